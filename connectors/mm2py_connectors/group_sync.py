@@ -24,6 +24,7 @@ from mm2py.api.context import TaskContext
 from mm2py.clock import wait_or_stop
 from mm2py.errors import FatalServerError, Mm2pyError, ServerError
 from mm2py.mirror.checkpoints import Checkpoint
+from mm2py.observability.logging import some_of
 from mm2py.protocol.error_codes import (
     GROUP_ID_NOT_FOUND,
     NON_EMPTY_GROUP,
@@ -182,7 +183,7 @@ class GroupSync:
         used = sorted(self._in_use)
         self._context.report_finding(
             f"{self._what}s in use on the target",
-            f"{_some(used)}: their offsets there are left alone while they have members"
+            f"{some_of(used, 3)}: their offsets there are left alone while they have members"
             * bool(used),
             count=len(used),
             harms=False,
@@ -193,11 +194,6 @@ class GroupSync:
             group, cause = next(iter(refused.items()))
             text = f"{len(refused)} {self._what}s are not synced, such as {group!r}: {cause}"
         self._context.report_finding(f"{self._what}s not synced", text, count=len(refused))
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
 def _cause(refused: Mapping[TopicPartition, ServerError]) -> str:

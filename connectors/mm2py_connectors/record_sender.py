@@ -34,7 +34,7 @@ from confluent_kafka import (
 
 from mm2py.api.mirror_maker_1 import Headers, OutgoingRecord
 from mm2py.client.connect.kerberos import use_java_krb5_conf
-from mm2py.config.librdkafka import Value
+from mm2py.config.librdkafka import KEYTAB, PRINCIPAL, Value
 from mm2py.errors import ConfigError, FatalError
 
 __all__ = ["LIBRDKAFKA", "Idle", "RecordSender", "Refused", "Sent", "check_kerberos", "mirrored"]
@@ -73,6 +73,9 @@ def _not_expected(record: logging.LogRecord) -> bool:
     return not re.search("Gap-less ordering|enable.gapless.guarantee", record.getMessage())
 
 
+_principals: Final[dict[str, str]] = {}
+"""Of this process: whose tickets kinit puts into its cache."""
+
 LIBRDKAFKA: Final = logging.getLogger("librdkafka")
 """What the library says, in our log."""
 LIBRDKAFKA.addFilter(_not_expected)
@@ -82,7 +85,7 @@ def check_kerberos(values: Mapping[str, Value]) -> None:
     """Check that the library can log in by Kerberos, where its settings ask for that.
 
     Raises:
-        ConfigError: it was built without; the wheels of confluent-kafka are.
+        ConfigError: it was built without, as the wheels of confluent-kafka are; or this process logs in as another principal already.
     """
     if values.get("sasl.mechanism") != "GSSAPI":
         return
@@ -92,8 +95,21 @@ def check_kerberos(values: Mapping[str, Value]) -> None:
     except KafkaException:
         raise ConfigError(
             "confluent-kafka's librdkafka was built without Kerberos (GSSAPI), as that of its wheels is",
-            remedy="build both as docs/mirror-maker-1.md shows under Kerberos, or mirror with MirrorSource",
+            remedy="build both as docs/kerberos.md shows, or mirror with MirrorSource",
         ) from None
+    # kinit runs for a keytab alone.
+    if values.keys() >= {KEYTAB, PRINCIPAL}:
+        _check_principal(next(str(it) for name, it in values.items() if name == PRINCIPAL))
+
+
+def _check_principal(principal: str) -> None:
+    known = _principals.setdefault("keytab", principal)
+    if known != principal:
+        raise ConfigError(
+            f"source and target are logged in to as {known} and {principal}: librdkafka has the tickets of one of them,"
+            " in the cache of the process",
+            remedy="give both clusters one principal, or mirror with MirrorSource",
+        )
 
 
 class Sent(NamedTuple):

@@ -13,6 +13,7 @@ from typing import Final
 from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY, PROVIDER_PACKAGE
 from mm2py.config.client_options import CLIENT_KEYS
 from mm2py.config.derivation import PROVIDER_PREFIX
+from mm2py.config.jaas import LoginModule
 from mm2py.config.java_values import parse_list
 from mm2py.config.mirror_maker_1 import ClientFile, topic_choice, topic_expression
 from mm2py.config.secret_names import names_a_secret
@@ -20,6 +21,7 @@ from mm2py.config.written_file import Translation, WrittenFile
 
 __all__ = ["MirrorMaker1", "mirror_maker_2_file"]
 
+_JAAS: Final = "sasl.jaas.config"
 EXCLUDED: Final = r"mm2.*\.internal,.*\.replica,__.*"
 """The default of ``topics.exclude``, which a list of one's own replaces."""
 _OFF: Final = {
@@ -78,6 +80,8 @@ class MirrorMaker1:
     streams: int = 1
     without_equivalent: Mapping[str, str]
     """Options that were given and have no property, with what takes their place."""
+    login: LoginModule | None = None
+    """Of the JAAS file of ``KAFKA_OPTS``, which counts for a side whose file has none."""
 
 
 def mirror_maker_2_file(command: MirrorMaker1, source: str, target: str) -> Translation:
@@ -95,10 +99,12 @@ def mirror_maker_2_file(command: MirrorMaker1, source: str, target: str) -> Tran
     _providers(file, command)
     file.comment("The source, as the consumer's file has it")
     _side(file, command.consumer, command.consumer_path, source, "consumer")
+    _login(file, command.consumer, command.login, source)
     reset = command.consumer.written.get("auto.offset.reset", "latest")
     file.put(f"{source}.consumer.auto.offset.reset", reset)
     file.comment("The target, as the producer's file has it")
     _side(file, command.producer, command.producer_path, target, "producer")
+    _login(file, command.producer, command.login, target)
     file.comment("Names stay as they are, and each record keeps its partition")
     file.put(f"{flow}.enabled", "true")
     expression = topic_expression(command.include or command.exclude)
@@ -135,6 +141,19 @@ def _side(file: WrittenFile, client: ClientFile, path: Path, alias: str, kind: s
         if names_a_secret(name) and "${" not in text:
             shown = f"${{{_provider(client)}:{path.absolute()}:{name}}}"
         file.put(f"{prefix}.{name}", shown)
+
+
+def _login(file: WrittenFile, client: ClientFile, login: LoginModule | None, alias: str) -> None:
+    """Write the login of the JAAS file where this side uses it; one with a password stays where it is."""
+    protocol = client.written.get("security.protocol", "").strip().upper()
+    if login is None or _JAAS in client.written or not protocol.startswith("SASL_"):
+        return
+    if login.secrets:
+        file.remark(
+            f"{alias}.{_JAAS} is not written, as it has a password: start the workers with the same KAFKA_OPTS"
+        )
+    else:
+        file.put(f"{alias}.{_JAAS}", login.text())
 
 
 def _providers(file: WrittenFile, command: MirrorMaker1) -> None:

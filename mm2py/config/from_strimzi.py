@@ -15,7 +15,7 @@ from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY, PROVIDER_PACKA
 from mm2py.config.written_file import Translation, WrittenFile
 from mm2py.errors import ConfigError
 
-__all__ = ["KIND", "mirror_maker_2_file"]
+__all__ = ["KIND", "OperatorFlow", "mirror_maker_2_file", "operator_flows"]
 
 KIND: Final = "KafkaMirrorMaker2"
 _PROVIDERS: Final = {
@@ -47,6 +47,18 @@ _CONNECT_TOPICS: Final = (
     "offsetStorageTopic",
     "statusStorageTopic",
 )
+_CONNECT_CLUSTER: Final = (
+    ("groupId", "group.id", "mirrormaker2-cluster"),
+    ("offsetStorageTopic", "offset.storage.topic", "mirrormaker2-cluster-offsets"),
+)
+"""Member of the target, property of its ``config``, and the operator's default."""
+_NOT_CARRIED: Final = (
+    "positions of the operator's connectors are not carried over: stop the mirror and repeat this with --carry-positions,"
+    " else the flows start at auto.offset.reset"
+)
+_CONNECT_PROPERTIES: Final = frozenset(
+    ("group.id", "config.storage.topic", "offset.storage.topic", "status.storage.topic")
+)
 _INSTEAD: Final = {
     "replicas": "start that many workers on this file, they share the work",
     "metricsConfig": "every worker answers GET /metrics",
@@ -68,18 +80,48 @@ _READ_OF_OAUTH: Final = frozenset(("clientId", "clientSecret", "scope", "tokenEn
 Node = Mapping[str, object]
 
 
-def mirror_maker_2_file(resource: object, *, secrets: str) -> Translation:
+@dataclass(frozen=True, slots=True)
+class OperatorFlow:
+    """Where the operator's Connect cluster, which is on the target, keeps the positions of a mirror."""
+
+    source: str
+    target: str
+    group_id: str
+    offsets_topic: str
+
+    @property
+    def connector(self) -> str:
+        """What the operator calls its source connector."""
+        return f"{self.source}->{self.target}.MirrorSourceConnector"
+
+
+def mirror_maker_2_file(resource: object, *, secrets: str, carries: bool = False) -> Translation:
     """Return the file of a resource; ``secrets`` is the folder that has a folder for each Kubernetes secret.
+
+    With ``carries`` the positions are carried over beside the file, which then does not ask for that.
 
     Raises:
         ConfigError: it is no such resource, or lacks clusters, brokers or mirrors.
     """
+    return _Import(_spec(resource), secrets.rstrip("/")).run(carries=carries)
+
+
+def operator_flows(resource: object) -> list[OperatorFlow]:
+    """Return the mirrors of a resource that copy.
+
+    Raises:
+        ConfigError: see ``mirror_maker_2_file``.
+    """
+    return _Import(_spec(resource), "").operator_flows()
+
+
+def _spec(resource: object) -> "Node":
     top = _node(resource, "the file")
     if top.get("kind") != KIND:
         raise ConfigError(
             f"kind is {top.get('kind')!r}, not {KIND}", remedy="name the file of the mirror"
         )
-    return _Import(_node(top.get("spec"), "spec"), secrets.rstrip("/")).run()
+    return _node(top.get("spec"), "spec")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +139,9 @@ class _Import:
         self._clusters: dict[str, Node] = {}
         self._lines: dict[str, dict[str, str]] = {}
 
-    def run(self) -> Translation:
+    def run(self, *, carries: bool) -> Translation:
         """Read everything, then write it: which providers are needed is known at the end."""
-        mirrors = list(self._mirrors())
-        if not mirrors:
-            raise ConfigError("spec.mirrors is empty", remedy="name a mirror")
+        mirrors = self._all_mirrors()
         for alias, cluster in self._clusters.items():
             self._lines[f"Cluster {alias}"] = self._cluster(alias, cluster)
         for mirror in mirrors:
@@ -109,10 +149,34 @@ class _Import:
         for name in self._spec:
             if name not in _READ_OF_SPEC:
                 self._no_counterpart(f"spec.{name}", _INSTEAD.get(name, ""))
-        if "connectCluster" in self._spec:
-            self._connect_topics("spec", "mirrormaker2-cluster-offsets")
+        if not carries:
+            self._file.remark(_NOT_CARRIED)
         self._write()
         return self._file.done()
+
+    def operator_flows(self) -> list[OperatorFlow]:
+        """Return the mirrors that copy, with where their positions are."""
+        return [
+            OperatorFlow(it.source, it.target, *self._connect_of(it.target))
+            for it in self._all_mirrors()
+            if it.spec.get("sourceConnector") is not None
+        ]
+
+    def _connect_of(self, target: str) -> tuple[str, str]:
+        """Return group and offsets topic of the operator's Connect cluster: named by the target, by its properties, or the operator's own."""
+        cluster = self._clusters[target]
+        config = _node(cluster.get("config") or {}, f"cluster {target}.config")
+        named = (
+            (cluster.get(member), config.get(name), own) for member, name, own in _CONNECT_CLUSTER
+        )
+        group_id, topic = (str(next(filter(None, it))) for it in named)
+        return group_id, topic
+
+    def _all_mirrors(self) -> "list[_Mirror]":
+        mirrors = list(self._mirrors())
+        if not mirrors:
+            raise ConfigError("spec.mirrors is empty", remedy="name a mirror")
+        return mirrors
 
     # ---- clusters and mirrors, in both shapes
 
@@ -156,19 +220,16 @@ class _Import:
         if protocol != "PLAINTEXT":
             lines["security.protocol"] = protocol
         lines |= self._config(cluster, place)
-        if any(name in cluster for name in _CONNECT_TOPICS):
-            self._connect_topics(place, str(cluster.get("offsetStorageTopic", "its topic")))
+        for name in _CONNECT_PROPERTIES & lines.keys():
+            # With them a flow would run the operator's connectors beside its own.
+            del lines[name]
+            self._file.remark(
+                f"{place}: {name} is left out, each flow has its own group and topics"
+            )
         for name in cluster:
             if name not in _READ_OF_CLUSTER and name not in _CONNECT_TOPICS:
                 self._no_counterpart(f"{place}.{name}")
         return {f"{alias}.{name}": value for name, value in lines.items()}
-
-    def _connect_topics(self, place: str, topic: str) -> None:
-        self._file.remark(
-            f"{place}: group and topics of the operator's Connect cluster are not taken over: their connectors have other"
-            f" names. The flow starts at auto.offset.reset; to continue, store the offsets of {topic} under its own"
-            " names, or run connect-distributed-py on the same group and topics"
-        )
 
     # ---- security
 

@@ -15,6 +15,7 @@ from typing import Final
 from mm2py.errors import ConfigError
 
 __all__ = [
+    "KRB5_CONF",
     "LOGIN_FILE",
     "LoginKind",
     "LoginModule",
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 LOGIN_FILE: Final = "java.security.auth.login.config"
+KRB5_CONF: Final = "java.security.krb5.conf"
 _SECTION: Final = "KafkaClient"
 
 _PACKAGE: Final = "org.apache.kafka.common.security."
@@ -46,6 +48,7 @@ _ESCAPE: Final = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", re.DOTALL)
 _ESCAPED: Final = {
     "n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a",
 }  # fmt: skip
+_QUOTED: Final = re.compile(r'[\\"\x00-\x1f]')
 
 
 class LoginKind(StrEnum):
@@ -71,6 +74,16 @@ class LoginModule:
     kind: LoginKind
     name: str
     options: dict[str, str] = field(repr=False)
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """Passwords and client secrets among the options."""
+        return frozenset(v for key, v in self.options.items() if _SECRET_OPTIONS.search(key) and v)
+
+    def text(self) -> str:
+        """Return it as the value of ``sasl.jaas.config``."""
+        options = (f'{key}="{_QUOTED.sub(_escaped, it)}"' for key, it in self.options.items())
+        return " ".join((self.name, "required", *options)) + ";"
 
 
 def parse_jaas(text: str) -> LoginModule:
@@ -161,7 +174,7 @@ def _entry(tokens: Iterator[tuple[str, str | None]], first: tuple[str, str | Non
 def jaas_secrets(text: str) -> frozenset[str]:
     """Return the passwords and client secrets inside a JAAS text, for masking; none if it is not one."""
     try:
-        return _secrets(parse_jaas(text))
+        return parse_jaas(text).secrets
     except ConfigError:
         return frozenset()
 
@@ -169,14 +182,10 @@ def jaas_secrets(text: str) -> frozenset[str]:
 def file_secrets(environ: Mapping[str, str]) -> frozenset[str]:
     """Return those inside the JAAS file that ``KAFKA_OPTS`` names; none if it cannot be read."""
     try:
-        return _secrets(login_of_file(environ))
+        login = login_of_file(environ)
     except ConfigError:
         return frozenset()
-
-
-def _secrets(login: LoginModule | None) -> frozenset[str]:
-    options = {} if login is None else login.options
-    return frozenset(v for key, v in options.items() if _SECRET_OPTIONS.search(key) and v)
+    return frozenset() if login is None else login.secrets
 
 
 def _options(tokens: Iterator[tuple[str, str | None]]) -> dict[str, str]:
@@ -205,6 +214,10 @@ def _tokens(text: str) -> Iterator[tuple[str, str | None]]:
             yield match["word"], match["word"]
         elif match["number"] or match["sign"]:
             yield match["number"] or match["sign"], None
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return f"\\{match[0]}" if match[0] in '\\"' else f"\\{ord(match[0]):03o}"
 
 
 def _unescaped(match: re.Match[str]) -> str:

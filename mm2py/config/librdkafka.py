@@ -17,9 +17,13 @@ from mm2py.config.key_material import read_identity, read_trusted
 from mm2py.config.security import KerberosSettings, OAuthSettings, SaslSettings, TlsSettings
 from mm2py.errors import ConfigError
 
-__all__ = ["Settings", "Value", "consumer_settings", "producer_settings"]
+__all__ = ["KEYTAB", "PRINCIPAL", "Settings", "Value", "consumer_settings", "producer_settings"]
 
 Value = str | int | float | bool
+
+KEYTAB: Final = "sasl.kerberos.keytab"
+PRINCIPAL: Final = "sasl.kerberos.principal"
+"""Names of librdkafka's own."""
 
 _CLIENT_ID: Final = "client.id"
 _LONGEST_MS: Final = 2**31 - 1
@@ -314,12 +318,12 @@ def _tickets(kerberos: KerberosSettings) -> dict[str, Value]:
     """Tickets of the user's cache, which kinit fills from the keytab; the library logs in with nothing else."""
     values: dict[str, Value] = {"sasl.kerberos.service.name": kerberos.service_name}
     if kerberos.principal:
-        values["sasl.kerberos.principal"] = kerberos.principal
+        values[PRINCIPAL] = kerberos.principal
     if not kerberos.keytab:
         # A period of 0: never run kinit.
         return values | {"sasl.kerberos.min.time.before.relogin": 0}
     return values | {
-        "sasl.kerberos.keytab": kerberos.keytab,
+        KEYTAB: kerberos.keytab,
         "sasl.kerberos.kinit.cmd": f'{kerberos.kinit_cmd} -t "%{{sasl.kerberos.keytab}}" -k "%{{sasl.kerberos.principal}}"',
         "sasl.kerberos.min.time.before.relogin": min(
             max(kerberos.min_time_before_relogin_ms, 1_000), _LONGEST_KINIT_MS

@@ -11,7 +11,8 @@ Invariants, tests of the same names (the model with drivers that crash between a
    accepted, or when the source is gone and that was accepted.
 3. What was not copied is in the quarantine topic before the flow's position goes past it, and before the flow back begins.
 4. The flow back begins where the record says, which was written before the flow first began; one that runs is left alone.
-5. A cancel undoes what was fenced, and is refused as soon as clients may have written to the target.
+5. A cancel undoes what was fenced, also by a driver that stood still meanwhile; it is refused as soon as clients may have written
+   to the target. A failover that is continued behind half a cancel fences again.
 6. It is done only when the flow has stopped and the flow back has begun.
 """
 
@@ -24,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar, final
 
 from mm2py.clock import Clock
-from mm2py.errors import FatalError, RetriableError
+from mm2py.errors import FatalError, Mm2pyError, RetriableError
 from mm2py.mirror.failovers import Failover, FailoverKind, GroupMove, Place, Step, Tail
 from mm2py.storage.failover_store import FailoverStore
 from mm2py.types import TopicPartition
@@ -93,7 +94,10 @@ class Sides(Protocol):
     """
 
     async def fence(self, by: str) -> str:
-        """Keep writers from the source where ACLs allow; return who is not kept out and why, empty for nobody."""
+        """Keep writers from the source where ACLs allow; return who is not kept out and why, empty for nobody.
+
+        ``FailoverRefusedError``, and nobody is kept out, where the failover was cancelled meanwhile.
+        """
         ...
 
     async def lift_fence(self, *, source: bool) -> None:
@@ -190,6 +194,7 @@ class FailoverDriver:
         Raises:
             FailoverRefusedError: a check refuses to go on; a later run tries again.
             RetriableError: a cluster or worker did not answer for too long; a later run goes on.
+            Mm2pyError: something is not allowed; a later run goes on where it was repaired.
         """
         failover = await self._taken(request)
         try:
@@ -201,8 +206,8 @@ class FailoverDriver:
                         raise
                     return failover
                 await self._write(failover)
-        except (FailoverRefusedError, RetriableError) as error:
-            await self._note(failover, error)
+        except Mm2pyError as error:
+            await self._note(error)
             raise
         return failover
 
@@ -221,12 +226,16 @@ class FailoverDriver:
                 f"{failover.kind} {failover.id} of {self._name} is at {failover.step}: clients may have written to the target",
                 remedy="run it to its end, then mm2py failback",
             )
-        # Who continues it, should this driver die behind the lifting, begins with the fence.
-        failover = replace(self._mine(failover, failover.accept_loss), step=Step.FENCE)
+        # Who continues this in place of the cancel has to fence again.
+        failover = replace(
+            self._mine(failover, failover.accept_loss), step=Step.FENCE, fenced=False
+        )
         await self._write(failover)
         await self._insist(lambda: self._sides.lift_fence(source=True))
-        failover = replace(failover, step=Step.CANCELLED, fenced=False)
+        failover = replace(failover, step=Step.CANCELLED)
         await self._write(failover)
+        # A driver that stood still may have fenced meanwhile; from here on it finds the cancel, and undoes that itself.
+        await self._insist(lambda: self._sides.lift_fence(source=True))
         return failover
 
     # ---- taking over
@@ -286,13 +295,15 @@ class FailoverDriver:
             f"another driver has taken {newest.kind} {newest.id} of {self._name} over ({newest.driver})"
         )
 
-    async def _note(self, failover: Failover, error: Exception) -> None:
+    async def _note(self, error: Mm2pyError) -> None:
         """Say in the record why this driver ends; where that cannot be written, the record says nothing."""
-        if self._lost or not self._store.claimed:
+        if self._lost or self._known is None or not self._store.claimed:
             return
+        # What a step has recorded on its way stays: it cannot be found out again once clients write to the target.
+        record = replace(self._known, cause=str(error), at_ms=self._clock.now_ms())
         try:
-            await self._store.write(replace(failover, cause=str(error), at_ms=self._clock.now_ms()))
-        except RetriableError as problem:
+            await self._store.write(record)
+        except Mm2pyError as problem:
             log.warning("the cause is not recorded cause=%s", problem)
 
     # ---- steps
@@ -329,16 +340,16 @@ class FailoverDriver:
 
     async def _groups(self, failover: Failover) -> Failover:
         groups = await self._insist(self._sides.move_groups)
-        return replace(failover, step=Step.VERIFY, groups=tuple(groups))
+        return replace(failover, step=Step.VERIFY, groups=_both(failover.groups, groups))
 
     async def _verify(self, failover: Failover) -> Failover:
-        """Look whether the source still ends where it was drained to; if not, drain again (2)."""
+        """Look whether the source still ends where it was drained to; if not, fence and drain again (2): topics may be new."""
         await self._clock.sleep(self._settle_s)
         progress = await self._insist(self._sides.progress)
         moved = _places(progress.ends) != failover.ends
         if moved or progress.missing > max(0, failover.accept_loss):
             log.warning("the source was written after it was drained flow=%s", self._name)
-            return replace(failover, step=Step.DRAIN)
+            return replace(failover, step=Step.FENCE)
         there = await self._insist(self._sides.target_ends)
         return replace(
             failover, step=Step.SWITCH, missing=progress.missing, ends_there=tuple(there)
@@ -364,14 +375,15 @@ class FailoverDriver:
             # No worker answers; TAIL stops the flow again before it looks.
             log.warning("flow is not stopped yet flow=%s cause=%s", self._name, error)
         groups = await self._insist(self._sides.move_groups)
-        return replace(failover, step=Step.TAIL, groups=tuple(groups))
+        return replace(failover, step=Step.TAIL, groups=_both(failover.groups, groups))
 
     async def _tail(self, failover: Failover) -> Failover:
         """List and keep what was not copied (3); the source may be away for long."""
         tails = failover.tail
-        if not tails:
-            progress = await self._insist(self._sides.progress)
-            await self._insist(self._sides.stop_flow)
+        # First of all: a source that is still away is no reason to wait for workers.
+        progress = None if tails else await self._insist(self._sides.progress)
+        await self._insist(self._sides.stop_flow)
+        if progress is not None:
             if not failover.fenced:
                 note = await self._insist(lambda: self._sides.fence(failover.id))
                 failover = replace(failover, fenced=True, fence_note=note)
@@ -425,6 +437,12 @@ def _places(offsets: Mapping[TopicPartition, int]) -> tuple[Place, ...]:
         Place(topic=tp.topic, partition=tp.partition, offset=offset)
         for tp, offset in sorted(offsets.items())
     )
+
+
+def _both(first: Sequence[GroupMove], then: Sequence[GroupMove]) -> tuple[GroupMove, ...]:
+    """Return what two syncs did with the groups that the second has found: it finds little that is still to be moved."""
+    before = {it.group: it.moved for it in first}
+    return tuple(replace(it, moved=max(it.moved, before.get(it.group, 0))) for it in then)
 
 
 def _drive(failover: Failover | None) -> tuple[str, int, str] | None:

@@ -34,7 +34,10 @@ class TopicRow:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRow:
-    """One group: its state on both sides, what it would read again or skip if it moved now, and why it is not synced."""
+    """One group: its state on both sides, what it would read again or skip if it moved now, and why it is not synced.
+
+    ``type`` is ``classic``, ``consumer`` or ``share``, empty where the broker is older than 3.8.
+    """
 
     group: str
     state: str
@@ -42,6 +45,7 @@ class GroupRow:
     reads_again: int | None
     skips: int | None
     not_synced: str
+    type: str = ""
 
 
 @final
@@ -86,6 +90,15 @@ class FailoverPlan:
     def document(self) -> dict[str, object]:
         """Return it as JSON shows it."""
         return asdict(self)
+
+    def remark(self, accept_loss: int) -> str:
+        """Return what the number accepts beyond the plan's; empty where it does not."""
+        if accept_loss <= self.would_lose:
+            return ""
+        return (
+            f"--accept-loss {accept_loss} is more than the {self.would_lose} offsets that would not be copied now:"
+            f" up to {accept_loss} may stay behind"
+        )
 
     def refusals(
         self, accept_loss: int, *, unplanned: bool, begun: Failover | None = None

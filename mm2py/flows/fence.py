@@ -11,6 +11,7 @@ from typing import Final
 from mm2py.config.jaas import parse_jaas
 from mm2py.errors import ConfigError
 from mm2py.mirror.failovers import Rule
+from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 
 __all__ = ["EVERYBODY", "FencePlan", "fence_of", "principal_of"]
@@ -18,6 +19,7 @@ __all__ = ["EVERYBODY", "FencePlan", "fence_of", "principal_of"]
 EVERYBODY: Final = "User:*"
 _WRITES: Final = frozenset({AclOperation.WRITE, AclOperation.ALL})
 _SHOWN: Final = 3
+_OWN_NAME: Final = "the mirror's own principal is not told by its login: it is kept out too, unless it is a super user"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ def fence_of(
     Args:
         acls: all of the cluster's topics.
         topics: names.
-        mirrors: principals of our own, which are never denied.
+        mirrors: principals of our own, which are never denied; empty for one whose login does not tell it.
         mirror_writes: whether a mirror writes these topics, so that a rule against everybody would stop it.
     """
     rules: dict[Rule, None] = {}
@@ -73,16 +75,13 @@ def fence_of(
     notes = (
         _note(open_topics, "has no rule: who may write it is the broker's own setting"),
         _note(for_all, f"may be written by {EVERYBODY}: to deny that would stop the flow back too"),
+        _OWN_NAME if rules and mirror_writes and "" in mirrors else "",
     )
     return FencePlan(tuple(rules), "; ".join(it for it in notes if it))
 
 
 def _note(topics: Collection[str], why: str) -> str:
-    if not topics:
-        return ""
-    names = sorted(topics)
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{', '.join(names[:_SHOWN])}{more} {why}"
+    return f"{some_of(sorted(topics), _SHOWN)} {why}" if topics else ""
 
 
 def _allows(acl: Acl) -> bool:

@@ -15,6 +15,7 @@ from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.group_admin import Committed, GroupAdmin, GroupListing
 from mm2py.client.connect.group_requests import SHARE_GROUPS, SHARE_TYPE
+from mm2py.client.connect.share_positions import delivered_behind
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import Clock
 from mm2py.config.client_properties import Side, effective_client_properties
@@ -103,7 +104,8 @@ class GroupView:
     """One group of the source; ``state`` and ``state_there`` are those of the groups on both clusters.
 
     ``type`` is ``classic``, ``consumer`` or ``share``, empty where the broker is older than 3.8. A share group has no
-    checkpoints; its offsets are start offsets, and records behind them that it has acknowledged are read again too. Sums of its partitions are null while one is not known; ``not_synced`` says why its offsets are not written to the
+    checkpoints; its offsets are start offsets, and records behind them that it has acknowledged are read again too: brokers
+    from 4.2 on tell how many, and they are counted. Sums of its partitions are null while one is not known; ``not_synced`` says why its offsets are not written to the
     target, empty where they are.
     """
 
@@ -279,10 +281,11 @@ class FlowOffsets:
         }
         self._target_has_shares = await target.has_shares()
         # Asked as what they are at the source: a group of another type on the target has no offsets for them.
-        at_source, at_target, checkpoints = await asyncio.gather(
+        at_source, at_target, checkpoints, behind = await asyncio.gather(
             source.offsets(chosen),
             target.offsets(chosen),
             self._checkpoints(frozenset(chosen)),
+            source.delivered_behind(chosen),
         )
         views: list[GroupView] = []
         for number, (group, listing) in enumerate(chosen.items()):
@@ -294,7 +297,10 @@ class FlowOffsets:
                 views.append(self._view(listing, there.get(group), (), problem))
                 continue
             parts = await self._partitions(
-                mine, {} if isinstance(theirs, Mm2pyError) else theirs, checkpoints.get(group, {})
+                mine,
+                {} if isinstance(theirs, Mm2pyError) else theirs,
+                checkpoints.get(group, {}),
+                behind.get(group, {}),
             )
             if parts or names is not None:
                 views.append(self._view(listing, there.get(group), parts, ""))
@@ -319,6 +325,7 @@ class FlowOffsets:
         mine: Mapping[TopicPartition, FetchedOffset],
         theirs: Mapping[TopicPartition, FetchedOffset],
         checkpoints: Mapping[TopicPartition, Checkpoint],
+        behind: Mapping[TopicPartition, int],
     ) -> tuple[GroupPartitionView, ...]:
         views: list[GroupPartitionView] = []
         for source, offset in sorted(mine.items()):
@@ -335,7 +342,8 @@ class FlowOffsets:
             begins = checkpoint if synced is None else synced
             again = skipped = None
             if exact is not None and begins is not None:
-                again, skipped = max(0, exact - begins), max(0, begins - exact)
+                again = max(0, exact - begins) + behind.get(source, 0)
+                skipped = max(0, begins - exact)
             views.append(
                 GroupPartitionView(
                     topic=source.topic,
@@ -445,6 +453,15 @@ class _AllGroups:
         if shares and await self.has_shares():
             found |= await self._shares.committed(shares)
         return found
+
+    async def delivered_behind(
+        self, groups: Mapping[str, GroupListing]
+    ) -> Mapping[str, Mapping[TopicPartition, int]]:
+        """Return what share groups have acknowledged behind their offsets."""
+        shares = [name for name, it in groups.items() if _is_share(it)]
+        if not shares or not await self.has_shares():
+            return {}
+        return await delivered_behind(self._shares.cluster, shares)
 
     async def has_shares(self) -> bool:
         return await self._shares.are_supported()

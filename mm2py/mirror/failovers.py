@@ -8,6 +8,7 @@ has made. So a fence is known where it is in force, also when the other cluster 
 """
 
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,6 +23,7 @@ from mm2py.types import TopicPartition
 
 __all__ = [
     "FAILOVER_VERSION",
+    "MOST_LOSS",
     "Failover",
     "FailoverKind",
     "FailoverRecord",
@@ -39,6 +41,10 @@ __all__ = [
 ]
 
 FAILOVER_VERSION: Final = 1
+MOST_LOSS: Final = (1 << 53) - 1
+"""The largest number of offsets that can be accepted: what JSON holds exactly."""
+_COMPRESSED: Final = 2
+_LONGEST_PLAIN: Final = 64 * 1024
 _LONGEST_TOPIC: Final = 249
 
 
@@ -134,7 +140,7 @@ class Tail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMove:
-    """What the last group sync did with a group: partitions whose offset was written, and what was left alone and why."""
+    """What the group syncs of a failover did with a group: partitions whose offset was written, and what was left alone and why."""
 
     group: str
     moved: int
@@ -219,11 +225,16 @@ _ADAPTERS: Final[Mapping[str, TypeAdapter[FailoverRecord]]] = {
 
 
 def encode_failover(record: FailoverRecord) -> tuple[bytes, bytes]:
-    """Return key (``failover`` or ``fence``) and value: the version byte, then ASCII JSON with sorted members."""
+    """Return key (``failover`` or ``fence``) and value: the version byte, then ASCII JSON with sorted members.
+
+    One of thousands of partitions is compressed (version 2): no topic takes it otherwise.
+    """
     key = type(record).__name__.lower()
     members = _ADAPTERS[key].dump_python(record, mode="json")
-    text = json.dumps(members, separators=(",", ":"), sort_keys=True)
-    return key.encode(), bytes((FAILOVER_VERSION,)) + text.encode("ascii")
+    text = json.dumps(members, separators=(",", ":"), sort_keys=True).encode("ascii")
+    if len(text) <= _LONGEST_PLAIN:
+        return key.encode(), bytes((FAILOVER_VERSION,)) + text
+    return key.encode(), bytes((_COMPRESSED,)) + zlib.compress(text)
 
 
 def decode_failover(key: bytes | None, value: bytes) -> FailoverRecord:
@@ -234,10 +245,13 @@ def decode_failover(key: bytes | None, value: bytes) -> FailoverRecord:
     """
     text = (key or b"").decode(errors="replace")
     adapter = _ADAPTERS.get(text)
-    if adapter is None or not value or value[0] != FAILOVER_VERSION:
-        raise ProtocolError(f"key {text!r} is no record of version 1 of the failover topic")
+    if adapter is None or not value or value[0] not in (FAILOVER_VERSION, _COMPRESSED):
+        raise ProtocolError(f"key {text!r} is no record of version 1 or 2 of the failover topic")
     try:
-        return adapter.validate_json(value[1:])
+        plain = value[1:] if value[0] == FAILOVER_VERSION else zlib.decompress(value[1:])
+        return adapter.validate_json(plain)
+    except zlib.error as error:
+        raise ProtocolError(f"damaged record {text!r} of the failover topic: {error}") from None
     except ValidationError as error:
         first = error.errors()[0]["msg"]
         raise ProtocolError(f"damaged record {text!r} of the failover topic: {first}") from None

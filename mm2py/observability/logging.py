@@ -6,7 +6,7 @@ Stack traces appear only in debug mode; otherwise an exception is one line. Metr
 
 import logging
 import re
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, TextIO, final
@@ -20,6 +20,7 @@ __all__ = [
     "current_scope",
     "level_name",
     "log_scope",
+    "some_of",
 ]
 
 HIDDEN: Final = "[hidden]"
@@ -134,6 +135,12 @@ def cause_text(error: BaseException) -> str:
     if isinstance(error, Mm2pyError) and text:
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def some_of(names: Sequence[str], most: int, separator: str = ", ") -> str:
+    """Return the first names and how many more there are: a line stays a line, however many partitions it is about."""
+    shown = separator.join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 @final

@@ -1,15 +1,25 @@
 """``mm2py failover``, ``failback`` and ``drill`` on real brokers: nothing lost, nothing doubled, whatever kills the driver."""
 
+import asyncio
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, final
 
 import pytest
 
 from mm2py.embedded.region import Region, start_regions
+from mm2py.errors import RetriableError
+from mm2py.flows.failover import FailoverRefusedError
+from mm2py.flows.flow_control import FlowControl, FlowNow
+from mm2py.mirror.failovers import FailoverKind
+from mm2py.storage.failover_store import FailoverStore
+from mm2py.types import FlowName
+from mm2py_workers.failover_control import RemoteApi, RestFlows
+from mm2py_workers.failover_work import FailoverWork, opened
+from mm2py_workers.rest_access import Access
 from tests.integration.active_active import IDENTITY
 from tests.integration.cluster_changes import topics_of
 from tests.integration.conftest import CreateTopic
@@ -24,12 +34,15 @@ from tests.integration.failovers import (
 )
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.rest_asking import ask, public_url
+from tests.integration.test_share_groups import Shares, start_offsets
 from tests.integration.traffic import Sent, committed_positions, ends, read, write
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 Unique = Callable[[str], str]
 PARTITIONS: Final = 2
+MARK: Final = "mm2py.source.offset"
+MORE: Final = "is more than the 9 offsets that would not be copied now"
 
 
 @pytest.fixture(scope="module")
@@ -257,28 +270,130 @@ def test_what_would_be_lost_is_refused_without_its_number_and_kept_with_it(
         until(lambda: ask(url)[1]["state"] == "STOPPED", 60, "the stop", alive=mirror)
         late = [Sent(n % PARTITIONS, b"%d" % n, b"k%d" % n, [("h", b"1")]) for n in range(20, 29)]
         write(a, topic, late)
+        # Of an earlier failover, when the topic had one partition; it was deleted and created again since.
+        quarantined = f"mm2py-quarantine.{flow.source_alias}.{topic}.internal"
+        create_topic(b, quarantined, 1)
+        write(b, quarantined, [Sent(0, b"old", None, [(MARK, b"1000")])])
         for words in ((), ("--accept-loss", "8")):
             refused = drivers.run("failover", "--execute", *words)
             assert refused.code == 3
             assert "--accept-loss 9" in refused.said
+        more = drivers.run("failover", "--execute", "--dry-run", "--accept-loss", "20")
+        assert (more.code, MORE in more.said) == (0, True), more.said
         ended = drivers.execute("failover", "--accept-loss", "9")
+        assert MORE not in ended.said
         again = drivers.run("failover", "--execute")
         assert again.code == 3
         assert "moved already" in again.said
         tail = {it["partition"]: (it["start"], it["end"]) for it in ended.document["tail"]}
         assert tail == {0: (10, 15), 1: (10, 14)}
-        kept = read(b, f"mm2py-quarantine.{flow.source_alias}.{topic}.internal")
+        kept = read(b, quarantined)
+        assert kept.keys() == {0, 1}
         for partition, log in kept.items():
             source = read(a, topic)[partition].records[10:]
-            assert [it.value for it in log.records] == [it.value for it in source]
-            assert [it.key for it in log.records] == [it.key for it in source]
-            assert [it.timestamp_ms for it in log.records] == [it.timestamp_ms for it in source]
-            marks = [dict(it.headers)["mm2py.source.offset"] for it in log.records]
-            assert marks == [b"%d" % (10 + n) for n in range(len(log.records))]
+            found = [it for it in log.records if it.value != b"old"]
+            assert [it.value for it in found] == [it.value for it in source]
+            assert [it.key for it in found] == [it.key for it in source]
+            assert [it.timestamp_ms for it in found] == [it.timestamp_ms for it in source]
+            marks = [dict(it.headers)[MARK] for it in found]
+            assert marks == [b"%d" % (10 + n) for n in range(len(found))]
         assert sum(ends(b, topic).values()) == 20
         write(b, topic, [Sent(0, b"new")])
         until(lambda: ends(a, topic)[0] == 16, 90, lambda: f"{ends(a, topic)}", alive=mirror)
         assert ends(a, topic) == {0: 16, 1: 14}
+        # A driver that died before it had recorded the end does the last step again, whoever has paused the flow back meanwhile.
+        back = f"{public_url(mirror).rstrip('/')}/flows/{flow.target_alias}-%3E{flow.source_alias}"
+        status, answer = ask(f"{back}/pause", "POST")
+        assert status == 200, answer
+        until(lambda: ask(back)[1]["state"] == "PAUSED", 60, "the pause", alive=mirror)
+        write(b, topic, [Sent(0, b"newer")])
+        asyncio.run(reversed_again(drivers))
+        until(lambda: ends(a, topic)[0] >= 17, 90, lambda: f"{ends(a, topic)}", alive=mirror)
+        assert [it.value for it in read(a, topic)[0].records[15:]] == [b"new", b"newer"]
+        assert mirror.stop() == 0
+
+
+@asynccontextmanager
+async def opened_work(
+    drivers: Drivers, control: FlowControl | None = None
+) -> AsyncGenerator[FailoverWork]:
+    """What a driver works with, in this process."""
+    with Access(url=public_url(drivers.mirror).rstrip("/")).client() as rest:
+        flows = RestFlows(RemoteApi(rest))
+        async with opened(
+            drivers.flow.file, drivers.name, FailoverKind.FAILOVER, control or flows
+        ) as work:
+            yield work
+
+
+async def reversed_again(drivers: Drivers) -> None:
+    async with opened_work(drivers) as work:
+        failover = await work.newest()
+        assert failover is not None
+        assert failover.starts
+        await work.sides.start_reverse(failover.starts)
+
+
+async def fenced_late(drivers: Drivers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Go on as a driver does that stood still before it had recorded its rules, while another one cancelled."""
+    async with opened_work(drivers) as work:
+        failover = await work.newest()
+        assert failover is not None
+        start = FailoverStore.start
+
+        async def not_now(_store: FailoverStore) -> None:
+            monkeypatch.setattr(FailoverStore, "start", start)
+            raise RetriableError("not now")
+
+        monkeypatch.setattr(FailoverStore, "start", not_now)
+        with pytest.raises(RetriableError, match="not now"):
+            await work.sides.fence(failover.id)
+        with pytest.raises(FailoverRefusedError, match="was cancelled by another driver"):
+            await work.sides.fence(failover.id)
+
+
+@final
+class LateFlows:
+    """A worker that has begun a moment ago: it does not know yet what was added over REST."""
+
+    def __init__(self, known: FlowControl) -> None:
+        self._known, self._asked = known, 0
+
+    async def now(self, flow: FlowName) -> FlowNow | None:
+        self._asked += 1
+        return None if self._asked <= 2 else await self._known.now(flow)
+
+    async def lag(self, flow: FlowName) -> Mapping[str, int]:
+        return await self._known.lag(flow)
+
+    async def stop(self, flow: FlowName) -> None:
+        await self._known.stop(flow)
+
+    async def start(self, flow: FlowName, config: Mapping[str, str]) -> None:
+        await self._known.start(flow, config)
+
+
+async def stopped_late(drivers: Drivers) -> FlowNow | None:
+    """Stop a flow that the worker learns of late; return it as it is then."""
+    with Access(url=public_url(drivers.mirror).rstrip("/")).client() as rest:
+        flows = RestFlows(RemoteApi(rest))
+        async with opened_work(drivers, LateFlows(flows)) as work:
+            await work.sides.stop_flow()
+            return await flows.now(work.clusters.name)
+
+
+def test_a_flow_that_no_worker_knows_yet_is_not_taken_for_one_that_has_stopped(
+    sides: tuple[Region, Region], unique: Unique, create_topic: CreateTopic, tmp_path: Path
+) -> None:
+    a, b = sides
+    topic = unique("orders")
+    create_topic(a, topic, 1)
+    flow = same_names(tmp_path, a, b, topic)
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        now = asyncio.run(stopped_late(Drivers(flow, mirror)))
+        assert now is not None
+        assert now.is_stopped, now
         assert mirror.stop() == 0
 
 
@@ -428,6 +543,7 @@ def test_a_failover_that_is_cancelled_lets_clients_write_on(
     unique: Unique,
     create_topic: CreateTopic,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     a, b = sides
     topic = unique("orders")
@@ -452,6 +568,49 @@ def test_a_failover_that_is_cancelled_lets_clients_write_on(
             shop.wait_acked(20)
             assert shop.side == "source"
             assert drivers.run("failover", "--cancel").code == 3
+            asyncio.run(fenced_late(drivers, monkeypatch))
+            shop.wait_acked(20)
+            assert shop.side == "source"
         count = shop.acked
         until(lambda: sum(ends(b, topic).values()) == count, 90, "the copy", alive=mirror)
+        assert mirror.stop() == 0
+
+
+def test_share_groups_move_with_their_start_offsets(
+    sides: tuple[Region, Region],
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    a, b = sides
+    topic, group, busy = unique("orders"), unique("shares"), unique("busy")
+    create_topic(a, topic, 1)
+    write(a, topic, [Sent(0, b"%d" % n) for n in range(60)])
+    flow = write_flow(tmp_path, a, b, topic)
+    copy = flow.remote(topic)
+    for name in (group, busy):
+        member = Shares(a, topic, name)
+        assert member.read(60) == list(range(60))
+        member.close()
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        drivers = Drivers(flow, mirror)
+        until(lambda: ends(b, copy).get(0) == 60, 90, "the copy", alive=mirror)
+        plan = drivers.run("failover", "--plan", "-o", "json").document
+        rows = {it["group"]: it for it in plan["groups"]}
+        assert (rows[group]["type"], rows[group]["state_there"]) == ("share", "")
+        assert "sync.group.offsets.enabled is not set" in rows[group]["not_synced"]
+        there = Shares(b, copy, busy)
+        until(there.take, 60, "a member on the target")
+        ended = drivers.execute("failover").document
+        moves = {it["group"]: it for it in ended["groups"]}
+        assert (moves[group]["moved"], moves[group]["left"]) == (1, [])
+        assert start_offsets(b, group) == {(copy, 0): 60}
+        assert (moves[busy]["moved"], len(moves[busy]["left"])) == (0, 1)
+        assert "it has members on the target" in moves[busy]["left"][0]
+        there.close()
+        write(b, copy, [Sent(0, b"60")])
+        moved = Shares(b, copy, group)
+        assert moved.read(1) == [60]
+        moved.close()
         assert mirror.stop() == 0

@@ -1,17 +1,26 @@
-"""A MirrorMaker 1 command becomes a flow: ``mm2py migrate mm1 --carry-positions``, then our worker or Java's on the printed file."""
+"""Old mirrors become flows that continue where those stopped.
 
+A MirrorMaker 1 command: ``mm2py migrate mm1 --carry-positions``, then our worker or Java's on the printed file. An operator's
+``KafkaMirrorMaker2``: Java's Connect as the operator runs it, then ``mm2py import strimzi --carry-positions``, or our Connect worker on
+its group and topics.
+"""
+
+import asyncio
 import subprocess
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from urllib.parse import quote
 
 import pytest
 
 from bench.java_mm2 import QUICK_START_FLAGS, start_java
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.conftest import CreateTopic
+from tests.integration.connect_process import DISTRIBUTED, mirror_config, rest_of, write_worker
+from tests.integration.java_connect import JavaConnect
 from tests.integration.mirror_maker_1 import (
     Files,
     committed,
@@ -195,3 +204,115 @@ def test_topics_with_other_partition_counts_and_other_topics_of_the_group_are_na
     assert f"{wide} has 4 partitions on the source and 6 on the target" in done.stderr
     assert f"{other}-0 of the group is none of these topics" in done.stderr
     assert committed_positions(flow, other) == {}
+
+
+RESOURCE: Final = """
+apiVersion: kafka.strimzi.io/v1
+kind: KafkaMirrorMaker2
+spec:
+  target:
+    alias: {target}
+    groupId: {group}
+    configStorageTopic: {group}-configs
+    offsetStorageTopic: {group}-offsets
+    statusStorageTopic: {group}-statuses
+    bootstrapServers: "{target_servers}"
+    config:
+      config.storage.replication.factor: 1
+      offset.storage.replication.factor: 1
+      status.storage.replication.factor: 1
+  mirrors:
+    - source: {{alias: {source}, bootstrapServers: "{source_servers}"}}
+      topicsPattern: {topic}
+      sourceConnector:
+        tasksMax: 2
+        config: {{replication.factor: 1, offset-syncs.topic.replication.factor: 1}}
+"""
+
+
+def written(a: KafkaAddress, copy_on: KafkaAddress, topic: str, copy: str, count: int) -> None:
+    """Every number has arrived once, each partition in its order."""
+    until(lambda: sum(ends(copy_on, copy).values()) >= count, 120, f"{count} copies")
+    logs = read(copy_on, copy)
+    assert sum(len(it.records) for it in logs.values()) == count
+    for partition, log in read(a, topic).items():
+        assert [it.value for it in logs[partition].records] == [it.value for it in log.records]
+
+
+async def positions_are(java: JavaConnect, connector: str, offsets: list[int]) -> None:
+    """Wait until a connector of Java has stored these."""
+    path = f"/connectors/{quote(connector, safe='')}/offsets"
+    async with asyncio.timeout(90):
+        while True:
+            found: Any = await java.call("GET", path)
+            if sorted(it["offset"]["offset"] for it in found["offsets"]) == offsets:
+                return
+            await asyncio.sleep(0.2)
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("way", ["carried", "same group"])
+async def test_a_flow_continues_where_the_connector_of_the_operator_stopped(
+    way: str,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Callable[[str], str],
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    topic, group = unique("orders"), unique("mirror")
+    source, target = unique("west"), unique("east")
+    copy, name = f"{source}.{topic}", f"{source}->{target}.MirrorSourceConnector"
+    create_topic(region_a, topic, 2)
+    write(region_a, topic, [Sent(it % 2, b"%d" % it) for it in range(200)])
+    resource, file = tmp_path / "mirror.yaml", tmp_path / "mm2.properties"
+    resource.write_text(
+        RESOURCE.format(
+            source=source,
+            target=target,
+            group=group,
+            topic=topic,
+            source_servers=region_a.bootstrap_servers,
+            target_servers=region_b.bootstrap_servers,
+        )
+    )
+
+    def carry() -> subprocess.CompletedProcess[str]:
+        words = ["import", "strimzi", str(resource), "--carry-positions", "--to", str(file)]
+        return subprocess.run([COMMAND, *words], capture_output=True, text=True, timeout=90)
+
+    java = JavaConnect(region_b.bootstrap_servers, group, tmp_path)
+    try:
+        await java.ready()
+        config = mirror_config(region_a, region_b, source, topic) | {"target.cluster.alias": target}
+        await java.call("POST", "/connectors", {"name": name, "config": config}, expected=201)
+        await positions_are(java, name, [99, 99])
+        running = carry()
+        assert running.returncode == 1
+        assert f"the Connect cluster {group} runs: " in running.stderr
+        assert not file.exists()
+        java.process.stop()
+    finally:
+        await java.close()
+    write(region_a, topic, [Sent(it % 2, b"%d" % it) for it in range(200, 300)])
+    if way == "carried":
+        done = carry()
+        assert done.returncode == 0, done.stderr
+        assert f"2 partitions of 1 topics continue at the next record of {name}" in done.stderr
+        with Mirror(file) as mirror:
+            written(region_a, region_b, topic, copy, 300)
+            assert mirror.stop() == 0
+        again = carry()
+        assert again.returncode == 1
+        assert "has other positions of" in again.stderr
+        return
+    own = {"group.id": group, "config.storage.topic": f"{group}-configs"}
+    own |= {
+        f"{it}.storage.topic": f"{group}-{name}"
+        for it, name in (("offset", "offsets"), ("status", "statuses"))
+    }
+    worker_file = write_worker(tmp_path, region_b, own)
+    with Mirror(worker_file, name="worker", program=DISTRIBUTED) as worker:
+        rest_of(worker).wait_states(quote(name, safe=""), *["RUNNING"] * 3)
+        written(region_a, region_b, topic, copy, 300)
+        assert worker.stop() == 0

@@ -7,8 +7,9 @@ import re
 import secrets
 import shutil
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -37,13 +38,14 @@ from tests.integration.mirror_maker_1 import COMMAND, order_by_key, wait_for_rec
 from tests.integration.mirror_process import Flow, Mirror, until, write_file, write_flow
 from tests.integration.secured import jaas
 from tests.integration.test_security_connections import admin_data_and_groups, connected
-from tests.integration.traffic import Load, Sent, assert_equal, wait_for_copy, write
+from tests.integration.traffic import Load, Sent, assert_equal, ends, wait_for_copy, write
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), NEEDS_KERBEROS]
 
 SEED: Final = Path(__file__).parents[1] / "data" / "config" / "seed_mm2_guide_ssl.properties"
 GUIDE_TOPIC: Final = "toa.evehicles-latest-dev"
 MIRROR: Final = "mirrormaker/HOSTNAME"
+MM2PY: Final = str(Path(sys.executable).parent / "mm2py")
 LIFE_S: Final = 12
 RATE: Final = 200
 Unique = Callable[[str], str]
@@ -257,10 +259,15 @@ async def test_the_ticket_of_a_cache_is_renewed_by_kinit_under_load(
 
 
 def kerberos_flow(
-    folder: Path, broker: KerberosRegion, other: KafkaAddress, topic: str, jaas_text: str
+    folder: Path,
+    broker: KerberosRegion,
+    other: KafkaAddress,
+    topic: str,
+    jaas_text: str,
+    properties: Mapping[str, str] | None = None,
 ) -> Flow:
     """Write a flow from the Kerberos listener to another region."""
-    flow = write_flow(folder, broker.region, other, topic)
+    flow = write_flow(folder, broker.region, other, topic, properties)
     lines = broker.properties("KRBSHORT", jaas_text)
     with flow.file.open("a", encoding="latin-1") as file:
         for key, value in {**lines, "sasl.kerberos.min.time.before.relogin": "1000"}.items():
@@ -445,7 +452,7 @@ def test_mirror_maker_1_copies_with_the_guides_jaas_file_or_names_what_its_libra
         assert ended.returncode == 1
         (line,) = [it for it in ended.stderr.splitlines() if "GSSAPI" in it]
         assert "built without Kerberos" in line
-        assert "docs/mirror-maker-1.md" in line
+        assert "docs/kerberos.md" in line
         return
     write_file(producer, {"bootstrap.servers": region_b.bootstrap_servers})
     create_topic(broker.region, topic, 2)
@@ -456,4 +463,77 @@ def test_mirror_maker_1_copies_with_the_guides_jaas_file_or_names_what_its_libra
     ) as mirror:
         wait_for_records(region_b, topic, 100, mirror)
         assert order_by_key(region_b, topic).keys() == {b"k0", b"k1"}
+        assert mirror.stop() == 0
+
+
+def test_a_sink_outlives_its_tickets_under_load_or_names_what_its_library_lacks(
+    broker: KerberosRegion,
+    region_b: KafkaAddress,
+    kdc: Kdc,
+    tmp_path: Path,
+    unique: Unique,
+    create_topic: CreateTopic,
+) -> None:
+    topic = unique("group")
+    create_topic(broker.region, topic, 2)
+    kdc.principal(topic, life=f"{LIFE_S}s")
+    text = login(kdc.keytab(topic), topic)
+    by_sink = {"{source}->{target}.copy.connector": "sink"}
+    flow = kerberos_flow(tmp_path, broker, region_b, topic, text, by_sink)
+    with Mirror(flow.file, environ={"KRB5CCNAME": str(tmp_path / "cache")}) as mirror:
+        if not has_gssapi():
+            mirror.wait_for_log(r"built without Kerberos \(GSSAPI\).*docs/kerberos\.md")
+            assert mirror.stop() == 0
+            return
+        mirror.wait_for_log("partitions assigned")
+        with Load(broker.region, topic, 2, rate=RATE) as load:
+            load.wait_acked(2 * RATE * LIFE_S)
+            load.stop()
+        truth, copy = wait_for_copy(mirror, flow, topic)
+        assert_equal(truth, copy)
+        assert mirror.stop() == 0
+
+
+def test_the_jaas_file_of_a_mirror_becomes_the_login_of_the_flow_that_takes_its_place(
+    broker: KerberosRegion,
+    region_b: KafkaAddress,
+    kdc: Kdc,
+    keytab: Path,
+    tmp_path: Path,
+    unique: Unique,
+    create_topic: CreateTopic,
+) -> None:
+    topic = unique("migrated")
+    create_topic(broker.region, topic, 2)
+    write(broker.region, topic, [Sent(n % 2, b"%d" % n) for n in range(100)])
+    consumer, producer = tmp_path / "consumer.properties", tmp_path / "producer.properties"
+    write_file(
+        consumer,
+        {
+            "bootstrap.servers": broker.region.listener_servers("KRB"),
+            "group.id": unique("mirror"),
+            "security.protocol": "SASL_PLAINTEXT",
+            "auto.offset.reset": "earliest",
+        },
+    )
+    write_file(producer, {"bootstrap.servers": region_b.bootstrap_servers})
+    names, file = (unique("old"), unique("new")), tmp_path / "mm2.properties"
+    words = ("--consumer.config", str(consumer), "--producer.config", str(producer))
+    done = subprocess.run(
+        [MM2PY, "migrate", "mm1", *words, "--whitelist", topic,
+         "--source", names[0], "--target", names[1], "--to", str(file)],
+        env={**os.environ, **opts(kdc, jaas_file(tmp_path, keytab))},
+        capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "java.security.krb5.conf has no property" in done.stderr
+    assert f"{names[0]}.sasl.jaas.config = {KRB5} required" in file.read_text()
+    # The file alone logs in; where Kerberos is, krb5.conf says.
+    with Mirror(file, environ={"KRB5_CONFIG": str(kdc.conf)}) as mirror:
+        until(
+            lambda: sum(ends(region_b, topic).values()) == 100,
+            90,
+            lambda: f"{ends(region_b, topic)}",
+            alive=mirror,
+        )
         assert mirror.stop() == 0

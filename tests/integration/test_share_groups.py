@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.group_admin import GroupAdmin
 from mm2py.client.connect.group_requests import SHARE_GROUPS
+from mm2py.client.connect.share_positions import delivered_behind
 from mm2py.config.clients import connection_settings
 from mm2py.embedded.java import run_java
 from mm2py.embedded.region import KafkaAddress, Region
@@ -35,6 +36,7 @@ from tests.integration.conftest import ANY_SESSION, CreateTopic
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.test_group_commands import commit_at, offset_of
+from tests.integration.test_security_connections import connected
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -73,15 +75,15 @@ class Shares:
             self.commit()
         return found
 
-    def take(self, *, leave: float = 0.0) -> list[int]:
+    def take(self, *, leave: float = 0.0, keep: int = -1) -> list[int]:
         """Return the numbers of the next records, each acknowledged; the broker has that with ``commit``.
 
-        That part of them which ``leave`` says is given back instead.
+        That part of them which ``leave`` says is given back instead, and the number ``keep``.
         """
         found: list[int] = []
         for message in self._consumer.poll(1.0) or ():
             assert message.error() is None
-            if random.random() < leave:
+            if int(message.value() or b"-1") == keep or random.random() < leave:
                 self.released[int(message.value() or b"-1")] += 1
                 self._consumer.acknowledge(message, AcknowledgeType.RELEASE)
                 continue
@@ -257,6 +259,24 @@ class Busy:
                 self._acknowledged += 1
             member.commit()
         member.close()
+
+
+async def test_what_is_acknowledged_behind_an_open_record_is_counted(
+    region_a: KafkaAddress, unique: Callable[[str], str], create_topic: CreateTopic
+) -> None:
+    """Another cluster delivers it again: it knows where the group begins, and no more."""
+    topic, group = unique("open"), unique("shares")
+    create_topic(region_a, topic, 1)
+    produce(region_a, topic, 0, RECORDS)
+    member = Shares(region_a, topic, group)
+    taken: set[int] = set()
+    while len(taken) < RECORDS - 1:
+        taken |= set(await asyncio.to_thread(member.take, keep=0))
+        await asyncio.to_thread(member.commit)
+    member.close()
+    async with connected({"bootstrap.servers": region_a.bootstrap_servers}) as cluster:
+        found = await delivered_behind(cluster, [group, unique("none")])
+    assert found == {group: {Partition(topic, 0): RECORDS - 1}}
 
 
 def test_groups_that_move_under_load_skip_nothing(

@@ -7,12 +7,12 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, final
 
 import pytest
 from hypothesis import given, settings, strategies
 
-from mm2py.errors import Mm2pyError, RetriableError
+from mm2py.errors import FatalError, Mm2pyError, RetriableError
 from mm2py.flows.failover import (
     FailoverDriver,
     FailoverRefusedError,
@@ -354,28 +354,133 @@ async def test_a_driver_behind_which_another_one_has_claimed_begins_no_other_ste
     assert world.runs
 
 
-async def test_a_failover_whose_cancel_died_is_continued_from_its_fence() -> None:
-    world = World(random.Random(1), fences=True, copies=False)
-    world.chance = random.Random(2)
-    world.chance.random = lambda: 0.7  # type: ignore[method-assign] # nothing happens by chance
-    world.source, world.position, world.target = list(range(5)), 0, []
-    first = Process(world)
-    await first.store.start()
-    running = asyncio.create_task(first.driver.run(FailoverRequest(id="f")))
-    await until(lambda: (it := world.failover) is not None and it.step is Step.DRAIN)
-    running.cancel()
-    second = Process(world)
-    await second.store.start()
-    cancelling = asyncio.create_task(second.driver.cancel())
-    await until(lambda: not world.fenced)
-    cancelling.cancel()
-    await asyncio.gather(running, cancelling, return_exceptions=True)
-    assert (it := world.failover) is not None
-    assert it.step is not Step.CANCELLED
-    third = Process(world)
-    await third.store.start()
-    world.copies = True
-    failover = await third.driver.run(FailoverRequest(id="g"))
-    assert failover.step is Step.DONE
+def _quiet(*, fences: bool = True) -> World:
+    """A world in which everything is copied and nothing happens by chance."""
+    world = World(random.Random(1), fences=fences, copies=True)
+    world.chance.random = lambda: 0.7  # type: ignore[method-assign] # neither writes nor "not now"
+    world.source, world.position = list(range(5)), 5
+    world.target = [f"copy {it}" for it in range(5)]
+    world.writes_left = world.strays_left = 0
+    return world
+
+
+async def _driven(process: Process, request: FailoverRequest | None = None) -> Failover:
+    await process.store.start()
+    try:
+        return await process.driver.run(request or FailoverRequest(id="f"))
+    finally:
+        await process.store.stop()
+
+
+@final
+class Refused(Process):
+    """Its flow cannot be stopped."""
+
+    error: Mm2pyError = RetriableError("not now")
+
+    async def stop_flow(self) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [RetriableError("not now"), FatalError("not allowed")])
+async def test_what_a_step_has_recorded_stays_when_its_driver_ends_and_the_cause_is_told(
+    error: Mm2pyError,
+) -> None:
+    world = _quiet()
+    process = Refused(world)
+    process.error = error
+    with pytest.raises(type(error)):
+        await _driven(process)
+    left = world.failover
+    assert left is not None
+    assert (left.step, left.cause) == (Step.SWITCH, str(error))
+    assert left.switched_ms
+    # Where clients may have begun to write is not found out again later.
+    world.target += ["native", "native"]
+    done = await _driven(Process(world))
+    assert (done.switched_ms, done.cause) == (left.switched_ms, "")
+    assert [it.offset for it in done.ends_there] == [5]
+
+
+@final
+class DiesOnceLifted(Process):
+    async def lift_fence(self, *, source: bool) -> None:
+        await super().lift_fence(source=source)
+        raise CrashError
+
+
+async def test_a_failover_that_is_continued_behind_half_a_cancel_fences_again() -> None:
+    world = _quiet()
+    world.copies, world.position = False, 4
+    with pytest.raises(FailoverRefusedError, match="--accept-loss 1"):
+        await _driven(Process(world))
+    cancelling = DiesOnceLifted(world)
+    await cancelling.store.start()
+    with pytest.raises(CrashError):
+        await cancelling.driver.cancel()
+    assert not world.fenced
+    done = await _driven(Process(world), FailoverRequest(id="g", accept_loss=1))
+    assert done.step is Step.DONE
     assert world.fenced
-    world.check_done()
+
+
+@final
+class FencesLate(Process):
+    """While it cancels, a driver that stood still makes the rules that it was about to make."""
+
+    async def lift_fence(self, *, source: bool) -> None:
+        await super().lift_fence(source=source)
+        failover = self.world.failover
+        if failover is not None and failover.step is not Step.CANCELLED:
+            self.world.fenced = True
+
+
+async def test_a_cancel_undoes_what_a_driver_that_stood_still_has_fenced_meanwhile() -> None:
+    world = _quiet()
+    world.copies, world.position = False, 4
+    with pytest.raises(FailoverRefusedError):
+        await _driven(Process(world))
+    process = FencesLate(world)
+    await process.store.start()
+    assert (await process.driver.cancel()).step is Step.CANCELLED
+    assert not world.fenced
+
+
+@final
+class Counted(Process):
+    fences = 0
+    writes_behind_the_drain = 1
+
+    async def fence(self, by: str) -> str:
+        self.fences += 1
+        return await super().fence(by)
+
+    async def move_groups(self) -> Sequence[GroupMove]:
+        if self.writes_behind_the_drain:
+            self.writes_behind_the_drain = 0
+            self.world.source.append(5)
+            self.world.position = 6
+            self.world.target.append("copy 5")
+        return await super().move_groups()
+
+
+async def test_a_source_that_was_written_behind_the_drain_is_fenced_again() -> None:
+    process = Counted(_quiet())
+    assert (await _driven(process)).step is Step.DONE
+    assert process.fences == 2
+
+
+@final
+class MovesOnce(Process):
+    """A group is moved by the first sync; the second one finds nothing left."""
+
+    async def move_groups(self) -> Sequence[GroupMove]:
+        await super().move_groups()
+        failover = self.world.failover
+        assert failover is not None
+        return [GroupMove(group="g", moved=2 if failover.step is Step.GROUPS else 0)]
+
+
+async def test_a_group_that_the_first_sync_has_moved_is_shown_as_moved() -> None:
+    done = await _driven(MovesOnce(_quiet()))
+    assert [(it.group, it.moved) for it in done.groups] == [("g", 2)]

@@ -8,7 +8,7 @@ from typing import Final
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mm2py.client.connect.share_positions import share_positions
+from mm2py.client.connect.share_positions import delivered_of, share_positions
 from mm2py.protocol.groups import FetchedOffset
 from mm2py.protocol.share_offsets import ShareOffset, ShareOffsets
 from mm2py.types import TopicPartition
@@ -25,18 +25,18 @@ class Broker:
     """
 
     def __init__(self, seed: int, *, knows_lag: bool, moves: int) -> None:
-        self._chance, self._knows_lag, self._moves = random.Random(seed), knows_lag, moves
+        self._chance, self._knows_lag, self.moves = random.Random(seed), knows_lag, moves
         self.end = self.start = 0
         self.stored = -1
-        self._delivered: set[int] = set()
+        self.delivered: set[int] = set()
         self.ends_known = self._chance.random() < 0.9
 
     def move(self) -> None:
         """Let some of what happens all the time happen, while there are moves left."""
         for _ in range(self._chance.randint(0, 3)):
-            if not self._moves:
+            if not self.moves:
                 return
-            self._moves -= 1
+            self.moves -= 1
             if self._chance.random() < 0.4:
                 self.end += self._chance.randint(1, 3)
             else:
@@ -44,19 +44,19 @@ class Broker:
 
     def acknowledge(self, everything: bool) -> None:
         """Deliver all records, or some in any order; what is stored is the start offset of before."""
-        pending = [it for it in range(self.start, self.end) if it not in self._delivered]
+        pending = [it for it in range(self.start, self.end) if it not in self.delivered]
         if not pending:
             return
         self.stored = self.start
         some = self._chance.sample(pending, self._chance.randint(1, len(pending)))
-        self._delivered |= set(pending if everything else some)
-        while self.start in self._delivered:
+        self.delivered |= set(pending if everything else some)
+        while self.start in self.delivered:
             self.start += 1
 
     async def describe(self, groups: Sequence[str]) -> Mapping[str, ShareOffsets]:
         self.move()
         stored = self.stored
-        count = sum(it >= stored for it in self._delivered)
+        count = sum(it >= stored for it in self.delivered)
         self.move()
         lag = self.end - stored - count if self._knows_lag and stored >= 0 else -1
         self.move()
@@ -100,3 +100,21 @@ def test_a_group_that_has_acknowledged_everything_is_at_the_end(seed: int, moves
     broker.end += 1
     broker.acknowledge(everything=True)
     assert (position(broker)).offset == broker.end
+
+
+def behind(broker: Broker) -> int:
+    return asyncio.run(delivered_of(broker, ["g"])).get("g", {}).get(TP, 0)
+
+
+@given(seed=st.integers(0, 1 << 32), knows_lag=st.booleans(), moves=st.integers(0, 60))
+def test_no_more_counts_as_delivered_behind_a_position_than_was(
+    seed: int, *, knows_lag: bool, moves: int
+) -> None:
+    broker = Broker(seed, knows_lag=knows_lag, moves=moves)
+    for _ in range(6):
+        stored = max(0, broker.stored)
+        assert behind(broker) <= broker.end - stored
+        assert knows_lag or not behind(broker)
+    quiet = sum(it >= broker.stored for it in broker.delivered)
+    if not broker.moves and 0 <= broker.stored < broker.end - quiet:
+        assert behind(broker) == (quiet if knows_lag and broker.ends_known else 0)

@@ -201,8 +201,8 @@ class FailoverClusters:
         async with self.source() as cluster:
             if self._source_store is None:
                 store = self._store(cluster, self._store_tables[1], self.back, drives=False)
-                self._source_store = store
                 await store.start()
+                self._source_store = store
             await self._source_store.refresh()
             return self._source_store
 

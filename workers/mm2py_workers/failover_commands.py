@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from mm2py.errors import UsageError
-from mm2py.mirror.failovers import FailoverKind
+from mm2py.mirror.failovers import MOST_LOSS, FailoverKind
 from mm2py_workers.output import Output, OutputOption, Printer, examples
 from mm2py_workers.rest_access import DEFAULT_URL, Access, asks_rest
 from mm2py_workers.worker_place import find_worker
@@ -39,10 +39,9 @@ DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="with --execute or --cancel: only say what would be done")
 ]
 AcceptOption = Annotated[
-    int | None,
+    str | None,
     typer.Option(
         "--accept-loss",
-        min=0,
         metavar="N",
         help="go on although up to N offsets are not copied: the number that --plan shows",
     ),
@@ -96,7 +95,7 @@ def _command(kind: FailoverKind) -> Callable[..., None]:
             kind=kind,
             action=chosen[0],
             dry_run=dry_run,
-            accept_loss=-1 if accept_loss is None else accept_loss,
+            accept_loss=-1 if accept_loss is None else _offsets(accept_loss),
             unplanned=unplanned,
             settle_s=settle,
             drain_s=drain_timeout,
@@ -106,6 +105,17 @@ def _command(kind: FailoverKind) -> Callable[..., None]:
     command.__name__ = str(kind)
     command.__doc__ = _TEXTS[kind]
     return asks_rest(command)
+
+
+def _offsets(text: str) -> int:
+    """Read a number of offsets; typed wrong, it may cost records, so it is refused in a line of its own."""
+    number = text.strip()
+    if not (number.isascii() and number.isdecimal() and int(number[:20]) <= MOST_LOSS):
+        raise UsageError(
+            f"--accept-loss {text!r} is no number of offsets from 0 to {MOST_LOSS}",
+            remedy="give the number that --plan shows as WOULD LOSE",
+        )
+    return int(number)
 
 
 _TEXTS: Final = {

@@ -1,37 +1,49 @@
 """The last group sync of a failover: exact offsets of all groups of the source, written to the target.
 
-Flow: offsets committed on the source -> the exact maps of both directions -> offsets on the target -> ``moves_of`` -> OffsetCommit. Without
-the source: its checkpoints on the target in place of the first two steps.
+Flow: offsets of consumer groups and start offsets of share groups on the source -> the exact maps of both directions -> offsets on the
+target -> ``moves_of`` -> OffsetCommit or AlterShareGroupOffsets. Without the source: checkpoints on the target in place of the first
+two steps; share groups have none, so those stay where group sync has left them.
 
 A record of the source is native there, and the map of the flow knows its copy; or it is itself a copy of the flow back, whose map knows
 the original. So both maps are asked, and the lower place counts: nothing is skipped.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Final, final
+from dataclasses import dataclass, field
+from typing import Final, Protocol, final
 
-from mm2py.api.policies import GroupFilter
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.connect.group_admin import Committed, GroupAdmin
+from mm2py.client.connect.group_admin import Committed, GroupAdmin, GroupCatalog
+from mm2py.client.connect.group_requests import CONSUMER_GROUPS, SHARE_GROUPS, GroupRequests
 from mm2py.client.fetch.log_reader import LogReader
+from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.mirror.checkpoint_log import read_checkpoints
 from mm2py.mirror.failovers import GroupMove
 from mm2py.mirror.filters import group_filter_from_config
 from mm2py.mirror.offset_lookup import Place, Translation
 from mm2py.mirror.offset_map_reader import OffsetMapReader
-from mm2py.protocol.error_codes import UNKNOWN_MEMBER_ID
+from mm2py.protocol.error_codes import GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNKNOWN_MEMBER_ID
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.types import TopicPartition
 from mm2py_workers.failover_clusters import FailoverClusters
 
-__all__ = ["move_groups", "moves_of", "place_of"]
+__all__ = ["committed_of", "groups_of", "move_groups", "moves_of", "place_of"]
 
 Offsets = Mapping[TopicPartition, OffsetToCommit]
 
-_KNOWN: Final = frozenset({Place.COPIED, Place.AT_END})
+ANSWER_S: Final = 10.0
+"""How long brokers that coordinate groups may take to answer."""
+
+AGAIN_S: Final = 0.5
+_IN_USE: Final = "it has members on the target: its offsets there are its own"
+_REFUSALS: Final = {
+    UNKNOWN_MEMBER_ID: _IN_USE,
+    NON_EMPTY_GROUP: _IN_USE,
+    GROUP_ID_NOT_FOUND: "a group of another type has this name on the target",
+}
 
 
 def place_of(forward: Translation | None, back: Translation | None) -> int:
@@ -52,6 +64,21 @@ def moves_of(
     ]
 
 
+@dataclass(slots=True)
+class _Groups:
+    """Groups of one kind: where they continue on the target, and what could not be placed there."""
+
+    requests: GroupRequests
+    wanted: dict[str, dict[TopicPartition, OffsetToCommit]] = field(
+        default_factory=dict[str, dict[TopicPartition, OffsetToCommit]]
+    )
+    left: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+    def leave(self, group: str, why: str) -> None:
+        self.wanted.setdefault(group, {})
+        self.left.setdefault(group, []).append(why)
+
+
 async def move_groups(
     clusters: FailoverClusters, *, source_there: bool, writes: bool = True
 ) -> list[GroupMove]:
@@ -63,12 +90,19 @@ async def move_groups(
         SourceAwayError: the source went away meanwhile.
         RetriableError: the target does not answer.
     """
-    chosen = group_filter_from_config(clusters.config)
-    wanted, left = (
-        await _exact(clusters, chosen) if source_there else (await _checkpoints(clusters), {})
-    )
-    target = GroupAdmin(clusters.target)
-    committed = await target.committed(list(wanted))
+    kinds = await _exact(clusters) if source_there else [await _checkpoints(clusters)]
+    return [move for groups in kinds for move in await _move_all(clusters, groups, writes=writes)]
+
+
+async def _move_all(
+    clusters: FailoverClusters, groups: _Groups, *, writes: bool
+) -> list[GroupMove]:
+    target = GroupAdmin(clusters.target, groups.requests)
+    wanted, left = groups.wanted, groups.left
+    if not await target.are_supported():
+        why = "the target has no share groups: it needs Kafka 4.2, or 4.1 with share.version=1"
+        return [GroupMove(group=it, moved=0, left=(why,)) for it in sorted(wanted)]
+    committed = await committed_of(target, list(wanted), clusters.clock)
     return [
         await _move(
             target if writes else None, group, wanted[group], committed[group], left.get(group, [])
@@ -98,66 +132,107 @@ async def _move(
     except Mm2pyError as error:
         return GroupMove(group=group, moved=0, left=(*notes, str(error)))
     refused = {error.code: str(error) for error in answers.values() if error is not None}
-    if UNKNOWN_MEMBER_ID in refused:
-        notes.append("it has members on the target: its offsets there are its own")
-    else:
-        notes += refused.values()
+    notes += dict.fromkeys(_REFUSALS.get(code, text) for code, text in refused.items())
     moved = sum(error is None for error in answers.values())
     return GroupMove(group=group, moved=moved, left=tuple(notes))
 
 
-async def _exact(
-    clusters: FailoverClusters, chosen: GroupFilter
-) -> tuple[dict[str, dict[TopicPartition, OffsetToCommit]], dict[str, list[str]]]:
-    wanted: dict[str, dict[TopicPartition, OffsetToCommit]] = {}
-    left: dict[str, list[str]] = {}
+# ---- the source
+
+
+class GroupQuestions(Protocol):
+    """What is asked of one cluster's groups (``GroupAdmin``)."""
+
+    async def list_groups(self) -> GroupCatalog:
+        """Return the groups of this kind."""
+        ...
+
+    async def committed(self, groups: Collection[str], /) -> dict[str, Committed]:
+        """Return the offsets of groups; an error is the group's value."""
+        ...
+
+
+async def committed_of(
+    admin: GroupQuestions, groups: Collection[str], clock: Clock
+) -> dict[str, Committed]:
+    """Return the offsets of groups; asked again for a while where a coordinator does not answer: such a group would stay behind."""
+    found = await admin.committed(groups)
+    deadline = clock.monotonic() + ANSWER_S
+    while again := [it for it, answer in found.items() if isinstance(answer, RetriableError)]:
+        if clock.monotonic() > deadline:
+            break
+        await clock.sleep(AGAIN_S)
+        found |= await admin.committed(again)
+    return found
+
+
+async def groups_of(admin: GroupQuestions, clock: Clock) -> GroupCatalog:
+    """Return the groups of a cluster; asked again for a while where one of its brokers does not answer."""
+    deadline = clock.monotonic() + ANSWER_S
+    while (found := await admin.list_groups()).missing and clock.monotonic() <= deadline:
+        await clock.sleep(AGAIN_S)
+    return found
+
+
+async def _exact(clusters: FailoverClusters) -> list[_Groups]:
+    maps = _Maps(clusters)
     async with AsyncExitStack() as stack:
-        source = await stack.enter_async_context(clusters.source())
-        admin = GroupAdmin(source)
-        names = [
-            it for it in (await admin.list_groups()).groups if chosen.should_replicate_group(it)
-        ]
-        maps = _Maps(clusters, source)
         stack.push_async_callback(maps.close)
         await maps.read()
-        for group, committed in (await admin.committed(names)).items():
-            if isinstance(committed, Mm2pyError):
-                wanted[group], left[group] = {}, [f"its offsets cannot be read: {committed}"]
+        return [await _exact_of(clusters, it, maps) for it in (CONSUMER_GROUPS, SHARE_GROUPS)]
+
+
+async def _exact_of(clusters: FailoverClusters, requests: GroupRequests, maps: "_Maps") -> _Groups:
+    chosen, found = group_filter_from_config(clusters.config), _Groups(requests)
+    async with clusters.source() as source:
+        admin = GroupAdmin(source, requests)
+        catalog = await groups_of(admin, clusters.clock)
+        names = [it for it in catalog.groups if chosen.should_replicate_group(it)]
+        by_group = await committed_of(admin, names, clusters.clock)
+    for group, committed in by_group.items():
+        if isinstance(committed, Mm2pyError):
+            found.leave(group, f"its offsets cannot be read: {committed}")
+            continue
+        for tp, offset in committed.items():
+            copy = maps.other_side(tp)
+            if copy is None:
                 continue
-            for tp, offset in committed.items():
-                copy = maps.other_side(tp)
-                if copy is None:
-                    continue
-                place = await maps.place(tp, offset.offset)
-                of_group = wanted.setdefault(group, {})
-                if place < 0:
-                    left.setdefault(group, []).append(f"{tp} {offset.offset} has no place there")
-                else:
-                    of_group[copy] = OffsetToCommit(
-                        copy.topic, copy.partition, place, metadata=offset.metadata
-                    )
-    return wanted, left
+            place = await maps.place(tp, offset.offset)
+            if place < 0:
+                found.leave(group, f"{tp} {offset.offset} has no place there")
+                continue
+            found.wanted.setdefault(group, {})[copy] = OffsetToCommit(
+                copy.topic, copy.partition, place, metadata=offset.metadata
+            )
+    if catalog.missing and requests is CONSUMER_GROUPS:
+        # Those of a broker that is gone: what was last translated is better than nothing.
+        for group, offsets in (await _checkpoints(clusters)).wanted.items():
+            if group not in by_group and chosen.should_replicate_group(group):
+                found.leave(group, f"by its checkpoints, it is not listed: {catalog.missing}")
+                found.wanted[group] = offsets
+    return found
 
 
 @final
 class _Maps:
     """The exact maps of the flow, on the target, and of the flow back, on the source."""
 
-    def __init__(self, clusters: FailoverClusters, source: Cluster) -> None:
+    def __init__(self, clusters: FailoverClusters) -> None:
         self._clusters = clusters
-        name, clock = clusters.name, clusters.clock
-        self._forward = OffsetMapReader(clusters.target, name.source, clock=clock)
-        self._back = OffsetMapReader(source, name.target, clock=clock)
-        self._readers = ((clusters.target, self._forward), (source, self._back))
+        self._forward = OffsetMapReader(clusters.target, clusters.name.source, clock=clusters.clock)
+        self._back: OffsetMapReader | None = None
 
     async def read(self) -> None:
-        for cluster, reader in self._readers:
-            if reader.topic in await Admin(cluster).describe_topics([reader.topic]):
-                await reader.read_to_end()
+        clusters = self._clusters
+        await _read(clusters.target, self._forward)
+        async with clusters.source() as source:
+            self._back = OffsetMapReader(source, clusters.name.target, clock=clusters.clock)
+            await _read(source, self._back)
 
     async def close(self) -> None:
-        for _, reader in self._readers:
-            await reader.close()
+        await self._forward.close()
+        if self._back is not None:
+            await self._back.close()
 
     def other_side(self, tp: TopicPartition) -> TopicPartition | None:
         """Return where the records of a source partition are on the target; None where the flows do not copy it."""
@@ -178,21 +253,26 @@ class _Maps:
         if clusters.keeps_names or forward is None:
             original = self.other_side(tp)
             assert original is not None
-            back = await self._back.to_source(original, offset)
+            assert self._back is not None
+            async with clusters.source():
+                back = await self._back.to_source(original, offset)
         return place_of(forward, back)
 
 
-async def _checkpoints(
-    clusters: FailoverClusters,
-) -> dict[str, dict[TopicPartition, OffsetToCommit]]:
+async def _read(cluster: Cluster, reader: OffsetMapReader) -> None:
+    if reader.topic in await Admin(cluster).describe_topics([reader.topic]):
+        await reader.read_to_end()
+
+
+async def _checkpoints(clusters: FailoverClusters) -> _Groups:
+    found = _Groups(CONSUMER_GROUPS)
     topic = clusters.policy.checkpoints_topic(clusters.name.source)
     if topic not in await Admin(clusters.target).describe_topics([topic]):
-        return {}
-    found = await read_checkpoints(LogReader(clusters.target, topic, clock=clusters.clock))
-    return {
-        group: {
+        return found
+    by_group = await read_checkpoints(LogReader(clusters.target, topic, clock=clusters.clock))
+    for group, checkpoints in by_group.items():
+        found.wanted[group] = {
             tp: OffsetToCommit(tp.topic, tp.partition, it.downstream, metadata=it.metadata)
             for tp, it in checkpoints.items()
         }
-        for group, checkpoints in found.items()
-    }
+    return found

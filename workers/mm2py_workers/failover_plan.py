@@ -296,6 +296,7 @@ def _group_row(view: GroupView) -> GroupRow:
         reads_again=view.reads_again,
         skips=view.skips,
         not_synced=view.not_synced,
+        type=view.type,
     )
 
 

@@ -85,6 +85,9 @@ async def _execute(order: FailoverOrder, work: FailoverWork, printer: Printer) -
     if order.dry_run or begun is None or not begun.goes_on(unplanned=order.unplanned):
         plan = await work.plan()
         refusals = plan.refusals(order.accept_loss, unplanned=order.unplanned, begun=begun)
+        remark = plan.remark(order.accept_loss)
+        if remark:
+            say(remark)
         if order.dry_run:
             print_plan(printer, plan)
             for text in refusals:
@@ -92,6 +95,10 @@ async def _execute(order: FailoverOrder, work: FailoverWork, printer: Printer) -
             return UNHEALTHY if refusals else OK
         if refusals:
             raise FailoverRefusedError("; ".join(refusals))
+    elif 0 <= order.accept_loss < begun.accept_loss:
+        say(
+            f"{begun.accept_loss} offsets were accepted before: a smaller number takes nothing back"
+        )
     request = FailoverRequest(
         id=new_id(work.clusters.clock.now_ms()),
         kind=order.kind,

@@ -12,11 +12,12 @@ from mm2py.errors import FatalError, Mm2pyError, RetriableError, ServerError
 from mm2py.flows.failover import FailoverRefusedError, Progress
 from mm2py.flows.fence import FencePlan, fence_of, principal_of
 from mm2py.flows.flow_control import FlowControl
-from mm2py.mirror.failovers import Fence, GroupMove, Place, Tail
+from mm2py.mirror.failovers import Fence, GroupMove, Place, Rule, Step, Tail
+from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl
-from mm2py.spark.survey import CopiesReader
+from mm2py.spark.survey import CopiesReader, Known
 from mm2py.storage.failover_store import FailoverStore
-from mm2py.types import LATEST, FlowName, State, TopicPartition
+from mm2py.types import LATEST, FlowName, State
 from mm2py_workers.bulk_flow import SOURCE, store_positions
 from mm2py_workers.failover_clusters import FailoverClusters
 from mm2py_workers.failover_groups import move_groups
@@ -27,6 +28,9 @@ __all__ = ["FailoverSides"]
 
 STOP_S: Final = 45.0
 """How long a flow may take to stop or to begin."""
+
+APPEARS_S: Final = 10.0
+"""Within which a worker that has begun knows the flows that were added over REST."""
 
 LOOK_S: Final = 0.3
 ANY_TOPIC: Final = ".*"
@@ -71,52 +75,54 @@ class FailoverSides:
             effective_client_properties(clusters.config, "source", "admin"),
             clusters.back.props,
         )
-        return {principal_of(it) for it in clients} - {""}
+        return {principal_of(it) for it in clients}
 
     async def fence(self, by: str) -> str:
         """Keep writers from the source where ACLs allow; the rules are recorded on it before they are made."""
         plan = await self.fence_plan()
         if not plan.rules:
             return plan.note
-        store = await self._clusters.source_store()
-        before = store.fence
-        await store.put_fence(
-            Fence(
-                by=by, rules=tuple(dict.fromkeys((*(before.rules if before else ()), *plan.rules)))
+        clusters, acls = self._clusters, [it.acl for it in plan.rules]
+        store = await clusters.source_store()
+        async with clusters.source() as source:
+            await store.put_fence(Fence(by=by, rules=_all_rules(store.fence, plan.rules)))
+            refused = _refusals(acls, await Admin(source).create_acls(acls))
+        await clusters.store.refresh()
+        newest = clusters.store.failover
+        if newest is not None and newest.step is Step.CANCELLED:
+            # This driver stood still meanwhile: what came late goes too.
+            await self._lift_source(plan.rules)
+            raise FailoverRefusedError(
+                f"{newest.kind} {newest.id} was cancelled by another driver meanwhile"
             )
-        )
-        async with self._clusters.source() as source:
-            admin, acls = Admin(source), [it.acl for it in plan.rules]
-            refused = _refusals(acls, await admin.create_acls(acls))
-            await store.refresh()
-            if store.fence is None:
-                # Another driver has lifted it while this one stood still: what came late goes too.
-                await admin.delete_acls(acls)
-                raise FailoverRefusedError("the fence was lifted by another driver meanwhile")
         return "; ".join(it for it in (plan.note, refused) if it)
 
     async def lift_fence(self, *, source: bool) -> None:
         """Remove the rules that a failover has made on the source, or on the target."""
-        if not source:
-            await self._lift(self._clusters.store, Admin(self._clusters.target))
-            return
+        if source:
+            await self._lift_source(())
+        else:
+            await self._lift(self._clusters.store, Admin(self._clusters.target), ())
+
+    async def _lift_source(self, more: Sequence[Rule]) -> None:
         store = await self._clusters.source_store()
         async with self._clusters.source() as cluster:
-            await self._lift(store, Admin(cluster))
+            await self._lift(store, Admin(cluster), more)
 
-    async def _lift(self, store: FailoverStore, admin: Admin) -> None:
+    async def _lift(self, store: FailoverStore, admin: Admin, more: Sequence[Rule]) -> None:
+        """Remove the rules that are recorded, and ``more``."""
         await store.refresh()
         fence = store.fence
-        if fence is None:
+        acls = [it.acl for it in _all_rules(fence, more)]
+        if not acls:
             return
-        acls = [it.acl for it in fence.rules]
         refused = _refusals(acls, await admin.delete_acls(acls))
         if refused:
             raise FatalError(
                 f"the rules that keep writers from {admin.cluster.alias} cannot be removed: {refused}",
                 remedy="grant Alter on the cluster, or remove them with kafka-acls, and run it again",
             )
-        await store.put_fence(Fence(by=fence.by))
+        await store.put_fence(Fence(by="" if fence is None else fence.by))
 
     # ---- the copy
 
@@ -153,28 +159,25 @@ class FailoverSides:
     async def pass_over(self, tails: Sequence[Tail]) -> None:
         """Let the flow continue behind tails."""
         clusters = self._clusters
-        await self._need_stopped(clusters.name)
         positions = {it.tp: it.end for it in tails}
         await store_positions(clusters.target_tables, clusters.plan, positions)
 
     async def divergence(self, ends_there: Sequence[Place]) -> Sequence[Place]:
         """Return where the flow back begins."""
+        known = await self._copied_back()
+        back_at = {it.tp: max(0, known.resume(it.tp)) for it in ends_there}
+        return await reverse_starts(self._clusters, ends_there, back_at)
+
+    async def _copied_back(self) -> Known:
+        """Return how far the flow back has copied."""
         clusters = self._clusters
+        topic = clusters.back.worker.offset_storage_topic
         async with clusters.source() as source:
-            reader = CopiesReader(
-                Admin(source),
-                clusters.name.target,
-                clusters.back.worker.offset_storage_topic,
-                self._clock,
-            )
+            reader = CopiesReader(Admin(source), clusters.name.target, topic, self._clock)
             try:
-                known = await reader.read()
+                return await reader.read()
             finally:
                 await reader.close()
-        back_at: Mapping[TopicPartition, int] = {
-            it.tp: max(0, known.resume(it.tp)) for it in ends_there
-        }
-        return await reverse_starts(clusters, ends_there, back_at)
 
     # ---- the flows
 
@@ -189,49 +192,67 @@ class FailoverSides:
         except Mm2pyError:
             await stop_without_workers(clusters.target, clusters.plan, self._clock)
             raise
-        if now is not None and now.is_waiting:
-            await stop_without_workers(clusters.target, clusters.plan, self._clock)
-        else:
+        if now is not None and not now.is_waiting:
+            await self._stop(clusters.name)
+            return
+        await stop_without_workers(clusters.target, clusters.plan, self._clock)
+        if now is None and await self._appears(clusters.name):
             await self._stop(clusters.name)
 
+    async def _appears(self, flow: FlowName) -> bool:
+        """Whether a worker knows a flow after all: one that has begun a moment ago looks for those that were added over REST."""
+        deadline = self._clock.monotonic() + APPEARS_S
+        while (found := await self._control.now(flow)) is None:
+            if self._clock.monotonic() > deadline:
+                return False
+            await self._clock.sleep(LOOK_S)
+        return not found.is_waiting
+
     async def _stop(self, flow: FlowName) -> None:
+        """Stop a flow that there is."""
         now = await self._control.now(flow)
-        if now is None or now.is_stopped:
-            return
-        if now.state != State.STOPPED:
+        if now is not None and not now.is_stopped and now.state != State.STOPPED:
             await self._control.stop(flow)
         deadline = self._clock.monotonic() + STOP_S
-        while (now := await self._control.now(flow)) is not None and not now.is_stopped:
+        while now is None or not now.is_stopped:
             if self._clock.monotonic() > deadline:
                 raise RetriableError(
                     f"flow {flow} is {now.state} with {now.tasks} tasks, not stopped"
+                    if now is not None
+                    else f"no worker knows flow {flow} any more, whether it has stopped is not known"
                 )
             await self._clock.sleep(LOOK_S)
-
-    async def _need_stopped(self, flow: FlowName) -> None:
-        now = await self._control.now(flow)
-        if now is not None and not now.is_stopped:
-            raise RetriableError(f"flow {flow} is {now.state}: positions wait until it is stopped")
+            now = await self._control.now(flow)
 
     async def start_reverse(self, starts: Sequence[Place]) -> None:
         """Let the flow back copy."""
-        clusters, back = self._clusters, self._back
+        back = self._back
         now = await self._control.now(back)
         if now is not None and now.is_waiting:
             raise RetriableError(f"the workers of flow {back} wait for a cluster")
         if now is None or not now.is_wanted:
             if now is not None and now.enabled:
                 await self._stop(back)
-            if starts:
-                async with clusters.source():
-                    positions = {it.tp: it.offset for it in starts}
-                    await store_positions(clusters.source_tables, clusters.back, positions)
+            await self._begin_back(starts)
             await self._control.start(back, self._reverse_config())
         deadline = self._clock.monotonic() + STOP_S
         while (now := await self._control.now(back)) is None or not now.is_wanted:
             if self._clock.monotonic() > deadline:
                 raise RetriableError(f"flow {back} does not run: {now and now.state}")
             await self._clock.sleep(LOOK_S)
+
+    async def _begin_back(self, starts: Sequence[Place]) -> None:
+        """Store where the flow back begins, but where it is further already: a driver before this one may have started it."""
+        clusters = self._clusters
+        known = await self._copied_back() if starts else None
+        positions = {
+            it.tp: it.offset
+            for it in starts
+            if known is not None and known.resume(it.tp) < it.offset
+        }
+        if positions:
+            async with clusters.source():
+                await store_positions(clusters.source_tables, clusters.back, positions)
 
     def _reverse_config(self) -> Mapping[str, str]:
         """Return what the flow back is created with: the same topics, unless the file names others for it."""
@@ -240,10 +261,14 @@ class FailoverSides:
         return {} if topics != ANY_TOPIC or forward == ANY_TOPIC else {"topics": forward}
 
 
+def _all_rules(fence: Fence | None, more: Sequence[Rule]) -> tuple[Rule, ...]:
+    return tuple(dict.fromkeys((*(fence.rules if fence is not None else ()), *more)))
+
+
 def _refusals(acls: Sequence[Acl], answers: Sequence[ServerError | None]) -> str:
     found = [
         f"{acl.principal} on {acl.resource_name}: {error}"
         for acl, error in zip(acls, answers, strict=True)
         if error is not None
     ]
-    return "; ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
+    return some_of(found, 3, "; ")

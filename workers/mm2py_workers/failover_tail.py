@@ -5,6 +5,7 @@ and headers, and one header more with the source offset, by which a later run kn
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Final
 
@@ -62,11 +63,24 @@ async def quarantine(clusters: FailoverClusters, tails: Sequence[Tail]) -> list[
 
 async def _keep(clusters: FailoverClusters, writer: RecordWriter, tail: Tail) -> Tail:
     kept_in = TopicPartition(quarantine_topic(clusters.name.source, tail.topic), tail.partition)
-    kept = [it async for it in _source_offsets(clusters.target, kept_in)]
-    records = sum(tail.start <= it < tail.end for it in kept)
+    # The topic may hold those of an earlier failover, too.
+    kept = [
+        it async for it in _source_offsets(clusters.target, kept_in) if tail.start <= it < tail.end
+    ]
+    records, first = len(kept), max(kept, default=tail.start - 1) + 1
+    async with aclosing(_missing(clusters, tail, first)) as parts:
+        async for part in parts:
+            await writer.write(kept_in, part)
+            records += len(part)
+    return replace(tail, records=records)
+
+
+async def _missing(
+    clusters: FailoverClusters, tail: Tail, first: int
+) -> AsyncGenerator[list[NewRecord]]:
+    """Yield what the source has of a tail from ``first`` on. Nothing is written in here: an error of the target is none of the source's."""
     waiting: list[NewRecord] = []
     async with clusters.source() as source:
-        first = max(tail.start, max(kept, default=-1) + 1)
         first = max(first, (await log_ends(source, [tail.tp], read_committed=False))[tail.tp].start)
         reader = RangeReader(source, read_committed=clusters.read_committed)
         async for batches in reader.read(tail.tp, first, tail.end):
@@ -74,13 +88,11 @@ async def _keep(clusters: FailoverClusters, writer: RecordWriter, tail: Tail) ->
                 if not first <= record.offset < tail.end:
                     continue
                 waiting.append(_in_quarantine(record))
-                records += 1
                 if len(waiting) >= BATCH_RECORDS or _size(waiting) > BATCH_BYTES:
-                    await writer.write(kept_in, waiting)
+                    yield waiting
                     waiting = []
     if waiting:
-        await writer.write(kept_in, waiting)
-    return replace(tail, records=records)
+        yield waiting
 
 
 def _in_quarantine(record: Record) -> NewRecord:
@@ -123,8 +135,19 @@ async def _create(clusters: FailoverClusters, partitions: Mapping[str, int]) -> 
         )
         for topic, count in partitions.items()
     ]
-    for error in (await Admin(clusters.target).create_topics(new)).values():
+    admin = Admin(clusters.target)
+    for error in (await admin.create_topics(new)).values():
         if isinstance(error, ServerError) and error.code != TOPIC_ALREADY_EXISTS:
+            raise error
+    # One of an earlier failover has as many as its topic had then.
+    there = await admin.describe_topics([it.name for it in new])
+    few = {
+        it.name: it.partitions
+        for it in new
+        if it.name in there and 0 < len(there[it.name].partitions) < it.partitions
+    }
+    for error in (await admin.create_partitions(few)).values():
+        if error is not None:
             raise error
 
 

@@ -24,6 +24,7 @@ _TOPICS: Final = (
 )
 _GROUPS: Final = (
     Column.text("GROUP", "group"),
+    Column.text("TYPE", "type"),
     Column.text("STATE", "state"),
     Column.text("STATE THERE", "state_there"),
     Column.count("READS AGAIN", "reads_again"),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Never, final
 import typer
 
 from mm2py.errors import FatalError, RetriableError, UsageError
+from mm2py.observability.logging import some_of
 from mm2py_workers.flow_commands import FlowArgument, flow_app, health
 from mm2py_workers.output import (
     OK,
@@ -280,9 +281,8 @@ class _Change:
             say(self._summary(done))
             still = texts_of(done, "still_paused")
             if still:
-                more = f" and {len(still) - SHOWN} more" if len(still) > SHOWN else ""
                 say(
-                    f"{text_of(done, 'flow')}: {', '.join(still[:SHOWN])}{more} stay paused, they were"
+                    f"{text_of(done, 'flow')}: {some_of(still, SHOWN)} stay paused, they were"
                     " paused alone; --all-topics resumes them too"
                 )
             return self._wait(rest) if self.wait_for and not self.dry_run else OK

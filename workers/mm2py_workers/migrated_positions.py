@@ -1,8 +1,8 @@
-"""Positions of a MirrorMaker 1 group as those of the flow that takes its place.
+"""Positions of a mirror as those of the flow that takes its place.
 
-Flow: committed offsets of the group on the source -> source offsets in ``mm2-offsets.<source>.internal`` on the target, in Java's bytes,
-before the flow has run: its first start continues at the next record of each partition. Nothing is committed or deleted on the
-source, so MirrorMaker 1 can be started again.
+Flow: committed offsets of a MirrorMaker 1 group on the source, or source offsets of an operator's connector on the target -> source
+offsets in ``mm2-offsets.<source>.internal`` on the target, in Java's bytes, before the flow has run: its first start continues at the
+next record of each partition. Nothing of the old mirror is changed, so it can be started again.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,25 +11,36 @@ from dataclasses import dataclass
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.group_admin import GroupAdmin
+from mm2py.client.fetch.log_reader import LogReader
 from mm2py.client.permit import UNLIMITED
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, connection_settings
-from mm2py.errors import ConfigError, Mm2pyError
+from mm2py.config.findings import first_error
+from mm2py.config.from_strimzi import OperatorFlow
+from mm2py.config.mirror_maker import MirrorMakerConfig
+from mm2py.config.properties import parse
+from mm2py.errors import ConfigError, Mm2pyError, ProtocolError
 from mm2py.mirror.source_offsets import (
+    committed_offset,
     mirror_source_partition,
     parse_source_offset_key,
+    parse_source_offset_value,
     partition_identity,
     source_offset,
     source_offset_key,
     source_offset_value,
 )
+from mm2py.protocol.records import Record
+from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
-from mm2py.types import TopicPartition
+from mm2py.types import FlowName, TopicPartition
+from mm2py_connectors.config import CONNECTORS
 from mm2py_workers.bulk_flow import SOURCE
 from mm2py_workers.internal_stores import FlowTables, offset_topic, store_producer
 from mm2py_workers.node_parts import FlowPlan
+from mm2py_workers.wiring import derive_plan
 
-__all__ = ["Group", "carry_positions"]
+__all__ = ["Group", "carry_operator_positions", "carry_positions", "plan_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +50,17 @@ class Group:
     name: str
     connection: ConnectionSettings
     matches: Callable[[str], bool]
+
+
+def plan_of(text: str, flow: FlowName) -> FlowPlan:
+    """Return the plan of a flow, from the very text of its file; ``ConfigError`` where that is wrong."""
+    config = MirrorMakerConfig(
+        parse(text.encode("latin-1"), path="the file of the flow"), CONNECTORS
+    )
+    error = first_error(config.findings)
+    if error is not None:
+        raise error.as_error(config.path)
+    return derive_plan(config, flow, Plugins(), by_file=True)
 
 
 async def carry_positions(plan: FlowPlan, group: Group) -> list[str]:
@@ -75,6 +97,63 @@ async def carry_positions(plan: FlowPlan, group: Group) -> list[str]:
     finally:
         await source.close()
         await target.close()
+
+
+async def carry_operator_positions(plan: FlowPlan, flow: OperatorFlow) -> list[str]:
+    """Store where the flow has to continue; return a line for each thing that people should know.
+
+    Raises:
+        ConfigError: the operator's Connect cluster runs or has no positions of this mirror, the flow runs, or it has other positions
+            already.
+        RetriableError: the target does not answer; the same call completes what it has begun.
+    """
+    settings = connection_settings(plan.props, scope=f"worker of {plan.name}")
+    target = Cluster(settings, alias=plan.name.target, clock=SYSTEM_CLOCK)
+    try:
+        await target.connect()
+        await _refuse_members(target, flow.group_id, f"the Connect cluster {flow.group_id} runs")
+        found = await _of_connector(target, flow)
+        if not found:
+            raise ConfigError(
+                f"{flow.offsets_topic} on {flow.target} has no position of {flow.connector}",
+                remedy="check group and topics of the resource, or leave --carry-positions out",
+            )
+        await _refuse_members(target, plan.worker.group_id, f"the flow {plan.name} runs")
+        await _store(target, plan, found)
+        topics = {tp.topic for tp in found}
+        return [
+            f"{len(found)} partitions of {len(topics)} topics continue at the next record of {flow.connector}"
+        ]
+    finally:
+        await target.close()
+
+
+async def _of_connector(target: Cluster, flow: OperatorFlow) -> dict[TopicPartition, int]:
+    """Return the next offsets of a connector in the offsets topic of a Connect cluster."""
+    found: dict[TopicPartition, int] = {}
+
+    def take(_partition: int, record: Record) -> None:
+        try:
+            connector, source = parse_source_offset_key(bytes(record.key or b""))
+        except ProtocolError:
+            return  # not of Connect
+        topic, number = source.get("topic"), source.get("partition")
+        if connector != flow.connector or not isinstance(topic, str) or not isinstance(number, int):
+            return
+        value = None if record.value is None else bytes(record.value)
+        last = committed_offset(parse_source_offset_value(value))
+        found.pop(TopicPartition(topic, number), None)
+        if last >= 0:
+            found[TopicPartition(topic, number)] = last + 1
+
+    if flow.offsets_topic not in await Admin(target).describe_topics([flow.offsets_topic]):
+        return found
+    log = LogReader(target, flow.offsets_topic, clock=SYSTEM_CLOCK, waits_for_transactions=True)
+    try:
+        await log.read_to_end(take)
+    finally:
+        await log.close()
+    return found
 
 
 async def _committed(source: Cluster, group: Group) -> dict[TopicPartition, int]:

@@ -1,7 +1,7 @@
 """``mm2py migrate mm1`` and ``mm2py import strimzi``: what others were configured with, as a MirrorMaker 2 file.
 
 Flow: command line or YAML -> ``mm2py.config.from_...`` -> the file on standard output, a line for each thing that it does not say on
-standard error. With ``--carry-positions`` the positions of a MirrorMaker 1 group are stored for the flow first.
+standard error. With ``--carry-positions`` the positions of the old mirror are stored for the flows first.
 """
 
 from pathlib import Path
@@ -57,6 +57,7 @@ def migrate_mm1(
 @import_app.command(
     epilog=examples(
         "mm2py import strimzi mirror.yaml --to mm2.properties",
+        "mm2py import strimzi mirror.yaml --carry-positions --to mm2.properties",
         "kubectl get kafkamirrormaker2 mirror -o yaml | mm2py import strimzi - --secrets /etc/secrets",
     )
 )
@@ -69,16 +70,22 @@ def strimzi(
         str,
         typer.Option(metavar="DIR", help="has a folder with the files of each Kubernetes secret"),
     ] = "/etc/mm2py/secrets",
+    carry_positions: Annotated[  # noqa: FBT002 - typer's way to declare a flag
+        bool,
+        typer.Option(
+            "--carry-positions",
+            help="store the positions of the operator's connectors for the flows, on the target",
+        ),
+    ] = False,
     to: OutputFileOption = None,
     debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
 ) -> None:
     """Print the MirrorMaker 2 file of a KafkaMirrorMaker2 resource of the Strimzi operator."""
 
     def run() -> int:
-        from mm2py.config.from_strimzi import mirror_maker_2_file
-        from mm2py_workers.yaml_resources import resource_of
+        from mm2py_workers.strimzi_import import imported
 
-        _print(mirror_maker_2_file(resource_of(file), secrets=secrets), to)
+        _print(imported(file, secrets, carries=carry_positions), to)
         return OK
 
     end_with(run, debug=debug)

@@ -9,7 +9,11 @@ from typing import Final, Protocol, final
 
 from mm2py.client.connect.cluster import COORDINATOR, Cluster
 from mm2py.client.connect.connection import BrokerConnection
-from mm2py.client.connect.share_positions import ShareSource, share_positions
+from mm2py.client.connect.share_positions import (
+    SHARE_CONNECTION,
+    ShareSource,
+    share_positions,
+)
 from mm2py.errors import UnsupportedVersionError
 from mm2py.protocol.call import Call
 from mm2py.protocol.group_messages import group_offsets, list_groups, offset_fetch
@@ -104,8 +108,7 @@ class _ConsumerGroups:
 
 @final
 class _ShareGroups:
-    purpose = "share-coordinator"
-    """A connection of its own: some answers take the broker seconds, and those behind them wait."""
+    purpose = SHARE_CONNECTION
     per_request = 50
 
     def are_supported(self, connection: BrokerConnection) -> bool:

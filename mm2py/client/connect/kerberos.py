@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
 from mm2py.clock import Clock
-from mm2py.config.jaas import system_property
+from mm2py.config.jaas import KRB5_CONF, system_property
 from mm2py.config.security import KerberosSettings
 from mm2py.errors import AuthenticationError, ConfigError, ConnectionFailedError
 
@@ -46,7 +46,7 @@ def use_java_krb5_conf() -> None:
 
     ``KRB5_CONFIG`` wins where it is set. The library reads it when it is first used.
     """
-    path = system_property("java.security.krb5.conf", os.environ)
+    path = system_property(KRB5_CONF, os.environ)
     if path and not os.environ.get("KRB5_CONFIG"):
         os.environ["KRB5_CONFIG"] = path
 

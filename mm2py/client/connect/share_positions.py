@@ -14,7 +14,7 @@ Invariants (tests of the same names):
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol, final
+from typing import Final, Protocol, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
@@ -23,7 +23,17 @@ from mm2py.protocol.groups import FetchedOffset, FetchedOffsets
 from mm2py.protocol.share_offsets import ShareOffset, ShareOffsets, describe_share_offsets
 from mm2py.types import LATEST, TopicPartition
 
-__all__ = ["ShareQuestions", "ShareSource", "share_positions"]
+__all__ = [
+    "SHARE_CONNECTION",
+    "ShareQuestions",
+    "ShareSource",
+    "delivered_behind",
+    "delivered_of",
+    "share_positions",
+]
+
+SHARE_CONNECTION: Final = "share-coordinator"
+"""A connection of its own: some answers take the broker seconds, and those behind them wait."""
 
 
 class ShareQuestions(Protocol):
@@ -69,6 +79,41 @@ async def share_positions(
         )
         for name, answer in found.items()
     }
+
+
+async def delivered_of(
+    source: ShareQuestions, groups: Sequence[str]
+) -> dict[str, dict[TopicPartition, int]]:
+    """Return how many records behind its position a group has acknowledged: another cluster delivers them again.
+
+    Partitions without any are left out, and all of brokers before 4.2, which do not tell. The lag is asked for behind the
+    ends, as in ``share_positions``: records that come meanwhile do not count.
+    """
+    before = await source.describe(groups)
+    open_ = {_partition(it) for found in before.values() for it in found.offsets if it.lag > 0}
+    ends: Mapping[TopicPartition, int] = await source.ends(open_) if open_ else {}
+    found: dict[str, dict[TopicPartition, int]] = {}
+    for group, answer in (await source.describe(groups)).items() if ends else ():
+        for it in answer.offsets:
+            behind = ends.get(_partition(it), 0) - it.start - it.lag
+            if it.start >= 0 and it.lag > 0 and not it.error_code and behind > 0:
+                found.setdefault(group, {})[_partition(it)] = behind
+    return found
+
+
+async def delivered_behind(
+    cluster: Cluster, groups: Collection[str]
+) -> dict[str, dict[TopicPartition, int]]:
+    """Return ``delivered_of`` of groups, each asked at its coordinator; ``RetriableError`` where one does not answer."""
+    by_node: dict[int, list[str]] = {}
+    for group, node in (await cluster.coordinators(groups)).items():
+        if isinstance(node, int):
+            by_node.setdefault(node, []).append(group)
+    found: dict[str, dict[TopicPartition, int]] = {}
+    for node, names in by_node.items():
+        connection = await cluster.connection(node, SHARE_CONNECTION)
+        found |= await delivered_of(ShareSource(cluster, connection), names)
+    return found
 
 
 def _is_done(offset: ShareOffset) -> bool:

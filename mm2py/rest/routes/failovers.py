@@ -15,7 +15,7 @@ from mm2py.flows.failover_views import FailoverView
 from mm2py.flows.failovers import FailoverService
 from mm2py.flows.service import FlowService
 from mm2py.mirror.backfills import new_id
-from mm2py.mirror.failovers import FailoverKind
+from mm2py.mirror.failovers import MOST_LOSS, FailoverKind
 from mm2py.rest.bodies import check_media_types, refuse_unknown
 from mm2py.rest.routes.flows import RESPONSES, FlowPath, named_flow
 
@@ -28,7 +28,7 @@ Kind = Annotated[FailoverKind, Query(description="which way: there, or back")]
 DryRun = Annotated[bool, Query(description="only say what would be done")]
 Accept = Annotated[
     int,
-    Query(ge=-1, le=(1 << 53) - 1, description="so many offsets may stay uncopied; -1: none"),
+    Query(ge=-1, le=MOST_LOSS, description="so many offsets may stay uncopied; -1: none"),
 ]
 Unplanned = Annotated[bool, Query(description="the source is gone: switch without it")]
 

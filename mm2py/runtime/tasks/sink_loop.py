@@ -25,7 +25,7 @@ from mm2py.client.backoff import Backoff
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.clock import Clock
 from mm2py.errors import RetriableError
-from mm2py.observability.logging import cause_text
+from mm2py.observability.logging import cause_text, some_of
 from mm2py.types import State, TopicPartition
 
 __all__ = [
@@ -636,5 +636,4 @@ class SinkLoop:
 
 
 def _shown(partitions: Collection[TopicPartition]) -> str:
-    names = sorted(map(str, partitions))
-    return ",".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    return some_of(sorted(map(str, partitions)), 8, ",")

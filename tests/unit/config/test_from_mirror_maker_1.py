@@ -7,6 +7,7 @@ import pytest
 
 from mm2py.config.findings import Severity
 from mm2py.config.from_mirror_maker_1 import MirrorMaker1, mirror_maker_2_file
+from mm2py.config.jaas import LoginKind, LoginModule, parse_jaas
 from mm2py.config.lint import lint
 from mm2py.config.mirror_maker_1 import consumer_file, producer_file
 from mm2py.config.properties import parse
@@ -143,3 +144,47 @@ def test_lint_accepts_what_is_printed(tmp_path: Path) -> None:
     file.write_text(translated(tmp_path, CONSUMER + login, include=r"a\d+,b").text)
     errors = [it for it in lint(file, CONNECTORS) if it.severity is Severity.ERROR]
     assert errors == []
+
+
+KERBEROS = LoginModule(
+    LoginKind.KERBEROS,
+    "com.sun.security.auth.module.Krb5LoginModule",
+    {"useKeyTab": "true", "keyTab": '/etc/a "b".keytab', "principal": "mirror/host@EXAMPLE.COM"},
+)
+PASSWORD = LoginModule(
+    LoginKind.PASSWORD,
+    "org.apache.kafka.common.security.plain.PlainLoginModule",
+    {"username": "mirror", "password": "word-of-mirror"},
+)
+SASL = "security.protocol=SASL_PLAINTEXT\nsasl.kerberos.service.name=kafka\n"
+
+
+def test_the_login_of_the_jaas_file_becomes_that_of_each_side_that_uses_it(tmp_path: Path) -> None:
+    found = translated(tmp_path, CONSUMER + SASL, PRODUCER + SASL, login=KERBEROS)
+    values = values_of(found)
+    for side in ("A", "B"):
+        assert parse_jaas(values[f"{side}.sasl.jaas.config"]) == KERBEROS
+        assert values[f"{side}.sasl.kerberos.service.name"] == "kafka"
+    assert not found.remarks
+    file = tmp_path / "mm2.properties"
+    file.write_text(found.text)
+    assert [it for it in lint(file, CONNECTORS) if it.severity is Severity.ERROR] == []
+
+
+def test_a_login_with_a_password_stays_in_the_jaas_file(tmp_path: Path) -> None:
+    found = translated(tmp_path, CONSUMER + SASL, PRODUCER + SASL, login=PASSWORD)
+    assert "word-of-mirror" not in found.text
+    assert not [it for it in values_of(found) if it.endswith("sasl.jaas.config")]
+    assert [it.split(" ")[0] for it in found.remarks] == [
+        f"{side}.sasl.jaas.config" for side in ("A", "B")
+    ]
+    assert all("same KAFKA_OPTS" in it for it in found.remarks)
+
+
+def test_a_side_without_sasl_or_with_its_own_login_does_not_get_that_of_the_jaas_file(
+    tmp_path: Path,
+) -> None:
+    own = "sasl.jaas.config=a.Module required;\n"
+    values = values_of(translated(tmp_path, CONSUMER + SASL + own, PRODUCER, login=KERBEROS))
+    assert values["A.sasl.jaas.config"].startswith("${file:")
+    assert "B.sasl.jaas.config" not in values

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from mm2py.config.findings import Severity
-from mm2py.config.from_strimzi import mirror_maker_2_file
+from mm2py.config.from_strimzi import mirror_maker_2_file, operator_flows
 from mm2py.config.lint import lint
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.properties import parse
@@ -153,7 +153,7 @@ def test_the_flow_of_the_old_shape() -> None:
         "autoRestart.maxRestarts has no property: pauses grow",
         "of the certificates *.crt, ca.crt is taken",
         "checkpointConnector: replication.factor=3 is left out, the flow has replication.factor=-1",
-        "store the offsets of mirrormaker2-cluster-offsets",
+        "repeat this with --carry-positions",
     ],
 )
 def test_what_has_no_property_is_said(said: str) -> None:
@@ -172,7 +172,7 @@ def test_the_new_shape_has_one_target_and_a_source_per_mirror() -> None:
     assert values["two.sasl.mechanism"] == "PLAIN"
     assert "${dir:/secrets/two-user:pw}" in values["two.sasl.jaas.config"]
     assert [it for it in found.remarks if "mm2py flow pause one/hub" in it]
-    assert [it for it in found.remarks if "store the offsets of mirror-offsets" in it]
+    assert [it for it in found.remarks if "repeat this with --carry-positions" in it]
     assert "hub.group.id" not in values
 
 
@@ -247,3 +247,35 @@ def test_connectors_get_what_the_operator_gave_them(tmp_path: Path) -> None:
     assert source["source.cluster.security.protocol"] == "SASL_SSL"
     assert source["tasks.max"] == "10"
     assert config.worker_config(flow)["config.storage.replication.factor"] == "-1"
+
+
+def test_where_the_operator_keeps_positions_is_what_the_resource_says_else_its_defaults() -> None:
+    (old,) = operator_flows(yaml.safe_load(OLD))
+    assert (old.connector, old.group_id, old.offsets_topic) == (
+        "west->east.MirrorSourceConnector",
+        "mirrormaker2-cluster",
+        "mirrormaker2-cluster-offsets",
+    )
+    new = operator_flows(yaml.safe_load(NEW))
+    assert {(it.group_id, it.offsets_topic) for it in new} == {("mirror", "mirror-offsets")}
+
+
+def test_group_and_topics_of_the_operator_are_not_those_of_the_flows() -> None:
+    named = {
+        "group.id": "own",
+        "config.storage.topic": "own-configs",
+        "offset.storage.topic": "own-offsets",
+        "status.storage.topic": "own-status",
+    }
+    resource: dict[str, Any] = yaml.safe_load(OLD)
+    resource["spec"]["clusters"][1]["config"] = named
+    (flow,) = operator_flows(resource)
+    assert (flow.group_id, flow.offsets_topic) == ("own", "own-offsets")
+    found = mirror_maker_2_file(resource, secrets="/s")
+    assert "= own" not in found.text
+    assert len([it for it in found.remarks if "has its own group and topics" in it]) == len(named)
+
+
+def test_a_file_beside_carried_positions_does_not_ask_for_them() -> None:
+    found = mirror_maker_2_file(yaml.safe_load(OLD), secrets="/s", carries=True)
+    assert not [it for it in found.remarks if "--carry-positions" in it]

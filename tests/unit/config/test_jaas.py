@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.config.jaas import LoginKind, file_secrets, jaas_secrets, parse_jaas
+from mm2py.config.jaas import LoginKind, LoginModule, file_secrets, jaas_secrets, parse_jaas
 from mm2py.errors import ConfigError
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -73,3 +73,15 @@ def test_the_secrets_of_a_jaas_file_are_known_for_masking(tmp_path: Path) -> Non
     assert file_secrets({}) == file_secrets(environ) == frozenset()
     file.write_text(f'KafkaClient {{ {PLAIN} required username="u" password="hidden"; }};')
     assert file_secrets(environ) == {"hidden"}
+
+
+@pytest.mark.parametrize(
+    "value", ["word", "", "two words", 'a "b"', "back\\slash", "line\nend\t", "ümläut", "a;b=c//d"]
+)
+def test_a_login_is_written_as_it_is_read(value: str) -> None:
+    login = LoginModule(
+        LoginKind.KERBEROS,
+        "com.sun.security.auth.module.Krb5LoginModule",
+        {"useKeyTab": "true", "keyTab": value},
+    )
+    assert parse_jaas(login.text()) == login

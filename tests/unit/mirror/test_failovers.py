@@ -44,6 +44,32 @@ def test_a_failover_comes_back_as_it_was() -> None:
     assert decode_failover(*encode_failover(failover)) == failover
 
 
+def test_a_failover_of_thousands_of_partitions_fits_into_a_record() -> None:
+    places = tuple(
+        Place(
+            topic=f"team-{topic}.of-some-service.with-a-long-name-v1",
+            partition=number,
+            offset=10**9 + topic,
+        )
+        for topic in range(2_000)
+        for number in range(3)
+    )
+    failover = Failover(
+        id="f",
+        flow="A->B",
+        kind=FailoverKind.FAILOVER,
+        step=Step.REVERSE,
+        run=1,
+        ends=places,
+        ends_there=places,
+        starts=places,
+    )
+    key, value = encode_failover(failover)
+    assert value[0] == 2
+    assert len(value) < 512 * 1024, "topics take 1 MiB by default"
+    assert decode_failover(key, value) == failover
+
+
 def test_members_of_a_newer_program_are_ignored() -> None:
     assert decode_failover(b"fence", b'\x01{"by":"x","rules":[],"why":1}') == Fence(by="x")
 
@@ -53,6 +79,7 @@ def test_members_of_a_newer_program_are_ignored() -> None:
     [
         (b"fence", b""),
         (b"fence", b'\x02{"by":"x"}'),
+        (b"fence", b'\x03{"by":"x"}'),
         (b"fence", b"\x01no"),
         (b"other", b"\x01{}"),
         (None, b"\x01{}"),

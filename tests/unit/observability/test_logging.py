@@ -14,6 +14,7 @@ from mm2py.observability.logging import (
     configure_logging,
     current_scope,
     log_scope,
+    some_of,
 )
 
 log = logging.getLogger("test")
@@ -149,3 +150,15 @@ def test_an_error_without_a_text_is_named_by_its_class() -> None:
     assert cause_text(TimeoutError()) == "TimeoutError"
     assert cause_text(ValueError("first\nsecond")) == "ValueError: first second"
     assert cause_text(FatalError("unauthorised")) == "unauthorised"
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [([], ""), (["a"], "a"), (["a", "b"], "a, b"), (["a", "b", "c", "d"], "a, b and 2 more")],
+)
+def test_names_beyond_the_first_are_counted(names: list[str], text: str) -> None:
+    assert some_of(names, 2) == text
+
+
+def test_names_are_joined_by_what_the_line_needs() -> None:
+    assert some_of(["a-0", "a-1", "a-2"], 2, ",") == "a-0,a-1 and 1 more"

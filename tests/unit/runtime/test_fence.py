@@ -72,3 +72,20 @@ def test_a_login_tells_the_principal_where_it_can() -> None:
     assert principal_of({}) == "User:ANONYMOUS"
     assert not principal_of({"security.protocol": "SSL"})
     assert not principal_of({"sasl.jaas.config": "nonsense"})
+
+
+@pytest.mark.parametrize(
+    ("mirrors", "mirror_writes", "noted"),
+    [
+        ({""}, True, True),
+        ({"", "User:mirror"}, True, True),
+        ({"User:mirror"}, True, False),
+        ({""}, False, False),
+    ],
+)
+def test_a_mirror_whose_login_does_not_tell_its_name_is_said_to_be_kept_out_too(
+    mirrors: set[str], mirror_writes: bool, noted: bool
+) -> None:
+    plan = fence_of([SHOP], ["orders"], mirrors, mirror_writes=mirror_writes)
+    assert plan.rules
+    assert ("super user" in plan.note) is noted

@@ -1,18 +1,26 @@
 """Parts of a failover that ask nobody: where a group continues, where the flow back begins, what refuses."""
 
+import asyncio
+from collections.abc import Awaitable, Collection
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from typer.testing import CliRunner
 
+from mm2py.client.connect.group_admin import Committed, GroupCatalog
+from mm2py.errors import FatalError, RetriableError
 from mm2py.flows.failover_views import FailoverPlan
 from mm2py.mirror.offset_lookup import Place, Translation
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
+from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
 from mm2py_workers.cli import app
 from mm2py_workers.failover_control import flow_now
-from mm2py_workers.failover_groups import moves_of, place_of
+from mm2py_workers.failover_groups import committed_of, groups_of, moves_of, place_of
 from mm2py_workers.failover_tail import holes_of
+
+T = TypeVar("T")
 
 ONE = TopicPartition("orders", 0)
 
@@ -100,6 +108,36 @@ def test_what_would_lose_is_refused_with_its_number(
     assert bool(word) == bool(text)
 
 
+@pytest.mark.parametrize(
+    ("lost", "accept", "word"),
+    [
+        (9, 20, "20 is more than the 9 offsets"),
+        (0, 5, "5 is more than the 0 offsets"),
+        (9, 9, ""),
+        (9, 8, ""),
+        (0, -1, ""),
+    ],
+)
+def test_a_number_above_the_plan_s_is_said_to_accept_more(
+    lost: int, accept: int, word: str
+) -> None:
+    text = plan(lost=lost).remark(accept)
+    assert word in text
+    assert bool(word) == bool(text)
+
+
+@pytest.mark.parametrize(
+    "number", ["-1", "99999999999999999999", "9" * 5_000, "many", "1.5", "1e3", "٣", "", " "]
+)
+def test_what_is_no_number_of_offsets_is_refused_in_one_line(number: str) -> None:
+    words = ["failover", "mm2.properties", "--flow", "A->B", "--execute", "--accept-loss", number]
+    ended = CliRunner().invoke(app, words)
+    assert ended.exit_code == 2
+    (line,) = ended.output.splitlines()
+    assert "is no number of offsets from 0 to 9007199254740991" in line
+    assert "--plan" in line
+
+
 def test_a_flow_of_the_api_is_understood() -> None:
     now = flow_now(
         {
@@ -139,3 +177,54 @@ def test_a_flow_that_a_sink_connector_copies_is_refused(tmp_path: Path) -> None:
     ended = CliRunner().invoke(app, ["failover", str(file), "--flow", "A->B", "--plan"])
     assert ended.exit_code == 1
     assert "copy.connector=source" in ended.output
+
+
+class Coordinators:
+    """Groups of a cluster, some of whose brokers answer late."""
+
+    def __init__(self, late: int) -> None:
+        self._late, self.asked = late, 0
+
+    def _is_late(self) -> bool:
+        self.asked += 1
+        return self.asked <= self._late
+
+    async def list_groups(self) -> GroupCatalog:
+        return GroupCatalog({}, "broker 2 does not answer" if self._is_late() else "")
+
+    async def committed(self, groups: Collection[str], /) -> dict[str, Committed]:
+        found: dict[str, Committed] = {it: {} for it in groups}
+        if "moves" in groups and self._is_late():
+            found["moves"] = RetriableError("the coordinator moves")
+        if "foreign" in groups:
+            found["foreign"] = FatalError("not allowed")
+        return found
+
+
+async def _ended(clock: FakeClock, work: Awaitable[T]) -> T:
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        await clock.advance(0.5)
+    return task.result()
+
+
+@pytest.mark.parametrize(("late", "known"), [(3, True), (1_000, False)])
+async def test_a_group_whose_coordinator_moves_is_asked_for_again_for_a_while(
+    late: int, known: bool
+) -> None:
+    clock = FakeClock()
+    found = await _ended(
+        clock, committed_of(Coordinators(late), ["moves", "foreign", "here"], clock)
+    )
+    assert (found["moves"] == {}) is known
+    assert isinstance(found["foreign"], FatalError)
+    assert found["here"] == {}
+
+
+@pytest.mark.parametrize(("late", "missing"), [(3, ""), (1_000, "broker 2 does not answer")])
+async def test_groups_of_a_broker_that_does_not_answer_are_asked_for_again_for_a_while(
+    late: int, missing: str
+) -> None:
+    clock = FakeClock()
+    found = await _ended(clock, groups_of(Coordinators(late), clock))
+    assert found.missing == missing

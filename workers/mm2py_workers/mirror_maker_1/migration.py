@@ -5,6 +5,7 @@ with ``carries`` the flow's plan, from the very text that is printed -> ``migrat
 """
 
 import asyncio
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,9 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from mm2py.config.clients import connection_settings
-from mm2py.config.findings import first_error
 from mm2py.config.from_mirror_maker_1 import MirrorMaker1, mirror_maker_2_file
-from mm2py.config.mirror_maker import MirrorMakerConfig
+from mm2py.config.jaas import KRB5_CONF, login_of_file, system_property
 from mm2py.config.mirror_maker_1 import (
     ClientFile,
     consumer_file,
@@ -23,19 +23,18 @@ from mm2py.config.mirror_maker_1 import (
     topic_choice,
     topic_lists,
 )
-from mm2py.config.properties import parse
 from mm2py.config.written_file import Translation
 from mm2py.errors import UsageError
-from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.types import ClusterAlias, FlowName
-from mm2py_connectors.config import CONNECTORS
-from mm2py_workers.migrated_positions import Group, carry_positions
+from mm2py_workers.migrated_positions import Group, carry_positions, plan_of
 from mm2py_workers.mirror_maker_1.arguments import COMMIT_MS, Arguments, read_arguments
-from mm2py_workers.wiring import derive_plan
 
 __all__ = ["migrated"]
 
 _NAME: Final = re.compile("[A-Za-z0-9._-]+")
+_KRB5_CONF: Final = (
+    f"{KRB5_CONF} has no property: start the workers with the same KAFKA_OPTS, or with KRB5_CONFIG"
+)
 _NOT_CARRIED: Final = (
     "positions of group {} are not carried over: stop the mirror and repeat this with --carry-positions, else the flow"
     " starts at auto.offset.reset={}"
@@ -72,6 +71,7 @@ def migrated(words: Sequence[str], source: str, target: str, *, carries: bool) -
         exclude=exclude,
         streams=arguments.num_streams,
         without_equivalent=_without_equivalent(arguments),
+        login=login_of_file(os.environ),
     )
     found = mirror_maker_2_file(command, source, target)
     if carries:
@@ -80,26 +80,17 @@ def migrated(words: Sequence[str], source: str, target: str, *, carries: bool) -
             connection_settings(consumer.values, scope=arguments.consumer_config),
             topic_choice(include, exclude).matches,
         )
-        told = _carry(found.text, FlowName(ClusterAlias(source), ClusterAlias(target)), group)
+        flow = FlowName(ClusterAlias(source), ClusterAlias(target))
+        told = asyncio.run(carry_positions(plan_of(found.text, flow), group))
     else:
         reset = consumer.written.get("auto.offset.reset", "latest")
         told = [_NOT_CARRIED.format(consumer.values["group.id"], reset)]
-    return replace(found, remarks=(*_remarks(consumer, producer), *found.remarks, *told))
+    kerberos = [_KRB5_CONF] if system_property(KRB5_CONF, os.environ) else []
+    return replace(found, remarks=(*_remarks(consumer, producer), *found.remarks, *kerberos, *told))
 
 
 def _remarks(*files: ClientFile) -> list[str]:
     return [line for file in files for line in (*file.remarks, *file.warnings)]
-
-
-def _carry(text: str, flow: FlowName, group: Group) -> list[str]:
-    config = MirrorMakerConfig(
-        parse(text.encode("latin-1"), path="the file of the flow"), CONNECTORS
-    )
-    error = first_error(config.findings)
-    if error is not None:
-        raise error.as_error(config.path)
-    plan = derive_plan(config, flow, Plugins(), by_file=True)
-    return asyncio.run(carry_positions(plan, group))
 
 
 def _without_equivalent(arguments: Arguments) -> dict[str, str]:

@@ -29,6 +29,7 @@ from mm2py.api.mirror_maker_1 import (
 )
 from mm2py.config.librdkafka import Value
 from mm2py.errors import FatalError, RetriableError
+from mm2py.observability.logging import some_of
 from mm2py.runtime.tasks.sink_loop import AssignmentListener
 from mm2py.types import TopicPartition
 from mm2py_connectors.record_sender import RecordSender, Sent, mirrored
@@ -326,7 +327,4 @@ class Stream(AssignmentListener):
 
 
 def _shown(partitions: Collection[TopicPartition]) -> str:
-    names = [str(it) for it in partitions]
-    return ",".join(names[:_SHOWN]) + (
-        f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    )
+    return some_of([str(it) for it in partitions], _SHOWN, ",")
