@@ -9,7 +9,7 @@ from typing import Annotated
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.definitions import Option, Problem
 from mm2py.config.framework import LossPolicies
-from mm2py.config.java_values import JavaType
+from mm2py.config.java_values import JavaType, parse_list
 from mm2py.config.mirror_options import UseDefaultsFrom
 from mm2py_connectors.mirror_connector_config import (
     MetricNamesFormats,
@@ -86,19 +86,9 @@ class MirrorSourceConfig(LossPolicies, MirrorTopicsConfig):
 
     @classmethod
     def cross_check(cls, props: Mapping[str, str]) -> list[Problem]:
-        """``MirrorSourceConnector.validate``: exactly-once, offset-sync and tolerance combinations."""
+        """``MirrorSourceConnector.validate``: exactly-once and offset-sync combinations; and what goes with transforms, or without them."""
         problems = start_problems(props)
-        tolerance = props.get("errors.tolerance", "")
-        if tolerance.strip().lower() == "all":
-            problems.append(
-                Problem(
-                    "errors.tolerance",
-                    tolerance,
-                    "drops no record here: what the target refuses stops its partition alone, with a"
-                    " cause, and nothing behind it is lost",
-                    "remove it, and cure the cause that the partition shows",
-                )
-            )
+        problems += _of_transforms(props)
         required = props.get("exactly.once.support", "").strip().lower() == "required"
         consumer = effective_client_properties(props, "source", "consumer")
         if required and consumer.get("isolation.level") != "read_committed":
@@ -122,6 +112,43 @@ class MirrorSourceConfig(LossPolicies, MirrorTopicsConfig):
                     )
                 )
         return problems
+
+
+def _of_transforms(props: Mapping[str, str]) -> list[Problem]:
+    """Return what a flow with transforms cannot have, and what one without them cannot."""
+
+    def problem(name: str, message: str, remedy: str) -> Problem:
+        return Problem(name, props.get(name), message, remedy)
+
+    if not parse_list(props.get("transforms", "")):
+        if props.get("errors.tolerance", "").strip().lower() != "all":
+            return []
+        return [
+            problem(
+                "errors.tolerance",
+                "drops no record here: what the target refuses stops its partition alone, with a"
+                " cause, and nothing behind it is lost",
+                "remove it, and cure the cause that the partition shows",
+            )
+        ]
+    found: list[Problem] = []
+    if props.get("offsets.identical", "").strip().lower() == "require":
+        found.append(
+            problem(
+                "offsets.identical",
+                "is not possible with transforms: a record that one drops leaves no offset on the target",
+                "set offsets.identical=prefer, which translates every offset, or remove transforms",
+            )
+        )
+    if props.get("flow.engine", "").strip().lower() == "spark":
+        found.append(
+            problem(
+                "flow.engine",
+                "is not possible with transforms: a stream on Spark moves whole batches, its records would arrive as they are",
+                "set flow.engine=worker, or remove transforms",
+            )
+        )
+    return found
 
 
 class MirrorSourceTaskConfig(MirrorSourceConfig):

@@ -211,19 +211,21 @@ class MirrorSourceTask(BatchSourceTask):
         return outgoing
 
     def delivered(self, delivery: Delivery) -> None:
-        """Note where records landed; called in source order per partition."""
-        runs = delivery.runs
-        if not runs:
+        """Note where records landed, and what transforms left without a copy; called in source order per partition."""
+        runs, passed = delivery.runs, delivery.passed
+        if not (runs or passed):
             return
         self._looks_left[delivery.source] = NEWS_LOOKS
-        last = runs[-1].source_offset + runs[-1].records - 1
+        last = delivery.last
         self._delivered[delivery.source] = last
-        records = sum(run.records for run in runs)
+        records = sum(run.records for run in runs) + passed
         self._covered.delivered(delivery.source, records, last)
         if self._loops is not None:
             self._loops.conflicts.delivered(delivery.source, last)
         if self._renewed:
             self._note_renewed(delivery.source, records)
+        if not runs:
+            return
         self._newest_ms[delivery.source] = delivery.max_timestamp_ms
         if self._syncs is not None:
             self._syncs.observe(delivery.source, runs)

@@ -37,7 +37,7 @@ class SourceRecord:
 
 
 class SinkRecord(NamedTuple):
-    """One record on its way to a sink task (Java's ``SinkRecord``); a tuple, because there is one per record.
+    """One record on its way to a sink task, or through transforms (Java's ``SinkRecord``); a tuple, because there is one per record.
 
     Key, value and header values are what the connector's converters made of the bytes; with
     ``ByteArrayConverter`` they are the bytes themselves. ``timestamp_ms`` is -1 where the record has none.

@@ -41,7 +41,8 @@ class Run(NamedTuple):
 class Delivery(NamedTuple):
     """What the target acknowledged of one partition since the last report.
 
-    ``runs``, one per equal shift, are in source order; ``size_bytes`` counts whole batches as sent.
+    ``runs``, one per equal shift, are in source order; ``size_bytes`` counts whole batches as sent. ``passed``: records
+    that have no copy there because of transforms, between the runs or, up to ``through``, behind the last one.
     """
 
     source: TopicPartition
@@ -49,6 +50,16 @@ class Delivery(NamedTuple):
     runs: tuple[Run, ...]
     size_bytes: int
     max_timestamp_ms: int
+    passed: int = 0
+    through: int = -1
+
+    @property
+    def last(self) -> int:
+        """Source offset of the last record that is done."""
+        if self.through >= 0:
+            return self.through
+        run = self.runs[-1]
+        return run.source_offset + run.records - 1
 
 
 class BatchSourceTask(Protocol):

@@ -14,7 +14,10 @@ __all__ = ["Predicate", "PredicateFactory", "Transformation", "TransformationFac
 
 
 class Transformation(Protocol):
-    """Changes records one by one, in the order of each partition; called on the task's thread."""
+    """Changes records one by one, in the order of each partition; never called on two threads at a time.
+
+    A sink's records have the topic that they were read from, a source's the one that they would be written to.
+    """
 
     def apply(self, record: SinkRecord) -> SinkRecord | None:
         """Return the record or another one (``record._replace``), None to drop it.
@@ -43,11 +46,14 @@ class Predicate(Protocol):
 class TransformationFactory(Protocol):
     """What an entry point of group ``mm2py.transforms`` names.
 
-    ``config_model``, ``plugin_version`` may be left out; the runtime reads them with ``getattr``.
+    ``config_model``, ``plugin_version`` and ``keeps_partition`` may be left out; the runtime reads them with ``getattr``.
+    ``keeps_partition``: ``apply`` changes neither the topic nor the partition of a record, and makes the same of the same
+    record each time. Then a task that was killed doubles nothing; left out, it may.
     """
 
     java_class: ClassVar[str]
     config_model: ClassVar[type[ConfigModel]]
+    keeps_partition: ClassVar[bool] = False
 
     def __call__(self, config: Mapping[str, str]) -> Transformation:
         """Build it; ``ConfigError`` when a property is wrong."""

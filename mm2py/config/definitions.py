@@ -26,7 +26,7 @@ property that no code reads, and for code that reads a property which is not dec
 Flow: property texts -> Java's parsing rules (``ConfigDef.parseType``) -> one frozen pydantic model.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
 from functools import cache
@@ -34,6 +34,7 @@ from typing import NamedTuple, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict
 
+from mm2py.config.findings import Severity
 from mm2py.config.java_values import JavaType, JavaValue, parse_value
 from mm2py.errors import ConfigError
 
@@ -160,6 +161,8 @@ class ConnectorDefinition:
     """Property names read by its plug-ins; valid with a flow prefix, not at top level."""
     copies: str = ""
     """The value of ``copy.connector`` that chooses it, empty for a connector that every flow has."""
+    findings: Callable[[Mapping[str, str]], Iterable[tuple[Severity, Problem]]] | None = None
+    """What only its plug-ins know to be wrong with its config, where they are at hand; called with raw texts."""
 
 
 ModelT = TypeVar("ModelT", bound=ConfigModel)

@@ -82,13 +82,6 @@ def _aliases(name: str, value: JavaValue) -> str:
     return ""
 
 
-def _none_yet(name: str, value: JavaValue) -> str:
-    if not isinstance(value, tuple) or not value:
-        return ""
-    text = f"{name} are applied by sink connectors; remove them, or copy the flow with MirrorSinkConnector (copy.connector=sink)"
-    return invalid(name, value, text)
-
-
 def _not_empty(name: str, value: JavaValue) -> str:
     return invalid(name, value, "String must be non-empty") if value == "" else ""
 
@@ -173,16 +166,15 @@ class FrameworkConfig(ConfigModel):
     transforms: Annotated[
         tuple[str, ...],
         Option(
-            _LIST, "Aliases of the transforms that records pass; of sink connectors alone.",
-            effect=Effect.LATER, checks=(_aliases, _none_yet),
+            _LIST, "Aliases of the transforms that each record passes, in this order; checkpoints and heartbeats of a mirror pass none.",
+            checks=(_aliases,),
             group="Transforms", order=12, width="LONG", display="Transforms",
         ),
     ] = ()  # fmt: skip
     predicates: Annotated[
         tuple[str, ...],
         Option(
-            _LIST, "Aliases of the predicates of transforms; of sink connectors alone.",
-            effect=Effect.LATER, checks=(_aliases, _none_yet),
+            _LIST, "Aliases of the predicates that transforms name.", checks=(_aliases,),
             group="Predicates", order=13, width="LONG", display="Predicates",
         ),
     ] = ()  # fmt: skip
@@ -197,7 +189,7 @@ class FrameworkConfig(ConfigModel):
     errors_retry_timeout: Annotated[
         int,
         Option(
-            _LONG, "Longest time in ms a failed operation on a record of a sink is tried again; -1 without end.",
+            _LONG, "Longest time in ms a failed operation on a record is tried again, by a transform or converter; -1 without end.",
             group="Error Handling", order=1, width="MEDIUM", importance="MEDIUM",
             display="Retry Timeout for Errors",
         ),
@@ -205,7 +197,7 @@ class FrameworkConfig(ConfigModel):
     errors_retry_delay_max_ms: Annotated[
         int,
         Option(
-            _LONG, "Longest pause in ms between two restarts of a failed task, and between two attempts on a record of a sink.",
+            _LONG, "Longest pause in ms between two restarts of a failed task, and between two attempts on a record.",
             group="Error Handling", order=2, width="MEDIUM", importance="MEDIUM",
             display="Maximum Delay Between Retries for Errors",
         ),
@@ -348,20 +340,6 @@ def _pattern(name: str, value: JavaValue) -> str:
 class SinkFrameworkConfig(FrameworkConfig):
     """What the worker reads of every sink connector (Java's ``SinkConnectorConfig``), besides the common keys."""
 
-    transforms: Annotated[
-        tuple[str, ...],
-        Option(
-            _LIST, "Aliases of the transforms that each record passes, in this order.", checks=(_aliases,),
-            group="Transforms", order=12, width="LONG", display="Transforms",
-        ),
-    ] = ()  # fmt: skip
-    predicates: Annotated[
-        tuple[str, ...],
-        Option(
-            _LIST, "Aliases of the predicates that transforms name.", checks=(_aliases,),
-            group="Predicates", order=13, width="LONG", display="Predicates",
-        ),
-    ] = ()  # fmt: skip
     topics: Annotated[
         tuple[str, ...],
         Option(

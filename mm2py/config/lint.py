@@ -5,7 +5,7 @@ configs that follow from them. ``load_checked`` is how a process starts: it refu
 and hands the rest out to be logged.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -103,6 +103,9 @@ def _flow_findings(config: MirrorMakerConfig, flow: FlowConfigs) -> list[Finding
         if effective is None:
             continue
         found += _model_findings(config, flow, definition.model, effective)
+        if definition.findings is not None:
+            props = config.providers.resolve(texts(effective))
+            found += _findings(flow, effective, definition.findings(props))
     if flow.enabled:
         found += _read_by_the_other(config, flow)
     # What contradicts each other can be judged where each value is right by itself.
@@ -141,7 +144,7 @@ def _contradictions(
         problems = contradictions(resolve(texts(connector)), resolve(texts(flow.worker)))
     except ConfigError:
         return []  # a finding already, or a placeholder that is not resolved
-    return _findings(flow, connector, problems)
+    return _findings(flow, connector, _with_severity(problems))
 
 
 def _model_findings(
@@ -154,17 +157,21 @@ def _model_findings(
         # An unresolved value is a finding already, missing servers are one under their alias.
         if not placeholders(props.get(problem.name, "")) and problem.name != "bootstrap.servers"
     ]
-    return _findings(flow, effective, problems)
+    return _findings(flow, effective, _with_severity(problems))
+
+
+def _with_severity(problems: Iterable[Problem]) -> Iterator[tuple[Severity, Problem]]:
+    for problem in problems:
+        # As in Java the dedicated mode leaves a refused checkpoint connector out and runs on.
+        yield Severity.WARNING if problem.leaves_out else Severity.ERROR, problem
 
 
 def _findings(
-    flow: FlowConfigs, effective: Effective, problems: Iterable[Problem]
+    flow: FlowConfigs, effective: Effective, problems: Iterable[tuple[Severity, Problem]]
 ) -> list[Finding]:
     found: list[Finding] = []
-    for problem in problems:
+    for severity, problem in problems:
         value = effective.get(problem.name, Value(""))
-        # As in Java the dedicated mode leaves a refused checkpoint connector out and runs on.
-        severity = Severity.WARNING if problem.leaves_out else Severity.ERROR
         secret = problem.value is None or "${" in value.text
         shown = "" if secret else f"{problem.value!r} "
         key = value.key or f"{flow.flow}.{problem.name}"

@@ -218,7 +218,7 @@ class MirrorMakerConfig:
 
     def later_parts(self, flow: FlowName) -> list[str]:
         """Return one line for each thing the file asks for that a later part brings."""
-        return later_parts(self.worker_config(flow), self.connector_configs(flow))
+        return later_parts(self.connector_configs(flow))
 
     def place(self, value: Value | None) -> str:
         """Return ``file:line`` of a value, or the rule that made it."""

@@ -308,6 +308,17 @@ class PartitionMap:
             return None
         return self._begin(source, records, target)
 
+    def passed(self, records: int) -> None:
+        """Records that were under way have no copy: marks that wait for them (5) do no longer."""
+        while records and self._pending:
+            left, segment = self._pending.popleft()
+            if left > records:
+                self._pending.appendleft((left - records, segment))
+                return
+            records -= left
+            self._place(segment)
+        self._settle()
+
     def anchor(self, source: int, target: int) -> None:
         """The copy begins: the first record from a source offset on lands at a target offset or behind it."""
         if self._records and (source, target) == (self._source + self._records, self._next_target):

@@ -78,7 +78,7 @@ class DecodedBatch:
     records: tuple[Record, ...]
 
 
-def encode_batch(records: Sequence[NewRecord], codec: Codec = Codec.NONE) -> bytearray:
+def encode_batch(records: Sequence[NewRecord | Record], codec: Codec = Codec.NONE) -> bytearray:
     """Return an unsigned v2 batch with base offset 0; ``batch_stage.sign`` makes it ready."""
     if not records:
         raise ValueError("a batch needs at least one record")
@@ -96,7 +96,7 @@ def encode_batch(records: Sequence[NewRecord], codec: Codec = Codec.NONE) -> byt
     )
 
 
-def _body(record: NewRecord) -> bytes:
+def _body(record: NewRecord | Record) -> bytes:
     parts = [_sized(record.key), _sized(record.value), varint(len(record.headers))]
     for key, value in record.headers:
         parts += (_sized(key), _sized(value))

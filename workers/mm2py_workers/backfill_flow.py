@@ -32,7 +32,12 @@ from mm2py.types import LATEST, TopicPartition
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 from mm2py_workers.backfill_lane import BackfillLane, LaneConnections
-from mm2py_workers.bulk_flow import SOURCE, source_connector, store_positions
+from mm2py_workers.bulk_flow import (
+    SOURCE,
+    refuse_transforms,
+    source_connector,
+    store_positions,
+)
 from mm2py_workers.hosted_flow import HostedMaps
 from mm2py_workers.internal_stores import FlowTables, store_producer
 from mm2py_workers.node_parts import FlowPlan
@@ -134,6 +139,9 @@ class BackfillSession:
                 f"flow {self.name} is not enabled, or was deleted over REST",
                 remedy=f"set {self.name}.enabled = true, or create it with POST /flows",
             )
+        refuse_transforms(
+            self.name, self.connector, "Spark copies whole batches, which would arrive as they are"
+        )
         if self._source is None:
             self._source = await self._admin_cluster("source", self.name.source)
         source = self._admin("source")

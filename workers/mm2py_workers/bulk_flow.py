@@ -14,6 +14,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.clients import connection_settings
+from mm2py.config.java_values import parse_list
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.secret_names import names_a_secret
 from mm2py.errors import ConfigError, RetriableError
@@ -27,7 +28,7 @@ from mm2py.mirror.source_offsets import (
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.spark.flow_sides import FlowSides
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
-from mm2py.types import TopicPartition
+from mm2py.types import FlowName, TopicPartition
 from mm2py_connectors.config import CONNECTORS
 from mm2py_workers.config_commands import flow_named
 from mm2py_workers.hosted_flow import HostedOffsets
@@ -36,7 +37,14 @@ from mm2py_workers.node_parts import FlowPlan
 from mm2py_workers.output import say
 from mm2py_workers.wiring import derive_plan
 
-__all__ = ["SOURCE", "flow_plan", "flow_sides", "source_connector", "store_positions"]
+__all__ = [
+    "SOURCE",
+    "flow_plan",
+    "flow_sides",
+    "refuse_transforms",
+    "source_connector",
+    "store_positions",
+]
 
 SOURCE: Final = "MirrorSourceConnector"
 
@@ -88,6 +96,19 @@ async def source_connector(
     return None if config is None else plan.resolve(config)
 
 
+def refuse_transforms(flow: FlowName, connector: Mapping[str, str], reason: str) -> None:
+    """Refuse what works with whole batches for a flow whose records pass transforms.
+
+    Raises:
+        ConfigError: they do.
+    """
+    if parse_list(connector.get("transforms", "")):
+        raise ConfigError(
+            f"records of flow {flow} pass transforms={connector['transforms']}: {reason}",
+            remedy="let the flow's workers copy it, or remove transforms",
+        )
+
+
 async def store_positions(
     tables: FlowTables, plan: FlowPlan, positions: Mapping[TopicPartition, int]
 ) -> None:
@@ -112,14 +133,19 @@ async def store_positions(
 
 
 def flow_sides(
-    path: Path, flow: str, topics: str | None, *, needs_target: bool = True
+    path: Path,
+    flow: str,
+    topics: str | None,
+    *,
+    needs_target: bool = True,
+    for_equality: bool = False,
 ) -> FlowSides:
     """Return both clusters of a flow, with ``topics`` in place of those that it copies; it need not be enabled.
 
     Without ``needs_target`` the file alone counts where the target does not answer, which is printed.
 
     Raises:
-        UsageError, ConfigError: there is no such flow.
+        UsageError, ConfigError: there is no such flow; or its copies differ, and ``for_equality`` wants to compare them.
         RetriableError: the target does not answer.
     """
     plan = flow_plan(path, flow)
@@ -132,6 +158,8 @@ def flow_sides(
         say(f"changes made over REST are not known, the file alone counts: {error}")
     if connector is None:
         connector = plan.resolve(plan.connectors[SOURCE])
+    if for_equality:
+        refuse_transforms(plan.name, connector, "copies are not equal to what they are copies of")
     return FlowSides.of_topics(plan.name, connector, plan.props, topics)
 
 

@@ -30,6 +30,7 @@ from mm2py.errors import ConfigError, UsageError
 from mm2py.flows.graph import file_cycle
 from mm2py.types import ClusterAlias, FlowName
 from mm2py_connectors.config import CONNECTORS
+from mm2py_workers.checked_connectors import CHECKED_CONNECTORS
 
 __all__ = ["explain_file", "flow_named", "lint_file", "reference_text"]
 
@@ -47,7 +48,7 @@ def lint_file(path: Path | str, *, console: Console | None = None) -> int:
     """Print the findings of a file, worst last in the count; return the exit code."""
     out = console or Console(highlight=False)
     try:
-        findings = lint(path, CONNECTORS)
+        findings = lint(path, CHECKED_CONNECTORS)
         if first_error(findings) is None:
             findings = in_order([*findings, *_circles(path)])
     except ConfigError as error:

@@ -21,7 +21,7 @@ from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
 from mm2py.runtime.hosts.process import HostStarter
 from mm2py.types import FlowName
-from mm2py_connectors.config import CONNECTORS
+from mm2py_workers.checked_connectors import CHECKED_CONNECTORS
 from mm2py_workers.connect_arguments import CommandParser, WorkerOptions, run_program
 from mm2py_workers.host_wiring import forked_starter
 from mm2py_workers.process_memory import settle
@@ -60,7 +60,7 @@ def _parse(words: Sequence[str]) -> _Options:
 
 
 def _begin(options: _Options, mask: SecretMask) -> Coroutine[object, object, int]:
-    config, findings = load_checked(options.file, CONNECTORS)
+    config, findings = load_checked(options.file, CHECKED_CONNECTORS)
     mask.add(secrets_of(config))
     announce(config, config.flows(options.clusters), findings)
     return _run(options, config, mask, forked_starter(processes_of(config), SYSTEM_CLOCK))

@@ -14,7 +14,7 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.lint import load_checked
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
-from mm2py_connectors.config import CONNECTORS
+from mm2py_workers.checked_connectors import CHECKED_CONNECTORS
 from mm2py_workers.connect_mirror_maker import announce
 from mm2py_workers.demo_table import FlowTable
 from mm2py_workers.process_memory import settle
@@ -62,7 +62,7 @@ class InProcess:
     """The normal wiring in this process."""
 
     def __init__(self, file: Path, mask: SecretMask) -> None:
-        config, findings = load_checked(file, CONNECTORS)
+        config, findings = load_checked(file, CHECKED_CONNECTORS)
         flows = config.flows()
         announce(config, flows, findings)
         self._metrics = Metrics(SYSTEM_CLOCK)

@@ -13,7 +13,7 @@ from mm2py.observability.logging import SecretMask
 from mm2py.spark.session import OpenSession, open_session
 from mm2py.storage.job_claim import BackfillRefusedError
 from mm2py_workers.backfill_flow import BackfillSession
-from mm2py_workers.bulk_flow import flow_plan
+from mm2py_workers.bulk_flow import flow_plan, refuse_transforms
 from mm2py_workers.output import OK, Printer, say
 from mm2py_workers.signals import StopSignal
 from mm2py_workers.stream_copy import CopyEnd, CopyTotals, StreamCopy, StreamOrder
@@ -86,6 +86,11 @@ class _Stream:
                     f"flow.engine of {session.name} is {engine}: its workers copy it",
                     remedy=f"set {session.name}.flow.engine = spark in the file (or over REST), and run this again",
                 )
+            refuse_transforms(
+                session.name,
+                session.connector,
+                "Spark copies whole batches, which would arrive as they are",
+            )
             await session.open_topic()
             topics = StreamTopics(session, self._clock)
             try:

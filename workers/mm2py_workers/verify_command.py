@@ -99,7 +99,7 @@ def run_verify(order: VerifyOrder, output: Output) -> int:
         Mm2pyError: a cluster cannot be read, or Spark failed.
     """
     order.check()
-    sides = flow_sides(order.path, str(order.flow), order.topics)
+    sides = flow_sides(order.path, str(order.flow), order.topics, for_equality=True)
     printer = Printer(output)
     if order.continuous:
         from mm2py_workers.verify_continuous import ContinuousOrder, run_continuous

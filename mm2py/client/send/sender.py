@@ -12,6 +12,7 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Final, final
 
+from mm2py.client.backoff import Backoff
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED, Permit
@@ -33,7 +34,7 @@ from mm2py.client.send.tail import (
 from mm2py.client.send.transactions import ENDS_TRANSACTION, Transactions
 from mm2py.clock import Clock, set_within, tick
 from mm2py.config.clients import ProducerSettings
-from mm2py.errors import Mm2pyError, ProtocolError
+from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
 from mm2py.protocol.record_batch import CODEC_MASK, Codec, RecordBatch
@@ -207,7 +208,7 @@ class Sender:
                 self.spawn(self._limits.learn_again(target.topic))
         self._stirred.set()
         self.buffered_bytes += lane.offer(source, batches)
-        if self._permit.was_valid:
+        if self._permit.was_valid and self.buffered_bytes:  # transforms may have left nothing
             self._idle.clear()
         if lane.state is LaneState.FLOWING:
             self.ready(lane)
@@ -240,6 +241,26 @@ class Sender:
     async def log_starts(self, targets: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return where logs of the target begin, as ``Admin.log_starts``."""
         return await Admin(self._cluster).log_starts(targets)
+
+    def let_create(self, topics: Collection[str]) -> None:
+        """Ask for topics as Java's producer does: brokers with ``auto.create.topics.enable`` create those that are missing."""
+        self.spawn(self._let_create(sorted(topics)))
+
+    async def _let_create(self, topics: Sequence[str]) -> None:
+        backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
+        while True:
+            try:
+                await self._cluster.call_any(
+                    messages.metadata(topics, allow_auto_topic_creation=True)
+                )
+            except RetriableError as error:
+                log.debug("topics cannot be asked for yet topics=%s cause=%s", topics, error)
+                await self._clock.sleep(backoff.next_s())
+            except Mm2pyError as error:
+                log.warning("topics cannot be asked for topics=%s cause=%s", topics, error)
+                return
+            else:
+                return
 
     def drop_unopened(self) -> None:
         """At the end: drop what waits for partitions of which nothing was sent, their leader is not known yet.

@@ -4,7 +4,7 @@ Flow: config -> placeholders resolved -> keys of Connect and of the connector, o
 connector says of the whole -> client overrides -> ``ConfigInfos``. Reaches no cluster and writes nothing.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, cast, final
 
@@ -31,8 +31,9 @@ from mm2py.observability.logging import HIDDEN, SecretMask
 from mm2py.runtime.herder.errors import BadRequestError
 from mm2py.runtime.plugins.catalog import checked_keys, config_model, plugin_type
 from mm2py.runtime.plugins.plugins import Plugins
-from mm2py.runtime.plugins.sink_validation import group_problem, plugin_entries, topic_problems
+from mm2py.runtime.plugins.sink_validation import group_problem, topic_problems
 from mm2py.runtime.plugins.transforms.chain import KINDS
+from mm2py.runtime.plugins.transforms.keys import plugin_entries
 
 __all__ = ["ConfigValidator"]
 
@@ -121,7 +122,9 @@ class ConfigValidator:
         ]
         texts = {name: value for name, value in props.items() if value is not None}
         worker = self._worker(texts)
-        aliased = _check_sink(factory, texts, worker, found)
+        _check_sink(factory, texts, worker, found)
+        aliased = [it for kind in KINDS for it in plugin_entries(kind, texts)]
+        found.values.update({key.name: value for key, value in aliased})
         enabled = worker is None or parse_config(WorkerConfig, worker).exactly_once
         _check_support(factory, texts, found, enabled=enabled)
         provided = {
@@ -134,7 +137,7 @@ class ConfigValidator:
         behind = [*_converters(texts), *self._overrides(factory, texts)]
         configs: _Configs = [(None, value) for value in found.undefined]
         keys = {name: described(option) for name, option in definitions.items()}
-        keys |= {key.name: key for key in aliased}
+        keys |= {key.name: key for key, _ in aliased}
         configs += [(key, found.values[name]) for name, key in keys.items()]
         configs += behind
         return ConfigInfos(
@@ -283,10 +286,10 @@ def _check_sink(
     texts: Mapping[str, str],
     worker: Mapping[str, str] | None,
     found: _Findings,
-) -> Sequence[ConfigKey]:
-    """Check what sinks alone have; return the keys of their transforms and predicates, whose values are noted."""
+) -> None:
+    """Check what sinks alone have."""
     if plugin_type(factory) != "sink":
-        return ()
+        return
     model = config_model(factory)
     if model is None or "topics" not in options_of(model):
         for name, text in topic_problems(texts):
@@ -294,9 +297,6 @@ def _check_sink(
     clash = None if worker is None else group_problem(texts, worker)
     if clash is not None:
         found.add(*clash)
-    entries = [it for kind in KINDS for it in plugin_entries(kind, texts)]
-    found.values.update({key.name: value for key, value in entries})
-    return [key for key, _ in entries]
 
 
 def _check_support(

@@ -48,10 +48,12 @@ class _Landed:
         self.next_source = first + count
         self.next_target = base + count
 
-    def delivery(self, source: TopicPartition) -> Delivery:
+    def delivery(self, source: TopicPartition, passed: int = 0, through: int = -1) -> Delivery:
         """Return everything as one report."""
-        self.runs.append(Run(self.first, self.count, self.base))
-        return Delivery(source, self.target, tuple(self.runs), self.size_bytes, self.newest_ms)
+        if self.count:
+            self.runs.append(Run(self.first, self.count, self.base))
+        size, newest = self.size_bytes, self.newest_ms
+        return Delivery(source, self.target, tuple(self.runs), size, newest, passed, through)
 
 
 @final
@@ -71,18 +73,26 @@ class Arrivals:
         self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, base_offset: int
     ) -> None:
         """Note one batch; ``base_offset`` is where its first record is on the target. Hot path."""
-        landed = self._landed.get(source)
-        if landed is None:
-            landed = self._landed[source] = _Landed(target)
-            if self._timer is None and self._by_itself:
-                loop = asyncio.get_running_loop()
-                self._timer = loop.call_later(GATHER_S, self.flush)
+        landed = self._landed.get(source) or self._begin(source, target)
         for first, count in batch.runs:
             landed.grow(first, count, base_offset)
             base_offset += count
         landed.size_bytes += len(batch.data)
         if batch.max_timestamp > landed.newest_ms:
             landed.newest_ms = batch.max_timestamp
+
+    def passes(
+        self, source: TopicPartition, target: TopicPartition, records: int, through: int
+    ) -> None:
+        """Report records without a copy on ``target`` now, behind what was gathered: up to source offset ``through`` all is done."""
+        landed = self._landed.pop(source, None) or _Landed(target)
+        self._report(landed.delivery(source, records, through))
+
+    def _begin(self, source: TopicPartition, target: TopicPartition) -> _Landed:
+        landed = self._landed[source] = _Landed(target)
+        if self._timer is None and self._by_itself:
+            self._timer = asyncio.get_running_loop().call_later(GATHER_S, self.flush)
+        return landed
 
     def flush(self) -> None:
         """Report now what was gathered."""

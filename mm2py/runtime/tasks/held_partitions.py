@@ -97,6 +97,11 @@ class HeldPartitions:
                 if source not in self._paused:
                     self._task.release([source])
 
+    def drained_at(self, target: TopicPartition) -> None:
+        """As ``drained``, for all source partitions that are held because of a target partition that they share."""
+        for source in [it for it, held_by in self.full.items() if held_by == target]:
+            self.drained(source, target)
+
     def given_up(self, source: TopicPartition) -> None:
         """Forget a partition that failed: it is not read any more."""
         self.full.pop(source, None)

@@ -45,12 +45,19 @@ class TaskOffsetMaps:
         store: where they are kept.
         identical: ``offsets.identical``.
         sweeps: whether this task removes the maps of topics that are gone, whichever task copied them.
+        shares_targets: other tasks of the flow write into the same target partitions (transforms route them there), so
+            that a predecessor's copies cannot be told from theirs.
     """
 
     def __init__(
-        self, store: MapStore, identical: Identical = Identical.OFF, *, sweeps: bool = False
+        self,
+        store: MapStore,
+        identical: Identical = Identical.OFF,
+        *,
+        sweeps: bool = False,
+        shares_targets: bool = False,
     ) -> None:
-        self._store, self.sweeps = store, sweeps
+        self._store, self.sweeps, self._shares_targets = store, sweeps, shares_targets
         self.identical = identical
         self._maps: dict[TopicPartition, PartitionMap] = {}
         self._unwritten: dict[TopicPartition, list[Page]] = {}
@@ -76,6 +83,11 @@ class TaskOffsetMaps:
     def kept(self) -> "TaskOffsetMaps | None":
         """Itself where maps outlive the process, so that the copies of a predecessor are known."""
         return None if isinstance(self._store, NoMapStore) else self
+
+    @property
+    def copied(self) -> "TaskOffsetMaps | None":
+        """Itself where what a predecessor wrote behind the maps is to be recognised in the target's log."""
+        return None if self._shares_targets else self.kept
 
     @property
     def changed(self) -> bool:

@@ -1,6 +1,6 @@
 """Lets a task that returns ordinary records run in the batch loop.
 
-Flow: ``SourceTask.poll`` -> converters -> records grouped by target partition -> one batch each -> ``Outgoing``;
+Flow: ``SourceTask.poll`` -> transforms -> converters -> records grouped by target partition -> one batch each -> ``Outgoing``;
 acknowledgement -> ``SourceTask.delivered`` per record. Numbers records itself, since a foreign source
 offset need not be a number; a position is committed when every earlier record of its source partition
 is acknowledged (Connect's ``SubmittedRecords``).
@@ -9,27 +9,28 @@ is acknowledged (Connect's ``SubmittedRecords``).
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import dropwhile, takewhile
 from typing import Final, NamedTuple, final
 
-from mm2py.api.records import SourceOffset, SourcePartition, SourceRecord
+from mm2py.api.records import SinkRecord, SourceOffset, SourcePartition, SourceRecord
 from mm2py.api.task import Delivery, Outgoing, Run, SourceTask
 from mm2py.clock import Clock
 from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig
 from mm2py.errors import FatalError
-from mm2py.protocol.record_batch import RecordBatch
-from mm2py.protocol.records import NewRecord, encode_batch
+from mm2py.protocol.record_batch import Codec, RecordBatch
+from mm2py.protocol.records import NewRecord, Record, encode_batch
 from mm2py.runtime.plugins.converters.converter import DataError
 from mm2py.runtime.plugins.converters.registry import (
     BYTES_ONLY,
     RecordConverters,
     record_converters,
 )
+from mm2py.runtime.plugins.transforms.chain import TransformChain
 from mm2py.types import TopicPartition
 
-__all__ = ["Conversion", "RecordTaskAdapter"]
+__all__ = ["Conversion", "RecordTaskAdapter", "new_batch"]
 
 log = logging.getLogger(__name__)
 
@@ -98,9 +99,14 @@ class RecordTaskAdapter:
     """
 
     def __init__(
-        self, task: SourceTask, clock: Clock, conversion: Conversion | None = None
+        self,
+        task: SourceTask,
+        clock: Clock,
+        conversion: Conversion | None = None,
+        *,
+        chain: TransformChain | None = None,
     ) -> None:
-        self._task = task
+        self._task, self._chain = task, chain
         self._clock = clock
         self._conversion = conversion or Conversion()
         self._left_out = 0
@@ -128,15 +134,20 @@ class RecordTaskAdapter:
         await asyncio.sleep(
             0
         )  # a task that never waits must not keep what it returned from leaving
+        left: Sequence[SourceRecord | None] = records
+        if self._chain is not None:
+            # A transform may block.
+            left = await asyncio.to_thread(lambda: list(map(self._transformed, records)))
         lanes: dict[TopicPartition, list[_Numbered]] = {}
-        for record in records:
-            encoded = self._encode(record)
-            lane = TopicPartition(f"records for {record.topic}", record.partition)
+        for record, made in zip(records, left, strict=True):
+            encoded = None if made is None else self._encode(made)
+            topic, partition = (made or record).topic, (made or record).partition
+            lane = TopicPartition(f"records for {topic}", partition)
             number = self._number(lane, record)
             if encoded is None:
                 self._skip(lane, number)
             else:
-                target = TopicPartition(record.topic, record.partition)
+                target = TopicPartition(topic, partition)
                 lanes.setdefault(lane, []).append(_Numbered(number, target, encoded))
         return [self._batches(lane, numbered) for lane, numbered in lanes.items()]
 
@@ -195,7 +206,9 @@ class RecordTaskAdapter:
         await self._task.commit()
 
     async def stop(self) -> None:
-        """Stop the task."""
+        """Stop the task, and end its transforms."""
+        if self._chain is not None:
+            self._chain.close()
         await self._task.stop()
 
     def _submitted(self, record: SourceRecord) -> _Submitted:
@@ -215,6 +228,40 @@ class RecordTaskAdapter:
         submitted.offsets[number] = record.source_offset
         self._lanes.setdefault(lane, {})[number] = _UnderWay(record, submitted)
         return number
+
+    def _transformed(self, record: SourceRecord) -> SourceRecord | None:
+        """Return what transforms make of a record, None where they drop it; a part that they leave keeps its schema."""
+        assert self._chain is not None, "it is what this is about"
+        given = SinkRecord(
+            record.topic,
+            record.partition,
+            record.key,
+            record.value,
+            tuple(
+                (name.decode(errors="surrogateescape") if isinstance(name, bytes) else name, value)
+                for name, value in record.headers
+            ),
+            record.timestamp_ms,
+            -1,
+            record.topic,
+            record.partition,
+        )
+        left = self._chain.apply(given)
+        if left is None or left is given:
+            return None if left is None else record
+        return replace(
+            record,
+            topic=left.topic,
+            partition=left.partition,
+            key=left.key,
+            key_schema=record.key_schema if left.key is record.key else None,
+            value=left.value,
+            value_schema=record.value_schema if left.value is record.value else None,
+            headers=tuple(
+                (name.encode(errors="surrogateescape"), value) for name, value in left.headers
+            ),
+            timestamp_ms=left.timestamp_ms,
+        )
 
     def _encode(self, record: SourceRecord) -> NewRecord | None:
         """Return a record's bytes; None where it cannot be converted and may be left out."""
@@ -255,26 +302,31 @@ class RecordTaskAdapter:
         return Outgoing(lane, numbered[0].target, [_encoded(batch) for batch in batches])
 
 
+def new_batch(
+    numbers: Sequence[int], records: Sequence[NewRecord | Record], codec: Codec = Codec.NONE
+) -> RecordBatch:
+    """Return a batch of records with these ascending source offsets, or numbers that stand for them."""
+    return RecordBatch(
+        data=encode_batch(records, codec),
+        base_offset=numbers[0],
+        last_offset=numbers[-1],
+        count=len(numbers),
+        max_timestamp=max(record.timestamp for record in records),
+        leader_epoch=-1,
+        attributes=int(codec),
+        runs=_runs(numbers),
+        lease=None,
+    )
+
+
 def _encoded(numbered: list[_Numbered]) -> RecordBatch:
-    records = [each.record for each in numbered]
     try:
-        data = encode_batch(records)
+        return new_batch([each.number for each in numbered], [each.record for each in numbered])
     except (TypeError, ValueError) as error:
         topic = numbered[0].target.topic
         raise FatalError(
             f"the task returned a record for {topic} that cannot be encoded: {error}"
         ) from error
-    return RecordBatch(
-        data=data,
-        base_offset=numbered[0].number,
-        last_offset=numbered[-1].number,
-        count=len(numbered),
-        max_timestamp=max(record.timestamp for record in records),
-        leader_epoch=-1,
-        attributes=0,
-        runs=_runs([each.number for each in numbered]),
-        lease=None,
-    )
 
 
 def _end_of(run: Run) -> int:

@@ -46,6 +46,10 @@ class TargetSender(Protocol):
         """Return where the target's logs begin, as ``CopiedLogs.log_starts``."""
         ...
 
+    def let_create(self, topics: Collection[str]) -> None:
+        """Ask the target's brokers for topics that the connector does not create, as Java's producer does."""
+        ...
+
     def drop_unopened(self) -> None:
         """At the end: drop what waits for partitions of which nothing was sent yet."""
         ...

@@ -1,7 +1,7 @@
 """Puts one worker task together from its spec.
 
 Flow: ``TaskSpec`` -> connector (built anew, as a child process would) -> ``open_task`` -> adapter where it
-returns records -> ``WorkerTask``; of a sink -> ``open_sink_task`` -> ``WorkerSinkTask``. It opens no connection.
+returns records or has transforms -> ``WorkerTask``; of a sink -> ``open_sink_task`` -> ``WorkerSinkTask``. It opens no connection.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,12 @@ from mm2py.api.task import BatchSourceTask, SourceTask
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.tail import Identical
 from mm2py.clock import Clock
-from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
+from mm2py.config.class_names import (
+    MIRROR_CHECKPOINT_CONNECTOR,
+    MIRROR_HEARTBEAT_CONNECTOR,
+    MIRROR_SOURCE_CONNECTOR,
+    canonical_class,
+)
 from mm2py.config.definitions import parse_config
 from mm2py.config.exactly_once import exactly_once_problems, raise_first
 from mm2py.config.framework import SinkFrameworkConfig, TaskFrameworkConfig
@@ -35,6 +40,7 @@ from mm2py.runtime.tasks.offset_committer import OffsetCommitter, OffsetStore
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.runtime.tasks.record_task import Conversion, RecordTaskAdapter
 from mm2py.runtime.tasks.sink_loop import ConsumerFactory, Prepare, SinkSettings
+from mm2py.runtime.tasks.source_order import SourceOrder
 from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.task_host import HostedTask, TaskSpec
 from mm2py.runtime.tasks.task_transactions import (
@@ -44,6 +50,7 @@ from mm2py.runtime.tasks.task_transactions import (
     Unguarded,
     committed_reads,
 )
+from mm2py.runtime.tasks.transformed_task import CopyTask, TransformedTask
 from mm2py.runtime.tasks.worker_sink_task import WorkerSinkContext, WorkerSinkTask
 from mm2py.runtime.tasks.worker_task import SenderFactory, TaskSettings, WorkerTask
 from mm2py.storage.offset_map_store import MapStore, NoMapStore
@@ -52,7 +59,7 @@ from mm2py.types import TaskId
 __all__ = ["FlowReports", "SinkClients", "TaskAssembly", "TaskParts"]
 
 
-_SUPPORT: Final = "exactly.once.support"
+_WITHOUT_TRANSFORMS: Final = (MIRROR_CHECKPOINT_CONNECTOR, MIRROR_HEARTBEAT_CONNECTOR)
 
 
 def _nobody_asks(_task: TaskId, _topic: str) -> None:
@@ -189,9 +196,14 @@ class TaskAssembly:
         raise_first(exactly_once_problems(framework, enabled=parts.transactions is not None))
         transactions = None if parts.transactions is None else parts.transactions(spec, framework)
         kept = parts.maps if transactions is None else TransactionMaps(parts.maps, transactions)
-        identical = Identical(framework.offsets_identical)
+        errant = ErrantRecords(spec.id.connector, spec.id.number, framework, clock=parts.clock)
+        chain = _source_chain(config, errant)
+        routes = copies and chain is not None and chain.routes
         maps = TaskOffsetMaps(
-            kept if copies else NoMapStore(), identical, sweeps=spec.id.number == 0
+            kept if copies else NoMapStore(),
+            Identical(framework.offsets_identical),
+            sweeps=spec.id.number == 0,
+            shares_targets=routes,
         )
         context = WorkerTaskContext(
             spec.id.connector,
@@ -212,11 +224,28 @@ class TaskAssembly:
             spec.config if transactions is None else committed_reads(spec.config), context
         )
         adapter: RecordTaskAdapter | None = None
-        if _moves_batches(opened):
-            task: BatchSourceTask = opened
-        else:
+        order: SourceOrder | None = None
+        if not _moves_batches(opened):
+            task: BatchSourceTask
             task = adapter = RecordTaskAdapter(
-                cast("SourceTask", opened), parts.clock, parts.conversion(config)
+                cast("SourceTask", opened), parts.clock, parts.conversion(config), chain=chain
+            )
+        elif chain is None:
+            task = opened
+        elif copies:
+            order = SourceOrder()
+            task = TransformedTask(
+                cast("CopyTask", opened),
+                chain,
+                converters=parts.conversion(config).converters,
+                errant=errant,
+                order=order,
+                context=context,
+            )
+        else:
+            raise ConfigError(
+                f"transforms={config['transforms']}: {framework.connector_class} moves whole batches",
+                remedy="remove them",
             )
         committer = OffsetCommitter(
             transactions or parts.store,
@@ -235,8 +264,10 @@ class TaskAssembly:
             buffer_memory_bytes=parts.buffer_memory(spec),
             offset_flush_interval_ms=parts.offset_flush_interval_ms,
             graceful_timeout_ms=parts.graceful_timeout_ms,
-            # A refused record of a foreign task cannot be isolated: Connect fails the task.
+            # A refused record of a foreign task cannot be isolated, nor one of a target partition that transforms let
+            # several sources write to: Connect fails the task.
             fail_on_partition_failure=adapter is not None
+            or routes
             or framework.partition_failure_policy == "fail",
             target_name=parts.target_name,
         )
@@ -251,7 +282,22 @@ class TaskAssembly:
             on_topic=lambda topic: parts.on_topic(spec.id, topic),
             permit=parts.permit,
             transactions=transactions,
+            order=order,
         )
+
+
+def _source_chain(config: Mapping[str, str], errant: ErrantRecords) -> TransformChain | None:
+    """Return what the records of a source connector pass, None for nothing.
+
+    A mirror's checkpoints and heartbeats pass nothing: what transforms a flow has are for the records that it copies.
+
+    Raises:
+        ConfigError: a transform or predicate is wrong.
+    """
+    if canonical_class(config.get("connector.class", "")) in _WITHOUT_TRANSFORMS:
+        return None
+    steps = steps_of(config)
+    return TransformChain(steps, errant.transformed) if steps else None
 
 
 def _prepare(

@@ -28,6 +28,7 @@ from mm2py.runtime.tasks.held_partitions import HeldPartitions
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
 from mm2py.runtime.tasks.map_pruning import MapPruning
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
+from mm2py.runtime.tasks.source_order import SourceOrder
 from mm2py.runtime.tasks.target_sender import (
     OnDelivered,
     OnDoubt,
@@ -65,6 +66,10 @@ FEW_WAIT_S: Final = 5.0
 LAST_COMMIT_S: Final = 0.5
 """Least time for the last commit of a transaction."""
 
+PART_WAIT_S: Final = 1.0
+PART_PAUSE_S: Final = 0.05
+"""How often it is looked at whether waiting for the rest of a transaction still makes sense, and whether a permit is there."""
+
 FULL_FOR_S: Final = 0.5
 """How long memory may be full before partitions are held for it; a target that takes batches makes room sooner."""
 
@@ -84,7 +89,7 @@ class TaskSettings:
 class WorkerTask:
     """One running task; ``start`` launches its loop, ``stop`` ends it in order."""
 
-    def __init__(  # noqa: PLR0913 - one keyword per part of the loop
+    def __init__(  # noqa: PLR0913, PLR0915 - one keyword per part of the loop
         self,
         task: BatchSourceTask,
         *,
@@ -97,6 +102,7 @@ class WorkerTask:
         on_topic: Callable[[str], None] | None = None,
         permit: Permit = UNLIMITED,
         transactions: TaskTransactions | None = None,
+        order: SourceOrder | None = None,
     ) -> None:
         self._task = task
         self._context = context
@@ -108,11 +114,18 @@ class WorkerTask:
         self._acknowledged = acknowledged or committer.acknowledged
         self._maps = context.maps
         self._sender = sender(
-            self._delivered, self._refused, self._stalled, context.report_doubt, context.maps.kept
+            self._delivered if order is None else self._delivered_in_order,
+            self._refused,
+            self._stalled,
+            context.report_doubt,
+            context.maps.copied,
         )
         self._transactions = transactions
         self._uncommitted: list[Delivery] = []
         self._arrivals = Arrivals(self._report, by_itself=transactions is None)
+        self._order = order
+        if order is not None:
+            order.follow(self._arrivals)
         self._meters: dict[TopicPartition, PartitionMeter] = {}
         self._sources: dict[TopicPartition, TopicPartition] = {}
         self._holds = HeldPartitions(
@@ -130,6 +143,9 @@ class WorkerTask:
         self._room = asyncio.Event()
         self._end_watch = permit.watch(self._room.set)
         self._stop = asyncio.Event()
+        self._sends = asyncio.Event()
+        """Cleared while a transaction waits for the rest of what is in it."""
+        self._sends.set()
         self._error: Exception | None = None
         self._deadline = float("inf")
         self._running: asyncio.Task[None] | None = None
@@ -293,6 +309,8 @@ class WorkerTask:
                 await patience.wait(error)
                 continue
             patience.succeeded()
+            if not self._sends.is_set():
+                await or_stop(self._sends.wait(), self._stop)
             if outgoing:
                 self._send(outgoing)
 
@@ -350,6 +368,23 @@ class WorkerTask:
                 continue
             enqueue(source, target, batches)
         self._holds.hold_full(outgoing)
+        if self._order is not None:
+            self._follow(self._order, outgoing)
+
+    def _follow(self, order: SourceOrder, outgoing: Sequence[Outgoing]) -> None:
+        """Look after what transforms made: records that are dropped, and target partitions that several sources share."""
+        routed: set[str] = set()
+        for source, target, _ in outgoing:
+            if target not in self._sources:
+                self._sources[target] = source
+                if self._transactions is not None:
+                    self._transactions.check_target(target.topic)
+                routed.add(target.topic)
+            order.advance(source)
+        if routed:
+            self._sender.let_create(routed)
+        for source, target in order.overdue():
+            self._holds.hold_stalled(source, target)
 
     def _delivered(
         self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, base_offset: int
@@ -360,14 +395,33 @@ class WorkerTask:
         if self._starved and self._has_room():
             self._room.set()
 
+    def _delivered_in_order(
+        self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, base_offset: int
+    ) -> None:
+        """As ``_delivered``, where transforms drop records or send them to other target partitions."""
+        assert self._order is not None, "it is what this is about"
+        if not self._order.arrived(source, target, batch, base_offset):
+            self._first_record(target.topic)
+            meter = self._meters[source]
+            meter.records += batch.count
+            meter.bytes += len(batch.data)
+            meter.newest_ms = max(meter.newest_ms, batch.max_timestamp)
+        if self._held:
+            self._holds.drained_at(target)
+        if self._starved and self._has_room():
+            self._room.set()
+
     def _report(self, delivery: Delivery) -> None:
-        source, runs = delivery.source, delivery.runs
-        last, landed = runs[-1], self._maps.of(source)
+        source, runs, passed = delivery.source, delivery.runs, delivery.passed
+        last, landed = delivery.last, self._maps.of(source)
         for run in runs:
             loss = landed.add(*run)
             if loss is not None:
                 self._context.report_target_loss(source, loss)
-        self._acknowledged(source, last.source_offset + last.records - 1)
+        if passed:
+            landed.passed(passed)
+            landed.cover(last + 1)
+        self._acknowledged(source, last)
         if self._commits is not None:
             self._uncommitted.append(delivery)
         else:
@@ -375,12 +429,12 @@ class WorkerTask:
 
     def _landed(self, delivery: Delivery) -> None:
         """Count and report what readers of the target see now."""
-        source, _, runs, size, newest = delivery
+        source, runs, newest = delivery.source, delivery.runs, delivery.max_timestamp_ms
         meter = self._meters[source]
-        if not meter.records:
+        if runs and (not meter.records or self._order is not None):
             self._first_record(delivery.target.topic)
         meter.records += sum(run.records for run in runs)
-        meter.bytes += size
+        meter.bytes += delivery.size_bytes
         if newest > meter.newest_ms:
             meter.newest_ms = newest
         try:
@@ -509,6 +563,8 @@ class WorkerTask:
     async def _commit_transaction(self) -> None:
         """Commit what is acknowledged of the open transaction, with its positions."""
         assert self._transactions is not None
+        if self._order is not None:
+            await self._settle_parts(self._transactions)
         await self._transactions.transactions.settle()
         # Nothing may be committed without its position, and positions wait for the ledger.
         while not await self._context.flush_events(LEDGER_S):
@@ -521,6 +577,17 @@ class WorkerTask:
         for delivery in landed:
             self._landed(delivery)
         await self._commit_task()
+
+    async def _settle_parts(self, parts: TaskTransactions) -> None:
+        """Wait until all that was handed over is acknowledged: no position is inside of what transforms made of one batch."""
+        self._sends.clear()
+        try:
+            while not parts.transactions.broken and not await self._sender.flush(PART_WAIT_S):
+                if self._error is not None:
+                    raise self._error
+                await self._clock.sleep(PART_PAUSE_S)
+        finally:
+            self._sends.set()
 
     async def _commit_task(self) -> None:
         try:
@@ -575,6 +642,8 @@ class WorkerTask:
         """Count what a task works on for the first time; a record task may return thousands at once."""
         known = self._context.known
         for source, target in new:
+            if source in self._meters:
+                continue  # of what transforms sent to another target partition
             meter = self._context.meter(source)
             meter.target = target
             self._meters[source] = meter

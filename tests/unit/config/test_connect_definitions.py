@@ -190,13 +190,12 @@ def test_a_secret_appears_neither_as_a_value_nor_in_an_error() -> None:
 
 
 @pytest.mark.parametrize("name", ["transforms", "predicates"])
-def test_what_only_sinks_apply_is_refused_for_others_by_name(name: str) -> None:
-    definition = next(it for it in COMMON_KEYS if it.name == name)
-    (error,) = check_value(definition, {name: "a"}).errors
-    assert f"for configuration {name}: " in error
-    assert "copy.connector=sink" in error
-    of_sinks = next(it for it in connector_keys("sink") if it.name == name)
-    assert check_value(of_sinks, {name: "a"}).errors == ()
+@pytest.mark.parametrize("kind", ["source", "sink"])
+def test_transforms_are_taken_of_every_kind_of_connector(name: str, kind: str) -> None:
+    definition = next(it for it in connector_keys(kind) if it.name == name)
+    assert check_value(definition, {name: "a"}).errors == ()
+    (error,) = check_value(definition, {name: "a,a"}).errors
+    assert "Duplicate alias provided." in error
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,7 @@ class FakeSender:
         self.flush_result: bool | None = None
         self._next: dict[TopicPartition, int] = {}
         self.starts: dict[TopicPartition, int] = {}
+        self.asked_for: set[str] = set()
 
     def __call__(
         self,
@@ -169,6 +170,9 @@ class FakeSender:
     def _permit_changed(self) -> None:
         if self.acknowledge and self.permit.valid:
             self.acknowledge_all()
+
+    def let_create(self, topics: Collection[str]) -> None:
+        self.asked_for.update(topics)
 
     def drop_unopened(self) -> None:
         """Everything is open here."""

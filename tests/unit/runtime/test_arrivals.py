@@ -54,3 +54,19 @@ async def test_nobody_has_to_ask_and_nothing_is_reported_after_the_end() -> None
     arrivals.close()
     arrivals.flush()
     assert len(reports) == 1
+
+
+async def test_records_without_a_copy_are_reported_behind_what_came_before_them() -> None:
+    reports: list[Delivery] = []
+    arrivals = Arrivals(reports.append)
+    arrivals.add(T, A_T, a_batch(10, 2, size=9), 3)
+    arrivals.passes(T, A_T, 4, 15)
+    arrivals.passes(U, A_U, 1, 0)
+    arrivals.add(T, A_T, a_batch(16, 1, size=8), 5)
+    arrivals.flush()
+    assert reports == [
+        Delivery(T, A_T, (Run(10, 2, 3),), 9, 5_010, passed=4, through=15),
+        Delivery(U, A_U, (), 0, -1, passed=1, through=0),
+        Delivery(T, A_T, (Run(16, 1, 5),), 8, 5_016),
+    ]
+    assert [it.last for it in reports] == [15, 0, 16]

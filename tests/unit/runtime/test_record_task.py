@@ -1,14 +1,18 @@
 """Ordinary records in the batch loop: grouping, numbering, prefixes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
-from mm2py.api.records import SourceRecord
+from mm2py.api.records import SinkRecord, SourceRecord
+from mm2py.api.schema import Schema, SchemaType
 from mm2py.api.task import Delivery, Outgoing, Run
+from mm2py.config.framework import STRING_CONVERTER, FrameworkConfig
 from mm2py.errors import FatalError
 from mm2py.protocol.records import decode_batches
+from mm2py.runtime.plugins.transforms.chain import Step, TransformChain
+from mm2py.runtime.tasks.errant_records import ErrantRecords
 from mm2py.runtime.tasks.record_task import BATCH_BYTES, Conversion, RecordTaskAdapter
 from mm2py.types import TopicPartition
 from tests.unit.runtime.runtime_fakes import EagerClock
@@ -198,3 +202,54 @@ async def test_each_record_that_is_left_out_is_logged_itself_where_that_is_asked
     assert "value='x'" in first
     assert "..." in second
     assert len(second) < 2_500
+
+
+def _chain(call: Callable[[SinkRecord], SinkRecord | None]) -> TransformChain:
+    class Bare:
+        def apply(self, record: SinkRecord) -> SinkRecord | None:
+            return call(record)
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    errant = ErrantRecords("c", 0, FrameworkConfig(), clock=EagerClock())
+    return TransformChain((Step("T", Bare(), None, negate=False),), errant.transformed)
+
+
+async def test_transforms_drop_and_route_records_and_each_is_told_as_it_was() -> None:
+    def change(record: SinkRecord) -> SinkRecord | None:
+        if record.value == b"2":
+            return None
+        return record._replace(topic="u", value=b"new") if record.value == b"3" else record
+
+    script = Script([_record(1), _record(2), _record(3)])
+    committed: dict[TopicPartition, int] = {}
+    adapter = RecordTaskAdapter(script, EagerClock(), chain=_chain(change))
+    adapter.commit_through(committed.__setitem__)
+    to_t, to_u = await adapter.poll(1 << 20)
+    assert (to_t.target.topic, to_u.target.topic) == ("t", "u")
+    (batch,) = decode_batches(to_u.batches[0].data)
+    assert [(it.value, list(it.headers)) for it in batch.records] == [
+        (b"new", [(b"h", None), (b"h", b"2")])
+    ]
+    _acknowledge(adapter, to_u, 5)
+    assert not committed, "the first one is under way"
+    _acknowledge(adapter, to_t, 0)
+    ((key, position),) = committed.items()
+    assert adapter.source_offset(key, position) == {"line": 3}
+    assert script.landed == [(b"3", 5), (b"1", 0)], "as its task knows it"
+
+
+async def test_a_schema_stays_with_a_part_that_transforms_leave() -> None:
+    schema = Schema(type=SchemaType.STRING)
+    record = replace(_record(1), key="k", key_schema=schema, value="v", value_schema=schema)
+    conversion = Conversion.of({}, {f"{it}.converter": STRING_CONVERTER for it in ("key", "value")})
+    adapter = RecordTaskAdapter(
+        Script([record]),
+        EagerClock(),
+        conversion,
+        chain=_chain(lambda it: it._replace(value=b"raw")),
+    )
+    (item,) = await adapter.poll(1 << 20)
+    (batch,) = decode_batches(item.batches[0].data)
+    assert [(it.key, it.value) for it in batch.records] == [(b"k", b"raw")]

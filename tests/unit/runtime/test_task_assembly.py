@@ -172,3 +172,34 @@ async def test_required_exactly_once_needs_a_worker_that_has_it() -> None:
     status = stage.host.status(name)
     assert status is not None
     assert "this worker does not have exactly-once source support enabled" in str(status.cause)
+
+
+MARK = {"transforms": "m", "transforms.m.type": "Filter"}
+
+
+async def test_records_of_a_third_party_pass_transforms_and_their_positions_move() -> None:
+    task = Lines()
+    stage = Stage(task)
+    name = await stage.start(**MARK)
+    await until(lambda: not task.rounds)
+    await until(lambda: "RUNNING" in stage.statuses.words)
+    await stage.host.stop_task(name, 5.0)
+    assert not stage.sender.sent, "all of them are dropped"
+    assert stage.store.written() == {b'["Fake",{"file":"a.txt"}]': b'{"line":2}'}
+
+
+async def test_transforms_of_a_third_partys_whole_batches_are_refused() -> None:
+    stage = Stage(FakeTask())
+    name = await stage.start(**MARK)
+    status = stage.host.status(name)
+    assert status is not None
+    assert "moves whole batches" in str(status.cause)
+
+
+async def test_a_wrong_transform_makes_the_task_failed_and_is_named() -> None:
+    stage = Stage(Lines())
+    name = await stage.start(**{**MARK, "transforms.m.type": "Cast$Value"})
+    status = stage.host.status(name)
+    assert status is not None
+    assert "transforms.m.type=Cast$Value" in str(status.cause)
+    assert "structures" in str(status.cause)

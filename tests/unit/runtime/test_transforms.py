@@ -190,7 +190,15 @@ def test_an_error_of_a_later_step_keeps_the_record_as_it_was_read() -> None:
     ("config", "problem"),
     [
         ({"transforms": "a"}, "transforms.a.type=: Class  could not be found"),
-        ({"transforms": "a", "transforms.a.type": "Cast"}, "Class Cast could not be found"),
+        ({"transforms": "a", "transforms.a.type": "no.Such"}, "Class no.Such could not be found"),
+        (
+            {"transforms": "a", "transforms.a.type": "Cast"},
+            "Class Cast changes fields of structures",
+        ),
+        (
+            {"transforms": "a", "transforms.a.type": PACKAGE + "InsertField$Value"},
+            "InsertField$Value changes fields of structures",
+        ),
         ({"transforms": "a", "transforms.a.type": "RegexRouter"}, "transforms.a.regex"),
         (
             {"transforms": "a", "transforms.a.type": "Filter", "transforms.a.predicate": "p"},

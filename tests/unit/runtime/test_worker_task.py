@@ -9,7 +9,7 @@ from math import inf
 import pytest
 
 from mm2py.api.context import EventKind, LossEvent, PartitionState, SourceGap
-from mm2py.api.task import Outgoing, Run
+from mm2py.api.task import BatchSourceTask, Outgoing, Run
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
 from mm2py.clock import SYSTEM_CLOCK
@@ -18,6 +18,7 @@ from mm2py.errors import ConnectionFailedError, FatalError, PartitionError, Targ
 from mm2py.mirror.source_offsets import source_offset
 from mm2py.observability.metrics import Metrics
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
+from mm2py.runtime.tasks.source_order import SourceOrder
 from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.task_transactions import TaskTransactions
 from mm2py.runtime.tasks.worker_task import TaskSettings, WorkerTask
@@ -61,9 +62,11 @@ class Bench:
         fail_on_gap: bool = False,
         settings: TaskSettings | None = None,
         transactions: TaskTransactions | None = None,
+        order: SourceOrder | None = None,
     ) -> None:
         self.clock = EagerClock()
         self.task = task
+        self.settings, self.transactions, self.order = settings, transactions, order
         self.permit = Permit(SYSTEM_CLOCK, until_s=inf)
         self.sender = FakeSender(acknowledge=acknowledge, permit=self.permit)
         self.store = FakeStore()
@@ -87,15 +90,20 @@ class Bench:
             source_offset=lambda _partition, position: source_offset(position),
             timeout_ms=5_000,
         )
+        self.use(task)
+
+    def use(self, task: BatchSourceTask) -> None:
+        """Run this task: the one of the test, or one around it."""
         self.running = WorkerTask(
             task,
             context=self.context,
-            sender=self.sender if transactions is None else transactions.sender,
+            sender=self.sender if self.transactions is None else self.transactions.sender,
             committer=self.committer,
-            settings=settings or TaskSettings(),
+            settings=self.settings or TaskSettings(),
             on_status=self.statuses,
             permit=self.permit,
-            transactions=transactions,
+            transactions=self.transactions,
+            order=self.order,
         )
 
     async def run(self, condition: object = None, *, deadline_s: float = 5.0) -> None:

@@ -24,7 +24,7 @@ B.bootstrap.servers = b1:9092
 A->B.enabled = true
 A->B.topics = orders
 A.sasl.password = hunter2-clear
-A->B.transforms = x
+A->B.topic.creation.default.partitions = 1
 """
 
 
@@ -101,7 +101,7 @@ def test_start_names_flows_and_what_later_parts_bring(
     text = caplog.text
     assert "flow=A->B replicates" in text
     assert "flow=B->A is disabled" in text
-    assert text.count("applied with copy.connector=sink") == 1
+    assert text.count("topic.creation.* rules come with part 5") == 1
 
 
 async def test_only_flows_to_the_chosen_targets_are_built(path: Path) -> None:

@@ -1,6 +1,6 @@
 """Apache's transforms and predicates that make sense on bytes, by Java's class names and keys.
 
-Those that look into fields (``InsertField``, ``Cast``, ...) need structures, which a mirror does not have.
+Those that look into fields (``InsertField``, ``Cast``, ...) need structures, which a mirror does not have; they are known by name.
 """
 
 import re
@@ -17,10 +17,25 @@ from mm2py.config.java_values import JavaType, JavaValue, invalid
 from mm2py.errors import ConfigError
 from mm2py.runtime.plugins.converters.converter import DataError
 
-__all__ = ["PREDICATES", "TRANSFORMS"]
+__all__ = ["PREDICATES", "TRANSFORMS", "needs_structures"]
 
 _PACKAGE: Final = "org.apache.kafka.connect.transforms."
 _STRING, _LIST = JavaType.STRING, JavaType.LIST
+
+_OF_STRUCTURES: Final = frozenset(
+    {
+        "Cast", "ExtractField", "Flatten", "HeaderFrom", "HoistField", "InsertField", "MaskField", "ReplaceField",
+        "SetSchemaMetadata", "TimestampConverter", "ValueToKey",
+    }
+)  # fmt: skip
+
+
+def needs_structures(name: str) -> bool:
+    """Whether this is the name of a transform of Apache's that changes fields or schemas."""
+    simple = name.removeprefix(_PACKAGE)
+    for part in ("$Key", "$Value"):
+        simple = simple.removesuffix(part)
+    return simple in _OF_STRUCTURES
 
 
 def _compiles(name: str, value: JavaValue) -> str:
@@ -223,6 +238,7 @@ class Filter(_Open, Transformation):
     """Drops every record that it sees; meant with a predicate."""
 
     java_class: ClassVar[str] = _PACKAGE + "Filter"
+    keeps_partition: ClassVar[bool] = True
     config_model: ClassVar[type[ConfigModel]] = WithoutKeysConfig
 
     def __init__(self, config: Mapping[str, str]) -> None:
@@ -240,6 +256,7 @@ class InsertHeader(_Open, Transformation):
     """
 
     java_class: ClassVar[str] = _PACKAGE + "InsertHeader"
+    keeps_partition: ClassVar[bool] = True
     config_model: ClassVar[type[ConfigModel]] = InsertHeaderConfig
 
     def __init__(self, config: Mapping[str, str]) -> None:
@@ -256,6 +273,7 @@ class DropHeaders(_Open, Transformation):
     """Leaves headers out."""
 
     java_class: ClassVar[str] = _PACKAGE + "DropHeaders"
+    keeps_partition: ClassVar[bool] = True
     config_model: ClassVar[type[ConfigModel]] = DropHeadersConfig
 
     def __init__(self, config: Mapping[str, str]) -> None:

@@ -18,7 +18,7 @@ from mm2py.config.definitions import ConfigModel
 from mm2py.config.java_values import parse_boolean_leniently, parse_list
 from mm2py.errors import ConfigError
 from mm2py.observability.logging import cause_text
-from mm2py.runtime.plugins.transforms.built_in import PREDICATES, TRANSFORMS
+from mm2py.runtime.plugins.transforms.built_in import PREDICATES, TRANSFORMS, needs_structures
 
 __all__ = [
     "KINDS",
@@ -77,12 +77,17 @@ def java_class(it: _Class) -> str:
 
 
 def find(kind: Kind, name: str) -> _Class:
-    """Return the class of that name; ``ConfigError`` in Java's words where there is none."""
+    """Return the class of that name; ``ConfigError``, in Java's words for one that Java has not either, where there is none."""
     wanted = name.strip()
     for it in installed(kind):
         full = java_class(it)
         if wanted in (full, full.rpartition(".")[2]):
             return it
+    if kind == "transforms" and needs_structures(wanted):
+        raise ConfigError(
+            f"Class {wanted} changes fields of structures, and the records of a mirror are bytes",
+            remedy="remove it, or write a transform that reads your format (docs/connectors.md)",
+        )
     raise ConfigError(f"Class {wanted} could not be found.")
 
 
@@ -100,6 +105,11 @@ class Step:
     transform: Transformation
     predicate: Predicate | None
     negate: bool
+
+    @property
+    def routes(self) -> bool:
+        """Whether it may send a record to another topic or partition."""
+        return not getattr(self.transform, "keeps_partition", False)
 
     def apply(self, record: SinkRecord) -> SinkRecord | None:
         """Return what becomes of a record."""
@@ -153,6 +163,8 @@ class TransformChain:
 
     def __init__(self, steps: Sequence[Step], attempt: Attempt) -> None:
         self._steps, self._attempt = steps, attempt
+        self.routes: bool = any(step.routes for step in steps)
+        """Whether a record may leave it for another topic or partition."""
 
     def apply(self, record: SinkRecord) -> SinkRecord | None:
         """Return what becomes of a record, None where it is dropped or left out."""

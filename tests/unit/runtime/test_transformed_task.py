@@ -1,0 +1,428 @@
+"""Transforms on a flow of batches: what is sent, under which offsets, and when a position moves."""
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar, cast
+
+import pytest
+
+from mm2py.api.context import EventKind
+from mm2py.api.records import SinkRecord
+from mm2py.api.task import Outgoing, Run
+from mm2py.client.send.tail import Identical
+from mm2py.config.definitions import parse_config
+from mm2py.config.framework import FrameworkConfig
+from mm2py.errors import RetriableError
+from mm2py.mirror.offset_map import Mark, Segment
+from mm2py.mirror.source_offsets import source_offset
+from mm2py.protocol.record_batch import CONTROL_FLAG, HEADER_BYTES, Codec, RecordBatch
+from mm2py.protocol.records import NewRecord, Record, decode_batches
+from mm2py.runtime.plugins.converters.registry import BYTES_ONLY
+from mm2py.runtime.plugins.transforms.chain import Step, TransformChain, steps_of
+from mm2py.runtime.tasks.errant_records import ErrantRecords
+from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
+from mm2py.runtime.tasks.record_task import new_batch
+from mm2py.runtime.tasks.source_order import SourceOrder
+from mm2py.runtime.tasks.transformed_task import TransformedTask
+from mm2py.storage.offset_map_store import NoMapStore
+from mm2py.types import State, TopicPartition
+from tests.unit.runtime.runtime_fakes import EagerClock, FakeTask, until
+from tests.unit.runtime.test_worker_task import Bench
+
+S, T = TopicPartition("orders", 0), TopicPartition("bills", 0)
+HOME = TopicPartition("A.orders", 0)
+DROP_TOMBSTONES = {
+    "transforms": "drop",
+    "transforms.drop.type": "Filter",
+    "transforms.drop.predicate": "gone",
+    "predicates": "gone",
+    "predicates.gone.type": "RecordIsTombstone",
+}
+MARK = {
+    "transforms": "mark",
+    "transforms.mark.type": "InsertHeader",
+    "transforms.mark.header": "copied",
+    "transforms.mark.value.literal": "yes",
+}
+WITHOUT_PREFIX = {
+    "transforms": "route",
+    "transforms.route.type": "RegexRouter",
+    "transforms.route.regex": "A\\.(.*)",
+    "transforms.route.replacement": "$1",
+}
+
+
+class Copies(FakeTask):
+    """A batch task over logs, as MirrorSource."""
+
+    def __init__(self, *rounds: Sequence[Outgoing] | Exception) -> None:
+        super().__init__(*rounds)
+        self.taken_over: list[TopicPartition] = []
+
+    async def take_over(self, partitions: Collection[TopicPartition]) -> None:
+        self.taken_over.extend(partitions)
+
+    async def log_starts(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        return dict.fromkeys(partitions, 0)
+
+    def target_of(self, partition: TopicPartition) -> TopicPartition:
+        return TopicPartition(f"A.{partition.topic}", partition.partition)
+
+
+class Bare:
+    """A transform that a test supplies; it may route."""
+
+    keeps_partition: ClassVar[bool] = False
+
+    def __init__(self, call: Callable[[SinkRecord], SinkRecord | None]) -> None:
+        self._call = call
+        self.closed = False
+
+    def apply(self, record: SinkRecord) -> SinkRecord | None:
+        return self._call(record)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _records(first: int, values: Sequence[bytes | None]) -> list[NewRecord]:
+    return [
+        NewRecord(b"k%d" % offset, value, [(b"n", b"%d" % offset), (b"\xff", None)], 1_000 + offset)
+        for offset, value in enumerate(values, first)
+    ]
+
+
+def _batch(
+    first: int, *values: bytes | None, offsets: Sequence[int] = (), codec: Codec = Codec.NONE
+) -> RecordBatch:
+    numbers = offsets or range(first, first + len(values))
+    return new_batch(list(numbers), _records(first, values), codec)
+
+
+def _from(source: TopicPartition, *batches: RecordBatch) -> Sequence[Outgoing]:
+    return [Outgoing(source, TopicPartition(f"A.{source.topic}", 0), list(batches))]
+
+
+class Flow(Bench):
+    """A worker task with transforms, on fakes."""
+
+    def __init__(
+        self,
+        config: Mapping[str, str] | Sequence[Step],
+        *rounds: Sequence[Outgoing],
+        acknowledge: bool = True,
+        errors: Mapping[str, str] | None = None,
+    ) -> None:
+        self.copies, self.order = Copies(*rounds), SourceOrder()
+        super().__init__(self.copies, acknowledge=acknowledge, order=self.order)
+        options = parse_config(FrameworkConfig, dict(errors or {}))
+        self.errant = ErrantRecords("m", 0, options, clock=self.clock)
+        steps = steps_of(config) if isinstance(config, Mapping) else config
+        self.chain = TransformChain(steps, self.errant.transformed)
+        self.transformed = TransformedTask(
+            self.copies,
+            self.chain,
+            converters=BYTES_ONLY,
+            errant=self.errant,
+            order=self.order,
+            context=self.context,
+        )
+        self.use(self.transformed)
+
+    def written(self, target: TopicPartition = HOME) -> list[Record]:
+        """What was sent to a target partition, in this order."""
+        return [
+            record
+            for item in self.sender.sent
+            if item.target == target
+            for batch in decode_batches(memoryview(item.batch.data))
+            for record in batch.records
+        ]
+
+    def runs(self, target: TopicPartition = HOME) -> list[tuple[int, int]]:
+        """Return the source offsets of what was sent."""
+        return [
+            run for item in self.sender.sent if item.target == target for run in item.batch.runs
+        ]
+
+    @property
+    def done(self) -> int:
+        """The last source offset that the task was told of."""
+        return self.copies.deliveries[-1].last if self.copies.deliveries else -1
+
+    def segments(self, source: TopicPartition = S) -> tuple[Segment, ...]:
+        found = self.context.maps.of(source)
+        found.again()  # its pages were taken when the task ended
+        return found.take()[-1].segments
+
+
+def _step(call: Callable[[SinkRecord], SinkRecord | None]) -> tuple[Step, ...]:
+    return (Step("T", Bare(call), None, negate=False),)
+
+
+async def test_dropped_records_are_holes_and_the_others_keep_their_bytes_and_offsets() -> None:
+    flow = Flow(DROP_TOMBSTONES, _from(S, _batch(10, b"a", None, b"b", None, None, b"c")))
+    await flow.run(lambda: flow.done == 15)
+    assert flow.runs() == [(10, 1), (12, 1), (15, 1)]
+    assert [(it.key, it.value, it.timestamp) for it in flow.written()] == [
+        (b"k10", b"a", 1_010),
+        (b"k12", b"b", 1_012),
+        (b"k15", b"c", 1_015),
+    ]
+    assert flow.written()[0].headers == ((b"n", b"10"), (b"\xff", None)), "not UTF-8, and kept"
+    assert flow.segments() == (Segment(10, 1, 0), Segment(12, 1, 1), Segment(15, 1, 2))
+    assert flow.position("orders") == b'{"offset":15}'
+
+
+async def test_a_batch_of_which_all_is_dropped_moves_position_and_lag() -> None:
+    flow = Flow(
+        DROP_TOMBSTONES, _from(S, _batch(0, b"a"), _batch(1, None, None)), _from(S, _batch(3, None))
+    )
+    await flow.run(lambda: flow.done == 3)
+    assert flow.runs() == [(0, 1)]
+    assert sum(it.passed for it in flow.copies.deliveries) == 3
+    assert flow.position("orders") == b'{"offset":3}'
+    assert flow.context.maps.of(S).covered == 4
+
+
+async def test_a_partition_of_which_nothing_is_left_from_the_start_moves_too() -> None:
+    flow = Flow(DROP_TOMBSTONES, _from(S, _batch(0, None, None)))
+    await flow.run(lambda: flow.done == 1)
+    assert flow.position("orders") == b'{"offset":1}'
+    assert not flow.sender.sent
+
+
+async def test_a_batch_that_nothing_changes_is_forwarded_as_it_is() -> None:
+    batch = _batch(5, b"a", b"b", codec=Codec.LZ4)
+    before = bytes(batch.data)
+    flow = Flow(DROP_TOMBSTONES, _from(S, batch))
+    await flow.run(lambda: flow.done == 6)
+    assert flow.sender.sent[0].batch is batch
+    assert bytes(batch.data)[HEADER_BYTES:] == before[HEADER_BYTES:]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+async def test_a_changed_batch_keeps_its_codec_and_the_holes_of_its_source(codec: Codec) -> None:
+    batch = _batch(4, b"a" * 50, None, b"b" * 50, offsets=(4, 9, 11), codec=codec)
+    flow = Flow(MARK, _from(S, batch))
+    await flow.run(lambda: flow.done == 11)
+    assert flow.runs() == [(4, 1), (9, 1), (11, 1)]
+    assert flow.sender.sent[0].batch.codec is codec
+    assert [it.headers[-1] for it in flow.written()] == [(b"copied", b"yes")] * 3
+    assert [it.value for it in flow.written()] == [b"a" * 50, None, b"b" * 50]
+    assert not int.from_bytes(flow.sender.sent[0].batch.data[21:23]) & CONTROL_FLAG
+
+
+async def test_transforms_see_the_name_of_the_copy_and_the_place_in_the_source() -> None:
+    seen: list[SinkRecord] = []
+
+    def look(record: SinkRecord) -> SinkRecord:
+        seen.append(record)
+        return record
+
+    flow = Flow(_step(look), _from(S, _batch(7, b"a")))
+    await flow.run(lambda: flow.done == 7)
+    (record,) = seen
+    assert (record.topic, record.partition) == ("A.orders", 0)
+    assert (record.original_topic, record.original_partition, record.offset) == ("orders", 0, 7)
+
+
+async def test_a_routed_record_keeps_positions_and_map_back_until_it_has_arrived() -> None:
+    def route(record: SinkRecord) -> SinkRecord:
+        return record._replace(topic="audit") if record.value == b"x" else record
+
+    flow = Flow(_step(route), _from(S, _batch(0, b"a", b"x", b"b"), _batch(3, b"c")))
+    audit = TopicPartition("audit", 0)
+    flow.sender.stuck.add(audit)
+    flow.running.start()
+    await until(lambda: len(flow.sender.sent) == 3)
+    await until(lambda: not [it for it in flow.sender.waiting if it.target == HOME])
+    assert flow.context.maps.of(S).is_empty, "a restart now copies all of it again"
+    assert not flow.copies.deliveries
+    assert flow.sender.asked_for == {"audit"}
+    flow.sender.stuck.clear()
+    flow.sender.acknowledge_all()
+    await until(lambda: flow.done == 3)
+    await flow.running.stop(5)
+    assert flow.runs(audit) == [(1, 1)]
+    runs = [run for it in flow.copies.deliveries for run in it.runs]
+    assert runs == [Run(0, 1, 0), Run(2, 1, 1), Run(3, 1, 2)], "no sync is about the routed one"
+    assert flow.position("orders") == b'{"offset":3}'
+    assert flow.segments() == (Segment(0, 1, 0), Segment(2, 2, 1))
+    assert flow.metrics.flow(flow.meter.flow).partition(S).records == 0, "the task has ended"
+
+
+async def test_sources_that_are_merged_each_have_a_position_of_their_own() -> None:
+    flow = Flow(
+        {**WITHOUT_PREFIX, "transforms.route.regex": ".*", "transforms.route.replacement": "all"},
+        [*_from(S, _batch(0, b"a")), *_from(T, _batch(50, b"b", b"c"))],
+    )
+    await flow.run(lambda: len(flow.copies.deliveries) == 2)
+    assert [it.value for it in flow.written(TopicPartition("all", 0))] == [b"a", b"b", b"c"]
+    assert flow.position("orders") == b'{"offset":0}'
+    assert flow.position("bills") == b'{"offset":51}'
+
+
+async def test_a_poisoned_record_ends_the_task_behind_everything_before_it() -> None:
+    def poisoned(record: SinkRecord) -> SinkRecord:
+        if record.value == b"x":
+            raise ValueError("no number")
+        return record._replace(
+            value=b"!" + (record.value if isinstance(record.value, bytes) else b"")
+        )
+
+    flow = Flow(_step(poisoned), _from(S, _batch(0, b"a", b"b", b"x", b"c")))
+    await flow.run(lambda: flow.statuses and flow.statuses[-1].state is State.FAILED)
+    assert [it.value for it in flow.written()] == [b"!a", b"!b"]
+    assert flow.position("orders") == b'{"offset":1}'
+    assert "orders-0 offset 2" in str(flow.statuses[-1].cause)
+    assert "no number" in str(flow.statuses[-1].cause)
+
+
+async def test_with_tolerance_a_poisoned_record_is_left_out_and_counted() -> None:
+    def poisoned(record: SinkRecord) -> SinkRecord:
+        if record.value == b"x":
+            raise ValueError("no number")
+        return record._replace(timestamp_ms=5)
+
+    flow = Flow(
+        _step(poisoned),
+        _from(S, _batch(0, b"a", b"x", b"c")),
+        errors={"errors.tolerance": "all"},
+    )
+    await flow.run(lambda: flow.done == 2)
+    assert [(it.value, it.timestamp) for it in flow.written()] == [(b"a", 5), (b"c", 5)]
+    assert flow.errant.counters.total_records_skipped == 1
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        ({"value": 5}, "ByteArrayConverter"),
+        ({"headers": (("h", "text"),)}, "a header cannot be converted"),
+        ({"headers": (("\ud800", b""),)}, "surrogates not allowed"),
+        ({"topic": ""}, "topic=''"),
+        ({"partition": None}, "partition=None"),
+        ({"partition": -1}, "partition=-1"),
+        ({"timestamp_ms": None}, "timestamp=None"),
+    ],
+)
+async def test_what_is_no_record_of_bytes_is_an_error_of_its_record(
+    made: dict[str, object], text: str
+) -> None:
+    def wrong(record: SinkRecord) -> SinkRecord:
+        return SinkRecord(*cast("Any", {**record._asdict(), **made}.values()))
+
+    flow = Flow(_step(wrong), _from(S, _batch(0, b"a")))
+    await flow.run(lambda: flow.statuses and flow.statuses[-1].state is State.FAILED)
+    assert text in str(flow.statuses[-1].cause)
+    assert flow.position("orders") is None
+
+
+async def test_a_transform_that_routes_and_says_that_it_does_not_is_refused() -> None:
+    liar = Bare(lambda it: it._replace(topic="elsewhere"))
+    liar.__class__ = type("Liar", (Bare,), {"keeps_partition": True})
+    flow = Flow((Step("T", liar, None, negate=False),), _from(S, _batch(0, b"a")))
+    await flow.run(lambda: flow.statuses and flow.statuses[-1].state is State.FAILED)
+    assert "keeps_partition" in str(flow.statuses[-1].cause)
+    assert not flow.sender.sent
+
+
+async def test_a_batch_that_cannot_be_read_stops_its_partition_alone() -> None:
+    damaged = _batch(2, b"b" * 40, codec=Codec.GZIP)
+    damaged.data[HEADER_BYTES:] = b"?" * (len(damaged.data) - HEADER_BYTES)
+    flow = Flow(
+        MARK,
+        [*_from(S, _batch(0, b"a", b"b"), damaged, _batch(3, b"c")), *_from(T, _batch(0, b"d"))],
+    )
+    await flow.context.committed_offsets([flow.copies.source_partition(it) for it in (S, T)])
+    await flow.run(lambda: S in flow.copies.given_up and len(flow.copies.deliveries) == 2)
+    assert flow.position("orders") == b'{"offset":1}'
+    assert flow.position("bills") == b'{"offset":0}'
+    (event,) = flow.events
+    assert (event.kind, event.partition, event.first_offset) == (EventKind.POISONED, S, 2)
+    assert flow.statuses[-1].state is State.UNASSIGNED, "the task itself went on to its end"
+
+
+async def test_a_retriable_error_is_tried_again_and_holds_no_event_loop() -> None:
+    threads: set[int] = set()
+    attempts = iter([RetriableError("not yet"), RetriableError("not yet")])
+
+    def sometimes(record: SinkRecord) -> SinkRecord:
+        threads.add(threading.get_ident())
+        error = next(attempts, None)
+        if error is not None:
+            raise error
+        return record._replace(key=b"")
+
+    flow = Flow(
+        _step(sometimes),
+        _from(S, _batch(0, b"a")),
+        errors={"errors.retry.timeout": "-1", "errors.retry.delay.max.ms": "1"},
+    )
+    await flow.run(lambda: flow.done == 0)
+    assert flow.errant.counters.total_retries == 2
+    assert threading.get_ident() not in threads
+
+
+async def test_a_transform_that_blocks_ends_with_its_task() -> None:
+    entered, go = threading.Event(), threading.Event()
+
+    def blocks(record: SinkRecord) -> SinkRecord:
+        entered.set()
+        go.wait(30)
+        return record
+
+    flow = Flow(_step(blocks), _from(S, _batch(0, b"a")))
+    flow.running.start()
+    await until(entered.is_set)
+    go.set()
+    await flow.running.stop(5)
+    assert flow.copies.stopped == 1
+    assert flow.position("orders") in (None, b'{"offset":0}')
+
+
+async def test_a_mark_of_the_source_stays_behind_the_records_that_were_under_way() -> None:
+    flow = Flow(DROP_TOMBSTONES, _from(S, _batch(0, b"a", None, None)), _from(S, _batch(100, b"b")))
+    landed = flow.context.maps.of(S)
+    landed.anchor(0, 0)
+    landed.note(Segment(3, 97, 0, Mark.SOURCE_LOST), under_way=3)
+    await flow.run(lambda: flow.done == 100)
+    assert [it.source for it in flow.segments()] == [0, 3, 100]
+
+
+async def test_what_was_dropped_and_routed_is_a_note_of_the_flow() -> None:
+    def both(record: SinkRecord) -> SinkRecord | None:
+        return record._replace(topic="audit") if record.value == b"x" else None
+
+    flow = Flow(_step(both), _from(S, _batch(0, b"a", b"x", b"c")))
+    flow.running.start()
+    await until(lambda: flow.done == 2)
+    await flow.transformed.commit()
+    (note,) = flow.meter.findings
+    assert (note.what, note.harms, note.count) == ("transforms", False, 3)
+    assert "2 records were dropped" in note.text
+    assert "audit" in note.text
+    await flow.running.stop(5)
+
+
+async def test_it_is_paused_taken_over_and_asked_as_the_task_inside() -> None:
+    flow = Flow(MARK)
+    await flow.transformed.take_over([S])
+    flow.transformed.hold([S])
+    flow.transformed.release([T])
+    assert (flow.copies.taken_over, flow.copies.held, flow.copies.released) == ([S], [S], [T])
+    assert flow.transformed.target_of(S) == HOME
+    assert await flow.transformed.log_starts([S]) == {S: 0}
+    assert flow.transformed.source_offset(S, 3) == source_offset(3)
+
+
+def test_only_chains_that_keep_partitions_let_predecessors_be_recognised() -> None:
+    errant = ErrantRecords("m", 0, FrameworkConfig(), clock=EagerClock())
+    assert not TransformChain(steps_of(MARK), errant.transformed).routes
+    assert TransformChain(steps_of(WITHOUT_PREFIX), errant.transformed).routes
+    assert TransformChain(_step(lambda it: it), errant.transformed).routes
+    shared = TaskOffsetMaps(NoMapStore(), Identical.PREFER, shares_targets=True)
+    assert shared.copied is None

@@ -1,0 +1,17 @@
+"""The connectors of a mirror maker file, with what only their plug-ins know to be wrong with a config.
+
+Flow: ``CHECKED_CONNECTORS`` -> ``mm2py lint`` and the start of a mirror. The transforms that are installed are the runtime's, which
+the connectors never see.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from mm2py.runtime.plugins.transforms.keys import plugin_findings
+from mm2py_connectors.config import CONNECTORS
+
+__all__ = ["CHECKED_CONNECTORS"]
+
+CHECKED_CONNECTORS: Final = tuple(
+    replace(it, findings=plugin_findings) if it.copies else it for it in CONNECTORS
+)
