@@ -1,4 +1,4 @@
-"""Connect's dialect: what Java's worker answers to some 370 requests is recorded, and ours answers the same.
+"""Connect's dialect: what Java's worker answers to some 400 requests is recorded, and ours answers the same.
 
 ``RECORD_JAVA_ANSWERS=1`` writes Java's answers anew.
 """

@@ -87,7 +87,7 @@ def test_what_is_wrong_with_transforms_is_found_with_its_line(
         FILTER + "A->B.transforms.f.predicate = p\nA->B.predicates = p\nA->B.predicates.p.type = RecordIsTombstone\n",
         FILTER + "A->B.errors.tolerance = all\n",
         FILTER + "A->B.offsets.identical = prefer\n",
-        FILTER + "A->B.transforms.f.negate = false\nA->B.copy.connector = sink\n",
+        FILTER + "A->B.copy.connector = sink\n",
     ],
 )  # fmt: skip
 def test_transforms_that_are_right_get_no_finding(tmp_path: Path, text: str) -> None:

@@ -39,6 +39,8 @@ def needs_structures(name: str) -> bool:
 
 
 def _compiles(name: str, value: JavaValue) -> str:
+    if value is None:
+        return ""  # that it is missing is enough
     try:
         JavaPattern(str(value))
     except ConfigError as error:
@@ -51,7 +53,23 @@ def _text(name: str, value: JavaValue) -> str:
 
 
 def _items(name: str, value: JavaValue) -> str:
-    return "" if value else invalid(name, value, "Empty list")
+    if value is None:
+        return f"Configuration '{name}' values must not be null."
+    if value:
+        return ""
+    return f"Configuration '{name}' must not be empty. Valid values include: any non-empty value"
+
+
+def _given(name: str, value: JavaValue) -> str:
+    return invalid(name, None, "entry must be non null") if value is None else ""
+
+
+def _format(name: str, value: JavaValue) -> str:
+    try:
+        _DateFormat(str(value))
+    except ConfigError as error:
+        return invalid(name, value, error.message.partition(": ")[2])
+    return ""
 
 
 class RegexRouterConfig(ConfigModel):
@@ -86,6 +104,7 @@ class TimestampRouterConfig(ConfigModel):
             _STRING,
             "Java's SimpleDateFormat of the record's timestamp, in UTC: y, M, d, D, H, m, s, S and quoted text.",
             importance="HIGH",
+            checks=(_format,),
         ),
     ] = "yyyyMMdd"
 
@@ -94,7 +113,9 @@ class InsertHeaderConfig(ConfigModel):
     """Keys of InsertHeader."""
 
     header: Annotated[str, Option(_STRING, "Name of the header.", importance="HIGH")]
-    value_literal: Annotated[str, Option(_STRING, "Its value, in UTF-8.", importance="HIGH")]
+    value_literal: Annotated[
+        str, Option(_STRING, "Its value, in UTF-8.", importance="HIGH", checks=(_given,))
+    ]
 
 
 class DropHeadersConfig(ConfigModel):

@@ -5,6 +5,7 @@ file. Texts are Connect's.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -14,7 +15,14 @@ from mm2py.config.definitions import Option, Problem, options_of
 from mm2py.config.findings import Severity
 from mm2py.config.java_values import JavaType, JavaValue, invalid, parse_list, rendered
 from mm2py.errors import ConfigError
-from mm2py.runtime.plugins.transforms.chain import KINDS, Kind, find, model_of
+from mm2py.runtime.plugins.transforms.chain import (
+    KINDS,
+    Kind,
+    find,
+    installed,
+    java_class,
+    model_of,
+)
 
 __all__ = ["plugin_entries", "plugin_findings"]
 
@@ -34,8 +42,7 @@ _OF_ALL: Final[Mapping[Kind, frozenset[str]]] = {
 def plugin_entries(kind: Kind, texts: _Texts) -> Iterator[Entry]:
     """Return the keys of each transform or predicate that a config names, with their values."""
     for alias in dict.fromkeys(parse_list(texts.get(kind, ""))):
-        if alias:
-            yield from _entries(kind, alias, texts)
+        yield from _entries(kind, alias, texts)
 
 
 def _entries(kind: Kind, alias: str, texts: _Texts) -> Iterator[Entry]:
@@ -59,12 +66,26 @@ def _entries(kind: Kind, alias: str, texts: _Texts) -> Iterator[Entry]:
         JavaType.CLASS, f"Class of the {word.lower()}.", name=f"{prefix}type", required=True, importance="HIGH", width="LONG",
         display=f"{word} type for {alias}", class_problem=lambda name: _class_problem(kind, name),
     )  # fmt: skip
-    yield _entry(placed(type_, 0), texts)
+    key, value = _entry(placed(type_, 0), texts)
+    other = _of_other_kind(kind, texts.get(f"{prefix}type", ""))
+    if other:
+        wrong_kind = f"Class class {other} does not implement the {word} interface"
+        value = replace(value, value=other, errors=(wrong_kind,))
+    wrong = [*_version_problems(prefix, version, texts)]
+    yield (
+        key,
+        replace(
+            value,
+            errors=(*value.errors, *wrong, *_negate_problems(prefix, texts)),
+            recommended_values=tuple(map(java_class, installed(kind))),
+        ),
+    )
     plugin_version = Option(
         JavaType.STRING, "There is one version.", name=f"{prefix}plugin.version", default=version or None, importance="HIGH",
         width="LONG", display=f"{word} version for {alias}",
     )  # fmt: skip
-    yield _entry(placed(plugin_version, 1), texts)
+    key, value = _entry(placed(plugin_version, 1), texts)
+    yield key, replace(value, errors=(*value.errors, *wrong))
     for order, option in enumerate(options, 2):
         yield _plugin_key(placed(option, order), prefix, texts)
     if kind == "transforms":
@@ -92,6 +113,33 @@ def _choice(prefix: str, texts: _Texts) -> tuple[Option, Option]:
     )  # fmt: skip
 
 
+def _version_problems(prefix: str, version: str, texts: _Texts) -> Iterator[str]:
+    """Refuse a version that is not installed, at both keys as Java does; ranges pass."""
+    wanted = texts.get(f"{prefix}plugin.version", "").strip()
+    if version and wanted and wanted != version and not wanted.startswith(("[", "(")):
+        yield (
+            f"Plugin {texts.get(f'{prefix}type')} not found that matches the version range [{wanted},{wanted}],"
+            f" available versions: [{version}]"
+        )
+
+
+def _negate_problems(prefix: str, texts: _Texts) -> Iterator[str]:
+    if f"{prefix}negate" in texts and f"{prefix}predicate" not in texts:
+        yield (
+            f"Config '{prefix}negate' was provided but there is no config '{prefix}predicate' defining a predicate to"
+            " be negated."
+        )
+
+
+def _of_other_kind(kind: Kind, name: str) -> str:
+    """Return the full name of a predicate where a transform is wanted, or the other way round; else nothing."""
+    for other in KINDS:
+        with suppress(ConfigError):
+            if other != kind:
+                return java_class(find(other, name))
+    return ""
+
+
 def _class_problem(kind: Kind, name: str) -> str:
     try:
         find(kind, name)
@@ -108,7 +156,9 @@ def _plugin_key(option: Option, prefix: str, texts: _Texts) -> Entry:
     """As Java's embedded definitions: what a plug-in checks itself is said without the prefix."""
     key = described(option, prefix)
     if key.name not in texts:
-        return key, check_value(replace(option, name=key.name), texts)
+        value = check_value(replace(option, name=key.name), texts)
+        further = [check(option.name, None) for check in option.checks if option.required]
+        return key, replace(value, errors=(*value.errors, *filter(None, further)))
     value = check_value(option, {option.name: texts[key.name]})
     return key, replace(value, name=key.name)
 
