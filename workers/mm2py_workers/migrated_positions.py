@@ -83,16 +83,13 @@ async def carry_positions(plan: FlowPlan, group: Group) -> list[str]:
                 f"the consumer group {group.name} has committed no offset of these topics",
                 remedy="check group.id and the topics, or leave --carry-positions out",
             )
-        await _refuse_members(target, plan.worker.group_id, f"the flow {plan.name} runs")
-        await _store(target, plan, chosen)
-        topics = {tp.topic for tp in chosen}
         return [
-            f"{len(chosen)} partitions of {len(topics)} topics continue at the next record of group {group.name}",
+            await _carried(target, plan, chosen, f"group {group.name}"),
             *(
                 f"{tp.topic}-{tp.partition} of the group is none of these topics, and left out"
                 for tp in sorted(committed.keys() - chosen.keys())
             ),
-            *await _other_counts(source, target, topics),
+            *await _other_counts(source, target, {tp.topic for tp in chosen}),
         ]
     finally:
         await source.close()
@@ -118,12 +115,7 @@ async def carry_operator_positions(plan: FlowPlan, flow: OperatorFlow) -> list[s
                 f"{flow.offsets_topic} on {flow.target} has no position of {flow.connector}",
                 remedy="check group and topics of the resource, or leave --carry-positions out",
             )
-        await _refuse_members(target, plan.worker.group_id, f"the flow {plan.name} runs")
-        await _store(target, plan, found)
-        topics = {tp.topic for tp in found}
-        return [
-            f"{len(found)} partitions of {len(topics)} topics continue at the next record of {flow.connector}"
-        ]
+        return [await _carried(target, plan, found, flow.connector)]
     finally:
         await target.close()
 
@@ -171,6 +163,18 @@ async def _refuse_members(cluster: Cluster, group_id: str, problem: str) -> None
         raise ConfigError(
             f"{problem}: {clients}", remedy="stop it in order (SIGTERM), then repeat this command"
         )
+
+
+async def _carried(
+    target: Cluster, plan: FlowPlan, committed: Mapping[TopicPartition, int], of: str
+) -> str:
+    """Store positions of a flow that does not run; return the line that says so."""
+    await _refuse_members(target, plan.worker.group_id, f"the flow {plan.name} runs")
+    await _store(target, plan, committed)
+    topics = {tp.topic for tp in committed}
+    return (
+        f"{len(committed)} partitions of {len(topics)} topics continue at the next record of {of}"
+    )
 
 
 async def _store(target: Cluster, plan: FlowPlan, committed: Mapping[TopicPartition, int]) -> None:

@@ -23,8 +23,9 @@ from mm2py.mirror.boundaries import Boundary, parse_boundary
 from mm2py.protocol.batch_stage import classify
 from mm2py.protocol.log_batches import LogBatch
 from mm2py.protocol.record_batch import RecordBatch
-from mm2py.protocol.records import NewRecord, decode_batch, encode_batch
+from mm2py.protocol.records import decode_batch
 from mm2py.protocol.topics import NewTopic
+from mm2py.runtime.tasks.record_task import new_batch
 from mm2py.spark.flow_sides import FlowSides
 from mm2py.types import TopicPartition
 from mm2py_workers.bulk_flow import flow_sides
@@ -310,23 +311,7 @@ def cut(tp: TopicPartition, batch: LogBatch, log: LogEnds) -> list[RecordBatch]:
     ]
     if not inside:
         return []
-    records = [NewRecord(it.key, it.value, it.headers, it.timestamp) for it in inside]
-    data = encode_batch(records, batch.codec)
-    newest = max(it.timestamp for it in inside)
-    count, first = len(inside), inside[0].offset
-    return [
-        RecordBatch(
-            data,
-            first,
-            inside[-1].offset,
-            count,
-            newest,
-            -1,
-            int(batch.codec),
-            ((first, count),),
-            None,
-        )
-    ]
+    return [new_batch([it.offset for it in inside], inside, batch.codec)]
 
 
 def _first(errors: BaseExceptionGroup[Mm2pyError]) -> Mm2pyError:

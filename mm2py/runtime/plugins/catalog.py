@@ -31,6 +31,7 @@ __all__ = [
     "checked_keys",
     "config_model",
     "plugin_type",
+    "version_problem",
 ]
 
 _OTHER_KINDS: Final = frozenset(
@@ -45,6 +46,17 @@ _OTHER_KINDS: Final = frozenset(
         "BasicAuthSecurityRestExtension",
     }
 )
+
+
+def version_problem(plugin: str, wanted: str, there: str) -> str:
+    """Say in Java's words that another version than the wanted one is installed, empty where it is not; ranges pass."""
+    wanted = wanted.strip()
+    if not wanted or wanted == there or wanted.startswith(("[", "(")):
+        return ""
+    return (
+        f"Plugin {plugin} not found that matches the version range [{wanted},{wanted}], available versions:"
+        f" [{there}]"
+    )
 
 
 _KINDS: Final[Mapping[str, Kind]] = {"transformation": "transforms", "predicate": "predicates"}

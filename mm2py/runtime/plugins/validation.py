@@ -29,7 +29,12 @@ from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.observability.logging import HIDDEN, SecretMask
 from mm2py.runtime.herder.errors import BadRequestError
-from mm2py.runtime.plugins.catalog import checked_keys, config_model, plugin_type
+from mm2py.runtime.plugins.catalog import (
+    checked_keys,
+    config_model,
+    plugin_type,
+    version_problem,
+)
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.plugins.sink_validation import group_problem, topic_problems
 from mm2py.runtime.plugins.transforms.chain import KINDS
@@ -257,17 +262,13 @@ def _each(options: Iterable[Option], props: _Props) -> _Findings:
 
 
 def _check_version(factory: ConnectorFactory, props: _Props, found: _Findings) -> None:
-    """Refuse a wanted version that is not installed, at both keys as Java does; ranges pass."""
-    wanted = (props.get("connector.plugin.version") or "").strip()
+    """Refuse a wanted version that is not installed, at both keys as Java does."""
+    wanted = props.get("connector.plugin.version") or ""
     there = cast("str | None", getattr(factory, "plugin_version", None))
-    if not wanted or wanted == there or wanted.startswith(("[", "(")):
-        return
-    for name in ("connector.class", "connector.plugin.version"):
-        found.add(
-            name,
-            f"Plugin {factory.java_class} not found that matches the version range"
-            f" [{wanted},{wanted}], available versions: [{there or ''}]",
-        )
+    problem = version_problem(factory.java_class, wanted, there or "")
+    if problem:
+        for name in ("connector.class", "connector.plugin.version"):
+            found.add(name, problem)
 
 
 def _check_boundary(factory: ConnectorFactory, props: _Props, found: _Findings) -> None:

@@ -27,7 +27,7 @@ from mm2py.runtime.plugins.converters.registry import (
     RecordConverters,
     record_converters,
 )
-from mm2py.runtime.plugins.transforms.chain import TransformChain
+from mm2py.runtime.plugins.transforms.chain import TransformChain, seen_headers, sent_headers
 from mm2py.types import TopicPartition
 
 __all__ = ["Conversion", "RecordTaskAdapter", "new_batch"]
@@ -237,10 +237,7 @@ class RecordTaskAdapter:
             record.partition,
             record.key,
             record.value,
-            tuple(
-                (name.decode(errors="surrogateescape") if isinstance(name, bytes) else name, value)
-                for name, value in record.headers
-            ),
+            seen_headers(record.headers),
             record.timestamp_ms,
             -1,
             record.topic,
@@ -257,9 +254,7 @@ class RecordTaskAdapter:
             key_schema=record.key_schema if left.key is record.key else None,
             value=left.value,
             value_schema=record.value_schema if left.value is record.value else None,
-            headers=tuple(
-                (name.encode(errors="surrogateescape"), value) for name, value in left.headers
-            ),
+            headers=sent_headers(left.headers),
             timestamp_ms=left.timestamp_ms,
         )
 

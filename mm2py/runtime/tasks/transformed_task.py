@@ -18,11 +18,12 @@ from mm2py.api.context import PartitionState, TaskContext
 from mm2py.api.records import SinkRecord, SourceOffset, SourcePartition, SourceRecord
 from mm2py.api.task import BatchSourceTask, CopiedLogs, Delivery, Outgoing, TakesOver
 from mm2py.errors import FatalError, PartitionError, ProtocolError
+from mm2py.observability.logging import some_of
 from mm2py.protocol.record_batch import CODEC_MASK, Codec, RecordBatch
 from mm2py.protocol.records import NewRecord, Record, decode_batch
 from mm2py.runtime.plugins.converters.converter import DataError
 from mm2py.runtime.plugins.converters.registry import RecordConverters
-from mm2py.runtime.plugins.transforms.chain import TransformChain
+from mm2py.runtime.plugins.transforms.chain import TransformChain, seen_headers, sent_headers
 from mm2py.runtime.tasks.errant_records import ErrantRecords, Operation, Stage
 from mm2py.runtime.tasks.record_task import new_batch
 from mm2py.runtime.tasks.source_order import Part, SourceOrder
@@ -39,8 +40,6 @@ END_S: Final = 1.0
 """How long a transform that is at work may delay the end of its task."""
 
 SHOWN_TOPICS: Final = 5
-_ESCAPE: Final = "surrogateescape"
-"""Header names need not be UTF-8: any bytes survive the way through ``str``."""
 
 
 class _Packed(NamedTuple):
@@ -223,12 +222,9 @@ class TransformedTask(BatchSourceTask):
             self._reported = dropped, routed
             text = f"{dropped} records were dropped since the task started"
             if routed:
-                names = ", ".join(sorted(self._routed)[:SHOWN_TOPICS])
-                more = f" and {len(self._routed) - SHOWN_TOPICS} more" * (
-                    len(self._routed) > SHOWN_TOPICS
-                )
+                names = some_of(sorted(self._routed), SHOWN_TOPICS)
                 text += (
-                    f", {routed} went to other topics ({names}{more}): offsets of groups are not translated for these,"
+                    f", {routed} went to other topics ({names}): offsets of groups are not translated for these,"
                     " and nothing keeps their settings in step"
                 )
             self._context.report_finding("transforms", text, count=dropped + routed, harms=False)
@@ -310,7 +306,7 @@ class TransformedTask(BatchSourceTask):
                 partition=left.partition,
                 key=left.key,
                 value=left.value,
-                headers=tuple((name.encode(errors=_ESCAPE), value) for name, value in left.headers),
+                headers=sent_headers(left.headers),
             )
         )
         record = NewRecord(encoded.key, encoded.value, encoded.headers, left.timestamp_ms)
@@ -339,13 +335,12 @@ def _records(batch: RecordBatch) -> Iterator[tuple[int, Record]]:
 
 
 def _given(source: TopicPartition, home: TopicPartition, offset: int, record: Record) -> SinkRecord:
-    headers = tuple((name.decode(errors=_ESCAPE), value) for name, value in record.headers)
     return SinkRecord(
         home.topic,
         home.partition,
         record.key,
         record.value,
-        headers,
+        seen_headers(record.headers),
         record.timestamp,
         offset,
         source.topic,

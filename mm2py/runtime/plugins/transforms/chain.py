@@ -30,12 +30,15 @@ __all__ = [
     "installed",
     "java_class",
     "model_of",
+    "seen_headers",
+    "sent_headers",
     "steps_of",
 ]
 
 log = logging.getLogger(__name__)
 
 Kind = Literal["transforms", "predicates"]
+_ESCAPE: Final = "surrogateescape"
 KINDS: Final[tuple[Kind, ...]] = ("transforms", "predicates")
 _Class = Callable[[Mapping[str, str]], Transformation | Predicate]
 
@@ -89,6 +92,19 @@ def find(kind: Kind, name: str) -> _Class:
             remedy="remove it, or write a transform that reads your format (docs/connectors.md)",
         )
     raise ConfigError(f"Class {wanted} could not be found.")
+
+
+def seen_headers(headers: Iterable[tuple[bytes | str, object]]) -> tuple[tuple[str, object], ...]:
+    """Return the headers of a source's record as transforms see them: names need not be UTF-8, any bytes survive the way through ``str``."""
+    return tuple(
+        (name.decode(errors=_ESCAPE) if isinstance(name, bytes) else name, value)
+        for name, value in headers
+    )
+
+
+def sent_headers(headers: Iterable[tuple[str, object]]) -> tuple[tuple[bytes, object], ...]:
+    """Return what transforms left of headers as a source's record has them."""
+    return tuple((name.encode(errors=_ESCAPE), value) for name, value in headers)
 
 
 def model_of(it: _Class) -> type[ConfigModel] | None:

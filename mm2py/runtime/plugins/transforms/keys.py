@@ -15,6 +15,7 @@ from mm2py.config.definitions import Option, Problem, options_of
 from mm2py.config.findings import Severity
 from mm2py.config.java_values import JavaType, JavaValue, invalid, parse_list, rendered
 from mm2py.errors import ConfigError
+from mm2py.runtime.plugins.catalog import version_problem
 from mm2py.runtime.plugins.transforms.chain import (
     KINDS,
     Kind,
@@ -114,13 +115,11 @@ def _choice(prefix: str, texts: _Texts) -> tuple[Option, Option]:
 
 
 def _version_problems(prefix: str, version: str, texts: _Texts) -> Iterator[str]:
-    """Refuse a version that is not installed, at both keys as Java does; ranges pass."""
-    wanted = texts.get(f"{prefix}plugin.version", "").strip()
-    if version and wanted and wanted != version and not wanted.startswith(("[", "(")):
-        yield (
-            f"Plugin {texts.get(f'{prefix}type')} not found that matches the version range [{wanted},{wanted}],"
-            f" available versions: [{version}]"
-        )
+    """Refuse a version that is not installed, at both keys as Java does."""
+    wanted = texts.get(f"{prefix}plugin.version", "")
+    problem = version and version_problem(str(texts.get(f"{prefix}type")), wanted, version)
+    if problem:
+        yield problem
 
 
 def _negate_problems(prefix: str, texts: _Texts) -> Iterator[str]:
@@ -144,7 +143,7 @@ def _class_problem(kind: Kind, name: str) -> str:
     try:
         find(kind, name)
     except ConfigError as error:
-        return f"{error.message}; {error.remedy}" if error.remedy else error.message
+        return str(error)
     return ""
 
 
