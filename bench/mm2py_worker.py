@@ -1,18 +1,25 @@
 """mm2py as its user runs it: ``connect-mirror-maker-py FILE``, or the same under the sampling profiler.
 
-Flow: properties file -> ``start_mm2py`` -> ``MirrorProcess``.
+Flow: properties file -> ``start_mm2py`` -> ``MirrorProcess`` -> ``public_url`` -> ``patch_connector``.
 """
 
+import json
+import re
 import sys
+import time
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from bench.measure import CopyFailedError
 from bench.mirror_process import MirrorProcess
 
-__all__ = ["start_mm2py"]
+__all__ = ["patch_connector", "public_url", "start_mm2py"]
 
 COMMAND: Final = "connect-mirror-maker-py"
+START_S: Final = 60.0
+ANSWER_S: Final = 90.0
 _ROOT: Final = Path(__file__).parent.parent
 
 
@@ -31,3 +38,24 @@ def start_mm2py(
     if clusters:
         command += ["--clusters", *clusters]
     return MirrorProcess("mm2py", command, log_file, cwd=_ROOT if profile_to else None)
+
+
+def public_url(worker: MirrorProcess) -> str:
+    """Wait until a worker serves REST; return where, with a slash at the end."""
+    give_up = time.monotonic() + START_S
+    while time.monotonic() < give_up:
+        worker.check_running()
+        found = re.search(r"rest listens public=([^\s,]+)", worker.log())
+        if found is not None:
+            return found[1]
+        time.sleep(0.1)
+    raise CopyFailedError("REST is not served")
+
+
+def patch_connector(url: str, keys: dict[str, str]) -> None:
+    """Change properties of a connector."""
+    request = urllib.request.Request(  # noqa: S310 - http to ourselves
+        url, json.dumps(keys).encode(), {"Content-Type": "application/json"}, method="PATCH"
+    )
+    with urllib.request.urlopen(request, timeout=ANSWER_S) as reply:  # noqa: S310 - as above
+        reply.read()

@@ -46,8 +46,8 @@ _COPY_METHOD: Final = """\
 A copy: both mirrors copy the same full topic, one after the other, between the same two single-node brokers. CPU is
 user and system time of all processes of a mirror per record behind the first fifth. Java MirrorMaker 2 has its
 defaults, the JVM flags of its own start script, and is warm: it copied rounds of the same records until its CPU per
-record settled or the limit of {limit} rounds was reached ({rounds} rounds). mm2py was started for each copy, the
-median of {repeats} counts. {partitions} partitions.
+record settled or the limit of {limit} rounds was reached ({rounds} rounds). mm2py was started for each copy
+and given the topic over REST once it was idle, the median of {repeats} counts. {partitions} partitions.
 """
 _FIGURE_METHOD: Final = """\
 A mirror that runs: defaults, one flow. Start: from process start to the first record on the target, with

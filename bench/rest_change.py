@@ -5,13 +5,10 @@ flow on arrival, before and while changes are made -> seconds. Removes its regio
 """
 
 import argparse
-import json
 import os
-import re
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,14 +16,12 @@ from typing import Final
 
 from bench.clusters import Clusters
 from bench.flow_file import write_flow_file
-from bench.measure import CopyFailedError
-from bench.mirror_process import MirrorProcess
-from bench.mm2py_worker import start_mm2py
+from bench.mm2py_worker import patch_connector, public_url, start_mm2py
 from bench.stream import Arrivals, Stream
 from bench.topics import Topics
 from mm2py.embedded.reaper import REAPER
 
-__all__ = ["main", "patch_connector", "public_url"]
+__all__ = ["main"]
 
 ONE: Final = "bench-source"
 TWO: Final = "bench-target"
@@ -36,7 +31,6 @@ CHANGES: Final = 20
 PAUSE_S: Final = 2.0
 QUIET_S: Final = 20.0
 START_S: Final = 60.0
-ANSWER_S: Final = 90.0
 QUIET_LOAD: Final = 1.0
 
 
@@ -104,27 +98,6 @@ def _measure(
     changed.wait_for_all(START_S)
     during = sorted(age_ms for ages_ms in found for age_ms in ages_ms)
     return before, during, [ages_ms[-1] for ages_ms in found if ages_ms]
-
-
-def public_url(worker: MirrorProcess) -> str:
-    """Wait until a worker serves REST; return where, with a slash at the end."""
-    give_up = time.monotonic() + START_S
-    while time.monotonic() < give_up:
-        worker.check_running()
-        found = re.search(r"rest listens public=([^\s,]+)", worker.log())
-        if found is not None:
-            return found[1]
-        time.sleep(0.1)
-    raise CopyFailedError("REST is not served")
-
-
-def patch_connector(url: str, keys: dict[str, str]) -> None:
-    """Change properties of a connector."""
-    request = urllib.request.Request(  # noqa: S310 - http to ourselves
-        url, json.dumps(keys).encode(), {"Content-Type": "application/json"}, method="PATCH"
-    )
-    with urllib.request.urlopen(request, timeout=ANSWER_S) as reply:  # noqa: S310 - as above
-        reply.read()
 
 
 def _line(ages_ms: Sequence[int]) -> str:

@@ -20,8 +20,7 @@ from bench.clusters import Clusters
 from bench.flow_file import write_flow_file
 from bench.measure import CopyCost, CopyFailedError, ProcessTree, measure_copy
 from bench.mirror_process import MirrorProcess
-from bench.mm2py_worker import start_mm2py
-from bench.rest_change import patch_connector, public_url
+from bench.mm2py_worker import patch_connector, public_url, start_mm2py
 from bench.stream import Arrivals, Stream
 from bench.topics import Topics
 from bench.workloads import WORKLOADS, Workload, fill

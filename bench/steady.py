@@ -131,6 +131,7 @@ class _SteadyRun:
             fill(self._servers, self._stream, workload, records)
             self._wait_for(process, self._stream, PARTITIONS, records)
         if "memory" in measures:
+            time.sleep(_SETTLE_S)  # buffers that the copy needed are given back soon behind it
             found.pss_bytes = tree.memory()[1]
         if "latency" in measures:
             found.latency, found.latency_cpu_percent = self._latency(tree)

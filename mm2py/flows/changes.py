@@ -222,9 +222,11 @@ class FlowChanges:
         """
 
         async def plan(node: FlowNode) -> Change:
-            name, config = self._source(request.flow, node)
+            config = self._source(request.flow, node)[1]
             self._need_copied(request.flow, config, topic)
-            change = patched({name: without_topic(request.flow, config, topic)}, {})
+            change = patched(
+                self._of_all(node, config, without_topic(request.flow, config, topic)), {}
+            )
             freed = held_edit(TopicPartition(topic, -1), paused=False)
             return Change(action="remove-topic", target=topic, edit=lambda now: change(freed(now)))
 
@@ -558,6 +560,17 @@ class FlowChanges:
             for name in readers or [SOURCE if SOURCE in now.configs else SINK]:
                 found.setdefault(name, {}).setdefault(key, text)
         return found
+
+    def _of_all(
+        self, node: FlowNode, config: Mapping[str, str], patch: Mapping[str, str]
+    ) -> Patches:
+        """Give a patch of the connector that copies to the others too, but to those with lists of their own."""
+        now = node.overrides.picture()
+        return {
+            name: given
+            for name, given in self._by_connector(now, {FLOW: patch}).items()
+            if all(now.configs[name].get(key) == config.get(key) for key in given)
+        }
 
     def _unhidden(
         self, name: str, key: str, text: str | None, before: Mapping[str, str]

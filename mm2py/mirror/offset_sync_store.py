@@ -3,7 +3,8 @@
 Flow: the offset-syncs topic -> ``add`` -> 64 slots per source partition -> ``translate``.
 Slots keep the newest sync, the oldest one that may be used, and between them ones whose distance about doubles.
 With upstream offsets up[i] of *different* syncs in slots i < j: A slot 0 holds the newest; B up[i] <= up[j] + 2^j -
-2^i; C up[i] >= up[j] + 2^max(i-2, 0); D slot 63 holds the oldest. Arithmetic wraps at 64 bits, as Java's.
+2^i; C up[i] >= up[j] + 2^max(i-2, 0); D slot 63 holds the oldest. Where a sum leaves
+64 bits Java guards against the wrap and decides as the unbounded numbers here do.
 """
 
 from typing import Final, final
@@ -17,28 +18,15 @@ SLOTS: Final = 64
 BEFORE_ALL_SYNCS: Final = -1
 """What an offset below every usable sync is translated to."""
 
-_HALF: Final = 1 << 63
-_MASK: Final = (1 << 64) - 1
+
+def _is_recent(newer: OffsetSync, older: OffsetSync, slot: int) -> bool:
+    """Tell whether B holds for ``newer`` in the slot before ``slot`` and ``older`` in ``slot``."""
+    return newer.upstream <= older.upstream + (1 << (slot - 1))
 
 
-def _wrapped(number: int) -> int:
-    return ((number + _HALF) & _MASK) - _HALF
-
-
-def _is_recent(newer: OffsetSync, older: OffsetSync, i: int, j: int) -> bool:
-    """Tell whether B holds for ``newer`` in slot i and ``older`` in slot j; identity, not equality, counts."""
-    if newer is older:
-        return True
-    bound = _wrapped(older.upstream + (1 << j) - (1 << i))
-    return bound < 0 or newer.upstream <= bound
-
-
-def _is_apart(newer: OffsetSync, older: OffsetSync, i: int) -> bool:
-    """Tell whether C holds for ``newer`` in slot i and ``older`` in a later one."""
-    if newer is older:
-        return True
-    bound = _wrapped(older.upstream + (1 << max(i - 2, 0)))
-    return 0 <= bound <= newer.upstream
+def _is_apart(newer: OffsetSync, older: OffsetSync, slot: int) -> bool:
+    """Tell whether C holds for ``newer`` in ``slot`` and ``older`` in a later one; identity, not equality, counts."""
+    return newer is older or newer.upstream >= older.upstream + (1 << max(slot - 2, 0))
 
 
 @final
@@ -66,7 +54,7 @@ class SyncSlots:
                 is_apart = _is_apart(before, offered, slot - 1)
                 is_promoted = (
                     is_apart
-                    and _is_recent(before, offered, slot - 1, slot)
+                    and _is_recent(before, offered, slot)
                     and (slot == SLOTS - 1 or _is_apart(offered, kept[slot + 1], slot))
                 )
                 is_discarded = not is_apart or (at < SLOTS - 1 and offered is old[at + 1])
@@ -76,7 +64,7 @@ class SyncSlots:
                     at += 1
                 if at >= slot or not is_discarded:
                     break
-            if _is_recent(before, kept[slot], slot - 1, slot):
+            if _is_recent(before, kept[slot], slot):
                 break  # the rest is consistent already
             kept[slot] = candidate
         self._slots = kept

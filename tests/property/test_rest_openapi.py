@@ -46,8 +46,8 @@ ASK_CLUSTERS: Final = ("/groups", "/groups/{group}", "/translate", "/proof")
 def send(worker: PaperWorker, case: Any) -> httpx.Response:
     """Send what schemathesis made, byte for byte."""
     ready = PREPARE.prepare_request(case, None, config=AS_SENT, base_url=BASE)
-    # schemathesis leaves this one in a path as it is, where it would cut off the rest of the path.
-    url = str(ready.url).replace("#", "%23")
+    # schemathesis leaves these in a path as they are, where they would cut off the rest of the path.
+    url = str(ready.url).replace("#", "%23").replace("?", "%3F", case.formatted_path.count("?"))
     request = httpx.Request(
         str(ready.method), url, headers=dict(ready.headers), content=ready.body or b""
     )

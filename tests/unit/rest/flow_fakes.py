@@ -41,6 +41,7 @@ from tests.unit.rest.rest_fakes import (
 
 AB, BA = flow("A", "B"), flow("B", "A")
 NAME = "MirrorSourceConnector"
+CHECKPOINTS = "MirrorCheckpointConnector"
 IDENTITY = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
 LEADER = "http://leader:1/"
 
@@ -163,6 +164,8 @@ def remote_refusal(name: FlowName | None, connector: str, given: ConnectorConfig
 
 
 def readers(name: str) -> tuple[str, ...]:
+    if name in ("topics", "topics.exclude"):
+        return (NAME, CHECKPOINTS)
     return ("MirrorHeartbeatConnector",) if name == "emit.heartbeats.interval.seconds" else ()
 
 
@@ -185,6 +188,8 @@ class Rig:
     files: dict[FlowName, Mapping[str, Mapping[str, str]]] = field(
         default_factory=dict[FlowName, Mapping[str, Mapping[str, str]]]
     )
+    beside: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    """Other connectors of the files of flows that are added from now on."""
     elsewhere: dict[FlowName, Sequence[Mapping[str, str]]] = field(
         default_factory=dict[FlowName, Sequence[Mapping[str, str]]]
     )
@@ -214,7 +219,7 @@ class Rig:
     ) -> "Leader":
         """Add a flow whose stores are not read yet."""
         topic = MemoryTopic(f"mm2py-flows.{name.source}.internal")
-        self.files[name] = {NAME: texts}
+        self.files[name] = {NAME: texts, **self.beside}
         store = FlowOverridesStore(
             MemoryTable(topic),
             self.files[name],

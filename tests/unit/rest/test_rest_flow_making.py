@@ -9,7 +9,7 @@ from mm2py.flows.changes import FlowChanges, Request
 from mm2py.rest.app import internal_app
 from mm2py.runtime.herder.errors import ForwardError
 from mm2py.types import TaskId, TopicPartition
-from tests.unit.rest.flow_fakes import AB, BA, IDENTITY, LEADER, NAME, Network, Rig
+from tests.unit.rest.flow_fakes import AB, BA, CHECKPOINTS, IDENTITY, LEADER, NAME, Network, Rig
 from tests.unit.rest.rest_fakes import Reply, flow
 
 AC = flow("A", "C")
@@ -156,6 +156,15 @@ def test_one_topic_is_taken_out(
     assert reply.json["action"] == "remove-topic"
     assert changes(reply) == {f"{NAME}.{key}": texts for key, texts in wanted.items()}
     assert rig.ask("DELETE", "/flows/A->B?topic=orders").status == 404
+
+
+@pytest.mark.parametrize("own", ["orders,payments", "orders", None])
+def test_connectors_with_the_same_list_lose_the_topic_too(rig: Rig, own: str | None) -> None:
+    rig.beside = {CHECKPOINTS: {} if own is None else {"topics": own}}
+    rig.add(AB, topics="orders,payments")
+    found = changes(rig.ask("DELETE", "/flows/A->B?topic=orders"))
+    wanted = [NAME, CHECKPOINTS] if own == "orders,payments" else [NAME]
+    assert found == {f"{it}.topics": ("orders,payments", "payments") for it in sorted(wanted)}
 
 
 @pytest.mark.parametrize(
