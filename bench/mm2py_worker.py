@@ -7,8 +7,10 @@ import json
 import re
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
@@ -53,9 +55,18 @@ def public_url(worker: MirrorProcess) -> str:
 
 
 def patch_connector(url: str, keys: dict[str, str]) -> None:
-    """Change properties of a connector."""
+    """Change properties of a connector, as soon as the worker lets it: not while its tasks are being dealt out."""
     request = urllib.request.Request(  # noqa: S310 - http to ourselves
         url, json.dumps(keys).encode(), {"Content-Type": "application/json"}, method="PATCH"
     )
-    with urllib.request.urlopen(request, timeout=ANSWER_S) as reply:  # noqa: S310 - as above
-        reply.read()
+    give_up = time.monotonic() + ANSWER_S
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=ANSWER_S) as reply:  # noqa: S310 - as above
+                reply.read()
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.CONFLICT or time.monotonic() > give_up:
+                raise
+        else:
+            return
+        time.sleep(0.1)

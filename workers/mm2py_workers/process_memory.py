@@ -39,7 +39,7 @@ async def settle(clock: Clock) -> None:
     Worth about 2 us per batch (real-broker.md 8): long-lived objects are never walked again.
     """
     await clock.sleep(SETTLE_S)
-    gc.collect()
+    collect(0)  # reading modules and configs leaves holes of some MB in all
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     for look in count(1):
@@ -49,12 +49,12 @@ async def settle(clock: Clock) -> None:
             collect()
 
 
-def collect() -> None:
-    """Free unreachable objects, and give free pages back to the system; takes milliseconds."""
+def collect(kept_bytes: int = _KEPT_BYTES) -> None:
+    """Free unreachable objects, and give free pages back to the system but for so many; takes milliseconds."""
     gc.collect()
     if sys.platform == "linux":
         with suppress(AttributeError):  # another C library
-            ctypes.CDLL(None).malloc_trim(_KEPT_BYTES)
+            ctypes.CDLL(None).malloc_trim(kept_bytes)
 
 
 def keep_freed_memory() -> None:
