@@ -35,7 +35,7 @@ from mm2py.config.worker import ProcessConfig, RestOptions, WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.types import FlowName
 
-__all__ = ["lint", "load_checked"]
+__all__ = ["findings_of", "lint", "load_checked"]
 
 _SAFE_ACKS: Final = ("all", "-1")
 
@@ -51,7 +51,7 @@ def lint(
     Raises:
         ConfigError: the file cannot be read as a properties file at all.
     """
-    return _lint(MirrorMakerConfig(load(path), definitions, environ=environ))
+    return findings_of(MirrorMakerConfig(load(path), definitions, environ=environ))
 
 
 def load_checked(
@@ -66,14 +66,15 @@ def load_checked(
         ConfigError: the first error, with its file line and what to do.
     """
     config = MirrorMakerConfig(load(path), definitions, environ=environ)
-    findings = _lint(config)
+    findings = findings_of(config)
     error = first_error(findings)
     if error is not None:
         raise error.as_error(config.path)
     return config, findings
 
 
-def _lint(config: MirrorMakerConfig) -> list[Finding]:
+def findings_of(config: MirrorMakerConfig) -> list[Finding]:
+    """Return the findings of a file that is read already, as ``lint``."""
     catalog = Catalog(config.definitions, config.option_names, config.clusters)
     found = list(config.findings)
     if not config.clusters:

@@ -1,7 +1,7 @@
 """Would records run in a circle? Same-name cycles over the configs of all flows.
 
 Flow: config of each flow's source connector -> flows that keep names -> names that may exist -> cycles. A flow
-whose names carry their provenance stops cycles by itself, and one that suppresses loops (``loop.suppression``), or whose transforms
+whose names carry their provenance, which no router takes away, stops cycles by itself, and one that suppresses loops (``loop.suppression``), or whose transforms
 drop what the other one marks, does not pass on what came from its target. Patterns are tried on sample names and on those that
 are known; two patterns that meet only in a name nobody has seen are not found.
 """
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import Final, final
 
+from mm2py.api.policies import ReplicationPolicy
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.class_names import COPY_CONNECTORS, MIRROR_SINK_CONNECTOR, canonical_class
 from mm2py.config.definitions import parse_config
@@ -22,6 +23,7 @@ from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.mirror_options import TopicFilterConfig
 from mm2py.errors import ConfigError, RetriableError
 from mm2py.flows.header_marks import HeaderMarks, header_marks
+from mm2py.flows.routed_names import TopicRoute, renamed, topic_routes
 from mm2py.flows.states import enabled
 from mm2py.mirror.filters import topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
@@ -97,9 +99,13 @@ class _Edge:
     suppression: Suppression
     marks: HeaderMarks
     by_group: bool
+    final_name: Callable[[str], str] | None
+    """Of a topic's copy, where its policy alone does not keep names."""
 
     def carries(self, topic: str) -> bool:
-        return self.selection.replicate(topic)
+        if not self.selection.replicate(topic):
+            return False
+        return self.final_name is None or self.final_name(topic) == topic
 
     def passes_on(self, before: "_Edge") -> bool:
         """Whether it copies what ``before`` wrote to its source."""
@@ -221,15 +227,28 @@ def _selection(flow: FlowName, aliased: Mapping[str, str], *, heartbeats: bool) 
 def _edge(flow: FlowName, config: Mapping[str, str]) -> _Edge | None:
     aliased = {"source.cluster.alias": flow.source, "target.cluster.alias": flow.target, **config}
     policy = policy_from_config(aliased)
-    if policy.detects_cycles or not enabled(config):
+    if not enabled(config):
         return None
-    selection = _selection(flow, aliased, heartbeats=False)
-    # An empty separator has no provenance either, but no name comes back the same.
-    sample = _ANY[0]
-    if policy.remote_topic(aliased["source.cluster.alias"], sample) != sample:
-        return None
+    alias, sample = aliased["source.cluster.alias"], _ANY[0]
     by_group = canonical_class(config.get("connector.class", "")) == MIRROR_SINK_CONNECTOR
-    return _Edge(flow, selection, suppression_of(aliased), header_marks(config), by_group)
+    final_name: Callable[[str], str] | None = None
+    # An empty separator has no provenance either, but no name comes back the same.
+    if policy.detects_cycles or policy.remote_topic(alias, sample) != sample:
+        routes = topic_routes(config)
+        if (
+            by_group or not routes
+        ):  # a group's records are routed before the policy names their topic
+            return None
+        final_name = _final_name(policy, alias, routes)
+    selection = _selection(flow, aliased, heartbeats=False)
+    marks = header_marks(config)
+    return _Edge(flow, selection, suppression_of(aliased), marks, by_group, final_name)
+
+
+def _final_name(
+    policy: ReplicationPolicy, alias: str, routes: Sequence[TopicRoute]
+) -> Callable[[str], str]:
+    return lambda topic: renamed(policy.remote_topic(alias, topic), routes)
 
 
 def _rings(edges: Sequence[_Edge]) -> Iterator[tuple[_Edge, ...]]:
@@ -285,6 +304,11 @@ def _names(versions: Sequence[Sources], topics: Collection[str]) -> Collection[s
     for config in (it for version in versions for configs in version.values() for it in configs):
         for pattern in parse_config(TopicFilterConfig, config).topics:
             samples.update(dict.fromkeys(_samples(pattern)))
+        routes = topic_routes(config)
+        for route in routes:
+            patterns = (it.text for it in (route.pattern, route.chosen) if it is not None)
+            before = (name for text in patterns for name in _samples(text))
+            samples.update((renamed(it, routes), None) for it in before)
     samples.update(dict.fromkeys(sorted(topics)))
     return list(samples)[:MOST_NAMES]
 

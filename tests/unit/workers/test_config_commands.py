@@ -80,6 +80,20 @@ def test_lint_refuses_a_circle_as_the_start_does(screen: Screen, lines: str, sai
         started(screen.path)
 
 
+def test_lint_and_start_refuse_routers_that_let_copies_run_in_a_circle(screen: Screen) -> None:
+    text = HEAD + "A->B.enabled=true\nB->A.enabled=true\ntopics=orders\n"
+    for source, target in ("AB", "BA"):
+        own = f"{source}->{target}.transforms"
+        text += f"{own}=strip\n{own}.strip.type=RegexRouter\n{own}.strip.replacement=$1\n"
+        text += f"{own}.strip.regex={source}[.](.*)\n"
+    code, said = screen.lint(text)
+    assert code == 1
+    assert "records would be copied in a circle: A->B, B->A (topic orders)" in said
+    with pytest.raises(ConfigError, match=r"loop\.suppression=on"):
+        started(screen.path)
+    assert screen.lint(text + "loop.suppression=on\n")[0] == 0
+
+
 @pytest.mark.parametrize(
     "lines", ["", "B->A.topics=other\nB->A.copy.connector=sink\n", "B->A.loop.suppression=all\n"]
 )

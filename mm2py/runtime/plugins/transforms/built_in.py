@@ -21,6 +21,9 @@ __all__ = ["PREDICATES", "TRANSFORMS", "needs_structures"]
 
 _PACKAGE: Final = "org.apache.kafka.connect.transforms."
 _STRING, _LIST = JavaType.STRING, JavaType.LIST
+_CYCLE_YEARS: Final = 400
+_CYCLE_S: Final = 146_097 * 86_400
+"""So many days have 400 years."""
 
 _OF_STRUCTURES: Final = frozenset(
     {
@@ -235,13 +238,15 @@ class _DateFormat:
     def text(self, timestamp_ms: int) -> str:
         """Return a timestamp, in UTC."""
         seconds, millis = divmod(timestamp_ms, 1_000)
+        # The calendar repeats itself; datetime ends with year 9999, Java's does not.
+        cycles, seconds = divmod(seconds, _CYCLE_S)
         at = datetime.fromtimestamp(seconds, UTC)
         numbers = {
             "M": at.month, "d": at.day, "D": at.timetuple().tm_yday,
             "H": at.hour, "m": at.minute, "s": at.second, "S": millis,
         }  # fmt: skip
         return "".join(
-            self._year(at.year, width)
+            self._year(at.year + cycles * _CYCLE_YEARS, width)
             if letter in ("y", "u")
             else f"{numbers[letter]:0{width}d}"
             if letter

@@ -1,0 +1,98 @@
+"""The loop of a task with transforms: what it does besides ``WorkerTask``, because records are dropped or sent to other target partitions.
+
+Flow: acknowledgement -> ``SourceOrder`` -> ``Arrivals``; after each hand-over: what is done without a copy, topics that a
+transform has named, source partitions that wait for another one's target.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, final
+
+from mm2py.api.task import Outgoing
+from mm2py.clock import or_stop
+from mm2py.errors import Mm2pyError
+from mm2py.protocol.record_batch import RecordBatch
+from mm2py.runtime.tasks.source_order import SourceOrder
+from mm2py.runtime.tasks.task_transactions import TaskTransactions
+from mm2py.runtime.tasks.worker_task import WorkerTask
+from mm2py.types import TopicPartition
+
+__all__ = ["OrderedWorkerTask"]
+
+PART_WAIT_S: Final = 1.0
+PART_PAUSE_S: Final = 0.05
+"""How often it is looked at whether waiting for the rest of a transaction still makes sense, and whether a permit is there."""
+
+
+@final
+class OrderedWorkerTask(WorkerTask):
+    """Over a ``TransformedTask``; ``follow`` comes before ``start``."""
+
+    _order: SourceOrder
+    _sends: asyncio.Event
+    """Cleared while a transaction waits for the rest of what is in it."""
+
+    def follow(self, order: SourceOrder) -> None:
+        """Name what learns of each source batch; it reports what is done."""
+        self._order = order
+        order.follow(self._arrivals)
+        self._sends = asyncio.Event()
+        self._sends.set()
+
+    async def _poll(self, budget_bytes: int) -> Sequence[Outgoing]:
+        outgoing = await super()._poll(budget_bytes)
+        if not self._sends.is_set():
+            await or_stop(self._sends.wait(), self._stop)
+        return outgoing
+
+    def _send(self, outgoing: Sequence[Outgoing]) -> None:
+        super()._send(outgoing)
+        routed: set[str] = set()
+        for source, target, _ in outgoing:
+            known = self._sources.setdefault(target, set())
+            if not known:
+                if self._transactions is not None:
+                    self._transactions.check_target(target.topic)
+                routed.add(target.topic)
+            known.add(source)
+            self._order.advance(source)
+        if routed:
+            self._sender.let_create(routed)
+        for source, target in self._order.overdue():
+            self._holds.hold_stalled(source, target)
+
+    def _delivered(
+        self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, base_offset: int
+    ) -> None:
+        if not self._order.arrived(source, target, batch, base_offset):
+            self._first_record(target.topic)
+            meter = self._meters[source]
+            meter.records += batch.count
+            meter.bytes += len(batch.data)
+            meter.newest_ms = max(meter.newest_ms, batch.max_timestamp)
+        if self._held:
+            self._holds.drained_at(target)
+        if self._starved and self._has_room():
+            self._room.set()
+
+    def _show_stall(
+        self, source: TopicPartition, target: TopicPartition, error: Exception | None
+    ) -> None:
+        if error is not None and target != self._meters[source].target:
+            error = Mm2pyError(
+                f"a transform sends records to {target}, which takes none: {error}",
+                remedy="where it does not exist create the topic, or add the partition",
+            )
+        super()._show_stall(source, target, error)
+
+    async def _settle(self, parts: TaskTransactions) -> None:
+        """Wait until all that was handed over is acknowledged: no position is inside of what transforms made of one batch."""
+        self._sends.clear()
+        try:
+            while not parts.transactions.broken and not await self._sender.flush(PART_WAIT_S):
+                if self._error is not None:
+                    raise self._error
+                await self._clock.sleep(PART_PAUSE_S)
+        finally:
+            self._sends.set()
+        await super()._settle(parts)
