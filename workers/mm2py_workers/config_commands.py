@@ -116,8 +116,6 @@ def flow_named(config: MirrorMakerConfig, text: str) -> FlowName:
 def _explain(out: Console, config: MirrorMakerConfig, flow: FlowConfigs) -> None:
     state = "replicates" if flow.enabled else "heartbeats only"
     _print(out, f"{flow.flow}: {state}", "bold")
-    for line in config.later_parts(flow.flow):
-        _print(out, f"  later: {line}", "yellow")
     worker = _as_written(config, flow.worker)
     _section(out, f"{flow.flow} worker", _with_defaults(worker, WorkerConfig))
     for definition in config.definitions:
