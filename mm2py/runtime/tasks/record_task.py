@@ -28,7 +28,7 @@ from mm2py.runtime.plugins.converters.registry import (
     RecordConverters,
     record_converters,
 )
-from mm2py.runtime.plugins.transforms.chain import TransformChain, seen_headers, sent_headers
+from mm2py.runtime.plugins.transforms.chain import TransformChain, seen_headers
 from mm2py.types import TopicPartition
 
 __all__ = ["Conversion", "RecordTaskAdapter", "new_batch", "packed_batch"]
@@ -255,7 +255,7 @@ class RecordTaskAdapter:
             key_schema=record.key_schema if left.key is record.key else None,
             value=left.value,
             value_schema=record.value_schema if left.value is record.value else None,
-            headers=sent_headers(left.headers),
+            headers=tuple(left.headers),
             timestamp_ms=left.timestamp_ms,
         )
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, final
 
 from mm2py.api.context import PartitionState, TaskContext
-from mm2py.api.records import SinkRecord, SourceOffset, SourcePartition
+from mm2py.api.records import SinkRecord, SourceOffset, SourcePartition, quick_record
 from mm2py.api.task import BatchSourceTask, CopiedLogs, Delivery, Outgoing, TakesOver
 from mm2py.errors import FatalError, PartitionError, ProtocolError
 from mm2py.observability.logging import some_of
@@ -24,12 +24,7 @@ from mm2py.protocol.record_batch import CODEC_MASK, Codec, RecordBatch
 from mm2py.protocol.records import open_batch, record_body, record_fields
 from mm2py.runtime.plugins.converters.converter import DataError
 from mm2py.runtime.plugins.converters.registry import RecordConverters
-from mm2py.runtime.plugins.transforms.chain import (
-    TransformChain,
-    quick_record,
-    seen_headers,
-    sent_headers,
-)
+from mm2py.runtime.plugins.transforms.chain import TransformChain, seen_headers
 from mm2py.runtime.tasks.errant_records import ErrantRecords, Stage
 from mm2py.runtime.tasks.record_task import packed_batch
 from mm2py.runtime.tasks.source_order import Part, SourceOrder
@@ -286,8 +281,9 @@ class TransformedTask(BatchSourceTask):
             payload, stamps, spans = open_batch(memoryview(batch.data))
             for offset, stamp, span in zip(_offsets(batch), stamps, spans, strict=True):
                 key, value, headers = record_fields(payload, span)
-                fields = *home, key, value, seen_headers(headers), stamp, offset, *source, None
-                given = quick_record(SinkRecord, fields)
+                seen_by_name = seen_headers(headers) if headers else ()
+                fields = *home, key, value, seen_by_name, stamp, offset, *source, None
+                given = quick_record(fields)
                 left = apply(given)
                 if left is given:
                     add(home, offset, stamp, payload[span.start : span.end])
@@ -336,7 +332,7 @@ class TransformedTask(BatchSourceTask):
                 f"a transform left timestamp={left.timestamp_ms!r}",
                 remedy="a record needs a timestamp in ms",
             )
-        encoded = self._converters.encoded_parts(left.key, left.value, sent_headers(left.headers))
+        encoded = self._converters.encoded_parts(left.key, left.value, left.headers)
         return _Packed(target, left.timestamp_ms, record_body(*encoded))
 
     def _check_target(self, target: TopicPartition) -> None:

@@ -29,7 +29,10 @@ from mm2py.runtime.plugins.converters.number import NumberConverter
 from mm2py.runtime.plugins.converters.simple_header import SimpleHeaderConverter
 from mm2py.runtime.plugins.converters.string import StringConverter
 
-__all__ = ["BYTES_ONLY", "Encoded", "RecordConverters", "record_converters"]
+__all__ = ["BYTES_ONLY", "HEADER_NAMES", "Encoded", "RecordConverters", "record_converters"]
+
+HEADER_NAMES: Final = "surrogateescape"
+"""Error handler of their encoding: they need not be UTF-8, any bytes survive the way through ``str``."""
 
 
 class Encoded(NamedTuple):
@@ -81,7 +84,7 @@ class RecordConverters:
             schema = None
             if isinstance(header, SchemaAndValue):
                 schema, header = header.schema, header.value  # noqa: PLW2901 - unpacked
-            raw = name if isinstance(name, bytes) else name.encode()
+            raw = name if isinstance(name, bytes) else name.encode(errors=HEADER_NAMES)
             headers.append((raw, _bytes(self.header, schema, header, "a header")))
         return Encoded(
             _bytes(self.key, key_schema, key, "the key"),

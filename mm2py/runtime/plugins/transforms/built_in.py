@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, ClassVar, Final, final
 
-from mm2py.api.records import SinkRecord
+from mm2py.api.records import SinkRecord, quick_record
 from mm2py.api.transforms import Predicate, Transformation
 from mm2py.config.class_names import KAFKA_RELEASE
 from mm2py.config.definitions import ConfigModel, Option, parse_config
@@ -183,7 +183,7 @@ class RegexRouter(_Open, Transformation):
         if topic is None:
             topic = self._pattern.replaced(record.topic, self._replacement) or record.topic
             self._known[record.topic] = topic
-        return record if topic == record.topic else record._replace(topic=topic)
+        return record if topic == record.topic else quick_record((topic, *record[1:]))
 
 
 @final
@@ -291,7 +291,7 @@ class InsertHeader(_Open, Transformation):
 
     def apply(self, record: SinkRecord) -> SinkRecord:
         """Return the record with the header behind its own."""
-        return record._replace(headers=(*record.headers, *self._header))
+        return quick_record((*record[:4], (*record.headers, *self._header), *record[5:]))
 
 
 @final
