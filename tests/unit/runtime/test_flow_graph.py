@@ -197,9 +197,10 @@ def test_a_flow_copied_by_a_group_cannot_be_recognised_by_the_flow_back(back: st
 
 
 def stripping(source: str, topics: str = "orders", **more: str) -> dict[str, str]:
-    """A flow whose router takes the prefix of the default policy away."""
+    """A flow whose router takes the prefix of the default policy away, and that suppresses nothing."""
     return {
         "topics": topics,
+        "loop.suppression": "off",
         "transforms": "strip",
         "transforms.strip.type": TRANSFORMS + "RegexRouter",
         "transforms.strip.regex": rf"{source}\.(.*)",
@@ -231,7 +232,7 @@ def test_routers_that_take_the_prefix_away_in_both_directions_close_a_circle(
 def test_a_router_whose_names_do_not_come_back_the_same_closes_no_circle() -> None:
     there = stripping("A")
     for back in (
-        {"topics": "orders"},
+        {"topics": "orders", "loop.suppression": "on"},
         same("bills"),
         stripping("C"),
         stripping("B", **{"transforms.strip.replacement": "copy-$1"}),
@@ -245,10 +246,12 @@ def test_a_router_whose_names_do_not_come_back_the_same_closes_no_circle() -> No
     )
 
 
-def test_flows_with_such_routers_that_suppress_loops_are_no_circle() -> None:
-    on = {"loop.suppression": "on"}
-    assert same_name_cycles(flows(AB=stripping("A", **on), BA=stripping("B", **on))) == ()
-    assert same_name_cycles(flows(AB=stripping("A", **on), BA=stripping("B"))), "auto is off here"
+@pytest.mark.parametrize("chosen", ["on", "auto", "all"])
+def test_flows_with_such_routers_suppress_loops_by_themselves(chosen: str) -> None:
+    own = {"loop.suppression": chosen}
+    assert same_name_cycles(flows(AB=stripping("A", **own), BA=stripping("B", **own))) == ()
+    assert same_name_cycles(flows(AB=stripping("A", **own), BA=stripping("B")))
+    assert same_name_cycles(flows(AB=stripping("A", **own), BA=same("orders", chosen))) == ()
 
 
 def test_an_empty_alias_and_separator_keep_names() -> None:
