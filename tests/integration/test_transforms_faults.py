@@ -13,6 +13,7 @@ from confluent_kafka.cimpl import NewPartitions
 
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.conftest import CreateTopic
+from tests.integration.exactly_once import ENABLED
 from tests.integration.flow_questions import SOURCE, Asked, path_of
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.traffic import (
@@ -109,6 +110,7 @@ def test_a_partition_that_a_router_names_and_that_is_not_there_is_waited_for_and
     assert_equal(read(region_a, topic), read(region_b, other))
 
 
+@pytest.mark.parametrize("more", [{}, ENABLED], ids=["at-least-once", "exactly-once"])
 def test_a_poisoned_record_ends_the_task_behind_those_before_it_and_a_change_over_rest_continues(
     region_a: KafkaAddress,
     region_b: KafkaAddress,
@@ -116,6 +118,7 @@ def test_a_poisoned_record_ends_the_task_behind_those_before_it_and_a_change_ove
     unique: Unique,
     create_topic: CreateTopic,
     tmp_path: Path,
+    more: dict[str, str],
 ) -> None:
     other = unique("routed")
     create_topic(region_b, other, 2)
@@ -133,7 +136,7 @@ def test_a_poisoned_record_ends_the_task_behind_those_before_it_and_a_change_ove
         own + "predicates.some.type": PACKAGE + "predicates.HasHeaderKey",
         own + "predicates.some.name": ROUTE,
     }
-    flow = write_flow(tmp_path, region_a, region_b, topic, routed_to(other) | poisoned)
+    flow = write_flow(tmp_path, region_a, region_b, topic, routed_to(other) | poisoned | more)
     with Mirror(flow.file) as mirror:
         ask = Asked(mirror)
         line = mirror.wait_for_log("task failed")
@@ -142,7 +145,7 @@ def test_a_poisoned_record_ends_the_task_behind_those_before_it_and_a_change_ove
         until(
             lambda: committed_positions(flow, topic).get(0) == 49, 90, "what is before it", alive=mirror
         )  # fmt: skip
-        assert ends(region_b, other)[0] == 50
+        assert len(read(region_b, other, committed=True)[0].records) == 50
         path = f"/{flow.source_alias}/{flow.target_alias}/connectors/{SOURCE}/config"
         config = ask.done("GET", path)
         ask.done("PUT", path, config | {"errors.tolerance": "all"})
@@ -163,7 +166,7 @@ def test_a_poisoned_record_ends_the_task_behind_those_before_it_and_a_change_ove
             load.stop()
         wait_positions(mirror, flow, topic)
         assert mirror.stop() == 0
-    copies = [read(region_b, it) for it in (other, third)]
+    copies = [read(region_b, it, committed=True) for it in (other, third)]
     assert all(copies[1][p].records for p in (0, 1))
     for partition, log in read(region_a, topic).items():
         there = [it for copy in copies for it in copy[partition].records]

@@ -5,12 +5,14 @@ transform has named, source partitions that wait for another one's target.
 """
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Final, final
 
 from mm2py.api.task import Outgoing
 from mm2py.clock import or_stop
-from mm2py.errors import Mm2pyError
+from mm2py.errors import FatalError, Mm2pyError
+from mm2py.observability.logging import cause_text
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.runtime.tasks.source_order import SourceOrder
 from mm2py.runtime.tasks.task_transactions import TaskTransactions
@@ -19,9 +21,14 @@ from mm2py.types import TopicPartition
 
 __all__ = ["OrderedWorkerTask"]
 
+log = logging.getLogger(__name__)
+
+REST_S: Final = 10.0
+"""How long a record that ends the task is waited with, for those before it."""
+
 PART_WAIT_S: Final = 1.0
 PART_PAUSE_S: Final = 0.05
-"""How often it is looked at whether waiting for the rest of a transaction still makes sense, and whether a permit is there."""
+"""How often it is looked at whether waiting for the rest still makes sense, and whether a permit is there."""
 
 
 @final
@@ -40,10 +47,28 @@ class OrderedWorkerTask(WorkerTask):
         self._sends.set()
 
     async def _poll(self, budget_bytes: int) -> Sequence[Outgoing]:
-        outgoing = await super()._poll(budget_bytes)
+        try:
+            outgoing = await super()._poll(budget_bytes)
+        except FatalError:
+            await self._finish()
+            raise
         if not self._sends.is_set():
             await or_stop(self._sends.wait(), self._stop)
         return outgoing
+
+    async def _finish(self) -> None:
+        """Store the position before a record that ends the task, unless the target does not take what is left of it."""
+        until_s = self._clock.monotonic() + REST_S
+        while (
+            not (self._order.is_done or self._stop.is_set()) and self._clock.monotonic() < until_s
+        ):
+            await self._clock.sleep(PART_PAUSE_S)
+        if self._commits is None or not self._order.is_done:
+            return  # outside of transactions every task commits at its end
+        try:
+            await self._commits.finish(REST_S)
+        except Exception as error:  # noqa: BLE001 - the task ends here anyway, of another cause
+            log.warning("last commit failed cause=%s", cause_text(error))
 
     def _send(self, outgoing: Sequence[Outgoing]) -> None:
         super()._send(outgoing)

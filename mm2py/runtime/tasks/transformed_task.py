@@ -40,10 +40,6 @@ WORK_S: Final = 1.0
 END_S: Final = 1.0
 """How long a transform that is at work may delay the end of its task."""
 
-REST_S: Final = 10.0
-LOOK_S: Final = 0.05
-"""How long a record that ends the task is waited with for those before it, and how often it is looked at whether they are copied."""
-
 SHOWN_TOPICS: Final = 5
 
 _LEGAL_TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
@@ -120,7 +116,7 @@ class TransformedTask(BatchSourceTask):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="transforms")
         self._working: asyncio.Future[_Work] | None = None
         self._error: Exception | None = None
-        self._fails_at_s = 0.0
+        self._over = False
         self._dropped = 0
         self._routed: dict[str, int] = {}
         self._reported = (0, 0)
@@ -136,8 +132,7 @@ class TransformedTask(BatchSourceTask):
     async def poll(self, budget_bytes: int) -> Sequence[Outgoing]:
         """Return what transforms left of the next batches."""
         if self._error is not None:
-            await self._finish(self._error)
-            return ()
+            raise self._error
         if self._working is None:
             fetched = await self._task.poll(budget_bytes)
             if not any(batches for _, _, batches in fetched):
@@ -151,17 +146,9 @@ class TransformedTask(BatchSourceTask):
         if not working.done():
             return ()
         self._working, work = None, working.result()
-        if work.error is not None:
-            self._error = work.error
-            self._fails_at_s = self._context.clock.monotonic() + REST_S
+        # What was finished before a record that ends the task is copied, and its position stored.
+        self._error = work.error
         return self._taken(work)
-
-    async def _finish(self, error: Exception) -> None:
-        """Fail the task when what came before the record that ends it is copied, or the target does not take it."""
-        clock = self._context.clock
-        if self._order.is_done or clock.monotonic() >= self._fails_at_s:
-            raise error
-        await clock.sleep(LOOK_S)
 
     def delivered(self, delivery: Delivery) -> None:
         """Pass it on."""
@@ -204,6 +191,7 @@ class TransformedTask(BatchSourceTask):
 
     async def stop(self) -> None:
         """End the thread, the transforms and the task."""
+        self._over = True
         self._errant.stopping.set()
         working, self._working = self._working, None
         if working is not None and not (await asyncio.wait({working}, timeout=END_S))[0]:
@@ -249,7 +237,7 @@ class TransformedTask(BatchSourceTask):
             if routed:
                 names = some_of(sorted(self._routed), SHOWN_TOPICS)
                 text += (
-                    f", {routed} went to other topics ({names}): offsets of groups are not translated for these,"
+                    f", {routed} are for other topics ({names}): offsets of groups are not translated for these,"
                     " and nothing keeps their settings in step"
                 )
             self._context.report_finding("transforms", text, count=dropped + routed, harms=False)
@@ -266,7 +254,7 @@ class TransformedTask(BatchSourceTask):
             made = _Made(source, home, {home: []})
             work.made.append(made)
             for batch in batches:
-                if work.error is None and made.error is None:
+                if work.error is None and made.error is None and not self._over:
                     self._transform(work, made, batch)
                 else:
                     work.spent.append(batch)
@@ -280,6 +268,8 @@ class TransformedTask(BatchSourceTask):
         try:
             payload, stamps, spans = open_batch(memoryview(batch.data))
             for offset, stamp, span in zip(_offsets(batch), stamps, spans, strict=True):
+                if self._over:
+                    break  # nobody takes the result; a slow transform must not keep its process
                 key, value, headers = record_fields(payload, span)
                 seen_by_name = seen_headers(headers) if headers else ()
                 fields = *home, key, value, seen_by_name, stamp, offset, *source, None

@@ -447,6 +447,27 @@ async def test_a_transform_that_blocks_ends_with_its_task() -> None:
     assert flow.position("orders") in (None, b'{"offset":0}')
 
 
+async def test_a_slow_transform_sees_no_further_record_after_the_end_of_its_task() -> None:
+    seen: list[SinkRecord] = []
+    go = threading.Event()
+
+    def slow(record: SinkRecord) -> SinkRecord:
+        seen.append(record)
+        go.wait(30)
+        return record
+
+    flow = Flow(_step(slow), _from(S, _batch(0, b"a", b"b", b"c"), _batch(3, b"d")))
+    flow.running.start()
+    await until(lambda: len(seen) == 1)
+    await flow.running.stop(5)
+    thread = next(it for it in threading.enumerate() if it.name.startswith("transforms"))
+    go.set()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert len(seen) == 1
+    assert flow.position("orders") is None
+
+
 async def test_a_mark_of_the_source_stays_behind_the_records_that_were_under_way() -> None:
     flow = Flow(DROP_TOMBSTONES, _from(S, _batch(0, b"a", None, None)), _from(S, _batch(100, b"b")))
     landed = flow.context.maps.of(S)
