@@ -38,6 +38,8 @@ class OrderedWorkerTask(WorkerTask):
     _order: SourceOrder
     _sends: asyncio.Event
     """Cleared while a transaction waits for the rest of what is in it."""
+    _stuck: dict[TopicPartition, Exception]
+    """Target partitions that take nothing now."""
 
     def follow(self, order: SourceOrder) -> None:
         """Name what learns of each source batch; it reports what is done."""
@@ -45,6 +47,7 @@ class OrderedWorkerTask(WorkerTask):
         order.follow(self._arrivals)
         self._sends = asyncio.Event()
         self._sends.set()
+        self._stuck = {}
 
     async def _poll(self, budget_bytes: int) -> Sequence[Outgoing]:
         try:
@@ -79,7 +82,10 @@ class OrderedWorkerTask(WorkerTask):
                 if self._transactions is not None:
                     self._transactions.check_target(target.topic)
                 routed.add(target.topic)
-            known.add(source)
+            if source not in known:
+                known.add(source)
+                if target in self._stuck:
+                    self._show_stall(source, target, self._stuck[target])
             self._order.advance(source)
         if routed:
             self._sender.let_create(routed)
@@ -100,9 +106,19 @@ class OrderedWorkerTask(WorkerTask):
         if self._starved and self._has_room():
             self._room.set()
 
+    def _stalled(self, target: TopicPartition, error: Exception | None) -> None:
+        if error is None:
+            self._stuck.pop(target, None)
+        else:
+            self._stuck[target] = error
+        super()._stalled(target, error)
+
     def _show_stall(
         self, source: TopicPartition, target: TopicPartition, error: Exception | None
     ) -> None:
+        if error is None:  # it may wait for another one
+            target = next((it for it in self._stuck if source in self._sources[it]), target)
+            error = self._stuck.get(target)
         if error is not None and target != self._meters[source].target:
             error = Mm2pyError(
                 f"a transform sends records to {target}, which takes none: {error}",

@@ -340,6 +340,39 @@ async def test_all_sources_that_wait_for_one_target_partition_show_it() -> None:
     await flow.running.stop(5)
 
 
+async def test_a_source_is_held_as_long_as_one_of_its_targets_takes_nothing() -> None:
+    def route(record: SinkRecord) -> SinkRecord:
+        return record._replace(topic=f"{cast('bytes', record.key).decode()}-topic")
+
+    def keyed(first: int, *keys: bytes) -> RecordBatch:
+        records = [NewRecord(key, b"v", (), 1_000) for key in keys]
+        return new_batch(list(range(first, first + len(keys))), records)
+
+    later = _from(T, keyed(0, b"a"))
+    flow = Flow(_step(route), _from(S, keyed(0, b"a", b"b")))
+    one, two = TopicPartition("a-topic", 0), TopicPartition("b-topic", 0)
+    flow.sender.stuck |= {one, two}
+    flow.running.start()
+    await until(lambda: len(flow.sender.sent) == 2)
+    for target in (one, two):
+        flow.sender.on_stalled(target, RetriableError(f"no {target}"))
+    first, second = (flow.meter.partition(it) for it in (S, T))
+    flow.sender.stuck.discard(one)
+    flow.sender.on_stalled(one, None)
+    assert (first.state, "no b-topic-0" in first.cause) == ("HELD", True)
+    flow.sender.on_stalled(one, RetriableError("again"))
+    flow.copies.rounds.append(later)
+    await until(lambda: len(flow.sender.sent) == 3)
+    assert (second.state, "again" in second.cause) == ("HELD", True), "it came when it was stuck"
+    flow.sender.stuck.clear()
+    for target in (one, two):
+        flow.sender.on_stalled(target, None)
+    flow.sender.acknowledge_all()
+    assert (first.state, second.state) == ("RUNNING", "RUNNING")
+    await until(lambda: len(flow.copies.deliveries) == 2)
+    await flow.running.stop(5)
+
+
 async def test_with_tolerance_a_poisoned_record_is_left_out_and_counted() -> None:
     def poisoned(record: SinkRecord) -> SinkRecord:
         if record.value == b"x":
