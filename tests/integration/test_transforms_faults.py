@@ -225,6 +225,7 @@ def test_commands_that_move_records_as_they_are_refuse_a_flow_with_transforms(
         ("verify", *where),
         ("verify", *where, "--continuous"),
         ("rerun", *where, "--topic", topic, "--into", unique("again")),
+        ("restore", *where, "--from", str(tmp_path)),
     ):
         ended = asked(*command)
         assert ended.returncode == 1, (command, ended.stdout, ended.stderr)
