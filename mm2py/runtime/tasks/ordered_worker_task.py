@@ -117,7 +117,8 @@ class OrderedWorkerTask(WorkerTask):
         self, source: TopicPartition, target: TopicPartition, error: Exception | None
     ) -> None:
         if error is None:  # it may wait for another one
-            target = next((it for it in self._stuck if source in self._sources[it]), target)
+            waits = (it for it in self._stuck if source in self._sources.get(it, ()))
+            target = next(waits, target)
             error = self._stuck.get(target)
         if error is not None and target != self._meters[source].target:
             error = Mm2pyError(
