@@ -1,6 +1,6 @@
 """The properties file of one benched flow: two clusters, defaults, topics of the bench only.
 
-``MM2PY_BENCH_SET="task.host.processes=2 tasks.max=2"`` in the environment adds properties to every file.
+``MM2PY_BENCH_SET="task.host.processes=2 tasks.max=2"`` in the environment adds properties to every file; ``{flow}`` is its flow.
 """
 
 import os
@@ -64,6 +64,7 @@ def write_flow_file(
     }
     if refresh_s is not None:
         properties["refresh.topics.interval.seconds"] = str(refresh_s)
-    properties |= dict(pair.split("=", 1) for pair in os.environ.get(_SET, "").split())
+    added = os.environ.get(_SET, "").replace("{flow}", f"{source[0]}->{target[0]}")
+    properties |= dict(pair.split("=", 1) for pair in added.split())
     lines = (f"{key} = {value}\n" for key, value in properties.items())
     path.write_text("".join(lines).replace("\\", "\\\\"), encoding="latin-1")

@@ -1,7 +1,7 @@
-"""``python -m bench.sink``: CPU per record of MirrorSink beside Java's MirrorSource and a plain confluent-kafka loop, in one run.
+"""``python -m bench.sink``: CPU per record of what copies record by record beside Java's MirrorSource and a plain confluent-kafka loop, in one run.
 
-Flow: two one-node regions -> Java warmed up -> per workload Java, the loop, MirrorSink, mm2py's MirrorSource copy the same topic from its
-start -> a table. All of them are measured by the rule of ``bench.measure``; MirrorSink has one task, as the loop is one process.
+Flow: two one-node regions -> Java warmed up -> per workload Java, the loop, MirrorSink, mm2py's MirrorSource without and with transforms copy the
+same topic from its start -> a table. All of them are measured by the rule of ``bench.measure``; MirrorSink has one task, as the loop is one process.
 """
 
 import argparse
@@ -28,6 +28,19 @@ __all__ = ["main"]
 
 DEFAULT: Final = ("1k", "100b")
 _SET: Final = "MM2PY_BENCH_SET"
+_OURS: Final = {
+    "MirrorSink": "copy.connector=sink",
+    "MirrorSource": "",
+    "MirrorSource, Filter that drops nothing": (
+        "{flow}.transforms=t {flow}.transforms.t.type=Filter {flow}.transforms.t.predicate=p"
+        " {flow}.predicates=p {flow}.predicates.p.type=RecordIsTombstone"
+    ),
+    "MirrorSource, InsertHeader": (
+        "{flow}.transforms=t {flow}.transforms.t.type=InsertHeader {flow}.transforms.t.header=copied"
+        " {flow}.transforms.t.value.literal=yes"
+    ),
+}
+"""What of ours is measured, and by which properties."""
 _console = Console()
 
 
@@ -87,9 +100,9 @@ def _measured(
         filled()
     ours = Mm2pyContender(clusters, folder)
     costs["confluent-kafka loop"] = _loop(clusters, workload, records)
-    with _set("copy.connector=sink"):
-        costs["mm2py MirrorSink"] = ours.copy(workload.topic, workload, records)
-    costs["mm2py MirrorSource"] = ours.copy(workload.topic, workload, records)
+    for name, properties in _OURS.items():
+        with _set(properties):
+            costs[f"mm2py {name}"] = ours.copy(workload.topic, workload, records)
     topics.empty(workload.topic, workload.partitions)
     return costs
 

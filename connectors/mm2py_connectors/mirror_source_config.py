@@ -75,8 +75,8 @@ class MirrorSourceConfig(LossPolicies, MirrorTopicsConfig):
             JavaType.STRING,
             "Which batches of the source are not copied because a mirror wrote them there. on: those that a mirror of "
             "this flow's target wrote. all: those that any mirror wrote, for three or more clusters that are all "
-            "connected. off: none. auto: on where the replication policy keeps names and the source lets us read "
-            "mm2py-producers.internal.",
+            "connected. off: none. auto: on where the replication policy keeps names, or a RegexRouter takes its prefix away, and "
+            "the source lets us read mm2py-producers.internal.",
             choices=("auto", "on", "all", "off"),
             ours=True,
             java_default="off",

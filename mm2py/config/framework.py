@@ -245,8 +245,8 @@ class SourceFrameworkConfig(FrameworkConfig):
     topic_creation_groups: Annotated[
         tuple[str, ...],
         Option(
-            _LIST, "Groups of rules for topics that the worker creates; part 5.",
-            effect=Effect.LATER, checks=(_aliases,),
+            _LIST, "Groups of rules for topics that the worker creates: it creates none.",
+            effect=Effect.WARNED, checks=(_aliases,),
             group="Topic Creation", order=1, width="LONG", display="Topic Creation Groups",
         ),
     ] = ()  # fmt: skip

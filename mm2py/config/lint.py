@@ -35,7 +35,7 @@ from mm2py.config.worker import ProcessConfig, RestOptions, WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.types import FlowName
 
-__all__ = ["lint", "load_checked"]
+__all__ = ["findings_of", "lint", "load_checked"]
 
 _SAFE_ACKS: Final = ("all", "-1")
 
@@ -51,7 +51,7 @@ def lint(
     Raises:
         ConfigError: the file cannot be read as a properties file at all.
     """
-    return _lint(MirrorMakerConfig(load(path), definitions, environ=environ))
+    return findings_of(MirrorMakerConfig(load(path), definitions, environ=environ))
 
 
 def load_checked(
@@ -66,14 +66,15 @@ def load_checked(
         ConfigError: the first error, with its file line and what to do.
     """
     config = MirrorMakerConfig(load(path), definitions, environ=environ)
-    findings = _lint(config)
+    findings = findings_of(config)
     error = first_error(findings)
     if error is not None:
         raise error.as_error(config.path)
     return config, findings
 
 
-def _lint(config: MirrorMakerConfig) -> list[Finding]:
+def findings_of(config: MirrorMakerConfig) -> list[Finding]:
+    """Return the findings of a file that is read already, as ``lint``."""
     catalog = Catalog(config.definitions, config.option_names, config.clusters)
     found = list(config.findings)
     if not config.clusters:
@@ -108,11 +109,26 @@ def _flow_findings(config: MirrorMakerConfig, flow: FlowConfigs) -> list[Finding
             found += _findings(flow, effective, definition.findings(props))
     if flow.enabled:
         found += _read_by_the_other(config, flow)
+        found += _topic_creation(flow)
     # What contradicts each other can be judged where each value is right by itself.
     if flow.enabled and all(it.severity is not Severity.ERROR for it in found):
         for effective in flow.connectors.values():
             found += _contradictions(config, flow, effective)
     return found
+
+
+def _topic_creation(flow: FlowConfigs) -> Iterator[Finding]:
+    """Name the first rule for topics that a worker would create (KIP-158)."""
+    rules = [it for name, it in flow.copy.items() if name.startswith("topic.creation.")]
+    for value in rules[:1]:
+        yield Finding(
+            Severity.WARNING,
+            value.line,
+            value.key,
+            "topic.creation.* has no effect: copies have the partitions of their source, topics that a transform names"
+            " are created by the target's brokers",
+            "create such topics before, or set num.partitions and default.replication.factor of the target's brokers",
+        )
 
 
 def _read_by_the_other(config: MirrorMakerConfig, flow: FlowConfigs) -> list[Finding]:
@@ -232,9 +248,8 @@ def _say(entry: Option, text: str) -> list[tuple[Severity, str]]:
     if special is not None:
         message = special(text.strip())
         return [(Severity.WARNING, message)] if message else []
-    if entry.effect in (Effect.WARNED, Effect.LATER):
-        severity = Severity.WARNING if entry.effect is Effect.WARNED else Severity.INFO
-        return [(severity, f"has no effect: {entry.doc}")]
+    if entry.effect is Effect.WARNED:
+        return [(Severity.WARNING, f"has no effect: {entry.doc}")]
     return []
 
 

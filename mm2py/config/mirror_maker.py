@@ -27,7 +27,6 @@ from mm2py.config.derivation import (
 )
 from mm2py.config.findings import Finding, Severity, first_error
 from mm2py.config.java_values import parse_boolean_leniently, parse_list
-from mm2py.config.later_parts import later_parts
 from mm2py.config.normalise import normalised
 from mm2py.config.properties import PropertiesFile, load
 from mm2py.config.providers import Providers, placeholders
@@ -215,10 +214,6 @@ class MirrorMakerConfig:
         return FlowConfigs(
             flow, self.flow_enabled(flow), self._worker(flow), self._connectors(flow)
         )
-
-    def later_parts(self, flow: FlowName) -> list[str]:
-        """Return one line for each thing the file asks for that a later part brings."""
-        return later_parts(self.connector_configs(flow))
 
     def place(self, value: Value | None) -> str:
         """Return ``file:line`` of a value, or the rule that made it."""

@@ -299,8 +299,8 @@ class WorkerConfig(ConfigModel):
         bool,
         Option(
             _BOOLEAN,
-            "Let connectors' topic.creation.* rules count; they come with part 5.",
-            effect=Effect.LATER,
+            "Let connectors' topic.creation.* rules count: workers create no topics for records.",
+            effect=Effect.WITHOUT_EFFECT,
         ),
     ] = True
     request_timeout_ms: Annotated[int, _ms("Longest wait of the worker for one answer.")] = 40_000

@@ -1,14 +1,13 @@
 """Would records run in a circle? Same-name cycles over the configs of all flows.
 
 Flow: config of each flow's source connector -> flows that keep names -> names that may exist -> cycles. A flow
-whose names carry their provenance stops cycles by itself, and one that suppresses loops (``loop.suppression``), or whose transforms
+whose names carry their provenance, which no router takes away, stops cycles by itself, and one that suppresses loops (``loop.suppression``), or whose transforms
 drop what the other one marks, does not pass on what came from its target. Patterns are tried on sample names and on those that
 are known; two patterns that meet only in a name nobody has seen are not found.
 """
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,15 +16,14 @@ from typing import Final, final
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.class_names import COPY_CONNECTORS, MIRROR_SINK_CONNECTOR, canonical_class
-from mm2py.config.definitions import parse_config
 from mm2py.config.mirror_maker import MirrorMakerConfig
-from mm2py.config.mirror_options import TopicFilterConfig
 from mm2py.errors import ConfigError, RetriableError
 from mm2py.flows.header_marks import HeaderMarks, header_marks
 from mm2py.flows.states import enabled
 from mm2py.mirror.filters import topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.producer_ids import Suppression, suppression_of
+from mm2py.mirror.routed_names import SAMPLE, final_name, keeps_names, sample_names
 from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.runtime.herder.api import PeerClient
 from mm2py.runtime.herder.errors import BadRequestError, ForbiddenError
@@ -47,9 +45,6 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_ANY: Final = ("mm2py-sample", "")
-_REPEATS: Final = re.compile(r"(?:\.|\\[wdS]|\[[^\]]*\])(?:[*+?]|\{[^}]*\})?")
 REFRESH_S: Final = 5.0
 """How long the other flows' topics may take to be read before a change is taken without them."""
 
@@ -97,9 +92,13 @@ class _Edge:
     suppression: Suppression
     marks: HeaderMarks
     by_group: bool
+    final_name: Callable[[str], str] | None
+    """Of a topic's copy, where its policy alone does not keep names."""
 
     def carries(self, topic: str) -> bool:
-        return self.selection.replicate(topic)
+        if not self.selection.replicate(topic):
+            return False
+        return self.final_name is None or self.final_name(topic) == topic
 
     def passes_on(self, before: "_Edge") -> bool:
         """Whether it copies what ``before`` wrote to its source."""
@@ -221,15 +220,21 @@ def _selection(flow: FlowName, aliased: Mapping[str, str], *, heartbeats: bool) 
 def _edge(flow: FlowName, config: Mapping[str, str]) -> _Edge | None:
     aliased = {"source.cluster.alias": flow.source, "target.cluster.alias": flow.target, **config}
     policy = policy_from_config(aliased)
-    if policy.detects_cycles or not enabled(config):
-        return None
-    selection = _selection(flow, aliased, heartbeats=False)
-    # An empty separator has no provenance either, but no name comes back the same.
-    sample = _ANY[0]
-    if policy.remote_topic(aliased["source.cluster.alias"], sample) != sample:
+    if not enabled(config):
         return None
     by_group = canonical_class(config.get("connector.class", "")) == MIRROR_SINK_CONNECTOR
-    return _Edge(flow, selection, suppression_of(aliased), header_marks(config), by_group)
+    named: Callable[[str], str] | None = None
+    # An empty separator has no provenance either, but no name comes back the same.
+    if (
+        policy.detects_cycles
+        or policy.remote_topic(aliased["source.cluster.alias"], SAMPLE) != SAMPLE
+    ):
+        if by_group or not keeps_names(aliased):  # a group's records are routed before the policy
+            return None
+        named = final_name(aliased)
+    selection = _selection(flow, aliased, heartbeats=False)
+    marks = header_marks(config)
+    return _Edge(flow, selection, suppression_of(aliased), marks, by_group, named)
 
 
 def _rings(edges: Sequence[_Edge]) -> Iterator[tuple[_Edge, ...]]:
@@ -281,22 +286,11 @@ def _knots(edges: Sequence[_Edge]) -> Iterator[tuple[_Edge, ...]]:
 
 
 def _names(versions: Sequence[Sources], topics: Collection[str]) -> Collection[str]:
-    samples: dict[str, None] = {_ANY[0]: None}
+    samples: dict[str, None] = {SAMPLE: None}
     for config in (it for version in versions for configs in version.values() for it in configs):
-        for pattern in parse_config(TopicFilterConfig, config).topics:
-            samples.update(dict.fromkeys(_samples(pattern)))
+        samples.update(dict.fromkeys(sample_names(config)))
     samples.update(dict.fromkeys(sorted(topics)))
     return list(samples)[:MOST_NAMES]
-
-
-def _samples(pattern: str) -> Iterator[str]:
-    """Return names that a pattern is likely to mean; whether it does is asked of the filter."""
-    for part in pattern.replace("(?:", "").replace("(", "").replace(")", "").split("|"):
-        for filling in ("x", "0", *_ANY):
-            name = _REPEATS.sub(filling, part.replace("\\.", "\0")).replace("\0", ".")
-            name = name.strip("^$")
-            if _NAME.fullmatch(name):
-                yield name
 
 
 def check_connectors(

@@ -21,6 +21,7 @@ from typing import Final, cast, final
 from mm2py.config.class_names import MIRROR_SINK_CONNECTOR, canonical_class
 from mm2py.errors import ConfigError, ProtocolError
 from mm2py.mirror.policies import policy_from_config
+from mm2py.mirror.routed_names import keeps_names
 from mm2py.protocol.batch_stage import Origins
 
 __all__ = [
@@ -55,7 +56,7 @@ class Suppression(StrEnum):
     OFF = "off"
     """All are copied, and the flow does not publish its ids."""
     AUTO = "auto"
-    """``on`` where the policy keeps names, if the source lets us read the ids; else ``off``."""
+    """``on`` where copies keep names, if the source lets us read the ids; else ``off``."""
     ON = "on"
     """Those that a mirror of the flow's target wrote are not."""
     ALL = "all"
@@ -63,7 +64,7 @@ class Suppression(StrEnum):
 
 
 def suppression_of(config: Mapping[str, str]) -> Suppression:
-    """Return what a source connector's config asks for; ``OFF`` where names carry their provenance.
+    """Return what a source connector's config asks for; ``OFF`` where names carry their provenance, which no router takes away.
 
     Raises:
         ConfigError: no such choice, or no such policy.
@@ -81,7 +82,7 @@ def suppression_of(config: Mapping[str, str]) -> Suppression:
             f"{LOOP_SUPPRESSION}={text}: no such choice", remedy=f"use one of {choices}"
         ) from None
     if chosen is Suppression.AUTO and policy_from_config(config).detects_cycles:
-        return Suppression.OFF
+        return Suppression.AUTO if keeps_names(config) else Suppression.OFF
     return chosen
 
 

@@ -2,12 +2,12 @@
 
 Flow: ``NewRecord`` -> ``encode_batch`` -> Sender; record set -> ``decode_batches`` -> ``Record``.
 Read and written by our own code, not by aiokafka: its reader raises on header keys that are not
-UTF-8, its writer cannot set base offsets, and these topics are small. Mirrored data never passes here.
+UTF-8, its writer cannot set base offsets, and these topics are small. Mirrored data passes here only on its way through transforms.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from mm2py.protocol.compression import compress, decompress
 from mm2py.protocol.legacy import legacy_to_v2
@@ -23,9 +23,17 @@ from mm2py.protocol.record_batch import (
     build_batch,
     crc_matches,
 )
-from mm2py.protocol.record_bytes import append_record, damaged, read_varint, varint, walk
+from mm2py.protocol.record_bytes import (
+    RecordSpan,
+    append_record,
+    damaged,
+    read_varint,
+    varint,
+    walk,
+)
 
 __all__ = [
+    "BatchRecords",
     "DecodedBatch",
     "Header",
     "NewRecord",
@@ -33,13 +41,21 @@ __all__ = [
     "decode_batch",
     "decode_batches",
     "encode_batch",
+    "open_batch",
+    "pack_batch",
+    "record_body",
+    "record_fields",
     "record_keys",
 ]
 
 Header = tuple[bytes, bytes | None]
 """Key and value; keys are bytes because brokers accept any, UTF-8 or not."""
 
+Fields = tuple[bytes | None, bytes | None, tuple[Header, ...]]
+"""Key, value and headers."""
+
 _LOG_OVERHEAD: Final = 12
+_NULL: Final = varint(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +79,14 @@ class Record:
     headers: tuple[Header, ...] = ()
 
 
+class BatchRecords(NamedTuple):
+    """The records of one batch: their bytes, decompressed, and of each its timestamp in ms and where it is."""
+
+    payload: bytes
+    stamps: list[int]
+    spans: list[RecordSpan]
+
+
 @dataclass(frozen=True, slots=True)
 class DecodedBatch:
     """One batch with its records; a control batch carries a transaction marker, never data."""
@@ -80,31 +104,41 @@ class DecodedBatch:
 
 def encode_batch(records: Sequence[NewRecord | Record], codec: Codec = Codec.NONE) -> bytearray:
     """Return an unsigned v2 batch with base offset 0; ``batch_stage.sign`` makes it ready."""
-    if not records:
+    return pack_batch(
+        [it.timestamp for it in records],
+        [record_body(it.key, it.value, it.headers) for it in records],
+        codec,
+    )
+
+
+def pack_batch(stamps: Sequence[int], bodies: Sequence[bytes], codec: Codec) -> bytearray:
+    """As ``encode_batch``, from timestamps and what ``record_body`` returned, or what ``BatchRecords.payload`` has of a record."""
+    if not stamps:
         raise ValueError("a batch needs at least one record")
-    base = records[0].timestamp
+    base = stamps[0]
     payload = bytearray()
-    for delta, record in enumerate(records):
-        append_record(payload, _body(record), record.timestamp - base, delta)
+    for delta, body in enumerate(bodies):
+        append_record(payload, body, stamps[delta] - base, delta)
     return build_batch(
         compress(codec, payload) if codec else payload,
         base_offset=0,
-        count=len(records),
+        count=len(stamps),
         base_timestamp=base,
-        max_timestamp=max(record.timestamp for record in records),
+        max_timestamp=max(stamps),
         attributes=int(codec),
     )
 
 
-def _body(record: NewRecord | Record) -> bytes:
-    parts = [_sized(record.key), _sized(record.value), varint(len(record.headers))]
-    for key, value in record.headers:
-        parts += (_sized(key), _sized(value))
+def record_body(key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> bytes:
+    """Return the bytes of a record from its key length on."""
+    parts = [
+        _NULL if key is None else varint(len(key)) + key,
+        _NULL if value is None else varint(len(value)) + value,
+        varint(len(headers)),
+    ]
+    for name, text in headers:
+        parts += (varint(len(name)), name, _NULL if text is None else varint(len(text)) + text)
     return b"".join(parts)
-
-
-def _sized(value: bytes | None) -> bytes:
-    return varint(-1) if value is None else varint(len(value)) + value
 
 
 def decode_batches(record_set: Bytes) -> Iterator[DecodedBatch]:
@@ -164,22 +198,16 @@ def decode_batch(view: memoryview, runs: Sequence[tuple[int, int]] = ()) -> Deco
     (base, _, epoch, _, _, attributes, last_delta, first_stamp, max_stamp, *producer, count) = (
         HEADER.unpack_from(view)
     )
-    codec = attributes & CODEC_MASK
-    if codec > Codec.ZSTD:
-        raise damaged(f"codec {codec} at offset {base}")
-    payload = decompress(Codec(codec), view[HEADER_BYTES:])
+    found = _records_of(view, base, attributes, first_stamp, max_stamp, count)
     # A converted batch is dense; its runs know where its records really were.
     offsets = [offset for first, n in runs for offset in range(first, first + n)]
-    stamp = max_stamp if attributes & LOG_APPEND_FLAG else None
     records = tuple(
-        _record(
-            payload,
-            start,
-            end,
-            offsets[delta] if offsets else base + delta,
-            first_stamp + stamp_delta if stamp is None else stamp,
+        Record(
+            offsets[span.offset_delta] if offsets else base + span.offset_delta,
+            stamp,
+            *record_fields(found.payload, span),
         )
-        for stamp_delta, delta, start, end in walk(payload, count)
+        for stamp, span in zip(found.stamps, found.spans, strict=True)
     )
     producer_id, producer_epoch, base_sequence = producer
     return DecodedBatch(
@@ -195,25 +223,55 @@ def decode_batch(view: memoryview, runs: Sequence[tuple[int, int]] = ()) -> Deco
     )
 
 
-def _record(payload: Bytes, start: int, end: int, offset: int, timestamp: int) -> Record:
+def open_batch(view: memoryview) -> BatchRecords:
+    """Return where the records of one whole v2 batch are, without decoding them; as ``decode_batch``."""
+    header = HEADER.unpack_from(view)
+    return _records_of(view, header[0], header[5], header[7], header[8], header[12])
+
+
+def _records_of(
+    view: memoryview, base: int, attributes: int, first_stamp: int, max_stamp: int, count: int
+) -> BatchRecords:
+    codec = attributes & CODEC_MASK
+    if codec > Codec.ZSTD:
+        raise damaged(f"codec {codec} at offset {base}")
+    payload = bytes(decompress(Codec(codec), view[HEADER_BYTES:]))
+    spans = walk(payload, count)
+    if attributes & LOG_APPEND_FLAG:
+        return BatchRecords(payload, [max_stamp] * count, spans)
+    return BatchRecords(payload, [first_stamp + span.timestamp_delta for span in spans], spans)
+
+
+def record_fields(payload: bytes, span: RecordSpan) -> Fields:
+    """Return key, value and headers of a record.
+
+    Raises:
+        ProtocolError: it is damaged.
+    """
+    _, delta, position, end = span
     try:
-        key, position = _read_sized(payload, start)
+        key, position = _read_sized(payload, position)
         value, position = _read_sized(payload, position)
         count, position = read_varint(payload, position)
-        headers: list[Header] = []
+        headers: tuple[Header, ...] = ()
         for _ in range(count):
             name, position = _read_sized(payload, position)
-            header_value, position = _read_sized(payload, position)
-            headers.append((name or b"", header_value))
+            text, position = _read_sized(payload, position)
+            headers += ((name or b"", text),)
     except IndexError:
-        raise damaged(f"the record at offset {offset} is cut off") from None
+        raise damaged(f"record {delta} of a batch is cut off") from None
     if position != end:
-        raise damaged(f"the record at offset {offset} does not end where its length says")
-    return Record(offset, timestamp, key, value, tuple(headers))
+        raise damaged(f"record {delta} of a batch does not end where its length says")
+    return key, value, headers
 
 
 def _read_sized(payload: Bytes, position: int) -> tuple[bytes | None, int]:
-    size, position = read_varint(payload, position)
+    # A varint of one byte is read in place: most are, and a call costs as much as the rest.
+    size = payload[position]
+    if size < 0x80:
+        size, position = (size >> 1) ^ -(size & 1), position + 1
+    else:
+        size, position = read_varint(payload, position)
     if size < 0:
         return None, position
     end = position + size

@@ -138,14 +138,14 @@ def flow_sides(
     topics: str | None,
     *,
     needs_target: bool = True,
-    for_equality: bool = False,
+    as_they_are: str = "",
 ) -> FlowSides:
     """Return both clusters of a flow, with ``topics`` in place of those that it copies; it need not be enabled.
 
     Without ``needs_target`` the file alone counts where the target does not answer, which is printed.
 
     Raises:
-        UsageError, ConfigError: there is no such flow; or its copies differ, and ``for_equality`` wants to compare them.
+        UsageError, ConfigError: there is no such flow; or its records pass transforms, and ``as_they_are`` is why that cannot be.
         RetriableError: the target does not answer.
     """
     plan = flow_plan(path, flow)
@@ -158,8 +158,8 @@ def flow_sides(
         say(f"changes made over REST are not known, the file alone counts: {error}")
     if connector is None:
         connector = plan.resolve(plan.connectors[SOURCE])
-    if for_equality:
-        refuse_transforms(plan.name, connector, "copies are not equal to what they are copies of")
+    if as_they_are:
+        refuse_transforms(plan.name, connector, as_they_are)
     return FlowSides.of_topics(plan.name, connector, plan.props, topics)
 
 

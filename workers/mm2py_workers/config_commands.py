@@ -21,8 +21,9 @@ from mm2py.config.client_properties import (
 from mm2py.config.definitions import ConfigModel, options_of
 from mm2py.config.derivation import Effective, Value, texts
 from mm2py.config.findings import Finding, Severity, first_error, in_order
-from mm2py.config.lint import lint
+from mm2py.config.lint import findings_of
 from mm2py.config.mirror_maker import FlowConfigs, MirrorMakerConfig
+from mm2py.config.properties import load
 from mm2py.config.reference import render
 from mm2py.config.secret_names import names_a_secret
 from mm2py.config.worker import WorkerConfig
@@ -48,9 +49,10 @@ def lint_file(path: Path | str, *, console: Console | None = None) -> int:
     """Print the findings of a file, worst last in the count; return the exit code."""
     out = console or Console(highlight=False)
     try:
-        findings = lint(path, CHECKED_CONNECTORS)
+        config = MirrorMakerConfig(load(path), CHECKED_CONNECTORS)
+        findings = findings_of(config)
         if first_error(findings) is None:
-            findings = in_order([*findings, *_circles(path)])
+            findings = in_order([*findings, *_circles(config)])
     except ConfigError as error:
         _print(out, f"error    {error}", _STYLES[Severity.ERROR])
         return 1
@@ -65,9 +67,8 @@ def lint_file(path: Path | str, *, console: Console | None = None) -> int:
     return 1 if counts[0] else 0
 
 
-def _circles(path: Path | str) -> list[Finding]:
+def _circles(config: MirrorMakerConfig) -> list[Finding]:
     """Return the circle that refuses the start, at the line of the first flow in it."""
-    config = MirrorMakerConfig.load(path, CONNECTORS)
     cycle = file_cycle(config, config.resolved)
     if cycle is None:
         return []
@@ -115,8 +116,6 @@ def flow_named(config: MirrorMakerConfig, text: str) -> FlowName:
 def _explain(out: Console, config: MirrorMakerConfig, flow: FlowConfigs) -> None:
     state = "replicates" if flow.enabled else "heartbeats only"
     _print(out, f"{flow.flow}: {state}", "bold")
-    for line in config.later_parts(flow.flow):
-        _print(out, f"  later: {line}", "yellow")
     worker = _as_written(config, flow.worker)
     _section(out, f"{flow.flow} worker", _with_defaults(worker, WorkerConfig))
     for definition in config.definitions:

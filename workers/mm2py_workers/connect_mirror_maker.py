@@ -110,7 +110,7 @@ async def run_flows(node: Node, stop: StopSignal, clock: Clock) -> int:
 def announce(
     config: MirrorMakerConfig, flows: Sequence[FlowName], findings: Sequence[Finding]
 ) -> None:
-    """Log once what the file means: findings, flows, and what later parts will bring."""
+    """Log once what the file means: findings and flows."""
     for finding in findings:
         level = logging.INFO if finding.severity is Severity.INFO else logging.WARNING
         log.log(level, "%s", finding.describe(config.path))
@@ -119,11 +119,6 @@ def announce(
             log.info("flow=%s replicates", flow)
         else:
             log.info("flow=%s is disabled, only its heartbeats run (emit.heartbeats.enabled)", flow)
-    lines = dict.fromkeys(
-        line for flow in flows if config.flow_enabled(flow) for line in config.later_parts(flow)
-    )
-    for line in lines:
-        log.warning("not in this version: %s", line)
 
 
 def secrets_of(config: MirrorMakerConfig) -> frozenset[str]:

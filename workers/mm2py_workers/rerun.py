@@ -67,12 +67,13 @@ def run_rerun(order: RerunOrder, output: Output) -> int:
 
     Raises:
         UsageError: an argument is not understood.
-        ConfigError: there is no such topic or partition, or ``into`` is not empty, or is the copy of a topic.
+        ConfigError: there is no such topic or partition, or ``into`` is not empty, or is the copy of a topic; or the flow has transforms.
         Mm2pyError: a cluster refuses, or does not answer.
     """
     start = parse_boundary(order.start, "--from", "earliest")
     end = parse_boundary(order.end, "--to", "now")
-    sides = flow_sides(order.path, order.flow, None)
+    reason = "they would be copied as they are on the source, with what the transforms drop"
+    sides = flow_sides(order.path, order.flow, None, as_they_are=reason)
     rows = asyncio.run(_run(order, sides, start, end))
     Printer(output).rows(rows, rows, _COLUMNS, "the range has no partitions")
     say(

@@ -30,7 +30,7 @@ from mm2py.types import FlowName, TopicPartition
 from mm2py_workers.backfill_flow import BackfillSession
 from mm2py_workers.backfill_runs import driver_of, refuse
 from mm2py_workers.backfill_spark import SparkRun
-from mm2py_workers.bulk_flow import SOURCE, flow_plan
+from mm2py_workers.bulk_flow import SOURCE, flow_plan, refuse_transforms
 from mm2py_workers.node_parts import FlowPlan
 from mm2py_workers.output import FAILED, OK, Column, Printer, count_of, say
 
@@ -77,6 +77,11 @@ def run_restore(order: RestoreOrder, printer: Printer) -> int:
 async def _run(order: RestoreOrder, printer: Printer) -> int:
     rename = Rename(order.rename or None)
     async with BackfillSession(flow_plan(order.file, order.flow)) as session:
+        refuse_transforms(
+            session.name,
+            session.connector,
+            "an archive has them as they are on the source, with what the transforms drop",
+        )
         names = _Names(session.name, session.connector)
         root = archive_root(order.folder, session.name)
         logs = await asyncio.to_thread(

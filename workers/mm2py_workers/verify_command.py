@@ -99,7 +99,8 @@ def run_verify(order: VerifyOrder, output: Output) -> int:
         Mm2pyError: a cluster cannot be read, or Spark failed.
     """
     order.check()
-    sides = flow_sides(order.path, str(order.flow), order.topics, for_equality=True)
+    reason = "copies are not equal to what they are copies of"
+    sides = flow_sides(order.path, str(order.flow), order.topics, as_they_are=reason)
     printer = Printer(output)
     if order.continuous:
         from mm2py_workers.verify_continuous import ContinuousOrder, run_continuous

@@ -283,7 +283,7 @@ def derive_plan(
     connectors = {
         connector: raw
         for connector, raw in config.connector_configs(name).items()
-        # Connectors of later parts are named by ``later_parts`` and not started.
+        # What is not installed is not started.
         if connector in plugins.names
     }
     if SOURCE in connectors and _runs_both_ways(config, name):

@@ -132,17 +132,25 @@ class ErrantRecords:
             await self._queue.create()
 
     def attempt(
-        self, operation: Operation, record: SinkRecord, call: Callable[[SinkRecord], T]
+        self,
+        stage: Stage,
+        class_name: str,
+        record: SinkRecord,
+        call: Callable[[SinkRecord], T],
     ) -> T | None:
-        """Return what an operation makes of a record, None where the record is left out.
+        """Return what a class makes of a record at a stage, None where the record is left out. Once per record and step.
 
         Raises:
             FatalError: it cannot be processed and ``errors.tolerance=none``.
         """
         try:
-            return self._retried(record, call)
+            return call(record)
         except Exception as error:  # noqa: BLE001 - transforms and converters are plug-ins: tolerance decides
-            self._failed(operation, record, error)
+            first = error
+        try:
+            return self._retried(record, call, first)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._failed(Operation(stage, class_name), record, error)
             return None
 
     def transformed(
@@ -152,7 +160,7 @@ class ErrantRecords:
         call: Callable[[SinkRecord], SinkRecord | None],
     ) -> SinkRecord | None:
         """Return what a transform makes of a record, None where it drops it or ``errors.tolerance`` does."""
-        return self.attempt(Operation(Stage.TRANSFORMATION, class_name), record, call)
+        return self.attempt(Stage.TRANSFORMATION, class_name, record, call)
 
     def converted(self, converters: RecordConverters, record: SinkRecord) -> SinkRecord | None:
         """Return a record with key, value and headers converted, None where ``errors.tolerance`` leaves it out."""
@@ -164,7 +172,7 @@ class ErrantRecords:
         ):
             if current is None:
                 return None
-            current = self.attempt(Operation(stage, type(converter).__name__), current, call)
+            current = self.attempt(stage, type(converter).__name__, current, call)
             if current is not None and current is not record:
                 current = current._replace(raw=record)
         return current
@@ -183,28 +191,28 @@ class ErrantRecords:
         if self._queue is not None:
             self._queue.close()
 
-    def _retried(self, record: SinkRecord, call: Callable[[SinkRecord], T]) -> T:
+    def _retried(self, record: SinkRecord, call: Callable[[SinkRecord], T], error: Exception) -> T:
+        """Try again after a first failure, or raise it."""
         limit_ms = self._errors.errors_retry_timeout
         deadline_s = self._clock.monotonic() + limit_ms / 1000
         delay_ms = float(FIRST_DELAY_MS)
         while True:
+            self.counters.total_record_failures += 1
+            left_ms = (deadline_s - self._clock.monotonic()) * 1000
+            over = self.stopping.is_set() or (limit_ms >= 0 and left_ms <= 0)
+            if over or not isinstance(error, RetriableError):
+                raise error
+            longest_ms = self._errors.errors_retry_delay_max_ms
+            pause_ms = delay_ms if delay_ms <= longest_ms else self._chance() * longest_ms
+            if limit_ms >= 0:
+                pause_ms = min(pause_ms, left_ms)
+            self.counters.total_retries += 1
+            self.stopping.wait(pause_ms / 1000)
+            delay_ms *= 2
             try:
                 return call(record)
-            except RetriableError:
-                self.counters.total_record_failures += 1
-                left_ms = (deadline_s - self._clock.monotonic()) * 1000
-                if self.stopping.is_set() or (limit_ms >= 0 and left_ms <= 0):
-                    raise
-                longest_ms = self._errors.errors_retry_delay_max_ms
-                pause_ms = delay_ms if delay_ms <= longest_ms else self._chance() * longest_ms
-                if limit_ms >= 0:
-                    pause_ms = min(pause_ms, left_ms)
-                self.counters.total_retries += 1
-                self.stopping.wait(pause_ms / 1000)
-                delay_ms *= 2
-            except Exception:
-                self.counters.total_record_failures += 1
-                raise
+            except Exception as again:  # noqa: BLE001 - as the first one
+                error = again
 
     def _failed(self, operation: Operation, record: SinkRecord, error: Exception) -> None:
         raw = record.raw or record

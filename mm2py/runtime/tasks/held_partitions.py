@@ -4,7 +4,7 @@ Flow: backlog after each hand-over, acknowledgements, and the flow's pauses -> `
 ``task.release``. A partition is read again when neither reason is left.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, final
 
 from mm2py.api.task import BatchSourceTask, Outgoing
@@ -78,10 +78,10 @@ class HeldPartitions:
         if buffered > allowed:
             self._hold_above(allowed, [(source, target) for source, target, _ in handed_over])
 
-    def hold_above_share(self, targets: Mapping[TopicPartition, TopicPartition]) -> None:
-        """Hold those of ``targets`` (by source) that have more than their share: the memory is full."""
+    def hold_above_share(self, pairs: Iterable[tuple[TopicPartition, TopicPartition]]) -> None:
+        """Hold those of ``pairs`` (source, target) whose target has more than its share: the memory is full."""
         share = self._memory_bytes // (2 * max(1, self._partitions()))
-        self._hold_above(share, targets.items())
+        self._hold_above(share, pairs)
 
     def hold_stalled(self, source: TopicPartition, target: TopicPartition) -> None:
         """Hold a partition whose target takes nothing for now; its next acknowledgements release it."""

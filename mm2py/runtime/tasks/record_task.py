@@ -20,17 +20,18 @@ from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig
 from mm2py.errors import FatalError
 from mm2py.protocol.record_batch import Codec, RecordBatch
-from mm2py.protocol.records import NewRecord, Record, encode_batch
+from mm2py.protocol.record_bytes import join_runs
+from mm2py.protocol.records import NewRecord, Record, pack_batch, record_body
 from mm2py.runtime.plugins.converters.converter import DataError
 from mm2py.runtime.plugins.converters.registry import (
     BYTES_ONLY,
     RecordConverters,
     record_converters,
 )
-from mm2py.runtime.plugins.transforms.chain import TransformChain, seen_headers, sent_headers
+from mm2py.runtime.plugins.transforms.chain import TransformChain, seen_headers
 from mm2py.types import TopicPartition
 
-__all__ = ["Conversion", "RecordTaskAdapter", "new_batch"]
+__all__ = ["Conversion", "RecordTaskAdapter", "new_batch", "packed_batch"]
 
 log = logging.getLogger(__name__)
 
@@ -254,7 +255,7 @@ class RecordTaskAdapter:
             key_schema=record.key_schema if left.key is record.key else None,
             value=left.value,
             value_schema=record.value_schema if left.value is record.value else None,
-            headers=sent_headers(left.headers),
+            headers=tuple(left.headers),
             timestamp_ms=left.timestamp_ms,
         )
 
@@ -301,15 +302,23 @@ def new_batch(
     numbers: Sequence[int], records: Sequence[NewRecord | Record], codec: Codec = Codec.NONE
 ) -> RecordBatch:
     """Return a batch of records with these ascending source offsets, or numbers that stand for them."""
+    bodies = [record_body(it.key, it.value, it.headers) for it in records]
+    return packed_batch(numbers, [it.timestamp for it in records], bodies, codec)
+
+
+def packed_batch(
+    numbers: Sequence[int], stamps: Sequence[int], bodies: Sequence[bytes], codec: Codec
+) -> RecordBatch:
+    """As ``new_batch``, from what ``pack_batch`` takes."""
     return RecordBatch(
-        data=encode_batch(records, codec),
+        data=pack_batch(stamps, bodies, codec),
         base_offset=numbers[0],
         last_offset=numbers[-1],
         count=len(numbers),
-        max_timestamp=max(record.timestamp for record in records),
+        max_timestamp=max(stamps),
         leader_epoch=-1,
         attributes=int(codec),
-        runs=_runs(numbers),
+        runs=join_runs((number, 1) for number in numbers),
         lease=None,
     )
 
@@ -335,17 +344,6 @@ def _weight(record: NewRecord) -> int:
         + len(record.value or b"")
         + sum(len(key) + len(value or b"") + 8 for key, value in record.headers)
     )
-
-
-def _runs(numbers: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Group ascending numbers into stretches without holes: ``(first, count)``."""
-    runs: list[tuple[int, int]] = []
-    for number in numbers:
-        if runs and runs[-1][0] + runs[-1][1] == number:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((number, 1))
-    return tuple(runs)
 
 
 def _described(record: SourceRecord) -> str:

@@ -129,6 +129,11 @@ class SourceOrder:
             state.passed += part.passed
             self._release(source, state, part.through)
 
+    @property
+    def is_done(self) -> bool:
+        """Whether all that was handed out is acknowledged or dropped."""
+        return not any(state.parts for state in self._sources.values())
+
     def overdue(self) -> Iterator[tuple[TopicPartition, TopicPartition]]:
         """Return source partitions with many unfinished parts, each with a target partition that they wait for."""
         for source, state in self._sources.items():

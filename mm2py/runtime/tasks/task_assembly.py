@@ -29,6 +29,7 @@ from mm2py.config.framework import SinkFrameworkConfig, TaskFrameworkConfig
 from mm2py.config.java_regex import PatternList
 from mm2py.config.java_values import parse_list
 from mm2py.errors import ConfigError
+from mm2py.mirror.policies import policy_from_config
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.plugins.catalog import plugin_type
 from mm2py.runtime.plugins.converters.registry import RecordConverters
@@ -38,6 +39,7 @@ from mm2py.runtime.tasks.errant_records import DeadLetterQueue, ErrantRecords
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter, OffsetStore
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
+from mm2py.runtime.tasks.ordered_worker_task import OrderedWorkerTask
 from mm2py.runtime.tasks.record_task import Conversion, RecordTaskAdapter
 from mm2py.runtime.tasks.sink_loop import ConsumerFactory, Prepare, SinkSettings
 from mm2py.runtime.tasks.source_order import SourceOrder
@@ -241,6 +243,7 @@ class TaskAssembly:
                 errant=errant,
                 order=order,
                 context=context,
+                is_internal=policy_from_config(config).is_mm2_internal_topic,
             )
         else:
             raise ConfigError(
@@ -271,7 +274,7 @@ class TaskAssembly:
             or framework.partition_failure_policy == "fail",
             target_name=parts.target_name,
         )
-        return WorkerTask(
+        worker = (WorkerTask if order is None else OrderedWorkerTask)(
             task,
             context=context,
             sender=transactions.sender if transactions else parts.sender(spec),
@@ -282,8 +285,10 @@ class TaskAssembly:
             on_topic=lambda topic: parts.on_topic(spec.id, topic),
             permit=parts.permit,
             transactions=transactions,
-            order=order,
         )
+        if isinstance(worker, OrderedWorkerTask) and order is not None:
+            worker.follow(order)
+        return worker
 
 
 def _source_chain(config: Mapping[str, str], errant: ErrantRecords) -> TransformChain | None:

@@ -8,24 +8,25 @@ elsewhere have no offsets that anything translates. The chain runs on a thread o
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, final
 
 from mm2py.api.context import PartitionState, TaskContext
-from mm2py.api.records import SinkRecord, SourceOffset, SourcePartition, SourceRecord
+from mm2py.api.records import SinkRecord, SourceOffset, SourcePartition, quick_record
 from mm2py.api.task import BatchSourceTask, CopiedLogs, Delivery, Outgoing, TakesOver
 from mm2py.errors import FatalError, PartitionError, ProtocolError
 from mm2py.observability.logging import some_of
 from mm2py.protocol.record_batch import CODEC_MASK, Codec, RecordBatch
-from mm2py.protocol.records import NewRecord, Record, decode_batch
+from mm2py.protocol.records import open_batch, record_body, record_fields
 from mm2py.runtime.plugins.converters.converter import DataError
 from mm2py.runtime.plugins.converters.registry import RecordConverters
-from mm2py.runtime.plugins.transforms.chain import TransformChain, seen_headers, sent_headers
-from mm2py.runtime.tasks.errant_records import ErrantRecords, Operation, Stage
-from mm2py.runtime.tasks.record_task import new_batch
+from mm2py.runtime.plugins.transforms.chain import TransformChain, seen_headers
+from mm2py.runtime.tasks.errant_records import ErrantRecords, Stage
+from mm2py.runtime.tasks.record_task import packed_batch
 from mm2py.runtime.tasks.source_order import Part, SourceOrder
 from mm2py.types import TopicPartition
 
@@ -41,12 +42,16 @@ END_S: Final = 1.0
 
 SHOWN_TOPICS: Final = 5
 
+_LEGAL_TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+"""Java's ``Topic.validate``."""
+
 
 class _Packed(NamedTuple):
-    """A record and where it goes."""
+    """A record's bytes from its key on, and where it goes."""
 
     target: TopicPartition
-    record: NewRecord
+    timestamp_ms: int
+    body: bytes
 
 
 class CopyTask(BatchSourceTask, TakesOver, CopiedLogs, Protocol):
@@ -87,6 +92,7 @@ class TransformedTask(BatchSourceTask):
         converters: turn what transforms made of keys, values and headers into bytes, where that is not bytes.
         errant: ``errors.*``.
         order: learns what became of each source batch.
+        is_internal: tells topics that hold the state of mirrors; no record is sent there.
     """
 
     def __init__(
@@ -98,13 +104,19 @@ class TransformedTask(BatchSourceTask):
         errant: ErrantRecords,
         order: SourceOrder,
         context: TaskContext,
+        is_internal: Callable[[str], bool],
     ) -> None:
         self._task, self._chain = task, chain
         self._converters, self._errant = converters, errant
         self._order, self._context = order, context
+        self._is_internal = is_internal
+        self._converted_by = type(converters.value).__name__
+        self._targets: set[TopicPartition] = set()
+        """Those that records may be sent to."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="transforms")
         self._working: asyncio.Future[_Work] | None = None
         self._error: Exception | None = None
+        self._over = False
         self._dropped = 0
         self._routed: dict[str, int] = {}
         self._reported = (0, 0)
@@ -179,6 +191,7 @@ class TransformedTask(BatchSourceTask):
 
     async def stop(self) -> None:
         """End the thread, the transforms and the task."""
+        self._over = True
         self._errant.stopping.set()
         working, self._working = self._working, None
         if working is not None and not (await asyncio.wait({working}, timeout=END_S))[0]:
@@ -224,7 +237,7 @@ class TransformedTask(BatchSourceTask):
             if routed:
                 names = some_of(sorted(self._routed), SHOWN_TOPICS)
                 text += (
-                    f", {routed} went to other topics ({names}): offsets of groups are not translated for these,"
+                    f", {routed} are for other topics ({names}): offsets of groups are not translated for these,"
                     " and nothing keeps their settings in step"
                 )
             self._context.report_finding("transforms", text, count=dropped + routed, harms=False)
@@ -237,10 +250,11 @@ class TransformedTask(BatchSourceTask):
     def _transform_all(self, fetched: Sequence[Outgoing]) -> _Work:
         work = _Work()
         for source, home, batches in fetched:
+            self._targets.add(home)
             made = _Made(source, home, {home: []})
             work.made.append(made)
             for batch in batches:
-                if work.error is None and made.error is None:
+                if work.error is None and made.error is None and not self._over:
                     self._transform(work, made, batch)
                 else:
                     work.spent.append(batch)
@@ -248,14 +262,21 @@ class TransformedTask(BatchSourceTask):
 
     def _transform(self, work: _Work, made: _Made, batch: RecordBatch) -> None:
         """Pack what the chain leaves of one batch; a batch that it leaves as it is stays as it is."""
-        home, kept = made.home, _Kept()
+        home, source, kept = made.home, made.source, _Kept()
+        add, apply = kept.add, self._chain.apply
         seen, last, unchanged = 0, -1, True
         try:
-            for offset, record in _records(batch):
-                given = _given(made.source, home, offset, record)
-                left = self._chain.apply(given)
+            payload, stamps, spans = open_batch(memoryview(batch.data))
+            for offset, stamp, span in zip(_offsets(batch), stamps, spans, strict=True):
+                if self._over:
+                    break  # nobody takes the result; a slow transform must not keep its process
+                key, value, headers = record_fields(payload, span)
+                seen_by_name = seen_headers(headers) if headers else ()
+                fields = *home, key, value, seen_by_name, stamp, offset, *source, None
+                given = quick_record(fields)
+                left = apply(given)
                 if left is given:
-                    kept.add(home, offset, record)
+                    add(home, offset, stamp, payload[span.start : span.end])
                 else:
                     unchanged = False
                     packed = None if left is None else self._packed(left)
@@ -263,7 +284,7 @@ class TransformedTask(BatchSourceTask):
                         made.dropped += 1
                     else:
                         self._check_route(home, packed.target)
-                        kept.add(packed.target, offset, packed.record)
+                        add(packed.target, offset, packed.timestamp_ms, packed.body)
                 seen, last = seen + 1, offset
         except ProtocolError as error:
             made.error = _unreadable(made.source, batch, error)
@@ -274,10 +295,10 @@ class TransformedTask(BatchSourceTask):
         else:
             work.spent.append(batch)
             codec = Codec(batch.attributes & CODEC_MASK)
-            for target, (offsets, records) in kept.by_target.items():
-                made.lanes.setdefault(target, []).append(new_batch(offsets, records, codec))
+            for target, records in kept.by_target.items():
+                made.lanes.setdefault(target, []).append(packed_batch(*records, codec))
         if seen:
-            counts = {it: len(offsets) for it, (offsets, _) in kept.by_target.items()}
+            counts = {it: len(offsets) for it, (offsets, _, _) in kept.by_target.items()}
             made.parts.append(Part(counts, seen - counts.get(home, 0), last))
 
     def _check_route(self, home: TopicPartition, target: TopicPartition) -> None:
@@ -289,63 +310,55 @@ class TransformedTask(BatchSourceTask):
 
     def _packed(self, left: SinkRecord) -> _Packed | None:
         """Return the bytes of a record that a transform made, None where ``errors.tolerance`` leaves it out."""
-        operation = Operation(Stage.VALUE_CONVERTER, type(self._converters.value).__name__)
-        return self._errant.attempt(operation, left, self._pack)
+        return self._errant.attempt(Stage.VALUE_CONVERTER, self._converted_by, left, self._pack)
 
     def _pack(self, left: SinkRecord) -> _Packed:
-        if not _is_placed(left.topic, left.partition, left.timestamp_ms):
+        target = TopicPartition(left.topic, left.partition)
+        if target not in self._targets:
+            self._check_target(target)
+            self._targets.add(target)
+        if type(left.timestamp_ms) is not int:
             raise DataError(
-                f"a transform left topic={left.topic!r} partition={left.partition!r} timestamp={left.timestamp_ms!r}",
-                remedy="a record needs the name of a topic, a partition and a timestamp",
+                f"a transform left timestamp={left.timestamp_ms!r}",
+                remedy="a record needs a timestamp in ms",
             )
-        encoded = self._converters.encoded(
-            SourceRecord(
-                source_partition={},
-                source_offset={},
-                topic=left.topic,
-                partition=left.partition,
-                key=left.key,
-                value=left.value,
-                headers=sent_headers(left.headers),
+        encoded = self._converters.encoded_parts(left.key, left.value, left.headers)
+        return _Packed(target, left.timestamp_ms, record_body(*encoded))
+
+    def _check_target(self, target: TopicPartition) -> None:
+        topic, partition = target
+        if not _may_exist(*target):
+            raise DataError(
+                f"a transform left topic={topic!r} partition={partition!r}",
+                remedy="a record needs a partition and a topic that may exist: letters, digits, . _ -, at most 249",
             )
-        )
-        record = NewRecord(encoded.key, encoded.value, encoded.headers, left.timestamp_ms)
-        return _Packed(TopicPartition(left.topic, left.partition), record)
+        if self._is_internal(topic):
+            raise DataError(
+                f"a transform sent it to {topic}, which holds the state of a mirror",
+                remedy="let it name another topic",
+            )
 
 
 class _Kept:
-    """What is left of one batch, by target partition: source offsets and records."""
+    """What is left of one batch, by target partition: source offsets, timestamps and bytes of records."""
 
     def __init__(self) -> None:
-        self.by_target: dict[TopicPartition, tuple[list[int], list[NewRecord | Record]]] = {}
+        self.by_target: dict[TopicPartition, tuple[list[int], list[int], list[bytes]]] = {}
 
-    def add(self, target: TopicPartition, offset: int, record: NewRecord | Record) -> None:
+    def add(self, target: TopicPartition, offset: int, timestamp_ms: int, body: bytes) -> None:
         """Add a record behind those of the same target partition."""
         found = self.by_target.get(target)
         if found is None:
-            found = self.by_target[target] = [], []
-        found[0].append(offset)
-        found[1].append(record)
+            found = self.by_target[target] = [], [], []
+        offsets, stamps, bodies = found
+        offsets.append(offset)
+        stamps.append(timestamp_ms)
+        bodies.append(body)
 
 
-def _records(batch: RecordBatch) -> Iterator[tuple[int, Record]]:
-    """Return the records of a batch with their source offsets, which its runs know."""
-    offsets = (offset for first, count in batch.runs for offset in range(first, first + count))
-    return zip(offsets, decode_batch(memoryview(batch.data)).records, strict=True)
-
-
-def _given(source: TopicPartition, home: TopicPartition, offset: int, record: Record) -> SinkRecord:
-    return SinkRecord(
-        home.topic,
-        home.partition,
-        record.key,
-        record.value,
-        seen_headers(record.headers),
-        record.timestamp,
-        offset,
-        source.topic,
-        source.partition,
-    )
+def _offsets(batch: RecordBatch) -> Iterator[int]:
+    """Return the source offsets of the records of a batch, which its runs know."""
+    return (offset for first, count in batch.runs for offset in range(first, first + count))
 
 
 def _unreadable(source: TopicPartition, batch: RecordBatch, cause: ProtocolError) -> PartitionError:
@@ -360,6 +373,6 @@ def _unreadable(source: TopicPartition, batch: RecordBatch, cause: ProtocolError
     return error
 
 
-def _is_placed(topic: object, partition: object, timestamp_ms: object) -> bool:
-    named = isinstance(topic, str) and bool(topic)
-    return named and type(partition) is int and partition >= 0 and type(timestamp_ms) is int
+def _may_exist(topic: object, partition: object) -> bool:
+    named = isinstance(topic, str) and _LEGAL_TOPIC.fullmatch(topic) is not None
+    return named and type(partition) is int and partition >= 0

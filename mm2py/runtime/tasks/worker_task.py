@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, final
+from typing import Final
 
 from mm2py.api.context import PartitionState
 from mm2py.api.task import BatchSourceTask, CopiedLogs, Delivery, Outgoing, TakesOver
@@ -28,7 +28,6 @@ from mm2py.runtime.tasks.held_partitions import HeldPartitions
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
 from mm2py.runtime.tasks.map_pruning import MapPruning
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
-from mm2py.runtime.tasks.source_order import SourceOrder
 from mm2py.runtime.tasks.target_sender import (
     OnDelivered,
     OnDoubt,
@@ -66,10 +65,6 @@ FEW_WAIT_S: Final = 5.0
 LAST_COMMIT_S: Final = 0.5
 """Least time for the last commit of a transaction."""
 
-PART_WAIT_S: Final = 1.0
-PART_PAUSE_S: Final = 0.05
-"""How often it is looked at whether waiting for the rest of a transaction still makes sense, and whether a permit is there."""
-
 FULL_FOR_S: Final = 0.5
 """How long memory may be full before partitions are held for it; a target that takes batches makes room sooner."""
 
@@ -85,11 +80,10 @@ class TaskSettings:
     target_name: str = "target cluster"
 
 
-@final
 class WorkerTask:
     """One running task; ``start`` launches its loop, ``stop`` ends it in order."""
 
-    def __init__(  # noqa: PLR0913, PLR0915 - one keyword per part of the loop
+    def __init__(  # noqa: PLR0913 - one keyword per part of the loop
         self,
         task: BatchSourceTask,
         *,
@@ -102,7 +96,6 @@ class WorkerTask:
         on_topic: Callable[[str], None] | None = None,
         permit: Permit = UNLIMITED,
         transactions: TaskTransactions | None = None,
-        order: SourceOrder | None = None,
     ) -> None:
         self._task = task
         self._context = context
@@ -114,7 +107,7 @@ class WorkerTask:
         self._acknowledged = acknowledged or committer.acknowledged
         self._maps = context.maps
         self._sender = sender(
-            self._delivered if order is None else self._delivered_in_order,
+            self._delivered,
             self._refused,
             self._stalled,
             context.report_doubt,
@@ -123,11 +116,9 @@ class WorkerTask:
         self._transactions = transactions
         self._uncommitted: list[Delivery] = []
         self._arrivals = Arrivals(self._report, by_itself=transactions is None)
-        self._order = order
-        if order is not None:
-            order.follow(self._arrivals)
         self._meters: dict[TopicPartition, PartitionMeter] = {}
-        self._sources: dict[TopicPartition, TopicPartition] = {}
+        self._sources: dict[TopicPartition, set[TopicPartition]] = {}
+        """By target partition; several share one only behind transforms."""
         self._holds = HeldPartitions(
             task, self._sender, settings.buffer_memory_bytes, lambda: context.partitions
         )
@@ -143,9 +134,6 @@ class WorkerTask:
         self._room = asyncio.Event()
         self._end_watch = permit.watch(self._room.set)
         self._stop = asyncio.Event()
-        self._sends = asyncio.Event()
-        """Cleared while a transaction waits for the rest of what is in it."""
-        self._sends.set()
         self._error: Exception | None = None
         self._deadline = float("inf")
         self._running: asyncio.Task[None] | None = None
@@ -289,7 +277,7 @@ class WorkerTask:
         return False
 
     async def _loop(self) -> None:
-        poll, room_bytes = self._task.poll, self._holds.room_bytes
+        poll, room_bytes = self._poll, self._holds.room_bytes
         patience = Patience(self._clock, "the source", self._stop)
         while not self._stop.is_set():
             if self._error is not None:
@@ -309,10 +297,11 @@ class WorkerTask:
                 await patience.wait(error)
                 continue
             patience.succeeded()
-            if not self._sends.is_set():
-                await or_stop(self._sends.wait(), self._stop)
             if outgoing:
                 self._send(outgoing)
+
+    def _poll(self, budget_bytes: int) -> Awaitable[Sequence[Outgoing]]:
+        return self._task.poll(budget_bytes)
 
     async def _take_over(self, patience: Patience) -> bool:
         """Copy what was left out and is not kept out any more; False where that has to be tried again."""
@@ -345,7 +334,9 @@ class WorkerTask:
             and self._permit.was_valid
         ):
             # Those that fill the memory are held, so that the others continue.
-            self._holds.hold_above_share({s: target for target, s in self._sources.items()})
+            self._holds.hold_above_share(
+                (source, target) for target, them in self._sources.items() for source in them
+            )
         self._starved = False
 
     def _has_room(self) -> bool:
@@ -368,23 +359,6 @@ class WorkerTask:
                 continue
             enqueue(source, target, batches)
         self._holds.hold_full(outgoing)
-        if self._order is not None:
-            self._follow(self._order, outgoing)
-
-    def _follow(self, order: SourceOrder, outgoing: Sequence[Outgoing]) -> None:
-        """Look after what transforms made: records that are dropped, and target partitions that several sources share."""
-        routed: set[str] = set()
-        for source, target, _ in outgoing:
-            if target not in self._sources:
-                self._sources[target] = source
-                if self._transactions is not None:
-                    self._transactions.check_target(target.topic)
-                routed.add(target.topic)
-            order.advance(source)
-        if routed:
-            self._sender.let_create(routed)
-        for source, target in order.overdue():
-            self._holds.hold_stalled(source, target)
 
     def _delivered(
         self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, base_offset: int
@@ -392,22 +366,6 @@ class WorkerTask:
         self._arrivals.add(source, target, batch, base_offset)
         if self._held:
             self._holds.drained(source, target)
-        if self._starved and self._has_room():
-            self._room.set()
-
-    def _delivered_in_order(
-        self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, base_offset: int
-    ) -> None:
-        """As ``_delivered``, where transforms drop records or send them to other target partitions."""
-        assert self._order is not None, "it is what this is about"
-        if not self._order.arrived(source, target, batch, base_offset):
-            self._first_record(target.topic)
-            meter = self._meters[source]
-            meter.records += batch.count
-            meter.bytes += len(batch.data)
-            meter.newest_ms = max(meter.newest_ms, batch.max_timestamp)
-        if self._held:
-            self._holds.drained_at(target)
         if self._starved and self._has_room():
             self._room.set()
 
@@ -431,7 +389,7 @@ class WorkerTask:
         """Count and report what readers of the target see now."""
         source, runs, newest = delivery.source, delivery.runs, delivery.max_timestamp_ms
         meter = self._meters[source]
-        if runs and (not meter.records or self._order is not None):
+        if runs:
             self._first_record(delivery.target.topic)
         meter.records += sum(run.records for run in runs)
         meter.bytes += delivery.size_bytes
@@ -479,17 +437,23 @@ class WorkerTask:
 
     def _stalled(self, target: TopicPartition, error: Exception | None) -> None:
         """The target refuses a partition for now and the Sender retries, or it takes it again."""
-        source = self._sources.get(target, target)
-        meter = self._context.meter(source)
-        if error is not None:
-            meter.state, meter.cause = PartitionState.HELD.value, str(error)
-            self._stalls.stalled(target, error)
-            if source not in self._failed:
-                self._holds.hold_stalled(source, target)
-                self._room.set()
-        elif source not in self._failed:
-            meter.state, meter.cause = PartitionState.RUNNING.value, ""
+        if error is None:
             self._stalls.moving(target)
+        else:
+            self._stalls.stalled(target, error)
+            self._room.set()
+        for source in self._sources.get(target, set()) - self._failed:
+            self._show_stall(source, target, error)
+
+    def _show_stall(
+        self, source: TopicPartition, target: TopicPartition, error: Exception | None
+    ) -> None:
+        meter = self._context.meter(source)
+        if error is None:
+            meter.state, meter.cause = PartitionState.RUNNING.value, ""
+        else:
+            meter.state, meter.cause = PartitionState.HELD.value, str(error)
+            self._holds.hold_stalled(source, target)
 
     def _after_failure(self, source: TopicPartition, error: Exception) -> None:
         self._room.set()
@@ -563,9 +527,7 @@ class WorkerTask:
     async def _commit_transaction(self) -> None:
         """Commit what is acknowledged of the open transaction, with its positions."""
         assert self._transactions is not None
-        if self._order is not None:
-            await self._settle_parts(self._transactions)
-        await self._transactions.transactions.settle()
+        await self._settle(self._transactions)
         # Nothing may be committed without its position, and positions wait for the ledger.
         while not await self._context.flush_events(LEDGER_S):
             if self._error is not None:
@@ -578,16 +540,9 @@ class WorkerTask:
             self._landed(delivery)
         await self._commit_task()
 
-    async def _settle_parts(self, parts: TaskTransactions) -> None:
-        """Wait until all that was handed over is acknowledged: no position is inside of what transforms made of one batch."""
-        self._sends.clear()
-        try:
-            while not parts.transactions.broken and not await self._sender.flush(PART_WAIT_S):
-                if self._error is not None:
-                    raise self._error
-                await self._clock.sleep(PART_PAUSE_S)
-        finally:
-            self._sends.set()
+    async def _settle(self, parts: TaskTransactions) -> None:
+        """Wait until what is in the open transaction is acknowledged."""
+        await parts.transactions.settle()
 
     async def _commit_task(self) -> None:
         try:
@@ -647,7 +602,7 @@ class WorkerTask:
             meter = self._context.meter(source)
             meter.target = target
             self._meters[source] = meter
-            self._sources[target] = source
+            self._sources.setdefault(target, set()).add(source)
             if self._transactions is not None:
                 self._transactions.check_target(target.topic)
             self._context.seen(source)

@@ -245,19 +245,6 @@ def test_the_producer_of_records_is_the_workers_with_the_flows_overrides() -> No
     assert "max.request.size" not in props
 
 
-def test_what_later_parts_bring_is_named_once_each() -> None:
-    config = config_of(
-        "a->b.enabled=true", "b.exactly.once.source.support=enabled", "a->b.transforms=x",
-        "a->b.topic.creation.default.partitions=1", "a->b.topic.creation.default.replication.factor=1",
-    )  # fmt: skip
-    (line,) = config.later_parts(AB)
-    assert line.startswith("topic.creation.* rules come with part 5")
-    assert (
-        config_of("a->b.sync.group.offsets.enabled=true", "a->b.enabled=true").later_parts(AB) == []
-    )
-    assert config_of().later_parts(AB) == []
-
-
 def test_every_value_knows_the_line_or_the_rule_it_comes_from() -> None:
     flow = config_of("topics=x", "a->b.enabled=true").flow_configs(AB)
     source = flow.connectors["MirrorSourceConnector"]

@@ -10,11 +10,11 @@ from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig
 from mm2py.errors import FatalError, RetriableError
 from mm2py.runtime.plugins.converters.converter import DataError
-from mm2py.runtime.tasks.errant_records import ErrantRecords, Operation, Stage
+from mm2py.runtime.tasks.errant_records import ErrantRecords, Stage
 from tests.unit.runtime.runtime_fakes import EagerClock
 from tests.unit.runtime.sink_fakes import T0, a_record
 
-OPERATION = Operation(Stage.VALUE_CONVERTER, "com.example.Converter")
+CONVERTER = "com.example.Converter"
 
 
 class Queue:
@@ -70,7 +70,8 @@ class Stand:
     def attempt(
         self, call: Callable[[SinkRecord], object], record: SinkRecord | None = None
     ) -> object:
-        return self.errant.attempt(OPERATION, record or a_record(T0, 4), call)
+        record = record or a_record(T0, 4)
+        return self.errant.attempt(Stage.VALUE_CONVERTER, CONVERTER, record, call)
 
 
 def failing(*errors: Exception) -> Callable[[SinkRecord], object]:

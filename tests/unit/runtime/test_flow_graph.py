@@ -196,6 +196,64 @@ def test_a_flow_copied_by_a_group_cannot_be_recognised_by_the_flow_back(back: st
     assert "let each of them suppress loops" in cycle.remedy
 
 
+def stripping(source: str, topics: str = "orders", **more: str) -> dict[str, str]:
+    """A flow whose router takes the prefix of the default policy away, and that suppresses nothing."""
+    return {
+        "topics": topics,
+        "loop.suppression": "off",
+        "transforms": "strip",
+        "transforms.strip.type": TRANSFORMS + "RegexRouter",
+        "transforms.strip.regex": rf"{source}\.(.*)",
+        "transforms.strip.replacement": "$1",
+        **more,
+    }
+
+
+ONLY_ORDERS = {
+    "transforms.strip.predicate": "some",
+    "predicates": "some",
+    "predicates.some.type": TRANSFORMS + "predicates.TopicNameMatches",
+    "predicates.some.pattern": ".*orders",
+}
+
+
+@pytest.mark.parametrize("topics", ["orders", ".*", ".*ers"])
+@pytest.mark.parametrize("more", [{}, ONLY_ORDERS])
+def test_routers_that_take_the_prefix_away_in_both_directions_close_a_circle(
+    topics: str, more: dict[str, str]
+) -> None:
+    (cycle,) = same_name_cycles(
+        flows(AB=stripping("A", topics, **more), BA=stripping("B", topics, **more))
+    )
+    assert cycle.flows == (flow("A->B"), flow("B->A"))
+    assert "loop.suppression=on" in cycle.remedy
+
+
+def test_a_router_whose_names_do_not_come_back_the_same_closes_no_circle() -> None:
+    there = stripping("A")
+    for back in (
+        {"topics": "orders", "loop.suppression": "on"},
+        same("bills"),
+        stripping("C"),
+        stripping("B", **{"transforms.strip.replacement": "copy-$1"}),
+        stripping("B", **{"transforms.strip.replacement": "$7"}),
+        stripping("B", **ONLY_ORDERS, **{"transforms.strip.negate": "true"}),
+        stripping("B", **{**ONLY_ORDERS, "predicates.some.type": "RecordIsTombstone"}),
+    ):
+        assert same_name_cycles(flows(AB=there, BA=back)) == ()
+    assert same_name_cycles(flows(AB=there, BA=same("orders"))), (
+        "the way back keeps names by itself"
+    )
+
+
+@pytest.mark.parametrize("chosen", ["on", "auto", "all"])
+def test_flows_with_such_routers_suppress_loops_by_themselves(chosen: str) -> None:
+    own = {"loop.suppression": chosen}
+    assert same_name_cycles(flows(AB=stripping("A", **own), BA=stripping("B", **own))) == ()
+    assert same_name_cycles(flows(AB=stripping("A", **own), BA=stripping("B")))
+    assert same_name_cycles(flows(AB=stripping("A", **own), BA=same("orders", chosen))) == ()
+
+
 def test_an_empty_alias_and_separator_keep_names() -> None:
     keeps = {
         "topics": "t", "loop.suppression": "off",

@@ -1,5 +1,6 @@
 """Transforms on a flow of batches: what is sent, under which offsets, and when a position moves."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, cast
@@ -128,6 +129,7 @@ class Flow(Bench):
             errant=self.errant,
             order=self.order,
             context=self.context,
+            is_internal=lambda topic: topic.startswith("mm2-"),
         )
         self.use(self.transformed)
 
@@ -281,6 +283,96 @@ async def test_a_poisoned_record_ends_the_task_behind_everything_before_it() -> 
     assert "no number" in str(flow.statuses[-1].cause)
 
 
+async def test_a_poisoned_record_waits_until_what_is_before_it_is_acknowledged() -> None:
+    def poisoned(record: SinkRecord) -> SinkRecord:
+        if record.value == b"x":
+            raise ValueError("no number")
+        return record._replace(topic="audit")
+
+    flow = Flow(_step(poisoned), _from(S, _batch(0, b"a", b"x")))
+    audit = TopicPartition("audit", 0)
+    flow.sender.stuck.add(audit)
+    flow.running.start()
+    await until(lambda: len(flow.sender.sent) == 1)
+    for _ in range(20):
+        await asyncio.sleep(0)  # the task is asked for more, and fails not yet
+    assert flow.statuses[-1].state is State.RUNNING
+    flow.sender.stuck.clear()
+    flow.sender.acknowledge_all()
+    await until(lambda: flow.statuses[-1].state is State.FAILED)
+    assert flow.position("orders") == b'{"offset":0}'
+    await flow.running.stop(5)
+
+
+async def test_a_poisoned_record_ends_the_task_also_where_the_target_takes_nothing() -> None:
+    def poisoned(record: SinkRecord) -> SinkRecord:
+        if record.value == b"x":
+            raise ValueError("no number")
+        return record._replace(topic="audit")
+
+    flow = Flow(_step(poisoned), _from(S, _batch(0, b"a", b"x")))
+    flow.sender.stuck.add(TopicPartition("audit", 0))
+    await flow.run(lambda: flow.statuses and flow.statuses[-1].state is State.FAILED)
+    assert flow.position("orders") is None
+
+
+async def test_all_sources_that_wait_for_one_target_partition_show_it() -> None:
+    flow = Flow(
+        {**WITHOUT_PREFIX, "transforms.route.regex": ".*", "transforms.route.replacement": "all"},
+        [*_from(S, _batch(0, b"a")), *_from(T, _batch(0, b"b"))],
+    )
+    shared = TopicPartition("all", 0)
+    flow.sender.stuck.add(shared)
+    flow.running.start()
+    await until(lambda: len(flow.sender.sent) == 2)
+    flow.sender.on_stalled(shared, RetriableError("no such partition"))
+    meters = [flow.meter.partition(it) for it in (S, T)]
+    assert [it.state for it in meters] == ["HELD"] * 2
+    for it in meters:
+        assert "sends records to all-0, which takes none: no such partition" in it.cause
+    assert sorted(flow.copies.held) == [T, S]
+    flow.sender.stuck.clear()
+    flow.sender.on_stalled(shared, None)
+    flow.sender.acknowledge_all()
+    await until(lambda: len(flow.copies.deliveries) == 2)
+    assert [it.state for it in meters] == ["RUNNING"] * 2
+    assert sorted(flow.copies.released) == [T, S]
+    await flow.running.stop(5)
+
+
+async def test_a_source_is_held_as_long_as_one_of_its_targets_takes_nothing() -> None:
+    def route(record: SinkRecord) -> SinkRecord:
+        return record._replace(topic=f"{cast('bytes', record.key).decode()}-topic")
+
+    def keyed(first: int, *keys: bytes) -> RecordBatch:
+        records = [NewRecord(key, b"v", (), 1_000) for key in keys]
+        return new_batch(list(range(first, first + len(keys))), records)
+
+    later = _from(T, keyed(0, b"a"))
+    flow = Flow(_step(route), _from(S, keyed(0, b"a", b"b")))
+    one, two = TopicPartition("a-topic", 0), TopicPartition("b-topic", 0)
+    flow.sender.stuck |= {one, two}
+    flow.running.start()
+    await until(lambda: len(flow.sender.sent) == 2)
+    for target in (one, two):
+        flow.sender.on_stalled(target, RetriableError(f"no {target}"))
+    first, second = (flow.meter.partition(it) for it in (S, T))
+    flow.sender.stuck.discard(one)
+    flow.sender.on_stalled(one, None)
+    assert (first.state, "no b-topic-0" in first.cause) == ("HELD", True)
+    flow.sender.on_stalled(one, RetriableError("again"))
+    flow.copies.rounds.append(later)
+    await until(lambda: len(flow.sender.sent) == 3)
+    assert (second.state, "again" in second.cause) == ("HELD", True), "it came when it was stuck"
+    flow.sender.stuck.clear()
+    for target in (one, two):
+        flow.sender.on_stalled(target, None)
+    flow.sender.acknowledge_all()
+    assert (first.state, second.state) == ("RUNNING", "RUNNING")
+    await until(lambda: len(flow.copies.deliveries) == 2)
+    await flow.running.stop(5)
+
+
 async def test_with_tolerance_a_poisoned_record_is_left_out_and_counted() -> None:
     def poisoned(record: SinkRecord) -> SinkRecord:
         if record.value == b"x":
@@ -304,6 +396,10 @@ async def test_with_tolerance_a_poisoned_record_is_left_out_and_counted() -> Non
         ({"headers": (("h", "text"),)}, "a header cannot be converted"),
         ({"headers": (("\ud800", b""),)}, "surrogates not allowed"),
         ({"topic": ""}, "topic=''"),
+        ({"topic": "bad name!"}, "topic='bad name!'"),
+        ({"topic": ".."}, r"topic='..'"),
+        ({"topic": "a" * 250}, "at most 249"),
+        ({"topic": "mm2-offsets.A.internal"}, "holds the state of a mirror"),
         ({"partition": None}, "partition=None"),
         ({"partition": -1}, "partition=-1"),
         ({"timestamp_ms": None}, "timestamp=None"),
@@ -382,6 +478,27 @@ async def test_a_transform_that_blocks_ends_with_its_task() -> None:
     await flow.running.stop(5)
     assert flow.copies.stopped == 1
     assert flow.position("orders") in (None, b'{"offset":0}')
+
+
+async def test_a_slow_transform_sees_no_further_record_after_the_end_of_its_task() -> None:
+    seen: list[SinkRecord] = []
+    go = threading.Event()
+
+    def slow(record: SinkRecord) -> SinkRecord:
+        seen.append(record)
+        go.wait(30)
+        return record
+
+    flow = Flow(_step(slow), _from(S, _batch(0, b"a", b"b", b"c"), _batch(3, b"d")))
+    flow.running.start()
+    await until(lambda: len(seen) == 1)
+    await flow.running.stop(5)
+    thread = next(it for it in threading.enumerate() if it.name.startswith("transforms"))
+    go.set()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert len(seen) == 1
+    assert flow.position("orders") is None
 
 
 async def test_a_mark_of_the_source_stays_behind_the_records_that_were_under_way() -> None:

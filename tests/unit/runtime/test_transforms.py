@@ -1,6 +1,8 @@
 """Transforms and predicates on bytes, and the chain that applies them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import cast
 
 import pytest
 
@@ -78,6 +80,27 @@ def test_timestamp_router_names_topics_by_the_time_of_the_record(
 ) -> None:
     chain = one("TimestampRouter", timestamp_format=format_)
     assert applied(chain, RECORD._replace(timestamp_ms=AT_MS)).topic == expected
+
+
+def test_timestamp_router_names_years_that_datetime_has_not() -> None:
+    micros = RECORD._replace(timestamp_ms=1_600_000_000_000_000)
+    assert applied(one("TimestampRouter"), micros).topic == "t-526711225"
+
+
+@pytest.mark.parametrize("negate", [False, True])
+@pytest.mark.parametrize("answer", [True, 1, False, None, ""])
+def test_a_predicate_may_answer_anything_that_is_true_or_false(
+    answer: object, *, negate: bool
+) -> None:
+    class Odd:
+        def test(self, record: SinkRecord) -> bool:
+            return cast("bool", answer)
+
+        def close(self) -> None: ...
+
+    (drop,) = steps_of({"transforms": "x", "transforms.x.type": "Filter"})
+    step = replace(drop, predicate=Odd(), negate=negate)
+    assert (step.apply(RECORD) is None) is (bool(answer) is not negate)
 
 
 def test_timestamp_router_has_javas_default_and_refuses_what_it_cannot_write() -> None:

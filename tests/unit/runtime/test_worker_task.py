@@ -18,6 +18,7 @@ from mm2py.errors import ConnectionFailedError, FatalError, PartitionError, Targ
 from mm2py.mirror.source_offsets import source_offset
 from mm2py.observability.metrics import Metrics
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
+from mm2py.runtime.tasks.ordered_worker_task import OrderedWorkerTask
 from mm2py.runtime.tasks.source_order import SourceOrder
 from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.task_transactions import TaskTransactions
@@ -94,7 +95,7 @@ class Bench:
 
     def use(self, task: BatchSourceTask) -> None:
         """Run this task: the one of the test, or one around it."""
-        self.running = WorkerTask(
+        self.running = (WorkerTask if self.order is None else OrderedWorkerTask)(
             task,
             context=self.context,
             sender=self.sender if self.transactions is None else self.transactions.sender,
@@ -103,8 +104,10 @@ class Bench:
             on_status=self.statuses,
             permit=self.permit,
             transactions=self.transactions,
-            order=self.order,
         )
+        if isinstance(self.running, OrderedWorkerTask):
+            assert self.order is not None
+            self.running.follow(self.order)
 
     async def run(self, condition: object = None, *, deadline_s: float = 5.0) -> None:
         """Start, wait for ``condition`` (default: all rounds polled), stop."""

@@ -60,6 +60,18 @@ def _found(tmp_path: Path, text: str) -> list[Finding]:
             "has no such key; its keys are negate",
         ),
         (FILTER + "A->B.predicates.p.type = HasHeaderKey", "WARNING", 7, "names no predicate"),
+        (
+            "A->B.topic.creation.default.partitions = 3\nA->B.topic.creation.default.replication.factor = 1",
+            "WARNING",
+            5,
+            r"topic\.creation\.\* has no effect",
+        ),
+        (
+            "A->B.topic.creation.groups = x\nA->B.copy.connector = sink",
+            "WARNING",
+            5,
+            "has no effect",
+        ),
         (FILTER + "A->B.offsets.identical = require", "ERROR", 7, "not possible with transforms"),
         (FILTER + "A->B.flow.engine = spark", "ERROR", 7, "not possible with transforms"),
         ("A->B.errors.tolerance = all", "ERROR", 5, "drops no record here"),

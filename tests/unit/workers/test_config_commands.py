@@ -80,6 +80,30 @@ def test_lint_refuses_a_circle_as_the_start_does(screen: Screen, lines: str, sai
         started(screen.path)
 
 
+def test_lint_and_start_refuse_routers_that_let_copies_run_in_a_circle(screen: Screen) -> None:
+    text = HEAD + "A->B.enabled=true\nB->A.enabled=true\ntopics=orders\n"
+    for source, target in ("AB", "BA"):
+        own = f"{source}->{target}.transforms"
+        text += f"{own}=strip\n{own}.strip.type=RegexRouter\n{own}.strip.replacement=$1\n"
+        text += f"{own}.strip.regex={source}[.](.*)\n"
+    assert screen.lint(text)[0] == 0, "loops are suppressed where routers keep names"
+    code, said = screen.lint(text + "B->A.loop.suppression=off\n")
+    assert code == 1
+    assert "records would be copied in a circle: A->B, B->A (topic orders)" in said
+    with pytest.raises(ConfigError, match=r"loop\.suppression=on"):
+        started(screen.path)
+
+
+def test_the_marks_that_the_documentation_shows_open_a_circle_of_groups(screen: Screen) -> None:
+    page = (Path(__file__).parents[3] / "docs/mirror-sink.md").read_text(encoding="utf-8")
+    marks = page.partition("A->B.transforms = ")
+    there = "".join(marks[1:]).partition("```")[0]
+    lines = f"copy.connector=sink\n{there}\n{there.replace('A->B.', 'B->A.')}"
+    assert screen.lint(CIRCLE + "copy.connector=sink\n")[0] == 1
+    code, text = screen.lint(CIRCLE + lines)
+    assert code == 0, text
+
+
 @pytest.mark.parametrize(
     "lines", ["", "B->A.topics=other\nB->A.copy.connector=sink\n", "B->A.loop.suppression=all\n"]
 )

@@ -4,7 +4,7 @@ Flow: worker and connector config -> ``record_converters`` -> ``RecordConverters
 Bytes without a schema are somebody's finished work and are passed on.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, final
 
@@ -29,7 +29,10 @@ from mm2py.runtime.plugins.converters.number import NumberConverter
 from mm2py.runtime.plugins.converters.simple_header import SimpleHeaderConverter
 from mm2py.runtime.plugins.converters.string import StringConverter
 
-__all__ = ["BYTES_ONLY", "Encoded", "RecordConverters", "record_converters"]
+__all__ = ["BYTES_ONLY", "HEADER_NAMES", "Encoded", "RecordConverters", "record_converters"]
+
+HEADER_NAMES: Final = "surrogateescape"
+"""Error handler of their encoding: they need not be UTF-8, any bytes survive the way through ``str``."""
 
 
 class Encoded(NamedTuple):
@@ -59,21 +62,33 @@ class RecordConverters:
         return all(isinstance(it, ByteArrayConverter) for it in (self.key, self.value, self.header))
 
     def encoded(self, record: SourceRecord) -> Encoded:
-        """Return the bytes of a record.
+        """Return the bytes of a record; as ``encoded_parts``."""
+        schemas = record.key_schema, record.value_schema
+        return self.encoded_parts(record.key, record.value, record.headers, *schemas)
+
+    def encoded_parts(
+        self,
+        key: object,
+        value: object,
+        with_headers: Iterable[tuple[bytes | str, object]],
+        key_schema: Schema | None = None,
+        value_schema: Schema | None = None,
+    ) -> Encoded:
+        """Return the bytes of key, value and headers.
 
         Raises:
-            DataError: a part of it cannot be converted; says which.
+            DataError: one of them cannot be converted; says which.
         """
         headers: list[tuple[bytes, bytes | None]] = []
-        for name, value in record.headers:
+        for name, header in with_headers:
             schema = None
-            if isinstance(value, SchemaAndValue):
-                schema, value = value.schema, value.value  # noqa: PLW2901 - unpacked
-            raw = name if isinstance(name, bytes) else name.encode()
-            headers.append((raw, _bytes(self.header, schema, value, "a header")))
+            if isinstance(header, SchemaAndValue):
+                schema, header = header.schema, header.value  # noqa: PLW2901 - unpacked
+            raw = name if isinstance(name, bytes) else name.encode(errors=HEADER_NAMES)
+            headers.append((raw, _bytes(self.header, schema, header, "a header")))
         return Encoded(
-            _bytes(self.key, record.key_schema, record.key, "the key"),
-            _bytes(self.value, record.value_schema, record.value, "the value"),
+            _bytes(self.key, key_schema, key, "the key"),
+            _bytes(self.value, value_schema, value, "the value"),
             tuple(headers),
         )
 

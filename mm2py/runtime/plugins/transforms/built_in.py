@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, ClassVar, Final, final
 
-from mm2py.api.records import SinkRecord
+from mm2py.api.records import SinkRecord, quick_record
 from mm2py.api.transforms import Predicate, Transformation
 from mm2py.config.class_names import KAFKA_RELEASE
 from mm2py.config.definitions import ConfigModel, Option, parse_config
@@ -21,6 +21,9 @@ __all__ = ["PREDICATES", "TRANSFORMS", "needs_structures"]
 
 _PACKAGE: Final = "org.apache.kafka.connect.transforms."
 _STRING, _LIST = JavaType.STRING, JavaType.LIST
+_CYCLE_YEARS: Final = 400
+_CYCLE_S: Final = 146_097 * 86_400
+"""So many days have 400 years."""
 
 _OF_STRUCTURES: Final = frozenset(
     {
@@ -180,7 +183,7 @@ class RegexRouter(_Open, Transformation):
         if topic is None:
             topic = self._pattern.replaced(record.topic, self._replacement) or record.topic
             self._known[record.topic] = topic
-        return record if topic == record.topic else record._replace(topic=topic)
+        return record if topic == record.topic else quick_record((topic, *record[1:]))
 
 
 @final
@@ -235,13 +238,15 @@ class _DateFormat:
     def text(self, timestamp_ms: int) -> str:
         """Return a timestamp, in UTC."""
         seconds, millis = divmod(timestamp_ms, 1_000)
+        # The calendar repeats itself; datetime ends with year 9999, Java's does not.
+        cycles, seconds = divmod(seconds, _CYCLE_S)
         at = datetime.fromtimestamp(seconds, UTC)
         numbers = {
             "M": at.month, "d": at.day, "D": at.timetuple().tm_yday,
             "H": at.hour, "m": at.minute, "s": at.second, "S": millis,
         }  # fmt: skip
         return "".join(
-            self._year(at.year, width)
+            self._year(at.year + cycles * _CYCLE_YEARS, width)
             if letter in ("y", "u")
             else f"{numbers[letter]:0{width}d}"
             if letter
@@ -286,7 +291,7 @@ class InsertHeader(_Open, Transformation):
 
     def apply(self, record: SinkRecord) -> SinkRecord:
         """Return the record with the header behind its own."""
-        return record._replace(headers=(*record.headers, *self._header))
+        return quick_record((*record[:4], (*record.headers, *self._header), *record[5:]))
 
 
 @final

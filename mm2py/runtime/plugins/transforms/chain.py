@@ -11,13 +11,14 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Final, Literal, Protocol, cast, final
 
-from mm2py.api.records import SinkRecord
+from mm2py.api.records import SinkRecord, quick_record
 from mm2py.api.transforms import Predicate, Transformation
 from mm2py.config.client_properties import with_prefix
 from mm2py.config.definitions import ConfigModel
 from mm2py.config.java_values import parse_boolean_leniently, parse_list
 from mm2py.errors import ConfigError
 from mm2py.observability.logging import cause_text
+from mm2py.runtime.plugins.converters.registry import HEADER_NAMES
 from mm2py.runtime.plugins.transforms.built_in import PREDICATES, TRANSFORMS, needs_structures
 
 __all__ = [
@@ -31,14 +32,12 @@ __all__ = [
     "java_class",
     "model_of",
     "seen_headers",
-    "sent_headers",
     "steps_of",
 ]
 
 log = logging.getLogger(__name__)
 
 Kind = Literal["transforms", "predicates"]
-_ESCAPE: Final = "surrogateescape"
 KINDS: Final[tuple[Kind, ...]] = ("transforms", "predicates")
 _Class = Callable[[Mapping[str, str]], Transformation | Predicate]
 
@@ -97,14 +96,9 @@ def find(kind: Kind, name: str) -> _Class:
 def seen_headers(headers: Iterable[tuple[bytes | str, object]]) -> tuple[tuple[str, object], ...]:
     """Return the headers of a source's record as transforms see them: names need not be UTF-8, any bytes survive the way through ``str``."""
     return tuple(
-        (name.decode(errors=_ESCAPE) if isinstance(name, bytes) else name, value)
+        (name.decode(errors=HEADER_NAMES) if isinstance(name, bytes) else name, value)
         for name, value in headers
     )
-
-
-def sent_headers(headers: Iterable[tuple[str, object]]) -> tuple[tuple[bytes, object], ...]:
-    """Return what transforms left of headers as a source's record has them."""
-    return tuple((name.encode(errors=_ESCAPE), value) for name, value in headers)
 
 
 def model_of(it: _Class) -> type[ConfigModel] | None:
@@ -129,7 +123,8 @@ class Step:
 
     def apply(self, record: SinkRecord) -> SinkRecord | None:
         """Return what becomes of a record."""
-        if self.predicate is not None and self.predicate.test(record) is self.negate:
+        # A predicate of a user's own may answer anything that is true or false.
+        if self.predicate is not None and bool(self.predicate.test(record)) is self.negate:
             return record
         return self.transform.apply(record)
 
@@ -184,14 +179,14 @@ class TransformChain:
 
     def apply(self, record: SinkRecord) -> SinkRecord | None:
         """Return what becomes of a record, None where it is dropped or left out."""
-        current: SinkRecord | None = record
-        read = record.raw or record
+        current, read = record, record.raw or record
         for step in self._steps:
-            if current is None:
+            made = self._attempt(step.name, current, step.apply)
+            if made is None:
                 return None
-            current = self._attempt(step.name, current, step.apply)
-            if current is not None and current is not record and current.raw is not read:
-                current = current._replace(raw=read)
+            if made is not record and made.raw is not read:
+                made = quick_record((*made[:-1], read))
+            current = made
         return current
 
     def close(self) -> None:

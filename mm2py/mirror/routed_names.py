@@ -1,0 +1,119 @@
+"""Names that the copies of a flow's topics have behind its routers, as far as the config alone tells.
+
+Flow: connector config -> ``final_name`` -> ``keeps_names`` -> ``loop.suppression``, and the graph of all flows: a router that takes the
+prefix of a replication policy away takes away what tells copies from originals. A router that a predicate applies to some records of
+a topic, and one that goes by time, are not looked at. Patterns are tried on sample names.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+from mm2py.config.client_properties import with_prefix
+from mm2py.config.definitions import parse_config
+from mm2py.config.java_regex import JavaPattern
+from mm2py.config.java_values import parse_boolean_leniently, parse_list
+from mm2py.config.mirror_options import TopicFilterConfig
+from mm2py.errors import ConfigError
+from mm2py.mirror.policies import policy_from_config
+
+__all__ = ["SAMPLE", "final_name", "keeps_names", "sample_names"]
+
+SAMPLE: Final = "mm2py-sample"
+"""A name that any pattern for all topics takes."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_REPEATS: Final = re.compile(r"(?:\.|\\[wdS]|\[[^\]]*\])(?:[*+?]|\{[^}]*\})?")
+_PACKAGE: Final = "org.apache.kafka.connect.transforms."
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """One RegexRouter; ``chosen``: names that it is applied to, None for all, or with ``negate`` all others."""
+
+    pattern: JavaPattern
+    replacement: str
+    chosen: JavaPattern | None
+    negate: bool
+
+    def apply(self, topic: str) -> str:
+        """Return the new name of a topic; empty where there is none, which each of its records will say."""
+        try:
+            if self.chosen is not None and self.chosen.matches(topic) is self.negate:
+                return topic
+            return self.pattern.replaced(topic, self.replacement) or topic
+        except ConfigError:
+            return ""
+
+
+def _routes(config: Mapping[str, str]) -> Sequence[_Route]:
+    """Return the routers of a connector in their order.
+
+    Raises:
+        ConfigError: a pattern cannot be read.
+    """
+    found: list[_Route] = []
+    for alias in parse_list(config.get("transforms", "")):
+        own = with_prefix(config, f"transforms.{alias}.")
+        if own.get("type", "").strip().removeprefix(_PACKAGE) != "RegexRouter":
+            continue
+        chosen: JavaPattern | None = None
+        if wanted := own.get("predicate", "").strip():
+            predicate = with_prefix(config, f"predicates.{wanted}.")
+            kind = predicate.get("type", "").strip().removeprefix(_PACKAGE)
+            if kind.removeprefix("predicates.") != "TopicNameMatches":
+                continue
+            chosen = JavaPattern(predicate.get("pattern", ""))
+        negate = parse_boolean_leniently(own.get("negate"), absent=False)
+        pattern = JavaPattern(own.get("regex", ""))
+        found.append(_Route(pattern, own.get("replacement", ""), chosen, negate))
+    return found
+
+
+def _renamed(topic: str, routes: Sequence[_Route]) -> str:
+    for route in routes:
+        topic = route.apply(topic)
+    return topic
+
+
+def final_name(config: Mapping[str, str]) -> Callable[[str], str]:
+    """Return what tells the name of a topic's copy, by policy and routers; ``config`` names the source's alias.
+
+    Raises:
+        ConfigError: a pattern cannot be read, or there is no such policy.
+    """
+    policy, routes = policy_from_config(config), _routes(config)
+    alias = config.get("source.cluster.alias", "")
+    return lambda topic: _renamed(policy.remote_topic(alias, topic), routes)
+
+
+def keeps_names(config: Mapping[str, str]) -> bool:
+    """Whether routers give copies the names of what they are copies of; as ``final_name``."""
+    if not _routes(config):
+        return False
+    named = final_name(config)
+    return any(named(it) == it for it in sample_names(config))
+
+
+def sample_names(config: Mapping[str, str]) -> Iterator[str]:
+    """Return names that the patterns of a flow are likely to mean; whether they do is asked of them.
+
+    Raises:
+        ConfigError: a pattern of a router cannot be read.
+    """
+    for pattern in parse_config(TopicFilterConfig, config).topics:
+        yield from _samples(pattern)
+    routes = _routes(config)
+    patterns = (it for route in routes for it in (route.pattern, route.chosen) if it is not None)
+    yield from (_renamed(it, routes) for pattern in patterns for it in _samples(pattern.text))
+
+
+def _samples(pattern: str) -> Iterator[str]:
+    for part in pattern.replace("(?:", "").replace("(", "").replace(")", "").split("|"):
+        for filling in ("x", "0", SAMPLE, ""):
+            name = _REPEATS.sub(filling, part.replace("\\.", "\0")).replace("\0", ".")
+            name = name.strip("^$")
+            if _NAME.fullmatch(name):
+                yield name
