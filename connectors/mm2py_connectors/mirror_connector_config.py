@@ -35,9 +35,9 @@ MetricNamesFormats = Annotated[
     tuple[str, ...],
     Option(
         _LIST,
-        "Form of the Java metric names; both are exported from part 7 on.",
+        "Form of Java's metric names; this product has its own exporter.",
         choices=("legacy", "new"),
-        effect=Effect.LATER,
+        effect=Effect.WITHOUT_EFFECT,
     ),
 ]
 OffsetSyncsLocation = Annotated[

@@ -65,7 +65,6 @@ class Effect(StrEnum):
     WITHOUT_EFFECT = "without effect"
     WARNED = "warned"
     REFUSED = "refused"
-    LATER = "later part"
 
 
 @dataclass(frozen=True, slots=True)

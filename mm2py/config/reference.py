@@ -153,7 +153,7 @@ def _clients() -> str:
         "## Client properties\n\n"
         "Java client properties and what this product's own clients do with them. `A.consumer.` "
         "reads from A; records are written by `B.producer.` or `A->B.producer.override.`. "
-        "*later part*: parsed and kept. A property that is not listed has no effect, with a "
+        "A property that is not listed has no effect, with a "
         "warning.\n\n" + _table(["property", "clients", "effect", "note"], rows)
     )
 
