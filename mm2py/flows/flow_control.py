@@ -13,12 +13,15 @@ WAITING: Final = "WAITING"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowNow:
-    """A flow that there is; ``enabled``: it copies topics, not heartbeats alone. ``paused`` names topics and partitions."""
+    """A flow that there is; ``enabled``: it copies topics, not heartbeats alone.
+
+    ``failed`` counts its partitions and tasks that have failed; ``paused`` names topics and partitions.
+    """
 
     state: str
     enabled: bool
     tasks: int
-    failed_partitions: int = 0
+    failed: int = 0
     paused: tuple[str, ...] = ()
 
     @property
@@ -34,7 +37,7 @@ class FlowNow:
         return self.state == WAITING
 
     @property
-    def is_wanted(self) -> bool:
+    def copies(self) -> bool:
         """Whether it copies, or will as soon as it can."""
         return self.enabled and self.state not in (State.STOPPED, State.PAUSED, WAITING)
 

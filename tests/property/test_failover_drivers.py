@@ -50,6 +50,12 @@ class World:
         self.target: list[str] = [f"copy {it}" for it in self.source[: self.position]]
         self.runs, self.away = True, False
         self.fenced = False
+        self.target_fence = "an earlier return"
+        """Who keeps clients from the target, as recorded; ``target_fenced`` is whether they are."""
+        self.target_fenced = True
+        self.thaws = asyncio.Event()
+        self.frozen = 0
+        self.freezes = False
         self.writes_left, self.strays_left = chance.randint(0, 15), chance.randint(0, 5)
         self.quarantine: list[int] = []
         self.reverse_at: int | None = None
@@ -108,9 +114,17 @@ class World:
             missing = len(self.source) - self.position
             assert missing <= max(0, failover.accept_loss)
 
+    def check_end(self, failover: Failover) -> None:
+        if failover.step is Step.DONE:
+            self.check_done()
+        else:
+            assert self.frozen or not self.fenced  # (5)
+            assert self.first_native is None
+
     def check_done(self) -> None:
         """(3), (4), (6)"""
         assert not self.runs
+        assert not self.target_fenced
         assert self.reverse_at is not None
         copied = {int(it.split()[1]) for it in self.target if it != "native"}
         assert copied | set(self.quarantine) == set(self.source)
@@ -133,6 +147,7 @@ class Process:
         self.world, self._epoch = world, -1
         self.store = FailoverStore(MemoryTable(world.topic), self)
         self.driver = FailoverDriver(self.store, self, name="A->B", clock=self)
+        self.made, self.opened, self.lifted = False, False, ""
 
     # ---- time
 
@@ -150,7 +165,10 @@ class Process:
         """A moment at which the process may die."""
         await asyncio.sleep(0)
         self.world.crash_in -= 1
-        if self.world.crash_in == 0:
+        if self.world.crash_in == 0 and self.world.freezes:
+            self.world.frozen += 1
+            await self.world.thaws.wait()
+        elif self.world.crash_in == 0:
             raise CrashError
 
     async def step(self) -> None:
@@ -181,6 +199,9 @@ class Process:
             self._epoch = -1
             raise RetriableError("fenced")
         await self.step()
+        if self._epoch != self.world.epoch:
+            self._epoch = -1
+            raise RetriableError("fenced")
         for key, value in entries:
             self.world.topic.append(key, value)
         await self.step()
@@ -192,14 +213,36 @@ class Process:
 
     async def fence(self, by: str) -> str:
         await self.ask_source()
-        self.world.fenced = True
+        self.made = self.world.fenced = True
         await self.step()
         return ""
 
     async def lift_fence(self, *, source: bool) -> None:
         if source:
+            self.opened = True
             await self.ask_source()
             self.world.fenced = False
+        else:
+            self.lifted = self.world.target_fence or self.lifted
+            if not self.world.target_fence:
+                return
+            await self.step()
+            self.world.target_fenced = False
+            await self.step()
+            if self._epoch != self.world.epoch:
+                raise RetriableError("fenced")
+            self.world.target_fence = ""
+        await self.step()
+
+    async def restore_fences(self) -> None:
+        failover, by = self.world.failover, self.world.target_fence
+        assert failover is not None
+        if self.lifted and by not in ("", self.lifted):
+            self.world.target_fenced = True
+        if failover.is_undone(None):
+            self.world.fenced = False
+        elif self.opened and (failover.fenced or failover.step is Step.FENCE):
+            self.world.fenced = True
         await self.step()
 
     async def progress(self) -> Progress:
@@ -253,40 +296,68 @@ class Process:
         await self.step()
 
 
-async def _course(seed: int, *, fences: bool, copies: bool, dies: bool, cancels: bool) -> None:
+async def _course(
+    seed: int, *, fences: bool, copies: bool, dies: bool, cancels: bool, freezes: bool
+) -> None:
     chance = random.Random(seed)
     world = World(chance, fences=fences, copies=copies)
-    accept = -1 if copies else 100
-    for attempt in range(MOST_DRIVERS):
-        world.crash_in = chance.randint(1, 60) if attempt < MOST_DRIVERS // 2 else 0
-        if dies and attempt == 2:
-            world.away = True
-        if dies and attempt == 12:
-            world.away = False
-        process = Process(world)
-        try:
-            await process.store.start()
-            if cancels and attempt == 5:
-                cancelled = await process.driver.cancel()
-                assert cancelled.step is Step.CANCELLED
-                assert not world.fenced  # (5)
-                assert world.first_native is None
+    world.freezes = freezes
+    frozen: list[asyncio.Task[Failover]] = []
+    try:
+        for attempt in range(MOST_DRIVERS):
+            world.crash_in = chance.randint(1, 60) if attempt < MOST_DRIVERS // 2 else 0
+            if dies and attempt == 2:
+                world.away = True
+            if dies and attempt == 12:
+                world.away = False
+            cancel = cancels and attempt == 5
+            accept = -1 if copies else 100
+            request = FailoverRequest(id=f"f{attempt}", accept_loss=accept, unplanned=world.away)
+            driving = asyncio.create_task(_drive(Process(world), request, cancels=cancel))
+            count = world.frozen
+            await until(lambda: driving.done() or world.frozen > count)  # noqa: B023 - awaited here
+            if not driving.done():
+                frozen.append(driving)
+            elif driving.exception() is None:
+                assert driving.result().step.is_over or world.away
+            else:
+                assert isinstance(driving.exception(), CrashError | Mm2pyError), driving.exception()
+                _check_cancel_refused(world, cancels=cancel)
+            failover = world.failover
+            if failover is not None and failover.step.is_over:
+                world.check_end(failover)
+                await _thaw(world, frozen)
                 return
-            failover = await process.driver.run(
-                FailoverRequest(id=f"f{attempt}", accept_loss=accept, unplanned=world.away)
-            )
-        except (CrashError, Mm2pyError):
-            _check_cancel_refused(world, cancels=cancels and attempt == 5)
             world.tick(chance.uniform(0, 3))
-            continue
-        finally:
-            await process.store.stop()
-        if failover.step is Step.DONE:
-            world.check_done()
-            return
-        assert failover.step is Step.TAIL
-        assert world.away
-    raise AssertionError("no driver came to the end")
+        raise AssertionError("no driver came to the end")
+    finally:
+        for task in frozen:
+            task.cancel()
+
+
+async def _drive(process: Process, request: FailoverRequest, *, cancels: bool) -> Failover:
+    await process.store.start()
+    try:
+        if cancels:
+            return await process.driver.cancel()
+        return await process.driver.run(request, process.store.failover)
+    finally:
+        await process.store.stop()
+
+
+async def _thaw(world: World, frozen: Sequence["asyncio.Task[Failover]"]) -> None:
+    """(6) Let those that stood still go on, when it is over and clients were fenced from the target to return."""
+    record, fenced = world.failover, world.fenced
+    assert record is not None
+    world.target_fence, world.target_fenced = "back", True
+    world.thaws.set()
+    ends = await asyncio.gather(*frozen, return_exceptions=True)
+    # One may have stood still behind its last record.
+    wrong = [it for it in ends if not isinstance(it, Mm2pyError | Failover)]
+    assert not wrong
+    assert world.failover == record
+    assert world.fenced == (fenced and not record.is_undone(None))
+    assert world.target_fenced
 
 
 def _check_cancel_refused(world: World, *, cancels: bool) -> None:
@@ -302,11 +373,15 @@ def _check_cancel_refused(world: World, *, cancels: bool) -> None:
     copies=strategies.booleans(),
     dies=strategies.booleans(),
     cancels=strategies.booleans(),
+    freezes=strategies.booleans(),
 )
-def test_drivers_that_crash_anywhere_end_legal(
-    seed: int, fences: bool, copies: bool, dies: bool, cancels: bool
+def test_drivers_that_crash_or_stand_still_anywhere_end_legal(
+    seed: int, fences: bool, copies: bool, dies: bool, cancels: bool, freezes: bool
 ) -> None:
-    asyncio.run(_course(seed, fences=fences, copies=copies, dies=dies, cancels=cancels))
+    course = _course(
+        seed, fences=fences, copies=copies, dies=dies, cancels=cancels, freezes=freezes
+    )
+    asyncio.run(course)
 
 
 async def test_what_is_not_copied_refuses_without_the_number_and_goes_to_quarantine_with_it() -> (
@@ -367,7 +442,7 @@ def _quiet(*, fences: bool = True) -> World:
 async def _driven(process: Process, request: FailoverRequest | None = None) -> Failover:
     await process.store.start()
     try:
-        return await process.driver.run(request or FailoverRequest(id="f"))
+        return await process.driver.run(request or FailoverRequest(id="f"), process.store.failover)
     finally:
         await process.store.stop()
 

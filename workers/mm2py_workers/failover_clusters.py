@@ -117,19 +117,23 @@ class FailoverClusters:
         options = parse_config(MirrorSourceConfig, self.config)
         self.policy = policy_from_config(self.config)
         self.keeps_names = not self.policy.detects_cycles
-        self.selection = TopicSelection(
-            self.policy,
-            topic_filter_from_config(self.config),
-            source_alias=self.name.source,
-            target_alias=self.name.target,
-            # Heartbeats never stand still, and nobody misses one.
-            replicate_heartbeats=False,
-        )
+        self.selection = self.selection_of(self.name, self.config)
         consumer = effective_client_properties(self.config, "source", "consumer")
         self.read_committed = (
             consumer.get("isolation.level") == "read_committed" or self.plan.worker.exactly_once
         )
         self.replication_factor = options.replication_factor
+
+    def selection_of(self, name: FlowName, config: Mapping[str, str]) -> TopicSelection:
+        """Return which topics a flow with this source connector copies."""
+        return TopicSelection(
+            self.policy,
+            topic_filter_from_config(config),
+            source_alias=name.source,
+            target_alias=name.target,
+            # Heartbeats never stand still, and nobody misses one.
+            replicate_heartbeats=False,
+        )
 
     async def __aenter__(self) -> "FailoverClusters":
         """Reach the target and learn what was changed over REST.
@@ -254,10 +258,14 @@ class FailoverClusters:
             return self._counted[tp]
         reader = RangeReader(cluster, read_committed=self.read_committed)
         batches = [it async for part in reader.read(tp, before, end) for it in part]
-        mirrors = await self._mirrors.read()
+        mirrors = await self.source_mirrors()
         if any(producer_of(it) not in mirrors for it in batches):
             self._counted[tp] = end
         return self._counted[tp]
+
+    async def source_mirrors(self) -> frozenset[int]:
+        """Return the producer ids of mirrors on the source: what they write under the same names is no record of the source's own."""
+        return await self._mirrors.read() if self.keeps_names else frozenset()
 
     # ---- inside
 

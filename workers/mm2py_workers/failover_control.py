@@ -53,11 +53,13 @@ class RemoteApi:
 
 def flow_now(row: Row) -> FlowNow:
     """Return one flow of the answer to ``GET /flows``."""
+    tasks = [task for it in rows_of(row, "connectors") for task in rows_of(it, "tasks")]
+    failed = sum(text_of(it, "state") == State.FAILED for it in tasks)
     return FlowNow(
         state=text_of(row, "state"),
         enabled=row.get("enabled") is not False,
-        tasks=sum(len(rows_of(it, "tasks")) for it in rows_of(row, "connectors")),
-        failed_partitions=count_of(row, "failed_partitions") or 0,
+        tasks=len(tasks),
+        failed=failed + (count_of(row, "failed_partitions") or 0),
         paused=tuple(texts_of(row, "paused")),
     )
 

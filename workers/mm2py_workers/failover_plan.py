@@ -18,13 +18,16 @@ from mm2py.flows.failover_views import FailoverPlan, GroupRow, TopicRow, WriterR
 from mm2py.flows.fence import FencePlan
 from mm2py.flows.flow_control import FlowControl, FlowNow
 from mm2py.flows.flow_offsets import FlowOffsets, GroupView
+from mm2py.flows.states import enabled
 from mm2py.mirror.failovers import Tail, failover_topic, quarantine_topic
 from mm2py.mirror.filters import config_property_filter_from_config
+from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl
 from mm2py.protocol.records import decode_batches
 from mm2py.types import FlowName, TopicPartition
 from mm2py_connectors.acl_sync import remote_acls
 from mm2py_connectors.config_sync import config_operations
+from mm2py_workers.bulk_flow import source_connector
 from mm2py_workers.failover_clusters import FailoverClusters, MirrorIds
 from mm2py_workers.failover_sides import FailoverSides
 
@@ -34,6 +37,7 @@ MOST_GROUPS: Final = 10_000
 RECENT_MS: Final = 10 * 60_000
 """A producer that has not written for so long is not shown as a writer."""
 
+_SHOWN: Final = 3
 _FIRST_BYTES: Final = 64 * 1024
 
 
@@ -56,15 +60,23 @@ async def plan_failover(
     """
     found = _Found()
     now, back = await _flows(clusters.name, control, found)
+    if clusters.config.get("transforms"):
+        found.problems.append(
+            f"records pass transforms={clusters.config['transforms']}: what these drop, or send to other topics, is not in the copies;"
+            " the flow back has none of its own, and quarantine keeps records as the source has them"
+        )
     try:
         progress = await clusters.progress()
         rows = await _Source(clusters, found).topics(progress, now)
         groups = await _groups(clusters, found)
         writers = await _writers(clusters, found)
+        await _look_at_the_way_back(clusters, found)
         fence = await sides.fence_plan()
         there = True
     except SourceAwayError as error:
-        found.problems.append(str(error))
+        found.problems.append(
+            f"{error}; groups and writers are not known, groups would get the offsets of their checkpoints"
+        )
         there, fence, groups, writers = False, FencePlan((), ""), [], []
         rows = await _known(clusters, control)
     unfinished = await _unfinished(clusters)
@@ -98,10 +110,30 @@ async def _flows(
     except Mm2pyError as error:
         found.problems.append(f"no worker answers, so nothing is known to copy: {error}")
         return None, None
-    if now is None or not now.is_wanted:
-        state = "not there" if now is None or not now.enabled else now.state
+    if now is None:
+        found.problems.append(
+            f"the worker that was asked does not know flow {name}: nothing is known to copy"
+        )
+    elif not now.copies:
+        state = now.state if now.enabled else "not there"
         found.problems.append(f"flow {name} is {state}: what is not copied stays behind")
     return now, back
+
+
+async def _look_at_the_way_back(clusters: FailoverClusters, found: _Found) -> None:
+    """Name the topics that a flow back which exists leaves out: what clients write to these on the target stays there."""
+    async with clusters.source():
+        config = await source_connector(clusters.back, clusters.source_tables, clusters.clock)
+    if config is None or not enabled(config):
+        return
+    selection = clusters.selection_of(clusters.back.name, config)
+    left = [it for it in await clusters.topics() if not selection.replicate(it)]
+    if left:
+        back = clusters.back.name
+        found.problems.append(
+            f"the flow back copies no {some_of(left, _SHOWN)}: what clients write there would stay on {back.source};"
+            f" mm2py flow set {back.source}/{back.target} topics=..."
+        )
 
 
 async def _unfinished(clusters: FailoverClusters) -> str:
@@ -251,7 +283,7 @@ class _Source:
 
 def _is_copied(tail: Tail, now: FlowNow | None) -> bool:
     """Whether a tail is going to be copied: the flow runs, and this part of it is not paused."""
-    if now is None or not now.is_wanted or now.failed_partitions:
+    if now is None or not now.copies or now.failed:
         return False
     return not {tail.topic, f"{tail.topic}-{tail.partition}"} & set(now.paused)
 

@@ -83,8 +83,9 @@ async def _missing(
     async with clusters.source() as source:
         first = max(first, (await log_ends(source, [tail.tp], read_committed=False))[tail.tp].start)
         reader = RangeReader(source, read_committed=clusters.read_committed)
+        mirrors = await clusters.source_mirrors()
         async for batches in reader.read(tail.tp, first, tail.end):
-            for record in _records(batches):
+            for record in _records([it for it in batches if producer_of(it) not in mirrors]):
                 if not first <= record.offset < tail.end:
                     continue
                 waiting.append(_in_quarantine(record))
