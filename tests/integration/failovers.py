@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast, final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
@@ -40,8 +40,6 @@ __all__ = [
     "Shop",
     "Sides",
     "allow_shop",
-    "commit",
-    "committed",
     "failover_of",
     "home",
     "same_names",
@@ -361,36 +359,3 @@ def values_of(region: KafkaAddress, topic: str) -> list[list[int]]:
         [int(record.value or b"-1") for record in logs[partition].records]
         for partition in sorted(logs)
     ]
-
-
-def _group(region: KafkaAddress, group: str) -> Consumer:
-    return Consumer(
-        {
-            "bootstrap.servers": region.bootstrap_servers,
-            "group.id": group,
-            "enable.auto.commit": False,
-            "log_level": 0,
-        }
-    )
-
-
-def commit(region: KafkaAddress, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-    """Commit offsets for a group without members."""
-    client = _group(region, group)
-    try:
-        client.commit(
-            offsets=[TopicPartition(topic, number, at) for number, at in offsets.items()],
-            asynchronous=False,
-        )
-    finally:
-        client.close()
-
-
-def committed(region: KafkaAddress, group: str, topic: str, partitions: int) -> dict[int, int]:
-    """Return the offsets of a group."""
-    client = _group(region, group)
-    try:
-        wanted = [TopicPartition(topic, number) for number in range(partitions)]
-        return {it.partition: it.offset for it in client.committed(wanted, timeout=30)}
-    finally:
-        client.close()

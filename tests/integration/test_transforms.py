@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.conftest import CreateTopic
@@ -31,6 +30,8 @@ from tests.integration.traffic import (
     Sent,
     assert_equal,
     assert_resumed,
+    commit,
+    committed,
     committed_positions,
     ends,
     read,
@@ -175,34 +176,22 @@ def test_a_group_inside_a_dropped_stretch_continues_at_the_next_record_that_is_l
     write(region_a, topic, [Sent(0, b"%d" % n) for n in range(50)])
     write(region_a, topic, [Sent(0, None, b"k") for _ in range(400)])
     write(region_a, topic, [Sent(0, b"%d" % n) for n in range(50, 60)])
-    commit(region_a, topic, group, 222)
+    commit(region_a, group, topic, {0: 222})
     with running(flow.file) as mirror:
         # The record behind the stretch; before its offset map is written the group is further back, never further ahead.
-        until(lambda: committed(region_b, flow.remote(topic), group) == 50, 90, "50", alive=mirror)
-        commit(region_a, topic, group, 453)
-        until(lambda: committed(region_b, flow.remote(topic), group) == 53, 90, "53", alive=mirror)
-
-
-def commit(region: KafkaAddress, topic: str, group: str, offset: int) -> None:
-    client = _member(region, group)
-    client.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
-    client.close()
-
-
-def committed(region: KafkaAddress, topic: str, group: str) -> int:
-    """Return the committed offset, 0 for none."""
-    client = _member(region, group)
-    try:
-        (found,) = client.committed([TopicPartition(topic, 0)], timeout=30)
-        return max(found.offset, 0)
-    finally:
-        client.close()
-
-
-def _member(region: KafkaAddress, group: str) -> Consumer:
-    return Consumer(
-        {"bootstrap.servers": region.bootstrap_servers, "group.id": group, "log_level": 2}
-    )
+        until(
+            lambda: committed(region_b, group, flow.remote(topic)).get(0) == 50,
+            90,
+            "50",
+            alive=mirror,
+        )
+        commit(region_a, group, topic, {0: 453})
+        until(
+            lambda: committed(region_b, group, flow.remote(topic)).get(0) == 53,
+            90,
+            "53",
+            alive=mirror,
+        )
 
 
 def wait_more(mirror: Running, region: KafkaAddress, topic: str, records: int) -> None:

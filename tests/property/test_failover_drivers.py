@@ -116,6 +116,7 @@ class World:
 
     def check_end(self, failover: Failover) -> None:
         if failover.step is Step.DONE:
+            assert self.fenced or not failover.fenced  # (5)
             self.check_done()
         else:
             assert self.frozen or not self.fenced  # (5)
@@ -366,7 +367,7 @@ def _check_cancel_refused(world: World, *, cancels: bool) -> None:
         assert failover.step is not Step.CANCELLED
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     seed=strategies.integers(0, 2**32),
     fences=strategies.booleans(),

@@ -1,10 +1,11 @@
 """What a failover would do, asked of both clusters and of a worker; changes nothing.
 
-Flow: ``FailoverClusters``, ``FlowControl`` -> topics with lag and drift, groups, writers, the fence -> ``FailoverPlan``. Where the source
+Flow: ``FailoverClusters``, ``RestFlows`` -> topics with lag and drift, groups, writers, the fence -> ``FailoverPlan``. Where the source
 is gone: what the target and the worker know of it.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -16,19 +17,20 @@ from mm2py.errors import Mm2pyError, RetriableError, ServerError, UnsupportedVer
 from mm2py.flows.failover import Progress, SourceAwayError
 from mm2py.flows.failover_views import FailoverPlan, GroupRow, TopicRow, WriterRow
 from mm2py.flows.fence import FencePlan
-from mm2py.flows.flow_control import FlowControl, FlowNow
 from mm2py.flows.flow_offsets import FlowOffsets, GroupView
 from mm2py.flows.states import enabled
-from mm2py.mirror.failovers import Tail, failover_topic, quarantine_topic
+from mm2py.mirror.failovers import Tail, quarantine_topic
 from mm2py.mirror.filters import config_property_filter_from_config
 from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl
+from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.records import decode_batches
 from mm2py.types import FlowName, TopicPartition
 from mm2py_connectors.acl_sync import remote_acls
 from mm2py_connectors.config_sync import config_operations
 from mm2py_workers.bulk_flow import source_connector
-from mm2py_workers.failover_clusters import FailoverClusters, MirrorIds
+from mm2py_workers.failover_clusters import FailoverClusters
+from mm2py_workers.failover_control import FlowNow, RestFlows
 from mm2py_workers.failover_sides import FailoverSides
 
 __all__ = ["plan_failover"]
@@ -49,9 +51,19 @@ class _Found:
     def note(self, topic: str, text: str) -> None:
         self.by_topic.setdefault(topic, []).append(text)
 
+    @contextmanager
+    def noting(self, what: str) -> Generator[None]:
+        """Note what a cluster refuses to tell."""
+        try:
+            yield
+        except ServerError as error:
+            if isinstance(error, RetriableError):
+                raise
+            self.problems.append(f"{what}: {error}")
+
 
 async def plan_failover(
-    clusters: FailoverClusters, sides: FailoverSides, control: FlowControl, kind: str
+    clusters: FailoverClusters, sides: FailoverSides, control: RestFlows, kind: str
 ) -> FailoverPlan:
     """Return the plan.
 
@@ -102,7 +114,7 @@ async def plan_failover(
 
 
 async def _flows(
-    name: FlowName, control: FlowControl, found: _Found
+    name: FlowName, control: RestFlows, found: _Found
 ) -> tuple[FlowNow | None, FlowNow | None]:
     try:
         now = await control.now(name)
@@ -143,7 +155,7 @@ async def _unfinished(clusters: FailoverClusters) -> str:
     return f"{failover.kind} {failover.id} is at {failover.step}: --execute continues it"
 
 
-async def _known(clusters: FailoverClusters, control: FlowControl) -> list[TopicRow]:
+async def _known(clusters: FailoverClusters, control: RestFlows) -> list[TopicRow]:
     """Return what is known of a source that is gone: how far each partition was copied, and the lag that workers saw last."""
     lags = await control.lag(clusters.name)
     copied: dict[str, dict[int, int]] = {}
@@ -223,15 +235,11 @@ class _Source:
         clusters = self._clusters
         chosen = config_property_filter_from_config(clusters.config)
         copies = {it: clusters.copy_of(TopicPartition(it, 0)).topic for it in names}
-        try:
+        here: Mapping[str, Sequence[ConfigEntry]] = {}
+        with self._found.noting("configs cannot be compared"):
+            there = await Admin(clusters.target).describe_topic_configs(set(copies.values()))
             async with clusters.source() as source:
                 here = await Admin(source).describe_topic_configs(names)
-            there = await Admin(clusters.target).describe_topic_configs(set(copies.values()))
-        except ServerError as error:
-            if isinstance(error, RetriableError):
-                raise
-            self._found.problems.append(f"configs cannot be compared: {error}")
-            return
         for name, entries in here.items():
             of_copy = {it.name: it.value for it in there.get(copies[name], ())}
             for op in config_operations(entries, chosen) if of_copy else ():
@@ -242,18 +250,15 @@ class _Source:
 
     async def _look_at_acls(self) -> None:
         clusters = self._clusters
-        try:
+        here = there = None
+        with self._found.noting("ACLs cannot be compared"):
             async with clusters.source() as source:
                 here = await Admin(source).describe_topic_acls()
             there = await Admin(clusters.target).describe_topic_acls()
-        except ServerError as error:
-            if isinstance(error, RetriableError):
-                raise
-            self._found.problems.append(f"ACLs cannot be compared: {error}")
-            return
         if here is None or there is None:
             return
-        fence = await self._fence()
+        store = await clusters.seen_source_store()
+        fence = frozenset[Acl]() if store is None or store.fence is None else store.fence.acls
         wanted = remote_acls(
             (it for it in here if it not in fence),
             selection=clusters.selection,
@@ -269,16 +274,6 @@ class _Source:
             self._found.note(
                 topic, f"{acl.principal} has no {acl.operation.name} on {acl.resource_name} there"
             )
-
-    async def _fence(self) -> Collection[Acl]:
-        """Return the rules of a failover, which are not to be copied; asks for no topic that is not there."""
-        clusters = self._clusters
-        topic = failover_topic(clusters.name.target)
-        async with clusters.source() as source:
-            if topic not in await Admin(source).describe_topics([topic]):
-                return ()
-        fence = (await clusters.source_store()).fence
-        return () if fence is None else fence.acls
 
 
 def _is_copied(tail: Tail, now: FlowNow | None) -> bool:
@@ -309,45 +304,33 @@ async def _groups(clusters: FailoverClusters, found: _Found) -> list[GroupRow]:
     )
     config = clusters.config if name is None else plan.resolve(plan.connectors[name])
     offsets = FlowOffsets(clusters.name, config, clusters.clock, has_checkpoints=name is not None)
-    try:
+    views: Sequence[GroupView] = ()
+    with found.noting("groups cannot be read"):
         async with clusters.source(), offsets:
             views = await offsets.groups(None, MOST_GROUPS)
-    except ServerError as error:
-        if isinstance(error, RetriableError):
-            raise
-        found.problems.append(f"groups cannot be read: {error}")
-        return []
-    return [_group_row(it) for it in views]
-
-
-def _group_row(view: GroupView) -> GroupRow:
-    return GroupRow(
-        group=view.group,
-        state=view.state,
-        state_there=view.state_there,
-        reads_again=view.reads_again,
-        skips=view.skips,
-        not_synced=view.not_synced,
-        type=view.type,
-    )
+    return [
+        GroupRow(
+            group=it.group,
+            state=it.state,
+            state_there=it.state_there,
+            reads_again=it.reads_again,
+            skips=it.skips,
+            not_synced=it.not_synced,
+            type=it.type,
+        )
+        for it in views
+    ]
 
 
 async def _writers(clusters: FailoverClusters, found: _Found) -> list[WriterRow]:
-    partitions = [
-        TopicPartition(topic, number)
-        for topic, numbers in (await clusters.topics()).items()
-        for number in numbers
-    ]
+    partitions = await clusters.partitions()
     async with clusters.source() as source:
-        ids = MirrorIds(source, clusters.clock)
+        looping = await clusters.source_looping()
         try:
-            mirrors = await ids.read()
             answers = await Admin(source).describe_producers(partitions)
         except UnsupportedVersionError:
             found.problems.append("writers are not known: DescribeProducers needs Kafka 2.8")
             return []
-        finally:
-            await ids.close()
     now = clusters.clock.now_ms()
     return [
         WriterRow(
@@ -359,6 +342,6 @@ async def _writers(clusters: FailoverClusters, found: _Found) -> list[WriterRow]
         )
         for tp, producers in sorted(answers.items())
         for it in producers
-        if it.producer_id not in mirrors
+        if it.producer_id not in looping
         and (it.transaction_start >= 0 or now - it.last_timestamp < RECENT_MS)
     ]

@@ -1,9 +1,9 @@
 """What a failover does on both clusters and to the flows: implements ``mm2py.flows.failover.Sides``.
 
-Flow: ``FailoverDriver`` -> ``FailoverSides`` -> ACLs, groups, positions and topics of ``FailoverClusters``; flows over ``FlowControl``.
+Flow: ``FailoverDriver`` -> ``FailoverSides`` -> ACLs, groups, positions and topics of ``FailoverClusters``; flows over ``RestFlows``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, final
 
@@ -12,15 +12,16 @@ from mm2py.config.client_properties import effective_client_properties
 from mm2py.errors import FatalError, Mm2pyError, RetriableError, ServerError
 from mm2py.flows.failover import Progress, SourceAwayError
 from mm2py.flows.fence import FencePlan, fence_of, principal_of
-from mm2py.flows.flow_control import FlowControl
 from mm2py.mirror.failovers import Failover, Fence, GroupMove, Place, Rule, Step, Tail
 from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl
+from mm2py.protocol.error_codes import error_name
 from mm2py.spark.survey import CopiesReader, Known
 from mm2py.storage.failover_store import FailoverStore
 from mm2py.types import LATEST, FlowName, State
 from mm2py_workers.bulk_flow import SOURCE, store_positions
 from mm2py_workers.failover_clusters import FailoverClusters
+from mm2py_workers.failover_control import FlowNow, RestFlows
 from mm2py_workers.failover_groups import move_groups
 from mm2py_workers.failover_stop import stop_without_workers
 from mm2py_workers.failover_tail import quarantine, reverse_starts
@@ -46,7 +47,7 @@ class FailoverSides:
         control: of the workers.
     """
 
-    def __init__(self, clusters: FailoverClusters, control: FlowControl) -> None:
+    def __init__(self, clusters: FailoverClusters, control: RestFlows) -> None:
         self._clusters, self._control = clusters, control
         self._clock = clusters.clock
         self._back = FlowName(clusters.name.target, clusters.name.source)
@@ -95,19 +96,23 @@ class FailoverSides:
         async with clusters.source() as source:
             await store.put_fence(Fence(by=by, rules=_all_rules(store.fence, plan.rules)))
             refused = _refusals(acls, await Admin(source).create_acls(acls))
+        if refused:
+            refused = f"refused (Alter on the cluster is needed): {refused}"
         return "; ".join(it for it in (plan.note, refused) if it)
 
     async def restore_fences(self) -> None:
         """Bring the rules that this process has made or removed to what the records say."""
         store = self._clusters.store
-        before = None
-        while before != (before := (store.failover, store.fence)):
+        while True:
+            before = store.failover, store.fence
             if self._lifted and store.fence is not None and store.fence.by not in self._lifted:
                 await Admin(self._clusters.target).create_acls(list(store.fence.acls))
             if store.failover is not None:
                 with suppress(SourceAwayError):
                     await self._restore_source(store.failover)
             await store.refresh()
+            if (store.failover, store.fence) == before:
+                return
 
     async def _restore_source(self, failover: Failover) -> None:
         if failover.is_undone((await self._clusters.source_store()).failover):
@@ -219,33 +224,35 @@ class FailoverSides:
             await self._stop(clusters.name)
             return
         await stop_without_workers(clusters.target, clusters.plan, self._clock)
-        if now is None and await self._appears(clusters.name):
-            await self._stop(clusters.name)
-
-    async def _appears(self, flow: FlowName) -> bool:
-        """Whether a worker knows a flow after all: one that has begun a moment ago looks for those that were added over REST."""
-        deadline = self._clock.monotonic() + APPEARS_S
-        while (found := await self._control.now(flow)) is None:
-            if self._clock.monotonic() > deadline:
-                return False
-            await self._clock.sleep(LOOK_S)
-        return not found.is_waiting
+        if now is None:
+            # A worker that has begun a moment ago looks for flows that were added over REST.
+            now = await self._wait(clusters.name, lambda _: True, APPEARS_S)
+            if now is not None and not now.is_waiting:
+                await self._stop(clusters.name)
 
     async def _stop(self, flow: FlowName) -> None:
         """Stop a flow that there is."""
         now = await self._control.now(flow)
         if now is not None and not now.is_stopped and now.state != State.STOPPED:
             await self._control.stop(flow)
-        deadline = self._clock.monotonic() + STOP_S
-        while now is None or not now.is_stopped:
-            if self._clock.monotonic() > deadline:
-                raise RetriableError(
-                    f"flow {flow} is {now.state} with {now.tasks} tasks, not stopped"
-                    if now is not None
-                    else f"no worker knows flow {flow} any more, whether it has stopped is not known"
-                )
-            await self._clock.sleep(LOOK_S)
+        now = await self._wait(flow, lambda it: it.is_stopped, STOP_S)
+        if now is None:
+            raise RetriableError(
+                f"no worker knows flow {flow} any more, whether it has stopped is not known"
+            )
+        if not now.is_stopped:
+            raise RetriableError(f"flow {flow} is {now.state} with {now.tasks} tasks, not stopped")
+
+    async def _wait(
+        self, flow: FlowName, is_so: Callable[[FlowNow], bool], longest_s: float
+    ) -> FlowNow | None:
+        """Return a flow as soon as a worker knows it and it is so, or else as it is after a time."""
+        deadline = self._clock.monotonic() + longest_s
+        while True:
             now = await self._control.now(flow)
+            if (now is not None and is_so(now)) or self._clock.monotonic() > deadline:
+                return now
+            await self._clock.sleep(LOOK_S)
 
     async def start_reverse(self, starts: Sequence[Place]) -> None:
         """Let the flow back copy."""
@@ -258,11 +265,9 @@ class FailoverSides:
                 await self._stop(back)
             await self._begin_back(starts)
             await self._control.start(back, self._reverse_config())
-        deadline = self._clock.monotonic() + STOP_S
-        while (now := await self._control.now(back)) is None or not now.copies:
-            if self._clock.monotonic() > deadline:
-                raise RetriableError(f"flow {back} does not run: {now and now.state}")
-            await self._clock.sleep(LOOK_S)
+        now = await self._wait(back, lambda it: it.copies, STOP_S)
+        if now is None or not now.copies:
+            raise RetriableError(f"flow {back} does not run: {now and now.state}")
 
     async def _begin_back(self, starts: Sequence[Place]) -> None:
         """Store where the flow back begins, but where it is further already: a driver before this one may have started it."""
@@ -289,8 +294,9 @@ def _all_rules(fence: Fence | None, more: Sequence[Rule]) -> tuple[Rule, ...]:
 
 
 def _refusals(acls: Sequence[Acl], answers: Sequence[ServerError | None]) -> str:
+    """Name what was refused, by codes: the broker's own message shows its request as Java prints objects."""
     found = [
-        f"{acl.principal} on {acl.resource_name}: {error}"
+        f"{acl.principal} on {acl.resource_name}: {error_name(error.code)}"
         for acl, error in zip(acls, answers, strict=True)
         if error is not None
     ]

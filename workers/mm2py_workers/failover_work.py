@@ -14,11 +14,11 @@ from mm2py.client.connect.admin import Admin
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.flows.failover import FailoverDriver, FailoverRefusedError, FailoverRequest
 from mm2py.flows.failover_views import FailoverPlan
-from mm2py.flows.flow_control import FlowControl
 from mm2py.mirror.failovers import Failover, FailoverKind, Step, failover_topic
 from mm2py.types import FlowName, State
 from mm2py_workers.bulk_flow import flow_plan
 from mm2py_workers.failover_clusters import FailoverClusters
+from mm2py_workers.failover_control import RestFlows
 from mm2py_workers.failover_plan import plan_failover
 from mm2py_workers.failover_sides import FailoverSides
 
@@ -27,7 +27,7 @@ __all__ = ["FailoverWork", "opened"]
 
 @asynccontextmanager
 async def opened(
-    file: Path, flow: str, kind: FailoverKind, control: FlowControl, clock: Clock = SYSTEM_CLOCK
+    file: Path, flow: str, kind: FailoverKind, control: RestFlows, clock: Clock = SYSTEM_CLOCK
 ) -> AsyncGenerator["FailoverWork"]:
     """Connect to the clusters of a flow; for a failback those of the flow back.
 
@@ -49,9 +49,7 @@ async def opened(
 class FailoverWork:
     """What can be done with a failover; read-only but for ``execute`` and ``cancel``. Implements ``FailoverCommands``."""
 
-    def __init__(
-        self, clusters: FailoverClusters, control: FlowControl, kind: FailoverKind
-    ) -> None:
+    def __init__(self, clusters: FailoverClusters, control: RestFlows, kind: FailoverKind) -> None:
         self.clusters, self.control = clusters, control
         self.sides = FailoverSides(clusters, control)
         self._kind = kind
@@ -130,7 +128,8 @@ class FailoverWork:
             )
             return already + returned if stopped else ""
         back = FlowName(there.target, there.source)
-        other = await self._other_way()
+        store = await self.clusters.seen_source_store()
+        other = None if store is None else store.failover
         if other is not None and not other.step.is_over:
             cancels = "" if other.step.is_switched else ", or --cancel it"
             return f"{other.kind} {other.id} of {back} is at {other.step}: --execute it to its end{cancels}"
@@ -140,12 +139,3 @@ class FailoverWork:
         if self._kind is FailoverKind.FAILBACK and not returned_ms:
             return f"clients of {back} were not failed over"
         return ""
-
-    async def _other_way(self) -> Failover | None:
-        """Return the newest failover of the flow back; asks for no topic that is not there."""
-        clusters = self.clusters
-        topic = failover_topic(clusters.name.target)
-        async with clusters.source() as source:
-            if topic not in await Admin(source).describe_topics([topic]):
-                return None
-        return (await clusters.source_store()).failover
