@@ -287,27 +287,13 @@ class FailoverDriver:
         record = replace(failover, at_ms=self._clock.now_ms())
 
         async def write() -> None:
-            if not self._store.claimed:
-                await self._store.claim()
-                newest = self._store.failover
-                if newest is not None and _drive(newest) not in (
-                    _drive(self._known),
-                    _drive(record),
-                ):
-                    raise self._superseded(newest)
+            await self._check_mine(record)
             await self._store.write(record)
             self._known = record
 
         await self._insist(write)
         log.info("failover flow=%s step=%s", self._name, record.step)
         self._report(record)
-
-    def _superseded(self, newest: Failover) -> FailoverRefusedError:
-        self._lost = True
-        return FailoverRefusedError(
-            f"another driver has taken {newest.kind} {newest.id} of {self._name} over ({newest.driver})",
-            remedy="look at --status, and at mm2py flow list",
-        )
 
     async def _note(self, error: Mm2pyError) -> None:
         """Say in the record why this driver ends; where that cannot be written, the record says nothing."""
@@ -443,12 +429,17 @@ class FailoverDriver:
 
         return await self._insist(once, longest_s)
 
-    async def _check_mine(self) -> None:
-        await self._store.refresh()
+    async def _check_mine(self, writes: Failover | None = None) -> None:
+        """Find out whether another driver has taken over; a record that this one ``writes`` may be there already."""
+        await (self._store.refresh() if self._store.claimed else self._store.claim())
         newest = self._store.failover
-        if newest is not None and _drive(newest) != _drive(self._known):
+        if newest is not None and _drive(newest) not in (_drive(self._known), _drive(writes)):
             await self._sides.restore_fences()
-            raise self._superseded(newest)
+            self._lost = True
+            raise FailoverRefusedError(
+                f"another driver has taken {newest.kind} {newest.id} of {self._name} over ({newest.driver})",
+                remedy="look at --status, and at mm2py flow list",
+            )
 
     async def _insist(self, step: Callable[[], Awaitable[T]], longest_s: float = INSIST_S) -> T:
         """Do a step, again for up to ``longest_s`` where it fails now, and for ``AWAY_S`` where the source is away.
