@@ -145,11 +145,14 @@ def drill(
 
     Ends with 3 if a failover would be refused, or would leave somebody who writes.
     """
-    from mm2py_workers.failover_runs import run_drill
+    from mm2py.flows.failover import FailoverRequest
+    from mm2py_workers.failover_runs import Action, FailoverOrder, run_order
 
-    return run_drill(
-        properties, flow, _of_file(access, properties), report, settle, Printer(output)
+    request = FailoverRequest(id="", settle_s=settle)
+    order = FailoverOrder(
+        file=properties, flow=flow, action=Action.DRILL, request=request, report=report
     )
+    return run_order(order, _of_file(access, properties), Printer(output))
 
 
 def _of_file(access: Access, file: Path) -> Access:
