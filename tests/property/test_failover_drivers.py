@@ -123,7 +123,7 @@ class World:
             assert self.first_native is None
 
     def check_done(self) -> None:
-        """(3), (4), (6)"""
+        """(3), (4), (7)"""
         assert not self.runs
         assert not self.target_fenced
         assert self.reverse_at is not None
