@@ -5,7 +5,7 @@ may be gone: what asks it raises ``SourceAwayError``. Creates nothing but the fa
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final, final
 
@@ -247,15 +247,14 @@ class FailoverClusters:
 
     # ---- what is copied, and how far
 
-    async def topics(self) -> Mapping[str, Sequence[int]]:
-        """Return the source topics of the flow with their partitions."""
+    async def topics(
+        self, chosen: Callable[[str], bool] | None = None
+    ) -> Mapping[str, Sequence[int]]:
+        """Return the source topics of the flow, or those that are ``chosen``, with their partitions."""
+        chosen = chosen or self.selection.replicate
         async with self.source() as cluster:
             found = await Admin(cluster).list_topics()
-        return {
-            name: it.partitions
-            for name, it in sorted(found.items())
-            if self.selection.replicate(name)
-        }
+        return {name: it.partitions for name, it in sorted(found.items()) if chosen(name)}
 
     def copy_of(self, partition: TopicPartition) -> TopicPartition:
         """Return the copy of a source partition."""

@@ -19,7 +19,7 @@ from mm2py.flows.failover_views import FailoverPlan, GroupRow, TopicRow, WriterR
 from mm2py.flows.fence import FencePlan
 from mm2py.flows.flow_offsets import FlowOffsets, GroupView
 from mm2py.flows.states import enabled
-from mm2py.mirror.failovers import Tail, quarantine_topic
+from mm2py.mirror.failovers import FailoverKind, Tail, quarantine_topic
 from mm2py.mirror.filters import config_property_filter_from_config
 from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl
@@ -63,7 +63,7 @@ class _Found:
 
 
 async def plan_failover(
-    clusters: FailoverClusters, sides: FailoverSides, control: RestFlows, kind: str
+    clusters: FailoverClusters, sides: FailoverSides, control: RestFlows, kind: FailoverKind
 ) -> FailoverPlan:
     """Return the plan.
 
@@ -74,15 +74,14 @@ async def plan_failover(
     now, back = await _flows(clusters.name, control, found)
     if clusters.config.get("transforms"):
         found.problems.append(
-            f"records pass transforms={clusters.config['transforms']}: what these drop, or send to other topics, is not in the copies;"
-            " the flow back has none of its own, and quarantine keeps records as the source has them"
+            f"records pass transforms={clusters.config['transforms']}: what these drop or send elsewhere is not in the copies, nor copied back"
         )
     try:
         progress = await clusters.progress()
         rows = await _Source(clusters, found).topics(progress, now)
         groups = await _groups(clusters, found)
         writers = await _writers(clusters, found)
-        await _look_at_the_way_back(clusters, found)
+        await _look_at_the_way_back(clusters, found, kind)
         fence = await sides.fence_plan()
         there = True
     except SourceAwayError as error:
@@ -94,7 +93,7 @@ async def plan_failover(
     unfinished = await _unfinished(clusters)
     return FailoverPlan(
         flow=str(clusters.name),
-        kind=kind,
+        kind=str(kind),
         at_ms=clusters.clock.now_ms(),
         source_reachable=there,
         state="" if now is None else now.state,
@@ -132,20 +131,27 @@ async def _flows(
     return now, back
 
 
-async def _look_at_the_way_back(clusters: FailoverClusters, found: _Found) -> None:
-    """Name the topics that a flow back which exists leaves out: what clients write to these on the target stays there."""
+async def _look_at_the_way_back(
+    clusters: FailoverClusters, found: _Found, kind: FailoverKind
+) -> None:
+    """Name the topics that a flow back which exists leaves out; for a failback also those that it alone copies."""
     async with clusters.source():
         config = await source_connector(clusters.back, clusters.source_tables, clusters.clock)
     if config is None or not enabled(config):
         return
-    selection = clusters.selection_of(clusters.back.name, config)
-    left = [it for it in await clusters.topics() if not selection.replicate(it)]
-    if left:
-        back = clusters.back.name
-        found.problems.append(
-            f"the flow back copies no {some_of(left, _SHOWN)}: what clients write there would stay on {back.source};"
-            f" mm2py flow set {back.source}/{back.target} topics=..."
-        )
+    name, back = clusters.name, clusters.back.name
+    selection = clusters.selection_of(back, config)
+    names = await clusters.topics(lambda _: True)
+    here = [it for it in names if clusters.selection.replicate(it)]
+    for flow, left in (
+        (back, [it for it in here if not selection.replicate(it)]),
+        (name, [it for it in names if it not in here and selection.replicate(it)]),
+    ):
+        if left and (flow is back or kind is FailoverKind.FAILBACK):
+            found.problems.append(
+                f"flow {flow} copies no {some_of(left, _SHOWN)}: what clients write there on {flow.source} stays there;"
+                f" mm2py flow set {flow.source}/{flow.target} topics=..."
+            )
 
 
 async def _unfinished(clusters: FailoverClusters) -> str:

@@ -62,7 +62,7 @@ class FailoverWork:
     async def plan(self) -> FailoverPlan:
         """Return what would be done; ``RetriableError`` where the target does not answer."""
         await self._open_store(creates=False)
-        plan = await plan_failover(self.clusters, self.sides, self.control, str(self._kind))
+        plan = await plan_failover(self.clusters, self.sides, self.control, self._kind)
         return replace(plan, standing=await self._standing(plan))
 
     async def execute(
@@ -134,8 +134,10 @@ class FailoverWork:
             cancels = "" if other.step.is_switched else ", or --cancel it"
             return f"{other.kind} {other.id} of {back} is at {other.step}: --execute it to its end{cancels}"
         returned_ms = 0 if other is None or other.step is not Step.DONE else other.switched_ms
+        is_back = self._kind is FailoverKind.FAILBACK
         if moved and moved > returned_ms:
-            return already
-        if self._kind is FailoverKind.FAILBACK and not returned_ms:
+            way = FailoverKind.FAILOVER if is_back else FailoverKind.FAILBACK
+            return f"{already}; mm2py {way} moves them from there"
+        if is_back and not returned_ms:
             return f"clients of {back} were not failed over"
         return ""
