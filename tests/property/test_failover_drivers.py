@@ -32,6 +32,7 @@ pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(120)]
 
 ONE: Final = TopicPartition("orders", 0)
 MOST_DRIVERS: Final = 60
+REQUEST: Final = FailoverRequest(id="f")
 
 
 class CrashError(BaseException):
@@ -336,7 +337,9 @@ async def _course(
             task.cancel()
 
 
-async def _drive(process: Process, request: FailoverRequest, *, cancels: bool) -> Failover:
+async def _drive(
+    process: Process, request: FailoverRequest = REQUEST, *, cancels: bool = False
+) -> Failover:
     await process.store.start()
     try:
         if cancels:
@@ -393,17 +396,13 @@ async def test_what_is_not_copied_refuses_without_the_number_and_goes_to_quarant
     world.source, world.position = list(range(10)), 4
     world.target = [f"copy {it}" for it in range(4)]
     world.writes_left = world.strays_left = 0
-    process = Process(world)
-    await process.store.start()
     with pytest.raises(FailoverRefusedError, match="--accept-loss 6"):
-        await process.driver.run(FailoverRequest(id="f"))
+        await _drive(Process(world))
     recorded = world.failover
     assert recorded is not None
     assert recorded.step is Step.DRAIN
     assert "--accept-loss 6" in recorded.cause
-    again = Process(world)
-    await again.store.start()
-    failover = await again.driver.run(FailoverRequest(id="g", accept_loss=6))
+    failover = await _drive(Process(world), FailoverRequest(id="g", accept_loss=6))
     assert failover.step is Step.DONE
     assert failover.id == "f"
     assert [(it.start, it.end, it.records) for it in failover.tail] == [(4, 10, 6)]
@@ -416,12 +415,9 @@ async def test_a_driver_behind_which_another_one_has_claimed_begins_no_other_ste
     world.chance = random.Random(2)
     world.chance.random = lambda: 0.7  # type: ignore[method-assign] # nothing happens by chance
     world.source, world.position, world.target = list(range(5)), 0, []
-    first, second = Process(world), Process(world)
-    await first.store.start()
-    await second.store.start()
-    running = asyncio.create_task(first.driver.run(FailoverRequest(id="f")))
+    running = asyncio.create_task(_drive(Process(world)))
     await until(lambda: (it := world.failover) is not None and it.step is Step.DRAIN)
-    cancelled = await second.driver.cancel()
+    cancelled = await _drive(Process(world), cancels=True)
     world.copies = True  # what the first one waits for
     with pytest.raises(FailoverRefusedError, match="another driver"):
         await running
@@ -438,14 +434,6 @@ def _quiet(*, fences: bool = True) -> World:
     world.target = [f"copy {it}" for it in range(5)]
     world.writes_left = world.strays_left = 0
     return world
-
-
-async def _driven(process: Process, request: FailoverRequest | None = None) -> Failover:
-    await process.store.start()
-    try:
-        return await process.driver.run(request or FailoverRequest(id="f"), process.store.failover)
-    finally:
-        await process.store.stop()
 
 
 @final
@@ -466,14 +454,14 @@ async def test_what_a_step_has_recorded_stays_when_its_driver_ends_and_the_cause
     process = Refused(world)
     process.error = error
     with pytest.raises(type(error)):
-        await _driven(process)
+        await _drive(process)
     left = world.failover
     assert left is not None
     assert (left.step, left.cause) == (Step.SWITCH, str(error))
     assert left.switched_ms
     # Where clients may have begun to write is not found out again later.
     world.target += ["native", "native"]
-    done = await _driven(Process(world))
+    done = await _drive(Process(world))
     assert (done.switched_ms, done.cause) == (left.switched_ms, "")
     assert [it.offset for it in done.ends_there] == [5]
 
@@ -489,13 +477,11 @@ async def test_a_failover_that_is_continued_behind_half_a_cancel_fences_again() 
     world = _quiet()
     world.copies, world.position = False, 4
     with pytest.raises(FailoverRefusedError, match="--accept-loss 1"):
-        await _driven(Process(world))
-    cancelling = DiesOnceLifted(world)
-    await cancelling.store.start()
+        await _drive(Process(world))
     with pytest.raises(CrashError):
-        await cancelling.driver.cancel()
+        await _drive(DiesOnceLifted(world), cancels=True)
     assert not world.fenced
-    done = await _driven(Process(world), FailoverRequest(id="g", accept_loss=1))
+    done = await _drive(Process(world), FailoverRequest(id="g", accept_loss=1))
     assert done.step is Step.DONE
     assert world.fenced
 
@@ -515,10 +501,8 @@ async def test_a_cancel_undoes_what_a_driver_that_stood_still_has_fenced_meanwhi
     world = _quiet()
     world.copies, world.position = False, 4
     with pytest.raises(FailoverRefusedError):
-        await _driven(Process(world))
-    process = FencesLate(world)
-    await process.store.start()
-    assert (await process.driver.cancel()).step is Step.CANCELLED
+        await _drive(Process(world))
+    assert (await _drive(FencesLate(world), cancels=True)).step is Step.CANCELLED
     assert not world.fenced
 
 
@@ -542,7 +526,7 @@ class Counted(Process):
 
 async def test_a_source_that_was_written_behind_the_drain_is_fenced_again() -> None:
     process = Counted(_quiet())
-    assert (await _driven(process)).step is Step.DONE
+    assert (await _drive(process)).step is Step.DONE
     assert process.fences == 2
 
 
@@ -558,5 +542,5 @@ class MovesOnce(Process):
 
 
 async def test_a_group_that_the_first_sync_has_moved_is_shown_as_moved() -> None:
-    done = await _driven(MovesOnce(_quiet()))
+    done = await _drive(MovesOnce(_quiet()))
     assert [(it.group, it.moved) for it in done.groups] == [("g", 2)]

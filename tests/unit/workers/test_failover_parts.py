@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +21,7 @@ from mm2py_workers.cli import app
 from mm2py_workers.failover_control import flow_now
 from mm2py_workers.failover_groups import committed_of, groups_of, moves_of, place_of
 from mm2py_workers.failover_tail import holes_of
+from tests.unit.rest.failover_fakes import PLAN
 
 T = TypeVar("T")
 
@@ -70,20 +72,7 @@ def test_holes_between_copies_are_found_from_a_place_on(
 
 
 def plan(*, lost: int = 0, there: bool = True, state: str = "RUNNING") -> FailoverPlan:
-    return FailoverPlan(
-        flow="A->B",
-        kind="failover",
-        at_ms=0,
-        source_reachable=there,
-        state=state,
-        reverse_state="",
-        would_lose=lost,
-        fence_rules=0,
-        fence_note="",
-        quarantine=(),
-        unfinished="",
-        problems=(),
-    )
+    return replace(PLAN, would_lose=lost, source_reachable=there, state=state)
 
 
 @pytest.mark.parametrize(
