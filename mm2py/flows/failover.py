@@ -11,9 +11,11 @@ Invariants, tests of the same names (the model with drivers that crash between a
    accepted, or when the source is gone and that was accepted.
 3. What was not copied is in the quarantine topic before the flow's position goes past it, and before the flow back begins.
 4. The flow back begins where the record says, which was written before the flow first began; one that runs is left alone.
-5. A cancel undoes what was fenced, also by a driver that stood still meanwhile; it is refused as soon as clients may have written
-   to the target. A failover that is continued behind half a cancel fences again.
-6. It is done only when the flow has stopped and the flow back has begun.
+5. A cancel undoes what was fenced; it is refused as soon as clients may have written to the target. A failover that is continued behind
+   half a cancel fences again.
+6. A driver that stood still within a step, while others went on, sets right what it then changes: whoever was kept from writing by these
+   is again, and nobody else. Kafka's ACLs cannot be changed under a condition, so this is found out before and behind each change.
+7. It is done only when the flow has stopped and the flow back has begun.
 """
 
 import logging
@@ -94,10 +96,11 @@ class Sides(Protocol):
     """
 
     async def fence(self, by: str) -> str:
-        """Keep writers from the source where ACLs allow; return who is not kept out and why, empty for nobody.
+        """Keep writers from the source where ACLs allow; return who is not kept out and why, empty for nobody."""
+        ...
 
-        ``FailoverRefusedError``, and nobody is kept out, where the failover was cancelled meanwhile.
-        """
+    async def restore_fences(self) -> None:
+        """Bring the rules on both clusters to what the records say, as far as a driver behind which others went on may have changed them."""
         ...
 
     async def lift_fence(self, *, source: bool) -> None:
@@ -139,12 +142,14 @@ class Sides(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverRequest:
-    """What is asked for; ``accept_loss`` as of ``Failover``, ``unplanned``: without the source."""
+    """What is asked for; ``accept_loss`` as of ``Failover``, ``unplanned``: without the source, ``settle_s`` and ``drain_s`` as their defaults say."""
 
     id: str
     kind: FailoverKind = FailoverKind.FAILOVER
     accept_loss: int = -1
     unplanned: bool = False
+    settle_s: float = SETTLE_S
+    drain_s: float = DRAIN_S
 
 
 @final
@@ -165,13 +170,11 @@ class FailoverDriver:
         *,
         name: str,
         clock: Clock,
-        settle_s: float = SETTLE_S,
-        drain_s: float = DRAIN_S,
         report: Callable[[Failover], None] = lambda _: None,
     ) -> None:
         self._store, self._sides, self._name = store, sides, name
         self._clock, self._report = clock, report
-        self._settle_s, self._drain_s = settle_s, drain_s
+        self._settle_s, self._drain_s = SETTLE_S, DRAIN_S
         self._known: Failover | None = None
         """What this driver took over, or wrote last; behind it another driver has written."""
         self._lost = False
@@ -186,8 +189,8 @@ class FailoverDriver:
             Step.REVERSE: self._reverse,
         }
 
-    async def run(self, request: FailoverRequest) -> Failover:
-        """Begin a failover, or continue the unfinished one, to its end; return it.
+    async def run(self, request: FailoverRequest, seen: Failover | None = None) -> Failover:
+        """Begin a failover behind the one that was ``seen`` when it was checked, or continue the unfinished one, to its end; return it.
 
         It is returned at the step TAIL where the source is still gone: a later run goes on.
 
@@ -196,7 +199,8 @@ class FailoverDriver:
             RetriableError: a cluster or worker did not answer for too long; a later run goes on.
             Mm2pyError: something is not allowed; a later run goes on where it was repaired.
         """
-        failover = await self._taken(request)
+        self._settle_s, self._drain_s = request.settle_s, request.drain_s
+        failover = await self._taken(request, seen)
         try:
             while not failover.step.is_over:
                 try:
@@ -218,29 +222,33 @@ class FailoverDriver:
             FailoverRefusedError: there is none, or clients may have written to the target.
         """
         await self._insist(self._store.claim)
-        failover = self._known = self._store.failover
-        if failover is None or failover.step.is_over:
-            raise FailoverRefusedError(f"there is no unfinished failover of {self._name}")
-        if failover.step.is_switched:
-            raise FailoverRefusedError(
-                f"{failover.kind} {failover.id} of {self._name} is at {failover.step}: clients may have written to the target",
-                remedy="run it to its end, then mm2py failback",
-            )
+        failover = self._known = self.check_cancel(self._store.failover)
         # Who continues this in place of the cancel has to fence again.
         failover = replace(
             self._mine(failover, failover.accept_loss), step=Step.FENCE, fenced=False
         )
         await self._write(failover)
-        await self._insist(lambda: self._sides.lift_fence(source=True))
+        await self._change(lambda: self._sides.lift_fence(source=True))
         failover = replace(failover, step=Step.CANCELLED)
         await self._write(failover)
         # A driver that stood still may have fenced meanwhile; from here on it finds the cancel, and undoes that itself.
-        await self._insist(lambda: self._sides.lift_fence(source=True))
+        await self._change(lambda: self._sides.lift_fence(source=True))
+        return failover
+
+    def check_cancel(self, failover: Failover | None) -> Failover:
+        """Return a failover that can be cancelled; raises as ``cancel``."""
+        if failover is None or failover.step.is_over:
+            raise FailoverRefusedError(f"there is no unfinished failover of {self._name}")
+        if failover.step.is_switched:
+            raise FailoverRefusedError(
+                f"{failover.kind} {failover.id} of {self._name} is at {failover.step}: clients may have written to the target",
+                remedy="run it to its end, then return",
+            )
         return failover
 
     # ---- taking over
 
-    async def _taken(self, request: FailoverRequest) -> Failover:
+    async def _taken(self, request: FailoverRequest, seen: Failover | None) -> Failover:
         await self._insist(self._store.claim)
         before = self._known = self._store.failover
         if before is not None and not before.step.is_over:
@@ -248,6 +256,11 @@ class FailoverDriver:
             failover = self._mine(before, accepted)
             if request.unplanned and not failover.step.is_switched:
                 failover = replace(failover, unplanned=True, step=Step.SWITCH)
+        elif _drive(before) != _drive(seen):
+            raise FailoverRefusedError(
+                f"another driver has ended a failover of {self._name} meanwhile",
+                remedy="look at --status",
+            )
         else:
             first = Step.SWITCH if request.unplanned else Step.FENCE
             failover = Failover(
@@ -274,26 +287,13 @@ class FailoverDriver:
         record = replace(failover, at_ms=self._clock.now_ms())
 
         async def write() -> None:
-            if not self._store.claimed:
-                await self._store.claim()
-                newest = self._store.failover
-                if newest is not None and _drive(newest) not in (
-                    _drive(self._known),
-                    _drive(record),
-                ):
-                    raise self._superseded(newest)
+            await self._check_mine(record)
             await self._store.write(record)
             self._known = record
 
         await self._insist(write)
         log.info("failover flow=%s step=%s", self._name, record.step)
         self._report(record)
-
-    def _superseded(self, newest: Failover) -> FailoverRefusedError:
-        self._lost = True
-        return FailoverRefusedError(
-            f"another driver has taken {newest.kind} {newest.id} of {self._name} over ({newest.driver})"
-        )
 
     async def _note(self, error: Mm2pyError) -> None:
         """Say in the record why this driver ends; where that cannot be written, the record says nothing."""
@@ -309,7 +309,7 @@ class FailoverDriver:
     # ---- steps
 
     async def _fence(self, failover: Failover) -> Failover:
-        note = await self._insist(lambda: self._sides.fence(failover.id))
+        note = await self._change(lambda: self._sides.fence(failover.id))
         return replace(failover, step=Step.DRAIN, fenced=True, fence_note=note)
 
     async def _drain(self, failover: Failover) -> Failover:
@@ -361,12 +361,12 @@ class FailoverDriver:
             there = await self._insist(self._sides.target_ends)
             failover = replace(failover, ends_there=tuple(there))
             await self._write(failover)
-        await self._insist(lambda: self._sides.lift_fence(source=False))
+        await self._change(lambda: self._sides.lift_fence(source=False))
         if not failover.switched_ms:
             failover = replace(failover, switched_ms=self._clock.now_ms())
             await self._write(failover)
         try:
-            await self._insist(
+            await self._change(
                 self._sides.stop_flow, INSIST_S if not failover.unplanned else AWAY_S
             )
         except RetriableError as error:
@@ -382,10 +382,10 @@ class FailoverDriver:
         tails = failover.tail
         # First of all: a source that is still away is no reason to wait for workers.
         progress = None if tails else await self._insist(self._sides.progress)
-        await self._insist(self._sides.stop_flow)
+        await self._change(self._sides.stop_flow)
         if progress is not None:
             if not failover.fenced:
-                note = await self._insist(lambda: self._sides.fence(failover.id))
+                note = await self._change(lambda: self._sides.fence(failover.id))
                 failover = replace(failover, fenced=True, fence_note=note)
             tails = (await self._still(progress)).tails()
             failover = replace(failover, tail=tails, missing=sum(it.end - it.start for it in tails))
@@ -393,7 +393,7 @@ class FailoverDriver:
                 await self._write(failover)
         if tails:
             kept = tuple(await self._insist(lambda: self._sides.quarantine(tails)))
-            await self._insist(lambda: self._sides.pass_over(kept))
+            await self._change(lambda: self._sides.pass_over(kept))
             failover = replace(failover, tail=kept)
         return replace(failover, step=Step.REVERSE)
 
@@ -411,8 +411,35 @@ class FailoverDriver:
             starts = await self._insist(lambda: self._sides.divergence(failover.ends_there))
             failover = replace(failover, starts=tuple(starts))
             await self._write(failover)
-        await self._insist(lambda: self._sides.start_reverse(failover.starts))
+        await self._change(lambda: self._sides.start_reverse(failover.starts))
         return replace(failover, step=Step.DONE)
+
+    async def _change(self, change: Callable[[], Awaitable[T]], longest_s: float = INSIST_S) -> T:
+        """Insist on what changes a cluster or a flow, while no other driver has taken over (6)."""
+
+        async def once() -> T:
+            await self._check_mine()
+            try:
+                done = await change()
+            except Mm2pyError:
+                await self._insist(self._check_mine)  # it may have been done all the same
+                raise
+            await self._insist(self._check_mine)
+            return done
+
+        return await self._insist(once, longest_s)
+
+    async def _check_mine(self, writes: Failover | None = None) -> None:
+        """Find out whether another driver has taken over; a record that this one ``writes`` may be there already."""
+        await (self._store.refresh() if self._store.claimed else self._store.claim())
+        newest = self._store.failover
+        if newest is not None and _drive(newest) not in (_drive(self._known), _drive(writes)):
+            await self._sides.restore_fences()
+            self._lost = True
+            raise FailoverRefusedError(
+                f"another driver has taken {newest.kind} {newest.id} of {self._name} over ({newest.driver})",
+                remedy="look at --status, and at mm2py flow list",
+            )
 
     async def _insist(self, step: Callable[[], Awaitable[T]], longest_s: float = INSIST_S) -> T:
         """Do a step, again for up to ``longest_s`` where it fails now, and for ``AWAY_S`` where the source is away.

@@ -3,10 +3,11 @@
 Plain data; ``mm2py_workers.failover_plan`` fills it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import final
 
+from mm2py.flows.failover import FailoverRequest
 from mm2py.mirror.failovers import Failover
 
 __all__ = ["FailoverPlan", "FailoverView", "GroupRow", "TopicRow", "WriterRow"]
@@ -65,7 +66,7 @@ class WriterRow:
 class FailoverPlan:
     """What a failover would do.
 
-    ``would_lose`` is what ``--accept-loss`` has to name; ``state`` is the flow's, empty where no worker answers.
+    ``would_lose`` is what ``--accept-loss`` has to name; ``state`` is the flow's, empty where no worker of it answers.
     ``standing`` says why clients cannot be moved from where they are, empty where they can.
     ``fence_rules`` is how many rules would be made, ``fence_note`` who is not kept out by them.
     """
@@ -91,19 +92,20 @@ class FailoverPlan:
         """Return it as JSON shows it."""
         return asdict(self)
 
-    def remark(self, accept_loss: int) -> str:
-        """Return what the number accepts beyond the plan's; empty where it does not."""
-        if accept_loss <= self.would_lose:
-            return ""
-        return (
-            f"--accept-loss {accept_loss} is more than the {self.would_lose} offsets that would not be copied now:"
-            f" up to {accept_loss} may stay behind"
-        )
+    def remarks(self, accept_loss: int) -> Iterator[str]:
+        """Yield what is to be known before it begins, and what the number accepts beyond the plan's."""
+        if self.standing:
+            return
+        yield from self.problems
+        if accept_loss > self.would_lose:
+            yield (
+                f"--accept-loss {accept_loss} is more than the {self.would_lose} offsets that would not be copied now:"
+                f" up to {accept_loss} may stay behind"
+            )
 
-    def refusals(
-        self, accept_loss: int, *, unplanned: bool, begun: Failover | None = None
-    ) -> tuple[str, ...]:
-        """Return why a failover must not begin, or go on behind ``begun`` (``accept_loss`` -1: nothing is accepted)."""
+    def refusals(self, request: FailoverRequest, begun: Failover | None = None) -> tuple[str, ...]:
+        """Return why a failover must not begin, or go on behind ``begun``."""
+        accept_loss, unplanned = request.accept_loss, request.unplanned
         if begun is not None and begun.goes_on(unplanned=unplanned):
             return ()
         if self.standing:
@@ -119,7 +121,7 @@ class FailoverPlan:
                 f" --accept-loss {self.would_lose} accepts that"
             )
         if not self.state and not unplanned:
-            found.append("no worker answers: give its address with --url or MM2PY_URL")
+            found.append("no worker of the flow answers: give its address with --url or MM2PY_URL")
         return tuple(found)
 
 

@@ -1,12 +1,14 @@
 """Failovers over REST: what ``/flows/{flow}/failover`` answers, and the drivers that this worker runs.
 
-Flow: request -> ``FailoverCommands`` (connections of its own, as the command line) -> plan, or a driver as a task of this process ->
+Flow: request -> ``OpenCommands`` (connections of its own, as the command line) -> plan, or a driver as a task of this process ->
 the record in the failover topic, which any worker shows. A driver that ends with its worker is continued by the next request, at any worker.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import Final, Protocol, final
 
 from mm2py.errors import Mm2pyError
@@ -16,62 +18,59 @@ from mm2py.mirror.failovers import Failover, FailoverKind
 from mm2py.runtime.herder.errors import ConflictError
 from mm2py.types import FlowName
 
-__all__ = ["FailoverCommands", "FailoverService"]
+__all__ = ["FailoverCommands", "FailoverService", "OpenCommands"]
 
 log = logging.getLogger(__name__)
 
-BEGIN_S: Final = 20.0
-"""How long an answer waits for the first record of a driver."""
+BEGIN_S: Final = 60.0
+"""How long an answer waits for the plan of a driver and its first record."""
 
 
 class FailoverCommands(Protocol):
-    """What is done with connections of its own; each raises ``Mm2pyError`` where a cluster does not answer."""
+    """What can be done with a failover; each raises ``Mm2pyError`` where a cluster does not answer."""
 
-    async def newest(self, flow: FlowName, kind: FailoverKind) -> Failover | None:
-        """Return the newest failover of a flow."""
+    async def newest(self) -> Failover | None:
+        """Return the newest failover of the flow."""
         ...
 
-    async def plan(self, flow: FlowName, kind: FailoverKind) -> FailoverPlan:
+    async def plan(self) -> FailoverPlan:
         """Return what would be done."""
         ...
 
     async def execute(
-        self, flow: FlowName, request: FailoverRequest, report: Callable[[Failover], None]
+        self, request: FailoverRequest, report: Callable[[Failover], None]
     ) -> Failover:
-        """Do it, to its end; ``report`` is told of each record."""
+        """Do it, to its end; ``report`` is told of each record. ``FailoverRefusedError`` where the plan refuses."""
         ...
 
-    async def cancel(self, flow: FlowName, kind: FailoverKind, *, dry_run: bool) -> Failover:
+    async def cancel(self, report: Callable[[Failover], None], *, dry_run: bool) -> Failover:
         """Undo an unfinished one."""
         ...
+
+
+OpenCommands = Callable[[FlowName, FailoverKind], AbstractAsyncContextManager[FailoverCommands]]
+"""Connects to both clusters of a flow."""
 
 
 @final
 class FailoverService:
     """The failovers of one worker."""
 
-    def __init__(self, commands: FailoverCommands) -> None:
-        self._commands = commands
+    def __init__(self, opened: OpenCommands) -> None:
+        self._opened = opened
         self._driven: dict[tuple[FlowName, FailoverKind], asyncio.Task[None]] = {}
 
     async def show(self, flow: FlowName, kind: FailoverKind) -> FailoverView:
         """Return the newest failover of a flow."""
-        return self._view(flow, kind, await self._commands.newest(flow, kind))
+        async with self._opened(flow, kind) as commands:
+            return self._view(flow, kind, await commands.newest())
 
     async def plan(self, flow: FlowName, request: FailoverRequest) -> FailoverView:
         """Return what would be done, and what would refuse it; changes nothing."""
-        kind = request.kind
-        plan = await self._commands.plan(flow, kind)
-        newest = await self._commands.newest(flow, kind)
-        refused = plan.refusals(request.accept_loss, unplanned=request.unplanned, begun=newest)
-        view = self._view(flow, kind, newest)
-        return FailoverView(
-            flow=view.flow,
-            driven_here=view.driven_here,
-            failover=newest,
-            plan=plan,
-            refused=refused,
-        )
+        async with self._opened(flow, request.kind) as commands:
+            plan, newest = await commands.plan(), await commands.newest()
+        refused = plan.refusals(request, newest)
+        return replace(self._view(flow, request.kind, newest), plan=plan, refused=refused)
 
     async def start(self, flow: FlowName, request: FailoverRequest) -> FailoverView:
         """Begin a failover, or continue one, in this process; return it as it is first recorded.
@@ -80,12 +79,6 @@ class FailoverService:
             ConflictError: a check refuses, or this worker drives it already.
         """
         key = (flow, request.kind)
-        newest = await self._commands.newest(flow, request.kind)
-        if newest is None or not newest.goes_on(unplanned=request.unplanned):
-            plan = await self._commands.plan(flow, request.kind)
-            refused = plan.refusals(request.accept_loss, unplanned=request.unplanned)
-            if refused:
-                raise ConflictError("; ".join(refused))
         if key in self._driven:
             raise ConflictError(f"{request.kind} of {flow} is driven by this worker already")
         begun: asyncio.Future[Failover] = asyncio.get_running_loop().create_future()
@@ -97,6 +90,8 @@ class FailoverService:
                 first = await asyncio.shield(begun)
         except TimeoutError:
             return self._view(flow, request.kind, None)
+        except FailoverRefusedError as error:
+            raise ConflictError(str(error)) from error
         return self._view(flow, request.kind, first)
 
     async def cancel(self, flow: FlowName, kind: FailoverKind, *, dry_run: bool) -> FailoverView:
@@ -110,7 +105,8 @@ class FailoverService:
             driven.cancel()
             await asyncio.gather(driven, return_exceptions=True)
         try:
-            found = await self._commands.cancel(flow, kind, dry_run=dry_run)
+            async with self._opened(flow, kind) as commands:
+                found = await commands.cancel(lambda _: None, dry_run=dry_run)
         except FailoverRefusedError as error:
             raise ConflictError(str(error)) from error
         return self._view(flow, kind, found)
@@ -135,7 +131,8 @@ class FailoverService:
                 begun.set_result(failover)
 
         try:
-            failover = await self._commands.execute(flow, request, report)
+            async with self._opened(flow, request.kind) as commands:
+                failover = await commands.execute(request, report)
             log.info("%s of %s is at %s", request.kind, flow, failover.step)
         except Mm2pyError as error:
             # The record names it, too.
@@ -145,7 +142,9 @@ class FailoverService:
                 begun.exception()  # nobody may wait for it any more
         finally:
             if not begun.done():
-                begun.cancel()
+                text = f"{request.kind} of {flow} was ended before it had begun"
+                begun.set_exception(FailoverRefusedError(text))
+                begun.exception()
             del self._driven[flow, request.kind]
 
     def _view(self, flow: FlowName, kind: FailoverKind, failover: Failover | None) -> FailoverView:

@@ -73,15 +73,15 @@ def fence_of(
             elif (topic, principal) not in denied:
                 rules[Rule(topic=topic, principal=principal)] = None
     notes = (
-        _note(open_topics, "has no rule: who may write it is the broker's own setting"),
-        _note(for_all, f"may be written by {EVERYBODY}: to deny that would stop the flow back too"),
+        _note(open_topics, "no rule names {}: the brokers' own setting says who may write"),
+        _note(for_all, f"{EVERYBODY} may write {{}}: to deny that would stop the flow back too"),
         _OWN_NAME if rules and mirror_writes and "" in mirrors else "",
     )
     return FencePlan(tuple(rules), "; ".join(it for it in notes if it))
 
 
-def _note(topics: Collection[str], why: str) -> str:
-    return f"{some_of(sorted(topics), _SHOWN)} {why}" if topics else ""
+def _note(topics: Collection[str], text: str) -> str:
+    return text.format(some_of(sorted(topics), _SHOWN)) if topics else ""
 
 
 def _allows(acl: Acl) -> bool:

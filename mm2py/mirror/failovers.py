@@ -215,6 +215,11 @@ class Failover:
         """Whether a run continues it as it was accepted: its clients wait. One that is to go on without its source is checked again."""
         return not self.step.is_over and (not unplanned or self.unplanned or self.step.is_switched)
 
+    def is_undone(self, back: "Failover | None") -> bool:
+        """Whether its clients write to the source again: it was cancelled, or they have returned by ``back``."""
+        returned_ms = 0 if back is None else back.switched_ms
+        return self.step is Step.CANCELLED or 0 < self.switched_ms < returned_ms
+
 
 FailoverRecord = Failover | Fence
 

@@ -252,7 +252,9 @@ class FlowMaps:
         if self._reader is None:
             if self._topic not in await Admin(self._target).describe_topics([self._topic]):
                 return {}
-            self._reader = LogReader(self._target, self._topic, clock=SYSTEM_CLOCK)
+            self._reader = LogReader(
+                self._target, self._topic, clock=SYSTEM_CLOCK, waits_for_transactions=True
+            )
         await self._reader.read_to_end(self._take)
         return {partition: known for partition, known in self._maps.items() if known.pages}
 

@@ -27,12 +27,13 @@ class FailoverStore:
 
     Args:
         table: the topic; read by ``refresh``.
-        writer: writes the failover under its driver's transactional id; None only reads, and writes fences.
+        writer: writes under a driver's transactional id; None only reads, and writes fences without one.
     """
 
     def __init__(self, table: Table, writer: PrivilegedWriter | None = None) -> None:
         self._table, self._writer = table, writer
         self._records: dict[bytes, FailoverRecord] = {}
+        self._claim_is_read = False
 
     async def start(self) -> None:
         """Read the topic to its end; it is created where it does not exist.
@@ -67,8 +68,8 @@ class FailoverStore:
 
     @property
     def claimed(self) -> bool:
-        """Whether no other driver has claimed the topic since, as far as is known."""
-        return self._writer is not None and self._writer.claimed
+        """Whether no other driver has claimed the topic since, as far as is known, and what these wrote before is read."""
+        return self._writer is not None and self._writer.claimed and self._claim_is_read
 
     async def claim(self) -> None:
         """Become the only driver: one before can write nothing more.
@@ -77,8 +78,10 @@ class FailoverStore:
             RetriableError: not now.
         """
         assert self._writer is not None
+        self._claim_is_read = False
         await self._writer.claim()
         await self.refresh()
+        self._claim_is_read = True
 
     async def write(self, failover: Failover) -> None:
         """Write the failover in a transaction.
@@ -90,8 +93,15 @@ class FailoverStore:
         await self._writer.write([encode_failover(failover)])
 
     async def put_fence(self, fence: Fence) -> None:
-        """Write which rules are in force on this cluster; returns when that is acknowledged."""
-        await self._table.post([encode_failover(fence)])
+        """Write which rules are in force on this cluster; returns when that is acknowledged.
+
+        Raises:
+            RetriableError: not now; or this is a driver's store, and another one has claimed it.
+        """
+        if self._writer is None:
+            await self._table.post([encode_failover(fence)])
+        else:
+            await self._writer.write([encode_failover(fence)])
         self._records[b"fence"] = fence
 
     def _take(self, _partition: int, record: Record) -> None:

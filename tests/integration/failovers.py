@@ -6,6 +6,7 @@ kills them at a step -> ``check_both_sides``.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast, final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
@@ -25,24 +26,29 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from mm2py.embedded.region import KafkaAddress, Listener, Region
 from mm2py.errors import ProtocolError
 from mm2py.mirror.failovers import Failover, decode_failover, failover_topic
-from tests.integration.conftest import ANY_SESSION
-from tests.integration.mirror_process import Flow, Mirror, until
-from tests.integration.rest_asking import public_url
+from tests.integration.active_active import IDENTITY
+from tests.integration.conftest import ANY_SESSION, CreateTopic
+from tests.integration.mirror_process import Flow, Mirror, running, until, write_flow
+from tests.integration.rest_asking import ask, public_url
 from tests.integration.traffic import producer, read
 
 __all__ = [
     "LISTENER",
+    "PARTITIONS",
     "Drivers",
     "Ended",
     "Shop",
+    "Sides",
     "allow_shop",
-    "commit",
-    "committed",
     "failover_of",
+    "home",
+    "same_names",
     "secured_region",
     "values_of",
 ]
 
+Sides = tuple[Region, Region]
+PARTITIONS: Final = 2
 LISTENER: Final = "LOGIN"
 COMMAND: Final = str(Path(sys.executable).parent / "mm2py")
 COMMAND_S: Final = 150.0
@@ -212,6 +218,35 @@ class Shop:
         self._failed()
 
 
+def same_names(
+    sides: Sides,
+    topic: str,
+    create_topic: CreateTopic,
+    folder: Path,
+    properties: Mapping[str, str] | None = None,
+) -> Flow:
+    """Return a flow of a topic that is on both sides, and that the shop may write on both."""
+    for region in sides:
+        create_topic(region, topic, PARTITIONS)
+        allow_shop(region, topic)
+    names = {"replication.policy.class": IDENTITY}
+    return write_flow(folder, *sides, topic, {**names, **(properties or {})})
+
+
+@contextmanager
+def home(
+    sides: Sides,
+    topic: str,
+    create_topic: CreateTopic,
+    folder: Path,
+    properties: Mapping[str, str] | None = None,
+) -> Generator["Drivers"]:
+    """Run a worker of such a flow; lend what moves its clients."""
+    flow = same_names(sides, topic, create_topic, folder, properties)
+    with running(flow.file) as mirror:
+        yield Drivers(flow, mirror)
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How a command ended; ``document`` is what it printed as JSON, None where that is none."""
@@ -235,17 +270,25 @@ class Drivers:
         """The flow."""
         return f"{self.flow.source_alias}->{self.flow.target_alias}"
 
+    @property
+    def worker(self) -> str:
+        """The worker's address."""
+        return public_url(self.mirror).rstrip("/")
+
+    @property
+    def url(self) -> str:
+        """The flow's address."""
+        return f"{self.worker}/flows/{self.name.replace('>', '%3E')}"
+
+    def change_flow(self, change: str, state: str) -> None:
+        """Stop, pause or resume the flow; returns when it is in that state."""
+        status, answer = ask(f"{self.url}/{change}", "POST")
+        assert status == 200, answer
+        until(lambda: ask(self.url)[1]["state"] == state, 60, state, alive=self.mirror)
+
     def run(self, kind: str, *words: str, kill_at: str = "") -> Ended:
         """Run a command to its end, or kill it as soon as it says that it is at a step."""
-        process = subprocess.Popen(
-            [COMMAND, kind, str(self.flow.file), "--flow", self.name, *words],
-            env={**os.environ, "MM2PY_URL": public_url(self.mirror).rstrip("/"), "NO_COLOR": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        with self._ending(process):
+        with self._process(kind, *words) as process:
             assert process.stderr is not None
             lines: list[str] = []
             for line in process.stderr:
@@ -264,11 +307,28 @@ class Drivers:
         return Ended(code, document, said)
 
     @contextmanager
-    def _ending(self, process: "subprocess.Popen[str]") -> Generator[None]:
+    def standing_still(self, kind: str, step: str) -> Generator["subprocess.Popen[str]"]:
+        """Lend a command that stands still as soon as it says that it is at a step."""
+        with self._process(kind, "--execute", "--settle", "1") as process:
+            assert process.stderr is not None
+            assert any(step in line for line in process.stderr), f"it ended before {step}"
+            process.send_signal(signal.SIGSTOP)
+            yield process
+
+    @contextmanager
+    def _process(self, kind: str, *words: str) -> Generator["subprocess.Popen[str]"]:
+        process = subprocess.Popen(
+            [COMMAND, kind, str(self.flow.file), "--flow", self.name, *words],
+            env={**os.environ, "MM2PY_URL": self.worker, "NO_COLOR": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         timer = threading.Timer(COMMAND_S, process.kill)
         timer.start()
         try:
-            yield
+            yield process
         except BaseException as error:
             error.add_note("\n".join(self.said))
             raise
@@ -299,36 +359,3 @@ def values_of(region: KafkaAddress, topic: str) -> list[list[int]]:
         [int(record.value or b"-1") for record in logs[partition].records]
         for partition in sorted(logs)
     ]
-
-
-def _group(region: KafkaAddress, group: str) -> Consumer:
-    return Consumer(
-        {
-            "bootstrap.servers": region.bootstrap_servers,
-            "group.id": group,
-            "enable.auto.commit": False,
-            "log_level": 0,
-        }
-    )
-
-
-def commit(region: KafkaAddress, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-    """Commit offsets for a group without members."""
-    client = _group(region, group)
-    try:
-        client.commit(
-            offsets=[TopicPartition(topic, number, at) for number, at in offsets.items()],
-            asynchronous=False,
-        )
-    finally:
-        client.close()
-
-
-def committed(region: KafkaAddress, group: str, topic: str, partitions: int) -> dict[int, int]:
-    """Return the offsets of a group."""
-    client = _group(region, group)
-    try:
-        wanted = [TopicPartition(topic, number) for number in range(partitions)]
-        return {it.partition: it.offset for it in client.committed(wanted, timeout=30)}
-    finally:
-        client.close()

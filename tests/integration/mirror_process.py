@@ -13,7 +13,8 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, TypeVar, final
@@ -31,6 +32,7 @@ __all__ = [
     "Mirror",
     "Running",
     "run_to_end",
+    "running",
     "until",
     "write_file",
     "write_flow",
@@ -272,6 +274,17 @@ class Mirror(Running):
             error.add_note(self.tail())
         if self._process.poll() is None:
             self.kill()
+
+
+@contextmanager
+def running(
+    file: Path, *, name: str = "mirror", environ: Mapping[str, str] | None = None
+) -> Generator[Mirror]:
+    """Run a worker that copies; what ends without an error has to stop in order."""
+    with Mirror(file, name=name, environ=environ) as mirror:
+        mirror.wait_ready()
+        yield mirror
+        assert mirror.stop() == 0, mirror.tail()
 
 
 def run_to_end(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

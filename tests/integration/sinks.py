@@ -7,18 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, cast
 
-from confluent_kafka import Consumer, TopicPartition
-
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.connect_process import rest_of
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
-from tests.integration.traffic import Sent, ends
+from tests.integration.traffic import Sent, committed, ends
 
 __all__ = [
     "PARTITIONS",
     "TASKS",
     "a_flow",
-    "committed",
     "every_kind",
     "group_of",
     "shown",
@@ -62,18 +59,6 @@ def group_of(flow: Flow) -> str:
 def wait_ready(mirror: Mirror, members: int = TASKS) -> None:
     """Wait until so many tasks have partitions."""
     until(lambda: len(mirror.lines("partitions assigned")) >= members, 90, "members", alive=mirror)
-
-
-def committed(cluster: KafkaAddress, group: str, topic: str) -> dict[int, int]:
-    """Return what a group has committed, asked as any lag tool does."""
-    consumer = Consumer(
-        {"bootstrap.servers": cluster.bootstrap_servers, "group.id": group, "log_level": 0}
-    )
-    try:
-        wanted = [TopicPartition(topic, number) for number in ends(cluster, topic)]
-        return {it.partition: it.offset for it in consumer.committed(wanted, timeout=30)}
-    finally:
-        consumer.close()
 
 
 def wait_committed(mirror: Mirror, flow: Flow, topic: str) -> None:

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import signal
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final, final
@@ -12,41 +13,54 @@ import pytest
 
 from mm2py.embedded.region import Region, start_regions
 from mm2py.errors import RetriableError
-from mm2py.flows.failover import FailoverRefusedError
-from mm2py.flows.flow_control import FlowControl, FlowNow
-from mm2py.mirror.failovers import FailoverKind
+from mm2py.mirror.failovers import FailoverKind, Tail
+from mm2py.mirror.producer_ids import PRODUCERS_TOPIC, MirrorProducer, encode_producer
 from mm2py.storage.failover_store import FailoverStore
-from mm2py.types import FlowName
-from mm2py_workers.failover_control import RemoteApi, RestFlows
+from mm2py_workers.failover_control import FlowNow, FlowsApi, RemoteApi, RestFlows
 from mm2py_workers.failover_work import FailoverWork, opened
+from mm2py_workers.output import Row
 from mm2py_workers.rest_access import Access
-from tests.integration.active_active import IDENTITY
 from tests.integration.cluster_changes import topics_of
 from tests.integration.conftest import CreateTopic
 from tests.integration.failovers import (
+    PARTITIONS,
     Drivers,
     Shop,
-    allow_shop,
-    commit,
-    committed,
+    Sides,
+    home,
+    same_names,
     secured_region,
     values_of,
 )
-from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
-from tests.integration.rest_asking import ask, public_url
+from tests.integration.mirror_process import (
+    SHORT_SESSION,
+    Flow,
+    Mirror,
+    running,
+    until,
+    write_flow,
+)
+from tests.integration.rest_asking import ask
 from tests.integration.test_share_groups import Shares, start_offsets
-from tests.integration.traffic import Sent, committed_positions, ends, read, write
+from tests.integration.traffic import (
+    Sent,
+    commit,
+    committed,
+    committed_positions,
+    ends,
+    read,
+    write,
+)
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 Unique = Callable[[str], str]
-PARTITIONS: Final = 2
 MARK: Final = "mm2py.source.offset"
 MORE: Final = "is more than the 9 offsets that would not be copied now"
 
 
 @pytest.fixture(scope="module")
-def sides() -> Iterator[tuple[Region, Region]]:
+def sides() -> Iterator[Sides]:
     a, b = secured_region("fo-a"), secured_region("fo-b")
     try:
         start_regions(a, b)
@@ -67,13 +81,6 @@ EXACTLY_ONCE: Final = {
 """Of both flows."""
 
 
-def same_names(
-    folder: Path, a: Region, b: Region, topic: str, properties: Mapping[str, str] | None = None
-) -> Flow:
-    names = {"replication.policy.class": IDENTITY}
-    return write_flow(folder, a, b, topic, {**names, **(properties or {})})
-
-
 def settled(a: Region, b: Region, topic: str, count: int, mirror: Mirror) -> None:
     """Both sides hold every number once, in order."""
 
@@ -87,7 +94,7 @@ def settled(a: Region, b: Region, topic: str, count: int, mirror: Mirror) -> Non
 
 
 def move_there_and_back(
-    sides: tuple[Region, Region],
+    sides: Sides,
     unique: Unique,
     create_topic: CreateTopic,
     folder: Path,
@@ -98,14 +105,8 @@ def move_there_and_back(
     """Fail over and back under load, each driver killed at a step; return for how long the client could not write."""
     a, b = sides
     topic, group = unique("orders"), unique("billing")
-    for region in sides:
-        create_topic(region, topic, PARTITIONS)
-        allow_shop(region, topic)
-    flow = same_names(folder, a, b, topic, properties)
-    with Mirror(flow.file) as mirror:
-        mirror.wait_ready()
-        drivers = Drivers(flow, mirror)
-        with Shop(flow, topic, PARTITIONS) as shop:
+    with home(sides, topic, create_topic, folder, properties) as drivers:
+        with Shop(drivers.flow, topic, PARTITIONS) as shop:
             shop.wait_acked(50)
             for there, back in kills:
                 for kind, at, here, other in (
@@ -115,15 +116,12 @@ def move_there_and_back(
                     read_to = {p: end - 3 for p, end in ends(here, topic).items()}
                     commit(here, group, topic, read_to)
                     drivers.execute(kind, kills=[at] if at else [])
-                    check_group(
-                        here, other, topic, read_to, committed(other, group, topic, PARTITIONS)
-                    )
+                    check_group(here, other, topic, read_to, committed(other, group, topic))
                     shop.wait_acked(30)
                     assert shop.side == ("target" if kind == "failover" else "source")
             count = shop.acked
-        settled(a, b, topic, shop.acked, mirror)
+        settled(a, b, topic, shop.acked, drivers.mirror)
         assert shop.acked >= count
-        assert mirror.stop() == 0
     return shop.gaps
 
 
@@ -141,10 +139,7 @@ def check_group(
 
 
 def test_clients_move_there_and_back_whatever_kills_the_driver(
-    sides: tuple[Region, Region],
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
+    sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
 ) -> None:
     kills = [("DRAIN", "FENCE"), ("SWITCH", "REVERSE")]
     gaps = move_there_and_back(sides, unique, create_topic, tmp_path, kills=kills)
@@ -152,31 +147,22 @@ def test_clients_move_there_and_back_whatever_kills_the_driver(
 
 
 def test_flows_with_exactly_once_support_move_there_and_back(
-    sides: tuple[Region, Region],
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
+    sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
 ) -> None:
     kills = [("GROUPS", "TAIL")]
     move_there_and_back(sides, unique, create_topic, tmp_path, kills=kills, properties=EXACTLY_ONCE)
 
 
 def test_a_failover_whose_worker_is_killed_is_continued_by_another(
-    sides: tuple[Region, Region],
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
+    sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
 ) -> None:
     a, b = sides
     topic = unique("orders")
-    for region in sides:
-        create_topic(region, topic, PARTITIONS)
-    flow = same_names(tmp_path, a, b, topic, SHORT_SESSION)
+    flow = same_names(sides, topic, create_topic, tmp_path, SHORT_SESSION)
     write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(20)])
 
     def url(mirror: Mirror) -> str:
-        name = f"{flow.source_alias}-%3E{flow.target_alias}"
-        return f"{public_url(mirror).rstrip('/')}/flows/{name}/failover"
+        return Drivers(flow, mirror).url + "/failover"
 
     with Mirror(flow.file, name="first") as first:
         first.wait_ready()
@@ -185,8 +171,7 @@ def test_a_failover_whose_worker_is_killed_is_continued_by_another(
         assert status == 202, begun
         assert begun["driven_here"]
         first.kill()
-    with Mirror(flow.file, name="second") as second:
-        second.wait_ready()
+    with running(flow.file, name="second") as second:
         status, left = ask(url(second))
         assert status == 200, left
         assert not left["driven_here"]
@@ -200,27 +185,19 @@ def test_a_failover_whose_worker_is_killed_is_continued_by_another(
         until(done, 120, lambda: f"{ask(url(second))}", alive=second)
         write(b, topic, [Sent(0, b"new")])
         until(lambda: sum(ends(a, topic).values()) == 21, 90, "the way back", alive=second)
-        assert second.stop() == 0
 
 
 def test_a_plan_names_lag_groups_and_writers_and_changes_nothing(
-    sides: tuple[Region, Region],
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
+    sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
 ) -> None:
     a, b = sides
     topic, group = unique("orders"), unique("billing")
-    create_topic(a, topic, PARTITIONS, config={"retention.ms": "123456789"})
-    create_topic(b, topic, PARTITIONS)
-    allow_shop(a, topic)
-    write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(40)], enable_idempotence=1)
-    commit(a, group, topic, {0: 5})
-    flow = same_names(tmp_path, a, b, topic)
-    with Mirror(flow.file) as mirror:
-        mirror.wait_ready()
-        drivers = Drivers(flow, mirror)
-        until(lambda: sum(ends(b, topic).values()) == 40, 90, "the copy", alive=mirror)
+    other = {"{target}->{source}.enabled": "true", "{target}->{source}.topics": "other"}
+    with home(sides, topic, create_topic, tmp_path, other) as drivers:
+        write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(40)], enable_idempotence=1)
+        commit(a, group, topic, {0: 5})
+        flow = drivers.flow
+        until(lambda: sum(ends(b, topic).values()) == 40, 90, "the copy", alive=drivers.mirror)
         before = topics_of(a), topics_of(b)
         ended = drivers.run("failover", "--plan", "-o", "json")
         assert ended.code == 0, ended.said
@@ -228,6 +205,10 @@ def test_a_plan_names_lag_groups_and_writers_and_changes_nothing(
         assert plan["source_reachable"]
         assert plan["state"] == "RUNNING"
         assert plan["would_lose"] == 0
+        back = f"flow {flow.target_alias}->{flow.source_alias} copies no {topic}"
+        assert back in plan["problems"][0]
+        return_plan = drivers.run("failback", "--plan", "-o", "json").document
+        assert [it for it in return_plan["problems"] if back in it]
         (row,) = plan["topics"]
         assert row["partitions"] == PARTITIONS
         assert plan["fence_rules"] == 1
@@ -245,31 +226,40 @@ def test_a_plan_names_lag_groups_and_writers_and_changes_nothing(
         assert refused.code == 3
         assert "not failed over" in refused.said
         assert (topics_of(a), topics_of(b)) == before
-        assert mirror.stop() == 0
 
 
 def test_what_would_be_lost_is_refused_without_its_number_and_kept_with_it(
-    sides: tuple[Region, Region],
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
+    sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
 ) -> None:
     a, b = sides
     topic = unique("orders")
-    for region in sides:
-        create_topic(region, topic, PARTITIONS)
-    flow = same_names(tmp_path, a, b, topic)
-    write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(20)])
-    with Mirror(flow.file) as mirror:
-        mirror.wait_ready()
-        drivers = Drivers(flow, mirror)
+    with home(sides, topic, create_topic, tmp_path) as drivers:
+        flow, mirror = drivers.flow, drivers.mirror
+        write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(20)])
         until(lambda: sum(ends(b, topic).values()) == 20, 90, "the copy", alive=mirror)
-        url = f"{public_url(mirror).rstrip('/')}/flows/{drivers.name.replace('>', '%3E')}"
-        status, answer = ask(f"{url}/stop", "POST")
-        assert status == 200, answer
-        until(lambda: ask(url)[1]["state"] == "STOPPED", 60, "the stop", alive=mirror)
+        drivers.change_flow("stop", "STOPPED")
+        before = drivers.run("failover", "--plan", "-o", "json").document
         late = [Sent(n % PARTITIONS, b"%d" % n, b"k%d" % n, [("h", b"1")]) for n in range(20, 29)]
-        write(a, topic, late)
+        write(a, topic, late, enable_idempotence=1)
+        # By a mirror of a third cluster: such records are copied like any other.
+        (writer,) = {
+            it["producer_id"]
+            for it in drivers.run("failover", "--plan", "-o", "json").document["writers"]
+            if not it["in_transaction"] and it["topic"] == topic
+        } - {it["producer_id"] for it in before["writers"]}
+        relay = MirrorProducer(
+            producer_id=writer,
+            flow="c->a",
+            source="c",
+            source_cluster="",
+            task="",
+            worker="",
+            time_ms=0,
+        )
+        if PRODUCERS_TOPIC not in topics_of(a):
+            create_topic(a, PRODUCERS_TOPIC, 1)
+        key, value = encode_producer(relay)
+        write(a, PRODUCERS_TOPIC, [Sent(0, value, key)])
         # Of an earlier failover, when the topic had one partition; it was deleted and created again since.
         quarantined = f"mm2py-quarantine.{flow.source_alias}.{topic}.internal"
         create_topic(b, quarantined, 1)
@@ -282,9 +272,11 @@ def test_what_would_be_lost_is_refused_without_its_number_and_kept_with_it(
         assert (more.code, MORE in more.said) == (0, True), more.said
         ended = drivers.execute("failover", "--accept-loss", "9")
         assert MORE not in ended.said
-        again = drivers.run("failover", "--execute")
-        assert again.code == 3
-        assert "moved already" in again.said
+        drill = ["drill", "--report", str(tmp_path / "drill.json")]
+        for command in (["failover", "--execute"], drill):
+            again = drivers.run(*command)
+            assert again.code == 3
+            assert f"are on {flow.target_alias} already" in again.said
         tail = {it["partition"]: (it["start"], it["end"]) for it in ended.document["tail"]}
         assert tail == {0: (10, 15), 1: (10, 14)}
         kept = read(b, quarantined)
@@ -302,27 +294,22 @@ def test_what_would_be_lost_is_refused_without_its_number_and_kept_with_it(
         until(lambda: ends(a, topic)[0] == 16, 90, lambda: f"{ends(a, topic)}", alive=mirror)
         assert ends(a, topic) == {0: 16, 1: 14}
         # A driver that died before it had recorded the end does the last step again, whoever has paused the flow back meanwhile.
-        back = f"{public_url(mirror).rstrip('/')}/flows/{flow.target_alias}-%3E{flow.source_alias}"
-        status, answer = ask(f"{back}/pause", "POST")
-        assert status == 200, answer
-        until(lambda: ask(back)[1]["state"] == "PAUSED", 60, "the pause", alive=mirror)
+        back = Flow(b, a, flow.target_alias, flow.source_alias, flow.file)
+        Drivers(back, mirror).change_flow("pause", "PAUSED")
         write(b, topic, [Sent(0, b"newer")])
         asyncio.run(reversed_again(drivers))
         until(lambda: ends(a, topic)[0] >= 17, 90, lambda: f"{ends(a, topic)}", alive=mirror)
         assert [it.value for it in read(a, topic)[0].records[15:]] == [b"new", b"newer"]
-        assert mirror.stop() == 0
 
 
 @asynccontextmanager
 async def opened_work(
-    drivers: Drivers, control: FlowControl | None = None
+    drivers: Drivers, api: Callable[[FlowsApi], FlowsApi] = lambda it: it
 ) -> AsyncGenerator[FailoverWork]:
     """What a driver works with, in this process."""
-    with Access(url=public_url(drivers.mirror).rstrip("/")).client() as rest:
-        flows = RestFlows(RemoteApi(rest))
-        async with opened(
-            drivers.flow.file, drivers.name, FailoverKind.FAILOVER, control or flows
-        ) as work:
+    with Access(url=drivers.worker).client() as rest:
+        flows = RestFlows(api(RemoteApi(rest)))
+        async with opened(drivers.flow.file, drivers.name, FailoverKind.FAILOVER, flows) as work:
             yield work
 
 
@@ -332,6 +319,11 @@ async def reversed_again(drivers: Drivers) -> None:
         assert failover is not None
         assert failover.starts
         await work.sides.start_reverse(failover.starts)
+
+
+async def kept(drivers: Drivers, tails: Sequence[Tail]) -> Sequence[Tail]:
+    async with opened_work(drivers) as work:
+        return await work.sides.quarantine(tails)
 
 
 async def fenced_late(drivers: Drivers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,53 +340,39 @@ async def fenced_late(drivers: Drivers, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(FailoverStore, "start", not_now)
         with pytest.raises(RetriableError, match="not now"):
             await work.sides.fence(failover.id)
-        with pytest.raises(FailoverRefusedError, match="was cancelled by another driver"):
-            await work.sides.fence(failover.id)
+        await work.sides.fence(failover.id)
+        await work.sides.restore_fences()
 
 
 @final
-class LateFlows:
-    """A worker that has begun a moment ago: it does not know yet what was added over REST."""
+class LateApi:
+    """Of a worker that has begun a moment ago: it does not know yet what was added over REST."""
 
-    def __init__(self, known: FlowControl) -> None:
+    def __init__(self, known: FlowsApi) -> None:
         self._known, self._asked = known, 0
 
-    async def now(self, flow: FlowName) -> FlowNow | None:
+    async def rows(self, path: str) -> Sequence[Row]:
         self._asked += 1
-        return None if self._asked <= 2 else await self._known.now(flow)
+        return [] if self._asked <= 2 else await self._known.rows(path)
 
-    async def lag(self, flow: FlowName) -> Mapping[str, int]:
-        return await self._known.lag(flow)
-
-    async def stop(self, flow: FlowName) -> None:
-        await self._known.stop(flow)
-
-    async def start(self, flow: FlowName, config: Mapping[str, str]) -> None:
-        await self._known.start(flow, config)
+    async def post(self, path: str, body: object = None) -> None:
+        await self._known.post(path, body)
 
 
 async def stopped_late(drivers: Drivers) -> FlowNow | None:
     """Stop a flow that the worker learns of late; return it as it is then."""
-    with Access(url=public_url(drivers.mirror).rstrip("/")).client() as rest:
-        flows = RestFlows(RemoteApi(rest))
-        async with opened_work(drivers, LateFlows(flows)) as work:
-            await work.sides.stop_flow()
-            return await flows.now(work.clusters.name)
+    async with opened_work(drivers, LateApi) as work:
+        await work.sides.stop_flow()
+        return await work.control.now(work.clusters.name)
 
 
 def test_a_flow_that_no_worker_knows_yet_is_not_taken_for_one_that_has_stopped(
-    sides: tuple[Region, Region], unique: Unique, create_topic: CreateTopic, tmp_path: Path
+    sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
 ) -> None:
-    a, b = sides
-    topic = unique("orders")
-    create_topic(a, topic, 1)
-    flow = same_names(tmp_path, a, b, topic)
-    with Mirror(flow.file) as mirror:
-        mirror.wait_ready()
-        now = asyncio.run(stopped_late(Drivers(flow, mirror)))
+    with home(sides, unique("orders"), create_topic, tmp_path) as drivers:
+        now = asyncio.run(stopped_late(drivers))
         assert now is not None
         assert now.is_stopped, now
-        assert mirror.stop() == 0
 
 
 @pytest.mark.parametrize("worker", ["lives", "restarts"])
@@ -422,9 +400,7 @@ def lose_and_return(
     restarts: bool = False,
 ) -> None:
     """Lose A with records that were not copied (and the worker, whose next process finds no A), write to B, bring A back, fail back."""
-    for region in (a, b):
-        create_topic(region, topic, PARTITIONS)
-    flow = same_names(folder, a, b, topic)
+    flow = same_names((a, b), topic, create_topic, folder)
     write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(20)])
     with ExitStack() as stack:
         mirror = stack.enter_context(Mirror(flow.file))
@@ -436,10 +412,7 @@ def lose_and_return(
         if restarts:
             mirror.kill()
         else:
-            url = f"{public_url(mirror).rstrip('/')}/flows/{drivers.name.replace('>', '%3E')}"
-            status, answer = ask(f"{url}/pause", "POST")
-            assert status == 200, answer
-            until(lambda: ask(url)[1]["state"] == "PAUSED", 60, "the pause", alive=mirror)
+            drivers.change_flow("pause", "PAUSED")
         write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(20, 20 + tail)])
         a.kill()
         if restarts:
@@ -466,10 +439,17 @@ def lose_and_return(
         }
         of_one, of_two = (tail + 1) // 2, tail // 2
         assert found == {(0, 10, 10 + of_one, of_one), (1, 10, 10 + of_two, of_two)}
-        kept = read(b, f"mm2py-quarantine.{flow.source_alias}.{topic}.internal")
-        values = sorted(int(it.value or b"") for log in kept.values() for it in log.records)
+        logs = read(b, f"mm2py-quarantine.{flow.source_alias}.{topic}.internal")
+        values = sorted(int(it.value or b"") for log in logs.values() for it in log.records)
         assert values == list(range(20, 20 + tail))
         until(lambda: sum(ends(a, topic).values()) == 32 + tail, 90, "the way back", alive=mirror)
+        of_mirrors = [Tail(topic=topic, partition=0, start=10 + of_one, end=ends(a, topic)[0])]
+        assert [it.records for it in asyncio.run(kept(drivers, of_mirrors))] == [0]
+        a.kill()
+        again = drivers.run("failover", *unplanned, "--accept-loss", "0")
+        assert again.code == 3
+        assert f"are on {flow.target_alias} already" in again.said
+        a.start()
         drivers.execute("failback")
         write(a, topic, [Sent(0, b"home")])
         until(
@@ -483,10 +463,7 @@ def lose_and_return(
 
 
 def test_topics_with_prefixes_move_with_their_groups_and_over_rest(
-    sides: tuple[Region, Region],
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
+    sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
 ) -> None:
     a, b = sides
     topic, group = unique("orders"), unique("billing")
@@ -495,12 +472,10 @@ def test_topics_with_prefixes_move_with_their_groups_and_over_rest(
     flow = write_flow(tmp_path, a, b, topic)
     copy, back = flow.remote(topic), f"{flow.target_alias}.{topic}"
     write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(20)])
-    with Mirror(flow.file) as mirror:
-        mirror.wait_ready()
+    with running(flow.file) as mirror:
         until(lambda: sum(ends(b, copy).values()) == 20, 90, "the copy", alive=mirror)
         commit(a, group, topic, {0: 6, 1: 4})
-        base = public_url(mirror).rstrip("/") + "/flows/"
-        url = f"{base}{flow.source_alias}-%3E{flow.target_alias}/failover"
+        url = Drivers(flow, mirror).url + "/failover"
         status, dry = ask(f"{url}?dry_run=true", "POST")
         assert status == 200, dry
         assert dry["plan"]["would_lose"] == 0
@@ -514,7 +489,7 @@ def test_topics_with_prefixes_move_with_their_groups_and_over_rest(
             alive=mirror,
         )
         assert done["tail"] == []
-        assert committed(b, group, copy, PARTITIONS) == {0: 6, 1: 4}
+        assert committed(b, group, copy) == {0: 6, 1: 4}
         # The group reads on in the copy, and clients write to the topic of their own region.
         commit(b, group, copy, {0: 9, 1: 10})
         write(b, topic, [Sent(0, b"new %d" % n) for n in range(5)])
@@ -530,37 +505,30 @@ def test_topics_with_prefixes_move_with_their_groups_and_over_rest(
             lambda: f"{ask(f'{url}?kind=failback')}",
             alive=mirror,
         )
-        assert committed(a, group, topic, PARTITIONS) == {0: 9, 1: 10}
-        assert committed(a, group, back, PARTITIONS)[0] == 3
+        assert committed(a, group, topic) == {0: 9, 1: 10}
+        assert committed(a, group, back)[0] == 3
         write(a, topic, [Sent(1, b"home")])
         until(lambda: ends(b, copy)[1] == 11, 90, lambda: f"{ends(b, copy)}", alive=mirror)
         assert sum(ends(a, back).values()) == 5
-        assert mirror.stop() == 0
 
 
 def test_a_failover_that_is_cancelled_lets_clients_write_on(
-    sides: tuple[Region, Region],
+    sides: Sides,
     unique: Unique,
     create_topic: CreateTopic,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    a, b = sides
+    _, b = sides
     topic = unique("orders")
-    for region in sides:
-        create_topic(region, topic, PARTITIONS)
-        allow_shop(region, topic)
-    flow = same_names(tmp_path, a, b, topic)
-    with Mirror(flow.file) as mirror:
-        mirror.wait_ready()
-        drivers = Drivers(flow, mirror)
-        with Shop(flow, topic, PARTITIONS) as shop:
+    with home(sides, topic, create_topic, tmp_path) as drivers:
+        with Shop(drivers.flow, topic, PARTITIONS) as shop:
             shop.wait_acked(20)
             drivers.run("failover", "--execute", kill_at="DRAIN")
             assert drivers.run("failover", "--status").code == 3
             back = drivers.run("failback", "--execute")
             assert back.code == 3
-            assert "run it to its end, or cancel it" in back.said
+            assert "--execute it to its end, or --cancel it" in back.said
             assert drivers.run("failover", "--cancel", "--dry-run").code == 0
             cancelled = drivers.run("failover", "--cancel", "-o", "json")
             assert cancelled.code == 0, cancelled.said
@@ -572,15 +540,31 @@ def test_a_failover_that_is_cancelled_lets_clients_write_on(
             shop.wait_acked(20)
             assert shop.side == "source"
         count = shop.acked
-        until(lambda: sum(ends(b, topic).values()) == count, 90, "the copy", alive=mirror)
-        assert mirror.stop() == 0
+        until(lambda: sum(ends(b, topic).values()) == count, 90, "the copy", alive=drivers.mirror)
+
+
+def test_a_driver_that_stood_still_while_clients_moved_and_returned_lets_nobody_write(
+    sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+) -> None:
+    topic = unique("orders")
+    with home(sides, topic, create_topic, tmp_path) as drivers:
+        drivers.execute("failover")
+        drivers.execute("failback")
+        with drivers.standing_still("failover", "SWITCH") as driver:
+            drivers.execute("failover")
+            drivers.execute("failback")
+            driver.send_signal(signal.SIGCONT)
+            assert driver.wait(60) == 3, drivers.said
+        rule = f"User:shop on {topic}"
+        plan = drivers.run("failback", "--plan", "-o", "json").document
+        assert plan["fence_rules"] == 0, f"{rule} is denied already"
+        assert not [it for it in plan["problems"] if "copies no" in it]
+        plan = drivers.run("failover", "--plan", "-o", "json").document
+        assert plan["fence_rules"] == 1, f"{rule} may write"
 
 
 def test_share_groups_move_with_their_start_offsets(
-    sides: tuple[Region, Region],
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
+    sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
 ) -> None:
     a, b = sides
     topic, group, busy = unique("orders"), unique("shares"), unique("busy")
@@ -592,8 +576,7 @@ def test_share_groups_move_with_their_start_offsets(
         member = Shares(a, topic, name)
         assert member.read(60) == list(range(60))
         member.close()
-    with Mirror(flow.file) as mirror:
-        mirror.wait_ready()
+    with running(flow.file) as mirror:
         drivers = Drivers(flow, mirror)
         until(lambda: ends(b, copy).get(0) == 60, 90, "the copy", alive=mirror)
         plan = drivers.run("failover", "--plan", "-o", "json").document
@@ -613,4 +596,3 @@ def test_share_groups_move_with_their_start_offsets(
         moved = Shares(b, copy, group)
         assert moved.read(1) == [60]
         moved.close()
-        assert mirror.stop() == 0

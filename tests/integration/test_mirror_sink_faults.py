@@ -14,7 +14,6 @@ from tests.integration.mirror_process import Mirror, until
 from tests.integration.sinks import (
     PARTITIONS,
     a_flow,
-    committed,
     group_of,
     shown,
     wait_committed,
@@ -25,6 +24,7 @@ from tests.integration.traffic import (
     Sent,
     assert_equal,
     assert_resumed,
+    committed,
     ends,
     wait_for_copy,
     wait_for_progress,

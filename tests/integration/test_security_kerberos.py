@@ -35,7 +35,7 @@ from tests.integration.kerberos import (
     login,
 )
 from tests.integration.mirror_maker_1 import COMMAND, order_by_key, wait_for_records
-from tests.integration.mirror_process import Flow, Mirror, until, write_file, write_flow
+from tests.integration.mirror_process import Flow, Mirror, running, until, write_file, write_flow
 from tests.integration.secured import jaas
 from tests.integration.test_security_connections import admin_data_and_groups, connected
 from tests.integration.traffic import Load, Sent, assert_equal, ends, wait_for_copy, write
@@ -267,12 +267,10 @@ def kerberos_flow(
     properties: Mapping[str, str] | None = None,
 ) -> Flow:
     """Write a flow from the Kerberos listener to another region."""
-    flow = write_flow(folder, broker.region, other, topic, properties)
     lines = broker.properties("KRBSHORT", jaas_text)
-    with flow.file.open("a", encoding="latin-1") as file:
-        for key, value in {**lines, "sasl.kerberos.min.time.before.relogin": "1000"}.items():
-            file.write(f"{flow.source_alias}.{key} = {value}\n")
-    return flow
+    lines["sasl.kerberos.min.time.before.relogin"] = "1000"
+    own = {"{source}." + name: text for name, text in lines.items()}
+    return write_flow(folder, broker.region, other, topic, {**own, **(properties or {})})
 
 
 def test_a_flow_outlives_its_tickets_under_load(
@@ -287,8 +285,7 @@ def test_a_flow_outlives_its_tickets_under_load(
     create_topic(broker.region, topic, 2)
     kdc.principal(topic, life=f"{LIFE_S}s")
     flow = kerberos_flow(tmp_path, broker, region_b, topic, login(kdc.keytab(topic), topic))
-    with Mirror(flow.file) as mirror:
-        mirror.wait_ready()
+    with running(flow.file) as mirror:
         with Load(broker.region, topic, 2, rate=RATE) as load:
             load.wait_acked(2 * RATE * LIFE_S)
             load.stop()
@@ -402,11 +399,10 @@ def test_the_file_of_the_guide_copies_with_the_jaas_file_of_the_other(
     create_topic(region_a, GUIDE_TOPIC, 3)
     write(region_a, GUIDE_TOPIC, (Sent(n % 3, b"%d" % n, b"%d" % (n % 7)) for n in range(300)))
     flow = Flow(region_a, broker.region, "source", "destination", file)
-    with Mirror(file, environ=opts(kdc, jaas_file(tmp_path, keytab))) as mirror:
+    with running(file, environ=opts(kdc, jaas_file(tmp_path, keytab))) as mirror:
         truth, copy = wait_for_copy(mirror, flow, GUIDE_TOPIC)
         assert_equal(truth, copy)
-        assert mirror.stop() == 0
-        assert not mirror.lines("ERROR")
+    assert not mirror.lines("ERROR")
 
 
 def has_gssapi() -> bool:
@@ -529,11 +525,10 @@ def test_the_jaas_file_of_a_mirror_becomes_the_login_of_the_flow_that_takes_its_
     assert "java.security.krb5.conf has no property" in done.stderr
     assert f"{names[0]}.sasl.jaas.config = {KRB5} required" in file.read_text()
     # The file alone logs in; where Kerberos is, krb5.conf says.
-    with Mirror(file, environ={"KRB5_CONFIG": str(kdc.conf)}) as mirror:
+    with running(file, environ={"KRB5_CONFIG": str(kdc.conf)}) as mirror:
         until(
             lambda: sum(ends(region_b, topic).values()) == 100,
             90,
             lambda: f"{ends(region_b, topic)}",
             alive=mirror,
         )
-        assert mirror.stop() == 0

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.conftest import CreateTopic
@@ -18,6 +17,7 @@ from tests.integration.mirror_process import (
     Mirror,
     Running,
     run_to_end,
+    running,
     until,
     write_flow,
 )
@@ -30,6 +30,8 @@ from tests.integration.traffic import (
     Sent,
     assert_equal,
     assert_resumed,
+    commit,
+    committed,
     committed_positions,
     ends,
     read,
@@ -174,35 +176,22 @@ def test_a_group_inside_a_dropped_stretch_continues_at_the_next_record_that_is_l
     write(region_a, topic, [Sent(0, b"%d" % n) for n in range(50)])
     write(region_a, topic, [Sent(0, None, b"k") for _ in range(400)])
     write(region_a, topic, [Sent(0, b"%d" % n) for n in range(50, 60)])
-    commit(region_a, topic, group, 222)
-    with Mirror(flow.file) as mirror:
+    commit(region_a, group, topic, {0: 222})
+    with running(flow.file) as mirror:
         # The record behind the stretch; before its offset map is written the group is further back, never further ahead.
-        until(lambda: committed(region_b, flow.remote(topic), group) == 50, 90, "50", alive=mirror)
-        commit(region_a, topic, group, 453)
-        until(lambda: committed(region_b, flow.remote(topic), group) == 53, 90, "53", alive=mirror)
-        assert mirror.stop() == 0
-
-
-def commit(region: KafkaAddress, topic: str, group: str, offset: int) -> None:
-    client = _member(region, group)
-    client.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
-    client.close()
-
-
-def committed(region: KafkaAddress, topic: str, group: str) -> int:
-    """Return the committed offset, 0 for none."""
-    client = _member(region, group)
-    try:
-        (found,) = client.committed([TopicPartition(topic, 0)], timeout=30)
-        return max(found.offset, 0)
-    finally:
-        client.close()
-
-
-def _member(region: KafkaAddress, group: str) -> Consumer:
-    return Consumer(
-        {"bootstrap.servers": region.bootstrap_servers, "group.id": group, "log_level": 2}
-    )
+        until(
+            lambda: committed(region_b, group, flow.remote(topic)).get(0) == 50,
+            90,
+            "50",
+            alive=mirror,
+        )
+        commit(region_a, group, topic, {0: 453})
+        until(
+            lambda: committed(region_b, group, flow.remote(topic)).get(0) == 53,
+            90,
+            "53",
+            alive=mirror,
+        )
 
 
 def wait_more(mirror: Running, region: KafkaAddress, topic: str, records: int) -> None:
@@ -246,10 +235,9 @@ def test_topics_that_are_merged_by_several_tasks_lose_nothing_in_kills_and_stops
                     assert mirror.stop() == 0, mirror.tail()
         for load in loads:
             load.stop()
-    with Mirror(flow.file, name="last") as mirror:
+    with running(flow.file, name="last") as mirror:
         for name in names:
             wait_covered(mirror, flow, name)
-        assert mirror.stop() == 0
     copy = read(region_b, merged, committed=exactly_once)
     doubled = 0
     for name in names:
@@ -276,15 +264,13 @@ def test_clean_stops_double_nothing_of_what_is_routed(
     flow = a_flow(tmp_path, region_a, region_b, topic, merging(rf".*\.{topic}", other))
     with Load(region_a, topic, PARTITIONS, rate=RATE) as load:
         for turn in range(3):
-            with Mirror(flow.file, name=f"turn-{turn}") as mirror:
+            with running(flow.file, name=f"turn-{turn}") as mirror:
                 wait_more(mirror, region_b, other, RATE // 2)
                 load.wait_acked(RATE // 2)
-                assert mirror.stop() == 0
         load.stop()
-    with Mirror(flow.file, name="last") as mirror:
+    with running(flow.file, name="last") as mirror:
         wait_covered(mirror, flow, topic)
-        assert mirror.stop() == 0
-        assert mirror.complaints() == []
+    assert mirror.complaints() == []
     assert_equal(read(region_a, topic), read(region_b, other))
 
 
@@ -302,9 +288,8 @@ def test_topics_that_a_transform_names_are_created_by_the_targets_brokers(
     dated = {"transforms": "date", "transforms.date.type": APACHE + "TimestampRouter"}
     flow = a_flow(tmp_path, region_a, region_b, topic, dated)
     names = [f"{flow.remote(topic)}-{day}" for day in ("20200913", "20200914", "20200915")]
-    with Mirror(flow.file) as mirror:
+    with running(flow.file) as mirror:
         wait_covered(mirror, flow, topic)
-        assert mirror.stop() == 0
     for number, name in enumerate(names):
         (log,) = read(region_b, name).values()
         assert [it.value for it in log.records] == [b"%d" % n for n in range(number, 300, 3)]

@@ -7,7 +7,7 @@ order, by key, value, headers and timestamp. The truth is what the source cluste
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, NamedTuple, Self, final
@@ -34,6 +34,8 @@ __all__ = [
     "Sent",
     "assert_equal",
     "assert_resumed",
+    "commit",
+    "committed",
     "committed_positions",
     "copied",
     "ends",
@@ -274,6 +276,32 @@ def assert_resumed(truth: Logs, copy: Logs, rewinds: int) -> int:
 
 
 # -- writing ----------------------------------------------------------------------------------------
+
+
+def commit(region: KafkaAddress, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+    """Commit offsets for a group without members."""
+    client = _without_members(region, group)
+    try:
+        wanted = [TopicPartition(topic, number, at) for number, at in offsets.items()]
+        client.commit(offsets=wanted, asynchronous=False)
+    finally:
+        client.close()
+
+
+def committed(region: KafkaAddress, group: str, topic: str) -> dict[int, int]:
+    """Return what a group has committed, asked as any lag tool does; -1001 for nothing."""
+    client = _without_members(region, group)
+    try:
+        wanted = [TopicPartition(topic, number) for number in ends(region, topic)]
+        return {it.partition: it.offset for it in client.committed(wanted, timeout=30)}
+    finally:
+        client.close()
+
+
+def _without_members(region: KafkaAddress, group: str) -> Consumer:
+    return Consumer(
+        {"bootstrap.servers": region.bootstrap_servers, "group.id": group, "log_level": 0}
+    )
 
 
 def producer(region: KafkaAddress, **settings: str | float | bool) -> Producer:

@@ -32,6 +32,7 @@ pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(120)]
 
 ONE: Final = TopicPartition("orders", 0)
 MOST_DRIVERS: Final = 60
+REQUEST: Final = FailoverRequest(id="f")
 
 
 class CrashError(BaseException):
@@ -50,6 +51,12 @@ class World:
         self.target: list[str] = [f"copy {it}" for it in self.source[: self.position]]
         self.runs, self.away = True, False
         self.fenced = False
+        self.target_fence = "an earlier return"
+        """Who keeps clients from the target, as recorded; ``target_fenced`` is whether they are."""
+        self.target_fenced = True
+        self.thaws = asyncio.Event()
+        self.frozen = 0
+        self.freezes = False
         self.writes_left, self.strays_left = chance.randint(0, 15), chance.randint(0, 5)
         self.quarantine: list[int] = []
         self.reverse_at: int | None = None
@@ -108,9 +115,18 @@ class World:
             missing = len(self.source) - self.position
             assert missing <= max(0, failover.accept_loss)
 
+    def check_end(self, failover: Failover) -> None:
+        if failover.step is Step.DONE:
+            assert self.fenced or not failover.fenced  # (5)
+            self.check_done()
+        else:
+            assert self.frozen or not self.fenced  # (5)
+            assert self.first_native is None
+
     def check_done(self) -> None:
-        """(3), (4), (6)"""
+        """(3), (4), (7)"""
         assert not self.runs
+        assert not self.target_fenced
         assert self.reverse_at is not None
         copied = {int(it.split()[1]) for it in self.target if it != "native"}
         assert copied | set(self.quarantine) == set(self.source)
@@ -133,6 +149,7 @@ class Process:
         self.world, self._epoch = world, -1
         self.store = FailoverStore(MemoryTable(world.topic), self)
         self.driver = FailoverDriver(self.store, self, name="A->B", clock=self)
+        self.made, self.opened, self.lifted = False, False, ""
 
     # ---- time
 
@@ -150,7 +167,10 @@ class Process:
         """A moment at which the process may die."""
         await asyncio.sleep(0)
         self.world.crash_in -= 1
-        if self.world.crash_in == 0:
+        if self.world.crash_in == 0 and self.world.freezes:
+            self.world.frozen += 1
+            await self.world.thaws.wait()
+        elif self.world.crash_in == 0:
             raise CrashError
 
     async def step(self) -> None:
@@ -181,6 +201,9 @@ class Process:
             self._epoch = -1
             raise RetriableError("fenced")
         await self.step()
+        if self._epoch != self.world.epoch:
+            self._epoch = -1
+            raise RetriableError("fenced")
         for key, value in entries:
             self.world.topic.append(key, value)
         await self.step()
@@ -192,14 +215,36 @@ class Process:
 
     async def fence(self, by: str) -> str:
         await self.ask_source()
-        self.world.fenced = True
+        self.made = self.world.fenced = True
         await self.step()
         return ""
 
     async def lift_fence(self, *, source: bool) -> None:
         if source:
+            self.opened = True
             await self.ask_source()
             self.world.fenced = False
+        else:
+            self.lifted = self.world.target_fence or self.lifted
+            if not self.world.target_fence:
+                return
+            await self.step()
+            self.world.target_fenced = False
+            await self.step()
+            if self._epoch != self.world.epoch:
+                raise RetriableError("fenced")
+            self.world.target_fence = ""
+        await self.step()
+
+    async def restore_fences(self) -> None:
+        failover, by = self.world.failover, self.world.target_fence
+        assert failover is not None
+        if self.lifted and by not in ("", self.lifted):
+            self.world.target_fenced = True
+        if failover.is_undone(None):
+            self.world.fenced = False
+        elif self.opened and (failover.fenced or failover.step is Step.FENCE):
+            self.world.fenced = True
         await self.step()
 
     async def progress(self) -> Progress:
@@ -253,40 +298,70 @@ class Process:
         await self.step()
 
 
-async def _course(seed: int, *, fences: bool, copies: bool, dies: bool, cancels: bool) -> None:
+async def _course(
+    seed: int, *, fences: bool, copies: bool, dies: bool, cancels: bool, freezes: bool
+) -> None:
     chance = random.Random(seed)
     world = World(chance, fences=fences, copies=copies)
-    accept = -1 if copies else 100
-    for attempt in range(MOST_DRIVERS):
-        world.crash_in = chance.randint(1, 60) if attempt < MOST_DRIVERS // 2 else 0
-        if dies and attempt == 2:
-            world.away = True
-        if dies and attempt == 12:
-            world.away = False
-        process = Process(world)
-        try:
-            await process.store.start()
-            if cancels and attempt == 5:
-                cancelled = await process.driver.cancel()
-                assert cancelled.step is Step.CANCELLED
-                assert not world.fenced  # (5)
-                assert world.first_native is None
+    world.freezes = freezes
+    frozen: list[asyncio.Task[Failover]] = []
+    try:
+        for attempt in range(MOST_DRIVERS):
+            world.crash_in = chance.randint(1, 60) if attempt < MOST_DRIVERS // 2 else 0
+            if dies and attempt == 2:
+                world.away = True
+            if dies and attempt == 12:
+                world.away = False
+            cancel = cancels and attempt == 5
+            accept = -1 if copies else 100
+            request = FailoverRequest(id=f"f{attempt}", accept_loss=accept, unplanned=world.away)
+            driving = asyncio.create_task(_drive(Process(world), request, cancels=cancel))
+            count = world.frozen
+            await until(lambda: driving.done() or world.frozen > count)  # noqa: B023 - awaited here
+            if not driving.done():
+                frozen.append(driving)
+            elif driving.exception() is None:
+                assert driving.result().step.is_over or world.away
+            else:
+                assert isinstance(driving.exception(), CrashError | Mm2pyError), driving.exception()
+                _check_cancel_refused(world, cancels=cancel)
+            failover = world.failover
+            if failover is not None and failover.step.is_over:
+                world.check_end(failover)
+                await _thaw(world, frozen)
                 return
-            failover = await process.driver.run(
-                FailoverRequest(id=f"f{attempt}", accept_loss=accept, unplanned=world.away)
-            )
-        except (CrashError, Mm2pyError):
-            _check_cancel_refused(world, cancels=cancels and attempt == 5)
             world.tick(chance.uniform(0, 3))
-            continue
-        finally:
-            await process.store.stop()
-        if failover.step is Step.DONE:
-            world.check_done()
-            return
-        assert failover.step is Step.TAIL
-        assert world.away
-    raise AssertionError("no driver came to the end")
+        raise AssertionError("no driver came to the end")
+    finally:
+        for task in frozen:
+            task.cancel()
+
+
+async def _drive(
+    process: Process, request: FailoverRequest = REQUEST, *, cancels: bool = False
+) -> Failover:
+    await process.store.start()
+    try:
+        if cancels:
+            return await process.driver.cancel()
+        return await process.driver.run(request, process.store.failover)
+    finally:
+        await process.store.stop()
+
+
+async def _thaw(world: World, frozen: Sequence["asyncio.Task[Failover]"]) -> None:
+    """(6) Let those that stood still go on, when it is over and clients were fenced from the target to return."""
+    record, fenced = world.failover, world.fenced
+    assert record is not None
+    world.target_fence, world.target_fenced = "back", True
+    world.thaws.set()
+    ends = await asyncio.gather(*frozen, return_exceptions=True)
+    # One may have stood still behind its last record.
+    wrong = [it for it in ends if not isinstance(it, Mm2pyError | Failover)]
+    assert not wrong
+    assert world.failover == record
+    assert world.fenced == (fenced and not record.is_undone(None))
+    assert world.target_fenced
 
 
 def _check_cancel_refused(world: World, *, cancels: bool) -> None:
@@ -295,18 +370,22 @@ def _check_cancel_refused(world: World, *, cancels: bool) -> None:
         assert failover.step is not Step.CANCELLED
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     seed=strategies.integers(0, 2**32),
     fences=strategies.booleans(),
     copies=strategies.booleans(),
     dies=strategies.booleans(),
     cancels=strategies.booleans(),
+    freezes=strategies.booleans(),
 )
-def test_drivers_that_crash_anywhere_end_legal(
-    seed: int, fences: bool, copies: bool, dies: bool, cancels: bool
+def test_drivers_that_crash_or_stand_still_anywhere_end_legal(
+    seed: int, fences: bool, copies: bool, dies: bool, cancels: bool, freezes: bool
 ) -> None:
-    asyncio.run(_course(seed, fences=fences, copies=copies, dies=dies, cancels=cancels))
+    course = _course(
+        seed, fences=fences, copies=copies, dies=dies, cancels=cancels, freezes=freezes
+    )
+    asyncio.run(course)
 
 
 async def test_what_is_not_copied_refuses_without_the_number_and_goes_to_quarantine_with_it() -> (
@@ -317,17 +396,13 @@ async def test_what_is_not_copied_refuses_without_the_number_and_goes_to_quarant
     world.source, world.position = list(range(10)), 4
     world.target = [f"copy {it}" for it in range(4)]
     world.writes_left = world.strays_left = 0
-    process = Process(world)
-    await process.store.start()
     with pytest.raises(FailoverRefusedError, match="--accept-loss 6"):
-        await process.driver.run(FailoverRequest(id="f"))
+        await _drive(Process(world))
     recorded = world.failover
     assert recorded is not None
     assert recorded.step is Step.DRAIN
     assert "--accept-loss 6" in recorded.cause
-    again = Process(world)
-    await again.store.start()
-    failover = await again.driver.run(FailoverRequest(id="g", accept_loss=6))
+    failover = await _drive(Process(world), FailoverRequest(id="g", accept_loss=6))
     assert failover.step is Step.DONE
     assert failover.id == "f"
     assert [(it.start, it.end, it.records) for it in failover.tail] == [(4, 10, 6)]
@@ -340,12 +415,9 @@ async def test_a_driver_behind_which_another_one_has_claimed_begins_no_other_ste
     world.chance = random.Random(2)
     world.chance.random = lambda: 0.7  # type: ignore[method-assign] # nothing happens by chance
     world.source, world.position, world.target = list(range(5)), 0, []
-    first, second = Process(world), Process(world)
-    await first.store.start()
-    await second.store.start()
-    running = asyncio.create_task(first.driver.run(FailoverRequest(id="f")))
+    running = asyncio.create_task(_drive(Process(world)))
     await until(lambda: (it := world.failover) is not None and it.step is Step.DRAIN)
-    cancelled = await second.driver.cancel()
+    cancelled = await _drive(Process(world), cancels=True)
     world.copies = True  # what the first one waits for
     with pytest.raises(FailoverRefusedError, match="another driver"):
         await running
@@ -362,14 +434,6 @@ def _quiet(*, fences: bool = True) -> World:
     world.target = [f"copy {it}" for it in range(5)]
     world.writes_left = world.strays_left = 0
     return world
-
-
-async def _driven(process: Process, request: FailoverRequest | None = None) -> Failover:
-    await process.store.start()
-    try:
-        return await process.driver.run(request or FailoverRequest(id="f"))
-    finally:
-        await process.store.stop()
 
 
 @final
@@ -390,14 +454,14 @@ async def test_what_a_step_has_recorded_stays_when_its_driver_ends_and_the_cause
     process = Refused(world)
     process.error = error
     with pytest.raises(type(error)):
-        await _driven(process)
+        await _drive(process)
     left = world.failover
     assert left is not None
     assert (left.step, left.cause) == (Step.SWITCH, str(error))
     assert left.switched_ms
     # Where clients may have begun to write is not found out again later.
     world.target += ["native", "native"]
-    done = await _driven(Process(world))
+    done = await _drive(Process(world))
     assert (done.switched_ms, done.cause) == (left.switched_ms, "")
     assert [it.offset for it in done.ends_there] == [5]
 
@@ -413,13 +477,11 @@ async def test_a_failover_that_is_continued_behind_half_a_cancel_fences_again() 
     world = _quiet()
     world.copies, world.position = False, 4
     with pytest.raises(FailoverRefusedError, match="--accept-loss 1"):
-        await _driven(Process(world))
-    cancelling = DiesOnceLifted(world)
-    await cancelling.store.start()
+        await _drive(Process(world))
     with pytest.raises(CrashError):
-        await cancelling.driver.cancel()
+        await _drive(DiesOnceLifted(world), cancels=True)
     assert not world.fenced
-    done = await _driven(Process(world), FailoverRequest(id="g", accept_loss=1))
+    done = await _drive(Process(world), FailoverRequest(id="g", accept_loss=1))
     assert done.step is Step.DONE
     assert world.fenced
 
@@ -439,10 +501,8 @@ async def test_a_cancel_undoes_what_a_driver_that_stood_still_has_fenced_meanwhi
     world = _quiet()
     world.copies, world.position = False, 4
     with pytest.raises(FailoverRefusedError):
-        await _driven(Process(world))
-    process = FencesLate(world)
-    await process.store.start()
-    assert (await process.driver.cancel()).step is Step.CANCELLED
+        await _drive(Process(world))
+    assert (await _drive(FencesLate(world), cancels=True)).step is Step.CANCELLED
     assert not world.fenced
 
 
@@ -466,7 +526,7 @@ class Counted(Process):
 
 async def test_a_source_that_was_written_behind_the_drain_is_fenced_again() -> None:
     process = Counted(_quiet())
-    assert (await _driven(process)).step is Step.DONE
+    assert (await _drive(process)).step is Step.DONE
     assert process.fences == 2
 
 
@@ -482,5 +542,5 @@ class MovesOnce(Process):
 
 
 async def test_a_group_that_the_first_sync_has_moved_is_shown_as_moved() -> None:
-    done = await _driven(MovesOnce(_quiet()))
+    done = await _drive(MovesOnce(_quiet()))
     assert [(it.group, it.moved) for it in done.groups] == [("g", 2)]

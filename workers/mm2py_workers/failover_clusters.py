@@ -5,8 +5,8 @@ may be gone: what asks it raises ``SourceAwayError``. Creates nothing but the fa
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Final, final
 
 from mm2py.client.connect.admin import Admin
@@ -18,12 +18,23 @@ from mm2py.clock import Clock
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import connection_settings
 from mm2py.config.definitions import parse_config
-from mm2py.errors import ConnectionFailedError, RequestTimedOutError, RetriableServerError
+from mm2py.errors import (
+    ConnectionFailedError,
+    ProtocolError,
+    RequestTimedOutError,
+    RetriableServerError,
+)
 from mm2py.flows.failover import Progress, SourceAwayError
 from mm2py.mirror.failovers import failover_driver_id, failover_topic
 from mm2py.mirror.filters import topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
-from mm2py.mirror.producer_ids import PRODUCERS_TOPIC
+from mm2py.mirror.producer_ids import (
+    PRODUCERS_TOPIC,
+    ProducerOrigins,
+    Suppression,
+    decode_producer,
+    suppression_of,
+)
 from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.protocol.error_codes import NETWORK_EXCEPTION
 from mm2py.protocol.log_batches import LogBatch
@@ -38,7 +49,7 @@ from mm2py_workers.bulk_flow import SOURCE, source_connector
 from mm2py_workers.internal_stores import FlowTables, store_producer
 from mm2py_workers.node_parts import FlowPlan
 
-__all__ = ["FailoverClusters", "MirrorIds", "producer_of"]
+__all__ = ["FailoverClusters", "LoopingIds", "producer_of"]
 
 CONNECT_S: Final = 8.0
 """How long the source may take to answer at all."""
@@ -56,31 +67,48 @@ def producer_of(batch: LogBatch) -> int:
 
 
 @final
-class MirrorIds:
-    """Producer ids of the mirrors that write one cluster (``mm2py-producers.internal``)."""
+class LoopingIds:
+    """Producer ids on a cluster whose batches a flow from it does not copy: those of mirrors of its target, as ``loop.suppression`` says.
 
-    def __init__(self, cluster: Cluster, clock: Clock) -> None:
-        self._cluster, self._clock = cluster, clock
+    Args:
+        source, target: of the flow.
+        config: of its source connector.
+    """
+
+    def __init__(
+        self, source: Cluster, target: Cluster, config: Mapping[str, str], clock: Clock
+    ) -> None:
+        self._source, self._target, self._clock = source, target, clock
+        self._suppression = suppression_of(config)
         self._reader: LogReader | None = None
-        self._ids: set[int] = set()
+        self._origins: ProducerOrigins | None = None
 
     async def read(self) -> frozenset[int]:
-        """Return those that are known now; none where no mirror writes the cluster."""
-        if self._reader is None:
-            if PRODUCERS_TOPIC not in await Admin(self._cluster).describe_topics([PRODUCERS_TOPIC]):
+        """Return those that are known now; both clusters are connected."""
+        if self._suppression is Suppression.OFF:
+            return frozenset()
+        if self._reader is None or self._origins is None:
+            if PRODUCERS_TOPIC not in await Admin(self._source).describe_topics([PRODUCERS_TOPIC]):
                 return frozenset()
-            self._reader = LogReader(self._cluster, PRODUCERS_TOPIC, clock=self._clock)
+            self._reader = LogReader(self._source, PRODUCERS_TOPIC, clock=self._clock)
+            self._origins = ProducerOrigins(
+                everything=self._suppression is Suppression.ALL,
+                target=self._target.alias,
+                target_cluster=self._target.cluster_id,
+            )
         await self._reader.read_to_end(self._take)
-        return frozenset(self._ids)
+        return frozenset(self._origins.known.looping)
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """End a read that is under way."""
         if self._reader is not None:
             await self._reader.close()
 
     def _take(self, _partition: int, record: Record) -> None:
-        if record.key is not None and bytes(record.key).isdigit():
-            self._ids.add(int(bytes(record.key)))
+        assert self._origins is not None
+        if record.value is not None:
+            with suppress(ProtocolError):  # the flow's task logs it
+                self._origins.learn(decode_producer(record.key, bytes(record.value)))
 
 
 @final
@@ -109,7 +137,7 @@ class FailoverClusters:
         self._copies = CopiesReader(
             Admin(self.target), plan.name.source, plan.worker.offset_storage_topic, clock
         )
-        self._mirrors = MirrorIds(self._source, clock)
+        self._looping = LoopingIds(self._source, self.target, self.config, clock)
         self._ends: dict[TopicPartition, int] = {}
         self._counted: dict[TopicPartition, int] = {}
 
@@ -117,19 +145,23 @@ class FailoverClusters:
         options = parse_config(MirrorSourceConfig, self.config)
         self.policy = policy_from_config(self.config)
         self.keeps_names = not self.policy.detects_cycles
-        self.selection = TopicSelection(
-            self.policy,
-            topic_filter_from_config(self.config),
-            source_alias=self.name.source,
-            target_alias=self.name.target,
-            # Heartbeats never stand still, and nobody misses one.
-            replicate_heartbeats=False,
-        )
+        self.selection = self.selection_of(self.name, self.config)
         consumer = effective_client_properties(self.config, "source", "consumer")
         self.read_committed = (
             consumer.get("isolation.level") == "read_committed" or self.plan.worker.exactly_once
         )
         self.replication_factor = options.replication_factor
+
+    def selection_of(self, name: FlowName, config: Mapping[str, str]) -> TopicSelection:
+        """Return which topics a flow with this source connector copies."""
+        return TopicSelection(
+            policy_from_config(config),  # it knows the flow's aliases
+            topic_filter_from_config(config),
+            source_alias=name.source,
+            target_alias=name.target,
+            # Heartbeats never stand still, and nobody misses one.
+            replicate_heartbeats=False,
+        )
 
     async def __aenter__(self) -> "FailoverClusters":
         """Reach the target and learn what was changed over REST.
@@ -150,7 +182,7 @@ class FailoverClusters:
 
     async def __aexit__(self, *_exception: object) -> None:
         await self._copies.close()
-        await self._mirrors.close()
+        await self._looping.aclose()
         for store in (self.store, self._source_store):
             if store is not None:
                 await store.stop()
@@ -197,7 +229,7 @@ class FailoverClusters:
         return True
 
     async def source_store(self) -> FailoverStore:
-        """Return the failover topic of the source: the fence on it."""
+        """Return the failover topic of the source: the fence on it, and the newest failover of the way back."""
         async with self.source() as cluster:
             if self._source_store is None:
                 store = self._store(cluster, self._store_tables[1], self.back, drives=False)
@@ -206,29 +238,36 @@ class FailoverClusters:
             await self._source_store.refresh()
             return self._source_store
 
+    async def seen_source_store(self) -> FailoverStore | None:
+        """Return it where it is there: what only reads does not create it."""
+        topic = failover_topic(self.back.name.source)
+        async with self.source() as cluster:
+            is_there = topic in await Admin(cluster).describe_topics([topic])
+        return await self.source_store() if is_there else None
+
     # ---- what is copied, and how far
 
-    async def topics(self) -> Mapping[str, Sequence[int]]:
-        """Return the source topics of the flow with their partitions."""
+    async def topics(
+        self, chosen: Callable[[str], bool] | None = None
+    ) -> Mapping[str, Sequence[int]]:
+        """Return the source topics of the flow, or those that are ``chosen``, with their partitions."""
+        chosen = chosen or self.selection.replicate
         async with self.source() as cluster:
             found = await Admin(cluster).list_topics()
-        return {
-            name: it.partitions
-            for name, it in sorted(found.items())
-            if self.selection.replicate(name)
-        }
+        return {name: it.partitions for name, it in sorted(found.items()) if chosen(name)}
 
     def copy_of(self, partition: TopicPartition) -> TopicPartition:
         """Return the copy of a source partition."""
         return partition._replace(topic=self.policy.remote_topic(self.name.source, partition.topic))
 
+    async def partitions(self) -> list[TopicPartition]:
+        """Return the source partitions of the flow."""
+        topics = await self.topics()
+        return [TopicPartition(it, number) for it, numbers in topics.items() for number in numbers]
+
     async def progress(self) -> Progress:
         """Return how far the copy is; ends do not count what mirrors alone have written since the last call."""
-        partitions = [
-            TopicPartition(topic, number)
-            for topic, numbers in (await self.topics()).items()
-            for number in numbers
-        ]
+        partitions = await self.partitions()
         async with self.source() as cluster:
             found = await log_ends(cluster, partitions, read_committed=self.read_committed)
             ends = {tp: await self._end_of_others(cluster, tp, it.end) for tp, it in found.items()}
@@ -245,19 +284,31 @@ class FailoverClusters:
         return (await self._copies.read()).target_end(partition)
 
     async def _end_of_others(self, cluster: Cluster, tp: TopicPartition, end: int) -> int:
-        """Return the end of a log, or the one before where only mirrors have written since."""
+        """Return the end of a log, or the one before where only what the flow leaves out was written since."""
         before = self._ends.get(tp)
         self._ends[tp] = end
-        if before is None or end == before or not self.keeps_names:
-            if before is None or end != before:
-                self._counted[tp] = end
-            return self._counted[tp]
-        reader = RangeReader(cluster, read_committed=self.read_committed)
-        batches = [it async for part in reader.read(tp, before, end) for it in part]
-        mirrors = await self._mirrors.read()
-        if any(producer_of(it) not in mirrors for it in batches):
+        if before is None:
             self._counted[tp] = end
+        elif end != before:
+            looping = await self.source_looping()
+            reader = RangeReader(cluster, read_committed=self.read_committed)
+            written = (
+                [producer_of(it) async for part in reader.read(tp, before, end) for it in part]
+                if looping
+                else ()
+            )
+            if not looping or not looping.issuperset(written):
+                self._counted[tp] = end
         return self._counted[tp]
+
+    async def source_looping(self) -> frozenset[int]:
+        """Return the producer ids on the source whose batches the flow leaves out."""
+        return await self._looping.read()
+
+    def target_looping(self) -> LoopingIds:
+        """Return those on the target whose batches the flow back leaves out; the source is connected."""
+        config = self.back.resolve(self.back.connectors[SOURCE])
+        return LoopingIds(self.target, self._source, config, self.clock)
 
     # ---- inside
 

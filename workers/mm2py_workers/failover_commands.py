@@ -78,6 +78,7 @@ def _command(kind: FailoverKind) -> Callable[..., None]:
         drain_timeout: DrainOption = 120.0,
         output: OutputOption = Output.TABLE,
     ) -> int:
+        from mm2py.flows.failover import FailoverRequest
         from mm2py_workers.failover_runs import Action, FailoverOrder, run_order
 
         given = {
@@ -89,16 +90,16 @@ def _command(kind: FailoverKind) -> Callable[..., None]:
         chosen = [action for action, wanted in given.items() if wanted]
         if len(chosen) != 1:
             raise UsageError("choose one of --plan, --execute, --status and --cancel")
-        order = FailoverOrder(
-            file=properties,
-            flow=flow,
+        request = FailoverRequest(
+            id="",
             kind=kind,
-            action=chosen[0],
-            dry_run=dry_run,
             accept_loss=-1 if accept_loss is None else _offsets(accept_loss),
             unplanned=unplanned,
             settle_s=settle,
             drain_s=drain_timeout,
+        )
+        order = FailoverOrder(
+            file=properties, flow=flow, action=chosen[0], dry_run=dry_run, request=request
         )
         return run_order(order, _of_file(access, properties), Printer(output))
 
@@ -144,11 +145,14 @@ def drill(
 
     Ends with 3 if a failover would be refused, or would leave somebody who writes.
     """
-    from mm2py_workers.failover_runs import run_drill
+    from mm2py.flows.failover import FailoverRequest
+    from mm2py_workers.failover_runs import Action, FailoverOrder, run_order
 
-    return run_drill(
-        properties, flow, _of_file(access, properties), report, settle, Printer(output)
+    request = FailoverRequest(id="", settle_s=settle)
+    order = FailoverOrder(
+        file=properties, flow=flow, action=Action.DRILL, request=request, report=report
     )
+    return run_order(order, _of_file(access, properties), Printer(output))
 
 
 def _of_file(access: Access, file: Path) -> Access:

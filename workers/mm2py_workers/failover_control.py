@@ -1,23 +1,56 @@
 """Flows as a failover asks and changes them: ``/flows``, of any worker from outside, of its own worker inside.
 
-Flow: ``FailoverDriver`` -> ``RestFlows`` -> ``FlowsApi`` -> answers. Implements ``mm2py.flows.flow_control.FlowControl``.
+Flow: ``FailoverSides`` -> ``RestFlows`` -> ``FlowsApi`` -> ``FlowNow``.
 """
 
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Protocol, final
+from dataclasses import dataclass
+from typing import Final, Protocol, final
 
 from mm2py.errors import Mm2pyError
-from mm2py.flows.flow_control import FlowNow
 from mm2py.types import FlowName, State
 from mm2py_workers.output import Row, count_of, rows_of, text_of, texts_of
 from mm2py_workers.rest_access import flow_path
 from mm2py_workers.rest_client import RestClient
 
-__all__ = ["FlowsApi", "RemoteApi", "RestFlows", "flow_now"]
+__all__ = ["FlowNow", "FlowsApi", "RemoteApi", "RestFlows", "flow_now"]
 
 log = logging.getLogger(__name__)
+
+WAITING: Final = "WAITING"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowNow:
+    """A flow that there is; ``enabled``: it copies topics, not heartbeats alone.
+
+    ``failed`` counts its partitions and tasks that have failed; ``paused`` names topics and partitions.
+    """
+
+    state: str
+    enabled: bool
+    tasks: int
+    failed: int = 0
+    paused: tuple[str, ...] = ()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing of it copies, now or later."""
+        if self.is_waiting:
+            return False
+        return not self.enabled or (self.state == State.STOPPED and not self.tasks)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether its workers wait for a cluster: what it is to do is not known to them yet."""
+        return self.state == WAITING
+
+    @property
+    def copies(self) -> bool:
+        """Whether it copies, or will as soon as it can."""
+        return self.enabled and self.state not in (State.STOPPED, State.PAUSED, WAITING)
 
 
 class FlowsApi(Protocol):
@@ -53,18 +86,20 @@ class RemoteApi:
 
 def flow_now(row: Row) -> FlowNow:
     """Return one flow of the answer to ``GET /flows``."""
+    tasks = [task for it in rows_of(row, "connectors") for task in rows_of(it, "tasks")]
+    failed = sum(text_of(it, "state") == State.FAILED for it in tasks)
     return FlowNow(
         state=text_of(row, "state"),
         enabled=row.get("enabled") is not False,
-        tasks=sum(len(rows_of(it, "tasks")) for it in rows_of(row, "connectors")),
-        failed_partitions=count_of(row, "failed_partitions") or 0,
+        tasks=len(tasks),
+        failed=failed + (count_of(row, "failed_partitions") or 0),
         paused=tuple(texts_of(row, "paused")),
     )
 
 
 @final
 class RestFlows:
-    """Implements ``FlowControl`` over ``/flows``."""
+    """Flows over ``/flows``; ``RetriableError`` for "not now"."""
 
     def __init__(self, api: FlowsApi) -> None:
         self._api = api
@@ -86,11 +121,11 @@ class RestFlows:
         return {topic: lag for topic, lag in lags.items() if lag is not None}
 
     async def stop(self, flow: FlowName) -> None:
-        """Stop a flow."""
+        """Stop every connector of a flow; does not wait for its tasks."""
         await self._api.post(flow_path(str(flow), "stop"))
 
     async def start(self, flow: FlowName, config: Mapping[str, str]) -> None:
-        """Create a flow that does not copy, resume one that is stopped."""
+        """Create a flow that does not copy with ``config``, resume one that is stopped."""
         now = await self.now(flow)
         if now is None or not now.enabled:
             body = {"source": flow.source, "target": flow.target, "config": dict(config)}

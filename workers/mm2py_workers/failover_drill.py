@@ -1,6 +1,6 @@
 """A failover rehearsed: each step's questions are asked of both clusters and timed, nothing is changed, nobody is switched.
 
-Flow: ``rehearse`` -> ``plan_failover``, log ends twice, groups translated but not written, the place where the flow back would begin ->
+Flow: ``rehearse`` -> the plan, log ends twice, groups translated but not written, the place where the flow back would begin ->
 ``Drill``, a report.
 """
 
@@ -8,12 +8,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar, final
 
+from mm2py.flows.failover import FailoverRequest
 from mm2py.flows.failover_views import FailoverPlan
-from mm2py.flows.flow_control import FlowControl
-from mm2py_workers.failover_clusters import FailoverClusters
 from mm2py_workers.failover_groups import move_groups
-from mm2py_workers.failover_plan import plan_failover
-from mm2py_workers.failover_sides import FailoverSides
+from mm2py_workers.failover_work import FailoverWork
 
 __all__ = ["Drill", "Rehearsed", "rehearse"]
 
@@ -52,15 +50,13 @@ class Drill:
         return {**asdict(self), "ready": self.is_ready}
 
 
-async def rehearse(
-    clusters: FailoverClusters, sides: FailoverSides, control: FlowControl, settle_s: float
-) -> Drill:
+async def rehearse(work: FailoverWork, settle_s: float) -> Drill:
     """Rehearse a failover of a flow.
 
     Raises:
         RetriableError: a cluster does not answer.
     """
-    clock = clusters.clock
+    clusters, sides, clock = work.clusters, work.sides, work.clusters.clock
     drill = Drill(str(clusters.name), clock.now_ms())
 
     async def timed(step: str, question: Awaitable[T], found: Callable[[T], str]) -> T:
@@ -72,7 +68,7 @@ async def rehearse(
 
     plan = drill.plan = await timed(
         "PLAN",
-        plan_failover(clusters, sides, control, "drill"),
+        work.plan(),
         lambda it: f"{len(it.topics)} topics, {len(it.groups)} groups, {len(it.writers)} writers",
     )
     _judge(plan, drill)
@@ -111,12 +107,7 @@ async def rehearse(
 
 
 def _judge(plan: FailoverPlan, drill: Drill) -> None:
-    if not plan.source_reachable:
-        drill.reasons.append("the source does not answer")
-    if plan.would_lose:
-        drill.reasons.append(f"{plan.would_lose} offsets would not be copied")
-    if not plan.state:
-        drill.reasons.append("no worker answers")
+    drill.reasons += plan.refusals(FailoverRequest(id=""))
     drill.reasons += [
         f"{it.topic}: {text}" for it in plan.topics for text in it.problems if "missing" in text
     ]

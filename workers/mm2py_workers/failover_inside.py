@@ -1,10 +1,11 @@
 """Failovers that a worker drives itself: the same work as of the command, with the worker's own API in place of the network.
 
-Flow: ``FailoverService`` -> ``FailoversInside`` -> ``failover_work.opened`` over the worker's file -> ``OwnApi`` -> the application of this
-process, which sends on what another worker leads. Implements ``mm2py.flows.failovers.FailoverCommands``.
+Flow: ``FailoverService`` -> ``failovers_inside`` -> ``failover_work.opened`` over the worker's file -> ``OwnApi`` -> the application of this
+process, which sends on what another worker leads.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast, final
@@ -12,9 +13,8 @@ from typing import TYPE_CHECKING, Final, cast, final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mm2py.errors import FatalError, ProtocolError, RetriableError
-from mm2py.flows.failover import FailoverRequest
-from mm2py.flows.failover_views import FailoverPlan
-from mm2py.mirror.failovers import Failover, FailoverKind
+from mm2py.flows.failovers import FailoverCommands, OpenCommands
+from mm2py.mirror.failovers import FailoverKind
 from mm2py.rest.parts import CALLER
 from mm2py.types import FlowName
 from mm2py_workers.output import Row
@@ -22,9 +22,7 @@ from mm2py_workers.output import Row
 if TYPE_CHECKING:
     import httpx
 
-    from mm2py_workers.failover_control import RestFlows
-
-__all__ = ["FailoversInside", "OwnApi"]
+__all__ = ["OwnApi", "failovers_inside"]
 
 ANSWER_S: Final = 60.0
 _NOT_NOW: Final = frozenset({409, 503})
@@ -80,49 +78,19 @@ def _refusal(answer: "httpx.Response") -> FatalError | RetriableError:
     return RetriableError(text) if answer.status_code in _NOT_NOW else FatalError(text)
 
 
-@final
-class FailoversInside:
-    """Failovers of the flows of one file.
+def failovers_inside(file: Path, app: Callable[[], ASGIApp]) -> OpenCommands:
+    """Return what connects to the clusters of the flows of a worker's file.
 
     Args:
         file: of this worker.
         app: the application without the gate of its users, once it is there.
     """
+    api = OwnApi(app)
 
-    def __init__(self, file: Path, app: Callable[[], ASGIApp]) -> None:
-        self._file, self._api = file, OwnApi(app)
+    def opened(flow: FlowName, kind: FailoverKind) -> AbstractAsyncContextManager[FailoverCommands]:
+        # A worker without failovers loads none of it.
+        from mm2py_workers import failover_control, failover_work
 
-    async def newest(self, flow: FlowName, kind: FailoverKind) -> Failover | None:
-        """Return the newest failover of a flow."""
-        from mm2py_workers.failover_work import opened
+        return failover_work.opened(file, str(flow), kind, failover_control.RestFlows(api))
 
-        async with opened(self._file, str(flow), kind, self._control()) as work:
-            return await work.newest()
-
-    async def plan(self, flow: FlowName, kind: FailoverKind) -> FailoverPlan:
-        """Return what would be done."""
-        from mm2py_workers.failover_work import opened
-
-        async with opened(self._file, str(flow), kind, self._control()) as work:
-            return await work.plan()
-
-    async def execute(
-        self, flow: FlowName, request: FailoverRequest, report: Callable[[Failover], None]
-    ) -> Failover:
-        """Do it, to its end."""
-        from mm2py_workers.failover_work import opened
-
-        async with opened(self._file, str(flow), request.kind, self._control()) as work:
-            return await work.execute(request, report)
-
-    async def cancel(self, flow: FlowName, kind: FailoverKind, *, dry_run: bool) -> Failover:
-        """Undo an unfinished one."""
-        from mm2py_workers.failover_work import opened
-
-        async with opened(self._file, str(flow), kind, self._control()) as work:
-            return await work.cancel(lambda _: None, dry_run=dry_run)
-
-    def _control(self) -> "RestFlows":
-        from mm2py_workers.failover_control import RestFlows
-
-        return RestFlows(self._api)
+    return opened

@@ -1,10 +1,11 @@
 """What a failover would do, asked of both clusters and of a worker; changes nothing.
 
-Flow: ``FailoverClusters``, ``FlowControl`` -> topics with lag and drift, groups, writers, the fence -> ``FailoverPlan``. Where the source
+Flow: ``FailoverClusters``, ``RestFlows`` -> topics with lag and drift, groups, writers, the fence -> ``FailoverPlan``. Where the source
 is gone: what the target and the worker know of it.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -16,16 +17,20 @@ from mm2py.errors import Mm2pyError, RetriableError, ServerError, UnsupportedVer
 from mm2py.flows.failover import Progress, SourceAwayError
 from mm2py.flows.failover_views import FailoverPlan, GroupRow, TopicRow, WriterRow
 from mm2py.flows.fence import FencePlan
-from mm2py.flows.flow_control import FlowControl, FlowNow
 from mm2py.flows.flow_offsets import FlowOffsets, GroupView
-from mm2py.mirror.failovers import Tail, failover_topic, quarantine_topic
+from mm2py.flows.states import enabled
+from mm2py.mirror.failovers import FailoverKind, Tail, quarantine_topic
 from mm2py.mirror.filters import config_property_filter_from_config
+from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl
+from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.records import decode_batches
 from mm2py.types import FlowName, TopicPartition
 from mm2py_connectors.acl_sync import remote_acls
 from mm2py_connectors.config_sync import config_operations
-from mm2py_workers.failover_clusters import FailoverClusters, MirrorIds
+from mm2py_workers.bulk_flow import source_connector
+from mm2py_workers.failover_clusters import FailoverClusters
+from mm2py_workers.failover_control import FlowNow, RestFlows
 from mm2py_workers.failover_sides import FailoverSides
 
 __all__ = ["plan_failover"]
@@ -34,6 +39,7 @@ MOST_GROUPS: Final = 10_000
 RECENT_MS: Final = 10 * 60_000
 """A producer that has not written for so long is not shown as a writer."""
 
+_SHOWN: Final = 3
 _FIRST_BYTES: Final = 64 * 1024
 
 
@@ -45,9 +51,19 @@ class _Found:
     def note(self, topic: str, text: str) -> None:
         self.by_topic.setdefault(topic, []).append(text)
 
+    @contextmanager
+    def noting(self, what: str) -> Generator[None]:
+        """Note what a cluster refuses to tell."""
+        try:
+            yield
+        except ServerError as error:
+            if isinstance(error, RetriableError):
+                raise
+            self.problems.append(f"{what}: {error}")
+
 
 async def plan_failover(
-    clusters: FailoverClusters, sides: FailoverSides, control: FlowControl, kind: str
+    clusters: FailoverClusters, sides: FailoverSides, control: RestFlows, kind: FailoverKind
 ) -> FailoverPlan:
     """Return the plan.
 
@@ -56,21 +72,28 @@ async def plan_failover(
     """
     found = _Found()
     now, back = await _flows(clusters.name, control, found)
+    if clusters.config.get("transforms"):
+        found.problems.append(
+            f"records pass transforms={clusters.config['transforms']}: what these drop or send elsewhere is not in the copies, nor copied back"
+        )
     try:
         progress = await clusters.progress()
         rows = await _Source(clusters, found).topics(progress, now)
         groups = await _groups(clusters, found)
         writers = await _writers(clusters, found)
+        await _look_at_the_way_back(clusters, found, kind)
         fence = await sides.fence_plan()
         there = True
     except SourceAwayError as error:
-        found.problems.append(str(error))
+        found.problems.append(
+            f"{error}; groups and writers are not known, groups would get the offsets of their checkpoints"
+        )
         there, fence, groups, writers = False, FencePlan((), ""), [], []
         rows = await _known(clusters, control)
     unfinished = await _unfinished(clusters)
     return FailoverPlan(
         flow=str(clusters.name),
-        kind=kind,
+        kind=str(kind),
         at_ms=clusters.clock.now_ms(),
         source_reachable=there,
         state="" if now is None else now.state,
@@ -90,7 +113,7 @@ async def plan_failover(
 
 
 async def _flows(
-    name: FlowName, control: FlowControl, found: _Found
+    name: FlowName, control: RestFlows, found: _Found
 ) -> tuple[FlowNow | None, FlowNow | None]:
     try:
         now = await control.now(name)
@@ -98,10 +121,37 @@ async def _flows(
     except Mm2pyError as error:
         found.problems.append(f"no worker answers, so nothing is known to copy: {error}")
         return None, None
-    if now is None or not now.is_wanted:
-        state = "not there" if now is None or not now.enabled else now.state
+    if now is None:
+        found.problems.append(
+            f"the worker that was asked does not know flow {name}: nothing is known to copy"
+        )
+    elif not now.copies:
+        state = now.state if now.enabled else "not there"
         found.problems.append(f"flow {name} is {state}: what is not copied stays behind")
     return now, back
+
+
+async def _look_at_the_way_back(
+    clusters: FailoverClusters, found: _Found, kind: FailoverKind
+) -> None:
+    """Name the topics that a flow back which exists leaves out; for a failback also those that it alone copies."""
+    async with clusters.source():
+        config = await source_connector(clusters.back, clusters.source_tables, clusters.clock)
+    if config is None or not enabled(config):
+        return
+    name, back = clusters.name, clusters.back.name
+    selection = clusters.selection_of(back, config)
+    names = await clusters.topics(lambda _: True)
+    here = [it for it in names if clusters.selection.replicate(it)]
+    for flow, left in (
+        (back, [it for it in here if not selection.replicate(it)]),
+        (name, [it for it in names if it not in here and selection.replicate(it)]),
+    ):
+        if left and (flow is back or kind is FailoverKind.FAILBACK):
+            found.problems.append(
+                f"flow {flow} copies no {some_of(left, _SHOWN)}: what clients write there on {flow.source} stays there;"
+                f" mm2py flow set {flow.source}/{flow.target} topics=..."
+            )
 
 
 async def _unfinished(clusters: FailoverClusters) -> str:
@@ -111,7 +161,7 @@ async def _unfinished(clusters: FailoverClusters) -> str:
     return f"{failover.kind} {failover.id} is at {failover.step}: --execute continues it"
 
 
-async def _known(clusters: FailoverClusters, control: FlowControl) -> list[TopicRow]:
+async def _known(clusters: FailoverClusters, control: RestFlows) -> list[TopicRow]:
     """Return what is known of a source that is gone: how far each partition was copied, and the lag that workers saw last."""
     lags = await control.lag(clusters.name)
     copied: dict[str, dict[int, int]] = {}
@@ -191,15 +241,11 @@ class _Source:
         clusters = self._clusters
         chosen = config_property_filter_from_config(clusters.config)
         copies = {it: clusters.copy_of(TopicPartition(it, 0)).topic for it in names}
-        try:
+        here: Mapping[str, Sequence[ConfigEntry]] = {}
+        with self._found.noting("configs cannot be compared"):
+            there = await Admin(clusters.target).describe_topic_configs(set(copies.values()))
             async with clusters.source() as source:
                 here = await Admin(source).describe_topic_configs(names)
-            there = await Admin(clusters.target).describe_topic_configs(set(copies.values()))
-        except ServerError as error:
-            if isinstance(error, RetriableError):
-                raise
-            self._found.problems.append(f"configs cannot be compared: {error}")
-            return
         for name, entries in here.items():
             of_copy = {it.name: it.value for it in there.get(copies[name], ())}
             for op in config_operations(entries, chosen) if of_copy else ():
@@ -210,18 +256,15 @@ class _Source:
 
     async def _look_at_acls(self) -> None:
         clusters = self._clusters
-        try:
+        here = there = None
+        with self._found.noting("ACLs cannot be compared"):
             async with clusters.source() as source:
                 here = await Admin(source).describe_topic_acls()
             there = await Admin(clusters.target).describe_topic_acls()
-        except ServerError as error:
-            if isinstance(error, RetriableError):
-                raise
-            self._found.problems.append(f"ACLs cannot be compared: {error}")
-            return
         if here is None or there is None:
             return
-        fence = await self._fence()
+        store = await clusters.seen_source_store()
+        fence = frozenset[Acl]() if store is None or store.fence is None else store.fence.acls
         wanted = remote_acls(
             (it for it in here if it not in fence),
             selection=clusters.selection,
@@ -238,20 +281,10 @@ class _Source:
                 topic, f"{acl.principal} has no {acl.operation.name} on {acl.resource_name} there"
             )
 
-    async def _fence(self) -> Collection[Acl]:
-        """Return the rules of a failover, which are not to be copied; asks for no topic that is not there."""
-        clusters = self._clusters
-        topic = failover_topic(clusters.name.target)
-        async with clusters.source() as source:
-            if topic not in await Admin(source).describe_topics([topic]):
-                return ()
-        fence = (await clusters.source_store()).fence
-        return () if fence is None else fence.acls
-
 
 def _is_copied(tail: Tail, now: FlowNow | None) -> bool:
     """Whether a tail is going to be copied: the flow runs, and this part of it is not paused."""
-    if now is None or not now.is_wanted or now.failed_partitions:
+    if now is None or not now.copies or now.failed:
         return False
     return not {tail.topic, f"{tail.topic}-{tail.partition}"} & set(now.paused)
 
@@ -277,45 +310,33 @@ async def _groups(clusters: FailoverClusters, found: _Found) -> list[GroupRow]:
     )
     config = clusters.config if name is None else plan.resolve(plan.connectors[name])
     offsets = FlowOffsets(clusters.name, config, clusters.clock, has_checkpoints=name is not None)
-    try:
+    views: Sequence[GroupView] = ()
+    with found.noting("groups cannot be read"):
         async with clusters.source(), offsets:
             views = await offsets.groups(None, MOST_GROUPS)
-    except ServerError as error:
-        if isinstance(error, RetriableError):
-            raise
-        found.problems.append(f"groups cannot be read: {error}")
-        return []
-    return [_group_row(it) for it in views]
-
-
-def _group_row(view: GroupView) -> GroupRow:
-    return GroupRow(
-        group=view.group,
-        state=view.state,
-        state_there=view.state_there,
-        reads_again=view.reads_again,
-        skips=view.skips,
-        not_synced=view.not_synced,
-        type=view.type,
-    )
+    return [
+        GroupRow(
+            group=it.group,
+            state=it.state,
+            state_there=it.state_there,
+            reads_again=it.reads_again,
+            skips=it.skips,
+            not_synced=it.not_synced,
+            type=it.type,
+        )
+        for it in views
+    ]
 
 
 async def _writers(clusters: FailoverClusters, found: _Found) -> list[WriterRow]:
-    partitions = [
-        TopicPartition(topic, number)
-        for topic, numbers in (await clusters.topics()).items()
-        for number in numbers
-    ]
+    partitions = await clusters.partitions()
     async with clusters.source() as source:
-        ids = MirrorIds(source, clusters.clock)
+        looping = await clusters.source_looping()
         try:
-            mirrors = await ids.read()
             answers = await Admin(source).describe_producers(partitions)
         except UnsupportedVersionError:
             found.problems.append("writers are not known: DescribeProducers needs Kafka 2.8")
             return []
-        finally:
-            await ids.close()
     now = clusters.clock.now_ms()
     return [
         WriterRow(
@@ -327,6 +348,6 @@ async def _writers(clusters: FailoverClusters, found: _Found) -> list[WriterRow]
         )
         for tp, producers in sorted(answers.items())
         for it in producers
-        if it.producer_id not in mirrors
+        if it.producer_id not in looping
         and (it.transaction_start >= 0 or now - it.last_timestamp < RECENT_MS)
     ]

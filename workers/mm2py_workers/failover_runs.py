@@ -5,16 +5,15 @@ Flow: ``FailoverOrder`` -> ``failover_work.opened`` -> plan -> refused, or execu
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, final
 
 from mm2py.flows.failover import FailoverRefusedError, FailoverRequest
+from mm2py.flows.failover_views import FailoverPlan
 from mm2py.mirror.backfills import new_id
-from mm2py.mirror.failovers import Failover, FailoverKind, Step
+from mm2py.mirror.failovers import Failover, Step
 from mm2py_workers.failover_control import RemoteApi, RestFlows
 from mm2py_workers.failover_drill import rehearse
 from mm2py_workers.failover_views import print_drill, print_failover, print_plan
@@ -22,7 +21,7 @@ from mm2py_workers.failover_work import FailoverWork, opened
 from mm2py_workers.output import OK, UNHEALTHY, Printer, say
 from mm2py_workers.rest_access import Access
 
-__all__ = ["LEFT_BEHIND", "Action", "FailoverOrder", "run_drill", "run_order"]
+__all__ = ["LEFT_BEHIND", "Action", "FailoverOrder", "run_order"]
 
 LEFT_BEHIND: Final = 4
 """Switched, but the source is gone: what it has not given away is listed by a later run."""
@@ -35,22 +34,20 @@ class Action(StrEnum):
     EXECUTE = "execute"
     STATUS = "status"
     CANCEL = "cancel"
+    DRILL = "drill"
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverOrder:
-    """The arguments; ``accept_loss`` is -1 where it was not given."""
+    """The arguments; ``request`` has no id yet, ``report`` is of a drill."""
 
     file: Path
     flow: str
-    kind: FailoverKind
     action: Action
-    dry_run: bool
-    accept_loss: int
-    unplanned: bool
-    settle_s: float
-    drain_s: float
+    request: FailoverRequest
+    dry_run: bool = False
+    report: Path = Path()
 
 
 def run_order(order: FailoverOrder, access: Access, printer: Printer) -> int:
@@ -63,51 +60,55 @@ def run_order(order: FailoverOrder, access: Access, printer: Printer) -> int:
 
 
 async def _run_order(order: FailoverOrder, access: Access, printer: Printer) -> int:
-    async with _opened(order.file, order.flow, order.kind, access) as work:
-        match order.action:
-            case Action.STATUS:
-                return await _status(order, work, printer)
-            case Action.CANCEL:
-                failover = await work.cancel(_say_step, dry_run=order.dry_run)
-                print_failover(printer, failover)
-                if order.dry_run:
-                    say("the rules that it has made would be removed")
-                return OK
-            case Action.PLAN:
-                print_plan(printer, await work.plan())
-                return OK
-            case Action.EXECUTE:
-                return await _execute(order, work, printer)
+    with access.client() as rest:
+        flows = RestFlows(RemoteApi(rest))
+        async with opened(order.file, order.flow, order.request.kind, flows) as work:
+            return await _run_action(order, work, printer)
+
+
+async def _run_action(order: FailoverOrder, work: FailoverWork, printer: Printer) -> int:
+    match order.action:
+        case Action.STATUS:
+            return await _status(order, work, printer)
+        case Action.CANCEL:
+            failover = await work.cancel(_say_step, dry_run=order.dry_run)
+            print_failover(printer, failover)
+            if order.dry_run:
+                say("the rules that it has made would be removed")
+            return OK
+        case Action.PLAN:
+            print_plan(printer, await work.plan(), order.request.accept_loss)
+            return OK
+        case Action.EXECUTE:
+            return await _execute(order, work, printer)
+        case Action.DRILL:
+            return await _rehearse(order, work, printer)
 
 
 async def _execute(order: FailoverOrder, work: FailoverWork, printer: Printer) -> int:
-    begun = await work.newest()
-    if order.dry_run or begun is None or not begun.goes_on(unplanned=order.unplanned):
+    request = replace(order.request, id=new_id(work.clusters.clock.now_ms()))
+    if order.dry_run:
         plan = await work.plan()
-        refusals = plan.refusals(order.accept_loss, unplanned=order.unplanned, begun=begun)
-        remark = plan.remark(order.accept_loss)
-        if remark:
-            say(remark)
-        if order.dry_run:
-            print_plan(printer, plan)
-            for text in refusals:
-                say(f"refused: {text}")
-            return UNHEALTHY if refusals else OK
-        if refusals:
-            raise FailoverRefusedError("; ".join(refusals))
-    elif 0 <= order.accept_loss < begun.accept_loss:
+        refusals = plan.refusals(request, await work.newest())
+        print_plan(printer, plan, request.accept_loss)
+        for text in refusals:
+            say(f"refused: {text}")
+        return UNHEALTHY if refusals else OK
+
+    def planned(plan: FailoverPlan) -> None:
+        for text in plan.remarks(request.accept_loss):
+            say(text)
+
+    begun = await work.newest()
+    if (
+        begun is not None
+        and not begun.step.is_over
+        and 0 <= request.accept_loss < begun.accept_loss
+    ):
         say(
             f"{begun.accept_loss} offsets were accepted before: a smaller number takes nothing back"
         )
-    request = FailoverRequest(
-        id=new_id(work.clusters.clock.now_ms()),
-        kind=order.kind,
-        accept_loss=order.accept_loss,
-        unplanned=order.unplanned,
-    )
-    failover = await work.execute(
-        request, _say_step, settle_s=order.settle_s, drain_s=order.drain_s
-    )
+    failover = await work.execute(request, _say_step, planned)
     print_failover(printer, failover)
     if failover.step is Step.DONE:
         return OK
@@ -123,41 +124,23 @@ async def _status(order: FailoverOrder, work: FailoverWork, printer: Printer) ->
         print_failover(printer, failover)
         return OK if failover.step.is_over else UNHEALTHY
     if printer.is_table:
-        say(f"there was no {order.kind} of {order.flow}")
+        say(f"there was no {order.request.kind} of {order.flow}")
     else:
         printer.document(None)
     return OK
 
 
-def run_drill(
-    file: Path, flow: str, access: Access, report: Path, settle_s: float, printer: Printer
-) -> int:
-    """Rehearse; return the exit code."""
-    return asyncio.run(_run_drill(file, flow, access, report, settle_s, printer))
-
-
-async def _run_drill(
-    file: Path, flow: str, access: Access, report: Path, settle_s: float, printer: Printer
-) -> int:
-    async with _opened(file, flow, FailoverKind.FAILOVER, access) as work:
-        await work.newest()
-        found = await rehearse(work.clusters, work.sides, work.control, settle_s)
+async def _rehearse(order: FailoverOrder, work: FailoverWork, printer: Printer) -> int:
+    found = await rehearse(work, order.request.settle_s)
     text = json.dumps(found.document(), indent=2) + "\n"
-    await asyncio.to_thread(report.write_text, text, "utf-8")
+    await asyncio.to_thread(order.report.write_text, text, "utf-8")
     print_drill(printer, found)
-    say(f"report: {report}")
+    say(f"report: {order.report}")
     return OK if found.is_ready else UNHEALTHY
 
 
-@asynccontextmanager
-async def _opened(
-    file: Path, flow: str, kind: FailoverKind, access: Access
-) -> AsyncGenerator[FailoverWork]:
-    with access.client() as rest:
-        async with opened(file, flow, kind, RestFlows(RemoteApi(rest))) as work:
-            yield work
-
-
 def _say_step(failover: Failover) -> None:
-    missing = f", {failover.missing} offsets not copied" if failover.missing > 0 else ""
-    say(f"{failover.flow} {failover.kind} {failover.id}: {failover.step}{missing}")
+    notes = f", {failover.missing} offsets not copied" if failover.missing > 0 else ""
+    if failover.step is Step.SWITCH and failover.switched_ms:
+        notes += f", clients may write to {failover.flow.partition('->')[2]}"
+    say(f"{failover.flow} {failover.kind} {failover.id}: {failover.step}{notes}")

@@ -1,25 +1,27 @@
 """What a failover does on both clusters and to the flows: implements ``mm2py.flows.failover.Sides``.
 
-Flow: ``FailoverDriver`` -> ``FailoverSides`` -> ACLs, groups, positions and topics of ``FailoverClusters``; flows over ``FlowControl``.
+Flow: ``FailoverDriver`` -> ``FailoverSides`` -> ACLs, groups, positions and topics of ``FailoverClusters``; flows over ``RestFlows``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.errors import FatalError, Mm2pyError, RetriableError, ServerError
-from mm2py.flows.failover import FailoverRefusedError, Progress
+from mm2py.flows.failover import Progress, SourceAwayError
 from mm2py.flows.fence import FencePlan, fence_of, principal_of
-from mm2py.flows.flow_control import FlowControl
-from mm2py.mirror.failovers import Fence, GroupMove, Place, Rule, Step, Tail
+from mm2py.mirror.failovers import Failover, Fence, GroupMove, Place, Rule, Step, Tail
 from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl
+from mm2py.protocol.error_codes import error_name
 from mm2py.spark.survey import CopiesReader, Known
 from mm2py.storage.failover_store import FailoverStore
 from mm2py.types import LATEST, FlowName, State
 from mm2py_workers.bulk_flow import SOURCE, store_positions
 from mm2py_workers.failover_clusters import FailoverClusters
+from mm2py_workers.failover_control import FlowNow, RestFlows
 from mm2py_workers.failover_groups import move_groups
 from mm2py_workers.failover_stop import stop_without_workers
 from mm2py_workers.failover_tail import quarantine, reverse_starts
@@ -45,10 +47,16 @@ class FailoverSides:
         control: of the workers.
     """
 
-    def __init__(self, clusters: FailoverClusters, control: FlowControl) -> None:
+    def __init__(self, clusters: FailoverClusters, control: RestFlows) -> None:
         self._clusters, self._control = clusters, control
         self._clock = clusters.clock
         self._back = FlowName(clusters.name.target, clusters.name.source)
+        self._made: tuple[Rule, ...] = ()
+        """Rules that this process has made on the source."""
+        self._lifted: set[str] = set()
+        """Who had made the fences on the target that it has lifted."""
+        self._opened = False
+        """Whether it has lifted one on the source."""
 
     # ---- the fence
 
@@ -83,39 +91,58 @@ class FailoverSides:
         if not plan.rules:
             return plan.note
         clusters, acls = self._clusters, [it.acl for it in plan.rules]
+        self._made += plan.rules
         store = await clusters.source_store()
         async with clusters.source() as source:
             await store.put_fence(Fence(by=by, rules=_all_rules(store.fence, plan.rules)))
             refused = _refusals(acls, await Admin(source).create_acls(acls))
-        await clusters.store.refresh()
-        newest = clusters.store.failover
-        if newest is not None and newest.step is Step.CANCELLED:
-            # This driver stood still meanwhile: what came late goes too.
-            await self._lift_source(plan.rules)
-            raise FailoverRefusedError(
-                f"{newest.kind} {newest.id} was cancelled by another driver meanwhile"
-            )
+        if refused:
+            refused = f"refused (Alter on the cluster is needed): {refused}"
         return "; ".join(it for it in (plan.note, refused) if it)
+
+    async def restore_fences(self) -> None:
+        """Bring the rules that this process has made or removed to what the records say."""
+        store = self._clusters.store
+        while True:
+            before = store.failover, store.fence
+            if self._lifted and store.fence is not None and store.fence.by not in self._lifted:
+                await Admin(self._clusters.target).create_acls(list(store.fence.acls))
+            if store.failover is not None:
+                with suppress(SourceAwayError):
+                    await self._restore_source(store.failover)
+            await store.refresh()
+            if (store.failover, store.fence) == before:
+                return
+
+    async def _restore_source(self, failover: Failover) -> None:
+        if failover.is_undone((await self._clusters.source_store()).failover):
+            await self.lift_fence(source=True)
+        elif self._opened and (failover.fenced or failover.step is Step.FENCE):
+            # By the ACLs of now: the record of the rules is what may have been overwritten.
+            await self.fence(failover.id)
 
     async def lift_fence(self, *, source: bool) -> None:
         """Remove the rules that a failover has made on the source, or on the target."""
-        if source:
-            await self._lift_source(())
-        else:
-            await self._lift(self._clusters.store, Admin(self._clusters.target), ())
-
-    async def _lift_source(self, more: Sequence[Rule]) -> None:
-        store = await self._clusters.source_store()
-        async with self._clusters.source() as cluster:
-            await self._lift(store, Admin(cluster), more)
-
-    async def _lift(self, store: FailoverStore, admin: Admin, more: Sequence[Rule]) -> None:
-        """Remove the rules that are recorded, and ``more``."""
-        await store.refresh()
-        fence = store.fence
-        acls = [it.acl for it in _all_rules(fence, more)]
-        if not acls:
+        clusters = self._clusters
+        if not source:
+            await clusters.store.refresh()
+            if clusters.store.fence is not None:
+                self._lifted.add(clusters.store.fence.by)
+            await self._lift(clusters.store, Admin(clusters.target), ())
             return
+        self._opened = True
+        store = await clusters.source_store()
+        async with clusters.source() as cluster:
+            await self._lift(store, Admin(cluster), self._made)
+
+    async def _lift(self, store: FailoverStore, admin: Admin, made: Sequence[Rule]) -> None:
+        """Remove the rules that are recorded, and those that this process has made."""
+        fence = store.fence
+        wanted = {it.acl for it in _all_rules(fence, made)}
+        if not wanted:
+            return
+        # Not those that the cluster refused to make, or that were removed by hand: to remove them may be refused as well.
+        acls = [it for it in await admin.describe_topic_acls() or () if it in wanted]
         refused = _refusals(acls, await admin.delete_acls(acls))
         if refused:
             raise FatalError(
@@ -157,10 +184,11 @@ class FailoverSides:
         return await quarantine(self._clusters, tails)
 
     async def pass_over(self, tails: Sequence[Tail]) -> None:
-        """Let the flow continue behind tails."""
-        clusters = self._clusters
-        positions = {it.tp: it.end for it in tails}
-        await store_positions(clusters.target_tables, clusters.plan, positions)
+        """Let the flow continue behind tails, but where it is further already."""
+        clusters, copied = self._clusters, await self._clusters.copied()
+        positions = {it.tp: it.end for it in tails if copied.get(it.tp, 0) < it.end}
+        if positions:
+            await store_positions(clusters.target_tables, clusters.plan, positions)
 
     async def divergence(self, ends_there: Sequence[Place]) -> Sequence[Place]:
         """Return where the flow back begins."""
@@ -196,33 +224,35 @@ class FailoverSides:
             await self._stop(clusters.name)
             return
         await stop_without_workers(clusters.target, clusters.plan, self._clock)
-        if now is None and await self._appears(clusters.name):
-            await self._stop(clusters.name)
-
-    async def _appears(self, flow: FlowName) -> bool:
-        """Whether a worker knows a flow after all: one that has begun a moment ago looks for those that were added over REST."""
-        deadline = self._clock.monotonic() + APPEARS_S
-        while (found := await self._control.now(flow)) is None:
-            if self._clock.monotonic() > deadline:
-                return False
-            await self._clock.sleep(LOOK_S)
-        return not found.is_waiting
+        if now is None:
+            # A worker that has begun a moment ago looks for flows that were added over REST.
+            now = await self._wait(clusters.name, lambda _: True, APPEARS_S)
+            if now is not None and not now.is_waiting:
+                await self._stop(clusters.name)
 
     async def _stop(self, flow: FlowName) -> None:
         """Stop a flow that there is."""
         now = await self._control.now(flow)
         if now is not None and not now.is_stopped and now.state != State.STOPPED:
             await self._control.stop(flow)
-        deadline = self._clock.monotonic() + STOP_S
-        while now is None or not now.is_stopped:
-            if self._clock.monotonic() > deadline:
-                raise RetriableError(
-                    f"flow {flow} is {now.state} with {now.tasks} tasks, not stopped"
-                    if now is not None
-                    else f"no worker knows flow {flow} any more, whether it has stopped is not known"
-                )
-            await self._clock.sleep(LOOK_S)
+        now = await self._wait(flow, lambda it: it.is_stopped, STOP_S)
+        if now is None:
+            raise RetriableError(
+                f"no worker knows flow {flow} any more, whether it has stopped is not known"
+            )
+        if not now.is_stopped:
+            raise RetriableError(f"flow {flow} is {now.state} with {now.tasks} tasks, not stopped")
+
+    async def _wait(
+        self, flow: FlowName, is_so: Callable[[FlowNow], bool], longest_s: float
+    ) -> FlowNow | None:
+        """Return a flow as soon as a worker knows it and it is so, or else as it is after a time."""
+        deadline = self._clock.monotonic() + longest_s
+        while True:
             now = await self._control.now(flow)
+            if (now is not None and is_so(now)) or self._clock.monotonic() > deadline:
+                return now
+            await self._clock.sleep(LOOK_S)
 
     async def start_reverse(self, starts: Sequence[Place]) -> None:
         """Let the flow back copy."""
@@ -230,16 +260,14 @@ class FailoverSides:
         now = await self._control.now(back)
         if now is not None and now.is_waiting:
             raise RetriableError(f"the workers of flow {back} wait for a cluster")
-        if now is None or not now.is_wanted:
+        if now is None or not now.copies:
             if now is not None and now.enabled:
                 await self._stop(back)
             await self._begin_back(starts)
             await self._control.start(back, self._reverse_config())
-        deadline = self._clock.monotonic() + STOP_S
-        while (now := await self._control.now(back)) is None or not now.is_wanted:
-            if self._clock.monotonic() > deadline:
-                raise RetriableError(f"flow {back} does not run: {now and now.state}")
-            await self._clock.sleep(LOOK_S)
+        now = await self._wait(back, lambda it: it.copies, STOP_S)
+        if now is None or not now.copies:
+            raise RetriableError(f"flow {back} does not run: {now and now.state}")
 
     async def _begin_back(self, starts: Sequence[Place]) -> None:
         """Store where the flow back begins, but where it is further already: a driver before this one may have started it."""
@@ -266,8 +294,9 @@ def _all_rules(fence: Fence | None, more: Sequence[Rule]) -> tuple[Rule, ...]:
 
 
 def _refusals(acls: Sequence[Acl], answers: Sequence[ServerError | None]) -> str:
+    """Name what was refused, by codes: the broker's own message shows its request as Java prints objects."""
     found = [
-        f"{acl.principal} on {acl.resource_name}: {error}"
+        f"{acl.principal} on {acl.resource_name}: {error_name(error.code)}"
         for acl, error in zip(acls, answers, strict=True)
         if error is not None
     ]

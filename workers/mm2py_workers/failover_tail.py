@@ -11,19 +11,19 @@ from typing import Final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.log_reader import LogReader
-from mm2py.client.fetch.range_reader import LogEnds, RangeReader, log_ends
+from mm2py.client.fetch.range_reader import RangeReader, log_ends
 from mm2py.client.permit import UNLIMITED
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.errors import ServerError
 from mm2py.mirror.failovers import Place, Tail, quarantine_topic
-from mm2py.mirror.offset_map import Mark, decode_page, decode_page_key, offset_map_topic
+from mm2py.mirror.offset_map import Mark
 from mm2py.protocol.error_codes import TOPIC_ALREADY_EXISTS
 from mm2py.protocol.log_batches import LogBatch
 from mm2py.protocol.records import NewRecord, Record, decode_batch
 from mm2py.protocol.topics import NewTopic
+from mm2py.spark.verify_plan import known_maps
 from mm2py.types import TopicPartition
-from mm2py_workers.failover_clusters import FailoverClusters, MirrorIds, producer_of
+from mm2py_workers.failover_clusters import FailoverClusters, producer_of
 from mm2py_workers.internal_stores import store_producer
 
 __all__ = ["SOURCE_OFFSET", "holes_of", "quarantine", "reverse_starts"]
@@ -83,8 +83,9 @@ async def _missing(
     async with clusters.source() as source:
         first = max(first, (await log_ends(source, [tail.tp], read_committed=False))[tail.tp].start)
         reader = RangeReader(source, read_committed=clusters.read_committed)
+        looping = await clusters.source_looping()
         async for batches in reader.read(tail.tp, first, tail.end):
-            for record in _records(batches):
+            for record in _records([it for it in batches if producer_of(it) not in looping]):
                 if not first <= record.offset < tail.end:
                     continue
                 waiting.append(_in_quarantine(record))
@@ -159,54 +160,48 @@ async def reverse_starts(
 ) -> list[Place]:
     """Return where the flow back begins in the topics that both flows keep the names of.
 
-    That is the first record behind ``back_at``, where the flow back was before, which no mirror has written; where nothing is known
+    That is the first record behind ``back_at``, where the flow back was before, which the flow back copies; where nothing is known
     of a copy, the end that it had before clients wrote there. Topics with prefixes need nothing: the flow back leaves copies alone.
     """
     if not clusters.keeps_names or not ends_there:
         return []
-    spans = await _copied_spans(clusters)
-    logs = await log_ends(clusters.target, [it.tp for it in ends_there], read_committed=False)
-    ids = MirrorIds(clusters.target, clusters.clock)
-    try:
-        mirrors = await ids.read()
-        return [
-            replace(
-                it,
-                offset=await _start(
-                    clusters.target,
-                    it,
-                    logs[it.tp],
-                    spans.get(it.tp, []),
-                    back_at.get(it.tp, 0),
-                    mirrors,
-                ),
-            )
-            for it in ends_there
+    maps = await known_maps(clusters.target, clusters.name.source)
+    spans = {
+        clusters.copy_of(tp): [
+            (it.target, it.target_end) for it, _ in known.segments() if it.mark is Mark.COPIED
         ]
-    finally:
-        await ids.close()
+        for tp, known in maps.items()
+    }
+    logs = await log_ends(clusters.target, [it.tp for it in ends_there], read_committed=False)
+    async with aclosing(clusters.target_looping()) as ids:
+        looping = await ids.read()
+        starts: list[Place] = []
+        for it in ends_there:
+            least = max(back_at.get(it.tp, 0), logs[it.tp].start)
+            at = await _start(clusters.target, it, spans.get(it.tp, []), least, looping)
+            starts.append(replace(it, offset=at))
+        return starts
 
 
 async def _start(
     target: Cluster,
     end_there: Place,
-    log: LogEnds,
     spans: Sequence[tuple[int, int]],
-    back_at: int,
-    mirrors: frozenset[int],
+    least: int,
+    looping: frozenset[int],
 ) -> int:
     if not spans:
-        return max(back_at, end_there.offset)
-    at = max(back_at, log.start, spans[0][0])
+        return max(least, end_there.offset)
+    at = max(least, spans[0][0])
     reader = RangeReader(target, read_committed=False)
     for looked, (first, end) in enumerate(holes_of(spans, at)):
         if looked == MOST_HOLES:
             return first
         async for batches in reader.read(end_there.tp, first, end):
             for batch in batches:
-                if producer_of(batch) not in mirrors:
+                if producer_of(batch) not in looping:
                     return max(first, batch.base_offset)
-    return max(back_at, log.start, spans[-1][1])
+    return max(least, spans[-1][1])
 
 
 def holes_of(spans: Sequence[tuple[int, int]], at: int) -> list[tuple[int, int]]:
@@ -217,38 +212,3 @@ def holes_of(spans: Sequence[tuple[int, int]], at: int) -> list[tuple[int, int]]
             holes.append((at, first))
         at = max(at, end)
     return holes
-
-
-async def _copied_spans(
-    clusters: FailoverClusters,
-) -> Mapping[TopicPartition, list[tuple[int, int]]]:
-    """Return the target offsets of copies, by target partition, as spans that rise."""
-    pages: dict[TopicPartition, dict[int, list[tuple[int, int]]]] = {}
-
-    def take(_partition: int, record: Record) -> None:
-        source, number = decode_page_key(record.key)
-        of_partition = pages.setdefault(clusters.copy_of(source), {})
-        for later in [it for it in of_partition if it >= number and record.value is not None]:
-            del of_partition[later]
-        if record.value is None:
-            of_partition.pop(number, None)
-            return
-        of_partition[number] = [
-            (it.target, it.target_end)
-            for it in decode_page(number, bytes(record.value)).segments
-            if it.mark is Mark.COPIED
-        ]
-
-    topic = offset_map_topic(clusters.name.source)
-    if topic in await Admin(clusters.target).describe_topics([topic]):
-        reader = LogReader(
-            clusters.target, topic, clock=clusters.clock, waits_for_transactions=True
-        )
-        try:
-            await reader.read_to_end(take)
-        finally:
-            await reader.close()
-    return {
-        tp: [span for number in sorted(found) for span in found[number]]
-        for tp, found in pages.items()
-    }

@@ -60,25 +60,24 @@ def _rows(items: object) -> list[Row]:
     return cast("list[Row]", [asdict(it) for it in cast("tuple[Failover, ...]", items)])
 
 
-def print_plan(printer: Printer, plan: FailoverPlan) -> None:
-    """Print a plan."""
+def print_plan(printer: Printer, plan: FailoverPlan, accept_loss: int) -> None:
+    """Print a plan, and what is to be known of it and of the number that is accepted."""
+    for remark in plan.remarks(accept_loss):
+        say(remark)
     if not printer.is_table:
         printer.document(plan.document())
         return
     printer.fields(_plan_fields(plan))
-    for items, columns, nothing in (
-        (plan.topics, _TOPICS, "the flow copies no topic"),
-        (plan.groups, _GROUPS, "no group is to be moved"),
-        (plan.writers, _WRITERS, "no producer has written lately, as far as the brokers know"),
-    ):
-        printer.rows([], _rows(items), columns, nothing)
-    for problem in plan.problems:
-        say(problem)
+    printer.rows([], _rows(plan.topics), _TOPICS, "the flow copies no topic")
+    if plan.source_reachable:
+        printer.rows([], _rows(plan.groups), _GROUPS, "no group is to be moved")
+        nobody = "no producer has written lately, as far as the brokers know"
+        printer.rows([], _rows(plan.writers), _WRITERS, nobody)
 
 
 def _plan_fields(plan: FailoverPlan) -> Iterator[tuple[str, str]]:
     yield "FLOW", plan.flow
-    yield "STATE", plan.state or "(no worker answers)"
+    yield "STATE", plan.state or "(no worker of it answers)"
     yield "FLOW BACK", plan.reverse_state or "(none yet: it is created)"
     yield "SOURCE", "answers" if plan.source_reachable else "does not answer"
     yield "WOULD LOSE", str(plan.would_lose)

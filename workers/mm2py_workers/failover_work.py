@@ -12,19 +12,13 @@ from typing import final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.clock import SYSTEM_CLOCK, Clock
-from mm2py.flows.failover import (
-    DRAIN_S,
-    SETTLE_S,
-    FailoverDriver,
-    FailoverRefusedError,
-    FailoverRequest,
-)
+from mm2py.flows.failover import FailoverDriver, FailoverRefusedError, FailoverRequest
 from mm2py.flows.failover_views import FailoverPlan
-from mm2py.flows.flow_control import FlowControl
 from mm2py.mirror.failovers import Failover, FailoverKind, Step, failover_topic
-from mm2py.types import FlowName
+from mm2py.types import FlowName, State
 from mm2py_workers.bulk_flow import flow_plan
 from mm2py_workers.failover_clusters import FailoverClusters
+from mm2py_workers.failover_control import RestFlows
 from mm2py_workers.failover_plan import plan_failover
 from mm2py_workers.failover_sides import FailoverSides
 
@@ -33,7 +27,7 @@ __all__ = ["FailoverWork", "opened"]
 
 @asynccontextmanager
 async def opened(
-    file: Path, flow: str, kind: FailoverKind, control: FlowControl, clock: Clock = SYSTEM_CLOCK
+    file: Path, flow: str, kind: FailoverKind, control: RestFlows, clock: Clock = SYSTEM_CLOCK
 ) -> AsyncGenerator["FailoverWork"]:
     """Connect to the clusters of a flow; for a failback those of the flow back.
 
@@ -53,11 +47,9 @@ async def opened(
 
 @final
 class FailoverWork:
-    """What can be done with a failover; read-only but for ``execute`` and ``cancel``."""
+    """What can be done with a failover; read-only but for ``execute`` and ``cancel``. Implements ``FailoverCommands``."""
 
-    def __init__(
-        self, clusters: FailoverClusters, control: FlowControl, kind: FailoverKind
-    ) -> None:
+    def __init__(self, clusters: FailoverClusters, control: RestFlows, kind: FailoverKind) -> None:
         self.clusters, self.control = clusters, control
         self.sides = FailoverSides(clusters, control)
         self._kind = kind
@@ -70,31 +62,30 @@ class FailoverWork:
     async def plan(self) -> FailoverPlan:
         """Return what would be done; ``RetriableError`` where the target does not answer."""
         await self._open_store(creates=False)
-        plan = await plan_failover(self.clusters, self.sides, self.control, str(self._kind))
-        if not plan.source_reachable:
-            return plan
-        return replace(plan, standing=await self._standing())
+        plan = await plan_failover(self.clusters, self.sides, self.control, self._kind)
+        return replace(plan, standing=await self._standing(plan))
 
     async def execute(
         self,
         request: FailoverRequest,
         report: Callable[[Failover], None],
-        *,
-        settle_s: float = SETTLE_S,
-        drain_s: float = DRAIN_S,
+        planned: Callable[[FailoverPlan], None] = lambda _: None,
     ) -> Failover:
-        """Do it; raises as ``FailoverDriver.run``."""
+        """Do it; raises as ``FailoverDriver.run``, and where the plan refuses to begin.
+
+        Args:
+            request: what is asked for.
+            report: told of each record.
+            planned: told of the plan, where one had to be made.
+        """
+        begun = await self.newest()
+        if begun is None or not begun.goes_on(unplanned=request.unplanned):
+            plan = await self.plan()
+            planned(plan)
+            if refusals := plan.refusals(request):
+                raise FailoverRefusedError("; ".join(refusals))
         await self._open_store(creates=True)
-        driver = FailoverDriver(
-            self.clusters.store,
-            self.sides,
-            name=str(self.clusters.name),
-            clock=self.clusters.clock,
-            settle_s=settle_s,
-            drain_s=drain_s,
-            report=report,
-        )
-        return await driver.run(request)
+        return await self._driver(report).run(request, begun)
 
     async def cancel(self, report: Callable[[Failover], None], *, dry_run: bool) -> Failover:
         """Undo an unfinished one; a dry run returns what would be undone.
@@ -102,21 +93,19 @@ class FailoverWork:
         Raises:
             FailoverRefusedError: there is none, or clients may have written to the target.
         """
-        failover = await self.newest()
-        if failover is None or failover.step.is_over:
-            raise FailoverRefusedError(f"there is no unfinished failover of {self.clusters.name}")
-        if dry_run:
-            if failover.step.is_switched:
-                raise FailoverRefusedError(f"it is at {failover.step}: clients may have written")
-            return failover
-        driver = FailoverDriver(
-            self.clusters.store,
+        driver = self._driver(report)
+        failover = driver.check_cancel(await self.newest())
+        return failover if dry_run else await driver.cancel()
+
+    def _driver(self, report: Callable[[Failover], None]) -> FailoverDriver:
+        clusters = self.clusters
+        return FailoverDriver(
+            clusters.store,
             self.sides,
-            name=str(self.clusters.name),
-            clock=self.clusters.clock,
+            name=str(clusters.name),
+            clock=clusters.clock,
             report=report,
         )
-        return await driver.cancel()
 
     async def _open_store(self, *, creates: bool) -> None:
         """Read the failover topic; what only reads does not create it."""
@@ -125,26 +114,30 @@ class FailoverWork:
         if creates or topic in await Admin(clusters.target).describe_topics([topic]):
             await clusters.store.start()
 
-    async def _standing(self) -> str:
+    async def _standing(self, plan: FailoverPlan) -> str:
         """Return why clients cannot be moved from where they stand, by the newest record of either way; empty where they can."""
-        clusters = self.clusters
-        there, back = clusters.name, FlowName(clusters.name.target, clusters.name.source)
-        mine, other = clusters.store.failover, await self._other_way()
+        there = self.clusters.name
+        mine = self.clusters.store.failover
+        moved = mine is not None and mine.step is Step.DONE and mine.switched_ms
+        already = f"clients of {there} are on {there.target} already"
+        if not plan.source_reachable:
+            # Whether they have returned is recorded on the source; the flow would copy then.
+            stopped = moved and plan.state == State.STOPPED
+            returned = (
+                f", unless they have returned: mm2py flow resume {there.source}/{there.target} then"
+            )
+            return already + returned if stopped else ""
+        back = FlowName(there.target, there.source)
+        store = await self.clusters.seen_source_store()
+        other = None if store is None else store.failover
         if other is not None and not other.step.is_over:
-            return f"{other.kind} {other.id} of {back} is at {other.step}: run it to its end, or cancel it"
-        switched_ms = 0 if mine is None or mine.step is not Step.DONE else mine.switched_ms
+            cancels = "" if other.step.is_switched else ", or --cancel it"
+            return f"{other.kind} {other.id} of {back} is at {other.step}: --execute it to its end{cancels}"
         returned_ms = 0 if other is None or other.step is not Step.DONE else other.switched_ms
-        if switched_ms > returned_ms:
-            return f"clients of {there} were moved already"
-        if self._kind is FailoverKind.FAILBACK and not returned_ms:
+        is_back = self._kind is FailoverKind.FAILBACK
+        if moved and moved > returned_ms:
+            way = FailoverKind.FAILOVER if is_back else FailoverKind.FAILBACK
+            return f"{already}; mm2py {way} moves them from there"
+        if is_back and not returned_ms:
             return f"clients of {back} were not failed over"
         return ""
-
-    async def _other_way(self) -> Failover | None:
-        """Return the newest failover of the flow back; asks for no topic that is not there."""
-        clusters = self.clusters
-        topic = failover_topic(clusters.name.target)
-        async with clusters.source() as source:
-            if topic not in await Admin(source).describe_topics([topic]):
-                return None
-        return (await clusters.source_store()).failover

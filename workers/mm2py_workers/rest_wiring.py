@@ -34,7 +34,7 @@ from mm2py.rest.security import gate_for
 from mm2py.rest.server import RestServer
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import FlowName
-from mm2py_workers.failover_inside import FailoversInside
+from mm2py_workers.failover_inside import failovers_inside
 from mm2py_workers.rest_node import RestNode, Served
 
 __all__ = ["OpenRest", "open_rest"]
@@ -121,7 +121,7 @@ def _public(node: RestNode) -> Sequence[Listener | BoundListener]:
 
 
 def _failovers(served: Served, app: Callable[[], ASGIApp]) -> FailoverService | None:
-    return None if served.file is None else FailoverService(FailoversInside(served.file, app))
+    return None if served.file is None else FailoverService(failovers_inside(served.file, app))
 
 
 def _flows(

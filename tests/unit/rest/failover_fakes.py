@@ -1,7 +1,8 @@
 """Failovers that a test plays: what was asked for, and how far they are."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from mm2py.flows.failover import FailoverRefusedError, FailoverRequest
@@ -28,7 +29,7 @@ PLAN = FailoverPlan(
 
 
 class FakeFailovers:
-    """Implements ``mm2py.flows.failovers.FailoverCommands``; a driver lasts until ``ended`` is set."""
+    """Implements ``mm2py.flows.failovers.FailoverCommands`` of any flow; a driver lasts until ``ended`` is set."""
 
     def __init__(self) -> None:
         self.planned = PLAN
@@ -36,27 +37,33 @@ class FakeFailovers:
         self.ended = asyncio.Event()
         self.requests: list[FailoverRequest] = []
 
-    async def newest(self, flow: FlowName, kind: FailoverKind) -> Failover | None:
-        del flow, kind
+    @asynccontextmanager
+    async def opened(self, flow: FlowName, kind: FailoverKind) -> AsyncGenerator["FakeFailovers"]:
+        self.planned = replace(self.planned, flow=str(flow), kind=str(kind))
+        yield self
+
+    async def newest(self) -> Failover | None:
         return self.record
 
-    async def plan(self, flow: FlowName, kind: FailoverKind) -> FailoverPlan:
-        return replace(self.planned, flow=str(flow), kind=str(kind))
+    async def plan(self) -> FailoverPlan:
+        return self.planned
 
     async def execute(
-        self, flow: FlowName, request: FailoverRequest, report: Callable[[Failover], None]
+        self, request: FailoverRequest, report: Callable[[Failover], None]
     ) -> Failover:
+        if refused := self.planned.refusals(request, self.record):
+            raise FailoverRefusedError(refused[0])
         self.requests.append(request)
         self.record = Failover(
-            id=request.id, flow=str(flow), kind=request.kind, step=Step.FENCE, run=1
+            id=request.id, flow=self.planned.flow, kind=request.kind, step=Step.FENCE, run=1
         )
         report(self.record)
         await self.ended.wait()
         self.record = replace(self.record, step=Step.DONE)
         return self.record
 
-    async def cancel(self, flow: FlowName, kind: FailoverKind, *, dry_run: bool) -> Failover:
-        del flow, kind
+    async def cancel(self, report: Callable[[Failover], None], *, dry_run: bool) -> Failover:
+        del report
         if self.record is None:
             raise FailoverRefusedError("there is no unfinished failover")
         found = self.record if dry_run else replace(self.record, step=Step.CANCELLED)

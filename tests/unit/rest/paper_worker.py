@@ -210,7 +210,7 @@ class PaperWorker:
                 FakeCommands(), masters=(), mask=node.parts.node.mask, clock=cluster.clock
             )
             routes.include_router(backfill_router(service, runs))
-            failovers = FailoverService(FakeFailovers())
+            failovers = FailoverService(FakeFailovers().opened)
             routes.include_router(failover_router(service, failovers, cluster.clock))
             parts = replace(parts, flows=routes)
         self._overrides = overrides

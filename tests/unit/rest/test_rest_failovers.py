@@ -29,7 +29,7 @@ REQUEST = FailoverRequest(id="f")
 @asynccontextmanager
 async def stage() -> AsyncGenerator[tuple[FakeFailovers, FailoverService]]:
     commands = FakeFailovers()
-    service = FailoverService(commands)
+    service = FailoverService(commands.opened)
     try:
         yield commands, service
     finally:
@@ -116,7 +116,7 @@ async def test_one_that_was_begun_is_checked_again_where_it_is_to_go_on_without_
 
 async def test_clients_that_were_moved_already_are_no_question_of_loss() -> None:
     plan = replace(PLAN, standing="clients of A->B were moved already", would_lose=50)
-    assert plan.refusals(-1, unplanned=False) == (plan.standing,)
+    assert plan.refusals(REQUEST) == (plan.standing,)
 
 
 async def test_drivers_end_with_the_worker() -> None:

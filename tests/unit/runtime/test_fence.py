@@ -62,7 +62,7 @@ def test_everybody_is_not_denied_where_a_mirror_writes() -> None:
 def test_a_topic_without_rules_is_left_alone_and_named() -> None:
     plan = fence_of([SHOP], ["orders", "a", "b", "c", "d"], [], mirror_writes=False)
     assert {it.topic for it in plan.rules} == {"orders"}
-    assert plan.note.startswith("a, b, c and 1 more has no rule")
+    assert plan.note.startswith("no rule names a, b, c and 1 more:")
 
 
 def test_a_login_tells_the_principal_where_it_can() -> None:

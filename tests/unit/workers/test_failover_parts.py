@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from mm2py.client.connect.group_admin import Committed, GroupCatalog
 from mm2py.errors import FatalError, RetriableError
+from mm2py.flows.failover import FailoverRequest
 from mm2py.flows.failover_views import FailoverPlan
 from mm2py.mirror.offset_lookup import Place, Translation
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
@@ -19,6 +21,7 @@ from mm2py_workers.cli import app
 from mm2py_workers.failover_control import flow_now
 from mm2py_workers.failover_groups import committed_of, groups_of, moves_of, place_of
 from mm2py_workers.failover_tail import holes_of
+from tests.unit.rest.failover_fakes import PLAN
 
 T = TypeVar("T")
 
@@ -69,20 +72,7 @@ def test_holes_between_copies_are_found_from_a_place_on(
 
 
 def plan(*, lost: int = 0, there: bool = True, state: str = "RUNNING") -> FailoverPlan:
-    return FailoverPlan(
-        flow="A->B",
-        kind="failover",
-        at_ms=0,
-        source_reachable=there,
-        state=state,
-        reverse_state="",
-        would_lose=lost,
-        fence_rules=0,
-        fence_note="",
-        quarantine=(),
-        unfinished="",
-        problems=(),
-    )
+    return replace(PLAN, would_lose=lost, source_reachable=there, state=state)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +82,7 @@ def plan(*, lost: int = 0, there: bool = True, state: str = "RUNNING") -> Failov
         (plan(lost=7), -1, False, "--accept-loss 7"),
         (plan(lost=7), 6, False, "--accept-loss 7"),
         (plan(lost=7), 7, False, ""),
-        (plan(state=""), -1, False, "no worker answers"),
+        (plan(state=""), -1, False, "no worker of the flow answers"),
         (plan(there=False), 0, False, "--unplanned"),
         (plan(there=False), -1, True, "--accept-loss 0"),
         (plan(there=False, lost=5), 4, True, "--accept-loss 5"),
@@ -103,7 +93,8 @@ def plan(*, lost: int = 0, there: bool = True, state: str = "RUNNING") -> Failov
 def test_what_would_lose_is_refused_with_its_number(
     found: FailoverPlan, accept: int, unplanned: bool, word: str
 ) -> None:
-    text = "; ".join(found.refusals(accept, unplanned=unplanned))
+    request = FailoverRequest(id="f", accept_loss=accept, unplanned=unplanned)
+    text = "; ".join(found.refusals(request))
     assert word in text
     assert bool(word) == bool(text)
 
@@ -121,7 +112,7 @@ def test_what_would_lose_is_refused_with_its_number(
 def test_a_number_above_the_plan_s_is_said_to_accept_more(
     lost: int, accept: int, word: str
 ) -> None:
-    text = plan(lost=lost).remark(accept)
+    text = "".join(plan(lost=lost).remarks(accept))
     assert word in text
     assert bool(word) == bool(text)
 
@@ -146,18 +137,21 @@ def test_a_flow_of_the_api_is_understood() -> None:
             "enabled": True,
             "failed_partitions": 0,
             "paused": [],
-            "connectors": [{"tasks": [{"number": 0}]}, {"name": "without tasks"}],
+            "connectors": [
+                {"tasks": [{"number": 0, "state": "FAILED"}, {"number": 1, "state": "RUNNING"}]},
+                {"name": "without tasks"},
+            ],
         }
     )
-    assert now.tasks == 1
+    assert (now.tasks, now.failed) == (2, 1)
     assert not now.is_stopped
-    assert not now.is_wanted
+    assert not now.copies
     assert flow_now({"state": "STOPPED", "connectors": []}).is_stopped
     assert flow_now({"state": "RUNNING", "enabled": False}).is_stopped
     waiting = flow_now({"state": "WAITING", "enabled": False})
     assert not waiting.is_stopped
-    assert not waiting.is_wanted
-    assert flow_now({"state": "DEGRADED", "enabled": True}).is_wanted
+    assert not waiting.copies
+    assert flow_now({"state": "DEGRADED", "enabled": True}).copies
 
 
 @pytest.mark.parametrize("command", ["failover", "failback"])
