@@ -86,7 +86,7 @@ class LaneLease:
         self._job, self._run, self._lane, self._attempt = job, run, lane, attempt
         self._clock = clock
         self._partitions: frozenset[TopicPartition] = frozenset()
-        self._written = False
+        self._written = self._claim_is_read = False
 
     async def claim(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Lease]:
         """Take the partitions over from former attempts; return those that are left to copy, by source.
@@ -100,9 +100,8 @@ class LaneLease:
         async def step() -> None:
             # The whole of it again where a write failed: another attempt may have been granted a permit meanwhile.
             nonlocal copying
-            await self._writer.claim()
+            left = await self._claimed()
             fenced_s = self._clock.monotonic()
-            left = await self._own()
             if any(
                 it.state is LeaseState.COPYING and it.attempt != self._attempt
                 for it in left.values()
@@ -129,9 +128,8 @@ class LaneLease:
         """
 
         async def step() -> None:
-            if not self._writer.claimed:
-                await self._writer.claim()
-                await self._own()
+            if not (self._writer.claimed and self._claim_is_read):
+                await self._claimed()
             await self._write(leases)
 
         await self._insist(step)
@@ -147,6 +145,14 @@ class LaneLease:
         if leases:
             await self.renew(leases)
         self._permit.abandon()
+
+    async def _claimed(self) -> Mapping[TopicPartition, Lease]:
+        """Claim, and return as ``_own``; a claim behind which nothing could be read is none."""
+        self._claim_is_read = False
+        await self._writer.claim()
+        left = await self._own()
+        self._claim_is_read = True
+        return left
 
     async def _own(self) -> Mapping[TopicPartition, Lease]:
         """Return what is left of our partitions, by the newest records.

@@ -94,6 +94,7 @@ class JobClaim:
         self._name, self._clock = name, clock
         self._turn = asyncio.Lock()
         self._lost: DriverSupersededError | None = None
+        self._claim_is_read = False
         self.permit = Permit(clock)
         """Of positions, maps, deletions and settings that only the driver may write."""
         self._known: Job | None = None
@@ -130,8 +131,7 @@ class JobClaim:
         if job is not None and is_another and not job.state.is_over:
             raise unfinished(job, self._name)
         seen = self._store.job
-        await self.insist(self._writer.claim)
-        await self._store.refresh()
+        await self.insist(self._claim)
         job = self._known = self._store.job
         if _drive(job) != _drive(seen):
             raise self._superseded(job)
@@ -220,8 +220,7 @@ class JobClaim:
         Raises:
             RetriableError: not now.
         """
-        await self.insist(self._writer.claim)
-        await self._store.refresh()
+        await self.insist(self._claim)
         job = self._known = self._store.job
         if job is None or job.kind is not JobKind.STREAM or job.state.is_over:
             return
@@ -247,9 +246,8 @@ class JobClaim:
             self.permit.abandon()  # the next driver does not wait for it
 
         async def write() -> None:
-            if not self._writer.claimed:
-                await self._writer.claim()
-                await self._store.refresh()
+            if not (self._writer.claimed and self._claim_is_read):
+                await self._claim()
                 newest = self._store.job
                 if newest is not None and _drive(newest) not in (_drive(self._known), _drive(mine)):
                     raise self._superseded(newest)
@@ -260,6 +258,13 @@ class JobClaim:
                 self.permit.grant(began_s + LEASE_S)
 
         await self.insist(write)
+
+    async def _claim(self) -> None:
+        """Claim, and read what was written before; a claim behind which that failed is none (2)."""
+        self._claim_is_read = False
+        await self._writer.claim()
+        await self._store.refresh()
+        self._claim_is_read = True
 
     def _superseded(self, newest: Job | None) -> DriverSupersededError:
         what = "backfill" if newest is None else f"{newest.kind.value.lower()} {newest.id}"

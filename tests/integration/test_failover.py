@@ -16,10 +16,11 @@ from mm2py.errors import RetriableError
 from mm2py.mirror.failovers import FailoverKind, Tail
 from mm2py.mirror.producer_ids import PRODUCERS_TOPIC, MirrorProducer, encode_producer
 from mm2py.storage.failover_store import FailoverStore
-from mm2py_workers.failover_control import FlowNow, FlowsApi, RemoteApi, RestFlows
+from mm2py_workers.answers import Row
+from mm2py_workers.failover_control import FlowNow, FlowsApi, RestFlows
 from mm2py_workers.failover_work import FailoverWork, opened
-from mm2py_workers.output import Row
 from mm2py_workers.rest_access import Access
+from mm2py_workers.rest_client import RemoteApi
 from tests.integration.cluster_changes import topics_of
 from tests.integration.conftest import CreateTopic
 from tests.integration.failovers import (

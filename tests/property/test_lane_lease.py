@@ -48,13 +48,17 @@ async def _nothing() -> None:
 
 
 class Reader:
-    def __init__(self, topic: Topic) -> None:
-        self._topic = topic
+    """Reads the topic; a read may fail."""
+
+    def __init__(self, topic: Topic, chance: random.Random) -> None:
+        self._topic, self._chance = topic, chance
         self.job = topic.job
         self.leases: Mapping[TopicPartition, Lease] = dict(topic.leases)
 
     async def refresh(self) -> None:
         await self._topic.pause()
+        if self._chance.random() < 0.1:
+            raise RetriableError("no answer")
         self.job, self.leases = self._topic.job, dict(self._topic.leases)
 
 
@@ -103,7 +107,7 @@ class Attempt:
         self.permit = Permit(clock)
         self.writer = Writer(topic, chance)
         self.lease = LaneLease(
-            Reader(topic),
+            Reader(topic, chance),
             self.writer,
             self.permit,
             job="j",
@@ -183,3 +187,26 @@ async def test_an_attempt_of_another_run_ends_without_a_record() -> None:
     with pytest.raises(LaneSupersededError):
         await Attempt(topic, clock, random.Random(5), "a").lease.claim([TP])
     assert topic.leases == before
+
+
+async def test_a_claim_behind_which_nothing_could_be_read_renews_nothing() -> None:
+    topic, clock, chance = Topic(), FakeClock(), random.Random()
+    chances = [0.9]
+    chance.random = lambda: chances.pop() if len(chances) > 1 else chances[0]  # type: ignore[method-assign]
+    old, new = (Attempt(topic, clock, chance, name) for name in ("old", "new"))
+    left = await old.lease.claim([TP])
+    taking_over = asyncio.create_task(new.lease.claim([TP]))
+    while not taking_over.done():
+        await clock.advance(LEASE_S)
+    chances += [
+        0.0,
+        0.9,
+        0.9,
+    ]  # the write that finds the fence, the claim, then the read that fails
+    renewing = asyncio.create_task(old.lease.renew(list(left.values())))
+    while not renewing.done():
+        await clock.advance(LEASE_S / 10)
+    with pytest.raises(LaneSupersededError):
+        await renewing
+    assert topic.leases[TP].attempt == "new"
+    assert not old.permit.valid

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from mm2py.spark.session import open_session, require_spark
+from mm2py_workers.answers import count_of, rows_of
 from mm2py_workers.bulk_flow import flow_sides
-from mm2py_workers.output import OK, Column, Output, Printer, count_of, rows_of, say, size_text
+from mm2py_workers.output import OK, Column, Output, Printer, say, size_text
 
 __all__ = ["run_archive", "run_restore"]
 

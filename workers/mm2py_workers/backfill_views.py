@@ -15,7 +15,8 @@ from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState, Wanted
 from mm2py.spark.plan import Plan
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.types import TopicPartition
-from mm2py_workers.output import OK, Column, Printer, rows_of, say, size_text
+from mm2py_workers.answers import rows_of
+from mm2py_workers.output import OK, Column, Printer, say, size_text
 
 __all__ = [
     "partition_text",

@@ -3,7 +3,6 @@
 Flow: ``FailoverSides`` -> ``RestFlows`` -> ``FlowsApi`` -> ``FlowNow``.
 """
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +10,9 @@ from typing import Final, Protocol, final
 
 from mm2py.errors import Mm2pyError
 from mm2py.types import FlowName, State
-from mm2py_workers.output import Row, count_of, rows_of, text_of, texts_of
-from mm2py_workers.rest_access import flow_path
-from mm2py_workers.rest_client import RestClient
+from mm2py_workers.answers import Row, count_of, flow_path, rows_of, text_of, texts_of
 
-__all__ = ["FlowNow", "FlowsApi", "RemoteApi", "RestFlows", "flow_now"]
+__all__ = ["FlowNow", "FlowsApi", "RestFlows", "flow_now"]
 
 log = logging.getLogger(__name__)
 
@@ -63,25 +60,6 @@ class FlowsApi(Protocol):
     async def post(self, path: str, body: object = None) -> None:
         """POST a change."""
         ...
-
-
-@final
-class RemoteApi:
-    """Asks a worker over the network, from a thread, one request at a time."""
-
-    def __init__(self, rest: RestClient) -> None:
-        self._rest = rest
-        self._turn = asyncio.Lock()
-
-    async def rows(self, path: str) -> Sequence[Row]:
-        """GET a list of objects."""
-        async with self._turn:
-            return await asyncio.to_thread(self._rest.rows, path)
-
-    async def post(self, path: str, body: object = None) -> None:
-        """POST a change."""
-        async with self._turn:
-            await asyncio.to_thread(self._rest.change, "POST", path, None, body)
 
 
 def flow_now(row: Row) -> FlowNow:

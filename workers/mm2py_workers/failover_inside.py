@@ -17,7 +17,7 @@ from mm2py.flows.failovers import FailoverCommands, OpenCommands
 from mm2py.mirror.failovers import FailoverKind
 from mm2py.rest.parts import CALLER
 from mm2py.types import FlowName
-from mm2py_workers.output import Row
+from mm2py_workers.answers import Row
 
 if TYPE_CHECKING:
     import httpx

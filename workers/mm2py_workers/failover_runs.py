@@ -14,12 +14,13 @@ from mm2py.flows.failover import FailoverRefusedError, FailoverRequest
 from mm2py.flows.failover_views import FailoverPlan
 from mm2py.mirror.backfills import new_id
 from mm2py.mirror.failovers import Failover, Step
-from mm2py_workers.failover_control import RemoteApi, RestFlows
+from mm2py_workers.failover_control import RestFlows
 from mm2py_workers.failover_drill import rehearse
 from mm2py_workers.failover_views import print_drill, print_failover, print_plan
 from mm2py_workers.failover_work import FailoverWork, opened
 from mm2py_workers.output import OK, UNHEALTHY, Printer, say
 from mm2py_workers.rest_access import Access
+from mm2py_workers.rest_client import RemoteApi
 
 __all__ = ["LEFT_BEHIND", "Action", "FailoverOrder", "run_order"]
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from mm2py.flows.failover_views import FailoverPlan
 from mm2py.mirror.failovers import Failover
-from mm2py_workers.output import Column, Printer, Row, say, texts_of
+from mm2py_workers.answers import Row, texts_of
+from mm2py_workers.output import Column, Printer, say
 
 if TYPE_CHECKING:
     from mm2py_workers.failover_drill import Drill

@@ -16,6 +16,7 @@ import typer
 
 from mm2py.errors import FatalError, RetriableError, UsageError
 from mm2py.observability.logging import some_of
+from mm2py_workers.answers import Row, flow_path, rows_of, text_of, texts_of
 from mm2py_workers.flow_commands import FlowArgument, flow_app, health
 from mm2py_workers.output import (
     OK,
@@ -24,15 +25,11 @@ from mm2py_workers.output import (
     Output,
     OutputOption,
     Printer,
-    Row,
     examples,
     printable,
-    rows_of,
     say,
-    text_of,
-    texts_of,
 )
-from mm2py_workers.rest_access import Access, asks_rest, flow_name, flow_path
+from mm2py_workers.rest_access import Access, asks_rest, flow_name
 
 if TYPE_CHECKING:
     from mm2py_workers.rest_client import RestClient

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
+from mm2py_workers.answers import Row, count_of, flow_path, rows_of, text_of, texts_of
 from mm2py_workers.output import (
     NOT_EQUAL,
     OK,
@@ -18,15 +19,10 @@ from mm2py_workers.output import (
     Output,
     OutputOption,
     Printer,
-    Row,
-    count_of,
     examples,
-    rows_of,
     say,
-    text_of,
-    texts_of,
 )
-from mm2py_workers.rest_access import Access, asks_rest, complete_flow, flow_name, flow_path
+from mm2py_workers.rest_access import Access, asks_rest, complete_flow, flow_name
 
 __all__ = ["FlowArgument", "flow_app", "health", "is_well", "wrongs"]
 

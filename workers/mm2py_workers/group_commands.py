@@ -11,21 +11,10 @@ from urllib.parse import quote
 
 import typer
 
+from mm2py_workers.answers import Row, count_of, flow_path, rows_of, text_of
 from mm2py_workers.flow_commands import FlowArgument
-from mm2py_workers.output import (
-    OK,
-    UNHEALTHY,
-    Column,
-    Output,
-    OutputOption,
-    Printer,
-    Row,
-    count_of,
-    examples,
-    rows_of,
-    text_of,
-)
-from mm2py_workers.rest_access import Access, asks_rest, flow_name, flow_path
+from mm2py_workers.output import OK, UNHEALTHY, Column, Output, OutputOption, Printer, examples
+from mm2py_workers.rest_access import Access, asks_rest, flow_name
 
 __all__ = ["group_app"]
 

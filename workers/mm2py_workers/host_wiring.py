@@ -33,7 +33,7 @@ from mm2py.types import FlowName
 from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS
 from mm2py_workers.hosted_flow import task_assembly
 from mm2py_workers.node_parts import NodeParts
-from mm2py_workers.process_memory import keep_freed_memory
+from mm2py_workers.process_memory import give_back, keep_freed_memory
 from mm2py_workers.task_host import run_host
 
 __all__ = [
@@ -71,6 +71,7 @@ def forked_starter(processes: int, clock: Clock) -> HostStarter:
     """Return what starts task hosts, forked if there will be any; called without a thread or a loop."""
     starter = host_starter(clock)
     if processes:
+        give_back()  # each host would have its own copy of what is free
         starter.fork_now(run_host)
     return starter
 

@@ -12,20 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Final, final
 import typer
 
 from mm2py.errors import RetriableError
+from mm2py_workers.answers import Row, count_of, flow_path, text_of
 from mm2py_workers.flow_commands import health, is_well
-from mm2py_workers.output import (
-    OK,
-    UNHEALTHY,
-    Column,
-    Output,
-    OutputOption,
-    Printer,
-    Row,
-    count_of,
-    say,
-    text_of,
-)
-from mm2py_workers.rest_access import Access, FlowOption, asks_rest, flow_name, flow_path
+from mm2py_workers.output import OK, UNHEALTHY, Column, Output, OutputOption, Printer, say
+from mm2py_workers.rest_access import Access, FlowOption, asks_rest, flow_name
 
 if TYPE_CHECKING:
     from mm2py_workers.rest_client import RestClient

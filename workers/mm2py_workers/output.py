@@ -5,14 +5,15 @@ Flow: answer -> ``Printer`` -> stdout; error -> one line on stderr -> exit code 
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn, cast, final
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn, final
 
 import typer
 
 from mm2py.errors import Mm2pyError, UsageError
+from mm2py_workers.answers import Row, count_of, text_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,18 +30,13 @@ __all__ = [
     "Output",
     "OutputOption",
     "Printer",
-    "Row",
-    "count_of",
     "duration_text",
     "end_with",
     "examples",
     "number_text",
     "printable",
-    "rows_of",
     "say",
     "size_text",
-    "text_of",
-    "texts_of",
 ]
 
 OK: Final = 0
@@ -56,9 +52,6 @@ _WIDTH_WHEN_PIPED: Final = 10_000
 """Wider than any row: what a program reads is never folded."""
 
 _WHOLE_FROM: Final = 10
-
-Row = Mapping[str, object]
-"""One JSON object of an answer; members that a newer worker adds are ignored."""
 
 _STYLES: Final = {
     "RUNNING": "green",
@@ -228,28 +221,6 @@ def printable(text: str) -> str:
     return "".join(it if it.isprintable() else f"\\x{ord(it):02x}" for it in text)
 
 
-def text_of(row: Row, key: str) -> str:
-    """Return a member as a text; absent and null are empty."""
-    value = row.get(key)
-    return "" if value is None else str(value)
-
-
-def count_of(row: Row, key: str) -> int | None:
-    """Return a number; None if it is not known."""
-    value = row.get(key)
-    return int(value) if isinstance(value, int | float) else None
-
-
-def rows_of(row: Row, key: str) -> list[Row]:
-    """Return a member's objects."""
-    return [cast("Row", it) for it in _items(row.get(key)) if isinstance(it, Mapping)]
-
-
-def texts_of(row: Row, key: str) -> list[str]:
-    """Return a member's texts."""
-    return [str(it) for it in _items(row.get(key))]
-
-
 def duration_text(milliseconds: int | None) -> str:
     """Say how long."""
     if milliseconds is None:
@@ -278,8 +249,3 @@ def number_text(row: Row, key: str) -> str:
     if isinstance(value, float) and abs(value) < _WHOLE_FROM and not value.is_integer():
         return f"{value:.1f}"
     return f"{int(value):,}" if isinstance(value, int | float) else UNKNOWN
-
-
-def _items(value: object) -> Sequence[object]:
-    is_list = isinstance(value, Sequence) and not isinstance(value, str)
-    return cast("Sequence[object]", value) if is_list else ()

@@ -13,8 +13,10 @@ from typing import Final
 
 from mm2py.clock import Clock
 
-__all__ = ["FEW", "SURE_LOOKS", "collect", "keep_freed_memory", "settle"]
+__all__ = ["FEW", "SURE_LOOKS", "collect", "give_back", "keep_freed_memory", "settle"]
 
+LOADED_S: Final = 1.5
+"""After this long modules and configs are read, which leaves holes of some MB in all."""
 SETTLE_S: Final = 5.0
 """After this long what start-up made is there."""
 
@@ -38,8 +40,10 @@ async def settle(clock: Clock) -> None:
 
     Worth about 2 us per batch (real-broker.md 8): long-lived objects are never walked again.
     """
-    await clock.sleep(SETTLE_S)
-    collect(0)  # reading modules and configs leaves holes of some MB in all
+    await clock.sleep(LOADED_S)
+    collect(0)
+    await clock.sleep(SETTLE_S - LOADED_S)
+    collect(0)
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     for look in count(1):
@@ -50,8 +54,13 @@ async def settle(clock: Clock) -> None:
 
 
 def collect(kept_bytes: int = _KEPT_BYTES) -> None:
-    """Free unreachable objects, and give free pages back to the system but for so many; takes milliseconds."""
+    """Free unreachable objects, and give free pages back; takes milliseconds."""
     gc.collect()
+    give_back(kept_bytes)
+
+
+def give_back(kept_bytes: int = 0) -> None:
+    """Give free pages back to the system but for so many bytes."""
     if sys.platform == "linux":
         with suppress(AttributeError):  # another C library
             ctypes.CDLL(None).malloc_trim(kept_bytes)

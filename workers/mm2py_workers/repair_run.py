@@ -16,11 +16,12 @@ from mm2py.spark.backfill import Request
 from mm2py.spark.repair_advice import Repair
 from mm2py.storage.job_claim import unfinished
 from mm2py.types import TopicPartition
+from mm2py_workers.answers import Row, rows_of
 from mm2py_workers.backfill_flow import BackfillSession
 from mm2py_workers.backfill_runs import driver_of
 from mm2py_workers.backfill_spark import SparkRun
 from mm2py_workers.bulk_flow import flow_plan
-from mm2py_workers.output import Printer, Row, rows_of
+from mm2py_workers.output import Printer
 
 __all__ = ["RepairOrder", "repair", "repaired_report"]
 

@@ -28,8 +28,9 @@ from mm2py.protocol.topics import NewTopic
 from mm2py.runtime.tasks.record_task import new_batch
 from mm2py.spark.flow_sides import FlowSides
 from mm2py.types import TopicPartition
+from mm2py_workers.answers import Row
 from mm2py_workers.bulk_flow import flow_sides
-from mm2py_workers.output import OK, Column, Output, Printer, Row, say
+from mm2py_workers.output import OK, Column, Output, Printer, say
 
 __all__ = ["RerunOrder", "cut", "placed", "run_rerun"]
 

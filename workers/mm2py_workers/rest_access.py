@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Concatenate, Final, NoReturn, ParamSpec, cast
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import typer
 
@@ -30,7 +30,6 @@ __all__ = [
     "asks_rest",
     "complete_flow",
     "flow_name",
-    "flow_path",
 ]
 
 DEFAULT_URL: Final = "http://localhost:8083"
@@ -312,11 +311,6 @@ def flow_name(text: str) -> str:
         f"{text!r} is not a flow",
         remedy="write A/B or, in quotes, 'A->B': without them a shell writes to a file B",
     )
-
-
-def flow_path(flow: str, *rest: str) -> str:
-    """Return the path of a flow, or of what is below it."""
-    return "/".join(["/flows", quote(flow, safe=""), *rest])
 
 
 def _secret(file: Path | None, variable: str) -> str | None:

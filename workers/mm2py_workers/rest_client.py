@@ -4,11 +4,12 @@ Flow: ``Access`` -> httpx -> status and JSON -> value, or an error of the tree. 
 repeats a request, never puts a credential into a message. Does not know what the answers mean.
 """
 
+import asyncio
 import json
 import os
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -29,9 +30,9 @@ from mm2py.errors import (
     RetriableError,
     UsageError,
 )
-from mm2py_workers.output import Row
+from mm2py_workers.answers import Row
 
-__all__ = ["Certificates", "RestClient"]
+__all__ = ["Certificates", "RemoteApi", "RestClient"]
 
 CONNECT_S: Final = 5.0
 _NOT_OURS: Final = "is --url the address of a worker of connect-mirror-maker-py?"
@@ -329,3 +330,22 @@ def _phrase(status: int) -> str:
         return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:
         return str(status)
+
+
+@final
+class RemoteApi:
+    """Asks a worker over the network, from a thread, one request at a time."""
+
+    def __init__(self, rest: RestClient) -> None:
+        self._rest = rest
+        self._turn = asyncio.Lock()
+
+    async def rows(self, path: str) -> Sequence[Row]:
+        """GET a list of objects."""
+        async with self._turn:
+            return await asyncio.to_thread(self._rest.rows, path)
+
+    async def post(self, path: str, body: object = None) -> None:
+        """POST a change."""
+        async with self._turn:
+            await asyncio.to_thread(self._rest.change, "POST", path, None, body)

@@ -27,12 +27,13 @@ from mm2py.spark.plan import Plan
 from mm2py.spark.restore import ArchivedLog, Rename, Restore, read_archive
 from mm2py.spark.restored_flows import renamed_flow
 from mm2py.types import FlowName, TopicPartition
+from mm2py_workers.answers import count_of
 from mm2py_workers.backfill_flow import BackfillSession
 from mm2py_workers.backfill_runs import driver_of, refuse
 from mm2py_workers.backfill_spark import SparkRun
 from mm2py_workers.bulk_flow import SOURCE, flow_plan, refuse_transforms
 from mm2py_workers.node_parts import FlowPlan
-from mm2py_workers.output import FAILED, OK, Column, Printer, count_of, say
+from mm2py_workers.output import FAILED, OK, Column, Printer, say
 
 __all__ = ["RestoreOrder", "run_restore"]
 

@@ -9,18 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from mm2py_workers.output import (
-    OK,
-    UNHEALTHY,
-    Column,
-    Output,
-    OutputOption,
-    Printer,
-    Row,
-    count_of,
-    text_of,
-)
-from mm2py_workers.rest_access import Access, FlowOption, asks_rest, flow_name, flow_path
+from mm2py_workers.answers import Row, count_of, flow_path, text_of
+from mm2py_workers.output import OK, UNHEALTHY, Column, Output, OutputOption, Printer
+from mm2py_workers.rest_access import Access, FlowOption, asks_rest, flow_name
 
 if TYPE_CHECKING:
     from mm2py_workers.rest_client import RestClient

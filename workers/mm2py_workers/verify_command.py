@@ -16,19 +16,9 @@ from mm2py.spark.session import open_session
 from mm2py.spark.verify import verify_flow
 from mm2py.spark.verify_report import check_report, sign_report
 from mm2py.types import TopicPartition
+from mm2py_workers.answers import Row, count_of, rows_of
 from mm2py_workers.bulk_flow import flow_sides
-from mm2py_workers.output import (
-    NOT_EQUAL,
-    OK,
-    UNHEALTHY,
-    Column,
-    Output,
-    Printer,
-    Row,
-    count_of,
-    rows_of,
-    say,
-)
+from mm2py_workers.output import NOT_EQUAL, OK, UNHEALTHY, Column, Output, Printer, say
 
 __all__ = ["VerifyOrder", "check_file", "exit_code", "run_verify"]
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from mm2py.errors import FatalError
+from mm2py.errors import FatalError, RetriableError
 from mm2py.mirror.backfill_report import report, without_driver
 from mm2py.mirror.backfills import (
     LEASE_S,
@@ -410,3 +410,28 @@ async def test_of_two_drivers_that_begin_at_the_same_moment_one_is_refused() -> 
     assert slow.lanes == []
     assert slow.store.job == fast.store.job
     assert slow.flow.altered == []
+
+
+async def test_a_claim_behind_which_nothing_could_be_read_writes_nothing_over_another_driver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = MemoryTopic("backfill")
+    slow, fast = Stage(topic), Stage(topic)
+    await slow.store.start()
+    await slow.while_time_passes(slow.driver.claim())
+    assert (await fast.begin(part(ONE))).state is JobState.DONE
+    await slow.writer.close()  # fenced
+    refresh, failures = slow.store.refresh, [RetriableError("the broker is busy")]
+
+    async def fails_once() -> None:
+        if failures:
+            raise failures.pop()
+        await refresh()
+
+    monkeypatch.setattr(slow.store, "refresh", fails_once)
+    mine = Job(id="other", state=JobState.RUNNING, run=1, lanes=1)
+    with pytest.raises(DriverSupersededError, match="another driver has taken backfill j"):
+        await slow.while_time_passes(slow.claim.write([mine]))
+    await fast.store.refresh()
+    assert fast.store.job is not None
+    assert fast.store.job.id == "j"

@@ -1,0 +1,45 @@
+"""What a worker's REST API answers, for whoever asks it: paths of flows, and members of objects by their type.
+
+Workers load it too, whose failovers ask their own flows: nothing of the command line is here.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+from urllib.parse import quote
+
+__all__ = ["Row", "count_of", "flow_path", "rows_of", "text_of", "texts_of"]
+
+Row = Mapping[str, object]
+"""One JSON object of an answer; members that a newer worker adds are ignored."""
+
+
+def flow_path(flow: str, *rest: str) -> str:
+    """Return the path of a flow, or of what is below it."""
+    return "/".join(["/flows", quote(flow, safe=""), *rest])
+
+
+def text_of(row: Row, key: str) -> str:
+    """Return a member as a text; absent and null are empty."""
+    value = row.get(key)
+    return "" if value is None else str(value)
+
+
+def count_of(row: Row, key: str) -> int | None:
+    """Return a number; None if it is not known."""
+    value = row.get(key)
+    return int(value) if isinstance(value, int | float) else None
+
+
+def rows_of(row: Row, key: str) -> list[Row]:
+    """Return a member's objects."""
+    return [cast("Row", it) for it in _items(row.get(key)) if isinstance(it, Mapping)]
+
+
+def texts_of(row: Row, key: str) -> list[str]:
+    """Return a member's texts."""
+    return [str(it) for it in _items(row.get(key))]
+
+
+def _items(value: object) -> Sequence[object]:
+    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    return cast("Sequence[object]", value) if is_list else ()
