@@ -432,8 +432,10 @@ class FailoverDriver:
     async def _check_mine(self, writes: Failover | None = None) -> None:
         """Find out whether another driver has taken over; a record that this one ``writes`` may be there already."""
         await (self._store.refresh() if self._store.claimed else self._store.claim())
-        newest = self._store.failover
-        if newest is not None and _drive(newest) not in (_drive(self._known), _drive(writes)):
+        newest, known = self._store.failover, self._known
+        mine = [_drive(it) for it in (known, writes) if it is not None and it.driver == self._me]
+        # Also the driver before this one may have claimed again, and gone on.
+        if newest is not None and newest != known and _drive(newest) not in mine:
             await self._sides.restore_fences()
             self._lost = True
             raise FailoverRefusedError(

@@ -9,7 +9,7 @@ Invariants, tests of the same names:
 1. Every record that was added is found under its newest target offset, and every target offset of it leads back.
 2. Target offsets only rise from segment to segment; source offsets fall where records were copied again or the source's
    log was cut.
-3. A run that continues the one before it on both sides grows it: a dense partition is one run.
+3. A run that continues the one before it on both sides grows it, unless a position was set back between: a dense partition is one run.
 4. A page that is full never changes, except when the target lost what it holds.
 5. A mark (a loss, a cut, another incarnation) takes its place behind the records that were under way when it was noticed.
 6. Only the oldest pages expire: no offset that they speak of is in either log any more, and all later pages speak of

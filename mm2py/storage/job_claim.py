@@ -249,7 +249,8 @@ class JobClaim:
             if not (self._writer.claimed and self._claim_is_read):
                 await self._claim()
                 newest = self._store.job
-                if newest is not None and _drive(newest) not in (_drive(self._known), _drive(mine)):
+                # Also the driver before this one may have claimed again, and gone on.
+                if newest != self._known and _drive(newest) != _drive(self.job):
                     raise self._superseded(newest)
             began_s = self._clock.monotonic()
             await self._writer.write(entries)

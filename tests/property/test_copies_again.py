@@ -9,7 +9,7 @@ from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings, strategies
+from hypothesis import example, given, settings, strategies
 
 from mm2py.client.permit import Permit
 from mm2py.errors import Mm2pyError, RetriableError
@@ -265,6 +265,7 @@ def check(world: World, *, renews: bool) -> None:
 
 @settings(max_examples=examples(80))
 @given(seed=strategies.integers(0, 1 << 32), renews=strategies.booleans())
+@example(seed=19212566, renews=True)
 def test_a_repair_that_crashes_or_freezes_anywhere_loses_and_doubles_nothing(
     seed: int, *, renews: bool
 ) -> None:

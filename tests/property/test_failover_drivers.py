@@ -544,3 +544,34 @@ class MovesOnce(Process):
 async def test_a_group_that_the_first_sync_has_moved_is_shown_as_moved() -> None:
     done = await _drive(MovesOnce(_quiet()))
     assert [(it.group, it.moved) for it in done.groups] == [("g", 2)]
+
+
+@final
+class Overtaken(Process):
+    """Before its first record the driver before it claims again, and goes on."""
+
+    former: Process | None = None
+
+    async def write(self, entries: Sequence[Entry]) -> None:
+        former, self.former = self.former, None
+        if former is not None:
+            await former.store.claim()
+            left = former.store.failover
+            assert left is not None
+            await former.store.write(replace(left, step=Step.TAIL))
+        await super().write(entries)
+
+
+async def test_a_driver_whose_predecessor_went_on_behind_its_claim_writes_nothing_over_that() -> (
+    None
+):
+    world = _quiet()
+    former = Refused(world)
+    with pytest.raises(RetriableError):
+        await _drive(former)
+    overtaken = Overtaken(world)
+    overtaken.former = former
+    with pytest.raises(FailoverRefusedError, match="another driver"):
+        await _drive(overtaken)
+    assert world.failover is not None
+    assert world.failover.step is Step.TAIL

@@ -211,11 +211,12 @@ class ConfluentConsumer(GroupConsumer):
             self._failure = failure
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        # Before the listener, which may want to pause them: an assignment resumes what it names.
         if self._incremental:
             consumer.incremental_assign(partitions)
         else:
             consumer.assign(partitions)
+        # librdkafka keeps a partition paused that went and came back. Before the listener, which may want to pause them.
+        consumer.resume(partitions)
         self._listener.assigned(_ours(partitions))
 
     def _revoked(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:

@@ -48,6 +48,7 @@ class Moving:
     """A consumer whose partition goes and comes back while it is asked for more."""
 
     moves = True
+    paused: ClassVar[set[tuple[str, int]]] = set()
 
     def __init__(self, _values: object) -> None:
         self._assign: Callable[..., None]
@@ -64,6 +65,13 @@ class Moving:
         self._assign, self._revoke = on_assign, on_revoke
 
     def assign(self, _partitions: list[TopicPartition]) -> None: ...
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        """As librdkafka's: it lasts until ``resume``, also while somebody else has the partition."""
+        self.paused.update((it.topic, it.partition) for it in partitions)
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        self.paused.difference_update((it.topic, it.partition) for it in partitions)
 
     def poll(self, _timeout_s: float) -> Read:
         return Read(5)
@@ -115,6 +123,9 @@ class Scripted(Moving):
 
     def seek(self, _where: TopicPartition) -> None: ...
 
+    def come(self) -> None:
+        self._assign(self, [TopicPartition(*PLACE)])
+
     def revoke(self) -> None:
         self._revoke(self, [TopicPartition(*PLACE)])
 
@@ -123,6 +134,7 @@ class Scripted(Moving):
 def scripted(monkeypatch: pytest.MonkeyPatch) -> ConfluentConsumer:
     monkeypatch.setattr(group_consumer, "Consumer", Scripted)
     monkeypatch.setattr(Scripted, "script", [])
+    monkeypatch.setattr(Moving, "paused", set())
     consumer = ConfluentConsumer({}, 10, Listener())
     consumer.subscribe(["orders"])
     return consumer
@@ -191,3 +203,16 @@ def test_a_record_of_before_a_partition_went_is_not_returned_in_front_of_what_is
     consumer = ConfluentConsumer({}, 10, Listener())
     consumer.subscribe(["orders"])
     assert [it.offset for it in consumer.poll(0.0)] == offsets
+
+
+def test_a_partition_that_was_paused_is_read_when_it_comes_back(
+    scripted: ConfluentConsumer,
+) -> None:
+    Scripted.script += [[Scripted.come], [Read(5)], [Scripted.revoke], [Scripted.come], []]
+    scripted.poll(0.0)
+    scripted.poll(0.0)
+    scripted.pause([PLACE])
+    assert Scripted.paused == {PLACE}
+    scripted.poll(0.0)
+    scripted.poll(0.0)
+    assert Scripted.paused == set()
