@@ -134,7 +134,7 @@ class Scripted(Moving):
 def scripted(monkeypatch: pytest.MonkeyPatch) -> ConfluentConsumer:
     monkeypatch.setattr(group_consumer, "Consumer", Scripted)
     monkeypatch.setattr(Scripted, "script", [])
-    monkeypatch.setattr(Moving, "paused", set())
+    monkeypatch.setattr(Moving, "paused", set[tuple[str, int]]())
     consumer = ConfluentConsumer({}, 10, Listener())
     consumer.subscribe(["orders"])
     return consumer
