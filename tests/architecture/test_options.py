@@ -11,6 +11,7 @@ from mm2py.config.client_options import CLIENT_OPTIONS
 from mm2py.config.definitions import ConfigModel, Effect, Option, options_of
 from tests.architecture.property_reads import KeyRead, Reads, modules_with
 
+pytestmark = pytest.mark.timeout(180)  # the whole product is read, also on a loaded machine
 PROPERTY = re.compile(r"[a-z][a-z0-9-]*(\.[a-z0-9-]+)+")
 NO_PROPERTIES = frozenset(
     {

@@ -15,12 +15,13 @@ from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.flows.failover import FailoverDriver, FailoverRefusedError, FailoverRequest
 from mm2py.flows.failover_views import FailoverPlan
 from mm2py.mirror.failovers import Failover, FailoverKind, Step, failover_topic
-from mm2py.types import FlowName, State
+from mm2py.types import FlowName
 from mm2py_workers.bulk_flow import flow_plan
 from mm2py_workers.failover_clusters import FailoverClusters
 from mm2py_workers.failover_control import RestFlows
 from mm2py_workers.failover_plan import plan_failover
 from mm2py_workers.failover_sides import FailoverSides
+from mm2py_workers.failover_stop import is_stopped_on_record
 
 __all__ = ["FailoverWork", "opened"]
 
@@ -122,7 +123,9 @@ class FailoverWork:
         already = f"clients of {there} are on {there.target} already"
         if not plan.source_reachable:
             # Whether they have returned is recorded on the source; the flow would copy then.
-            stopped = moved and plan.state == State.STOPPED
+            stopped = moved and await is_stopped_on_record(
+                self.clusters.target, self.clusters.plan, self.clusters.clock
+            )
             returned = (
                 f", unless they have returned: mm2py flow resume {there.source}/{there.target} then"
             )

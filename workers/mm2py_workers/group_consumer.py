@@ -71,6 +71,7 @@ class ConfluentConsumer(GroupConsumer):
         self._left: set[Partition] = set()
         """Partitions that went while the records behind the first one were asked for."""
         self._reached: dict[Partition, int] = {}
+        self._paused: set[Partition] = set()
         self._incremental = values.get("partition.assignment.strategy") == "cooperative-sticky"
         self._waits_for_ticket = waits_for_ticket and values.get("sasl.mechanism") == "GSSAPI"
         self._consumer = Consumer(
@@ -137,11 +138,13 @@ class ConfluentConsumer(GroupConsumer):
     def pause(self, partitions: Collection[Partition]) -> None:
         """Return no records of these."""
         if partitions:
+            self._paused.update(partitions)
             self._consumer.pause(_theirs(partitions))
 
     def resume(self, partitions: Collection[Partition]) -> None:
         """Return records of these again."""
         if partitions:
+            self._paused.difference_update(partitions)
             self._consumer.resume(_theirs(partitions))
 
     def seek(self, partition: Partition, offset: int) -> None:
@@ -216,7 +219,7 @@ class ConfluentConsumer(GroupConsumer):
         else:
             consumer.assign(partitions)
         # librdkafka keeps a partition paused that went and came back. Before the listener, which may want to pause them.
-        consumer.resume(partitions)
+        self.resume(self._paused.intersection(_ours(partitions)))
         self._listener.assigned(_ours(partitions))
 
     def _revoked(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
