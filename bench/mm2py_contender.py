@@ -13,7 +13,7 @@ from typing import Final, final
 from bench.clusters import Clusters
 from bench.flow_file import write_flow_file
 from bench.measure import CopyCost, CopyFailedError, ProcessTree, measure_copy
-from bench.mm2py_worker import patch_connector, public_url, start_mm2py
+from bench.mm2py_worker import change_flow, public_url, start_mm2py
 from bench.topics import Topics
 from bench.workloads import Workload
 
@@ -55,10 +55,16 @@ class Mm2pyContender:
         with start_mm2py(file, log, clusters=[TARGET_ALIAS], profile_to=profile_to) as process:
             counted = process.counting(lambda: self._at_target.count(name, workload.partitions))
             tree = ProcessTree(process.pid)
-            url = f"{public_url(process)}{alias}/{TARGET_ALIAS}/connectors/MirrorSourceConnector/config"
+            url = public_url(process)
             _wait_until_idle(tree)
-            patch_connector(url, {"topics": topic.replace(".", r"\.")})
-            cost = measure_copy(tree, counted, records, deadline_s=COPY_DEADLINE_S)
+            topics = {"topics": topic.replace(".", r"\.")}
+            cost = measure_copy(
+                tree,
+                counted,
+                records,
+                deadline_s=COPY_DEADLINE_S,
+                begin=lambda: change_flow(url, alias, TARGET_ALIAS, topics),
+            )
             code = process.stop()
             if code != 0:
                 tail = process.log()[-2_000:]

@@ -1,6 +1,6 @@
 """mm2py as its user runs it: ``connect-mirror-maker-py FILE``, or the same under the sampling profiler.
 
-Flow: properties file -> ``start_mm2py`` -> ``MirrorProcess`` -> ``public_url`` -> ``patch_connector``.
+Flow: properties file -> ``start_mm2py`` -> ``MirrorProcess`` -> ``public_url`` -> ``change_flow``.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Final
 from bench.measure import CopyFailedError
 from bench.mirror_process import MirrorProcess
 
-__all__ = ["patch_connector", "public_url", "start_mm2py"]
+__all__ = ["change_flow", "public_url", "start_mm2py"]
 
 COMMAND: Final = "connect-mirror-maker-py"
 START_S: Final = 60.0
@@ -54,10 +54,13 @@ def public_url(worker: MirrorProcess) -> str:
     raise CopyFailedError("REST is not served")
 
 
-def patch_connector(url: str, keys: dict[str, str]) -> None:
-    """Change properties of a connector, as soon as the worker lets it: not while its tasks are being dealt out."""
+def change_flow(url: str, source: str, target: str, keys: dict[str, str]) -> None:
+    """Change properties of a flow, as soon as the worker at ``url`` lets it: not while its tasks are being dealt out."""
     request = urllib.request.Request(  # noqa: S310 - http to ourselves
-        url, json.dumps(keys).encode(), {"Content-Type": "application/json"}, method="PATCH"
+        f"{url}flows/{source}-%3E{target}",
+        json.dumps({"config": keys}).encode(),
+        {"Content-Type": "application/json"},
+        method="PATCH",
     )
     give_up = time.monotonic() + ANSWER_S
     while True:

@@ -16,7 +16,7 @@ from typing import Final
 
 from bench.clusters import Clusters
 from bench.flow_file import write_flow_file
-from bench.mm2py_worker import patch_connector, public_url, start_mm2py
+from bench.mm2py_worker import change_flow, public_url, start_mm2py
 from bench.stream import Arrivals, Stream
 from bench.topics import Topics
 from mm2py.embedded.reaper import REAPER
@@ -76,7 +76,7 @@ def _measure(
     with file.open("a", encoding="latin-1") as lines:
         lines.write(f"{TWO}->{ONE}.enabled = true\n{TWO}->{ONE}.topics = {TOPIC}\n")
     worker = stack.enter_context(start_mm2py(file, folder / "change.log"))
-    url = f"{public_url(worker)}{TWO}/{ONE}/connectors/MirrorSourceConnector/config"
+    url = public_url(worker)
     stack.enter_context(Stream(one, TOPIC, PARTITIONS, rate))
     stack.enter_context(Stream(two, TOPIC, PARTITIONS, rate))
     untouched = stack.enter_context(Arrivals(two, f"{ONE}.{TOPIC}", PARTITIONS))
@@ -90,9 +90,8 @@ def _measure(
     found: list[Sequence[int]] = []
     for number in range(CHANGES):
         # Another number of tasks every time: connector, round of the group and all tasks start anew.
-        patch_connector(
-            url, {"tasks.max": str(number % 3 + 2), "refresh.topics.interval.seconds": "7"}
-        )
+        config = {"tasks.max": str(number % 3 + 2), "refresh.topics.interval.seconds": "7"}
+        change_flow(url, TWO, ONE, config)
         time.sleep(PAUSE_S)
         found.append(untouched.take_ages_ms())
     changed.wait_for_all(START_S)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -55,18 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not set(chosen) <= WORKLOADS.keys():
         parser.error(f"workloads are {', '.join(WORKLOADS)}")
     table = Table("workload", "mirror", "us/record", "records/s", "MB of memory")
-    with (
-        tempfile.TemporaryDirectory(prefix="mm2py-bench-sink-") as folder,
-        Clusters(Path(folder)) as clusters,
-    ):
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mm2py-bench-sink-")))
+        clusters = stack.enter_context(Clusters(folder))
+        java: JavaContender | None = None
+        if not options.no_java:
+            java = stack.enter_context(JavaContender(clusters, folder, quick=options.quick))
+        ours = Mm2pyContender(clusters, folder)
         for name in chosen:
-            costs = _measured(
-                clusters,
-                Path(folder),
-                WORKLOADS[name],
-                quick=options.quick,
-                java=not options.no_java,
-            )
+            costs = _measured(clusters, java, ours, WORKLOADS[name], quick=options.quick)
             for mirror, cost in costs.items():
                 table.add_row(
                     name,
@@ -80,7 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measured(
-    clusters: Clusters, folder: Path, workload: Workload, *, quick: bool, java: bool
+    clusters: Clusters,
+    java: JavaContender | None,
+    ours: Mm2pyContender,
+    workload: Workload,
+    *,
+    quick: bool,
 ) -> dict[str, CopyCost]:
     records = workload.quick_records if quick else workload.records
     topics = Topics(clusters.source.bootstrap_servers)
@@ -90,15 +92,13 @@ def _measured(
         topics.create(workload.topic, workload.partitions)
         fill(clusters.source.bootstrap_servers, workload.topic, workload, records)
 
-    if java:
-        with JavaContender(clusters, folder, quick=quick) as contender:
-            contender.warm_up(workload)
-            contender.wait_for_a_refresh()
-            filled()
-            costs["Java MirrorSource"] = contender.copy(workload.topic, workload, records)
-    else:
+    if java is None:
         filled()
-    ours = Mm2pyContender(clusters, folder)
+    else:
+        java.warm_up(workload)
+        java.wait_for_a_refresh()
+        filled()
+        costs["Java MirrorSource"] = java.copy(workload.topic, workload, records)
     costs["confluent-kafka loop"] = _loop(clusters, workload, records)
     for name, properties in _OURS.items():
         with _set(properties):

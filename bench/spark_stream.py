@@ -20,7 +20,7 @@ from bench.clusters import Clusters
 from bench.flow_file import write_flow_file
 from bench.measure import CopyCost, CopyFailedError, ProcessTree, measure_copy
 from bench.mirror_process import MirrorProcess
-from bench.mm2py_worker import patch_connector, public_url, start_mm2py
+from bench.mm2py_worker import change_flow, public_url, start_mm2py
 from bench.stream import Arrivals, Stream
 from bench.topics import Topics
 from bench.workloads import WORKLOADS, Workload, fill
@@ -128,7 +128,7 @@ def _moves(folder: Path, clusters: Clusters, rate: int) -> Moves:
     file = _flow(folder, clusters, alias, STEADY, "worker")
     with ExitStack() as stack:
         worker = stack.enter_context(start_mm2py(file, folder / "move-worker.log"))
-        url = f"{public_url(worker)}{alias}/B/connectors/MirrorSourceConnector/config"
+        url = public_url(worker)
         stack.enter_context(Stream(clusters.source.bootstrap_servers, STEADY, PARTITIONS, rate))
         arrivals = stack.enter_context(
             Arrivals(clusters.target.bootstrap_servers, copy, PARTITIONS)
@@ -136,7 +136,7 @@ def _moves(folder: Path, clusters: Clusters, rate: int) -> Moves:
         arrivals.wait_for_all(DEADLINE_S)
         tree = ProcessTree(worker.pid)
         worker_gap_s, worker_cpu = _steady(arrivals, tree)
-        patch_connector(url, {"flow.engine": "spark"})
+        change_flow(url, alias, "B", {"flow.engine": "spark"})
         stream = stack.enter_context(
             _stream(file, folder / "move-stream.log", "--term", str(TERM_S))
         )
@@ -147,7 +147,7 @@ def _moves(folder: Path, clusters: Clusters, rate: int) -> Moves:
         terms_s = arrivals.take_longest_gap_s()
         _, stream_cpu = _steady(arrivals, ProcessTree(stream.pid))
         arrivals.take_longest_gap_s()
-        patch_connector(url, {"flow.engine": "worker"})
+        change_flow(url, alias, "B", {"flow.engine": "worker"})
         stream.wait(DEADLINE_S)
         arrivals.wait_for_all(DEADLINE_S)
         to_worker_s = arrivals.take_longest_gap_s()

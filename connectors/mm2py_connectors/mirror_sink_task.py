@@ -4,7 +4,8 @@ Flow: ``put`` -> remote topic of the replication policy, same partition -> ``Rec
 acknowledgements -> the group's positions. Key, value, headers and timestamp stay as they are. Loads confluent-kafka.
 
 At least once: a position is allowed only when each record before it is acknowledged, or was accepted by ``errors.*``. Order per
-partition: the producer is idempotent, and what failed goes again before anything behind it.
+partition: the producer is idempotent, and what failed goes again before anything behind it; what waits of a partition that goes is
+not sent any more.
 """
 
 import time
@@ -48,6 +49,10 @@ class TargetSender(Protocol):
 
     def flush(self, idle: Idle, /) -> None:
         """Wait until everything is acknowledged or refused."""
+        ...
+
+    def give_up(self, partitions: Collection[tuple[str, int]], /) -> None:
+        """Send nothing more of these."""
         ...
 
     def close(self) -> None:
@@ -132,7 +137,9 @@ class MirrorSinkTask(SinkTask):
         return offsets
 
     def close(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget what waits of them: their next owner reads it again."""
+        """Forget what waits of them: their next owner reads it again, and older records must not arrive behind its own."""
+        if self._sender is not None:
+            self._sender.give_up(partitions)
         for partition in partitions:
             self._handed.pop(partition, None)
 

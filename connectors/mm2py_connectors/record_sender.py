@@ -12,13 +12,16 @@ Invariants, tests of the same names:
 3. Of one source partition, records are acknowledged in their order, also around a refused one, as long as the producer is
    idempotent (Java's default): librdkafka then stops at the first failure (``enable.gapless.guarantee``).
 4. Once a refusal was not accepted (``refused`` raised), nothing is sent and nothing counts as flushed.
+5. Behind ``give_up`` nothing of its partitions is handed to the target but what is in a request already; else records that another
+   member has written already would be written over by older ones. Invariant 1 holds for all others.
 """
 
 import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -55,6 +58,8 @@ Idle = Callable[[], None]
 _TRANSIENT: Final = frozenset(
     (
         "_ALL_BROKERS_DOWN",
+        "_PURGE_INFLIGHT",
+        "_PURGE_QUEUE",
         "_TIMED_OUT",
         "_TRANSPORT",
         "_UNKNOWN_PARTITION",
@@ -65,7 +70,9 @@ _TRANSIENT: Final = frozenset(
         "UNKNOWN_TOPIC_OR_PART",
     )
 )
-"""Java's producer waits for the topic, and for its brokers, as long as ``max.block.ms`` says: for ever."""
+"""Java's producer waits for the topic, and for its brokers, as long as ``max.block.ms`` says: for ever. What was purged is ours."""
+
+_PURGED: Final = KafkaError(KafkaError._PURGE_QUEUE)  # noqa: SLF001 - its name for a constant
 
 
 def _not_expected(record: logging.LogRecord) -> bool:
@@ -167,7 +174,13 @@ class RecordSender:
         self._failures: list[_Failure] = []
         self._refusal: FatalError | None = None
         self._producer = self._gapless()
+        self._alone: Producer | None = None
+        """Of a recovery that is under way: what failed goes through it."""
         self._stopped: Producer | None = None
+        self._leaving: deque[tuple[str, int]] = deque()
+        """Source partitions that were given up, and whose records are not taken out yet."""
+        self._given_up: set[tuple[str, int]] = set()
+        """Those whose records were taken out since the present call began."""
         self.dropped = 0
 
     @contextmanager
@@ -199,7 +212,8 @@ class RecordSender:
         Raises:
             FatalError: see ``flush``.
         """
-        if self._refusal is None and not self._failures and not self._is_sync:
+        plain = self._refusal is None and not self._failures and not self._is_sync
+        if plain and not self._leaving and not self._given_up:
             kind, at_ms = source.timestamp()
             try:
                 # By position: its keywords take half a microsecond more.
@@ -237,6 +251,20 @@ class RecordSender:
         while self._failures:
             self._recover(idle)
 
+    def give_up(self, partitions: Collection[tuple[str, int]]) -> None:
+        """Send nothing more of these source partitions: others read them from the last commit, and write them.
+
+        Records of other partitions that wait are sent again, each alone. Any thread may call it, also while another one holds
+        the sender, and inside ``idle``.
+        """
+        producers = self._producer, self._alone
+        if not (self._failures or self._alone is not None or len(self._producer)):
+            return
+        self._leaving.extend(partitions)
+        for producer in producers:
+            if producer is not None:
+                producer.purge(blocking=False)
+
     def close(self) -> None:
         """End it; what is not acknowledged is dropped by librdkafka, and read again by the next start."""
         self._producer.purge()
@@ -246,6 +274,25 @@ class RecordSender:
     def _check(self) -> None:
         if self._refusal is not None:
             raise self._refusal
+        # Nothing of theirs is left: what is sent from now on was read again.
+        self._given_up.clear()
+        self._take_out()
+
+    def _take_out(self) -> None:
+        """Take the records of partitions that were given up out of what is under way; the others have failed."""
+        if not self._leaving:
+            return
+        while self._leaving:
+            self._given_up.add(self._leaving.popleft())
+        for producer in (self._producer, self._alone):
+            while producer is not None and len(producer):
+                producer.purge(blocking=False)
+                self._poll(producer, FULL_S)
+        self._producer, self._alone = self._gapless(), None
+        self._failures = self._staying(self._failures)
+
+    def _staying(self, failures: list[_Failure]) -> list[_Failure]:
+        return [it for it in failures if it.sent.place[:2] not in self._given_up]
 
     def _gapless(self) -> Producer:
         idempotent = bool(self._values.get("enable.idempotence"))
@@ -270,6 +317,10 @@ class RecordSender:
             except BufferError:
                 if not self._poll(producer, FULL_S):
                     idle()
+                self._take_out()
+                if producer not in (self._producer, self._alone):
+                    self._failed(sent, _PURGED)
+                    return
             except KafkaException as error:
                 self._failed(sent, _cause(error))
                 return
@@ -279,7 +330,7 @@ class RecordSender:
     def _failed(
         self, sent: Sent, error: KafkaError | None, _message: Message | None = None
     ) -> None:
-        if error is not None:
+        if error is not None and sent.place[:2] not in self._given_up:
             self._failures.append(_Failure(sent, error))
 
     def _not_forwarded(self, source: Message, error: KafkaError | None, message: Message) -> None:
@@ -297,6 +348,7 @@ class RecordSender:
             if time.monotonic() >= idle_s:
                 idle_s = time.monotonic() + FLUSH_S
                 idle()
+            self._take_out()
 
     def _poll(self, producer: Producer, timeout_s: float) -> int:
         """Serve callbacks; a producer that has stopped at a gap says so once, and then fails its records."""
@@ -312,10 +364,9 @@ class RecordSender:
         """Send again what failed, each record alone, in the order of the source."""
         self._wait(self._producer, idle)
         self._fit_batches()
-        producer = Producer({**self._values, "batch.num.messages": 1, "linger.ms": 0})
         said_s = -SAID_EVERY_S
         while self._failures:
-            self._send_alone(producer, idle)
+            self._send_alone(idle)
             if self._failures:
                 if time.monotonic() - said_s > SAID_EVERY_S:
                     said_s = time.monotonic()
@@ -324,7 +375,7 @@ class RecordSender:
                         len(self._failures), self._failures[0].error.str(),
                     )  # fmt: skip
                 self._pause(idle)
-        self._producer = self._gapless()
+        self._producer, self._alone = self._gapless(), None
 
     def _fit_batches(self) -> None:
         """Build smaller batches from now on where a topic did not take one: each that is refused costs a request per record."""
@@ -338,14 +389,23 @@ class RecordSender:
                 SMALL_BATCH,
             )
 
-    def _send_alone(self, producer: Producer, idle: Idle) -> None:
+    def _send_alone(self, idle: Idle) -> None:
+        alone = self._alone
+        if alone is None:
+            alone = Producer({**self._values, "batch.num.messages": 1, "linger.ms": 0})
+            self._alone = alone
         failures, self._failures = sorted(self._failures, key=_place), []
         try:
             for failure in failures:
-                self._produce(producer, failure.sent, idle)
-            self._wait(producer, idle)
+                self._take_out()
+                if alone is self._alone:
+                    self._produce(alone, failure.sent, idle)
+                else:
+                    self._failed(failure.sent, _PURGED)
+            self._wait(alone, idle)
         except BaseException:
-            self._failures = failures  # which of them have arrived is not known
+            # Which of them have arrived is not known. What is left in this producer goes with it.
+            self._failures, self._alone = self._staying(failures), None
             raise
         failures, self._failures = self._failures, []
         for failure in failures:
@@ -359,6 +419,7 @@ class RecordSender:
         while time.monotonic() < until:
             time.sleep(FULL_S)
             idle()
+            self._take_out()
 
     def _refuse(self, failure: _Failure) -> None:
         (topic, partition, offset), error = failure.sent.place, failure.error

@@ -72,6 +72,7 @@ class ConfluentConsumer(GroupConsumer):
         """Partitions that went while the records behind the first one were asked for."""
         self._reached: dict[Partition, int] = {}
         self._paused: set[Partition] = set()
+        """In librdkafka's eyes, which keeps a partition paused that goes and comes back."""
         self._incremental = values.get("partition.assignment.strategy") == "cooperative-sticky"
         self._waits_for_ticket = waits_for_ticket and values.get("sasl.mechanism") == "GSSAPI"
         self._consumer = Consumer(
@@ -137,15 +138,18 @@ class ConfluentConsumer(GroupConsumer):
 
     def pause(self, partitions: Collection[Partition]) -> None:
         """Return no records of these."""
-        if partitions:
-            self._paused.update(partitions)
-            self._consumer.pause(_theirs(partitions))
+        new = set(partitions) - self._paused
+        if new:
+            self._paused |= new
+            self._consumer.pause(_theirs(new))
 
     def resume(self, partitions: Collection[Partition]) -> None:
         """Return records of these again."""
-        if partitions:
-            self._paused.difference_update(partitions)
-            self._consumer.resume(_theirs(partitions))
+        paused = self._paused.intersection(partitions)
+        if paused:
+            # Others are not told: librdkafka would fetch what they have ready a second time.
+            self._paused -= paused
+            self._consumer.resume(_theirs(paused))
 
     def seek(self, partition: Partition, offset: int) -> None:
         """Read on from this offset."""
@@ -218,8 +222,7 @@ class ConfluentConsumer(GroupConsumer):
             consumer.incremental_assign(partitions)
         else:
             consumer.assign(partitions)
-        # librdkafka keeps a partition paused that went and came back. Before the listener, which may want to pause them.
-        self.resume(self._paused.intersection(_ours(partitions)))
+        self.resume(_ours(partitions))  # before the listener, which may want to pause them
         self._listener.assigned(_ours(partitions))
 
     def _revoked(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:

@@ -110,6 +110,7 @@ class Target:
         self.refusals: dict[int, str] = {}
         self.refused: Refused = lambda _sent, _text: None
         self.closed = False
+        self.given_up: list[tuple[str, int]] = []
 
     def __call__(self, values: Mapping[str, object], refused: Refused) -> "Target":
         assert values["bootstrap.servers"] == "b:1"
@@ -133,6 +134,9 @@ class Target:
             text = self.refusals.pop(sent.place[2], None)
             if text is not None:
                 self.refused(sent, text)
+
+    def give_up(self, partitions: Collection[tuple[str, int]], /) -> None:
+        self.given_up += partitions
 
     def close(self) -> None:
         self.closed = True
@@ -225,6 +229,7 @@ def test_a_partition_that_comes_back_is_sent_from_where_it_is_read() -> None:
     task.close([T0])
     target.room = 100
     task.put([record(T0, 0), record(T0, 1)])
+    assert target.given_up == [T0]
     assert [it.place[2] for it in target.sent] == [0, 0, 1]
 
 

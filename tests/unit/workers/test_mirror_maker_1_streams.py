@@ -96,14 +96,21 @@ class Target:
 
     def __init__(self) -> None:
         self.sent: list[tuple[TopicPartition, int]] = []
-        self.waits = 0
+        self.waits = self.waits_to_send = 0
+        self.given_up: list[TopicPartition] = []
 
     @contextmanager
     def hold(self, _idle: Idle) -> Generator[None]:
         yield
 
-    def forward(self, message: Read, _idle: Idle) -> None:
+    def forward(self, message: Read, idle: Idle) -> None:
+        waits, self.waits_to_send = self.waits_to_send, 0
+        for _ in range(waits):
+            idle()
         self.sent.append((message.place, message.offset()))
+
+    def give_up(self, partitions: Collection[TopicPartition]) -> None:
+        self.given_up += partitions
 
     def serve(self, _idle: Idle) -> None: ...
 
@@ -150,6 +157,7 @@ def run(
     *script: Step,
     idle: Sequence[Step] = (),
     answers: Sequence[Mapping[TopicPartition, str] | Exception] = (),
+    commit_s: float = 0.0,
 ) -> tuple[Group, Stream]:
     """Run a stream through the script to its orderly end."""
     monkeypatch.setattr(stream_module, "ConfluentConsumer", Group)
@@ -162,7 +170,7 @@ def run(
         None,
         listener=None,
         batch=10,
-        commit_s=0.0,
+        commit_s=commit_s,
         ended=causes.append,
     )
     group = Group.now
@@ -225,3 +233,67 @@ def test_a_position_that_is_refused_is_tried_by_the_next_commit_and_holds_nothin
         answers=[{P1: "not now"}, RetriableError("nobody answers")],
     )
     assert group.commits == [{P0: 6}, {P0: 7, P1: 2}]
+
+
+def test_what_waits_of_a_partition_that_goes_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, target: Target
+) -> None:
+    target.waits = 1
+    group, _ = run(
+        monkeypatch, target, given(P0, P1), steps(Read(P0, 5), Read(P1, 1)), idle=[taken(P0)]
+    )
+    assert target.given_up == [P0]
+    assert group.commits == [{P1: 2}]
+
+
+def test_nothing_is_given_up_of_what_was_acknowledged_before_it_went(
+    monkeypatch: pytest.MonkeyPatch, target: Target
+) -> None:
+    run(monkeypatch, target, given(P0), steps(Read(P0, 5)), taken(P0))
+    assert target.given_up == []
+
+
+def test_a_target_that_is_late_when_a_partition_goes_gets_nothing_more_of_it(
+    monkeypatch: pytest.MonkeyPatch, target: Target
+) -> None:
+    monkeypatch.setattr(stream_module, "REVOKE_S", -1.0)
+
+    def late(group: Group) -> Sequence[Read]:
+        target.waits = 1
+        return taken(P0)(group)
+
+    group, _ = run(monkeypatch, target, given(P0), steps(Read(P0, 5)), late, commit_s=60.0)
+    assert target.given_up == [P0]
+    assert group.commits == []
+
+
+def test_a_partition_that_came_back_in_the_middle_of_a_batch_is_read_from_its_commit(
+    monkeypatch: pytest.MonkeyPatch, target: Target
+) -> None:
+    def back(group: Group) -> Sequence[Read]:
+        taken(P0)(group)
+        given(P0)(group)
+        return [Read(P0, 5)]
+
+    target.waits_to_send = 1
+    group, _ = run(
+        monkeypatch, target, given(P0), steps(Read(P0, 5), Read(P0, 6)), idle=[back]
+    )  # fmt: skip
+    assert target.given_up == [P0]
+    assert target.sent == [(P0, 5), (P0, 5)]  # the first was in the sender's hands
+    assert group.commits == [{P0: 6}]
+
+
+def test_what_came_while_the_target_was_waited_for_goes_with_its_partition(
+    monkeypatch: pytest.MonkeyPatch, target: Target
+) -> None:
+    target.waits = 2
+    group, _ = run(
+        monkeypatch,
+        target,
+        given(P0),
+        steps(Read(P0, 5)),
+        idle=[lambda group: (given(P1)(group), [Read(P1, 3)])[1], taken(P1)],
+    )
+    assert target.sent == [(P0, 5)]
+    assert group.commits == [{P0: 6}]

@@ -111,6 +111,8 @@ class Stream(AssignmentListener):
         self._uncommitted: dict[TopicPartition, int] = {}
         self._early: list[Message] = []
         self._owned: set[TopicPartition] = set()
+        self._passed_on: set[TopicPartition] = set()
+        """Partitions that have stayed since what is passed on now was polled: one that came back is read again from its last commit."""
         self._fatal: Exception | None = None
         self._waits_until_s: float | None = None
         self._stops_until_s: float | None = None
@@ -162,6 +164,7 @@ class Stream(AssignmentListener):
                 self._topics = self._wanted
                 self._consumer.subscribe(self._topics)
             messages = self._poll()
+            self._passed_on = set(self._owned)
             with self._sender.hold(self._idle):
                 self._pass_on(messages)
             if time.monotonic() >= due_s:
@@ -189,18 +192,18 @@ class Stream(AssignmentListener):
         return early or self._consumer.messages(POLL_S)
 
     def _pass_on(self, messages: Sequence[Message]) -> None:
-        sender, handle, idle, owned = self._sender, self._handle, self._idle, self._owned
+        sender, handle, idle, stays = self._sender, self._handle, self._idle, self._passed_on
         for message in messages:
             # A tuple is as good as a key, and costs less per record.
             place = cast("TopicPartition", (message.topic(), message.partition()))
-            if place not in owned:
-                continue  # revoked since it was polled: its new owner reads it from the last commit
+            if place not in stays:
+                continue  # revoked since it was polled: its owner reads it from the last commit
             if handle is None:
                 sender.forward(message, idle)
             else:
                 for record in handle(message):
                     sender.send(Sent((place[0], place[1], message.offset() or 0), record), idle)
-            if place in owned:  # a send may have waited, and seen a revocation
+            if place in stays:  # a send may have waited, and seen a revocation
                 self._positions[place] = self._uncommitted[place] = (
                     cast("int", message.offset()) + 1
                 )
@@ -268,7 +271,8 @@ class Stream(AssignmentListener):
         self._consumer.pause(held)
         self._waits_for_target = True
         try:
-            self._early += self._consumer.messages(0)
+            more = self._consumer.messages(0)
+            self._early += more  # not in one line: a revocation meanwhile makes it another list
         finally:
             self._waits_for_target = False
             self._consumer.resume(held & self._owned)
@@ -288,13 +292,15 @@ class Stream(AssignmentListener):
         if self._waits_for_target:
             # What was sent is not acknowledged: others read it again from the last commit.
             log.warning("revoked while the target does not answer stream=%s", self.name)
-        else:
-            self._finish()
+            self._sender.give_up(partitions)
+        elif not self._finish():
+            self._sender.give_up(partitions)
         self._forget(partitions)
         if self._listener is not None:
             self._listener.partitions_revoked(list(partitions))
 
-    def _finish(self) -> None:
+    def _finish(self) -> bool:
+        """Flush and commit what was read; return whether the target has acknowledged it in time."""
         self._waits_until_s = time.monotonic() + REVOKE_S
         try:
             with self._sender.hold(self._idle):
@@ -305,10 +311,12 @@ class Stream(AssignmentListener):
                 REVOKE_S,
                 self.name,
             )
+            return False
         except Exception as error:  # noqa: BLE001 - librdkafka calls this; the loop raises it
             self._fatal = error
         finally:
             self._waits_until_s = None
+        return True
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         """Commit nothing of them: others have them already."""
@@ -317,10 +325,18 @@ class Stream(AssignmentListener):
             self.name,
             _shown(partitions),
         )
+        self._sender.give_up(partitions)
         self._forget(partitions)
 
     def _forget(self, partitions: Collection[TopicPartition]) -> None:
         self._owned.difference_update(partitions)
+        self._passed_on.difference_update(partitions)
+        # Polled while the target was waited for.
+        self._early = [
+            it
+            for it in self._early
+            if TopicPartition(it.topic() or "", it.partition() or 0) in self._owned
+        ]
         for place in partitions:
             self._positions.pop(place, None)
             self._uncommitted.pop(place, None)

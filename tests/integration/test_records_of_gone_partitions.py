@@ -1,0 +1,183 @@
+"""What a producer still holds of a partition that another member of the group has now: it must not arrive behind that one's records."""
+
+import threading
+from collections.abc import Callable, Generator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from mm2py.api.mirror_maker_1 import OutgoingRecord
+from mm2py.config.librdkafka import Value
+from mm2py.embedded.region import KafkaAddress, Region
+from mm2py_connectors.record_sender import RecordSender
+from mm2py_connectors.record_sender import Sent as Handed
+from tests.integration.conftest import ANY_SESSION, CreateTopic
+from tests.integration.mirror_process import Mirror, until
+from tests.integration.sinks import PARTITIONS, a_flow, group_of, wait_committed
+from tests.integration.traffic import Sent as Record
+from tests.integration.traffic import assert_resumed, ends, read, wait_for_copy, write
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+SIZE: Final = 1_000
+BEFORE, HELD = 20, 3_000
+IN_REQUESTS: Final = 5 * 16
+"""Five requests of 16 KiB may be on their way."""
+
+Unique = Callable[[str], str]
+
+
+@pytest.fixture
+def target() -> Generator[Region]:
+    with Region("gone", properties=ANY_SESSION) as region:
+        yield region
+
+
+def never() -> None:
+    """A stream that waits for the target."""
+
+
+def values(region: KafkaAddress) -> Mapping[str, Value]:
+    return {
+        "bootstrap.servers": region.bootstrap_servers,
+        "enable.idempotence": True,
+        "acks": -1,
+        "batch.size": 16_384,
+        "message.timeout.ms": 0,
+    }
+
+
+def refuse(sent: Handed, text: str) -> None:
+    raise AssertionError(f"{sent.place}: {text}")
+
+
+def send(sender: RecordSender, topic: str, start: int, count: int) -> None:
+    for number in range(start, start + count):
+        for partition in (0, 1):
+            value = b"%d" % number + bytes(SIZE)
+            out = OutgoingRecord(topic, None, value, (), None, partition)
+            sender.send(Handed((topic, partition, number), out), never)
+
+
+def numbers(region: KafkaAddress, topic: str, partition: int) -> list[int]:
+    return [int((it.value or b"").rstrip(b"\0")) for it in read(region, topic)[partition].records]
+
+
+@pytest.mark.parametrize("by", ["holder", "another thread", "while it waits"])
+def test_a_partition_that_was_given_up_gets_nothing_more_and_others_everything(
+    target: Region, unique: Unique, create_topic: CreateTopic, by: str
+) -> None:
+    topic = unique("gone")
+    create_topic(target, topic, 2)
+    sender = RecordSender(values(target), refuse)
+    with sender.hold(never):
+        send(sender, topic, 0, BEFORE)
+        sender.flush(never)
+        target.freeze()
+        try:
+            send(sender, topic, BEFORE, HELD)
+            gone = [(topic, 0)]
+            if by == "holder":
+                sender.give_up(gone)
+            elif by == "another thread":
+                thread = threading.Thread(target=sender.give_up, args=(gone,))
+                thread.start()
+                thread.join()
+            else:
+                waited = 0
+
+                def idle() -> None:
+                    nonlocal waited
+                    waited += 1
+                    if waited == 2:
+                        sender.give_up(gone)
+                    if waited == 4:
+                        target.thaw()
+
+                sender.flush(idle)
+        finally:
+            target.thaw()
+        # Its next owner.
+        producer = Producer({"bootstrap.servers": target.bootstrap_servers})
+        producer.produce(topic, b"-1", partition=0)
+        assert producer.flush(60) == 0
+        sender.flush(never)
+        sender.send(Handed((topic, 0, 9), OutgoingRecord(topic, None, b"-2", (), None, 0)), never)
+        sender.flush(never)
+    sender.close()
+    assert len(numbers(target, topic, 0)) <= BEFORE + IN_REQUESTS + 2
+    assert numbers(target, topic, 0)[-1] == -2, "a partition that came back is written"
+    kept = numbers(target, topic, 1)
+    assert sorted(set(kept)) == list(range(BEFORE + HELD))
+    # What was in requests is there twice.
+    assert sum(after != before + 1 for before, after in pairwise(kept)) <= 1
+
+
+def test_records_of_partitions_that_moved_while_the_target_stood_still_stay_with_their_new_owner(
+    region_a: KafkaAddress,
+    target: Region,
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    topic = unique("moved")
+    create_topic(region_a, topic, PARTITIONS)
+    flow = a_flow(tmp_path, region_a, target, topic, {"tasks.max": "1"})
+
+    def produce(start: int, count: int) -> None:
+        for at in range(start, start + count, 1_000):
+            write(
+                region_a,
+                topic,
+                [
+                    Record(n % PARTITIONS, b"%d" % n + bytes(SIZE))
+                    for n in range(at, min(at + 1_000, start + count))
+                ],
+            )
+
+    with Mirror(flow.file) as mirror:
+        produce(0, PARTITIONS * BEFORE)
+        wait_for_copy(mirror, flow, topic)
+        wait_committed(mirror, flow, topic)
+        other = Consumer(
+            {
+                "bootstrap.servers": region_a.bootstrap_servers,
+                "group.id": group_of(flow),
+                "partition.assignment.strategy": "roundrobin",
+                "enable.auto.commit": False,
+            }
+        )
+        target.freeze()
+        try:
+            produce(PARTITIONS * BEFORE, PARTITIONS * 1_000)
+            # Read and with the producer long before: six seconds of silence.
+            until(lambda: mirror.lines("the flow is suspended"), 90, "silence", alive=mirror)
+            other.subscribe([topic])
+
+            def moved() -> list[TopicPartition]:
+                other.poll(0.1)
+                return other.assignment()
+
+            theirs = {it.partition for it in until(moved, 90, "a share", alive=mirror)}
+            assert len(theirs) == PARTITIONS // 2
+        finally:
+            target.thaw()
+        kept = set(range(PARTITIONS)) - theirs
+
+        def copied() -> bool:
+            other.poll(0.1)
+            now = ends(target, flow.remote(topic))
+            return all(now[it] >= BEFORE + 1_000 for it in kept)
+
+        until(copied, 90, lambda: f"{ends(target, flow.remote(topic))}", alive=mirror)
+        there = ends(target, flow.remote(topic))
+        # Five requests of 128 KiB, the batches of MirrorSink's producer.
+        assert all(there[it] <= BEFORE + 5 * 131 for it in theirs), there
+        other.close()
+        truth, copy = wait_for_copy(mirror, flow, topic)
+        # What was in requests is there twice, also where the partition came back.
+        assert_resumed(truth, copy, rewinds=2)
+        assert mirror.stop() == 0
