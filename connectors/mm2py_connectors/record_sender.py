@@ -218,12 +218,10 @@ class RecordSender:
         plain = self._refusal is None and not self._failures and not self._is_sync
         if plain and not self._given_up:
             kind, at_ms = source.timestamp()
-            topic, value, key, headers = (
-                source.topic() or "",
-                source.value(),
-                source.key(),
-                source.headers(),
-            )
+            topic = source.topic() or ""
+            value = source.value()
+            key = source.key()
+            headers = source.headers()
             failed = partial(self._not_forwarded, source)
             try:
                 # Without ``_handing``, which takes a tenth of the time: from this look until the record is with the library no
