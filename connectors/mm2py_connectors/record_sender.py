@@ -10,7 +10,8 @@ Invariants, tests of the same names:
 1. After ``flush`` returned, each record that was sent is acknowledged or was refused.
 2. A record is refused only when it failed alone, for a cause that another try does not change.
 3. Of one source partition, records are acknowledged in their order, also around a refused one, as long as the producer is
-   idempotent (Java's default): librdkafka then stops at the first failure (``enable.gapless.guarantee``).
+   idempotent (Java's default): librdkafka then stops at the first failure (``enable.gapless.guarantee``). Behind ``give_up`` a request
+   of the producer before may still arrive: a step back, as behind a kill.
 4. Once a refusal was not accepted (``refused`` raised), nothing is sent and nothing counts as flushed.
 5. Behind ``give_up`` nothing of its partitions is handed to the target but what is in a request already; else records that another
    member has written already would be written over by older ones. Invariant 1 holds for all others.
