@@ -7,12 +7,13 @@ from typing import cast
 import pytest
 from confluent_kafka import Message
 
-from mm2py.errors import RetriableError
+from mm2py.api.mirror_maker_1 import OutgoingRecord
+from mm2py.errors import FatalError, RetriableError
 from mm2py.runtime.tasks.sink_loop import AssignmentListener
 from mm2py.types import TopicPartition
-from mm2py_connectors.record_sender import Idle, RecordSender
+from mm2py_connectors.record_sender import Idle, RecordSender, Sent
 from mm2py_workers.mirror_maker_1 import stream as stream_module
-from mm2py_workers.mirror_maker_1.stream import Stream
+from mm2py_workers.mirror_maker_1.stream import Handle, Stream
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -98,6 +99,7 @@ class Target:
         self.sent: list[tuple[TopicPartition, int]] = []
         self.waits = self.waits_to_send = 0
         self.given_up: list[TopicPartition] = []
+        self.failure: Exception | None = None
 
     @contextmanager
     def hold(self, _idle: Idle) -> Generator[None]:
@@ -109,12 +111,22 @@ class Target:
             idle()
         self.sent.append((message.place, message.offset()))
 
-    def give_up(self, partitions: Collection[TopicPartition]) -> None:
+    def take(self, _partitions: Collection[TopicPartition], reader: object) -> None:
+        self.reader = reader
+
+    def send(self, sent: Sent, idle: Idle) -> None:
+        topic, partition, offset = sent.place
+        self.forward(Read(TopicPartition(topic, partition), offset), idle)
+
+    def give_up(self, partitions: Collection[TopicPartition], reader: object) -> None:
+        assert reader is self.reader
         self.given_up += partitions
 
     def serve(self, _idle: Idle) -> None: ...
 
     def flush(self, idle: Idle) -> None:
+        if self.failure is not None:
+            raise self.failure
         waits, self.waits = self.waits, 0
         for _ in range(waits):
             idle()
@@ -158,6 +170,8 @@ def run(
     idle: Sequence[Step] = (),
     answers: Sequence[Mapping[TopicPartition, str] | Exception] = (),
     commit_s: float = 0.0,
+    handle: Handle | None = None,
+    cause: Exception | None = None,
 ) -> tuple[Group, Stream]:
     """Run a stream through the script to its orderly end."""
     monkeypatch.setattr(stream_module, "ConfluentConsumer", Group)
@@ -167,7 +181,7 @@ def run(
     stream = Stream(
         {"client.id": "s"},
         cast("RecordSender", target),
-        None,
+        handle,
         listener=None,
         batch=10,
         commit_s=commit_s,
@@ -179,7 +193,7 @@ def run(
     stream.subscribe(["t"])
     stream.start()
     assert stream.join(10)
-    assert causes == [None]
+    assert causes == [cause]
     return group, stream
 
 
@@ -297,3 +311,31 @@ def test_what_came_while_the_target_was_waited_for_goes_with_its_partition(
     )
     assert target.sent == [(P0, 5)]
     assert group.commits == [{P0: 6}]
+
+
+def test_of_a_record_that_became_several_no_more_are_sent_once_its_partition_goes(
+    monkeypatch: pytest.MonkeyPatch, target: Target
+) -> None:
+    out = OutgoingRecord("t", None, b"", (), None, None)
+    target.waits_to_send = 1
+    group, _ = run(
+        monkeypatch,
+        target,
+        given(P0),
+        steps(Read(P0, 5)),
+        idle=[taken(P0)],
+        handle=lambda _message: [out, out],
+    )
+    assert target.sent == [(P0, 5)]  # the first was in the sender's hands
+    assert group.commits == []
+
+
+def test_a_partition_that_goes_while_the_sender_fails_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, target: Target
+) -> None:
+    failure = target.failure = FatalError("refused")
+    group, _ = run(
+        monkeypatch, target, given(P0), steps(Read(P0, 5)), taken(P0), commit_s=60.0, cause=failure
+    )
+    assert target.given_up == [P0]
+    assert group.commits == []

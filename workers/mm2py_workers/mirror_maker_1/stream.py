@@ -202,6 +202,8 @@ class Stream(AssignmentListener):
                 sender.forward(message, idle)
             else:
                 for record in handle(message):
+                    if place not in stays:
+                        break
                     sender.send(Sent((place[0], place[1], message.offset() or 0), record), idle)
             if place in stays:  # a send may have waited, and seen a revocation
                 self._positions[place] = self._uncommitted[place] = (
@@ -283,6 +285,7 @@ class Stream(AssignmentListener):
         """Pass their records on from now on."""
         log.info("partitions assigned stream=%s partitions=%s", self.name, _shown(partitions))
         self._owned.update(partitions)
+        self._sender.take(partitions, self)
         if self._listener is not None:
             self._listener.partitions_assigned(list(partitions))
 
@@ -292,9 +295,9 @@ class Stream(AssignmentListener):
         if self._waits_for_target:
             # What was sent is not acknowledged: others read it again from the last commit.
             log.warning("revoked while the target does not answer stream=%s", self.name)
-            self._sender.give_up(partitions)
+            self._sender.give_up(partitions, self)
         elif not self._finish():
-            self._sender.give_up(partitions)
+            self._sender.give_up(partitions, self)
         self._forget(partitions)
         if self._listener is not None:
             self._listener.partitions_revoked(list(partitions))
@@ -314,6 +317,7 @@ class Stream(AssignmentListener):
             return False
         except Exception as error:  # noqa: BLE001 - librdkafka calls this; the loop raises it
             self._fatal = error
+            return False
         finally:
             self._waits_until_s = None
         return True
@@ -325,7 +329,7 @@ class Stream(AssignmentListener):
             self.name,
             _shown(partitions),
         )
-        self._sender.give_up(partitions)
+        self._sender.give_up(partitions, self)
         self._forget(partitions)
 
     def _forget(self, partitions: Collection[TopicPartition]) -> None:

@@ -1,0 +1,284 @@
+"""What a sender does with records of partitions that are given up, at moments that no cluster can be made to choose."""
+
+import threading
+from collections.abc import Callable
+from typing import Final, cast
+
+import pytest
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message
+
+from mm2py.api.mirror_maker_1 import OutgoingRecord
+from mm2py_connectors import record_sender
+from mm2py_connectors.record_sender import RecordSender, Sent
+
+GONE, KEPT = ("t", 0), ("t", 1)
+TOO_LARGE: Final = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
+PURGED: Final = KafkaError(KafkaError._PURGE_QUEUE)
+LARGE: Final = b"large"
+
+OnDelivery = Callable[[KafkaError | None, object], None]
+
+
+class Cluster:
+    """The target, and what its producers do at the next call."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.answers = True
+        self.fails = 0
+        """So many records fail once, as where their batch fails."""
+        self.room = 1_000
+        self.before_produce: dict[bytes, Callable[[], None]] = {}
+        self.at_len: Callable[[], None] | None = None
+        self.is_quick = False
+        """A record is written as soon as it is handed over."""
+
+    def producer(self, _values: object) -> "FakeProducer":
+        self.latest = FakeProducer(self)
+        return self.latest
+
+
+class FakeProducer:
+    """A ``confluent_kafka.Producer`` that writes what it has when it is polled."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.waiting: list[tuple[bytes, OnDelivery]] = []
+        self.purged: list[OnDelivery] = []
+
+    def produce(
+        self,
+        _topic: str,
+        value: bytes,
+        _key: bytes | None,
+        partition: int = -1,
+        callback: OnDelivery | None = None,
+        on_delivery: OnDelivery | None = None,
+        timestamp: int = 0,
+        headers: object = None,
+    ) -> None:
+        assert (partition, timestamp, headers) == (-1, 0, None)
+        failed = callback or on_delivery
+        assert failed is not None
+        self.cluster.before_produce.pop(value, lambda: None)()
+        if len(self.waiting) >= self.cluster.room:
+            raise BufferError
+        if value == LARGE:
+            raise KafkaException(TOO_LARGE)
+        if self.cluster.is_quick:
+            self.cluster.written.append(value)
+            return
+        self.waiting.append((value, failed))
+
+    def poll(self, _timeout_s: float) -> int:
+        purged, self.purged = self.purged, []
+        for on_delivery in purged:
+            on_delivery(PURGED, None)
+        while self.cluster.answers and self.waiting:
+            value, on_delivery = self.waiting[0]
+            if self.cluster.fails:
+                self.cluster.fails -= 1
+                on_delivery(TOO_LARGE, None)
+            else:
+                self.cluster.written.append(value)
+            del self.waiting[0]
+        return 0
+
+    def purge(self, *, in_flight: bool = True, blocking: bool = True) -> None:
+        assert in_flight
+        assert not blocking
+        self.purged += [on_delivery for _, on_delivery in self.waiting]
+        self.waiting.clear()
+
+    def __len__(self) -> int:
+        if self.cluster.at_len is not None:
+            self.cluster.at_len()
+        return len(self.waiting) + len(self.purged)
+
+
+class Read:
+    """A message of the partition that stays, as the library's."""
+
+    def __init__(self, offset: int, meanwhile: Callable[[], None] = lambda: None) -> None:
+        self._offset, self._meanwhile = offset, meanwhile
+
+    def topic(self) -> str:
+        return KEPT[0]
+
+    def partition(self) -> int:
+        return KEPT[1]
+
+    def offset(self) -> int:
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return TIMESTAMP_NOT_AVAILABLE, 0
+
+    def key(self) -> None: ...
+
+    def value(self) -> bytes:
+        meanwhile, self._meanwhile = self._meanwhile, lambda: None
+        meanwhile()
+        return b"1:%d" % self._offset
+
+    def headers(self) -> None: ...
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    cluster = Cluster()
+    monkeypatch.setattr(record_sender, "Producer", cluster.producer)
+    for name in ("FLUSH_S", "RETRY_S", "FULL_S"):
+        monkeypatch.setattr(record_sender, name, 0.001)
+    return cluster
+
+
+def never() -> None:
+    """A stream that waits for the target."""
+
+
+def accept(_sent: Sent, _text: str) -> None:
+    """A refused record is dropped by request."""
+
+
+def sent(partition: tuple[str, int], offset: int, value: bytes = b"") -> Sent:
+    text = value or b"%d:%d" % (partition[1], offset)
+    return Sent((*partition, offset), OutgoingRecord("t", None, text, (), None, None))
+
+
+def once(call: Callable[[], None]) -> Callable[[], None]:
+    """Return what calls it the first time."""
+    calls = [call]
+    return lambda: calls.pop()() if calls else None
+
+
+def test_a_record_that_was_read_again_is_refused_as_any_other(cluster: Cluster) -> None:
+    refused: list[Sent] = []
+    sender = RecordSender({}, lambda it, _text: refused.append(it))
+    cluster.answers = False
+    sender.send(sent(GONE, 1), never)
+    sender.give_up([GONE])
+    cluster.answers = True
+    # It came back; the first record behind its commit is too large for the producer itself.
+    sender.send(sent(GONE, 1, LARGE), never)
+    sender.flush(lambda: pytest.fail("nothing to wait for"))
+    assert [it.place for it in refused] == [(*GONE, 1)]
+    assert cluster.written == []
+
+
+def test_a_record_whose_partition_goes_while_others_are_sent_again_is_not_sent(
+    cluster: Cluster,
+) -> None:
+    sender = RecordSender({}, accept)
+    cluster.fails = 1
+    sender.send(sent(KEPT, 1), never)
+    cluster.latest.poll(0)
+    cluster.answers = False
+
+    def goes() -> None:
+        sender.give_up([GONE])
+        cluster.answers = True
+
+    sender.send(sent(GONE, 1), once(goes))
+    sender.flush(never)
+    assert cluster.written == [b"1:1"]
+
+
+def test_a_record_whose_partition_goes_while_it_waits_for_room_is_not_sent(
+    cluster: Cluster,
+) -> None:
+    sender = RecordSender({}, accept)
+    cluster.room = 0
+
+    def goes() -> None:
+        cluster.room = 1
+        sender.give_up([GONE])
+
+    sender.send(sent(GONE, 1), once(goes))
+    sender.send(sent(KEPT, 1), never)
+    sender.flush(never)
+    assert cluster.written == [b"1:1"]
+
+
+def test_a_partition_goes_while_another_thread_hears_of_failures(cluster: Cluster) -> None:
+    sender = RecordSender({}, accept)
+    sender.send(sent(GONE, 1), never)
+    sender.send(sent(KEPT, 1), never)
+    cluster.fails = 2
+
+    def polls() -> None:
+        cluster.latest.poll(0)
+
+    # In the middle of give_up, the thread that holds the sender polls.
+    cluster.at_len = once(polls)
+    sender.give_up([GONE])
+    cluster.at_len, cluster.fails = None, 0
+    sender.flush(never)
+    assert cluster.written == [b"1:1"]
+
+
+def test_nothing_overtakes_what_was_purged(cluster: Cluster) -> None:
+    sender = RecordSender({}, accept)
+    for offset in (1, 2, 3):
+        sender.send(sent(KEPT, offset), never)
+    cluster.fails = 3
+    cluster.latest.poll(0)
+    # While the last of them is handed over again, another thread gives up what is its own.
+    other = threading.Thread(target=sender.give_up, args=([GONE],))
+
+    def goes() -> None:
+        other.start()
+        other.join(0.2)
+
+    cluster.before_produce[b"1:3"] = goes
+    sender.flush(never)
+    other.join()
+    sender.flush(never)
+    assert cluster.written == [b"1:1", b"1:2", b"1:3"]
+
+
+def test_a_record_as_it_is_overtakes_nothing_that_was_purged(cluster: Cluster) -> None:
+    sender = RecordSender({}, accept)
+    for offset in (1, 2):
+        sender.forward(cast("Message", Read(offset)), never)
+
+    def goes() -> None:
+        sender.give_up([GONE])
+        cluster.is_quick = True
+
+    sender.forward(cast("Message", Read(3, goes)), never)
+    sender.flush(never)
+    assert cluster.written == [b"1:1", b"1:2", b"1:3"]
+
+
+def test_what_another_reader_has_sent_since_is_not_given_up(cluster: Cluster) -> None:
+    sender = RecordSender({}, accept)
+    late, now = object(), object()
+    sender.take([GONE, KEPT], late)
+    cluster.answers = False
+    sender.take([GONE], now)
+    sender.send(sent(GONE, 1), never)
+    sender.send(sent(KEPT, 1), never)
+    # The group has taken both from the first one long ago, and it hears of it only now.
+    sender.give_up([GONE, KEPT], late)
+    cluster.answers = True
+    sender.flush(never)
+    assert cluster.written == [b"0:1"]
+
+
+def test_records_behind_a_refusal_that_failed_are_sent_again(cluster: Cluster) -> None:
+    refused: list[int] = []
+
+    def failing_once(it: Sent, _text: str) -> None:
+        refused.append(it.place[2])
+        if len(refused) == 1:
+            raise RuntimeError("the dead letter queue cannot be opened")
+
+    sender = RecordSender({}, failing_once)
+    sender.send(sent(KEPT, 1), never)
+    sender.send(sent(KEPT, 2), never)
+    cluster.fails = 100
+    with pytest.raises(RuntimeError):
+        sender.flush(never)
+    sender.flush(never)
+    assert refused == [1, 1, 2]
