@@ -96,7 +96,7 @@ class Sides(Protocol):
     """
 
     async def fence(self, by: str) -> str:
-        """Keep writers from the source where ACLs allow; return who is not kept out and why, empty for nobody."""
+        """Deny Write on the source by ACLs where possible; return who can still write and why, empty for nobody."""
         ...
 
     async def restore_fences(self) -> None:

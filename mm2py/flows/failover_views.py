@@ -104,7 +104,7 @@ class FailoverPlan:
             )
 
     def refusals(self, request: FailoverRequest, begun: Failover | None = None) -> tuple[str, ...]:
-        """Return why a failover must not begin, or go on behind ``begun``."""
+        """Return the reasons not to begin a failover, or not to continue ``begun``."""
         accept_loss, unplanned = request.accept_loss, request.unplanned
         if begun is not None and begun.goes_on(unplanned=unplanned):
             return ()

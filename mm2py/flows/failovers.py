@@ -40,7 +40,7 @@ class FailoverCommands(Protocol):
     async def execute(
         self, request: FailoverRequest, report: Callable[[Failover], None]
     ) -> Failover:
-        """Do it, to its end; ``report`` is told of each record. ``FailoverRefusedError`` where the plan refuses."""
+        """Run it to its end; ``report`` is called with each record that is written. ``FailoverRefusedError`` where the plan refuses."""
         ...
 
     async def cancel(self, report: Callable[[Failover], None], *, dry_run: bool) -> Failover:

@@ -25,7 +25,7 @@ from mm2py.client.permit import Permit
 from mm2py.clock import Clock
 from mm2py.errors import FatalError, RetriableError
 from mm2py.mirror.backfills import LEASE_S, Job, Lease, LeaseState, encode_backfill
-from mm2py.storage.privileged_writer import PrivilegedWriter
+from mm2py.storage.privileged_writer import Claim, PrivilegedWriter
 from mm2py.types import TopicPartition
 
 __all__ = ["RENEW_S", "LaneLease", "LaneSupersededError", "LeaseTopic"]
@@ -86,7 +86,8 @@ class LaneLease:
         self._job, self._run, self._lane, self._attempt = job, run, lane, attempt
         self._clock = clock
         self._partitions: frozenset[TopicPartition] = frozenset()
-        self._written = self._claim_is_read = False
+        self._claim = Claim(writer)
+        self._written = False
 
     async def claim(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Lease]:
         """Take the partitions over from former attempts; return those that are left to copy, by source.
@@ -100,7 +101,7 @@ class LaneLease:
         async def step() -> None:
             # The whole of it again where a write failed: another attempt may have been granted a permit meanwhile.
             nonlocal copying
-            left = await self._claimed()
+            left = await self._claim.take(self._own)
             fenced_s = self._clock.monotonic()
             if any(
                 it.state is LeaseState.COPYING and it.attempt != self._attempt
@@ -128,8 +129,8 @@ class LaneLease:
         """
 
         async def step() -> None:
-            if not (self._writer.claimed and self._claim_is_read):
-                await self._claimed()
+            if not self._claim.holds:
+                await self._claim.take(self._own)
             await self._write(leases)
 
         await self._insist(step)
@@ -145,14 +146,6 @@ class LaneLease:
         if leases:
             await self.renew(leases)
         self._permit.abandon()
-
-    async def _claimed(self) -> Mapping[TopicPartition, Lease]:
-        """Claim, and return as ``_own``; a claim behind which nothing could be read is none."""
-        self._claim_is_read = False
-        await self._writer.claim()
-        left = await self._own()
-        self._claim_is_read = True
-        return left
 
     async def _own(self) -> Mapping[TopicPartition, Lease]:
         """Return what is left of our partitions, by the newest records.

@@ -10,7 +10,7 @@ from typing import Final, final
 from mm2py.errors import ProtocolError
 from mm2py.mirror.failovers import Failover, FailoverRecord, Fence, decode_failover, encode_failover
 from mm2py.protocol.records import Record
-from mm2py.storage.privileged_writer import PrivilegedWriter
+from mm2py.storage.privileged_writer import Claim, PrivilegedWriter
 from mm2py.storage.table import Table
 
 __all__ = ["FailoverStore"]
@@ -33,7 +33,7 @@ class FailoverStore:
     def __init__(self, table: Table, writer: PrivilegedWriter | None = None) -> None:
         self._table, self._writer = table, writer
         self._records: dict[bytes, FailoverRecord] = {}
-        self._claim_is_read = False
+        self._claim = None if writer is None else Claim(writer)
 
     async def start(self) -> None:
         """Read the topic to its end; it is created where it does not exist.
@@ -69,7 +69,7 @@ class FailoverStore:
     @property
     def claimed(self) -> bool:
         """Whether no other driver has claimed the topic since, as far as is known, and what these wrote before is read."""
-        return self._writer is not None and self._writer.claimed and self._claim_is_read
+        return self._claim is not None and self._claim.holds
 
     async def claim(self) -> None:
         """Become the only driver: one before can write nothing more.
@@ -77,11 +77,8 @@ class FailoverStore:
         Raises:
             RetriableError: not now.
         """
-        assert self._writer is not None
-        self._claim_is_read = False
-        await self._writer.claim()
-        await self.refresh()
-        self._claim_is_read = True
+        assert self._claim is not None
+        await self._claim.take(self.refresh)
 
     async def write(self, failover: Failover) -> None:
         """Write the failover in a transaction.

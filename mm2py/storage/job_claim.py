@@ -40,7 +40,7 @@ from mm2py.mirror.backfills import (
     lane_id,
 )
 from mm2py.storage.backfill_store import BackfillStore
-from mm2py.storage.privileged_writer import PrivilegedWriter
+from mm2py.storage.privileged_writer import Claim, PrivilegedWriter
 
 __all__ = [
     "LOOK_S",
@@ -94,7 +94,7 @@ class JobClaim:
         self._name, self._clock = name, clock
         self._turn = asyncio.Lock()
         self._lost: DriverSupersededError | None = None
-        self._claim_is_read = False
+        self._claim = Claim(writer)
         self.permit = Permit(clock)
         """Of positions, maps, deletions and settings that only the driver may write."""
         self._known: Job | None = None
@@ -131,7 +131,7 @@ class JobClaim:
         if job is not None and is_another and not job.state.is_over:
             raise unfinished(job, self._name)
         seen = self._store.job
-        await self.insist(self._claim)
+        await self.insist(lambda: self._claim.take(self._store.refresh))
         job = self._known = self._store.job
         if _drive(job) != _drive(seen):
             raise self._superseded(job)
@@ -220,7 +220,7 @@ class JobClaim:
         Raises:
             RetriableError: not now.
         """
-        await self.insist(self._claim)
+        await self.insist(lambda: self._claim.take(self._store.refresh))
         job = self._known = self._store.job
         if job is None or job.kind is not JobKind.STREAM or job.state.is_over:
             return
@@ -246,8 +246,8 @@ class JobClaim:
             self.permit.abandon()  # the next driver does not wait for it
 
         async def write() -> None:
-            if not (self._writer.claimed and self._claim_is_read):
-                await self._claim()
+            if not self._claim.holds:
+                await self._claim.take(self._store.refresh)
                 newest = self._store.job
                 # Also the driver before this one may have claimed again, and gone on.
                 if newest != self._known and _drive(newest) != _drive(self.job):
@@ -259,13 +259,6 @@ class JobClaim:
                 self.permit.grant(began_s + LEASE_S)
 
         await self.insist(write)
-
-    async def _claim(self) -> None:
-        """Claim, and read what was written before; a claim behind which that failed is none (2)."""
-        self._claim_is_read = False
-        await self._writer.claim()
-        await self._store.refresh()
-        self._claim_is_read = True
 
     def _superseded(self, newest: Job | None) -> DriverSupersededError:
         what = "backfill" if newest is None else f"{newest.kind.value.lower()} {newest.id}"

@@ -8,8 +8,8 @@ what waited for the permit here would wait without end, and the flow with it.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Final, Protocol, final
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Final, Protocol, TypeVar, final
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
@@ -22,7 +22,9 @@ from mm2py.protocol.records import NewRecord
 from mm2py.storage.table import Entry
 from mm2py.types import TopicPartition
 
-__all__ = ["KafkaPrivilegedWriter", "PrivilegedWriter"]
+__all__ = ["Claim", "KafkaPrivilegedWriter", "PrivilegedWriter"]
+
+T = TypeVar("T")
 
 TIMEOUT_MS: Final = 10_000
 """A leader that is killed in a write holds up the next start, which reads behind what is open, for this long."""
@@ -53,6 +55,28 @@ class PrivilegedWriter(Protocol):
     async def close(self) -> None:
         """Give the right up; safe twice."""
         ...
+
+
+@final
+class Claim:
+    """A claim that counts only when what was written before it has been read: its holder decides by that what it may write."""
+
+    def __init__(self, writer: PrivilegedWriter) -> None:
+        self._writer = writer
+        self._is_read = False
+
+    @property
+    def holds(self) -> bool:
+        """Whether nobody has claimed since, as far as is known, and what was written before is read."""
+        return self._is_read and self._writer.claimed
+
+    async def take(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Claim, and return what ``read`` returns behind that; where either fails, there is no claim."""
+        self._is_read = False
+        await self._writer.claim()
+        found = await read()
+        self._is_read = True
+        return found
 
 
 @final

@@ -308,7 +308,7 @@ class Drivers:
 
     @contextmanager
     def standing_still(self, kind: str, step: str) -> Generator["subprocess.Popen[str]"]:
-        """Lend a command that stands still as soon as it says that it is at a step."""
+        """Yield a command that is suspended (SIGSTOP) as soon as it reports a step."""
         with self._process(kind, "--execute", "--settle", "1") as process:
             assert process.stderr is not None
             assert any(step in line for line in process.stderr), f"it ended before {step}"

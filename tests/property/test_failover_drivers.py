@@ -350,7 +350,7 @@ async def _drive(
 
 
 async def _thaw(world: World, frozen: Sequence["asyncio.Task[Failover]"]) -> None:
-    """(6) Let those that stood still go on, when it is over and clients were fenced from the target to return."""
+    """(6) Resume the suspended drivers when it is over, and clients were fenced from the target in order to return."""
     record, fenced = world.failover, world.fenced
     assert record is not None
     world.target_fence, world.target_fenced = "back", True
@@ -548,7 +548,7 @@ async def test_a_group_that_the_first_sync_has_moved_is_shown_as_moved() -> None
 
 @final
 class Overtaken(Process):
-    """Before its first record the driver before it claims again, and goes on."""
+    """The previous driver claims again before this one has written its first record, and continues."""
 
     former: Process | None = None
 

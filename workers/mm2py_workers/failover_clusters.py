@@ -159,7 +159,7 @@ class FailoverClusters:
             topic_filter_from_config(config),
             source_alias=name.source,
             target_alias=name.target,
-            # Heartbeats never stand still, and nobody misses one.
+            # The heartbeats topic grows without end, and what is lost at its end is missed by nobody.
             replicate_heartbeats=False,
         )
 

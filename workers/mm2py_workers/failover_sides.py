@@ -86,7 +86,7 @@ class FailoverSides:
         return {principal_of(it) for it in clients}
 
     async def fence(self, by: str) -> str:
-        """Keep writers from the source where ACLs allow; the rules are recorded on it before they are made."""
+        """Deny Write on the source by ACLs where possible; the rules are recorded on it before they are made."""
         plan = await self.fence_plan()
         if not plan.rules:
             return plan.note

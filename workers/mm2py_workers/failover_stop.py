@@ -1,4 +1,4 @@
-"""Stops a flow whose workers wait for a cluster that is gone, and tells whether it was: the target states in Connect's own topic.
+"""Stops a flow whose source cannot be reached, and says whether it is stopped: by the target states in Connect's config topic.
 
 Flow: ``mm2-configs.<source>.internal`` on the target -> its connectors -> a record STOPPED for each, which any worker may write. Workers that
 begin later find it before they start a task; until the cluster is back they show WAITING, stopped or not.
@@ -57,7 +57,12 @@ async def is_stopped_on_record(target: Cluster, plan: FlowPlan, clock: Clock) ->
     if topic not in await Admin(target).describe_topics([topic]):
         return False
     fold = ConfigFold()
-    reader = LogReader(target, topic, clock=clock)
+    reader = LogReader(
+        target,
+        topic,
+        clock=clock,
+        waits_for_transactions=plan.worker.leader_writes_in_transactions,
+    )
     try:
         await reader.read_to_end(_into(fold))
     finally:

@@ -147,7 +147,7 @@ class ConfluentConsumer(GroupConsumer):
         """Return records of these again."""
         paused = self._paused.intersection(partitions)
         if paused:
-            # Others are not told: librdkafka would fetch what they have ready a second time.
+            # No others: resuming one that is not paused makes librdkafka fetch again what it has prefetched.
             self._paused -= paused
             self._consumer.resume(_theirs(paused))
 

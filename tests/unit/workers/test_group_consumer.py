@@ -67,7 +67,7 @@ class Moving:
     def assign(self, _partitions: list[TopicPartition]) -> None: ...
 
     def pause(self, partitions: list[TopicPartition]) -> None:
-        """As librdkafka's: it lasts until ``resume``, also while somebody else has the partition."""
+        """As in librdkafka: it lasts until ``resume``, also while another member has the partition."""
         self.paused.update((it.topic, it.partition) for it in partitions)
 
     def resume(self, partitions: list[TopicPartition]) -> None:

@@ -292,18 +292,17 @@ class Stream(AssignmentListener):
     def revoked(self, partitions: Collection[TopicPartition]) -> None:
         """Flush and commit what was read of them."""
         log.info("partitions revoked stream=%s partitions=%s", self.name, _shown(partitions))
-        if self._waits_for_target:
-            # What was sent is not acknowledged: others read it again from the last commit.
-            log.warning("revoked while the target does not answer stream=%s", self.name)
-            self._sender.give_up(partitions, self)
-        elif not self._finish():
+        if not self._finish():
             self._sender.give_up(partitions, self)
         self._forget(partitions)
         if self._listener is not None:
             self._listener.partitions_revoked(list(partitions))
 
     def _finish(self) -> bool:
-        """Flush and commit what was read; return whether the target has acknowledged it in time."""
+        """Flush and commit what was read; return whether the target has acknowledged it in time, else others read it again."""
+        if self._waits_for_target:
+            log.warning("revoked while the target does not answer stream=%s", self.name)
+            return False
         self._waits_until_s = time.monotonic() + REVOKE_S
         try:
             with self._sender.hold(self._idle):
