@@ -16,8 +16,6 @@ from typing import Final
 from hatchling.builders.config import BuilderConfig
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-__all__ = ["KernelBuildHook", "build_kernel"]
-
 FOLDER: Final = "mm2py/protocol"
 COMPILERS: Final = ("cc", "gcc", "clang")
 FLAGS: Final = ("-O2", "-shared", "-fPIC", "-Wall", "-Wextra")

@@ -19,9 +19,8 @@ from cryptography.x509.oid import NameOID
 from bench.flow_file import Endpoint
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.embedded.ports import HOST
-from mm2py.embedded.region import Listener, Region, start_regions
-
-__all__ = ["Clusters"]
+from mm2py.embedded.region import Region, start_regions
+from mm2py.embedded.server_properties import Listener
 
 TLS_LISTENER: Final = "TLS"
 _DAY: Final = datetime.timedelta(days=1)

@@ -17,8 +17,6 @@ from bench.outcomes import Outcome
 from bench.topics import Topics
 from bench.workloads import Workload, batch_shape, fill
 
-__all__ = ["CopyPlan", "measure_copies"]
-
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Endpoint", "set_exactly_once", "write_flow_file"]
-
 _SET: Final = "MM2PY_BENCH_SET"
 _SINGLE_REPLICA: Final = (
     "replication.factor",

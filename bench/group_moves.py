@@ -20,8 +20,6 @@ from bench.mirror_process import MirrorProcess
 from bench.steady import JAVA, TARGET_ALIAS, Tool, wait_until
 from bench.topics import Topics
 
-__all__ = ["GroupMoves", "measure_moves"]
-
 RECORDS_PER_S: Final = 2_000
 COMMIT_S: Final = 0.5
 SETTLE_S: Final = 3.0

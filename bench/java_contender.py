@@ -18,8 +18,6 @@ from bench.measure import CopyCost, CopyFailedError, ProcessTree, measure_copy
 from bench.topics import Topics
 from bench.workloads import Workload, fill
 
-__all__ = ["QUICK_ROUNDS", "ROUNDS", "JavaContender"]
-
 SOURCE_ALIAS: Final = "J"
 TARGET_ALIAS: Final = "B"
 START_DEADLINE_S: Final = 120.0

@@ -13,8 +13,6 @@ from bench.mirror_process import MirrorProcess
 from mm2py.embedded.jars import fetch_jars
 from mm2py.embedded.java import find_java
 
-__all__ = ["QUICK_START_FLAGS", "SCRIPT_FLAGS", "start_java"]
-
 MAIN_CLASS: Final = "org.apache.kafka.connect.mirror.MirrorMaker"
 SCRIPT_FLAGS: Final = (
     "-Xms256M",

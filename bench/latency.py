@@ -15,8 +15,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bench.measure import CopyFailedError
 
-__all__ = ["BYTES_PER_S", "RECORD_BYTES", "Latency", "measure_latency"]
-
 BYTES_PER_S: Final = 2_000_000
 RECORD_BYTES: Final = 1_000
 LINGER_MS: Final = 5  # default of Kafka's own producer since 4.0

@@ -25,8 +25,6 @@ from mm2py.errors import Mm2pyError
 from mm2py.protocol.groups import OffsetToCommit
 from mm2py.types import TopicPartition
 
-__all__ = ["ManyGroups", "measure_groups"]
-
 PARTITIONS: Final = 50
 RECORDS: Final = 400
 ORDERS: Final = Workload(

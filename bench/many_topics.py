@@ -16,8 +16,6 @@ from bench.mirror_process import MirrorProcess
 from bench.steady import TARGET_ALIAS, Tool, wait_until
 from bench.topics import Topics
 
-__all__ = ["PARTITIONS", "ManyTopics", "create_many", "measure_many"]
-
 PARTITIONS: Final = 3
 _RECORDS: Final = 3
 _CHUNK: Final = 100

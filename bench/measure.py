@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-__all__ = ["CopyCost", "CopyFailedError", "ProcessTree", "measure_copy"]
-
 _SAMPLE_S: Final = 0.01
 _ONCE_SHARE: Final = 0.2
 _LATEST_SHARE: Final = 0.6

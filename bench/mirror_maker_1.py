@@ -23,8 +23,6 @@ from bench.workloads import PARTITIONS, Workload, fill
 from mm2py.embedded.jars import Jar, cache_dir, fetch
 from mm2py.embedded.java import find_java
 
-__all__ = ["RECORD_BYTES", "STREAMS", "measure_mirror_maker_1"]
-
 RECORD_BYTES: Final = 500
 STREAMS: Final = 2
 COPY_DEADLINE_S: Final = 180.0

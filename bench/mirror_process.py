@@ -11,8 +11,6 @@ from typing import Final, Self, final
 
 from mm2py.embedded.reaper import REAPER
 
-__all__ = ["MirrorProcess"]
-
 STOP_TIMEOUT_S: Final = 60.0
 _TAIL_LINES: Final = 25
 

@@ -17,8 +17,6 @@ from bench.mm2py_worker import change_flow, public_url, start_mm2py
 from bench.topics import Topics
 from bench.workloads import Workload
 
-__all__ = ["Mm2pyContender"]
-
 TARGET_ALIAS: Final = "B"
 COPY_DEADLINE_S: Final = 180.0
 NO_TOPIC: Final = "mm2py-bench-none"

@@ -17,8 +17,6 @@ from typing import Final
 from bench.measure import CopyFailedError
 from bench.mirror_process import MirrorProcess
 
-__all__ = ["change_flow", "public_url", "start_mm2py"]
-
 COMMAND: Final = "connect-mirror-maker-py"
 START_S: Final = 60.0
 ANSWER_S: Final = 90.0

@@ -17,15 +17,6 @@ from bench.mirror_maker_1 import RECORD_BYTES, STREAMS
 from bench.steady import Steady
 from bench.workloads import BatchShape, Workload
 
-__all__ = [
-    "Figure",
-    "Outcome",
-    "group_figures",
-    "many_figures",
-    "mirror_maker_1_figures",
-    "steady_figures",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

@@ -12,8 +12,6 @@ from typing import Final, cast
 
 from confluent_kafka import Consumer, Producer
 
-__all__ = ["main"]
-
 BATCH: Final = 500
 COMMIT_S: Final = 1.0
 FLUSH_S: Final = 30.0

@@ -20,8 +20,6 @@ from bench.measure import CopyCost
 from bench.outcomes import Figure, Outcome
 from mm2py.embedded.jars import KAFKA_VERSION
 
-__all__ = ["Results"]
-
 COPY_COLUMNS: Final = (
     "workload",
     "records",

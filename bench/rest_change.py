@@ -21,8 +21,6 @@ from bench.stream import Arrivals, Stream
 from bench.topics import Topics
 from mm2py.embedded.reaper import REAPER
 
-__all__ = ["main"]
-
 ONE: Final = "bench-source"
 TWO: Final = "bench-target"
 TOPIC: Final = "steady"

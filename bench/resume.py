@@ -24,8 +24,6 @@ from bench.stream import Arrivals, Stream
 from bench.topics import Topics
 from mm2py.embedded.reaper import REAPER
 
-__all__ = ["main"]
-
 TOPIC: Final = "resume"
 PARTITIONS: Final = 6
 WORKERS: Final = 3

@@ -36,8 +36,6 @@ from bench.workloads import WORKLOADS
 from bench.workspace import RESULTS, bench_folder, room_and_load
 from mm2py.errors import Mm2pyError
 
-__all__ = ["main"]
-
 MIN_FREE_BYTES: Final = 5 << 30
 MEASURES: Final = ("cpu", *STEADY_MEASURES, "mm1", "groups", "topics")
 DEFAULT_MEASURES: Final = MEASURES[

@@ -16,8 +16,6 @@ from typing import Final, final
 
 from mm2py_workers.connect_mirror_maker import main as run_product
 
-__all__ = ["Sampler", "main"]
-
 INTERVAL_S: Final = 0.001  # asked for; the kernel gives one per scheduler tick, 1 to 4 ms
 _ROWS: Final = 40
 

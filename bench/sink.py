@@ -24,8 +24,6 @@ from bench.mm2py_contender import COPY_DEADLINE_S, Mm2pyContender
 from bench.topics import Topics
 from bench.workloads import WORKLOADS, Workload, fill
 
-__all__ = ["main"]
-
 DEFAULT: Final = ("1k", "100b")
 _SET: Final = "MM2PY_BENCH_SET"
 _OURS: Final = {

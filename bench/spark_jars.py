@@ -9,8 +9,6 @@ from typing import Final
 
 from mm2py.embedded.jars import Jar, cache_dir, fetch
 
-__all__ = ["CONNECTOR_VERSION", "fetch_connector"]
-
 CONNECTOR_VERSION: Final = "4.2.0"
 _JARS: Final = {
     f"org.apache.spark:spark-sql-kafka-0-10_2.13:{CONNECTOR_VERSION}": "64539c45e5d39f7ddb747312c239f38f5208d08c1a0ddf7d70beb2fbd9373705",

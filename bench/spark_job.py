@@ -19,8 +19,6 @@ from mm2py.spark import session
 from mm2py.spark.session import LanesCost, OpenSession, open_session, run_lanes
 from mm2py_workers.cli import app
 
-__all__ = ["DONE", "LANES", "MASTER", "READY", "JobEnd", "SparkJob", "main"]
-
 READY: Final = "ready"
 DONE: Final = "done "
 MASTER: Final = "local[2]"

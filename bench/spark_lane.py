@@ -8,8 +8,6 @@ from typing import Final, cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
-__all__ = ["copy_lane"]
-
 _CONSUME_RECORDS: Final = 10_000
 
 

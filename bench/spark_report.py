@@ -20,8 +20,6 @@ from bench.spark_jars import CONNECTOR_VERSION
 from bench.spark_job import MASTER
 from bench.workloads import WORKLOADS
 
-__all__ = ["TITLES", "Cost", "Measured", "show", "write"]
-
 TITLES: Final = {
     "mm2py": "mm2py backfill",
     "connector": f"Spark's Kafka connector {CONNECTOR_VERSION}",

@@ -29,8 +29,6 @@ from bench.workspace import RESULTS, bench_folder, room_and_load
 from mm2py.embedded.reaper import REAPER
 from mm2py.errors import Mm2pyError
 
-__all__ = ["main"]
-
 MIN_FREE_BYTES: Final = 8 << 30
 DEADLINE_S: Final = 900.0
 SIZES: Final = {"1k": (1_000_000, 300_000), "100b": (6_000_000, 2_000_000)}

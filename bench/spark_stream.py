@@ -26,8 +26,6 @@ from bench.topics import Topics
 from bench.workloads import WORKLOADS, Workload, fill
 from mm2py.embedded.reaper import REAPER
 
-__all__ = ["main"]
-
 MASTER: Final = "local[2]"
 SIZES: Final = {"1k": (1_000_000, 150_000), "100b": (6_000_000, 900_000)}
 """Records per workload, and in the quick form."""

@@ -21,8 +21,6 @@ from bench.mm2py_worker import start_mm2py
 from bench.topics import Topics
 from bench.workloads import PARTITIONS, WORKLOADS, fill
 
-__all__ = ["JAVA", "MEASURES", "MM2PY", "Steady", "Tool", "measure_steady", "wait_until"]
-
 MEASURES: Final = ("start", "memory", "latency", "new-topic", "idle")
 DEADLINE_S: Final = 120.0
 NEW_TOPICS: Final = 3

@@ -14,8 +14,6 @@ from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 from bench.measure import CopyFailedError
 from mm2py.clock import SYSTEM_CLOCK
 
-__all__ = ["Arrivals", "Stream"]
-
 TICK_S: Final = 0.005
 FLUSH_S: Final = 20.0
 _PADDING: Final = b"x" * 200

@@ -18,8 +18,6 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec  # the package does not export it by name
 from confluent_kafka.cimpl import NewTopic
 
-__all__ = ["Topics"]
-
 _TIMEOUT_S: Final = 30.0
 _APPEND_TIMEOUT_S: Final = 120.0  # to a thousand topics
 _NOT_YET: Final = frozenset(

@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from confluent_kafka import Producer
 
-__all__ = ["WORKLOADS", "BatchShape", "Workload", "batch_shape", "fill"]
-
 PARTITIONS: Final = 8
 BATCH_BYTES: Final = 16_384
 _CHUNK: Final = 2_000  # records handed to the producer at once

@@ -15,8 +15,6 @@ from rich.console import Console
 
 from mm2py.embedded.reaper import REAPER
 
-__all__ = ["RESULTS", "bench_folder", "room_and_load"]
-
 RESULTS: Final = Path(__file__).parent / "results"
 QUIET_LOAD: Final = 1.0
 

@@ -12,8 +12,6 @@ from typing import Final
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
-__all__ = ["main"]
-
 URL: Final = "http://127.0.0.1:8083/health"
 TIMEOUT_S: Final = 4.0
 UNAUTHORIZED: Final = 401

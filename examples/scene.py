@@ -19,8 +19,6 @@ from confluent_kafka.cimpl import NewTopic
 
 from mm2py.embedded.region import Region, start_regions
 
-__all__ = ["Scene", "play"]
-
 ADDRESSES: Final = "localhost:9092", "localhost:9093"
 """Placeholders of the two clusters in the files of the examples."""
 

@@ -6,20 +6,6 @@ import time
 from collections.abc import Coroutine
 from typing import Final, Literal, Protocol, TypeVar, final
 
-__all__ = [
-    "SLACK_S",
-    "SYSTEM_CLOCK",
-    "Clock",
-    "SystemClock",
-    "or_stop",
-    "set_within",
-    "tick",
-    "until_tick_s",
-    "wait_or_stop",
-    "with_slack_s",
-]
-
-
 # Linux's CLOCK_MONOTONIC does not count system suspend, so a membership would look fresh after it;
 # macOS's does.
 _MONOTONIC: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

@@ -23,26 +23,6 @@ The class answers who is at fault and what happens next; the message says what a
 one sentence that the operator can act on.
 """
 
-__all__ = [
-    "AuthenticationError",
-    "ConfigError",
-    "ConnectionFailedError",
-    "FatalError",
-    "FatalServerError",
-    "Mm2pyError",
-    "PartitionError",
-    "ProducerFencedError",
-    "ProtocolError",
-    "RequestTimedOutError",
-    "RetriableError",
-    "RetriableServerError",
-    "ServerError",
-    "TargetMovedError",
-    "TransactionAbortedError",
-    "UnsupportedVersionError",
-    "UsageError",
-]
-
 
 class Mm2pyError(Exception):
     """Base of all errors that this product raises on purpose.

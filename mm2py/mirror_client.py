@@ -32,20 +32,6 @@ from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.mirror.policies import policy_from_config
 from mm2py.types import TopicPartition
 
-__all__ = [
-    "MirrorClient",
-    "RemoteOffset",
-    "checkpoint_topics",
-    "exact_offsets",
-    "heartbeat_topics",
-    "hop_count",
-    "provenance",
-    "replication_hops",
-    "translate_offset",
-    "translate_offsets",
-    "upstream_clusters",
-]
-
 T = TypeVar("T")
 
 

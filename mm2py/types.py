@@ -4,21 +4,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, NewType
 
-__all__ = [
-    "EARLIEST",
-    "LATEST",
-    "ClusterAlias",
-    "FlowName",
-    "State",
-    "TargetState",
-    "TaskId",
-    "TopicPartition",
-    "Work",
-    "asked_start",
-    "start_at_offset",
-    "start_at_time",
-]
-
 ClusterAlias = NewType("ClusterAlias", str)
 """Name of a cluster in the user's properties file."""
 

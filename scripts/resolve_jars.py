@@ -1,8 +1,9 @@
-"""Writes the committed list of jars: Kafka release -> jgo -> coordinates + sha256 -> jars-<release>.json.
+"""Writes the committed lists of jars: Kafka release -> jgo -> coordinates + sha256 -> jars-<release>.json.
 
-For maintainers: ``.venv/bin/python scripts/resolve_jars.py`` after changing ``KAFKA``, then read the
-diff. Needs jgo (dependency group ``dev``) and takes half a minute. The product never resolves anything:
-``mm2py.embedded.jars`` fetches this list.
+For maintainers: ``.venv/bin/python scripts/resolve_jars.py`` after changing ``KAFKA``, or with the releases
+whose brokers the tests start beside it (``2.4.1 2.8.2 4.4.0``); then read the diff. Needs jgo (dependency
+group ``dev``) and takes half a minute. The product never resolves anything: ``mm2py.embedded.jars`` fetches
+the pinned list, ``tests/integration/other_releases.py`` the others.
 """
 
 import json
@@ -13,8 +14,6 @@ import zipfile
 from pathlib import Path
 
 import jgo
-
-__all__ = ["main"]
 
 KAFKA = "4.3.1"
 ECJ = "3.40.0"  # the newest Eclipse compiler line that runs on Java 17
@@ -31,7 +30,8 @@ TOOLS = (
     f"org.apache.kafka:kafka-tools:{KAFKA}",
 )
 COMPILER = (f"org.eclipse.jdt:ecj:{ECJ}",)
-OUTPUT = Path(__file__).parent.parent / "mm2py" / "embedded" / f"jars-{KAFKA}.json"
+ROOT = Path(__file__).parent.parent
+OUTPUT = ROOT / "mm2py" / "embedded" / f"jars-{KAFKA}.json"
 
 
 class _Refuse(logging.Handler):
@@ -63,9 +63,29 @@ def _resolve(coordinates: tuple[str, ...], cache: Path) -> dict[str, str]:
     return jars
 
 
+def _write_broker(release: str, cache: Path) -> None:
+    """Write the list of one broker for tests, with log4j 2 behind whatever its code logs with."""
+    broker = _resolve((f"org.apache.kafka:kafka_2.13:{release}",), cache)
+    theirs = [it.rpartition(":")[2] for it in broker if ":log4j-core:" in it]
+    names = ("log4j-slf4j-impl",) if theirs else ("log4j-slf4j-impl", "log4j-1.2-api")
+    log4j = theirs[0] if theirs else LOG4J
+    have = {it.rpartition(":")[0] for it in broker}
+    for name in names:
+        logging_jars = _resolve((f"org.apache.logging.log4j:{name}:{log4j}",), cache)
+        broker |= {c: it for c, it in logging_jars.items() if c.rpartition(":")[0] not in have}
+    path = ROOT / "tests" / "data" / f"jars-{release}.json"
+    path.write_text(json.dumps(dict(sorted(broker.items())), indent=1) + "\n", encoding="utf-8")
+    sys.stdout.write(f"{path.name}: broker {len(broker)}\n")
+
+
 def main() -> None:
-    """Resolve the three groups and write the list."""
+    """Resolve the releases that are named, else the three groups of the pinned one."""
     logging.getLogger("jgo").addHandler(_Refuse(level=logging.WARNING))
+    if releases := sys.argv[1:]:
+        with tempfile.TemporaryDirectory() as folder:
+            for release in releases:
+                _write_broker(release, Path(folder))
+        return
     with tempfile.TemporaryDirectory() as folder:
         cache = Path(folder)
         broker, tools, compiler = (_resolve(group, cache) for group in (BROKER, TOOLS, COMPILER))

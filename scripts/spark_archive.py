@@ -19,8 +19,6 @@ from typing import Final
 
 from packaging.requirements import Requirement
 
-__all__ = ["ARCHIVE", "build"]
-
 ROOT: Final = Path(__file__).parents[1]
 ARCHIVE: Final = "mm2py-spark.tar.gz"
 _OF_SPARK: Final = frozenset({"pyspark", "pandas"})

@@ -26,8 +26,6 @@ from cryptography.x509.oid import NameOID
 
 from mm2py.clock import SYSTEM_CLOCK
 
-__all__ = ["PASSWORD", "Authority", "Issued", "write_jks"]
-
 PASSWORD: Final = "store-secret"  # noqa: S105 - of test stores
 _DAY: Final = datetime.timedelta(days=1)
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey

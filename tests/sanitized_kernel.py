@@ -10,8 +10,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-__all__ = ["FLAGS", "runtime"]
-
 ROOT = Path(__file__).parents[1]
 NAME = "mm2py.protocol._kernel"
 FLAGS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")

@@ -20,8 +20,6 @@ from mm2py.protocol.records import Record
 from mm2py_connectors.change_log import ChangeLog
 from mm2py_connectors.clients import LogSession, MirrorAdmin
 
-__all__ = ["AclSync", "read_fence", "remote_acls"]
-
 log = logging.getLogger(__name__)
 
 

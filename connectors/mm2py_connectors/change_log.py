@@ -7,8 +7,6 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import final
 
-__all__ = ["ChangeLog"]
-
 
 @final
 class ChangeLog:

@@ -13,14 +13,14 @@ from mm2py.client.connect.admin import Admin, ConfigOp, ListedOffset, TopicDescr
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.group_admin import Committed, GroupAdmin, GroupCatalog
 from mm2py.client.connect.group_requests import SHARE_GROUPS
-from mm2py.client.fetch.fetcher import Fetcher
+from mm2py.client.fetch.fetcher import BUFFER_BYTES, Fetcher
 from mm2py.client.fetch.log_reader import LogReader, RecordHandler, Trouble
 from mm2py.client.fetch.origins import BatchOrigins
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.clock import Clock
 from mm2py.config.clients import connection_settings, consumer_settings, producer_settings
 from mm2py.errors import ServerError
-from mm2py.mirror.offset_lookup import PartitionIndex, Translation
+from mm2py.mirror.offset_lookup import Beginning, PartitionIndex, Translation
 from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.mirror.offset_syncs import SyncWriter
 from mm2py.protocol.acls import Acl
@@ -29,36 +29,6 @@ from mm2py.protocol.groups import OffsetToCommit
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.topics import NewTopic
 from mm2py.types import TopicPartition
-
-__all__ = [
-    "BYTE_RATE",
-    "AdminFactory",
-    "AdminSession",
-    "ExactMap",
-    "GroupFactory",
-    "GroupSession",
-    "LogFactory",
-    "LogSession",
-    "MapFactory",
-    "MapSession",
-    "MirrorAdmin",
-    "MirrorGroups",
-    "ReaderEvents",
-    "ReaderFactory",
-    "ReaderSession",
-    "Session",
-    "SourceReader",
-    "StartableSyncWriter",
-    "TopicLog",
-    "WriterFactory",
-    "WriterSession",
-    "open_admin",
-    "open_groups",
-    "open_log",
-    "open_map",
-    "open_reader",
-    "open_writer",
-]
 
 
 class Session(Protocol):
@@ -193,6 +163,10 @@ class ExactMap(Protocol):
         """Translate an offset of the copy; None where the partition has no map."""
         ...
 
+    async def beginning(self, partition: TopicPartition) -> Beginning | None:
+        """Return where the map begins; None where the partition has no map."""
+        ...
+
     async def close(self) -> None:
         """Stop following."""
         ...
@@ -268,6 +242,10 @@ class SourceReader(Protocol):
 
     async def refresh_ends(self) -> None:
         """Ask where the left out partitions end now; ``Mm2pyError`` where the cluster does not answer."""
+        ...
+
+    def rewind(self, tp: TopicPartition, position: int) -> bool:
+        """Read a left out partition again from an offset that was read; return whether that is possible now."""
         ...
 
     def drop(self, tp: TopicPartition) -> None:
@@ -365,9 +343,8 @@ LogFactory = Callable[[Mapping[str, str], str, str, Clock], LogSession]
 MapFactory = Callable[[Mapping[str, str], str, str, Clock], MapSession]
 """Effective client properties, cluster alias, alias of the flow's source, time -> session."""
 
-READER_BUFFER_BYTES: Final = 32 << 20
-"""Receive buffers of one task; what they hold is bounded by the producer's ``buffer.memory``."""
-
+TASK_BUFFER: Final = "buffer.memory"
+"""Beside a reader's client properties: what its task's producer says."""
 
 BYTE_RATE: Final = "flow.max.bytes.per.second"
 """Beside a reader's client properties: what its task may read per second, 0 for no limit."""
@@ -407,7 +384,7 @@ def open_reader(
         cluster,
         settings,
         clock=clock,
-        buffer_bytes=READER_BUFFER_BYTES,
+        buffer_bytes=int(props.get(TASK_BUFFER, BUFFER_BYTES)),
         bytes_per_s=int(props.get(BYTE_RATE, "0")),
         on_gap=events.on_gap,
         on_failed=events.on_failed,

@@ -17,8 +17,6 @@ from mm2py_connectors.mirror_heartbeat_config import MirrorHeartbeatConfig
 from mm2py_connectors.mirror_sink_config import MirrorSinkConfig
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 
-__all__ = ["CONNECTORS"]
-
 CONNECTORS: Final = (
     ConnectorDefinition(
         "MirrorSourceConnector",

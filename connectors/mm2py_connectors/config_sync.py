@@ -15,11 +15,10 @@ from mm2py.protocol.configs import ConfigEntry, ConfigSource
 from mm2py_connectors.change_log import ChangeLog
 from mm2py_connectors.clients import MirrorAdmin
 
-__all__ = ["ConfigSync", "config_operations", "new_topic_configs"]
-
 log = logging.getLogger(__name__)
 
 TOPICS_PER_REQUEST: Final = 100
+_FORMAT: Final = "message.format.version"
 
 
 def new_topic_configs(
@@ -78,6 +77,7 @@ class ConfigSync:
         self._target = target
         self._filter = property_filter
         self._target_alias = target_alias
+        self._formats: set[str] = set()
         self._refusals = ChangeLog(log, "topic configs cannot be written")
 
     @property
@@ -92,6 +92,7 @@ class ConfigSync:
         for start in range(0, len(topics), TOPICS_PER_REQUEST):
             chunk = topics[start : start + TOPICS_PER_REQUEST]
             described = await self._source.describe_topic_configs(chunk)
+            self._note_formats(described)
             changes = {
                 remote_topics[topic]: operations
                 for topic, entries in described.items()
@@ -101,6 +102,21 @@ class ConfigSync:
                 seen.add(remote)
                 self._note(remote, error)
         self._refusals.keep_only(seen)
+
+    def _note_formats(self, described: Mapping[str, Iterable[ConfigEntry]]) -> None:
+        """Say once which topics have a message format of their own that their copies do not get."""
+        for topic, entries in described.items():
+            old = [it.value for it in entries if it.name == _FORMAT and not it.is_default]
+            if (
+                not old
+                or topic in self._formats
+                or self._filter.should_replicate_config_property(_FORMAT)
+            ):
+                continue
+            self._formats.add(topic)
+            log.info(
+                "%s is left out of the copy's configs topic=%s value=%s", _FORMAT, topic, old[0]
+            )
 
     def _note(self, remote: str, error: ServerError | None) -> None:
         if error is None:

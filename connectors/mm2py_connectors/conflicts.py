@@ -25,8 +25,6 @@ from mm2py.protocol.record_batch import HEADER, RecordBatch
 from mm2py.protocol.records import record_keys
 from mm2py.types import TopicPartition
 
-__all__ = ["KEPT_S", "MOST_KEYS", "MOST_RECORDS_PER_S", "ConflictWatch"]
-
 MOST_KEYS: Final = 50_000
 KEPT_S: Final = 60.0
 MOST_RECORDS_PER_S: Final = 20_000

@@ -10,8 +10,6 @@ from typing import final
 
 from mm2py.types import TopicPartition
 
-__all__ = ["CoveredPositions"]
-
 
 @final
 class CoveredPositions:
@@ -44,6 +42,10 @@ class CoveredPositions:
         """Records arrived; ``last_offset`` is the last of them."""
         self._under_way[source] = self._under_way.get(source, 0) - records
         self._last[source] = last_offset
+
+    def taken_back(self, source: TopicPartition, records: int) -> None:
+        """Records that were handed out last will be handed out again; the partition is held."""
+        self._under_way[source] -= records
 
     def held(self, partitions: Collection[TopicPartition], *, on: bool) -> None:
         """A held partition keeps back what was read of it: its position says nothing."""

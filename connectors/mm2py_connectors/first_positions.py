@@ -16,8 +16,6 @@ from mm2py.protocol.groups import OffsetToCommit
 from mm2py.types import EARLIEST, LATEST, TopicPartition, asked_start
 from mm2py_connectors.clients import GroupSession, MirrorAdmin
 
-__all__ = ["FirstPositions"]
-
 log = logging.getLogger(__name__)
 
 _HAS_MEMBERS: Final = frozenset({codes.UNKNOWN_MEMBER_ID, codes.ILLEGAL_GENERATION})

@@ -9,7 +9,8 @@ Invariants (tests of the same names):
 1. A group with members on the target is left alone: the broker refuses the commit (UNKNOWN_MEMBER_ID, for share groups
    NON_EMPTY_GROUP), whatever was known before.
 2. Nothing is written for a group whose offsets on the target are not known.
-3. An offset on the target never goes back.
+3. An offset on the target never goes back, except once after the start for a group without members that is still where
+   an earlier version moved it past unread records.
 4. Metadata of the commit at the source are kept.
 5. Nothing is written while the task is paused: ``may_write`` is asked before each round.
 """
@@ -36,8 +37,6 @@ from mm2py.types import TopicPartition
 from mm2py_connectors.change_log import ChangeLog
 from mm2py_connectors.clients import MirrorGroups
 
-__all__ = ["GroupSync", "offsets_to_sync"]
-
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 50
@@ -60,12 +59,15 @@ Checkpoints = Mapping[str, Mapping[TopicPartition, Checkpoint]]
 def offsets_to_sync(
     wanted: Mapping[TopicPartition, Checkpoint],
     committed: Mapping[TopicPartition, FetchedOffset],
+    too_far: Mapping[TopicPartition, int],
 ) -> list[OffsetToCommit]:
-    """Return what has to be committed so that a group is not behind its checkpoints (3, 4)."""
+    """Return what has to be committed so that a group is not behind its checkpoints, nor ``too_far`` still (3, 4)."""
     return [
         OffsetToCommit(tp.topic, tp.partition, it.downstream, metadata=it.metadata)
         for tp, it in wanted.items()
-        if (there := committed.get(tp)) is None or there.offset < it.downstream
+        if (there := committed.get(tp)) is None
+        or there.offset < it.downstream
+        or (there.offset > it.downstream and there.offset == too_far.get(tp))
     ]
 
 
@@ -96,6 +98,7 @@ class GroupSync:
         self._wanted: dict[str, None] = {}
         self._again: dict[str, float] = {}  # refused groups, and when to try them again
         self._in_use: set[str] = set()
+        self._too_far: dict[str, Mapping[TopicPartition, int]] = {}
         self._refusals = ChangeLog(log, f"{what} offsets are not synced", key="group")
         self._turns: list[str] = []
         self._turn_due = self._clock.monotonic() + IN_TURN_S
@@ -105,6 +108,10 @@ class GroupSync:
         """Sync these groups in the next round; a refused one has its turn later."""
         self._wanted |= {it: None for it in groups if it not in self._again}
         self._wake.set()
+
+    def moved_too_far(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set a group back that is at one of these offsets of the target, and has no members there."""
+        self._too_far[group] = offsets
 
     def forget(self, group: str) -> None:
         """A group exists at the source no longer: leave it alone."""
@@ -144,7 +151,14 @@ class GroupSync:
             answer, wanted = answers.get(group, {}), self._checkpoints.get(group, {})
             if isinstance(answer, Mm2pyError):
                 self._refused(group, f"{answer}{_remedy(answer)}")  # (2)
-            elif offsets := offsets_to_sync(wanted, answer):
+                continue
+            too_far = {
+                tp: at
+                for tp, at in self._too_far.pop(group, {}).items()
+                if tp in answer and answer[tp].offset == at
+            }
+            if offsets := offsets_to_sync(wanted, answer, too_far):
+                self._too_far[group] = too_far
                 due.append((group, offsets))
             else:
                 self._clear(group)
@@ -162,12 +176,21 @@ class GroupSync:
         codes = {error.code for error in refused.values()}
         if codes & _IN_USE:
             self._in_use.add(group)  # (1)
+            self._too_far.pop(group, None)
             self._refused(group, "it is in use on the target")
         elif GROUP_ID_NOT_FOUND in codes:
             self._refused(group, "a group of another type has this name on the target")
         elif refused:
             self._refused(group, _cause(refused))
         else:
+            for it in offsets:
+                before = self._too_far.get(group, {}).get(TopicPartition(it.topic, it.partition))
+                if before is not None and it.offset < before:
+                    log.warning(
+                        "%s was set back on the target: an earlier version had moved it past unread records group=%s"
+                        " partition=%s-%d from=%d to=%d",
+                        self._what, group, it.topic, it.partition, before, it.offset,
+                    )  # fmt: skip
             self._clear(group)
 
     def _refused(self, group: str, cause: str) -> None:
@@ -176,6 +199,7 @@ class GroupSync:
 
     def _clear(self, group: str) -> None:
         self._again.pop(group, None)
+        self._too_far.pop(group, None)
         self._in_use.discard(group)
         self._refusals.clear(group)
 

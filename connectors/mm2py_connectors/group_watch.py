@@ -33,16 +33,6 @@ from mm2py.types import TopicPartition
 from mm2py_connectors.change_log import ChangeLog
 from mm2py_connectors.clients import MirrorGroups, TopicLog
 
-__all__ = [
-    "CONSUMER_GROUP",
-    "CONSUMER_PACE",
-    "SHARE_GROUP",
-    "SHARE_PACE",
-    "GroupShare",
-    "GroupWatch",
-    "Pace",
-]
-
 log = logging.getLogger(__name__)
 
 LOG_REST_S: Final = 0.2
@@ -73,7 +63,8 @@ SHARE_PACE: Final = Pace(100, 50, 50)
 
 NOT_FOLLOWED: Final = (
     "commits are read by asking group by group (slower with thousands of groups): {} of {} cannot be followed: {};"
-    " grant the mirror's principal READ and DESCRIBE on that topic to have them at once"
+    " grant the mirror's principal READ and DESCRIBE on that topic to have them at once, unless the source has no"
+    " consumer group yet: then there is no such topic, and nothing is to be done"
 )
 
 

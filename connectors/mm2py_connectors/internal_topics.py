@@ -11,8 +11,6 @@ from mm2py.protocol import error_codes as codes
 from mm2py.protocol.topics import NewTopic
 from mm2py_connectors.clients import MirrorAdmin
 
-__all__ = ["create_compacted_topic"]
-
 log = logging.getLogger(__name__)
 
 _ASSUMED_TO_EXIST: Final = frozenset(

@@ -29,8 +29,6 @@ from mm2py_connectors.clients import MirrorAdmin, Session
 from mm2py_connectors.conflicts import ConflictWatch
 from mm2py_connectors.internal_topics import create_compacted_topic
 
-__all__ = ["LoopFilter", "ProducerLog", "compacted_topics", "find_suppression"]
-
 log = logging.getLogger(__name__)
 
 _COUNT: Final = 12

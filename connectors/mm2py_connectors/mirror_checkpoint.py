@@ -37,8 +37,6 @@ from mm2py_connectors.mirror_checkpoint_config import MirrorCheckpointConfig
 from mm2py_connectors.mirror_checkpoint_task import MirrorCheckpointTask
 from mm2py_connectors.scheduler import Scheduler
 
-__all__ = ["MirrorCheckpointConnector"]
-
 log = logging.getLogger(__name__)
 
 TASK_CLASS: Final = "org.apache.kafka.connect.mirror.MirrorCheckpointTask"

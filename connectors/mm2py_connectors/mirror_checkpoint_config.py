@@ -31,8 +31,6 @@ from mm2py_connectors.mirror_connector_config import (
     switch,
 )
 
-__all__ = ["MirrorCheckpointConfig", "MirrorCheckpointTaskConfig"]
-
 
 class MirrorCheckpointConfig(MirrorConnectorConfig):
     """Options of MirrorCheckpointConnector (``MirrorCheckpointConfig``)."""

@@ -53,8 +53,6 @@ from mm2py_connectors.offset_translator import OffsetTranslator
 from mm2py_connectors.share_support import until_share_groups
 from mm2py_connectors.translated_groups import TranslatedGroups
 
-__all__ = ["MirrorCheckpointTask"]
-
 log = logging.getLogger(__name__)
 
 LONGEST_POLL_S: Final = 1.0

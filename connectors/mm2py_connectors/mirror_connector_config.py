@@ -12,16 +12,6 @@ from mm2py.config.framework import FrameworkConfig
 from mm2py.config.java_values import JavaType
 from mm2py.config.mirror_options import DEFAULT_SEPARATOR
 
-__all__ = [
-    "ConsumerPollTimeout",
-    "MetricNamesFormats",
-    "MirrorConnectorConfig",
-    "OffsetSyncsLocation",
-    "replicas",
-    "seconds",
-    "switch",
-]
-
 _BOOLEAN, _LONG, _STRING, _LIST, _CLASS = (
     JavaType.BOOLEAN,
     JavaType.LONG,

@@ -26,8 +26,6 @@ from mm2py_connectors.internal_topics import create_compacted_topic
 from mm2py_connectors.mirror_heartbeat_config import MirrorHeartbeatConfig
 from mm2py_connectors.scheduler import Scheduler
 
-__all__ = ["MirrorHeartbeatConnector", "MirrorHeartbeatTask"]
-
 log = logging.getLogger(__name__)
 
 TASK_CLASS: Final = "org.apache.kafka.connect.mirror.MirrorHeartbeatTask"

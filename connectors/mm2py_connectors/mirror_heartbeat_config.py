@@ -12,8 +12,6 @@ from mm2py_connectors.mirror_connector_config import (
     switch,
 )
 
-__all__ = ["MirrorHeartbeatConfig"]
-
 
 class MirrorHeartbeatConfig(MirrorConnectorConfig):
     """Options of MirrorHeartbeatConnector (``MirrorHeartbeatConfig``)."""

@@ -33,8 +33,6 @@ from mm2py_connectors.first_positions import FirstPositions
 from mm2py_connectors.mirror_sink_config import MirrorSinkConfig, MirrorSinkTaskConfig
 from mm2py_connectors.topic_upkeep import TopicUpkeep
 
-__all__ = ["MirrorSinkConnector"]
-
 log = logging.getLogger(__name__)
 
 TASK_CLASS: Final = "org.apache.kafka.connect.mirror.MirrorSinkTask"
@@ -128,6 +126,10 @@ class MirrorSinkConnector(SinkConnector):
     def waiting(self) -> Mapping[TopicPartition, str]:
         """Source partitions without a copy on the target, with the cause."""
         return {**self._upkeep.waiting(), **self._held}
+
+    def notes(self) -> Mapping[str, str]:
+        """What is worth knowing of the topics though nothing is wrong."""
+        return self._upkeep.notes()
 
     def problems(self) -> Mapping[str, str]:
         """Jobs whose last run failed and topics that wait for their copy, with the cause."""

@@ -17,8 +17,6 @@ from mm2py_connectors.mirror_topics_config import (
     start_problems,
 )
 
-__all__ = ["MirrorSinkConfig", "MirrorSinkTaskConfig"]
-
 
 class MirrorSinkConfig(SinkFrameworkConfig, MirrorTopicsConfig):
     """Options of MirrorSinkConnector: ``topics`` are patterns, as MirrorSource's, not the names of Connect's sinks."""

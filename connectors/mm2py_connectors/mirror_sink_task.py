@@ -9,6 +9,7 @@ not sent any more.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol, cast, final
 
@@ -23,8 +24,6 @@ from mm2py.mirror.policies import policy_from_config
 from mm2py.types import TopicPartition
 from mm2py_connectors.mirror_sink_config import MirrorSinkTaskConfig
 from mm2py_connectors.record_sender import Idle, RecordSender, Refused, Sent
-
-__all__ = ["MirrorSinkTask", "TargetSender"]
 
 PUT_S: Final = 5.0
 """How long one ``put`` waits for room; then the group must see that the task lives."""
@@ -87,7 +86,8 @@ class MirrorSinkTask(SinkTask):
         self._sender: TargetSender | None = None
         self._remote: dict[str, str] = {}
         self._handed: dict[TopicPartition, int] = {}
-        """Of the batch that waits for room: the last offset that is with the producer."""
+        """Of the batch that waits for room: how many records are with the producer. No offsets: those of a topic that was
+        created again begin anew."""
 
     def start(self) -> None:
         """Open the producer."""
@@ -102,10 +102,11 @@ class MirrorSinkTask(SinkTask):
         if not records:
             sender.serve(idle)
             return
-        handed, last, remote = self._handed, None, self._remote
+        handed, last, remote = dict(self._handed), None, self._remote
         try:
             for record in records:
-                if handed and record.offset <= handed.get(_place(record), -1):
+                if handed and handed.get(place := _place(record)):
+                    handed[place] -= 1
                     continue  # before the target ran out of room
                 topic, partition, key, value, headers, at_ms, offset, read_from, number, _ = record
                 named = remote.get(topic) or self._named(topic)
@@ -158,10 +159,8 @@ class MirrorSinkTask(SinkTask):
         return remote
 
     def _note_handed(self, records: Sequence[SinkRecord], last: SinkRecord) -> None:
-        for record in records:
-            self._handed[_place(record)] = max(record.offset, self._handed.get(_place(record), -1))
-            if record is last:
-                return
+        count = next(at for at, record in enumerate(records, 1) if record is last)
+        self._handed = Counter(map(_place, records[:count]))
 
     def _refused(self, sent: Sent, text: str) -> None:
         topic, partition, offset = sent.place

@@ -52,8 +52,6 @@ from mm2py_connectors.partition_deal import (
 )
 from mm2py_connectors.topic_upkeep import TopicUpkeep
 
-__all__ = ["MirrorSourceConnector"]
-
 log = logging.getLogger(__name__)
 
 TASK_CLASS: Final = "org.apache.kafka.connect.mirror.MirrorSourceTask"
@@ -176,6 +174,10 @@ class MirrorSourceConnector(Connector):
     def waiting(self) -> Mapping[TopicPartition, str]:
         """Source partitions that no task has, because their copy does not exist, with the cause."""
         return self._upkeep.waiting()
+
+    def notes(self) -> Mapping[str, str]:
+        """What is worth knowing of the topics though nothing is wrong."""
+        return self._upkeep.notes()
 
     def problems(self) -> Mapping[str, str]:
         """Jobs whose last run failed and topics that wait for their copy, with the cause."""

@@ -24,8 +24,6 @@ from mm2py_connectors.mirror_topics_config import (
     start_problems,
 )
 
-__all__ = ["MirrorSourceConfig", "MirrorSourceTaskConfig"]
-
 _INT, _LONG, _STRING, _LIST = JavaType.INT, JavaType.LONG, JavaType.STRING, JavaType.LIST
 
 

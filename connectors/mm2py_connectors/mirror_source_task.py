@@ -34,6 +34,7 @@ from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import EARLIEST, LATEST, TopicPartition
 from mm2py_connectors.clients import (
     BYTE_RATE,
+    TASK_BUFFER,
     AdminFactory,
     LogFactory,
     ReaderEvents,
@@ -52,8 +53,6 @@ from mm2py_connectors.covered_positions import CoveredPositions
 from mm2py_connectors.loop_suppression import LoopFilter, compacted_topics
 from mm2py_connectors.mirror_source_config import MirrorSourceTaskConfig
 from mm2py_connectors.partition_deal import parse_ends, parse_partitions
-
-__all__ = ["HELD_LAG_S", "MirrorSourceTask"]
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +114,8 @@ class MirrorSourceTask(BatchSourceTask):
         self._writer: WriterSession | None = None
         self._syncs: OffsetSyncEmitter | None = None
         self._sync_start: asyncio.Task[None] | None = None
-        self._failed: dict[TopicPartition, None] = {}
+        # Of those whose lag is displayed, one that is not known any more is reported as such once.
+        self._failed, self._lag_known = dict[TopicPartition, None](), set[TopicPartition]()
         self._to_drop: list[TopicPartition] = []
         self._stalled: dict[TopicPartition, str] = {}
         self._stalls = StallLog(SOURCE, context.clock)
@@ -127,6 +127,8 @@ class MirrorSourceTask(BatchSourceTask):
         self._read_up: set[TopicPartition] = set()
         self._ids: dict[TopicPartition, bytes] = {}
         self._renewed: dict[TopicPartition, int] = {}
+        self._before_gap: dict[TopicPartition, int] = {}
+        """Records under way that were read before something was lost: they cannot be read again."""
         self._next_report = 0.0
         self._looks = 0
         self._looks_left: dict[TopicPartition, int] = {}
@@ -145,6 +147,7 @@ class MirrorSourceTask(BatchSourceTask):
         self._context.leave_out(left_out)
         props = self._client_props("source", "consumer", "replication-consumer")
         props[BYTE_RATE] = str(self._config.flow_max_bytes_per_second)
+        props[TASK_BUFFER] = str(self._context.buffer_bytes)
         alias = self._config.source_cluster_alias
         loops = await self._open_loop_filter()
         events = ReaderEvents(self._on_gap, self._on_failed, self._on_stalled, loops)
@@ -224,6 +227,8 @@ class MirrorSourceTask(BatchSourceTask):
             self._loops.conflicts.delivered(delivery.source, last)
         if self._renewed:
             self._note_renewed(delivery.source, records)
+        if delivery.source in self._before_gap:
+            self._before_gap[delivery.source] -= records
         if not runs:
             return
         self._newest_ms[delivery.source] = delivery.max_timestamp_ms
@@ -245,6 +250,22 @@ class MirrorSourceTask(BatchSourceTask):
         self._held.difference_update(partitions)
         if self._reader is not None:
             self._reader.reader.resume(partitions)
+
+    def read_again(self, partition: TopicPartition, offset: int, records: int) -> bool:
+        """Go back to ``offset``, unless what was read since does not lie in the log as one piece."""
+        if (
+            self._reader is None
+            or partition in self._failed
+            or partition in self._read_up
+            or self._before_gap.get(partition, 0) > 0
+            or not self._reader.reader.rewind(partition, offset)
+        ):
+            return False
+        self._handed[partition] = offset - 1
+        self._covered.taken_back(partition, records)
+        if self._loops is not None:
+            self._loops.conflicts.restarted(partition)
+        return True
 
     def failed(self, partition: TopicPartition, error: Exception) -> None:
         """Read nothing of it any more; the worker gave it up."""
@@ -407,6 +428,7 @@ class MirrorSourceTask(BatchSourceTask):
         gap.under_way = self._covered.under_way(gap.partition)
         if self._reader is not None:
             gap.under_way += self._reader.reader.waiting(gap.partition)
+        self._before_gap[gap.partition] = gap.under_way
         if gap.cause != "retention":
             self._covered.restarted(gap.partition)
             if self._loops is not None:
@@ -503,10 +525,11 @@ class MirrorSourceTask(BatchSourceTask):
         reader = self._reader.reader
         for source in partitions:
             behind = reader.lag(source)
-            if behind < 0 or source in self._failed:
+            if source in self._failed or (behind < 0 and source not in self._lag_known):
                 continue
+            (self._lag_known.discard if behind < 0 else self._lag_known.add)(source)
             delivered = self._delivered.get(source, -1)
-            if delivered < self._handed.get(source, -1):
+            if behind >= 0 and delivered < self._handed.get(source, -1):
                 # Read but not acknowledged is lag too; offsets without records count only here.
                 behind += reader.position(source) - (delivered + 1)
             self._context.report_lag(source, behind, self._newest_ms.get(source, -1))
@@ -544,7 +567,7 @@ class MirrorSourceTask(BatchSourceTask):
                 self._to_begin.discard(source)
                 log.info("partition begins partition=%s offset=%d", source, position)
                 self._covered.began(source, position)
-                self._context.report_covered(source, position - 1)
+                self._context.report_covered(source, position - 1, begins=True)
 
     def _report_covered(self, partitions: Collection[TopicPartition]) -> None:
         if self._reader is None:

@@ -30,8 +30,6 @@ from mm2py_connectors.mirror_connector_config import (
     switch,
 )
 
-__all__ = ["HeartbeatsReplication", "MirrorTopicsConfig", "StartRules", "start_problems"]
-
 HeartbeatsReplication = Annotated[bool, switch("Copy heartbeat topics whatever topics says.")]
 StartRules = Annotated[
     tuple[str, ...],

@@ -14,15 +14,13 @@ from typing import Final, final
 from mm2py.api.context import TaskContext
 from mm2py.client.backoff import Backoff
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError, ServerError
-from mm2py.mirror.offset_lookup import Place
+from mm2py.mirror.offset_lookup import Beginning, Place, beside_own_records
 from mm2py.mirror.offset_sync_store import OffsetSyncStore
 from mm2py.mirror.offset_syncs import decode_offset_sync
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition
 from mm2py_connectors.clients import ExactMap, TopicLog
-
-__all__ = ["OffsetTranslator"]
 
 log = logging.getLogger(__name__)
 
@@ -79,17 +77,14 @@ class OffsetTranslator:
 
     async def translate(self, source: TopicPartition, offset: int) -> int | None:
         """Return where a group that has read to ``offset`` may continue without skipping a record, None if unknown."""
-        by_map, is_exact = await self._by_map(source, offset)
-        found = by_map
+        found, is_exact = await self._by_map(source, offset)
         if not is_exact:
             by_syncs = self._store.translate(source, offset)
-            known = [it for it in (by_map, by_syncs) if it is not None and it >= 0]
-            found = max(known, default=None)
-        return found if found is None else await self._not_behind_others(source, offset, found)
+            found = found if by_syncs is None else max(found, by_syncs)
+        found = await self._beside_own_records(source, offset, found)
+        return None if found < 0 else found
 
-    async def _not_behind_others(
-        self, source: TopicPartition, offset: int, found: int
-    ) -> int | None:
+    async def _beside_own_records(self, source: TopicPartition, offset: int, found: int) -> int:
         """Return ``found``, or the target's first own record that a group at ``offset`` has not read, if that is lower."""
         index = self._back.index_of(source) if self._back is not None and self._has_back else None
         if self._back is None or index is None:
@@ -100,33 +95,44 @@ class OffsetTranslator:
             log.debug(
                 "offset map of the flow back cannot be read partition=%s cause=%s", source, error
             )
-            return None
-        if own is None or own.place is Place.UNKNOWN:
-            return None
+            return -1
+        if own is None:
+            return -1
         if own.place in (Place.AT_END, Place.NOT_YET_COPIED):
-            # It has read every copy of the target's own records; the next one is behind what that flow covers.
             self._note_beyond(self._held_back, source, index.covered, 0)
-            return min(found, index.covered)
-        return min(found, own.offset)
+        return beside_own_records(found, own, index.covered)
 
-    async def _by_map(self, source: TopicPartition, offset: int) -> tuple[int | None, bool]:
-        """Return what the map says, and whether that is exact: else it is the end of the copies before ``offset``."""
+    async def _by_map(self, source: TopicPartition, offset: int) -> tuple[int, bool]:
+        """Return what the map says (-1: nothing), and whether that is exact: else it is the end of the copies before ``offset``."""
         if not self._has_map:
-            return None, False
+            return -1, False
         index = self._map.index_of(source)
         if index is None:
             self._note_beyond(self._waiting, source, -1, -1)
-            return None, False
+            return -1, False
         try:
             found = await self._map.to_target(source, offset)
         except Mm2pyError as error:
             log.debug("offset map cannot be read partition=%s cause=%s", source, error)
-            return None, False
+            return -1, False
         if found is None or found.place is not Place.NOT_YET_COPIED:
-            return (None, False) if found is None or found.offset < 0 else (found.offset, True)
+            return (-1, False) if found is None else (found.offset, found.offset >= 0)
         self._note_beyond(self._waiting, source, index.covered, index.covered)
         # The group has read all that the map knows of.
-        return index.pages[-1].target_end, False
+        return index.target_end, False
+
+    @property
+    def has_map(self) -> bool:
+        """Whether the exact map was read."""
+        return self._has_map
+
+    async def beginning(self, source: TopicPartition) -> Beginning | None:
+        """Return where the exact map of a partition begins; None while that is not known."""
+        try:
+            return await self._map.beginning(source) if self._has_map else None
+        except Mm2pyError as error:
+            log.debug("offset map cannot be read partition=%s cause=%s", source, error)
+            return None
 
     def take_moved(self) -> Mapping[TopicPartition, int]:
         """Return the source partitions of which more is known, each with the lowest offset that it is about."""

@@ -12,17 +12,6 @@ from typing import Final, final
 from mm2py.errors import ConfigError
 from mm2py.types import TopicPartition
 
-__all__ = [
-    "ASSIGNED_PARTITIONS",
-    "END_OFFSETS",
-    "LATE_PARTITIONS",
-    "PartitionDeal",
-    "format_ends",
-    "format_partitions",
-    "parse_ends",
-    "parse_partitions",
-]
-
 ASSIGNED_PARTITIONS: Final = "task.assigned.partitions"
 LATE_PARTITIONS: Final = "task.late.partitions"
 """Ours: those of the assigned partitions that were found after the first start of the flow."""

@@ -41,8 +41,6 @@ from mm2py.client.connect.kerberos import use_java_krb5_conf
 from mm2py.config.librdkafka import KEYTAB, PRINCIPAL, Value
 from mm2py.errors import ConfigError, FatalError
 
-__all__ = ["LIBRDKAFKA", "Idle", "RecordSender", "Refused", "Sent", "check_kerberos", "mirrored"]
-
 log = logging.getLogger(__name__)
 
 FLUSH_S: Final = 0.5

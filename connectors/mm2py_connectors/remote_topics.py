@@ -7,6 +7,7 @@ and ``computeAndCreateTopicPartitions``). Dealing partitions to tasks is not don
 
 import logging
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
@@ -14,6 +15,7 @@ from typing import Final, final
 from mm2py.api.policies import ConfigPropertyFilter, ReplicationPolicy
 from mm2py.client.connect.admin import TopicDescription
 from mm2py.clock import Clock
+from mm2py.config.java_regex import PatternList
 from mm2py.errors import RetriableError, ServerError
 from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.protocol import error_codes as codes
@@ -22,8 +24,6 @@ from mm2py.types import TopicPartition
 from mm2py_connectors.change_log import ChangeLog
 from mm2py_connectors.clients import MirrorAdmin
 from mm2py_connectors.config_sync import new_topic_configs
-
-__all__ = ["FlowTopics", "RemoteTopics"]
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,12 @@ RECORDS_PER_REQUEST: Final = 4_000
 """Metadata records of one CreateTopics request; a KRaft controller takes at most 10,000."""
 
 LOGGED_TOPICS: Final = 10
-"""Up to this many created topics are named one by one."""
+"""Up to this many topics are named one by one."""
+
+GONE_S: Final = 86_400.0
+"""For so long a topic that is gone on the source is named."""
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,8 @@ class FlowTopics:
     source_alias: str
     target_alias: str
     replication_factor: int
+    wanted: Sequence[str] = ()
+    """What ``topics`` says, where the default filter reads it."""
 
     def remote_topic(self, topic: str) -> str:
         """Return the name of the copy of ``topic``."""
@@ -69,6 +76,8 @@ class RemoteTopics:
         self._source: dict[str, int] = {}
         self._remote: dict[str, int] = {}
         self._shrunk: dict[str, int] = {}
+        self._gone: dict[str, float] = {}
+        self._absent: Sequence[str] = ()
         self._next_target_check = -math.inf
         self._refusals = ChangeLog(log, "remote topic cannot be created or grown, it waits")
 
@@ -96,6 +105,28 @@ class RemoteTopics:
             for topic, count in self._source.items()
             for partition in range(self._copied(topic), count)
         }
+
+    def notes(self) -> Mapping[str, str]:
+        """Return what an operator may not expect: names of ``topics`` that the source lacks, topics that went away."""
+        found: dict[str, str] = {}
+        if all(map(self._flow.policy.is_heartbeats_topic, self._source)):
+            wanted = f"topics={','.join(self._flow.wanted)}" if self._flow.wanted else "the filter"
+            found["topics"] = f"{wanted} matches no topic of the source that this principal may see"
+        elif self._absent:
+            found["topics"] = (
+                f"not on the source, or not visible to this principal: {_named(self._absent)}"
+            )
+        gone = [
+            it
+            for it, since in self._gone.items()
+            if it not in self._source and self._clock.monotonic() - since < GONE_S
+        ]
+        if gone:
+            copies = _named([self._flow.remote_topic(it) for it in gone])
+            found["gone on the source"] = (
+                f"{_named(gone)}; not copied any more, copies stay: {copies}"
+            )
+        return found
 
     async def refresh(self) -> bool:
         """Look at the source, and at the target where that can matter, and create what is missing.
@@ -129,13 +160,20 @@ class RemoteTopics:
             for topic in sorted(listed)
             if self._flow.selection.replicate(topic)
         }
+        self._absent = _absent(self._flow.wanted, listed)
         gone = self._keep_once(found)
+        self._gone |= dict.fromkeys(gone, self._clock.monotonic())
         found = dict(sorted(found.items()))
         changed = found != self._source
         if changed:
             new = found.keys() - self._source.keys()
             log.info(
-                "source topics changed topics=%d new=%d gone=%d", len(found), len(new), len(gone)
+                "source topics changed topics=%d new=%d (%s) gone=%d (%s)",
+                len(found),
+                len(new),
+                _named(sorted(new)),
+                len(gone),
+                _named(sorted(gone)),
             )
         self._source = found
         return changed
@@ -311,3 +349,14 @@ def _requests(topics: Sequence[NewTopic]) -> Iterator[list[NewTopic]]:
         records += weight
     if request:
         yield request
+
+
+def _absent(wanted: Sequence[str], listed: Collection[str]) -> Sequence[str]:
+    """Return the plain names of ``topics`` that no topic has; a dot may also stand for any character."""
+    names = [it for it in wanted if _PLAIN.fullmatch(it) and it not in listed]
+    return [it for it in names if "." not in it or not any(map(PatternList((it,)).matches, listed))]
+
+
+def _named(topics: Sequence[str]) -> str:
+    more = len(topics) - LOGGED_TOPICS
+    return ", ".join(topics[:LOGGED_TOPICS]) + (f" and {more} more" if more > 0 else "")

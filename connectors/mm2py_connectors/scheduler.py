@@ -13,8 +13,6 @@ from typing import final
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, UnsupportedVersionError
 
-__all__ = ["Job", "Scheduler"]
-
 log = logging.getLogger(__name__)
 
 Job = Callable[[], Awaitable[None]]

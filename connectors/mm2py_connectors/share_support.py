@@ -11,8 +11,6 @@ from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError
 from mm2py_connectors.clients import MirrorGroups
 
-__all__ = ["until_share_groups"]
-
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 600.0

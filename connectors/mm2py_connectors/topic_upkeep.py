@@ -11,7 +11,11 @@ from mm2py.api.context import ConnectorContext, KeptOutPartitions
 from mm2py.api.policies import ReplicationPolicy
 from mm2py.config.client_properties import Side, effective_client_properties
 from mm2py.mirror.failovers import failover_topic
-from mm2py.mirror.filters import config_property_filter_from_config, topic_filter_from_config
+from mm2py.mirror.filters import (
+    DefaultTopicFilter,
+    config_property_filter_from_config,
+    topic_filter_from_config,
+)
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.protocol.acls import Acl
@@ -22,8 +26,6 @@ from mm2py_connectors.config_sync import ConfigSync
 from mm2py_connectors.mirror_topics_config import MirrorTopicsConfig
 from mm2py_connectors.remote_topics import FlowTopics, RemoteTopics
 from mm2py_connectors.scheduler import Scheduler
-
-__all__ = ["TopicUpkeep"]
 
 REFRESH_HEAD_START_S: Final = 2
 """A new topic has to be copied, not only seen, within the refresh interval that nobody set."""
@@ -48,10 +50,11 @@ class TopicUpkeep:
     ) -> None:
         self._props, self._config, self._admins = props, config, admins
         self.policy: ReplicationPolicy = policy_from_config(props)
+        chosen = topic_filter_from_config(props)
         self._flow = FlowTopics(
             selection=TopicSelection(
                 self.policy,
-                topic_filter_from_config(props),
+                chosen,
                 source_alias=config.source_cluster_alias,
                 target_alias=config.target_cluster_alias,
                 replicate_heartbeats=heartbeats,
@@ -61,6 +64,7 @@ class TopicUpkeep:
             source_alias=config.source_cluster_alias,
             target_alias=config.target_cluster_alias,
             replication_factor=config.replication_factor,
+            wanted=config.topics if isinstance(chosen, DefaultTopicFilter) else (),
         )
         self._sessions: list[AdminSession] = []
         self._scheduler: Scheduler | None = None
@@ -174,6 +178,10 @@ class TopicUpkeep:
         if self._scheduler is not None:
             found.update(self._scheduler.problems)
         return found
+
+    def notes(self) -> Mapping[str, str]:
+        """What is worth knowing of the topics though nothing is wrong."""
+        return {} if self._topics is None else self._topics.notes()
 
     def _not_in_backfill(self, remote_topics: Mapping[str, str]) -> Mapping[str, str]:
         """Return the topics whose configs follow the source's: a backfill changes some and puts them back."""

@@ -4,17 +4,19 @@ Flow: ``GroupWatch`` (offsets of the source) and ``OffsetTranslator`` (what is k
 checkpoints that changed, which the task writes where groups of this kind have checkpoints -> ``GroupSync``.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
 from mm2py.clock import Clock
 from mm2py.mirror.checkpoints import Checkpoint
+from mm2py.mirror.offset_lookup import Beginning
 from mm2py.types import TopicPartition
 from mm2py_connectors.group_sync import GroupSync
 from mm2py_connectors.group_watch import GroupWatch
 from mm2py_connectors.offset_translator import OffsetTranslator
 
-__all__ = ["TranslatedGroups"]
+log = logging.getLogger(__name__)
 
 GROUPS_PER_ROUND: Final = 1_000
 LONGEST_ROUND_S: Final = 0.5
@@ -44,6 +46,8 @@ class TranslatedGroups:
     ) -> None:
         self.watch, self.sync, self._translator = watch, sync, translator
         self._checkpoints, self._copy_of, self._clock = checkpoints, copy_of, clock
+        self._checked: set[str] = set()
+        """Groups whose offsets on the target were compared with the beginnings of the maps since the start."""
 
     @property
     def has_changes(self) -> bool:
@@ -55,6 +59,7 @@ class TranslatedGroups:
         watch = self.watch
         for group in watch.take_gone():
             self._checkpoints.pop(group, None)
+            self._checked.discard(group)
             if self.sync is not None:
                 self.sync.forget(group)
         groups = dict.fromkeys(watch.take_changed(GROUPS_PER_ROUND))
@@ -74,12 +79,25 @@ class TranslatedGroups:
     async def _changes_of(self, group: str) -> Sequence[Checkpoint]:
         known = self._checkpoints.get(group, {})
         changes: list[Checkpoint] = []
+        moved_past = await self._moved_past_unread(group)
         for source, offset in tuple(self.watch.offsets(group).items()):
             downstream = await self._translator.translate(source, offset.offset)
+            target = TopicPartition(self._copy_of(source.topic), source.partition)
+            last, begins = known.get(target), moved_past.get(target)
+            if last is not None and begins is not None:
+                if begins.is_past_unread(last.upstream, last.downstream):
+                    del known[target]
+                    last = None
+                if downstream is None:
+                    log.warning(
+                        "group may have been moved past unread records by an earlier version, and where it has read to is"
+                        " not known on the target: reset its offset there group=%s partition=%s offset=%d",
+                        group,
+                        target,
+                        begins.target,
+                    )
             if downstream is None:
                 continue
-            target = TopicPartition(self._copy_of(source.topic), source.partition)
-            last = known.get(target)
             # It goes back only where the group went back.
             if last is None or offset.offset < last.upstream or downstream > last.downstream:
                 known[target] = new = Checkpoint(
@@ -89,3 +107,20 @@ class TranslatedGroups:
         if known:
             self._checkpoints[group] = known
         return changes
+
+    async def _moved_past_unread(self, group: str) -> Mapping[TopicPartition, Beginning]:
+        """Return, once for each group since the start, the partitions in which an earlier version may have moved it too far.
+
+        That version did not know that records below the beginning of a map were copied by another program.
+        """
+        found: dict[TopicPartition, Beginning] = {}
+        if group in self._checked or not self._translator.has_map:
+            return found
+        for source, offset in tuple(self.watch.offsets(group).items()):
+            begins = await self._translator.beginning(source)
+            if begins is not None and offset.offset < begins.source:
+                found[TopicPartition(self._copy_of(source.topic), source.partition)] = begins
+        self._checked.add(group)
+        if self.sync is not None and found:
+            self.sync.moved_too_far(group, {it: begins.target for it, begins in found.items()})
+        return found

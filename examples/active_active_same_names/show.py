@@ -6,8 +6,6 @@ from pathlib import Path
 
 from examples.scene import Scene, play
 
-__all__ = ["show"]
-
 RECORDS = 100
 REST_S = 3.0
 """A loop between two clusters on one machine turns several times a second."""

@@ -5,8 +5,6 @@ from pathlib import Path
 
 from examples.scene import Scene, play
 
-__all__ = ["show"]
-
 RECORDS = 100
 
 

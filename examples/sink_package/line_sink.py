@@ -15,8 +15,6 @@ from mm2py.api.sink import SinkTaskContext
 from mm2py.errors import ConfigError
 from mm2py.types import TopicPartition
 
-__all__ = ["LineSinkConnector", "UpperCase"]
-
 
 class LineSinkTask:
     """Appends one line per record; a value that is no UTF-8 is handed to ``errors.tolerance``."""

@@ -9,14 +9,6 @@ from mm2py.api.sink import SinkTask, SinkTaskContext
 from mm2py.api.task import BatchSourceTask, SourceTask
 from mm2py.config.definitions import ConfigModel
 
-__all__ = [
-    "AnyConnector",
-    "Connector",
-    "ConnectorFactory",
-    "DescribedConnectorFactory",
-    "SinkConnector",
-]
-
 
 class AnyConnector(Protocol):
     """One running connector (Java's ``Connector``); built from its complete, resolved config."""

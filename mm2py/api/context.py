@@ -9,19 +9,6 @@ from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.clock import Clock
 from mm2py.types import TopicPartition
 
-__all__ = [
-    "ConnectorContext",
-    "EventKind",
-    "EventSink",
-    "KeptOutPartitions",
-    "LossEvent",
-    "PartitionRates",
-    "PartitionState",
-    "PublishedTasks",
-    "SourceGap",
-    "TaskContext",
-]
-
 
 class PartitionState(StrEnum):
     """State of one partition inside a running task."""
@@ -214,6 +201,11 @@ class TaskContext(Protocol):
         """Source partitions that the task must not copy now: a backfill does."""
         ...
 
+    @property
+    def buffer_bytes(self) -> int:
+        """``buffer.memory``: what the task may have read that is not delivered, in receive buffers or copies."""
+        ...
+
     def leave_out(self, partitions: Collection[TopicPartition]) -> None:
         """Report which of its partitions the task has left out at its start; see ``TakesOver``."""
         ...
@@ -248,8 +240,13 @@ class TaskContext(Protocol):
         """
         ...
 
-    def report_covered(self, partition: TopicPartition, offset: int) -> None:
-        """Report that everything up to ``offset`` is delivered or needs no copy (markers, aborted data)."""
+    def report_covered(
+        self, partition: TopicPartition, offset: int, *, begins: bool = False
+    ) -> None:
+        """Report that everything up to ``offset`` is delivered or needs no copy (markers, aborted data).
+
+        ``begins``: it has neither; the copy begins behind it (``latest``, an age).
+        """
         ...
 
     def report_looped(self, partition: TopicPartition, records: int, conflicts: int) -> None:

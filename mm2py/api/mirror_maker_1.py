@@ -10,8 +10,6 @@ from typing import NamedTuple, Protocol
 
 from mm2py.types import TopicPartition
 
-__all__ = ["Headers", "MessageHandler", "MirrorRecord", "OutgoingRecord", "RebalanceListener"]
-
 Headers = Sequence[tuple[str, bytes | None]]
 
 

@@ -5,8 +5,6 @@ Java counterparts: ``ReplicationPolicy``, ``TopicFilter``, ``GroupFilter``, ``Co
 
 from typing import Protocol
 
-__all__ = ["ConfigPropertyFilter", "GroupFilter", "ReplicationPolicy", "TopicFilter"]
-
 
 class ReplicationPolicy(Protocol):
     """Maps topics to remote topics and back."""

@@ -7,8 +7,6 @@ from typing import Final, NamedTuple, cast
 
 from mm2py.api.schema import Schema
 
-__all__ = ["SinkRecord", "SourceOffset", "SourcePartition", "SourceRecord", "quick_record"]
-
 SourcePartition = Mapping[str, str | int]
 """Where a record came from, in the connector's own terms; keys in the order Java writes them."""
 

@@ -9,17 +9,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-__all__ = [
-    "DATE",
-    "DECIMAL",
-    "TIME",
-    "TIMESTAMP",
-    "Field",
-    "Schema",
-    "SchemaAndValue",
-    "SchemaType",
-]
-
 _DATA: Final = "org.apache.kafka.connect.data."
 DECIMAL: Final = _DATA + "Decimal"
 """Name of a ``bytes`` schema whose values are ``Decimal``; its parameter ``scale`` is the number of decimals."""

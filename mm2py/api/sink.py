@@ -11,8 +11,6 @@ from mm2py.api.records import SinkRecord
 from mm2py.clock import Clock
 from mm2py.types import TopicPartition
 
-__all__ = ["SinkTask", "SinkTaskContext"]
-
 
 class SinkTaskContext(Protocol):
     """Lent to a sink task; its methods are called on the task's thread, from inside the task's own methods."""

@@ -11,16 +11,6 @@ from mm2py.api.records import SourceOffset, SourcePartition, SourceRecord
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 
-__all__ = [
-    "BatchSourceTask",
-    "CopiedLogs",
-    "Delivery",
-    "Outgoing",
-    "Run",
-    "SourceTask",
-    "TakesOver",
-]
-
 
 class Outgoing(NamedTuple):
     """Batches of one source partition for its target; they leave in source order."""
@@ -125,6 +115,18 @@ class TakesOver(Protocol):
         """Copy these too, from their stored positions of now; called between two polls.
 
         ``RetriableError`` makes the runtime call it again after a pause; any other error fails the task.
+        """
+        ...
+
+
+@runtime_checkable
+class ReadsAgain(Protocol):
+    """What a ``BatchSourceTask`` may do besides: take back what its target does not take, to read it again later."""
+
+    def read_again(self, partition: TopicPartition, offset: int, records: int) -> bool:
+        """Forget the newest ``records`` handed out of a held partition, from ``offset`` on; return whether that is possible now.
+
+        They are read again when it is released, perhaps in other batches.
         """
         ...
 

@@ -10,8 +10,6 @@ from typing import ClassVar, Protocol
 from mm2py.api.records import SinkRecord
 from mm2py.config.definitions import ConfigModel
 
-__all__ = ["Predicate", "PredicateFactory", "Transformation", "TransformationFactory"]
-
 
 class Transformation(Protocol):
     """Changes records one by one, in the order of each partition; never called on two threads at a time.

@@ -5,8 +5,6 @@ import random
 from collections.abc import Callable
 from typing import Final, final
 
-__all__ = ["Backoff"]
-
 _JITTER: Final = 0.2
 """Java's ``RECONNECT_BACKOFF_JITTER``: clients that failed together do not come back together."""
 

@@ -10,8 +10,6 @@ from typing import Final, final
 
 from mm2py.clock import Clock
 
-__all__ = ["ByteRate", "LongPoll", "Throttle"]
-
 _BURST_S: Final = 0.25
 """How much of a rate may be saved up while nothing is read."""
 

@@ -19,8 +19,6 @@ from typing import Final, final
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["UNLIMITED", "Permit", "check_all"]
-
 _ending: Final[set["Permit"]] = set()
 """Those that are valid until an instant."""
 

@@ -20,8 +20,6 @@ from mm2py.errors import ConnectionFailedError, Mm2pyError, RequestTimedOutError
 from mm2py.protocol import error_codes as codes
 from mm2py.types import TopicPartition
 
-__all__ = ["LEADER_CHANGE_S", "SOURCE", "TARGET", "StallLog", "StallWords", "is_leader_change"]
-
 log = logging.getLogger(__name__)
 
 COLLECT_S: Final = 0.5

@@ -20,13 +20,6 @@ from typing import Final
 
 from mm2py.errors import ConfigError
 
-__all__ = [
-    "NETWORKS_VARIABLE",
-    "BrokerNetworks",
-    "broker_networks",
-    "is_of_machine_services",
-]
-
 NETWORKS_VARIABLE: Final = "MM2PY_BROKER_NETWORKS"
 
 # Addresses where clouds hand out credentials; IPv4's are link-local, but for two.

@@ -18,16 +18,6 @@ from mm2py.config.old_names import modern_name
 from mm2py.config.worker import ProcessConfig, RestOptions, WorkerConfig
 from mm2py.types import ClusterAlias, FlowName
 
-__all__ = [
-    "NEVER_WORKED",
-    "PROCESS_OPTIONS",
-    "REMOVED",
-    "REST_OPTIONS",
-    "Catalog",
-    "Scope",
-    "client_part",
-]
-
 PROCESS_OPTIONS: Final[Mapping[str, Option]] = options_of(ProcessConfig)
 """Keys that the process itself reads, at top level."""
 

@@ -7,26 +7,6 @@ topic names as MirrorMaker 1 did and so is Identity.
 
 from typing import Final
 
-__all__ = [
-    "BYTE_ARRAY_CONVERTER",
-    "COPY_CONNECTORS",
-    "DEFAULT_CONFIG_PROPERTY_FILTER",
-    "DEFAULT_GROUP_FILTER",
-    "DEFAULT_REPLICATION_POLICY",
-    "DEFAULT_TOPIC_FILTER",
-    "FORWARDING_ADMIN",
-    "IDENTITY_REPLICATION_POLICY",
-    "KAFKA_RELEASE",
-    "MIRROR_CHECKPOINT_CONNECTOR",
-    "MIRROR_HEARTBEAT_CONNECTOR",
-    "MIRROR_SINK_CONNECTOR",
-    "MIRROR_SOURCE_CONNECTOR",
-    "PROVIDER_PACKAGE",
-    "SIMPLE_HEADER_CONVERTER",
-    "canonical_class",
-    "is_foreign_java_class",
-]
-
 _MIRROR: Final = "org.apache.kafka.connect.mirror."
 
 KAFKA_RELEASE: Final = "4.3.1"

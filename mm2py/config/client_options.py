@@ -13,18 +13,6 @@ from typing import Annotated, Final
 from mm2py.config.definitions import ConfigModel, Effect, Option, options_of
 from mm2py.config.java_values import JavaType
 
-__all__ = [
-    "CLIENT_KEYS",
-    "CLIENT_OPTIONS",
-    "CONNECTIONS",
-    "MAX_IN_FLIGHT",
-    "SECURITY_OPTIONS",
-    "ConnectionOptions",
-    "ConsumerOptions",
-    "ProducerOptions",
-    "SecurityOptions",
-]
-
 MAX_IN_FLIGHT: Final = 5
 """Requests per connection that an idempotent producer may have under way (KIP-360)."""
 
@@ -178,8 +166,10 @@ class ProducerOptions(ConfigModel):
     buffer_memory: Annotated[
         int,
         _bytes(
-            _LONG, "bytes of batches read and not yet acknowledged, per task; partitions that fill it are held, "
-            "and the others may have half as much", None, _HIGH,
+            _LONG, "bytes of batches read and not yet acknowledged, per task, in receive buffers and copies of them alike: "
+            "at most so much at any number of partitions, but for one batch that is larger than what is free. Its process needs "
+            "about 60 MiB besides. Partitions that fill it and whose target takes nothing for 5 s give back what was not "
+            "sent, so that the others continue, and are read again later", None, _HIGH,
         ),
     ] = 33_554_432  # fmt: skip
     produce_connections_max: Annotated[

@@ -10,16 +10,6 @@ from typing import Final, Literal
 
 from mm2py.config.client_options import CLIENT_KEYS
 
-__all__ = [
-    "ClientKind",
-    "Side",
-    "client_id",
-    "effective_client_properties",
-    "framework_producer_properties",
-    "sink_consumer_properties",
-    "with_prefix",
-]
-
 Side = Literal["source", "target"]
 ClientKind = Literal["consumer", "producer", "admin"]
 

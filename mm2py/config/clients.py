@@ -30,17 +30,6 @@ from mm2py.config.security import (
 )
 from mm2py.errors import ConfigError
 
-__all__ = [
-    "ConnectionSettings",
-    "ConsumerSettings",
-    "ProducerSettings",
-    "check_security",
-    "connection_settings",
-    "consumer_settings",
-    "parse_bootstrap_servers",
-    "producer_settings",
-]
-
 # ClientUtils.parseAndValidateAddresses: an optional listener name, a host, a port.
 _ADDRESS: Final = re.compile(r"(?:[^/\s]*://)?\[?([0-9a-zA-Z\-%._:]+?)\]?:([0-9]+)")
 

@@ -19,19 +19,6 @@ from mm2py.config.secret_names import names_a_secret
 from mm2py.config.worker import ProcessConfig
 from mm2py.errors import ConfigError
 
-__all__ = [
-    "COMMON_KEYS",
-    "HIDDEN",
-    "ConfigInfos",
-    "ConfigKey",
-    "ConfigValue",
-    "check_value",
-    "connector_keys",
-    "described",
-    "override_option",
-    "own_keys",
-]
-
 HIDDEN: Final = "[hidden]"
 _SHOWN_CHARS: Final = 200
 

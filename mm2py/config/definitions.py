@@ -38,22 +38,6 @@ from mm2py.config.findings import Severity
 from mm2py.config.java_values import JavaType, JavaValue, parse_value
 from mm2py.errors import ConfigError
 
-__all__ = [
-    "Check",
-    "ConfigModel",
-    "ConnectorDefinition",
-    "Effect",
-    "Option",
-    "Problem",
-    "Refusal",
-    "check_config",
-    "options_of",
-    "parse_config",
-    "property_name",
-    "refusal_of",
-    "value_problem",
-]
-
 Check = Callable[[str, JavaValue], str]
 """Gets name and value (None: no value), returns the whole error text of Connect, empty for a right value."""
 
@@ -284,7 +268,8 @@ def _parse(
     try:
         value = parse_value(option.type, text)
     except ConfigError as error:
-        remedy = error.remedy or f"correct {option.name}"
+        example = f", for example {option.name} = {option.default}" if option.default else ""
+        remedy = error.remedy or f"correct {option.name}{example}"
         return None, [Problem(option.name, shown, error.message, remedy)]
     refusal = refusal_of(option, value)
     if refusal is not None:

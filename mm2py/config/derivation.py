@@ -14,18 +14,6 @@ from mm2py.config.old_names import modern_name
 from mm2py.config.worker import DEDICATED_DEFAULTS
 from mm2py.types import ClusterAlias, FlowName
 
-__all__ = [
-    "PROVIDER_PREFIX",
-    "WORKER_PREFIXES",
-    "Effective",
-    "Value",
-    "cluster_props",
-    "connector_config",
-    "texts",
-    "under",
-    "worker_config",
-]
-
 WORKER_PREFIXES: Final = (
     "offset.storage",
     "config.storage",

@@ -14,15 +14,6 @@ from mm2py.config.java_values import JavaType, parse_value
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 
-__all__ = [
-    "POLL_MS",
-    "contradictions",
-    "exactly_once_problems",
-    "interval_problem",
-    "raise_first",
-    "transaction_interval_ms",
-]
-
 POLL_MS: Final = 100
 """``transaction.boundary=poll``: Java ends a transaction after each poll of at most 500 records. A poll here may be one
 batch, and a transaction costs five requests and a marker per partition: all polls of this time share one."""

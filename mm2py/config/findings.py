@@ -9,8 +9,6 @@ from enum import IntEnum
 
 from mm2py.errors import ConfigError
 
-__all__ = ["Finding", "Severity", "first_error", "in_order"]
-
 
 class Severity(IntEnum):
     """How bad it is."""

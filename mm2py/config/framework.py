@@ -16,26 +16,6 @@ from mm2py.config.java_regex import PatternList
 from mm2py.config.java_values import JavaType, JavaValue, invalid
 from mm2py.errors import ConfigError
 
-__all__ = [
-    "CONVERTERS",
-    "CONVERTER_CONFIGS",
-    "HEADER_CONVERTERS",
-    "JSON_CONVERTER",
-    "NUMBER_CONVERTERS",
-    "STRING_CONVERTER",
-    "ConverterConfig",
-    "FrameworkConfig",
-    "JsonConverterConfig",
-    "LossPolicies",
-    "SinkFrameworkConfig",
-    "SourceFrameworkConfig",
-    "StringConverterConfig",
-    "TaskConfig",
-    "TaskFrameworkConfig",
-    "converter_class",
-    "converter_problem",
-]
-
 _BOOLEAN, _INT, _LONG, _STRING, _LIST, _CLASS = (
     JavaType.BOOLEAN,
     JavaType.INT,

@@ -16,10 +16,9 @@ from mm2py.config.derivation import PROVIDER_PREFIX
 from mm2py.config.jaas import LoginModule
 from mm2py.config.java_values import parse_list
 from mm2py.config.mirror_maker_1 import ClientFile, topic_choice, topic_expression
+from mm2py.config.providers import placeholders
 from mm2py.config.secret_names import names_a_secret
 from mm2py.config.written_file import Translation, WrittenFile
-
-__all__ = ["MirrorMaker1", "mirror_maker_2_file"]
 
 _JAAS: Final = "sasl.jaas.config"
 EXCLUDED: Final = r"mm2.*\.internal,.*\.replica,__.*"
@@ -138,7 +137,7 @@ def _side(file: WrittenFile, client: ClientFile, path: Path, alias: str, kind: s
             continue
         prefix = alias if name in CLIENT_KEYS else f"{alias}.{kind}"
         shown = text
-        if names_a_secret(name) and "${" not in text:
+        if names_a_secret(name) and not placeholders(text):
             shown = f"${{{_provider(client)}:{path.absolute()}:{name}}}"
         file.put(f"{prefix}.{name}", shown)
 
@@ -181,7 +180,7 @@ def _providers(file: WrittenFile, command: MirrorMaker1) -> None:
 
 def _hides_secrets(client: ClientFile) -> bool:
     return any(
-        names_a_secret(name) and "${" not in text and not name.startswith(PROVIDER_PREFIX)
+        names_a_secret(name) and not placeholders(text) and not name.startswith(PROVIDER_PREFIX)
         for name, text in client.written.items()
     )
 

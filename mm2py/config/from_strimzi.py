@@ -15,8 +15,6 @@ from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY, PROVIDER_PACKA
 from mm2py.config.written_file import Translation, WrittenFile
 from mm2py.errors import ConfigError
 
-__all__ = ["KIND", "OperatorFlow", "mirror_maker_2_file", "operator_flows"]
-
 KIND: Final = "KafkaMirrorMaker2"
 _PROVIDERS: Final = {
     "dir": f"{PROVIDER_PACKAGE}DirectoryConfigProvider",

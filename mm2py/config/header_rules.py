@@ -11,8 +11,6 @@ from typing import Final
 
 from mm2py.errors import ConfigError
 
-__all__ = ["HeaderRule", "allowed_methods", "allowed_origins", "header_rules"]
-
 _ACTIONS: Final = {"set": "set", "add": "add", "setdate": "setDate", "adddate": "addDate"}
 _NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VALUE: Final = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")

@@ -14,18 +14,6 @@ from typing import Final
 
 from mm2py.errors import ConfigError
 
-__all__ = [
-    "KRB5_CONF",
-    "LOGIN_FILE",
-    "LoginKind",
-    "LoginModule",
-    "file_secrets",
-    "jaas_secrets",
-    "login_of_file",
-    "parse_jaas",
-    "system_property",
-]
-
 LOGIN_FILE: Final = "java.security.auth.login.config"
 KRB5_CONF: Final = "java.security.krb5.conf"
 _SECTION: Final = "KafkaClient"

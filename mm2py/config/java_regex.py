@@ -6,6 +6,7 @@ matched whole. The JVM's answers are in tests/data/config.
 """
 
 import re
+import time
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Final
@@ -17,9 +18,12 @@ from mm2py.config.java_regex_scan import Scanner, literal, refuse
 from mm2py.config.java_values import parse_list
 from mm2py.errors import ConfigError
 
-__all__ = ["MATCH_TIMEOUT_S", "MAX_PATTERN_CHARS", "JavaPattern", "PatternList", "translate"]
-
 MATCH_TIMEOUT_S: Final = 0.1
+SLOW_S: Final = 0.005
+BUDGET_S: Final = 1.0
+WINDOW_S: Final = 10.0
+"""Slow matches of a pattern may take ``BUDGET_S`` of CPU together within this time: a thousand names that each need a
+little less than the time-out would hold all flows of a process for longer than a session."""
 MAX_PATTERN_CHARS: Final = 65_536
 MAX_REGEX_CHARS: Final = 16_384
 """Of what is no plain name: 65,536 characters of classes or groups take a second to compile."""
@@ -51,25 +55,39 @@ _KNOWN_FLAGS: Final = frozenset("imsdu")
 class JavaPattern:
     """One compiled pattern; matches whole names."""
 
-    __slots__ = ("_compiled", "text")
+    __slots__ = ("_compiled", "_since_s", "_slow_s", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
         self._compiled = _compile(text)
+        self._since_s = self._slow_s = 0.0
 
     def matches(self, name: str) -> bool:
         """Tell whether the whole name matches.
 
         Raises:
-            ConfigError: the pattern needs too long on this name.
+            ConfigError: the pattern needs too long on this name, or on those before it.
         """
+        if self._slow_s > BUDGET_S and time.monotonic() - self._since_s <= WINDOW_S:
+            raise self._too_slow(f"{BUDGET_S:g} s on names such as {name!r}")
+        began_s = time.thread_time()
         try:
-            return self._compiled.fullmatch(name, timeout=MATCH_TIMEOUT_S) is not None
+            found = self._compiled.fullmatch(name, timeout=MATCH_TIMEOUT_S) is not None
         except TimeoutError:
-            raise ConfigError(
-                f"pattern {self.text!r} needs more than {MATCH_TIMEOUT_S} s on {name!r}",
-                remedy="write it without nested repetitions such as (a+)+",
-            ) from None
+            raise self._too_slow(f"{MATCH_TIMEOUT_S} s on {name!r}") from None
+        spent_s = time.thread_time() - began_s
+        if spent_s > SLOW_S:
+            now_s = time.monotonic()
+            if now_s - self._since_s > WINDOW_S:
+                self._since_s, self._slow_s = now_s, 0.0
+            self._slow_s += spent_s
+        return found
+
+    def _too_slow(self, what: str) -> ConfigError:
+        return ConfigError(
+            f"pattern {self.text!r} needs more than {what}",
+            remedy="write it without nested repetitions such as (a+)+",
+        )
 
     def replaced(self, name: str, replacement: str) -> str | None:
         """Return a name that matches as a whole with its first match replaced (``Matcher.replaceFirst``), else None.

@@ -9,8 +9,6 @@ from typing import Final
 
 from mm2py.config.java_regex_scan import Scanner, literal, refuse
 
-__all__ = ["parse_class", "parse_escape_set"]
-
 _HORIZONTAL: Final = r"\x20\t\xa0\u1680\u180e\u2000-\u200a\u202f\u205f\u3000"
 _VERTICAL: Final = r"\n\x0b\f\r\x85\u2028\u2029"
 _PREDEFINED: Final = {

@@ -5,8 +5,6 @@ from typing import Final
 
 from mm2py.errors import ConfigError
 
-__all__ = ["Scanner", "literal", "refuse"]
-
 _CONTROL: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\x07", "e": "\x1b"}
 _SHOWN_CHARS: Final = 200
 _HEX: Final = frozenset("0123456789abcdefABCDEF")

@@ -6,16 +6,6 @@ from typing import Final
 
 from mm2py.errors import ConfigError
 
-__all__ = [
-    "JavaType",
-    "JavaValue",
-    "invalid",
-    "parse_boolean_leniently",
-    "parse_list",
-    "parse_value",
-    "rendered",
-]
-
 _TYPE_TEXT: Final = {
     "boolean": "true or false",
     "short": "a whole number between -32768 and 32767",

@@ -10,8 +10,6 @@ import struct
 from dataclasses import dataclass, field
 from typing import Final
 
-__all__ = ["JksError", "JksKey", "JksPasswordError", "JksStore", "is_jceks", "is_jks", "read_jks"]
-
 _MAGIC: Final = b"\xfe\xed\xfe\xed"
 _JCEKS_MAGIC: Final = b"\xce\xce\xce\xce"
 _WHITENER: Final = b"Mighty Aphrodite"

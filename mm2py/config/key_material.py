@@ -20,8 +20,6 @@ from mm2py.errors import ConfigError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
 
-__all__ = ["Identity", "check_stores", "read_identity", "read_trusted"]
-
 # Java's PemParser too takes texts whose line ends were lost in a properties file.
 _PEM_BLOCK: Final = re.compile(r"-+BEGIN\s+([A-Z0-9 ]+?)\s*-+(.*?)-+END\s+\1\s*-+", re.DOTALL)
 _DER_SEQUENCE: Final = 0x30

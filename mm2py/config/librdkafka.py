@@ -17,8 +17,6 @@ from mm2py.config.key_material import read_identity, read_trusted
 from mm2py.config.security import KerberosSettings, OAuthSettings, SaslSettings, TlsSettings
 from mm2py.errors import ConfigError
 
-__all__ = ["KEYTAB", "PRINCIPAL", "Settings", "Value", "consumer_settings", "producer_settings"]
-
 Value = str | int | float | bool
 
 KEYTAB: Final = "sasl.kerberos.keytab"

@@ -9,15 +9,6 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = [
-    "MAX_CONFIG_BYTES",
-    "MAX_KEYS",
-    "MAX_KEY_CHARS",
-    "MAX_NAME_CHARS",
-    "MAX_VALUE_BYTES",
-    "limit_problem",
-]
-
 MAX_NAME_CHARS: Final = 255
 MAX_KEY_CHARS: Final = 255
 MAX_VALUE_BYTES: Final = 512 * 1024

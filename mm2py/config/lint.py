@@ -35,8 +35,6 @@ from mm2py.config.worker import ProcessConfig, RestOptions, WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.types import FlowName
 
-__all__ = ["findings_of", "lint", "load_checked"]
-
 _SAFE_ACKS: Final = ("all", "-1")
 
 
@@ -188,7 +186,7 @@ def _findings(
     found: list[Finding] = []
     for severity, problem in problems:
         value = effective.get(problem.name, Value(""))
-        secret = problem.value is None or "${" in value.text
+        secret = problem.value is None or placeholders(value.text)
         shown = "" if secret else f"{problem.value!r} "
         key = value.key or f"{flow.flow}.{problem.name}"
         message = f"{shown}{problem.message}"

@@ -10,8 +10,6 @@ from mm2py.config.findings import Finding, Severity
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.old_names import modern_name
 
-__all__ = ["key_findings", "property_problem"]
-
 _FLOW_KEY: Final = re.compile(r"(.+?)\s*->\s*([^.]+)\.(.+)")
 _CLUSTER_KEY: Final = re.compile(r"([^.]+)\.(bootstrap\.servers)")
 

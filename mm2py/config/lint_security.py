@@ -15,8 +15,6 @@ from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.providers import placeholders
 from mm2py.errors import ConfigError
 
-__all__ = ["security_findings"]
-
 _CLIENTS: Final = ("", "consumer.", "producer.", "admin.")
 
 

@@ -13,8 +13,6 @@ from mm2py.config.normalise import is_class_property, is_switch
 from mm2py.config.properties import Property
 from mm2py.errors import ConfigError
 
-__all__ = ["value_findings"]
-
 _COMMENT: Final = re.compile(r"(^|\s)#")
 _PLACEHOLDER: Final = re.compile(r"\s*<[^<>]+>\s*")
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
@@ -111,13 +109,12 @@ def _quotes(entry: Property, kind: JavaType | None) -> list[Finding]:
     if len(text) < 2 or text[0] not in _QUOTES or text[-1] != text[0]:
         return []
     if kind is JavaType.PATTERNS:
-        items = " and ".join(parse_list(entry.value))
+        items = [f".{it}" if it.startswith("*") else it for it in parse_list(text[1:-1])]
         return _finding(
             Severity.WARNING,
             entry,
-            f"the quotes are a part of the patterns, as in Java: {items} match no name without "
-            "quotes in it, so in practice nothing",
-            "remove the quotes",
+            "the patterns begin and end with a quote, as in Java, and match nothing",
+            f"write {entry.key} = {', '.join(items)}",
         )
     if kind is JavaType.PASSWORD:
         return []

@@ -33,8 +33,6 @@ from mm2py.config.providers import Providers, placeholders
 from mm2py.errors import ConfigError, UsageError
 from mm2py.types import ClusterAlias, FlowName
 
-__all__ = ["HEARTBEATS_SWITCH", "FlowConfigs", "MirrorMakerConfig", "option_names"]
-
 HEARTBEATS_SWITCH: Final = "emit.heartbeats.enabled"
 COPY_CONNECTOR: Final = "copy.connector"
 CONSUMER_OVERRIDE: Final = "consumer.override."
@@ -254,7 +252,8 @@ class MirrorMakerConfig:
     def _structure(self) -> list[Finding]:
         if not self.clusters:
             return [self._no_clusters()]
-        found = [*self._bad_aliases(), *self._bad_protocol(), *self._unresolved()]
+        found = [*self._named_twice(), *self._bad_aliases()]
+        found += [*self._bad_protocol(), *self._unresolved()]
         for alias in self.clusters:
             found += self._bad_bootstrap(alias)
         return found
@@ -268,6 +267,17 @@ class MirrorMakerConfig:
         problem = "is missing" if entry is None else "names no cluster"
         line = entry.line if entry else self.raw[other].line if other else 0
         return Finding(Severity.ERROR, line, "clusters", problem, remedy)
+
+    def _named_twice(self) -> list[Finding]:
+        names = parse_list(self._text("clusters"))
+        twice = [it for it in self.clusters if names.count(it) > 1]
+        line, remedy = (
+            self.raw["clusters"].line,
+            "name each cluster once, for example clusters = A, B",
+        )
+        return [
+            Finding(Severity.ERROR, line, "clusters", f"names {it} twice", remedy) for it in twice
+        ]
 
     def _bad_aliases(self) -> list[Finding]:
         line = self.raw["clusters"].line
@@ -287,7 +297,7 @@ class MirrorMakerConfig:
 
     def _bad_protocol(self) -> list[Finding]:
         value = self.raw.get("security.protocol")
-        if value is None or value.text.upper() in _PROTOCOLS or "${" in value.text:
+        if value is None or value.text.upper() in _PROTOCOLS or placeholders(value.text):
             return []
         return [
             Finding(
@@ -302,7 +312,7 @@ class MirrorMakerConfig:
     def _unresolved(self) -> list[Finding]:
         found: list[Finding] = []
         for key, value in self.raw.items():
-            if key.startswith(PROVIDER_PREFIX) or "${" not in value.text:
+            if key.startswith(PROVIDER_PREFIX) or not placeholders(value.text):
                 continue
             try:
                 text = self.providers.resolve_text(value.text)

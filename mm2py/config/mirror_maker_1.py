@@ -13,18 +13,8 @@ from typing import Final
 
 from mm2py.config.java_regex import JavaPattern
 from mm2py.config.properties import load
-from mm2py.config.providers import Providers
+from mm2py.config.providers import Providers, placeholders
 from mm2py.errors import ConfigError
-
-__all__ = [
-    "ClientFile",
-    "TopicChoice",
-    "consumer_file",
-    "producer_file",
-    "topic_choice",
-    "topic_expression",
-    "topic_lists",
-]
 
 _CODECS: Final = {"0": "none", "1": "gzip", "2": "snappy", "3": "lz4", "4": "zstd"}
 _RESETS: Final = {"smallest": "earliest", "largest": "latest"}
@@ -81,6 +71,13 @@ _WITHOUT_EFFECT: Final = frozenset(
     )
 )
 """Of clients that are gone; compared in lower case, as guides write them."""
+
+_OWN: Final[Mapping[str, str]] = {
+    "mirror.topics.blacklist": "--blacklist, where the command line names no topics",
+    "mirror.topics.whitelist": "--whitelist, where the command line names no topics",
+    "producer.type": "how records are sent: one at a time with sync, in batches otherwise",
+}
+"""Old names that MirrorMaker reads itself, and what they stand for."""
 
 _PRODUCER_DEFAULTS: Final[Mapping[str, str]] = {
     "acks": "all",
@@ -160,7 +157,8 @@ def _is_same(name: str, given: str, default: str) -> bool:
 
 
 def _read(path: str) -> ClientFile:
-    given = load(path).values
+    file = load(path)
+    given = file.values
     providers = Providers.of(given, os.environ)
     values: dict[str, str] = {}
     written: dict[str, str] = {}
@@ -168,14 +166,17 @@ def _read(path: str) -> ClientFile:
     zookeeper = [name for name in given if _ZOOKEEPER.fullmatch(name)]
     for name in _ZOOKEEPER_ADDRESS:
         if name in zookeeper:
+            line = next(it.line for it in file.entries if it.key == name)
             raise ConfigError(
-                f"{path}: {name} names ZooKeeper, which clients of Kafka do not use any more",
+                f"{path}:{line}: {name} names ZooKeeper, which clients of Kafka do not use any more",
                 remedy="remove it and put bootstrap.servers=HOST:9092,... there, with the addresses of brokers",
             )
     for name, text in providers.resolve(given).items():
         if name in zookeeper or name.lower() in _WITHOUT_EFFECT:
             remarks.append(f"{path}: {name} has no effect any more")
             continue
+        if name in _OWN:
+            remarks.append(f"{path}: {name}={text.strip()} is taken as {_OWN[name]}")
         modern = _RENAMED.get(name.lower(), name)
         value = _modern_value(modern, text)
         if modern != name:
@@ -186,7 +187,7 @@ def _read(path: str) -> ClientFile:
         elif value != text.strip() and modern in ("auto.offset.reset", "compression.type", "acks"):
             remarks.append(f"{path}: {name}={text} is taken as {name}={value}")
         values[modern] = value
-        written[modern] = given[name].strip() if "${" in given[name] else value
+        written[modern] = given[name].strip() if placeholders(given[name]) else value
     if not values.get("bootstrap.servers", "").strip():
         raise ConfigError(
             f"{path}: bootstrap.servers is missing",

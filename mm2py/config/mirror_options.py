@@ -14,27 +14,6 @@ from mm2py.config.class_names import (
 from mm2py.config.definitions import ConfigModel, Option
 from mm2py.config.java_values import JavaType
 
-__all__ = [
-    "CONFIG_PROPERTIES_EXCLUDE",
-    "DEFAULT_SEPARATOR",
-    "GROUPS",
-    "GROUPS_EXCLUDE",
-    "TOPICS",
-    "TOPICS_EXCLUDE",
-    "ConfigPropertiesExclude",
-    "ConfigPropertyFilterClass",
-    "ConfigPropertyFilterConfig",
-    "GroupFilterClass",
-    "GroupFilterConfig",
-    "Groups",
-    "GroupsExclude",
-    "TopicFilterClass",
-    "TopicFilterConfig",
-    "Topics",
-    "TopicsExclude",
-    "UseDefaultsFrom",
-]
-
 _STRING, _PATTERNS, _CLASS = JavaType.STRING, JavaType.PATTERNS, JavaType.CLASS
 _Texts = tuple[str, ...]
 
@@ -71,10 +50,7 @@ GroupsExclude = Annotated[
 GROUPS_EXCLUDE: Final = ("console-consumer-.*", "connect-.*", "__.*")
 GroupFilterClass = Annotated[str, Option(_CLASS, "What decides by groups and groups.exclude.")]
 
-ConfigPropertiesExclude = Annotated[
-    _Texts, Option(_PATTERNS, "Topic configs that are not copied.", importance="HIGH")
-]
-CONFIG_PROPERTIES_EXCLUDE: Final = (
+_JAVA_CONFIG_PROPERTIES_EXCLUDE: Final = (
     "follower.replication.throttled.replicas",
     "leader.replication.throttled.replicas",
     "message.timestamp.difference.max.ms",
@@ -84,7 +60,17 @@ CONFIG_PROPERTIES_EXCLUDE: Final = (
     "unclean.leader.election.enable",
     "min.insync.replicas",
 )
-"""As 4.3.1; a value of the user replaces the list."""
+CONFIG_PROPERTIES_EXCLUDE: Final = (*_JAVA_CONFIG_PROPERTIES_EXCLUDE, "message.format.version")
+"""As 4.3.1, and what brokers ignore from 3.0 on and refuse from 4.0 on; a value of the user replaces the list."""
+ConfigPropertiesExclude = Annotated[
+    _Texts,
+    Option(
+        _PATTERNS,
+        "Topic configs that are not copied.",
+        importance="HIGH",
+        java_default=",".join(_JAVA_CONFIG_PROPERTIES_EXCLUDE),
+    ),
+]
 
 ConfigPropertyFilterClass = Annotated[
     str, Option(_CLASS, "What decides by config.properties.exclude.")

@@ -6,14 +6,13 @@ classes become Java's. Everything else keeps its text. Old option names are hand
 configs are derived, since there the new name wins.
 """
 
+import re
 from typing import Final
 
 from mm2py.config.class_names import canonical_class
 from mm2py.config.derivation import Value
 from mm2py.config.findings import Finding, Severity
 from mm2py.config.properties import PropertiesFile
-
-__all__ = ["is_class_property", "is_switch", "normalised"]
 
 _CLASSES: Final = (
     "replication.policy.class",
@@ -27,6 +26,9 @@ _CLASSES: Final = (
     "header.converter",
 )
 
+_FLOW_SWITCH: Final = re.compile(r".+->[^.]+\.enabled|(.+->[^.]+\.)?emit\.heartbeats\.enabled")
+"""What Java reads as a switch of a flow, untrimmed; connectors trim theirs."""
+
 
 def normalised(file: PropertiesFile) -> tuple[dict[str, Value], list[Finding]]:
     """Return the entries by key, and what was changed."""
@@ -36,16 +38,17 @@ def normalised(file: PropertiesFile) -> tuple[dict[str, Value], list[Finding]]:
         text = entry.value
         if is_switch(entry.key) and text != text.strip():
             text = text.strip()
-            findings.append(
-                Finding(
-                    Severity.WARNING,
-                    entry.line,
-                    entry.key,
-                    f"has a blank around {text!r}, which is left out here; Java's flow switches "
-                    "take it for false",
-                    "remove the blank",
+            if _FLOW_SWITCH.fullmatch(entry.key):
+                findings.append(
+                    Finding(
+                        Severity.WARNING,
+                        entry.line,
+                        entry.key,
+                        f"has a blank around {text!r}, which is left out here; Java's flow switches "
+                        "take it for false",
+                        "remove the blank",
+                    )
                 )
-            )
         elif is_class_property(entry.key) and canonical_class(text) != text:
             text = canonical_class(text)
             if text != entry.value.strip():

@@ -9,8 +9,6 @@ import re
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-__all__ = ["RENAMED", "Modern", "modern_name"]
-
 RENAMED: Final = {
     "topics.blacklist": "topics.exclude",
     "groups.blacklist": "groups.exclude",

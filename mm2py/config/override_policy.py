@@ -8,8 +8,6 @@ from typing import Final
 
 from mm2py.errors import ConfigError
 
-__all__ = ["ALL_OVERRIDES", "OverridePolicy", "override_policy"]
-
 _PRINCIPAL: Final = frozenset({"security.protocol", "sasl.jaas.config", "sasl.mechanism"})
 _ENDING: Final = "ConnectorClientConfigOverridePolicy"
 

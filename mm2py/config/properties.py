@@ -16,8 +16,6 @@ from jproperties import ParseError, Properties
 
 from mm2py.errors import ConfigError
 
-__all__ = ["PropertiesFile", "Property", "load", "logical_lines", "parse"]
-
 _BLANK: Final = " \t\f"
 _EOL: Final = "\r\n"
 _UTF8_BOM: Final = b"\xef\xbb\xbf"

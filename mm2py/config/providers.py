@@ -18,8 +18,6 @@ from mm2py.config.java_values import JavaType, parse_list
 from mm2py.config.properties import load
 from mm2py.errors import ConfigError
 
-__all__ = ["Placeholder", "ProviderConfig", "Providers", "placeholders", "provider_placeholders"]
-
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
@@ -98,12 +96,9 @@ class Providers:
         left = placeholders(text)
         if not left:
             return ""
-        placeholder = _placeholder(left[0])
-        if placeholder is None:
-            return f"{left[0]} names no config provider"
-        if placeholder.provider not in self._declared:
-            return f"{left[0]}: config provider {placeholder.provider!r} is not declared"
-        return f"{left[0]} is not found"
+        if left[0].provider not in self._declared:
+            return f"{left[0].text}: config provider {left[0].provider!r} is not declared"
+        return f"{left[0].text} is not found"
 
     def _replacement(self, placeholder: Placeholder) -> str:
         provider = self._declared.get(placeholder.provider)
@@ -115,17 +110,10 @@ class Providers:
         return value
 
 
-def placeholders(text: str) -> list[str]:
-    """Return every ``${...}`` of a text."""
-    return [found for _, found in _variables(text)]
-
-
-def provider_placeholders(text: str) -> Iterator[Placeholder]:
-    """Return those ``${...}`` of a text that name a config provider."""
-    for _, found in _variables(text):
-        placeholder = _placeholder(found)
-        if placeholder is not None:
-            yield placeholder
+def placeholders(text: str) -> list[Placeholder]:
+    """Return every ``${provider:[path:]key}`` of a text; ``${name}`` without a colon is text, as in Java."""
+    found = (_placeholder(variable) for _, variable in _variables(text))
+    return [each for each in found if each is not None]
 
 
 def _variables(text: str) -> Iterator[tuple[int, str]]:

@@ -24,10 +24,8 @@ from mm2py.config.client_options import CLIENT_OPTIONS
 from mm2py.config.definitions import Problem
 from mm2py.config.jaas import LoginModule, parse_jaas
 from mm2py.config.java_values import parse_list
-from mm2py.config.providers import provider_placeholders
+from mm2py.config.providers import placeholders
 from mm2py.errors import ConfigError
-
-__all__ = ["refusal_text", "remote_problems"]
 
 _BY_FILE: Final = "remove it, or write the same line into the worker's own file"
 _CODE, _FILE, _URL = "would load code", "would read a file", "would ask an address"
@@ -150,7 +148,7 @@ class _Rules:
 
     def _placeholders(self, value: str) -> Iterator[tuple[str, str]]:
         # As ConfigTransformer finds them: what is not seen here is not resolved later either.
-        for placeholder in provider_placeholders(value):
+        for placeholder in placeholders(value):
             if placeholder.provider not in self._providers:
                 yield (
                     "uses a config provider",
@@ -195,7 +193,7 @@ def _denied(key: str) -> str:
 
 
 def _jaas(value: str) -> Iterator[tuple[str, str]]:
-    if [found.text for found in provider_placeholders(value)] == [value.strip()]:
+    if [found.text for found in placeholders(value)] == [value.strip()]:
         return  # an allowed provider's; clients refuse unknown modules when they read it
     try:
         module: LoginModule = parse_jaas(value)

@@ -21,22 +21,18 @@ from mm2py.config.header_rules import (
     allowed_origins,
     header_rules,
 )
+from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.security import SecurityProperties, TlsSettings, tls_settings
 from mm2py.config.worker import DEFAULT_PORT, MAX_PORT, RestOptions
 from mm2py.errors import ConfigError
 
-__all__ = [
-    "BASIC_AUTH_EXTENSION",
-    "ListenAddress",
-    "ListenerTls",
-    "RestSettings",
-    "advertised_url",
-    "is_loopback",
-]
-
 BASIC_AUTH_EXTENSION: Final = (
     "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension"
 )
+_FILE_KEYS: Final = (
+    "access.control.", "admin.listeners", "config.providers.", "internal.listener", "listeners",
+    "response.http.", "rest.", "ssl.",
+)  # fmt: skip
 _HTTPS_PREFIX: Final = "listeners.https."
 _PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
 # AbstractConfig's listener pattern (RestServer), without its negative ports.
@@ -103,6 +99,17 @@ class RestSettings:
             ConfigError: what the file says cannot be served.
         """
         return _settings(props, insecure=insecure, origin=origin, dedicated=True)
+
+    @classmethod
+    def of_config(cls, config: MirrorMakerConfig, *, insecure: bool = False) -> "RestSettings":
+        """Read a mirror maker file, as ``of_flow_file``."""
+
+        def origin(name: str) -> str:
+            value = config.raw.get(name)
+            return str(config.path) if value is None else f"{config.path}:{value.line}"
+
+        texts = {key: it.text for key, it in config.raw.items() if key.startswith(_FILE_KEYS)}
+        return cls.of_flow_file(config.resolved(texts), insecure=insecure, origin=origin)
 
     @classmethod
     def of_worker(

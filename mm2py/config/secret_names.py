@@ -12,8 +12,6 @@ from mm2py.config.client_options import CLIENT_OPTIONS
 from mm2py.config.jaas import jaas_secrets
 from mm2py.config.java_values import JavaType
 
-__all__ = ["names_a_secret", "secrets_in"]
-
 _CLIENT: Final = re.compile(r".*(?:consumer|producer|admin|override)\.", re.DOTALL)
 _ANYWHERE: Final = ("password", "passphrase", "secret", "jaas", "keystore.key")
 _WORD: Final = re.compile(

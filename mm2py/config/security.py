@@ -16,18 +16,6 @@ from mm2py.config.definitions import parse_config
 from mm2py.config.jaas import LoginKind, LoginModule, login_of_file, parse_jaas
 from mm2py.errors import ConfigError
 
-__all__ = [
-    "MECHANISMS",
-    "KerberosSettings",
-    "OAuthSettings",
-    "SaslSettings",
-    "SecurityProperties",
-    "StoreSettings",
-    "TlsSettings",
-    "sasl_settings",
-    "tls_settings",
-]
-
 _SCRAM: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _GSSAPI: Final = "GSSAPI"
 MECHANISMS: Final = ("PLAIN", *_SCRAM, "OAUTHBEARER", _GSSAPI)

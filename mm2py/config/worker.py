@@ -12,17 +12,6 @@ from mm2py.config.class_names import BYTE_ARRAY_CONVERTER
 from mm2py.config.definitions import ConfigModel, Effect, Option, Problem, options_of
 from mm2py.config.java_values import JavaType
 
-__all__ = [
-    "DEDICATED_DEFAULTS",
-    "DEFAULT_PORT",
-    "MAX_PORT",
-    "ConnectWorkerConfig",
-    "ProcessConfig",
-    "RestOptions",
-    "StandaloneConfig",
-    "WorkerConfig",
-]
-
 DEFAULT_PORT: Final = 8083
 MAX_PORT: Final = 65_535
 
@@ -327,11 +316,12 @@ class WorkerConfig(ConfigModel):
         str, Option(_STRING, "Algorithm of the session key.")
     ] = "HmacSHA256"
     inter_worker_signature_algorithm: Annotated[
-        str, Option(_STRING, "Algorithm of the signatures.")
+        str,
+        Option(_STRING, "Checked only: our workers sign in a form of their own, with HmacSHA256."),
     ] = "HmacSHA256"
     inter_worker_verification_algorithms: Annotated[
         tuple[str, ...],
-        Option(_LIST, "Algorithms that signatures may have."),
+        Option(_LIST, "Checked only, as inter.worker.signature.algorithm."),
     ] = ("HmacSHA256",)
 
 

@@ -10,8 +10,6 @@ from typing import Final, final
 
 from mm2py.errors import ConfigError
 
-__all__ = ["Translation", "WrittenFile"]
-
 _ESCAPED: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 _IN_KEYS: Final = re.compile(r"([=:#! ])")
 

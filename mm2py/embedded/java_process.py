@@ -14,8 +14,6 @@ from typing import Final, Self, final
 from mm2py.embedded.reaper import REAPER
 from mm2py.errors import FatalError
 
-__all__ = ["JavaProcess"]
-
 _POLL_S: Final = 0.05
 _TAIL_LINES: Final = 30
 

@@ -13,8 +13,6 @@ from typing import Final
 
 from mm2py.errors import ConfigError
 
-__all__ = ["HOST", "brokers_listed", "free_ports"]
-
 HOST: Final = "127.0.0.1"
 _LOWEST: Final = 14_000
 _DEFAULT_EPHEMERAL: Final = 32_768
@@ -47,7 +45,7 @@ def brokers_listed(port: int, cluster_id: str, *, timeout_s: float = _ANSWER_TIM
     """Return how many brokers the broker at ``port`` lists; 0 while it does not answer requests.
 
     An open port is not enough: a starting broker accepts connections before it serves them, lists
-    itself only when the controller has let it in, and the port may be another cluster's.
+    itself only when the controller has let it in, and the port may be another cluster's (not asked with ``""``).
     """
     try:
         with socket.create_connection((HOST, port), timeout=timeout_s) as connection:
@@ -57,7 +55,7 @@ def brokers_listed(port: int, cluster_id: str, *, timeout_s: float = _ANSWER_TIM
                 return 0
             # Metadata v2 with no topics.
             found, count = _cluster(_ask(connection, _METADATA, 2, struct.pack(">i", 0)))
-            return count if found == cluster_id else 0
+            return count if cluster_id in ("", found) else 0
     except (OSError, struct.error):
         return 0
 

@@ -16,8 +16,6 @@ import threading
 from pathlib import Path
 from typing import Final, final
 
-__all__ = ["REAPER", "Reaper"]
-
 _EXIT_TIMEOUT_S: Final = 10.0
 
 

@@ -5,6 +5,8 @@ Stop, kill, freeze and restart work on the whole region or on one node; data and
 Synchronous; not for use by several threads at once.
 """
 
+import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -18,17 +20,19 @@ from typing import Final, Protocol, Self, final
 
 from mm2py.embedded.broker import Broker, StartFailedError
 from mm2py.embedded.jars import fetch_jars
-from mm2py.embedded.java import find_java
+from mm2py.embedded.java import LIGHT_JVM, Java, find_java
+from mm2py.embedded.java_process import JavaProcess
 from mm2py.embedded.ports import HOST, free_ports
 from mm2py.embedded.reaper import REAPER
 from mm2py.embedded.server_properties import Listener, NodePorts, server_properties
 from mm2py.errors import ConfigError
 
-__all__ = ["ForeignRegion", "KafkaAddress", "Listener", "Region", "start_regions"]
-
 MIN_FREE_BYTES: Final = 2 << 30
 READY_TIMEOUT_S: Final = 60.0
-_PORT_TRIES: Final = 4
+_TRIES: Final = 4
+_KAFKA_JAR: Final = re.compile(r"kafka_2\.\d+-(\d+)\.(\d+)\.")
+_FIRST_KRAFT: Final = (3, 3)
+"""The first release whose controllers are for production; brokers before it get a ZooKeeper."""
 
 
 class KafkaAddress(Protocol):
@@ -83,6 +87,10 @@ class Region:
         self._parent = folder or Path(tempfile.gettempdir())
         self._min_free_bytes = min_free_bytes
         self._count = nodes
+        self.jars: Sequence[Path] = ()
+        """Those of another release than the pinned one, set before the start; before 3.3 a ZooKeeper runs, too."""
+        self._zookeeper: JavaProcess | None = None
+        self._zookeeper_address = ""
         self._home: Path | None = None
         self._ports: list[NodePorts] = []
         self._brokers: list[Broker] = []
@@ -154,10 +162,12 @@ class Region:
         self.thaw()
         for broker in self._brokers:
             broker.close()
+        if self._zookeeper is not None:
+            self._zookeeper.kill()
         if self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)
             REAPER.forget_folder(self._home)
-        self._home, self._brokers, self._ports = None, [], []
+        self._home, self._zookeeper, self._brokers, self._ports = None, None, [], []
 
     def prepare(self) -> None:
         """Choose ports, write the nodes' properties and begin to format, once per region."""
@@ -169,7 +179,7 @@ class Region:
                 f"region {self.name}: only {free_bytes >> 20} MiB are free in {self._parent}",
                 remedy="free 2 GiB there, or set TMPDIR to a larger disk",
             )
-        jars, java = fetch_jars("broker"), find_java()
+        jars, java = self.jars or fetch_jars("broker"), find_java()
         self._home = Path(tempfile.mkdtemp(prefix=f"mm2py-{self.name}-", dir=self._parent))
         REAPER.watch_folder(self._home)
         self._brokers = [
@@ -182,7 +192,11 @@ class Region:
             )
             for node_id in range(1, self._count + 1)
         ]
+        if _needs_zookeeper(jars):
+            self._launch_zookeeper(self._home / "zookeeper", jars, java)
         self._choose_ports()
+        if self._zookeeper is not None:
+            return  # it gives the cluster its id, and nothing is formatted
         # 16 random bytes as Kafka's Uuid; one that begins with "-" reads as an option.
         cluster_id = "M" + urlsafe_b64encode(secrets.token_bytes(16)).decode()[1:22]
         for broker in self._brokers:
@@ -210,9 +224,30 @@ class Region:
         ]
         for broker, own in zip(self._brokers, self._ports, strict=True):
             text = server_properties(
-                own, self._ports, broker.data_dir, self._properties, self._listeners
+                own,
+                self._ports,
+                broker.data_dir,
+                self._properties,
+                self._listeners,
+                self._zookeeper_address,
             )
             broker.configure(text, own.broker)
+
+    def _launch_zookeeper(self, folder: Path, jars: Sequence[Path], java: Java) -> None:
+        (port,) = free_ports(1)
+        folder.mkdir()
+        config = folder / "zoo.cfg"
+        config.write_text(
+            f"dataDir={folder}\nclientPort={port}\nclientPortAddress={HOST}\ntickTime=500\n"
+            "admin.enableServer=false\n"
+        )
+        classpath = os.pathsep.join(map(str, jars))
+        main = ["org.apache.zookeeper.server.ZooKeeperServerMain", str(config)]
+        self._zookeeper = JavaProcess(
+            [str(java.executable), "-Xmx64m", *LIGHT_JVM, "-cp", classpath, *main],
+            folder / "zookeeper.log",
+        )
+        self._zookeeper_address = f"{HOST}:{port}"
 
     def __enter__(self) -> Self:
         try:
@@ -249,16 +284,24 @@ def start_regions(*regions: Region, timeout_s: float = READY_TIMEOUT_S) -> None:
 
 
 def _wait_ready(region: Region, timeout_s: float) -> None:
-    for attempt in range(1, _PORT_TRIES + 1):
+    for attempt in range(1, _TRIES + 1):
         try:
             region.wait_ready(timeout_s)
         except StartFailedError as error:
+            if error.still_registered and attempt < _TRIES:
+                region.launch()
+                continue
             # Clients know the ports of a region that has served before, so those stay.
-            if not error.address_in_use or attempt == _PORT_TRIES or _has_served(region):
+            if not error.address_in_use or attempt == _TRIES or _has_served(region):
                 raise
             region.retry_on_other_ports()
         else:
             return
+
+
+def _needs_zookeeper(jars: Sequence[Path]) -> bool:
+    found = [it for jar in jars if (it := _KAFKA_JAR.match(jar.name))]
+    return bool(found) and (int(found[0][1]), int(found[0][2])) < _FIRST_KRAFT
 
 
 def _has_served(region: Region) -> bool:

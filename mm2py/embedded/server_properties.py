@@ -9,8 +9,6 @@ from pathlib import Path
 
 from mm2py.embedded.ports import HOST
 
-__all__ = ["Listener", "NodePorts", "server_properties"]
-
 
 @dataclass(frozen=True, slots=True)
 class Listener:
@@ -40,8 +38,9 @@ def server_properties(
     data_dir: Path,
     extra: Mapping[str, str],
     listeners: Sequence[Listener] = (),
+    zookeeper: str = "",
 ) -> str:
-    """Return the file's text; ``extra`` wins over our values."""
+    """Return the file's text; ``extra`` wins over our values. ``zookeeper`` takes the place of controllers."""
     replicas = str(min(len(nodes), 3))
     more = [
         f",{each.name}://{each.host}:{port}"
@@ -52,16 +51,29 @@ def server_properties(
         for each, port in zip(listeners, node.more, strict=True)
     ]
     protocols = [f",{each.name}:{each.protocol}" for each in listeners]
+    own = f"PLAINTEXT://{HOST}:{node.broker}"
+    if zookeeper:
+        role = {
+            "broker.id": str(node.node_id),
+            "zookeeper.connect": zookeeper,
+            "zookeeper.session.timeout.ms": "4000",
+            "listeners": own + "".join(more),
+            "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+        }
+    else:
+        role = {
+            "process.roles": "broker,controller",
+            "node.id": str(node.node_id),
+            "controller.quorum.voters": ",".join(
+                f"{each.node_id}@{HOST}:{each.controller}" for each in nodes
+            ),
+            "listeners": f"{own},CONTROLLER://{HOST}:{node.controller}" + "".join(more),
+            "controller.listener.names": "CONTROLLER",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        }
     properties = {
-        "process.roles": "broker,controller",
-        "node.id": str(node.node_id),
-        "controller.quorum.voters": ",".join(
-            f"{each.node_id}@{HOST}:{each.controller}" for each in nodes
-        ),
-        "listeners": f"PLAINTEXT://{HOST}:{node.broker},CONTROLLER://{HOST}:{node.controller}"
-        + "".join(more),
-        "advertised.listeners": f"PLAINTEXT://{HOST}:{node.broker}" + "".join(told),
-        "controller.listener.names": "CONTROLLER",
+        **role,
+        "advertised.listeners": own + "".join(told),
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT"
         + "".join(protocols),
         "inter.broker.listener.name": "PLAINTEXT",
@@ -86,7 +98,6 @@ def server_properties(
         # A killed broker's registration must expire before it is let in again.
         "broker.session.timeout.ms": "2000",
         "broker.heartbeat.interval.ms": "300",
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
         "super.users": "User:ANONYMOUS",
         **{

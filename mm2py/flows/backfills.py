@@ -39,15 +39,6 @@ from mm2py.runtime.herder.errors import (
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.types import FlowName
 
-__all__ = [
-    "BackfillCommands",
-    "BackfillService",
-    "BackfillSummary",
-    "BackfillView",
-    "CommandEnd",
-    "PlannedBackfill",
-]
-
 log = logging.getLogger(__name__)
 
 OK: Final = 0

@@ -45,16 +45,6 @@ from mm2py.storage.flow_overrides_store import Edit, FlowOverridesStore, held_ed
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.types import ClusterAlias, FlowName, State, TaskId, TopicPartition
 
-__all__ = [
-    "FLOW",
-    "SINK",
-    "SOURCE",
-    "Change",
-    "ChangeResult",
-    "FlowChanges",
-    "Request",
-]
-
 SOURCE: Final = "MirrorSourceConnector"
 SINK: Final = "MirrorSinkConnector"
 """Names of the connectors of which one copies, as the file derives them."""
@@ -408,12 +398,14 @@ class FlowChanges:
         revision: int | None = None
         if not request.dry_run:
             before = set(store.effective())
+            edit = _expecting(request, store, change.edit)
             if change.carry_out is not None:
                 await change.carry_out()
+                edit = change.edit  # done is not refused any more, and the history has it
             revision = await store.edit(
                 change.action,
                 change.target,
-                _expecting(request, store, change.edit),
+                edit,
                 actor=request.actor,
                 notes=change.states,
             )

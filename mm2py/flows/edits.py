@@ -18,8 +18,6 @@ from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.flow_overrides_store import Edit
 from mm2py.types import FlowName
 
-__all__ = ["Configs", "Patches", "created", "deleted", "nothing_held", "patched", "without_topic"]
-
 Configs = Mapping[str, Mapping[str, str]]
 Patches = Mapping[str, ConnectorConfig]
 """Connector -> properties; None returns one to what the file has."""

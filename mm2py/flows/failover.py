@@ -7,8 +7,9 @@ the recorded step again: each can be done twice.
 Invariants, tests of the same names (the model with drivers that crash between any two awaits: tests/property/test_failover_drivers.py):
 
 1. A step begins only when it is recorded by the driver that does it; a driver behind which another one has claimed begins no other.
-2. Clients may write to the target only when everything below the ends where the source stood still is copied, but for what was
-   accepted, or when the source is gone and that was accepted.
+2. Clients may write to the target only when everything below the ends where the source stood still is copied and no transaction is
+   open below these, but for what was accepted, or when the source is gone and that was accepted. The ends are high watermarks, whatever
+   the flow reads: below a last stable offset nothing says what is committed above it later, and no rule keeps a producer from that.
 3. What was not copied is in the quarantine topic before the flow's position goes past it, and before the flow back begins.
 4. The flow back begins where the record says, which was written before the flow first began; one that runs is left alone.
 5. A cancel undoes what was fenced; it is refused as soon as clients may have written to the target. A failover that is continued behind
@@ -28,20 +29,18 @@ from typing import Final, Protocol, TypeVar, final
 
 from mm2py.clock import Clock
 from mm2py.errors import FatalError, Mm2pyError, RetriableError
-from mm2py.mirror.failovers import Failover, FailoverKind, GroupMove, Place, Step, Tail
+from mm2py.mirror.failovers import (
+    Failover,
+    FailoverKind,
+    GroupMove,
+    OpenTransaction,
+    Place,
+    Step,
+    Tail,
+)
+from mm2py.observability.logging import some_of
 from mm2py.storage.failover_store import FailoverStore
 from mm2py.types import TopicPartition
-
-__all__ = [
-    "DRAIN_S",
-    "SETTLE_S",
-    "FailoverDriver",
-    "FailoverRefusedError",
-    "FailoverRequest",
-    "Progress",
-    "Sides",
-    "SourceAwayError",
-]
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +55,7 @@ DRAIN_S: Final = 120.0
 LOOK_S: Final = 0.2
 AGAIN_S: Final = 0.5
 INSIST_S: Final = 60.0
+SHOWN: Final = 3
 AWAY_S: Final = 10.0
 """How long a source may be silent before it counts as gone, and workers may take to stop its flow before that is left for later."""
 
@@ -70,10 +70,19 @@ class SourceAwayError(RetriableError):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far each source partition is copied: ``ends`` of the logs, ``copied`` offsets below which nothing is left to copy."""
+    """How far each source partition is copied: ``ends`` of the logs, ``copied`` offsets below which nothing is left to copy.
+
+    ``stable`` are last stable offsets: a transaction is open there where one is below the end.
+    """
 
     ends: Mapping[TopicPartition, int]
     copied: Mapping[TopicPartition, int]
+    stable: Mapping[TopicPartition, int]
+
+    @property
+    def held(self) -> Mapping[TopicPartition, int]:
+        """The last stable offsets of partitions in which a transaction is open."""
+        return {tp: at for tp, at in self.stable.items() if at < self.ends[tp]}
 
     @property
     def missing(self) -> int:
@@ -109,6 +118,12 @@ class Sides(Protocol):
 
     async def progress(self) -> Progress:
         """Return how far the copy is; ends do not count what mirrors alone have written since the last call."""
+        ...
+
+    async def open_transactions(
+        self, held: Mapping[TopicPartition, int], /
+    ) -> Sequence[OpenTransaction]:
+        """Name the transactions that hold back these last stable offsets, but mirrors'; none where they have ended."""
         ...
 
     async def target_ends(self) -> Sequence[Place]:
@@ -313,16 +328,19 @@ class FailoverDriver:
         return replace(failover, step=Step.DRAIN, fenced=True, fence_note=note)
 
     async def _drain(self, failover: Failover) -> Failover:
-        """Wait until nothing is missing, or what is accepted is all that will not be copied."""
-        least, since = -1, self._clock.monotonic()
+        """Wait until nothing is missing and no transaction is open, or what is accepted is all that will not be copied."""
+        least, since = None, self._clock.monotonic()
+        named: Mapping[TopicPartition, int] | None = None
         while True:
             progress = await self._insist(self._sides.progress)
-            missing = progress.missing
+            missing, held = progress.missing, progress.held
             now = self._clock.monotonic()
-            if least < 0 or missing < least:
-                least, since = missing, now
-            accepted = missing <= failover.accept_loss and now - since >= self._settle_s
-            if not missing or accepted:
+            if least is None or (missing, len(held)) < least:
+                least, since = (missing, len(held)), now
+            is_settled = now - since >= self._settle_s
+            if (is_settled or failover.transactions) and named != held:
+                failover, named = await self._named(failover, held), held
+            if (not missing and not held) or (missing <= failover.accept_loss and is_settled):
                 return replace(
                     failover, step=Step.GROUPS, missing=missing, ends=_places(progress.ends)
                 )
@@ -330,9 +348,19 @@ class FailoverDriver:
                 raise self._not_drained(failover, missing)
             await self._clock.sleep(LOOK_S)
 
+    async def _named(self, failover: Failover, held: Mapping[TopicPartition, int]) -> Failover:
+        """Record which transactions are waited for."""
+        opened = tuple(await self._insist(lambda: self._sides.open_transactions(held)))
+        if opened != failover.transactions:
+            failover = replace(failover, transactions=opened)
+            await self._write(failover)
+        return failover
+
     def _not_drained(self, failover: Failover, missing: int) -> FailoverRefusedError:
+        opened = some_of(list(map(str, failover.transactions)), SHOWN, "; ")
         return FailoverRefusedError(
-            f"{missing} offsets of {self._name} are not copied and nothing was for {self._drain_s:g} s",
+            f"{missing} offsets of {self._name} are not copied and nothing was for {self._drain_s:g} s"
+            + (f"; not ended: {opened}" if opened else ""),
             remedy="look at mm2py lag and mm2py flow describe, then run it again; or accept that they go to the quarantine"
             f" topic with --accept-loss {missing}; or --cancel, which undoes the fence"
             + (f". Not kept from writing: {failover.fence_note}" if failover.fence_note else ""),
@@ -347,7 +375,8 @@ class FailoverDriver:
         await self._clock.sleep(self._settle_s)
         progress = await self._insist(self._sides.progress)
         moved = _places(progress.ends) != failover.ends
-        if moved or progress.missing > max(0, failover.accept_loss):
+        reopened = progress.held and failover.accept_loss < 0
+        if moved or reopened or progress.missing > max(0, failover.accept_loss):
             log.warning("the source was written after it was drained flow=%s", self._name)
             return replace(failover, step=Step.FENCE)
         there = await self._insist(self._sides.target_ends)
@@ -387,8 +416,12 @@ class FailoverDriver:
             if not failover.fenced:
                 note = await self._change(lambda: self._sides.fence(failover.id))
                 failover = replace(failover, fenced=True, fence_note=note)
-            tails = (await self._still(progress)).tails()
-            failover = replace(failover, tail=tails, missing=sum(it.end - it.start for it in tails))
+            progress = await self._still(progress)
+            tails, held = progress.tails(), progress.held
+            opened = await self._insist(lambda: self._sides.open_transactions(held))
+            failover = replace(
+                failover, tail=tails, missing=progress.missing, transactions=tuple(opened)
+            )
             if tails:
                 await self._write(failover)
         if tails:

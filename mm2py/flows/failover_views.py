@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import final
 
 from mm2py.flows.failover import FailoverRequest
-from mm2py.mirror.failovers import Failover
-
-__all__ = ["FailoverPlan", "FailoverView", "GroupRow", "TopicRow", "WriterRow"]
+from mm2py.mirror.failovers import Failover, OpenTransaction
+from mm2py.observability.logging import some_of
 
 
 @final
@@ -19,7 +18,7 @@ class TopicRow:
     """One source topic; lags are null where the source is gone. ``problems``: missing copies, other configs, missing ACLs.
 
     ``copied_to`` are source offsets below which everything is copied, by partition; ``would_lose`` counts offsets that are not copied and
-    that nothing copies.
+    that nothing copies now: those above an open transaction are among them where the flow copies committed records.
     """
 
     topic: str
@@ -66,9 +65,11 @@ class WriterRow:
 class FailoverPlan:
     """What a failover would do.
 
-    ``would_lose`` is what ``--accept-loss`` has to name; ``state`` is the flow's, empty where no worker of it answers.
+    ``would_lose`` is what ``--accept-loss`` has to name; of these ``awaited`` are above open transactions, whose end the drain waits for.
+    ``transactions`` are all that are open in the flow's topics, but mirrors'; ``state`` is the flow's, empty where no worker of it answers.
     ``standing`` says why clients cannot be moved from where they are, empty where they can.
-    ``fence_rules`` is how many rules would be made, ``fence_note`` who is not kept out by them.
+    ``fence_rules`` is how many rules would be made, ``fence_note`` who is not kept out by them. ``writers`` is null where brokers do not
+    disclose them.
     """
 
     flow: str
@@ -84,9 +85,16 @@ class FailoverPlan:
     unfinished: str
     problems: tuple[str, ...]
     standing: str = ""
+    awaited: int = 0
     topics: tuple[TopicRow, ...] = ()
     groups: tuple[GroupRow, ...] = ()
-    writers: tuple[WriterRow, ...] = ()
+    writers: tuple[WriterRow, ...] | None = ()
+    transactions: tuple[OpenTransaction, ...] = ()
+
+    @property
+    def hanging(self) -> tuple[OpenTransaction, ...]:
+        """Transactions that no drain should wait for."""
+        return tuple(it for it in self.transactions if it.hangs(self.at_ms))
 
     def document(self) -> dict[str, object]:
         """Return it as JSON shows it."""
@@ -115,7 +123,12 @@ class FailoverPlan:
             found.append("the source does not answer; if it is gone, use --unplanned")
         if self.source_reachable and unplanned:
             found.append("the source answers: leave --unplanned out, nothing has to be lost")
-        if self.would_lose > max(0, accept_loss) or (unplanned and accept_loss < 0):
+        if self.hanging and accept_loss < 0:
+            found.append(
+                f"{some_of(list(map(str, self.hanging)), 3, '; ')}: abort what hangs with kafka-transactions.sh find-hanging and abort,"
+                f" or --accept-loss {self.would_lose} does not wait for it"
+            )
+        if self.would_lose - self.awaited > max(0, accept_loss) or (unplanned and accept_loss < 0):
             found.append(
                 f"{self.would_lose} offsets would not be copied, as far as they are known: see --plan;"
                 f" --accept-loss {self.would_lose} accepts that"

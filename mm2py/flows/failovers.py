@@ -14,11 +14,10 @@ from typing import Final, Protocol, final
 from mm2py.errors import Mm2pyError
 from mm2py.flows.failover import FailoverRefusedError, FailoverRequest
 from mm2py.flows.failover_views import FailoverPlan, FailoverView
+from mm2py.flows.service import READS_AT_ONCE
 from mm2py.mirror.failovers import Failover, FailoverKind
 from mm2py.runtime.herder.errors import ConflictError
 from mm2py.types import FlowName
-
-__all__ = ["FailoverCommands", "FailoverService", "OpenCommands"]
 
 log = logging.getLogger(__name__)
 
@@ -58,16 +57,17 @@ class FailoverService:
 
     def __init__(self, opened: OpenCommands) -> None:
         self._opened = opened
+        self._reads = asyncio.Semaphore(READS_AT_ONCE)
         self._driven: dict[tuple[FlowName, FailoverKind], asyncio.Task[None]] = {}
 
     async def show(self, flow: FlowName, kind: FailoverKind) -> FailoverView:
         """Return the newest failover of a flow."""
-        async with self._opened(flow, kind) as commands:
+        async with self._reads, self._opened(flow, kind) as commands:
             return self._view(flow, kind, await commands.newest())
 
     async def plan(self, flow: FlowName, request: FailoverRequest) -> FailoverView:
         """Return what would be done, and what would refuse it; changes nothing."""
-        async with self._opened(flow, request.kind) as commands:
+        async with self._reads, self._opened(flow, request.kind) as commands:
             plan, newest = await commands.plan(), await commands.newest()
         refused = plan.refusals(request, newest)
         return replace(self._view(flow, request.kind, newest), plan=plan, refused=refused)

@@ -14,8 +14,6 @@ from mm2py.mirror.failovers import Rule
 from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 
-__all__ = ["EVERYBODY", "FencePlan", "fence_of", "principal_of"]
-
 EVERYBODY: Final = "User:*"
 _WRITES: Final = frozenset({AclOperation.WRITE, AclOperation.ALL})
 _SHOWN: Final = 3

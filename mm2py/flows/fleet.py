@@ -23,8 +23,6 @@ from mm2py.runtime.herder.mirror_maker import MirrorMaker
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import FlowName
 
-__all__ = ["FleetParts", "FlowFleet", "Since"]
-
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
@@ -242,6 +240,8 @@ class FlowFleet:
 
 
 def _knows_its_leader(herder: Herder) -> bool:
+    if herder.failure is None and herder.not_ready:
+        return False
     try:
         herder.member_urls()
     except ForwardError as error:

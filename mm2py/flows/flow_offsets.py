@@ -34,8 +34,6 @@ from mm2py.protocol.groups import FetchedOffset
 from mm2py.runtime.herder.errors import BadRequestError, NotFoundError
 from mm2py.types import LATEST, ClusterAlias, FlowName, TopicPartition
 
-__all__ = ["Direction", "FlowOffsets", "GroupPartitionView", "GroupView", "TranslationView"]
-
 Direction = Literal["to-target", "to-source"]
 TO_TARGET: Final = "to-target"
 TO_SOURCE: Final = "to-source"
@@ -44,12 +42,13 @@ _PLACES: Final = {
     Place.COPIED: "the record was copied",
     Place.AT_END: "everything before it was copied; the next record will have this offset",
     Place.NEVER_EXISTED: "there is no copy of a record with this offset (compacted away, a transaction marker,"
-    " aborted data, or before the first copy); the next record is at the offset given",
+    " aborted data, or before the source's first record); the next record is at the offset given",
     Place.LOST: "the record was lost (mm2py ledger names the range); the next one is at the offset given",
     Place.EXPIRED: "both clusters have deleted it, by retention or on request, and the map does not hold it any more;"
     " the next record is at the offset given",
     Place.NOT_YET_COPIED: "it is not copied yet",
-    Place.UNKNOWN: "it was passed without this map: another program copied it, or its position was set by hand",
+    Place.UNKNOWN: "it lies below the beginning of the map, or was passed without it: another program copied it, or the"
+    " position was set behind it; groups are placed by offset syncs there",
 }
 GROUPS_AT_ONCE: Final = 50
 """Between two pauses for the other work of the loop."""
@@ -280,6 +279,10 @@ class FlowOffsets:
             )[:most]
         }
         self._target_has_shares = await target.has_shares()
+        chosen, there = await asyncio.gather(
+            source.with_states(chosen),
+            target.with_states({it: there[it] for it in chosen if it in there}),
+        )
         # Asked as what they are at the source: a group of another type on the target has no offsets for them.
         at_source, at_target, checkpoints, behind = await asyncio.gather(
             source.offsets(chosen),
@@ -391,12 +394,12 @@ class FlowOffsets:
             return "it has no offset in a topic of the flow"
         problem = self._switched_off(is_share=_is_share(mine))
         if problem or theirs is None:
-            return problem or _ahead(parts)
+            return problem or _ahead(parts) or _without_place(parts)
         if _is_share(mine) != _is_share(theirs):
             return f"the target has a {theirs.group_type} group of this name"
-        if not theirs.is_idle:
+        if theirs.has_members:
             return "it has members on the target: its offsets there are its own"
-        return _ahead(parts)
+        return _ahead(parts) or _without_place(parts)
 
     def _switched_off(self, *, is_share: bool) -> str:
         if not self._has_checkpoints:
@@ -444,6 +447,9 @@ class _AllGroups:
     async def list(self) -> Mapping[str, GroupListing]:
         consumers, shares = await self._consumers.list_groups(), await self._shares.list_groups()
         return {**consumers.groups, **shares.groups}
+
+    async def with_states(self, groups: Mapping[str, GroupListing]) -> dict[str, GroupListing]:
+        return await self._consumers.with_states(groups)
 
     async def offsets(self, groups: Mapping[str, GroupListing]) -> Mapping[str, Committed]:
         """Return the offsets of groups, each read as the type that its listing has."""
@@ -496,3 +502,10 @@ def _ahead(parts: Sequence[GroupPartitionView]) -> str:
 def _sum(numbers: Sequence[int | None]) -> int | None:
     known = [it for it in numbers if it is not None]
     return sum(known) if numbers and len(known) == len(numbers) else None
+
+
+def _without_place(parts: Sequence[GroupPartitionView]) -> str:
+    """Return which partitions have no offset for the target yet; empty where all have one."""
+    names = [f"{it.topic}-{it.partition}" for it in parts if it.continues_at is None]
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{names[0]}{more}: not copied or not checkpointed yet" if names else ""

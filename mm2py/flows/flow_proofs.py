@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass
 from mm2py.mirror.proofs import Proof
 from mm2py.types import FlowName
 
-__all__ = ["ProofPartitionView", "ProofView", "proof_view"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofPartitionView:

@@ -31,18 +31,6 @@ from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import ClusterAlias, FlowName
 
-__all__ = [
-    "CircleGuard",
-    "Cycle",
-    "FlowNode",
-    "Sources",
-    "check_connectors",
-    "copies",
-    "file_cycle",
-    "new_cycles",
-    "source_configs",
-]
-
 log = logging.getLogger(__name__)
 
 REFRESH_S: Final = 5.0

@@ -11,8 +11,6 @@ from typing import Final
 from mm2py.config.client_properties import with_prefix
 from mm2py.config.java_values import parse_boolean_leniently, parse_list
 
-__all__ = ["HeaderMarks", "header_marks"]
-
 _ROUTERS: Final = ("RegexRouter", "TimestampRouter")
 _PACKAGES: Final = (
     "",

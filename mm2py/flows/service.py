@@ -20,8 +20,8 @@ from mm2py.errors import ConfigError
 from mm2py.flows.fleet import Since
 from mm2py.flows.flow_offsets import Direction, FlowOffsets, GroupView, TranslationView
 from mm2py.flows.flow_proofs import ProofView
-from mm2py.flows.graph import FlowNode
-from mm2py.flows.states import assigned_now, read_flow, unfinished_job
+from mm2py.flows.graph import FlowNode, source_configs
+from mm2py.flows.states import assigned_now, enabled, read_flow, unfinished_job
 from mm2py.flows.views import (
     ConfigView,
     CopyName,
@@ -48,10 +48,8 @@ from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.flow_overrides_store import ChangeGuard
 from mm2py.types import FlowName, TopicPartition
 
-__all__ = ["Fleet", "FlowParts", "FlowService"]
-
-MEMBER_S: Final = 1.0
-"""How long a member may take to say what it copies; who takes longer is named as missing."""
+MEMBER_S: Final = 2.0
+"""How long a member may take to say what it copies; one that takes longer is an error of the flow."""
 
 
 READS_AT_ONCE: Final = 2
@@ -165,6 +163,8 @@ class FlowService:
         }
         wanted = (MIRROR_CHECKPOINT_CONNECTOR, *COPY_CONNECTORS)
         name = next((by_class[it] for it in wanted if it in by_class), None)
+        if name is None and herder.not_ready:
+            raise HerderError(f"Flow {flow} {herder.not_ready}", status=503)
         if name is None:
             raise NotFoundError(f"Flow {flow} has no connector that copies records or checkpoints")
         return FlowOffsets(
@@ -180,9 +180,13 @@ class FlowService:
         """Return one flow; ``ForwardError`` where another worker leads it."""
         return self._view(flow, await self._members(flow))
 
-    def describe_here(self, flow: FlowName, missing: str) -> FlowView:
-        """Return one flow with the numbers of this node alone, and why there are no others."""
-        return self._view(flow, replace(self._here(flow), incomplete=(missing,)))
+    def describe_here(self, flow: FlowName, leader: str | None, reason: str) -> FlowView:
+        """Return one flow with the numbers of this node alone, and why there are no others.
+
+        ``leader`` is the URL of a leader that does not answer; None where it is not known, as in a rebalance.
+        """
+        here = replace(self._here(flow), incomplete=(f"leader {leader or 'unknown'}: {reason}",))
+        return self._view(flow, replace(here, silent={leader: reason}) if leader else here)
 
     async def partitions(self, flow: FlowName) -> list[PartitionView]:
         """Return every partition; ``ForwardError`` where another worker leads the flow."""
@@ -234,6 +238,10 @@ class FlowService:
         node = self._node(flow)
         work = read_flow(node.herder)
         view = flow_view(flow, work, members, node.overrides, self._parts.mask)
+        if not work.connectors and node.herder.not_ready:
+            # The configs are not read yet: what the file wants.
+            wanted = source_configs(self._parts.fleet.file(flow))
+            view = replace(view, enabled=any(map(enabled, wanted)))
         backfill = unfinished_job(node.herder)
         if backfill is not None and backfill.kind is JobKind.BACKFILL:
             note = f"backfill {backfill.id} is {backfill.state.value}, it has its partitions whatever the state of the flow"
@@ -283,7 +291,7 @@ class FlowService:
     async def _members(self, flow: FlowName) -> Members:
         herder, peers = self._node(flow).herder, self._node(flow).peers
         here = self._here(flow)
-        if herder.failure is not None:
+        if herder.failure is not None or herder.not_ready:
             return here
         urls = [url for url in herder.member_urls() if urlsplit(url).netloc != herder.worker_id]
         key = herder.session_key()
@@ -294,18 +302,27 @@ class FlowService:
             try:
                 async with asyncio.timeout(MEMBER_S):
                     return await peers.node_snapshot(url, key)
-            except (TimeoutError, HerderError):
-                return url
+            except TimeoutError:
+                return f"no answer within {MEMBER_S:g} s"
+            except HerderError as error:
+                return error.message
 
         answers = await asyncio.gather(*(ask(url) for url in urls))
         found = {it.worker: it for it in here.snapshots}
         for answer in answers:
             if not isinstance(answer, str):
                 found.setdefault(answer.worker, answer)
-        missing = tuple(answer for answer in answers if isinstance(answer, str))
+        silent = {
+            url: answer
+            for url, answer in zip(urls, answers, strict=True)
+            if isinstance(answer, str)
+        }
         # Read again: who answered may have measured what was assigned meanwhile.
         return Members(
-            snapshots=tuple(found.values()), assigned=assigned_now(herder), incomplete=missing
+            snapshots=tuple(found.values()),
+            assigned=assigned_now(herder),
+            incomplete=tuple(silent),
+            silent=silent,
         )
 
     def _node(self, flow: FlowName) -> FlowNode:

@@ -10,7 +10,6 @@ from typing import Final
 
 from mm2py.config.class_names import COPY_CONNECTORS, canonical_class
 from mm2py.config.java_values import parse_boolean_leniently
-from mm2py.config.mirror_options import TOPICS
 from mm2py.mirror.backfills import Job
 from mm2py.observability.metrics import NodeSnapshot
 from mm2py.runtime.herder.api import ConnectorInfo, WorkState
@@ -19,21 +18,10 @@ from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.tasks.task_context import KEPT_OUT
 from mm2py.types import State, TaskId, TopicPartition
 
-__all__ = [
-    "DEGRADED",
-    "ConnectorWork",
-    "FlowWork",
-    "assigned_now",
-    "assigned_tasks",
-    "enabled",
-    "engine",
-    "read_flow",
-    "state_name",
-    "unfinished_job",
-]
-
 DEGRADED: Final = "DEGRADED"
 """The flow works, but not all of it does."""
+DISABLED: Final = "DISABLED"
+"""Only heartbeats run: the flow copies nothing, and is not to."""
 
 _NOT_AT_WORK: Final = ("SUSPENDED", "WAITING")
 """States of a node that are more exact than those of its tasks."""
@@ -44,7 +32,6 @@ _NO_SOURCE: Final = (
     "the flow has no MirrorSourceConnector, nothing is copied: create it again (POST"
     " /connectors), or roll the flow back"
 )
-_NO_TOPIC: Final = "matches no topic: no topic of the source matches topics={}"
 
 
 def enabled(config: Mapping[str, str | None]) -> bool:
@@ -113,7 +100,7 @@ class FlowWork:
             yield from connector.works()
 
     def state(self, nodes: Sequence[NodeSnapshot]) -> str:
-        """Return the worst state: a flow runs only when all of it does."""
+        """Return the worst state: a flow runs only when all of it does, and it copies."""
         if self.failure:
             return State.FAILED.value
         at_nodes = {node.state for node in nodes}
@@ -127,9 +114,12 @@ class FlowWork:
         whole = {state_name(it.state) for it in self.connectors}
         if len(whole) == 1 and whole != {State.RUNNING.value}:
             return whole.pop()
+        if any(self.wrongs(nodes)):
+            return DEGRADED if whole else State.FAILED.value
         if not whole:
             return State.UNASSIGNED.value
-        return DEGRADED if any(self.wrongs(nodes)) else State.RUNNING.value
+        source = self.source
+        return DISABLED if source and not enabled(source.info.config) else State.RUNNING.value
 
     def wrongs(self, nodes: Sequence[NodeSnapshot]) -> Iterator[tuple[str, str]]:
         """Return what is wrong with what (a connector, task, partition or topic)."""
@@ -152,17 +142,11 @@ class FlowWork:
                     yield str(part.source), part.cause
 
     def notes(self, nodes: Sequence[NodeSnapshot]) -> Iterator[str]:
-        """Return what is worth knowing of a flow that is in order, and findings of tasks that do no harm."""
+        """Return what is worth knowing of a flow: findings of connectors and tasks that do no harm."""
         for node in nodes:
             for finding in node.findings:
                 if not finding.harms:
                     yield f"{finding.task}: {finding.what}: {finding.text}"
-        source = self.source
-        if source is None or source.tasks or self.state(nodes) != State.RUNNING.value:
-            return
-        config = source.info.config
-        if enabled(config):
-            yield _NO_TOPIC.format(config.get("topics") or ",".join(TOPICS))
 
 
 def read_flow(herder: Herder) -> FlowWork:

@@ -4,12 +4,13 @@ Flow: herder's states + ``NodeSnapshot`` of every member -> views. Plain data, n
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from mm2py.flows.states import ConnectorWork, FlowWork, enabled, engine, state_name
+from mm2py.api.context import PartitionState
+from mm2py.flows.states import DEGRADED, ConnectorWork, FlowWork, enabled, engine, state_name
 from mm2py.mirror.flow_overrides import (
     Change,
     HistoryEntry,
@@ -21,28 +22,6 @@ from mm2py.observability.metrics import UNKNOWN, NodeSnapshot, PartitionSnapshot
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import FlowName, State, TaskId, TopicPartition
 
-__all__ = [
-    "ChangeView",
-    "ConfigView",
-    "ConnectorView",
-    "CopyName",
-    "ErrorView",
-    "FlowView",
-    "HistoryView",
-    "Members",
-    "PartitionView",
-    "PropertyView",
-    "TaskView",
-    "TopicView",
-    "change_view",
-    "flow_view",
-    "held_name",
-    "history_view",
-    "partition_views",
-    "shown_value",
-    "topic_views",
-]
-
 MOST_ERRORS: Final = 100
 """Errors shown of a flow at most; the partitions have all of them."""
 _WHOLE_TOPIC: Final = -1
@@ -51,14 +30,24 @@ _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
-    """What the members of a flow copy, and which of them did not answer.
+    """What the members of a flow copy, and which of them are missing.
 
-    ``assigned``: the partitions that the flow's tasks are to copy.
+    ``assigned``: the partitions that the flow's tasks are to copy. ``silent``: why a member gave no answer, by its URL.
     """
 
     snapshots: Sequence[NodeSnapshot]
     assigned: Mapping[TopicPartition, TaskId] = field(default_factory=dict[TopicPartition, TaskId])
     incomplete: tuple[str, ...] = ()
+    silent: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def wrongs(self) -> Iterator[tuple[str, str]]:
+        """Return what is wrong with members: copying does not need HTTP between workers, displays do."""
+        for url, reason in self.silent.items():
+            yield (
+                url,
+                f"this worker gave no answer ({reason}), its numbers are missing: open the port of its"
+                " internal.listener to the other workers, or set rest.advertised.host.name",
+            )
 
     def partitions(self) -> list[tuple[str, PartitionSnapshot]]:
         """Return each partition with its worker.
@@ -70,7 +59,7 @@ class Members:
             (node.worker, part)
             for node in self.snapshots
             for part in node.partitions
-            if _is_of_topic(part)
+            if is_of_topic(part)
         ]
         measured = {part.source for _, part in found}
         found += [
@@ -165,14 +154,16 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
-    """One source topic; sums over its partitions, ``lag_ms`` is the largest, as of ``FlowView``."""
+    """One source topic; sums over its partitions, ``lag_ms`` is the largest, as of ``FlowView``; ``state`` is the worst."""
 
     flow: str
     topic: str
     target_topic: str | None
     partitions: int
     failed_partitions: int
+    held_partitions: int = 0
     paused_partitions: int
+    state: str = ""
     lag_records: int | None
     lag_ms: int | None
     records_per_s: float | None
@@ -236,7 +227,10 @@ def flow_view(
     """Return everything about one flow."""
     nodes = members.snapshots
     partitions = [it for _, it in members.partitions()]
-    wrongs = dict.fromkeys(work.wrongs(nodes))
+    wrongs = dict.fromkeys([*members.wrongs(), *work.wrongs(nodes)])
+    state = work.state(nodes)
+    if members.silent and state == State.RUNNING.value:
+        state = DEGRADED
     workers = {it.worker_id for _, it in work.works() if it is not None}
     return FlowView(
         flow=str(flow),
@@ -246,7 +240,7 @@ def flow_view(
         engine="worker" if work.source is None else engine(work.source.info.config),
         since_ms=None,
         revision=overrides.revision,
-        state=work.state(nodes),
+        state=state,
         workers=tuple(sorted(workers - {""})),
         partitions=len(partitions),
         failed_partitions=sum(1 for it in partitions if it.state == State.FAILED),
@@ -336,7 +330,9 @@ def topic_views(flow: FlowName, members: Members, copy_name: CopyName) -> list[T
             ),
             partitions=len(parts),
             failed_partitions=sum(1 for it in parts if it.state == State.FAILED),
+            held_partitions=sum(1 for it in parts if it.state == PartitionState.HELD),
             paused_partitions=sum(1 for it in parts if it.state == State.PAUSED),
+            state=_worst_state({str(it.state) for it in parts}),
             lag_records=_sum_of_lags(parts),
             lag_ms=_largest_lag(parts),
             records_per_s=_rate(it.records_per_s for it in parts),
@@ -347,8 +343,15 @@ def topic_views(flow: FlowName, members: Members, copy_name: CopyName) -> list[T
     return sorted(found, key=lambda it: (-(it.lag_ms or 0), -(it.lag_records or 0), it.topic))
 
 
-def _is_of_topic(part: PartitionSnapshot) -> bool:
-    """Heartbeats and third parties' sources count under a name that no topic can have."""
+def _worst_state(states: Collection[str]) -> str:
+    worst = next((it for it in ("FAILED", "HELD", "UNASSIGNED") if it in states), "")
+    if worst or "PAUSED" not in states:
+        return worst or State.RUNNING.value
+    return "PAUSED" if len(states) == 1 else "PARTLY PAUSED"
+
+
+def is_of_topic(part: PartitionSnapshot) -> bool:
+    """Whether it is a topic's: heartbeats and third parties' sources count under a name that no topic can have."""
     return _TOPIC.fullmatch(part.source.topic) is not None
 
 

@@ -11,20 +11,6 @@ from typing_extensions import TypedDict
 
 from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState, Order
 
-__all__ = [
-    "GONE",
-    "NO_DRIVER",
-    "PLANNED",
-    "STARTING",
-    "JobReport",
-    "OrderReport",
-    "PartitionReport",
-    "cause_of",
-    "order_report",
-    "report",
-    "without_driver",
-]
-
 NO_DRIVER: Final = (
     "its driver is gone and nothing copies what is left: run the same command again, or cancel it"
 )

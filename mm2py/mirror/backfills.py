@@ -20,33 +20,6 @@ from pydantic import TypeAdapter, ValidationError
 from mm2py.errors import ProtocolError
 from mm2py.types import TopicPartition
 
-__all__ = [
-    "ALIVE_S",
-    "BACKFILL_VERSION",
-    "BEAT_S",
-    "LEASE_S",
-    "NO_END",
-    "BackfillRecord",
-    "CopyAgain",
-    "Job",
-    "JobKind",
-    "JobState",
-    "Lease",
-    "LeaseState",
-    "Notice",
-    "Order",
-    "SettingChange",
-    "Wanted",
-    "Wish",
-    "backfill_key",
-    "backfill_topic",
-    "decode_backfill",
-    "driver_id",
-    "encode_backfill",
-    "lane_id",
-    "new_id",
-]
-
 BACKFILL_VERSION: Final = 1
 
 BEAT_S: Final = 2.0
@@ -269,6 +242,7 @@ class Order:
     worker: str = ""
     cause: str = ""
     log: tuple[str, ...] = ()
+    accept_expiry: bool = False
 
 
 BackfillRecord = Job | Lease | Wish | Notice | Order
@@ -297,6 +271,8 @@ def encode_backfill(record: BackfillRecord) -> tuple[bytes, bytes]:
     """Return key and value: the version byte, then ASCII JSON with sorted members."""
     key = backfill_key(record)
     members = _ADAPTERS[key.partition(":")[0]].dump_python(record, mode="json")
+    if isinstance(record, Order) and not record.accept_expiry:
+        del members["accept_expiry"]  # as versions before it wrote
     text = json.dumps(members, separators=(",", ":"), sort_keys=True)
     return key.encode(), bytes((BACKFILL_VERSION,)) + text.encode("ascii")
 

@@ -8,8 +8,6 @@ from typing import Final
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.errors import UsageError
 
-__all__ = ["Boundary", "parse_boundary"]
-
 
 @dataclass(frozen=True, slots=True)
 class Boundary:

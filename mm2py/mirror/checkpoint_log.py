@@ -8,8 +8,6 @@ from mm2py.mirror.checkpoints import Checkpoint, decode_checkpoint
 from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition
 
-__all__ = ["read_checkpoints"]
-
 
 async def read_checkpoints(
     log: LogReader, is_wanted: Callable[[str], bool] = lambda _: True

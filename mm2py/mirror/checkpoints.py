@@ -11,8 +11,6 @@ from mm2py.errors import ProtocolError
 from mm2py.mirror.kafka_struct import decode_string, encode_string
 from mm2py.types import TopicPartition
 
-__all__ = ["CHECKPOINT_VERSION", "Checkpoint", "decode_checkpoint", "encode_checkpoint"]
-
 CHECKPOINT_VERSION: Final = 0
 
 _PARTITION: Final = struct.Struct(">i")

@@ -11,6 +11,7 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from hashlib import sha256
 from typing import Final
@@ -21,28 +22,11 @@ from mm2py.errors import ProtocolError
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.types import TopicPartition
 
-__all__ = [
-    "FAILOVER_VERSION",
-    "MOST_LOSS",
-    "Failover",
-    "FailoverKind",
-    "FailoverRecord",
-    "Fence",
-    "GroupMove",
-    "Place",
-    "Rule",
-    "Step",
-    "Tail",
-    "decode_failover",
-    "encode_failover",
-    "failover_driver_id",
-    "failover_topic",
-    "quarantine_topic",
-]
-
 FAILOVER_VERSION: Final = 1
 MOST_LOSS: Final = (1 << 53) - 1
 """The largest number of offsets that can be accepted: what JSON holds exactly."""
+HANGS_MS: Final = 15 * 60_000
+"""Kafka's ``transaction.max.timeout.ms``: no coordinator of its defaults leaves a transaction open for longer."""
 _COMPRESSED: Final = 2
 _LONGEST_PLAIN: Final = 64 * 1024
 _LONGEST_TOPIC: Final = 249
@@ -139,6 +123,43 @@ class Tail:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """A transaction that holds back the last stable offset of a source partition: it begins at ``offset``, ``since_ms``.
+
+    -1, and an empty name, for what the source's brokers do not disclose; ``coordinator`` is a broker's id.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    producer_id: int = -1
+    epoch: int = -1
+    transactional_id: str = ""
+    coordinator: int = -1
+    since_ms: int = -1
+
+    def hangs(self, now_ms: int) -> bool:
+        """Whether it is open for longer than brokers allow by default: none of its producers is expected to end it."""
+        return now_ms - self.since_ms > HANGS_MS and self.since_ms >= 0
+
+    def __str__(self) -> str:
+        """Name it in one line."""
+        name = self.transactional_id or "a transaction (transactional id not disclosed)"
+        producer = (
+            f"producer {self.producer_id}, epoch {self.epoch}"
+            if self.producer_id >= 0
+            else "producer not disclosed"
+        )
+        if self.coordinator >= 0:
+            producer += f", coordinator broker {self.coordinator}"
+        since = ""
+        if self.since_ms >= 0:
+            moment = datetime.fromtimestamp(self.since_ms / 1000, UTC)
+            since = f", since {moment:%Y-%m-%d %H:%M:%S} UTC"
+        return f"{name} ({producer}) is open in {self.topic}-{self.partition} from offset {self.offset}{since}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMove:
     """What the group syncs of a failover did with a group: partitions whose offset was written, and what was left alone and why."""
 
@@ -187,7 +208,8 @@ class Failover:
 
     ``accept_loss`` is the most source offsets that may stay behind, -1 for none. ``unplanned``: begun without the source. ``ends`` are
     where the source's logs stood still; ``ends_there`` where those of their copies ended then; ``starts`` where the flow back begins.
-    ``fence_note`` says who could not be kept from writing, ``cause`` why the last driver ended before its time.
+    ``transactions`` are those that the drain waits for, or that were open when it went past them. ``fence_note`` says who could not be
+    kept from writing, ``cause`` why the last driver ended before its time.
     """
 
     id: str
@@ -208,6 +230,7 @@ class Failover:
     ends_there: tuple[Place, ...] = ()
     groups: tuple[GroupMove, ...] = ()
     tail: tuple[Tail, ...] = ()
+    transactions: tuple[OpenTransaction, ...] = ()
     starts: tuple[Place, ...] = ()
     cause: str = ""
 

@@ -25,15 +25,6 @@ from mm2py.config.mirror_options import (
 from mm2py.errors import ConfigError
 from mm2py.mirror.plugin_class import build_plugin
 
-__all__ = [
-    "DefaultConfigPropertyFilter",
-    "DefaultGroupFilter",
-    "DefaultTopicFilter",
-    "config_property_filter_from_config",
-    "group_filter_from_config",
-    "topic_filter_from_config",
-]
-
 
 class DefaultTopicFilter:
     """``topics`` without ``topics.exclude``."""

@@ -14,31 +14,6 @@ from urllib.parse import unquote
 from mm2py.errors import ProtocolError
 from mm2py.types import TopicPartition
 
-__all__ = [
-    "FLOWS_VERSION",
-    "Change",
-    "ConnectorEntry",
-    "FlowEntry",
-    "FlowOverrideEntry",
-    "HistoryEntry",
-    "HoldEntry",
-    "OverrideEntry",
-    "Presence",
-    "Revision",
-    "UnknownFlowRecord",
-    "connector_key",
-    "decode_flow_record",
-    "encode_flow_record",
-    "flow_record_key",
-    "flows_topic",
-    "history_key",
-    "hold_key",
-    "override_key",
-    "parse_hold_key",
-    "parse_override_key",
-    "state_key",
-]
-
 FLOWS_VERSION: Final = 1
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
@@ -132,10 +107,11 @@ FlowOverrideEntry = FlowEntry | OverrideEntry | ConnectorEntry | HoldEntry | His
 
 @dataclass(frozen=True, slots=True)
 class UnknownFlowRecord:
-    """A record that this version cannot read, and why; it is left in the topic."""
+    """A record that this version cannot read, and why; ``newer``: a setting (no history) of a newer version."""
 
     key: bytes
     reason: str
+    newer: bool = False
 
 
 # -- keys -------------------------------------------------------------------------------------------
@@ -241,7 +217,10 @@ def decode_flow_record(key: bytes | None, value: bytes) -> FlowOverrideEntry | U
         return _decoded((key or b"").decode(), _object(value))
     except (ProtocolError, UnicodeDecodeError) as error:
         reason = error.message if isinstance(error, ProtocolError) else "the key is not UTF-8"
-        return UnknownFlowRecord(key or b"", reason)
+        setting = not (key or b"").startswith(b"history:")
+        return UnknownFlowRecord(
+            key or b"", reason, newer=setting and value[:1] > bytes((FLOWS_VERSION,))
+        )
 
 
 def _object(value: bytes) -> dict[str, object]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, final
 
+from mm2py.config.providers import placeholders
 from mm2py.errors import ProtocolError
 from mm2py.mirror.flow_overrides import (
     Change,
@@ -28,8 +29,6 @@ from mm2py.mirror.flow_overrides import (
 )
 from mm2py.observability.logging import HIDDEN
 from mm2py.types import TopicPartition
-
-__all__ = ["FlowPicture", "FlowState", "Puts", "is_placeholder"]
 
 FLOW_KEY: Final = "flow"
 
@@ -296,7 +295,7 @@ def _is_about(entry: FlowOverrideEntry, touched: set[str]) -> bool:
 
 def is_placeholder(value: str) -> bool:
     """Tell whether a text refers to a config provider."""
-    return value.startswith("${") and value.endswith("}")
+    return [found.text for found in placeholders(value)] == [value]
 
 
 def _hidden(value: str | None) -> str | None:

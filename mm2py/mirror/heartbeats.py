@@ -11,8 +11,6 @@ from typing import Final
 from mm2py.errors import ProtocolError
 from mm2py.mirror.kafka_struct import decode_string, encode_string
 
-__all__ = ["HEARTBEAT_VERSION", "Heartbeat", "decode_heartbeat", "encode_heartbeat"]
-
 HEARTBEAT_VERSION: Final = 0
 _VALUE: Final = struct.Struct(">hq")
 

@@ -7,8 +7,6 @@ stored positions up by their bytes, so the order is part of the format.
 from collections.abc import Iterable, Mapping
 from typing import TypeVar, cast
 
-__all__ = ["hash_map_order", "java_text"]
-
 V = TypeVar("V")
 
 

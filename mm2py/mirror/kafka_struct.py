@@ -8,8 +8,6 @@ from typing import Final
 
 from mm2py.errors import ProtocolError
 
-__all__ = ["decode_string", "encode_string"]
-
 _LENGTH: Final = struct.Struct(">h")
 _MAX_BYTES: Final = 32767
 

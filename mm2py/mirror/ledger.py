@@ -16,19 +16,6 @@ from mm2py.api.context import EventKind, LossEvent
 from mm2py.errors import ProtocolError
 from mm2py.types import TopicPartition
 
-__all__ = [
-    "LEDGER_VERSION",
-    "IncarnationRecord",
-    "KnownEvents",
-    "LedgerRecord",
-    "ReportedEvents",
-    "UnknownLedgerRecord",
-    "decode_ledger_record",
-    "encode_incarnation",
-    "encode_ledger_record",
-    "ledger_topic",
-]
-
 LEDGER_VERSION: Final = 1
 
 _INCARNATION: Final = "incarnation"

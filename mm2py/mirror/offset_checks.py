@@ -10,13 +10,6 @@ from typing import Final
 from mm2py.errors import ConfigError
 from mm2py.mirror.java_maps import java_text
 
-__all__ = [
-    "Positions",
-    "check_checkpoint_offsets",
-    "check_heartbeat_offsets",
-    "check_mirror_offsets",
-]
-
 Positions = Sequence[tuple[Mapping[str, object] | None, Mapping[str, object] | None]]
 """Source partitions with the offsets to be stored; no offset removes one."""
 

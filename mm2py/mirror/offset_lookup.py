@@ -3,6 +3,13 @@
 Flow: records of ``mm2py-offset-map.<source>.internal`` -> ``MapIndex`` (a few numbers per page) -> ``PartitionIndex`` ->
 ``to_target``, ``to_source`` with the pages that they ask for -> ``Translation``. No I/O: a page that is not at hand is
 asked for with ``PageMissingError``.
+
+Invariants, tests of the same names (tests/property/test_offset_map.py):
+
+1. An answer skips no record, in either direction: each one that a consumer has not read is at the offset returned, after
+   it, or not copied yet.
+2. Below the beginning of a map both directions answer UNKNOWN, whatever made it begin there, except for a record that was
+   copied again since, or where both logs have deleted what lay there (EXPIRED).
 """
 
 import logging
@@ -26,17 +33,6 @@ from mm2py.mirror.offset_map import (
 from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition
 
-__all__ = [
-    "MapIndex",
-    "PageMissingError",
-    "PartitionIndex",
-    "Place",
-    "Translation",
-    "to_source",
-    "to_target",
-    "valid_segments",
-]
-
 log = logging.getLogger(__name__)
 
 _NO_LIMIT: Final = 1 << 63
@@ -59,7 +55,8 @@ class Place(StrEnum):
     NOT_YET_COPIED = "not-yet-copied"
     """Behind the end of the map."""
     UNKNOWN = "unknown"
-    """Passed without this map: another program copied it, or an operator set the position behind it."""
+    """Passed without this map: it lies below the map's beginning, another program copied it, or an operator set the
+    position behind it."""
 
 
 class Translation(NamedTuple):
@@ -67,6 +64,17 @@ class Translation(NamedTuple):
 
     place: Place
     offset: int
+
+
+class Beginning(NamedTuple):
+    """Where a map begins: of records below ``source``, and of the target's log below ``target``, it knows nothing."""
+
+    source: int
+    target: int
+
+    def is_past_unread(self, upstream: int, downstream: int) -> bool:
+        """Whether a group at ``upstream`` was moved to ``downstream`` past what lies below, as earlier versions did."""
+        return upstream < self.source and downstream == self.target
 
 
 class PageMissingError(LookupError):
@@ -106,6 +114,16 @@ class PartitionIndex:
         return bool(self.pages) and self.pages[-1].number - self.pages[0].number + 1 == len(
             self.pages
         )
+
+    @property
+    def target_end(self) -> int:
+        """The target offset behind all that was copied."""
+        return self.pages[-1].target_end
+
+    @property
+    def has_segments(self) -> bool:
+        """Whether anything was copied or lost; a page without segments only says how far nothing had to be."""
+        return len(self.pages) > 1 or self.pages[0].source_first >= 0
 
     def put(self, number: int, head: PageHead, position: int) -> PageRef:
         """Take a page from ``position`` of the topic; it ends all with higher numbers."""
@@ -216,18 +234,42 @@ class MapIndex:
         return index if index is not None and index.is_whole else None
 
 
+# ---- where the map begins
+
+
+def beginning(index: PartitionIndex, pages: Pages) -> Beginning:
+    """Return where the first segment of the map begins; zeros once its first page has expired, with both logs.
+
+    A copy that began with the source's log has its beginning at source offset 0, whatever its first record is.
+
+    Raises:
+        PageMissingError: a page is needed.
+    """
+    if index.pages[0].number:
+        return Beginning(0, 0)
+    segments = pages(index.pages[0]).segments
+    return beginning_of(segments[0]) if segments else Beginning(0, 0)
+
+
+def beginning_of(first: Segment) -> Beginning:
+    """Return where a map begins whose first segment this is."""
+    is_unknown = first.mark is Mark.UNKNOWN
+    return Beginning(first.source_end if is_unknown else first.source, first.target)
+
+
 # ---- source -> target
 
 
 @dataclass(slots=True)
 class _Search:
-    """The lowest copied source offset from ``wanted`` on, its newest copy, and what lies at ``wanted``."""
+    """The lowest copied source offset from ``wanted`` on, its newest copy, what lies at ``wanted``, the lowest unknown offset."""
 
     wanted: int
     source: int = _NO_LIMIT
     target: int = -1
     page: int = -1
     mark: Mark | None = None
+    unknown: int = _NO_LIMIT
 
     def look(self, page: Page, limit: int) -> None:
         """Look through a page; of two copies the one that is later in the map wins."""
@@ -237,7 +279,9 @@ class _Search:
             if end <= max(first, wanted):
                 continue
             if segment.mark is not Mark.COPIED:
-                if first <= wanted:
+                if segment.mark is Mark.UNKNOWN:
+                    self.unknown = min(self.unknown, max(first, wanted))
+                elif first <= wanted:
                     self.mark = segment.mark
                 continue
             source = max(first, wanted)
@@ -262,12 +306,12 @@ def to_target(index: PartitionIndex, source_offset: int, pages: Pages) -> Transl
         search.look(pages(index.pages[at]), limits[at])
     if search.source == wanted:
         return Translation(Place.COPIED, search.target)
+    if search.unknown < search.source or wanted < beginning(index, pages).source:
+        return Translation(Place.UNKNOWN, -1)
     return Translation(_place(index, wanted, search), _behind(index, wanted, search))
 
 
 def _place(index: PartitionIndex, wanted: int, search: _Search) -> Place:
-    if search.mark is Mark.UNKNOWN:
-        return Place.UNKNOWN
     if search.mark is not None:
         return Place.LOST
     if search.target >= 0 or wanted < index.covered:
@@ -277,11 +321,9 @@ def _place(index: PartitionIndex, wanted: int, search: _Search) -> Place:
 
 def _behind(index: PartitionIndex, wanted: int, search: _Search) -> int:
     """Return where the records behind ``wanted`` begin on the target, or will."""
-    if search.mark is Mark.UNKNOWN:
-        return -1
     if search.target >= 0:
         return search.target
-    return index.pages[-1].target_end if wanted <= index.covered else -1
+    return index.target_end if wanted <= index.covered else -1
 
 
 # ---- target -> source
@@ -294,14 +336,17 @@ def to_source(index: PartitionIndex, target_offset: int, pages: Pages) -> Transl
         PageMissingError: a page is needed.
     """
     refs, limits = index.pages, index.limits()
-    end = refs[-1].target_end
+    if target_offset < refs[0].target_first and beginning(index, pages).source:
+        return Translation(Place.UNKNOWN, -1)
+    end = index.target_end
     at = max(0, bisect_right(refs, target_offset, key=_target_first) - 1)
     unknown = False
     for number in range(at, len(refs)):
         for segment, limit in _valid(pages(refs[number]), limits[number]):
-            if segment.mark is Mark.UNKNOWN and segment.target <= target_offset:
-                unknown = True
-            if segment.mark is not Mark.COPIED:
+            unknown = unknown or segment.mark is Mark.UNKNOWN
+            if segment.mark is not Mark.COPIED or (
+                not segment.records and segment.target > target_offset
+            ):
                 continue
             if segment.target_end <= target_offset:
                 unknown = False
@@ -339,6 +384,23 @@ def _source_end(index: PartitionIndex, pages: Pages, limits: list[int]) -> int:
 
 
 # ---- both
+
+
+def beside_own_records(found: int, own: Translation | None, own_covered: int) -> int:
+    """Return where a consumer continues on a target that has records of its own beside the copies, -1 unknown.
+
+    ``found`` is where the flow has the offset, -1 unknown; ``own`` is what the map of the flow back says of the same offset,
+    None where it has none, and ``own_covered`` is where that flow has covered the target's log.
+    """
+    if own is None:
+        return found
+    if own.place is Place.COPIED:
+        return own.offset  # the source's later records were copied after it was read there
+    if own.place is Place.UNKNOWN or found < 0:
+        return -1
+    if own.place in (Place.AT_END, Place.NOT_YET_COPIED):
+        return min(found, own_covered)  # every copy of the target's own records is read
+    return min(found, own.offset)
 
 
 def _valid(page: Page, limit: int, wanted: int = -1) -> "Iterable[tuple[Segment, int]]":

@@ -16,6 +16,8 @@ Invariants, tests of the same names:
    higher source offsets, so an offset below them all is known to be expired.
 7. Where a copy begins again at a lower source offset, nothing behind that counts as covered, also in the page that is written then,
    and what covers more grows from there.
+8. The first segment is where the map begins: a copy that began with the source's log has it at source offset 0, one that began
+   at a position there. What the logs held below is not known (``mm2py.mirror.offset_lookup``).
 """
 
 from collections import deque
@@ -29,25 +31,6 @@ from mm2py.errors import ProtocolError
 from mm2py.protocol.record_bytes import read_varint, varint
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import TopicPartition
-
-__all__ = [
-    "MAP_VERSION",
-    "PAGE_SEGMENTS",
-    "Mark",
-    "Page",
-    "PageHead",
-    "PageRef",
-    "PartitionMap",
-    "Segment",
-    "Span",
-    "TargetLoss",
-    "decode_head",
-    "decode_page",
-    "decode_page_key",
-    "encode_page",
-    "encode_page_key",
-    "offset_map_topic",
-]
 
 MAP_VERSION: Final = 1
 PAGE_SEGMENTS: Final = 256
@@ -190,7 +173,7 @@ class PartitionMap:
 
     __slots__ = (
         "_changed", "_covered", "_next_source", "_next_target", "_number", "_older", "_pending", "_records",
-        "_segments", "_source", "_target", "cut_below", "epoch", "position", "producer_from", "producer_id",
+        "_segments", "_source", "_target", "begins", "cut_below", "epoch", "position", "producer_from", "producer_id",
         "source_id", "target_id",
     )  # fmt: skip
 
@@ -208,6 +191,8 @@ class PartitionMap:
         """What the copies are written with; -1 for an id that ends with its process."""
         self.producer_from = page.producer_from if page is not None else -1
         """Target offset where it began to write."""
+        self.begins = 0
+        """Source offset where the copy begins, of an empty map: what the logs hold below is not known (8)."""
         # The run that grows; no records: none does.
         self._source: int = 0
         self._records: int = 0
@@ -232,7 +217,8 @@ class PartitionMap:
 
     def is_set(self, stored: int) -> bool:
         """Whether another program or an operator set the stored position (-1: none): the map was not written with it."""
-        return not self.is_empty and stored not in (self.position, self.covered)
+        is_known = self.covered or not self.is_empty
+        return bool(is_known) and stored not in (self.position, self.covered)
 
     def resume(self, stored: int) -> int:
         """Return where the copy continues, given the stored position (-1: none): behind all that is covered, unless it was set."""
@@ -320,7 +306,7 @@ class PartitionMap:
         self._settle()
 
     def anchor(self, source: int, target: int) -> None:
-        """The copy begins: the first record from a source offset on lands at a target offset or behind it."""
+        """The copy begins: the first record from a source offset on lands at a target offset or behind it (8)."""
         if self._records and (source, target) == (self._source + self._records, self._next_target):
             return
         self._close()
@@ -339,9 +325,13 @@ class PartitionMap:
             self.target_id = target_id
             self._changed = True
 
+    def begin_at(self, position: int) -> None:
+        """The copy begins at a position of which the map, which is empty, knows nothing (8)."""
+        self.begins, self._covered = position, 0
+
     def cover(self, position: int) -> None:
         """Everything below this source offset is copied or needs no copy."""
-        if position > self._covered and not self.is_empty:
+        if position > self._covered and not (self.is_empty and self.begins):
             self._changed = self._changed or position > self.covered
             self._covered = position
 
@@ -363,7 +353,7 @@ class PartitionMap:
         """Name the incarnation of the source topic; another one than before begins the map anew."""
         if source_id == self.source_id or source_id == NO_TOPIC_ID:
             return
-        if self.source_id != NO_TOPIC_ID and not self.is_empty:
+        if self.source_id != NO_TOPIC_ID and (self.covered or not self.is_empty):
             self._restart()
             self._changed = True
         self.source_id = source_id
@@ -382,7 +372,7 @@ class PartitionMap:
         while segments and segments[-1].target_end > from_target:
             behind.append(segments.pop())
         for source, records, target, mark in reversed(behind):
-            if mark is not Mark.COPIED:
+            if mark is not Mark.COPIED or not records:
                 segments.append(Segment(source, records, from_target, mark))
                 continue
             kept = max(0, from_target - target)
@@ -443,12 +433,7 @@ class PartitionMap:
         """The topic of the map was deleted: begin it anew with the open page; what earlier ones had is unknown."""
         if self.is_empty:
             return
-        segments = self._drain()
-        first = min(segment.source for segment in segments)
-        if self._number and first:
-            segments.insert(0, Segment(0, first, segments[0].target, Mark.UNKNOWN))
         self._number, self._older = 0, []
-        self._reopen(segments)
         self._changed = True
 
     def again(self) -> None:
@@ -490,7 +475,13 @@ class PartitionMap:
             self._covered = max(self._covered, source + records)
         else:
             self._close()
-            if self._segments and self._segments[-1].is_anchor:
+            anchor = self._segments[-1] if self._segments else None
+            is_beginning = not self._number and len(self._segments) == 1
+            if (
+                anchor is not None
+                and anchor.is_anchor
+                and (anchor.source >= source or not is_beginning)
+            ):
                 self._segments.pop()
             self._source, self._records, self._target = source, records, target
         if target >= 0:
@@ -509,6 +500,7 @@ class PartitionMap:
             return
         source, records, _, mark = segment
         if self.is_empty and mark is not Mark.SOURCE_LOST:
+            self._covered = min(self._covered, source)
             return  # nothing was copied that it could concern
         self._close()
         self._segments.append(Segment(source, records, max(self._next_target, 0), mark))
@@ -518,7 +510,7 @@ class PartitionMap:
             self._covered = max(self._covered, source + records)
 
     def _restart(self) -> None:
-        self._records = self._covered = self._number = 0
+        self._records = self._covered = self._number = self.begins = 0
         self._segments, self._older = [], []
         self._next_source, self._next_target, self.cut_below = _SLOW, -1, -1
         self.source_id = NO_TOPIC_ID

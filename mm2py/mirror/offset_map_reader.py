@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import LogReader
@@ -16,19 +16,19 @@ from mm2py.client.fetch.partition_fetch import fetch_partition
 from mm2py.clock import Clock
 from mm2py.errors import ProtocolError
 from mm2py.mirror.offset_lookup import (
+    Beginning,
     MapIndex,
     PageMissingError,
     Pages,
     PartitionIndex,
     Translation,
+    beginning,
     to_source,
     to_target,
 )
 from mm2py.mirror.offset_map import Page, PageRef, decode_page, decode_page_key, offset_map_topic
 from mm2py.protocol.records import Record, decode_batches
 from mm2py.types import TopicPartition
-
-__all__ = ["KEPT_SEGMENTS", "OffsetMapReader", "PageCache", "read_page"]
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ PAGE_BYTES: Final = 64 * 1024
 
 READ_TRIES: Final = 3
 
-Look = Callable[[PartitionIndex, int, Pages], Translation]
+Found = TypeVar("Found")
 
 
 @final
@@ -166,11 +166,12 @@ class OffsetMapReader:
 
     def partitions(self) -> tuple[TopicPartition, ...]:
         """Return the source partitions that have a map."""
-        return tuple(it for it in self._index.partitions if self._index.of(it) is not None)
+        return tuple(it for it in self._index.partitions if self.index_of(it) is not None)
 
     def index_of(self, partition: TopicPartition) -> PartitionIndex | None:
-        """Return what is known of a source partition's map: its ends, its topics' ids; None without a map."""
-        return self._index.of(partition)
+        """Return what is known of a source partition's map: its ends, its topics' ids; None where nothing was copied."""
+        index = self._index.of(partition)
+        return index if index is not None and index.has_segments else None
 
     async def to_target(self, partition: TopicPartition, source_offset: int) -> Translation | None:
         """Translate an offset of a source partition; None where it has no map (nothing was copied).
@@ -179,17 +180,27 @@ class OffsetMapReader:
             RetriableError: a page could not be read now.
             ProtocolError: a page is damaged.
         """
-        return await self._look(to_target, partition, source_offset)
+        return await self._look(
+            partition, lambda index, pages: to_target(index, source_offset, pages)
+        )
 
     async def to_source(self, partition: TopicPartition, target_offset: int) -> Translation | None:
         """Translate an offset of the copy of a source partition; as ``to_target``."""
-        return await self._look(to_source, partition, target_offset)
+        return await self._look(
+            partition, lambda index, pages: to_source(index, target_offset, pages)
+        )
 
-    async def _look(self, look: Look, partition: TopicPartition, offset: int) -> Translation | None:
+    async def beginning(self, partition: TopicPartition) -> Beginning | None:
+        """Return where the map of a source partition begins; as ``to_target``."""
+        return await self._look(partition, beginning)
+
+    async def _look(
+        self, partition: TopicPartition, look: Callable[[PartitionIndex, Pages], Found]
+    ) -> Found | None:
         tries = 0
-        while (index := self._index.of(partition)) is not None:
+        while (index := self.index_of(partition)) is not None:
             try:
-                return look(index, offset, self._pages.get)
+                return look(index, self._pages.get)
             except PageMissingError as missing:
                 ref = missing.ref
             newest, value = self._newest[partition]

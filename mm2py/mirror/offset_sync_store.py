@@ -12,8 +12,6 @@ from typing import Final, final
 from mm2py.mirror.offset_syncs import OffsetSync
 from mm2py.types import TopicPartition
 
-__all__ = ["BEFORE_ALL_SYNCS", "SLOTS", "OffsetSyncStore", "SyncSlots"]
-
 SLOTS: Final = 64
 BEFORE_ALL_SYNCS: Final = -1
 """What an offset below every usable sync is translated to."""

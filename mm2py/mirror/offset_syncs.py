@@ -20,17 +20,6 @@ from mm2py.mirror.kafka_struct import decode_string, encode_string
 from mm2py.protocol.records import NewRecord
 from mm2py.types import TopicPartition
 
-__all__ = [
-    "EVERY_SYNC",
-    "MIN_SPACING_S",
-    "OffsetSync",
-    "OffsetSyncEmitter",
-    "OffsetSyncState",
-    "SyncWriter",
-    "decode_offset_sync",
-    "encode_offset_sync",
-]
-
 log = logging.getLogger(__name__)
 
 SYNCS_PER_REQUEST: Final = 200

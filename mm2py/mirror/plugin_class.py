@@ -9,8 +9,6 @@ from importlib import import_module
 
 from mm2py.errors import ConfigError
 
-__all__ = ["build_plugin"]
-
 
 def build_plugin(
     class_name: str,

@@ -17,13 +17,6 @@ from mm2py.config.class_names import (
 from mm2py.config.mirror_options import DEFAULT_SEPARATOR
 from mm2py.mirror.plugin_class import build_plugin
 
-__all__ = [
-    "DefaultReplicationPolicy",
-    "IdentityReplicationPolicy",
-    "LegacyReplicationPolicy",
-    "policy_from_config",
-]
-
 POLICY_CLASS: Final = "replication.policy.class"
 SEPARATOR: Final = "replication.policy.separator"
 INTERNAL_SEPARATOR_ENABLED: Final = "replication.policy.internal.topic.separator.enabled"

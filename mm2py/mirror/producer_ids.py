@@ -24,20 +24,6 @@ from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.routed_names import keeps_names
 from mm2py.protocol.batch_stage import Origins
 
-__all__ = [
-    "LOOP_SUPPRESSION",
-    "PRODUCERS_TOPIC",
-    "PRODUCERS_VERSION",
-    "SOURCE_CLUSTER_ID",
-    "TARGET_CLUSTER_ID",
-    "MirrorProducer",
-    "ProducerOrigins",
-    "Suppression",
-    "decode_producer",
-    "encode_producer",
-    "suppression_of",
-]
-
 PRODUCERS_TOPIC: Final = "mm2py-producers.internal"
 """On every cluster that is written; no mirror replicates it (``mm2*.internal``)."""
 

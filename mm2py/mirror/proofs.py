@@ -14,8 +14,6 @@ from pydantic import TypeAdapter, ValidationError
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.types import FlowName, TopicPartition
 
-__all__ = ["Proof", "proof_group", "proofs_of", "to_commit"]
-
 VERSION: Final = 1
 
 

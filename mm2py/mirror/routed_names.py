@@ -18,8 +18,6 @@ from mm2py.config.mirror_options import TopicFilterConfig
 from mm2py.errors import ConfigError
 from mm2py.mirror.policies import policy_from_config
 
-__all__ = ["SAMPLE", "final_name", "keeps_names", "sample_names"]
-
 SAMPLE: Final = "mm2py-sample"
 """A name that any pattern for all topics takes."""
 

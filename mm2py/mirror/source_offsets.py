@@ -12,24 +12,6 @@ from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.errors import ProtocolError
 from mm2py.types import TopicPartition
 
-__all__ = [
-    "NOTHING_COMMITTED",
-    "NO_EPOCH",
-    "PartitionIdentity",
-    "begins_at_start",
-    "checkpoint_source_partition",
-    "committed_epoch",
-    "committed_offset",
-    "heartbeat_source_partition",
-    "mirror_source_partition",
-    "parse_source_offset_key",
-    "parse_source_offset_value",
-    "partition_identity",
-    "source_offset",
-    "source_offset_key",
-    "source_offset_value",
-]
-
 NOTHING_COMMITTED: Final = -1
 NO_EPOCH: Final = -1
 

@@ -14,8 +14,6 @@ from mm2py.errors import ConfigError, UsageError
 from mm2py.mirror.boundaries import parse_boundary
 from mm2py.types import EARLIEST, LATEST, TopicPartition, start_at_offset, start_at_time
 
-__all__ = ["START_POSITIONS", "StartPositions"]
-
 START_POSITIONS: Final = "start.positions"
 _LATEST: Final = "latest"
 _EARLIEST: Final = "earliest"

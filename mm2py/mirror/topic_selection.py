@@ -8,8 +8,6 @@ from typing import final
 
 from mm2py.api.policies import ReplicationPolicy, TopicFilter
 
-__all__ = ["TopicSelection"]
-
 
 @final
 class TopicSelection:

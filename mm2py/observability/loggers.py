@@ -11,8 +11,6 @@ from typing import Final, Protocol, final
 from mm2py.clock import Clock
 from mm2py.errors import ConfigError
 
-__all__ = ["LoggerRegistry", "ProcessLoggers", "UnknownLevelError"]
-
 log = logging.getLogger(__name__)
 
 ROOT: Final = "root"

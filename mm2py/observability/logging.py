@@ -13,16 +13,6 @@ from typing import Final, TextIO, final
 
 from mm2py.errors import Mm2pyError
 
-__all__ = [
-    "SecretMask",
-    "cause_text",
-    "configure_logging",
-    "current_scope",
-    "level_name",
-    "log_scope",
-    "some_of",
-]
-
 HIDDEN: Final = "[hidden]"
 """What stands in place of a secret; the text of Kafka's ``Password.HIDDEN``."""
 

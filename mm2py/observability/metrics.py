@@ -16,17 +16,6 @@ from mm2py.clock import Clock
 from mm2py.errors import ProtocolError
 from mm2py.types import FlowName, TopicPartition
 
-__all__ = [
-    "UNKNOWN",
-    "Finding",
-    "FlowMeter",
-    "FlowSnapshot",
-    "Metrics",
-    "NodeSnapshot",
-    "PartitionMeter",
-    "PartitionSnapshot",
-]
-
 UNKNOWN = -1
 """A lag, timestamp or rate that nobody has reported yet."""
 

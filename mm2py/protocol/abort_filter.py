@@ -11,10 +11,9 @@ from typing import Final, final
 from mm2py.protocol.record_batch import HEADER_BYTES
 from mm2py.protocol.record_bytes import damaged, read_varint, walk
 
-__all__ = ["AbortFilter"]
-
 _MARKER: Final = Struct(">hh")  # version, type
-_ABORT: Final = 0
+ABORT: Final = 0
+"""Type of the marker that ends an aborted transaction."""
 
 
 @final
@@ -43,12 +42,16 @@ class AbortFilter:
         Raises:
             ProtocolError: the marker is damaged.
         """
-        if _marker_type(view, count) == _ABORT:
+        if marker_type(view, count) == ABORT:
             self._inside.discard(producer_id)
 
 
-def _marker_type(view: memoryview, count: int) -> int:
-    """Return the type of a transaction marker (0 abort, 1 commit); its batch is uncompressed."""
+def marker_type(view: memoryview, count: int) -> int:
+    """Return the type of a transaction marker (0 abort, 1 commit); its batch is uncompressed.
+
+    Raises:
+        ProtocolError: the marker is damaged.
+    """
     payload = view[HEADER_BYTES:]
     record = walk(payload, count)[0]
     try:

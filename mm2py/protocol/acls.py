@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from mm2py.protocol.lenient_enum import LenientEnum
 
-__all__ = ["Acl", "AclOperation", "AclPermission", "AclResourceType", "AclsResult", "PatternType"]
-
 
 class AclResourceType(LenientEnum):
     """``org.apache.kafka.common.resource.ResourceType``."""

@@ -28,16 +28,6 @@ from mm2py.protocol.producers import ActiveProducer, ProducersOfPartition
 from mm2py.protocol.schema import admin_schema, by_topic, required, schema_call
 from mm2py.types import TopicPartition
 
-__all__ = [
-    "create_acls",
-    "delete_acls",
-    "describe_acls",
-    "describe_configs",
-    "describe_log_dirs",
-    "describe_producers",
-    "incremental_alter_configs",
-]
-
 
 def describe_configs(
     resources: Sequence[ConfigResource],
@@ -280,7 +270,12 @@ def describe_producers(
                 TopicPartition(topic.name, part.partition_index),
                 part.error_code,
                 tuple(
-                    ActiveProducer(it.producer_id, it.last_timestamp, it.current_txn_start_offset)
+                    ActiveProducer(
+                        it.producer_id,
+                        it.producer_epoch,
+                        it.last_timestamp,
+                        it.current_txn_start_offset,
+                    )
                     for it in part.active_producers
                 ),
             )
@@ -289,6 +284,19 @@ def describe_producers(
         )
 
     return schema_call(request, admin_schema.DescribeProducersResponse, convert, (0, 0))
+
+
+def list_transactions(producer_ids: Sequence[int]) -> Call[Mapping[int, str]]:
+    """List the transactional ids of producers that a broker coordinates (KIP-664): those that the caller may describe."""
+    asked = list(producer_ids)
+
+    def request() -> admin_schema.ListTransactionsRequest:
+        return admin_schema.ListTransactionsRequest(state_filters=[], producer_id_filters=asked)
+
+    def convert(answer: admin_schema.ListTransactionsResponse) -> Mapping[int, str]:
+        return {it.producer_id: it.transactional_id for it in answer.transaction_states}
+
+    return schema_call(request, admin_schema.ListTransactionsResponse, convert, (0, 0))
 
 
 def _exact(acls: Sequence[Acl]) -> None:

@@ -34,20 +34,6 @@ from mm2py.protocol.record_batch import (
 from mm2py.protocol.record_bytes import MAX_INT64
 from mm2py.protocol.splice import merge, rewrite
 
-__all__ = [
-    "DropReason",
-    "Dropped",
-    "Origins",
-    "ProblemKind",
-    "StageProblem",
-    "StageResult",
-    "classify",
-    "plain_scan",
-    "plain_sign",
-    "scan",
-    "sign",
-]
-
 Made = TypeVar("Made")
 
 _LOG_OVERHEAD: Final = 12

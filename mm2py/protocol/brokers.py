@@ -7,14 +7,6 @@ Flow: answer -> ``messages`` -> one of these -> the client. Error codes stay cod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = [
-    "ApiVersionsResult",
-    "BrokerNode",
-    "ClusterResult",
-    "FinalizedFeature",
-    "ProducerIdResult",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class FinalizedFeature:
@@ -43,17 +35,6 @@ class BrokerNode:
     host: str
     port: int
     rack: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterResult:
-    """Answer to DescribeCluster."""
-
-    error_code: int
-    error_message: str
-    cluster_id: str
-    controller_id: int
-    brokers: tuple[BrokerNode, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,15 @@
 """Receive buffers that are used again: one for each large answer, until the last batch cut from it is settled.
 
 Flow: ``BufferPool.acquire`` -> ``PooledBuffer.retain`` per batch -> ``release`` -> back in its pool, until
-``BufferPool.drop_unused`` finds that it was not needed for a while.
+``BufferPool.drop_unused`` finds that it was not needed for a while. What is copied out of a buffer is counted until it is
+released, too: ``leased_bytes`` is all that was read and is not settled.
 """
 
 from collections.abc import Callable
 from typing import Final, final
 
-__all__ = ["BufferPool", "PooledBuffer"]
-
 _MIN_BUFFER_BYTES: Final = 64 * 1024
+_LARGE_BYTES: Final = 4 * 1024 * 1024
 
 
 @final
@@ -35,13 +35,47 @@ class PooledBuffer:
         if self._references == 0:
             self._pool.take_back(self.data)
 
+    @property
+    def held_bytes(self) -> int:
+        """What one batch keeps of it: all."""
+        return len(self.data)
+
+    def copied(self, size_bytes: int) -> "CountedCopy":
+        """Count a copy of ``size_bytes`` that lies elsewhere."""
+        return CountedCopy(self._pool, size_bytes)
+
+
+@final
+class CountedCopy:
+    """Bytes that were read into a pool's buffer and lie elsewhere by now; one batch has them."""
+
+    __slots__ = ("_pool", "_size_bytes")
+
+    held_bytes = 0
+
+    def __init__(self, pool: "BufferPool", size_bytes: int) -> None:
+        self._pool, self._size_bytes = pool, size_bytes
+        pool.leased_bytes += size_bytes
+
+    def retain(self) -> None:
+        """Nothing is shared."""
+        raise AssertionError("a copy belongs to one batch")
+
+    def release(self) -> None:
+        """The bytes are not needed any more."""
+        self._pool.settled(self._size_bytes)
+
+    def copied(self, size_bytes: int) -> "CountedCopy":
+        """Count what is made of it."""
+        return CountedCopy(self._pool, size_bytes)
+
 
 @final
 class BufferPool:
-    """Receive buffers of one task host; sizes are powers of two from 64 KiB.
+    """Receive buffers of one task host; sizes are powers of two from 64 KiB, from 4 MiB its multiples.
 
-    ``leased_bytes`` counts whole buffers that are handed out: a single kept batch keeps all of its
-    buffer. All of ``on_release`` are called each time a buffer comes back: they may be waiting for memory.
+    ``leased_bytes`` counts whole buffers that are handed out, a single kept batch keeps all of its
+    buffer, and copies of parts of them. All of ``on_release`` are called each time a buffer comes back: they may be waiting for memory.
     Free buffers are kept while they and those handed out are within ``max_kept_bytes`` together, and are in use from
     one ``drop_unused`` to the next.
     """
@@ -55,9 +89,15 @@ class BufferPool:
         self._unused: dict[int, int] = {}
         """By size: the fewest free buffers since the last ``drop_unused``."""
 
+    def keep_at_most(self, max_kept_bytes: int) -> None:
+        """Keep so much of free buffers and those handed out together."""
+        self._max_kept_bytes = max_kept_bytes
+
     def acquire(self, size_bytes: int) -> PooledBuffer:
         """Hand out a buffer of at least ``size_bytes`` with one reference."""
         rounded = max(_MIN_BUFFER_BYTES, 1 << (size_bytes - 1).bit_length())
+        if rounded > _LARGE_BYTES:  # one record has it: what is beyond its end would be memory too
+            rounded = -(-size_bytes // _LARGE_BYTES) * _LARGE_BYTES
         free = self._free.get(rounded)
         if free:
             data = free.pop()
@@ -73,10 +113,14 @@ class BufferPool:
     def take_back(self, data: bytearray) -> None:
         """Called by a buffer at its last release."""
         size = len(data)
-        self.leased_bytes -= size
-        if self.leased_bytes + self.free_bytes + size <= self._max_kept_bytes:
+        if self.leased_bytes + self.free_bytes <= self._max_kept_bytes:
             self._free.setdefault(size, []).append(data)
             self.free_bytes += size
+        self.settled(size)
+
+    def settled(self, size_bytes: int) -> None:
+        """Count bytes no more that were handed out."""
+        self.leased_bytes -= size_bytes
         for waiting in tuple(self.on_release):
             waiting()
 

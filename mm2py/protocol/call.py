@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar, final
 
-__all__ = ["AnswerMemo", "Call"]
-
 R_co = TypeVar("R_co", covariant=True)
 
 

@@ -12,8 +12,6 @@ import cramjam
 from mm2py.errors import ProtocolError
 from mm2py.protocol.record_batch import Bytes, Codec
 
-__all__ = ["MAX_DECOMPRESSED_BYTES", "compress", "decompress"]
-
 MAX_DECOMPRESSED_BYTES: Final = 512 * 1024 * 1024
 """Records of one batch; brokers accept batches of about 1 MiB, so this is a guard, not a setting."""
 

@@ -9,16 +9,6 @@ from enum import IntEnum
 
 from mm2py.protocol.lenient_enum import LenientEnum
 
-__all__ = [
-    "ConfigEntry",
-    "ConfigOperation",
-    "ConfigResource",
-    "ConfigResourceType",
-    "ConfigSource",
-    "ConfigSynonym",
-    "DescribedConfigs",
-]
-
 
 class ConfigResourceType(LenientEnum):
     """``org.apache.kafka.common.config.ConfigResource.Type``."""

@@ -14,26 +14,6 @@ from mm2py.errors import ProtocolError
 from mm2py.protocol.groups import GroupProtocol
 from mm2py.types import TaskId, Work
 
-__all__ = [
-    "CONFIG_MISMATCH",
-    "CONNECTOR_ITSELF",
-    "CONNECT_PROTOCOLS",
-    "PROTOCOL_TYPE",
-    "PROTOCOL_VERSIONS",
-    "Assignment",
-    "ConnectorTasks",
-    "WorkerMetadata",
-    "connector_tasks",
-    "decode_assignment",
-    "decode_metadata",
-    "encode_assignment",
-    "encode_metadata",
-    "is_ours",
-    "offers",
-    "version_of",
-    "work_of",
-]
-
 PROTOCOL_TYPE: Final = "connect"
 
 PROTOCOL_VERSIONS: Final = {"sessioned": 2, "compatible": 1, "default": 0}

@@ -11,8 +11,6 @@ from mm2py.errors import ProtocolError
 from mm2py.protocol.groups import FetchedOffset
 from mm2py.types import TopicPartition
 
-__all__ = ["CONSUMER_OFFSETS", "GroupCommit", "decode_offset_commit", "offsets_partition"]
-
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
 
 _OFFSET_KEYS: Final = (0, 1)

@@ -27,17 +27,6 @@ from mm2py.protocol.wire import (
     unsigned,
 )
 
-__all__ = [
-    "FETCH_KEY",
-    "FETCH_VERSIONS",
-    "FetchPartition",
-    "FetchResponse",
-    "FetchedPartition",
-    "ForgottenTopic",
-    "decode_fetch",
-    "encode_fetch",
-]
-
 FETCH_KEY: Final = 1
 FETCH_VERSIONS: Final = (4, 18)
 """v13 and later name topics by id (KIP-516); v12 is the last by name."""

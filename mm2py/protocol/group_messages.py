@@ -32,21 +32,6 @@ from mm2py.protocol.schema import (
 )
 from mm2py.types import TopicPartition
 
-__all__ = [
-    "delete_groups",
-    "delete_offsets",
-    "describe_groups",
-    "find_coordinator",
-    "find_coordinators",
-    "group_offsets",
-    "heartbeat",
-    "join_group",
-    "leave_group",
-    "list_groups",
-    "offset_fetch",
-    "sync_group",
-]
-
 
 def find_coordinator(
     key: str, kind: CoordinatorType = CoordinatorType.GROUP

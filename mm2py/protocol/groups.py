@@ -12,23 +12,6 @@ from mm2py.errors import ProtocolError
 from mm2py.protocol.brokers import BrokerNode
 from mm2py.types import TopicPartition
 
-__all__ = [
-    "CoordinatorResult",
-    "CoordinatorType",
-    "DescribedGroup",
-    "FetchedOffset",
-    "FetchedOffsets",
-    "GroupMember",
-    "GroupProtocol",
-    "JoinResult",
-    "JoinedMember",
-    "ListedGroup",
-    "ListedGroups",
-    "OffsetToCommit",
-    "SyncResult",
-    "assigned_partitions",
-]
-
 
 class CoordinatorType(IntEnum):
     """What a coordinator coordinates (KIP-98)."""

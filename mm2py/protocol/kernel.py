@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from importlib import import_module
 from typing import Final, Protocol, TypeAlias, TypeVar, cast
 
-__all__ = ["SWITCH", "Joinable", "Kernel", "Runs", "load_kernel", "native"]
-
 SWITCH: Final = "MM2PY_NATIVE"
 """Environment variable; 0 keeps to Python where the kernel was built, too."""
 

@@ -14,8 +14,6 @@ from mm2py.protocol.compression import compress, decompress
 from mm2py.protocol.record_batch import CODEC_MASK, LOG_APPEND_FLAG, Codec, RecordBatch, build_batch
 from mm2py.protocol.record_bytes import append_record, damaged, varint
 
-__all__ = ["legacy_to_v2", "with_right_checksum"]
-
 _ENTRY: Final = Struct(">qiIbb")  # offset, size, crc, magic, attributes
 _LOG_OVERHEAD: Final = 12
 _INT32: Final = Struct(">i")

@@ -5,8 +5,6 @@ A value newer than ours becomes UNKNOWN; the enums themselves are in ``acls`` an
 
 from enum import IntEnum
 
-__all__ = ["LenientEnum"]
-
 
 class LenientEnum(IntEnum):
     """Kafka's enums grow; a value newer than ours reads as UNKNOWN, as in Java."""

@@ -24,8 +24,6 @@ from mm2py.protocol.record_batch import (
 )
 from mm2py.protocol.record_bytes import damaged
 
-__all__ = ["LogBatch", "LogWalk", "log_batch", "walk_log"]
-
 _LOG_OVERHEAD: Final = 12
 _CODECS: Final = tuple(Codec)
 
@@ -60,6 +58,16 @@ class LogBatch:
         return bool(self.attributes & LOG_APPEND_FLAG)
 
     @property
+    def is_transactional(self) -> bool:
+        """Whether a transaction has written it: data, or the marker of its end."""
+        return bool(self.attributes & TRANSACTIONAL_FLAG)
+
+    @property
+    def is_marker(self) -> bool:
+        """Whether it marks the end of a transaction."""
+        return bool(self.attributes & CONTROL_FLAG)
+
+    @property
     def is_dense(self) -> bool:
         """Whether each of its offsets has a record."""
         return not self.runs and self.last_offset - self.base_offset + 1 == self.count
@@ -75,11 +83,15 @@ class LogWalk:
 
 
 def walk_log(
-    record_set: memoryview, wanted_offset: int, aborted: Sequence[tuple[int, int]] = ()
+    record_set: memoryview,
+    wanted_offset: int,
+    aborted: Sequence[tuple[int, int]] = (),
+    *,
+    markers: bool = False,
 ) -> LogWalk:
     """Return the batches that have an offset from ``wanted_offset`` on; a partial one at the end is ignored.
 
-    ``aborted`` is the answer's list under read_committed.
+    ``aborted`` is the answer's list under read_committed. With ``markers`` those of transactions are among the batches.
 
     Raises:
         ProtocolError: a batch is damaged; names its offset.
@@ -100,7 +112,7 @@ def walk_log(
         batch = log_batch(view)
         if batch.last_offset >= wanted_offset:
             walk.next_offset = batch.last_offset + 1
-            if _has_data(batch, aborts):
+            if _has_data(batch, aborts) or (markers and batch.is_marker and batch.count):
                 walk.batches.append(batch)
         else:
             _has_data(batch, aborts)  # its marker may end an aborted span
@@ -131,11 +143,11 @@ def log_batch(view: memoryview) -> LogBatch:
 def _has_data(batch: LogBatch, aborts: AbortFilter) -> bool:
     producer: int = HEADER.unpack_from(batch.data)[9]
     aborts.enter(batch.last_offset)
-    if batch.attributes & CONTROL_FLAG:
+    if batch.is_marker:
         if batch.count:
             aborts.passed_marker(batch.data, producer, batch.count)
         return False
-    if batch.attributes & TRANSACTIONAL_FLAG and aborts.covers(producer):
+    if batch.is_transactional and aborts.covers(producer):
         return False
     return batch.count > 0
 

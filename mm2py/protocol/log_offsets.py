@@ -6,8 +6,6 @@ are in ``groups``.
 
 from dataclasses import dataclass
 
-__all__ = ["DeletedRecords", "EpochEnd", "EpochQuery", "ListedOffset", "OffsetQuery"]
-
 
 @dataclass(frozen=True, slots=True)
 class OffsetQuery:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from mm2py.protocol.brokers import (
     ApiVersionsResult,
     BrokerNode,
-    ClusterResult,
     FinalizedFeature,
     ProducerIdResult,
 )
@@ -40,19 +39,6 @@ from mm2py.protocol.topics import (
     TopicMetadata,
 )
 from mm2py.types import TopicPartition
-
-__all__ = [
-    "api_versions",
-    "create_partitions",
-    "create_topics",
-    "delete_records",
-    "delete_topics",
-    "describe_cluster",
-    "init_producer_id",
-    "list_offsets",
-    "metadata",
-    "offset_for_leader_epoch",
-]
 
 _SOFTWARE = ("mm2py", "0.1.0")
 
@@ -128,23 +114,6 @@ def _metadata_result(answer: metadata_schema.MetadataResponse) -> MetadataResult
         topics,
         answer.error_code,
         answer.throttle_time_ms,
-    )
-
-
-def describe_cluster() -> Call[ClusterResult]:
-    """Ask for the cluster id, controller and brokers."""
-
-    def convert(answer: admin_schema.DescribeClusterResponse) -> ClusterResult:
-        return ClusterResult(
-            answer.error_code,
-            answer.error_message or "",
-            answer.cluster_id,
-            answer.controller_id,
-            tuple(BrokerNode(b.broker_id, b.host, b.port, b.rack) for b in answer.brokers),
-        )
-
-    return schema_call(
-        admin_schema.DescribeClusterRequest, admin_schema.DescribeClusterResponse, convert, (0, 2)
     )
 
 

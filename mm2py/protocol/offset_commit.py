@@ -26,8 +26,6 @@ from mm2py.protocol.wire import (
     unsigned,
 )
 
-__all__ = ["offset_commit"]
-
 KEY: Final = 8
 NAME: Final = "OffsetCommit"
 OLDEST, NEWEST = 2, 9

@@ -5,8 +5,6 @@ Flow: answer -> ``admin_messages``, ``group_messages`` -> one of these -> the cl
 
 from dataclasses import dataclass
 
-__all__ = ["NamedError", "PartitionOutcome"]
-
 
 @dataclass(frozen=True, slots=True)
 class NamedError:

@@ -28,18 +28,6 @@ from mm2py.protocol.wire import (
     unsigned,
 )
 
-__all__ = [
-    "PRODUCE_KEY",
-    "PRODUCE_VERSIONS",
-    "ProduceEntry",
-    "ProduceResponse",
-    "ProducedPartition",
-    "RecordError",
-    "acknowledgements",
-    "decode_produce",
-    "encode_produce",
-]
-
 PRODUCE_KEY: Final = 0
 PRODUCE_VERSIONS: Final = (3, 13)
 """v13 names topics by id (KIP-516); v12 is the last by name."""

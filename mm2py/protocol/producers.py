@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 from mm2py.types import TopicPartition
 
-__all__ = ["ActiveProducer", "ProducersOfPartition"]
-
 
 @dataclass(frozen=True, slots=True)
 class ActiveProducer:
@@ -15,6 +13,7 @@ class ActiveProducer:
     """
 
     producer_id: int
+    epoch: int
     last_timestamp: int
     transaction_start: int
 

@@ -12,27 +12,6 @@ from typing import Final, Protocol, TypeAlias, cast, final
 from mm2py.errors import FatalError
 from mm2py.protocol.kernel import native
 
-__all__ = [
-    "ATTRIBUTES_OFFSET",
-    "CODEC_MASK",
-    "CONTROL_FLAG",
-    "CRC",
-    "CRC_OFFSET",
-    "DELETE_HORIZON_FLAG",
-    "HEADER",
-    "HEADER_BYTES",
-    "LOG_APPEND_FLAG",
-    "TRANSACTIONAL_FLAG",
-    "BufferLease",
-    "Bytes",
-    "Codec",
-    "RecordBatch",
-    "build_batch",
-    "choose_crc",
-    "crc32c",
-    "crc_matches",
-]
-
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
 HEADER_BYTES: Final = 61
@@ -73,6 +52,15 @@ class BufferLease(Protocol):
 
     def release(self) -> None:
         """Give one reference back; views must not be used after the last one."""
+        ...
+
+    @property
+    def held_bytes(self) -> int:
+        """Size of the buffer, 0 where a copy would free nothing."""
+        ...
+
+    def copied(self, size_bytes: int) -> "BufferLease":
+        """Return the lease of a copy, which counts in the pool as the buffer does."""
         ...
 
 
@@ -161,10 +149,10 @@ class RecordBatch:
         return Codec(self.attributes & CODEC_MASK)
 
     def detach(self) -> None:
-        """Copy the bytes out of the receive buffer and give the lease back."""
-        lease, self.lease = self.lease, None
-        if lease is not None:
-            self.data = bytearray(self.data)
+        """Copy the bytes out of a receive buffer that is much larger, and give its lease back."""
+        lease = self.lease
+        if lease is not None and lease.held_bytes > 2 * len(self.data):
+            self.data, self.lease = bytearray(self.data), lease.copied(len(self.data))
             lease.release()
 
     def __repr__(self) -> str:

@@ -13,25 +13,6 @@ from mm2py.errors import ProtocolError
 from mm2py.protocol.kernel import Joinable, Runs, native
 from mm2py.protocol.record_batch import CODEC_MASK, HEADER, HEADER_BYTES, LOG_APPEND_FLAG, Bytes
 
-__all__ = [
-    "MAX_INT64",
-    "RecordSpan",
-    "append_record",
-    "borders",
-    "damaged",
-    "join",
-    "join_runs",
-    "plain_borders",
-    "plain_join",
-    "plain_renumber",
-    "plain_same",
-    "read_varint",
-    "renumber",
-    "same",
-    "varint",
-    "walk",
-]
-
 MAX_INT64: Final = 2**63 - 1
 _MIN_INT64: Final = -(2**63)
 _MAX_COUNT: Final = 2**31 - 1

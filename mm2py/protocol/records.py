@@ -32,22 +32,6 @@ from mm2py.protocol.record_bytes import (
     walk,
 )
 
-__all__ = [
-    "BatchRecords",
-    "DecodedBatch",
-    "Header",
-    "NewRecord",
-    "Record",
-    "decode_batch",
-    "decode_batches",
-    "encode_batch",
-    "open_batch",
-    "pack_batch",
-    "record_body",
-    "record_fields",
-    "record_keys",
-]
-
 Header = tuple[bytes, bytes | None]
 """Key and value; keys are bytes because brokers accept any, UTF-8 or not."""
 

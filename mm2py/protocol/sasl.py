@@ -21,15 +21,6 @@ with warnings.catch_warnings():
 if TYPE_CHECKING:
     from kafka.net.sasl.abc import SaslMechanism
 
-__all__ = [
-    "AuthenticateResult",
-    "HandshakeResult",
-    "SaslExchange",
-    "sasl_authenticate",
-    "sasl_handshake",
-]
-
-
 MIN_ITERATIONS: Final = 4_096
 """As Java (``ScramMechanism``): with fewer, whoever plays the broker could crack the proof offline."""
 

@@ -25,15 +25,6 @@ from mm2py.protocol.wire import (
     unsigned,
 )
 
-__all__ = [
-    "ALTER_KEY",
-    "DESCRIBE_KEY",
-    "ShareOffset",
-    "ShareOffsets",
-    "alter_share_offsets",
-    "describe_share_offsets",
-]
-
 DESCRIBE_KEY: Final = 90
 ALTER_KEY: Final = 91
 _WITH_LAG: Final = 1

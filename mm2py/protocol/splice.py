@@ -29,8 +29,6 @@ from mm2py.protocol.record_bytes import (
     renumber,
 )
 
-__all__ = ["SplitResult", "TooLarge", "merge", "recompress", "repack", "rewrite", "split"]
-
 _CODEC_OFFSET: Final = 22
 
 

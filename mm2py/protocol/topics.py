@@ -10,15 +10,6 @@ from typing import Final
 
 from mm2py.protocol.brokers import BrokerNode
 
-__all__ = [
-    "NO_TOPIC_ID",
-    "CreatedTopic",
-    "MetadataResult",
-    "NewTopic",
-    "PartitionMetadata",
-    "TopicMetadata",
-]
-
 NO_TOPIC_ID: Final = bytes(16)
 """Topic id of brokers that have none (``Uuid.ZERO_UUID``)."""
 

@@ -12,8 +12,6 @@ from mm2py.protocol.call import Call
 from mm2py.protocol.schema import by_topic, producer_schema, required, schema_call
 from mm2py.types import TopicPartition
 
-__all__ = ["TransactionalProducer", "add_partitions_to_txn", "end_txn"]
-
 IMPLICIT_END = 5
 """EndTxn of the second protocol generation (KIP-890): it answers with the next epoch."""
 

@@ -11,22 +11,6 @@ from typing import Final
 from mm2py.errors import ProtocolError
 from mm2py.protocol.brokers import BrokerNode
 
-__all__ = [
-    "INT16",
-    "INT32",
-    "compact_string",
-    "read_compact_string",
-    "read_node_endpoints",
-    "read_string",
-    "read_tags",
-    "read_unsigned",
-    "request_header",
-    "skip_tags",
-    "string",
-    "truncated",
-    "unsigned",
-]
-
 INT16: Final = Struct(">h")
 INT32: Final = Struct(">i")
 _REQUEST: Final = Struct(">ihhih")  # size, api key, version, correlation id, client id length

@@ -9,8 +9,6 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
-__all__ = ["empty", "error_response", "framework_text", "json_response"]
-
 
 def json_response(
     body: object, status: int = 200, headers: Mapping[str, str] | None = None

@@ -33,8 +33,6 @@ from mm2py.runtime.herder.errors import NotFoundError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import ClusterAlias, FlowName
 
-__all__ = ["internal_app", "own_app", "public_app"]
-
 log = logging.getLogger(__name__)
 
 DIALECT: Final[tuple[RouteSpec, ...]] = (

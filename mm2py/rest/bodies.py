@@ -19,19 +19,6 @@ from starlette.requests import Request
 from mm2py.runtime.herder.api import JsonScalar, OffsetEntry
 from mm2py.runtime.herder.errors import BadRequestError, HerderError
 
-__all__ = [
-    "MediaTypeError",
-    "check_media_types",
-    "config_map",
-    "flag",
-    "json_object",
-    "offset_entries",
-    "read_json",
-    "refuse_dry_run",
-    "refuse_unknown",
-    "text_of",
-]
-
 JSON: Final = "application/json"
 UNPROCESSABLE: Final = 422
 SHOWN_CHARS: Final = 200

@@ -22,14 +22,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
 
-__all__ = [
-    "ConnectionGuard",
-    "GuardedConfig",
-    "GuardedProtocol",
-    "GuardedSocket",
-    "connection_limit",
-]
-
 log = logging.getLogger(__name__)
 
 HEAD_S: Final = 10.0

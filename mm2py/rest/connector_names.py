@@ -14,8 +14,6 @@ from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import FlowName, TaskId
 
-__all__ = ["Connector", "locate", "locate_new", "long_name"]
-
 NAME: Final = "name"
 
 

@@ -15,8 +15,6 @@ from mm2py.config.properties import PropertiesFile, load
 from mm2py.config.rest_settings import RestSettings
 from mm2py.errors import ConfigError
 
-__all__ = ["ANYBODY", "Caller", "Credentials", "claimed_name"]
-
 _BASIC_FILE: Final = "rest.basic.auth.file"
 _TOKEN_FILE: Final = "rest.bearer.tokens.file"  # noqa: S105 -- the name of a property
 

@@ -12,18 +12,6 @@ from mm2py.runtime.plugins.catalog import PluginInfo
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import TaskId
 
-__all__ = [
-    "infos_json",
-    "key_json",
-    "offsets_json",
-    "plugin_json",
-    "status_json",
-    "task_configs_json",
-    "task_id_json",
-    "to_info_json",
-    "work_json",
-]
-
 
 def task_id_json(task: TaskId) -> dict[str, object]:
     """Return ``{"connector", "task"}``."""

@@ -27,8 +27,6 @@ from mm2py.runtime.herder.errors import (
     WorkerUnreachableError,
 )
 
-__all__ = ["ErrorEdge", "install_handlers", "status_of"]
-
 log = logging.getLogger(__name__)
 
 UNPROCESSABLE: Final = 422

@@ -10,8 +10,6 @@ from typing import Final
 
 from mm2py.runtime.herder.errors import PreconditionFailedError
 
-__all__ = ["REVISION_TAG", "check_config_tag", "config_tag", "revision_of", "revision_tag"]
-
 ANY: Final = "*"
 REVISION_TAG: Final = r'^(\*|"[0-9]{1,15}"|[0-9]{1,15})$'
 """What ``If-Match`` may be for a flow; shells like to lose the quotes."""

@@ -25,18 +25,6 @@ from mm2py.mirror.backfills import Order
 from mm2py.mirror.boundaries import parse_boundary
 from mm2py.runtime.herder.errors import HerderError
 
-__all__ = [
-    "BackfillRequest",
-    "ErrorBody",
-    "FlowCreation",
-    "FlowPatch",
-    "NewFlow",
-    "backfill_request",
-    "body_schema",
-    "flow_creation",
-    "flow_patch",
-]
-
 UNPROCESSABLE = 422
 
 _Properties = dict[Annotated[str, Field(min_length=1)], str | None]
@@ -130,6 +118,11 @@ class BackfillRequest(BaseModel):
         description="Spark master: `local[N]`, or one of `rest.spark.masters`; empty: all cores of the leader's machine",
     )
 
+    accept_expiry: Annotated[bool, Field(strict=True)] = Field(
+        default=False,
+        description="also copy what the target deletes when the copy is done, as it keeps records for a shorter time",
+    )
+
     @field_validator("topics")
     @classmethod
     def _is_pattern(cls, text: str) -> str:
@@ -155,6 +148,7 @@ class BackfillRequest(BaseModel):
             rate_limit=self.rate_limit,
             master=self.master,
             by=by,
+            accept_expiry=self.accept_expiry,
         )
 
 

@@ -12,6 +12,7 @@ import json
 import logging
 import ssl
 from collections.abc import Callable
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final, cast, final
 from urllib.parse import urlencode, urlsplit
 
@@ -23,7 +24,7 @@ from mm2py.rest.answers import json_response
 from mm2py.rest.internal_gate import FLOW_HEADER, caller_text, flow_text
 from mm2py.rest.parts import caller_of
 from mm2py.rest.raw_path import canonical_target
-from mm2py.runtime.group.request_signing import sign_request
+from mm2py.runtime.group.request_signing import WINDOW_MS, sign_request
 from mm2py.runtime.herder.errors import (
     CONFLICTING_OPERATION,
     NO_LEADER,
@@ -35,11 +36,10 @@ from mm2py.runtime.herder.errors import (
 )
 from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import SessionKey
+from mm2py.types import FlowName
 
 if TYPE_CHECKING:
     import httpx
-
-__all__ = ["NO_SESSION_KEY", "USER_AGENT", "Forwarder", "http_client", "reply_error"]
 
 USER_AGENT: Final = "kafka-connect"
 REQUEST_TIMEOUT_S: Final = 95.0
@@ -121,46 +121,54 @@ class Forwarder:
         from httpx import HTTPError
 
         client = self._client()
-        built = await self._request(client, url, hop, request, origin, key)
+        query = [pair for pair in request.query_params.multi_items() if pair[0] != "forward"]
+        target = f"{canonical_target(request.scope)}?{urlencode([*query, ('forward', hop)])}"
+        body = await request.body()
+        built = client.build_request(request.method, url.rstrip("/") + target, content=body or None)
+        if body:
+            built.headers["Content-Type"] = "application/json"
+        if "if-match" in request.headers:
+            built.headers["if-match"] = request.headers["if-match"]
+        caller = caller_text(caller_of(request))
         try:
-            return await client.send(built)
+            return await send_signed(client, built, url, origin.flow, key, caller, self._clock)
         except HTTPError as failure:
             raise WorkerUnreachableError(
                 "IO Error trying to forward REST request:"
                 f" {type(failure).__name__} at {url}: {failure}"
             ) from failure
 
-    async def _request(
-        self,
-        client: "httpx.AsyncClient",
-        url: str,
-        hop: str,
-        request: Request,
-        origin: Herder,
-        key: SessionKey,
-    ) -> "httpx.Request":
-        query = [pair for pair in request.query_params.multi_items() if pair[0] != "forward"]
-        target = f"{canonical_target(request.scope)}?{urlencode([*query, ('forward', hop)])}"
-        body = await request.body()
-        built = client.build_request(request.method, url.rstrip("/") + target, content=body or None)
-        sent_target = built.url.raw_path.decode("ascii")
-        built.headers.update(
-            sign_request(
-                key,
-                request.method,
-                sent_target,
-                caller_text(caller_of(request)),
-                body,
-                self._clock.now_ms(),
-                receiver=urlsplit(url).netloc,
-            )
+
+async def send_signed(
+    client: "httpx.AsyncClient",
+    request: "httpx.Request",
+    url: str,
+    flow: FlowName | None,
+    key: SessionKey,
+    caller: str,
+    clock: Clock,
+) -> "httpx.Response":
+    """Send a request to the worker at ``url``, signed with the key of ``flow``; httpx's errors pass through.
+
+    The receiver's clock decides how old a signature is. Where it refuses and its clock is another one, the
+    request is signed once more with the receiver's time.
+    """
+    request.headers[FLOW_HEADER] = flow_text(flow)
+    body, target = request.content, request.url.raw_path.decode("ascii")
+
+    async def send(now_ms: int) -> "httpx.Response":
+        receiver = urlsplit(url).netloc
+        request.headers.update(
+            sign_request(key, request.method, target, caller, body, now_ms, receiver=receiver)
         )
-        built.headers[FLOW_HEADER] = flow_text(origin.flow)
-        if body:
-            built.headers["Content-Type"] = "application/json"
-        if "if-match" in request.headers:
-            built.headers["if-match"] = request.headers["if-match"]
-        return built
+        return await client.send(request)
+
+    reply = await send(clock.now_ms())
+    if reply.status_code == FORBIDDEN and "date" in reply.headers:
+        there_ms = int(parsedate_to_datetime(reply.headers["date"]).timestamp() * 1000)
+        if abs(there_ms - clock.now_ms()) > WINDOW_MS // 2:
+            return await send(there_ms)
+    return reply
 
 
 def _session_key(origin: Herder) -> SessionKey:

@@ -1,8 +1,8 @@
 """Access to the internal listener: workers of the same flow, by signature.
 
 Flow: head of a request -> signature of ``X-Mm2py-Authorization`` with the session key of the flow it names -> body
--> application, with caller and flow in the scope. Java's two endpoints pass with Java's signature, which their
-handlers check. Everything else is refused, its body unread and its connection closed.
+-> application, with caller and flow in the scope. Everything else is refused, its body unread and its connection
+closed; also Java's signature, which covers neither path nor time.
 """
 
 from dataclasses import dataclass
@@ -16,32 +16,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mm2py.rest.answers import error_response
 from mm2py.rest.parts import CALLER, SIGNED_FLOW, RestParts, WhoCalls
 from mm2py.rest.request_body import CLOSE, BodyReader, replayed
-from mm2py.runtime.group.request_signing import (
-    BODY_HEADER,
-    REQUEST_HEADER,
-    SeenRequests,
-    verify_request,
-)
+from mm2py.runtime.group.request_signing import REQUEST_HEADER, SeenRequests, verify_request
 from mm2py.runtime.herder.errors import HerderError, SignatureError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import FlowName
-
-__all__ = [
-    "FLOW_HEADER",
-    "InternalGate",
-    "SignedCaller",
-    "caller_text",
-    "flow_text",
-]
 
 FLOW_HEADER: Final = "X-Mm2py-Flow"
 """Names the flow whose key signed; not signed itself, another flow has another key."""
 
 BODY_LIMIT_BYTES: Final = 16 * 1024 * 1024
-"""Task configs of a flow with many topics are long."""
-
-UNSIGNED: Final = "Internal request missing required signature"
-JAVA_ENDPOINTS: Final = frozenset({("POST", "tasks"), ("PUT", "fence")})
+"""More than any public listener takes: what was taken there is sent on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +59,7 @@ class InternalGate:
         self._app = app
         self._parts = parts
         self._seen = SeenRequests(parts.address)
-        self._verified = BodyReader(BODY_LIMIT_BYTES, at_once=8)
-        # Java's signature is known only when its body is: one of a stranger at a time.
-        self._unverified = BodyReader(BODY_LIMIT_BYTES, at_once=1)
+        self._bodies = BodyReader(BODY_LIMIT_BYTES, at_once=8)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Verify one request."""
@@ -98,16 +80,11 @@ class InternalGate:
         """Return the request with its caller and its body, or the refusal."""
         headers = Headers(scope=scope)
         if REQUEST_HEADER not in headers:
-            if not _is_java_endpoint(scope):
-                raise SignatureError(UNSIGNED, status=403)
-            if BODY_HEADER not in headers:
-                raise SignatureError(UNSIGNED, status=400)
-            body = await self._unverified.read(scope, receive)
-            return body if isinstance(body, Response) else (scope, body)
+            raise SignatureError("Internal request missing required signature", status=403)
         herder = self._signer(headers.get(FLOW_HEADER, ""))
         head = verify_request(headers, scope["method"], _target(scope), herder.session_key())
         self._seen.take(head, self._parts.clock.now_ms())
-        body = await self._verified.read(scope, receive)
+        body = await self._bodies.read(scope, receive)
         if isinstance(body, Response):
             return body
         head.check_body(body)
@@ -121,14 +98,6 @@ class InternalGate:
             "This worker does not run the flow that signed the request, or is still starting up",
             status=503,
         )
-
-
-def _is_java_endpoint(scope: Scope) -> bool:
-    path: str = scope["path"]
-    segments = path.split("/")
-    return len(segments) > 3 and (
-        (scope["method"], segments[-1]) in JAVA_ENDPOINTS and segments[-3] == "connectors"
-    )
 
 
 def _target(scope: Scope) -> str:

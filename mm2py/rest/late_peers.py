@@ -4,15 +4,13 @@ Flow: herder -> ``LatePeerClient`` -> the real client, made at the first questio
 a quarter of a second to load; a worker that leads, or starts, does not wait for them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from typing import final
 
 from mm2py.observability.metrics import NodeSnapshot
 from mm2py.runtime.herder.api import PeerClient
 from mm2py.storage.config_state import SessionKey
-
-__all__ = ["LatePeerClient"]
 
 
 @final
@@ -25,16 +23,6 @@ class LatePeerClient:
     @cached_property
     def _peers(self) -> PeerClient:
         return self._make()
-
-    async def post_tasks(
-        self, url: str, connector: str, configs: Sequence[Mapping[str, str]], key: SessionKey
-    ) -> None:
-        """Hand a connector's task configs to the leader at ``url``."""
-        await self._peers.post_tasks(url, connector, configs, key)
-
-    async def put_fence(self, url: str, connector: str, key: SessionKey) -> None:
-        """Let the leader at ``url`` fence the producers of a connector's earlier tasks."""
-        await self._peers.put_fence(url, connector, key)
 
     async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
         """Return what the member at ``url`` copies."""

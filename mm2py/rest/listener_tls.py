@@ -15,14 +15,6 @@ from mm2py.config.rest_settings import ListenerTls
 from mm2py.errors import ConfigError
 from mm2py.rest.connections import GuardedProtocol
 
-__all__ = [
-    "CERTIFICATE_NAME",
-    "CertifiedProtocol",
-    "peer_context",
-    "server_context",
-    "trusts_itself",
-]
-
 CERTIFICATE_NAME: Final = "mm2py.certificate"
 """Key in ``scope["state"]``: the common name of the certificate that the client proved to own."""
 

@@ -12,8 +12,6 @@ from typing import Final
 
 from mm2py.errors import ConfigError
 
-__all__ = ["BACKLOG", "BoundListener", "Listener", "bind"]
-
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 128

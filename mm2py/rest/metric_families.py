@@ -15,24 +15,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from mm2py.api.context import EventKind, PartitionState
+from mm2py.flows.states import DEGRADED, DISABLED
 from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState
 from mm2py.observability.metrics import UNKNOWN, NodeSnapshot, PartitionSnapshot
 from mm2py.types import FlowName, State, TaskId
 
-__all__ = [
-    "COMPAT_METRICS",
-    "OWN_METRICS",
-    "BackfillReading",
-    "Compat",
-    "FlowReading",
-    "MetricSpec",
-    "RunningWork",
-    "WorkerCollector",
-    "WorkerReading",
-]
-
 WORK_STATES: Final = tuple(state.value for state in State)
-FLOW_STATES: Final = (*WORK_STATES, "DEGRADED", "SUSPENDED", "WAITING")
+FLOW_STATES: Final = (*WORK_STATES, DEGRADED, DISABLED, "SUSPENDED", "WAITING")
 PARTITION_STATES: Final = (*(state.value for state in PartitionState), "PAUSED")
 JOB_STATES: Final = tuple(state.value for state in JobState)
 EVENT_KINDS: Final = tuple(kind.value for kind in EventKind)

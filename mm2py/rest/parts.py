@@ -32,23 +32,6 @@ from mm2py.runtime.plugins.catalog import PluginCatalog
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import FlowName
 
-__all__ = [
-    "ANONYMOUS",
-    "CALLER",
-    "RESERVED_ALIASES",
-    "SIGNED_FLOW",
-    "Call",
-    "Forwarding",
-    "Handler",
-    "HerderPick",
-    "RestParts",
-    "RouteSpec",
-    "WhoCalls",
-    "caller_of",
-    "endpoint",
-    "signed_in",
-]
-
 RESERVED_ALIASES: Final = frozenset(
     {
         *("connectors", "connector-plugins", "flows", "backfills", "admin", "health", "metrics"),
@@ -108,8 +91,8 @@ class RestParts:
 
     ``herders`` is asked at each request: herders come after the listeners. ``remote_refusal(flow, name,
     config)`` says why a config may not come from outside, None where it may. ``names_a_secret`` looks at a
-    key alone. ``verification`` are the algorithms of Java's form of a flow's signatures. ``address`` is host and port of the internal listener as other workers know it. ``gate`` wraps the public application (authentication); None lets everybody in. ``meters`` count what an
-    ordinary worker's tasks copy; herders of flows have their own.
+    key alone. ``address`` is host and port of the internal listener as other workers know it. ``gate`` wraps the public
+    application (authentication); None lets everybody in. ``meters`` count what an ordinary worker's tasks copy; herders of flows have their own.
     """
 
     herders: Callable[[], Mapping[FlowName | None, Herder]]
@@ -125,7 +108,6 @@ class RestParts:
     meters: Callable[[], Collection[FlowMeter]] = tuple
     remote_refusal: Callable[[FlowName | None, str, ConnectorConfig], str | None] = _nothing_refused
     names_a_secret: Callable[[str], bool] = names_a_secret
-    verification: Callable[[FlowName | None], Collection[str]] = lambda _flow: ("HmacSHA256",)
     address: str = ""
     version: str = "4.3.1"
     commit: str = ""

@@ -2,7 +2,7 @@
 
 Flow: raw path of the request line -> segments, each percent-decoded once, its matrix parameters cut off
 -> ``scope["path"]``. An encoded slash inside a segment stays one name (``SLASH``). ``HEAD`` is served as
-``GET`` without its body. Nothing is ever redirected.
+``GET`` without its body. Nothing is ever redirected. A message with two lengths is refused.
 """
 
 from typing import Final, final
@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["SLASH", "RawPath", "canonical_target", "encoded_segment", "plain_segment"]
+from mm2py.rest.answers import error_response
 
 SLASH: Final = "\ufdd0"
 """Stands for a slash inside a segment: a noncharacter, which no name can hold."""
@@ -46,6 +46,11 @@ class RawPath:
         """Pass the request on with its path decoded."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
+            return
+        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+            # A proxy may go by the one, h11 by the other (RFC 9112 6.1): what is behind would be a request of its own.
+            text = "A request has Content-Length or Transfer-Encoding, not both"
+            await error_response(400, text, {"Connection": "close"})(scope, receive, send)
             return
         path: str = scope["path"]
         raw: bytes = scope.get("raw_path") or quote(path).encode()

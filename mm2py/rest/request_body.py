@@ -6,6 +6,7 @@ application. Whoever uses it has decided before that the caller may send a body 
 
 import asyncio
 import mmap
+from contextlib import nullcontext
 from typing import Final, final
 
 from starlette.datastructures import Headers
@@ -14,17 +15,18 @@ from starlette.types import Message, Receive, Scope
 
 from mm2py.rest.answers import error_response, framework_text
 
-__all__ = ["CLOSE", "BodyReader", "replayed"]
-
 CLOSE: Final = {"Connection": "close"}
 """Of an answer to a caller whose body is not read: the connection cannot be used again."""
 
 _DEADLINE_S: Final = 10.0
+_SMALL_BYTES: Final = 64 * 1024
+"""Bodies of this size wait for no turn, as all connections together can send only so many: slow senders of large ones
+keep no change of a flow waiting."""
 
 
 @final
 class BodyReader:
-    """Reads at most ``at_once`` bodies at a time, each of ``max_bytes`` and within ``deadline_s``.
+    """Reads at most ``at_once`` large bodies at a time, each of ``max_bytes`` and within ``deadline_s``.
 
     ``limit_name`` is the property that sets ``max_bytes``, for the refusal.
     """
@@ -48,8 +50,9 @@ class BodyReader:
             return self._too_long()
         if declared in ("", "0") and "transfer-encoding" not in headers:
             return await self._whole(receive)
+        small = declared.isdecimal() and int(declared) <= _SMALL_BYTES
         try:
-            async with asyncio.timeout(self._deadline_s), self._turns:
+            async with asyncio.timeout(self._deadline_s), nullcontext() if small else self._turns:
                 return await self._whole(receive)
         except TimeoutError:
             return error_response(408, framework_text(408), CLOSE)

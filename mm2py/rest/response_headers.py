@@ -13,8 +13,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mm2py.clock import Clock
 from mm2py.config.header_rules import HeaderRule
 
-__all__ = ["CrossOrigin", "RuledHeaders"]
-
 _PREFLIGHT_AGE_S: Final = "60"
 
 

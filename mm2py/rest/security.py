@@ -28,8 +28,6 @@ from mm2py.rest.raw_path import plain_segment
 from mm2py.rest.request_body import BodyReader, replayed
 from mm2py.rest.response_headers import CrossOrigin, RuledHeaders
 
-__all__ = ["LOGIN_TRIES", "MOST_LOGINS", "Gate", "GateRules", "gate_for"]
-
 log = logging.getLogger(__name__)
 
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})

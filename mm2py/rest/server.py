@@ -23,8 +23,6 @@ from mm2py.rest.connections import (
 )
 from mm2py.rest.listening import BACKLOG, BoundListener, Listener, bind
 
-__all__ = ["RestServer"]
-
 
 @final
 class _Server(uvicorn.Server):

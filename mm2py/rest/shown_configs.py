@@ -10,8 +10,6 @@ from mm2py.rest.parts import Call, caller_of
 from mm2py.runtime.herder.errors import BadRequestError, NotFoundError
 from mm2py.storage.config_state import ConnectorConfig
 
-__all__ = ["restored", "shown"]
-
 
 def shown(call: Call, config: ConnectorConfig) -> dict[str, str | None]:
     """Return ``config`` as whoever calls may see it."""

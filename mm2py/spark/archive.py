@@ -16,8 +16,8 @@ from pyarrow import parquet
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.range_reader import RangeReader, log_ends
-from mm2py.errors import PartitionError
+from mm2py.client.fetch.range_reader import OffsetsGoneError, RangeReader, log_ends
+from mm2py.errors import PartitionError, ProtocolError
 from mm2py.protocol.log_batches import LogBatch
 from mm2py.protocol.record_batch import Codec
 from mm2py.spark.archive_format import (
@@ -39,8 +39,6 @@ from mm2py.spark.reading import connected
 from mm2py.spark.record_columns import ARROW_SCHEMA, RecordColumns
 from mm2py.spark.session import OpenSession
 from mm2py.types import FlowName, TopicPartition
-
-__all__ = ["archive_flow", "archive_root", "run_lane"]
 
 FILE_BYTES: Final = 64 * 1024 * 1024
 """Of a log in one file, which is held in memory while it is written."""
@@ -77,7 +75,7 @@ def archive_flow(
         Mm2pyError: the source cannot be read, or the archive not written; what was published stays.
     """
     root = archive_root(path, flow.flow)
-    ranges = asyncio.run(_plan(flow, ArchiveStore(root), shape))
+    ranges, refused = asyncio.run(_plan(flow, ArchiveStore(root), shape))
     answers: list[dict[str, object]] = []
     waiting = [it for it in ranges if it.size or it.lost_from >= 0]
     if waiting:
@@ -97,6 +95,7 @@ def archive_flow(
                 lambda lane: common | {"partitions": lane},
                 name=f"archive {flow.flow}",
             )
+    answers += refused
     answers.sort(key=lambda it: (str(it["topic"]), int(str(it["partition"]))))
     return {
         "flow": str(flow.flow),
@@ -108,7 +107,10 @@ def archive_flow(
     }
 
 
-async def _plan(flow: FlowSides, store: ArchiveStore, shape: Shape) -> list[_Ranges]:
+async def _plan(
+    flow: FlowSides, store: ArchiveStore, shape: Shape
+) -> tuple[list[_Ranges], list[dict[str, object]]]:
+    """Return what is to be archived, and the answers about partitions that cannot be."""
     async with connected(flow.source, alias=flow.flow.source) as source:
         admin = Admin(source)
         topics = flow.chosen(await admin.list_topics())
@@ -131,20 +133,19 @@ async def _plan(flow: FlowSides, store: ArchiveStore, shape: Shape) -> list[_Ran
             partitions += (TopicPartition(topic, it) for it in sorted(found.partitions))
         ends = await log_ends(source, partitions, read_committed=flow.read_committed)
     ranges: list[_Ranges] = []
+    refused: list[dict[str, object]] = []
     for tp in partitions:
         chain = chain_of(store, tp)
         done, log = chain[-1].end if chain else ends[tp].start, ends[tp]
         if done > log.end:
-            raise PartitionError(
-                f"the archive ends at offset {done}, the log at {log.end}: its records are gone from the source",
-                topic=tp.topic,
-                partition=tp.partition,
-                offset=done,
-                remedy="archive to another folder",
+            cause = f"the archive ends at offset {done}, the log at {log.end}: its records are gone from the source; archive to another folder"
+            refused.append(
+                _PartitionArchive(store, shape, _Ranges(*tp, done, done, -1)).answer(cause)
             )
+            continue
         lost_from = done if done < log.start else -1
         ranges.append(_Ranges(*tp, max(done, log.start), log.end, lost_from))
-    return ranges
+    return ranges, refused
 
 
 # ---- in a task
@@ -162,7 +163,12 @@ async def _run_lane(lane: Mapping[str, object]) -> dict[str, object]:
     async with connected(properties, alias=str(lane["alias"])) as source:
         for row in cast("Sequence[tuple[str, int, int, int, int]]", lane["partitions"]):
             copied = _PartitionArchive(store, shape, _Ranges(*row))
-            answers.append(await copied.run(source, read_committed=bool(lane["read_committed"])))
+            cause = ""
+            try:
+                await copied.run(source, read_committed=bool(lane["read_committed"]))
+            except (PartitionError, ProtocolError) as error:
+                cause = str(error)  # of this partition alone
+            answers.append(copied.answer(cause))
     return {"partitions": answers}
 
 
@@ -175,33 +181,63 @@ class _PartitionArchive:
         self._tp = TopicPartition(wanted.topic, wanted.partition)
         self._end, self._lost_from = wanted.end, wanted.lost_from
         self._from = self._first = wanted.first
+        self._lost_at_start, self._lost_to = wanted.lost_from, wanted.first
         self._records = self._bytes = self._files = 0
         self._waiting: list[LogBatch] = []
         self._size = 0
 
-    async def run(self, source: Cluster, *, read_committed: bool) -> dict[str, object]:
-        """Archive up to the end.
+    async def run(self, source: Cluster, *, read_committed: bool) -> None:
+        """Archive up to the end what the source still has when it is read.
 
         Raises:
-            PartitionError: the source lost records meanwhile.
+            PartitionError: another run has archived it meanwhile.
+            ProtocolError: a batch is damaged.
             FatalError: a file cannot be written.
         """
         self._continue()
         reader = RangeReader(source, read_committed=read_committed)
+        gone: OffsetsGoneError | None = None
+        while gone is None or self._skip(gone):
+            try:
+                await self._read(reader)
+            except OffsetsGoneError as error:
+                gone = error
+            else:
+                break
+        if self._first < self._end or self._lost_from >= 0:
+            self._publish(self._end)
+
+    async def _read(self, reader: RangeReader) -> None:
         async for batches in reader.read(self._tp, self._first, self._end):
             for batch in batches:
                 self._waiting.append(batch)
                 self._size += len(batch.data)
                 if self._size >= FILE_BYTES:
                     self._publish(batch.last_offset + 1)
-        if self._first < self._end or self._lost_from >= 0:
-            self._publish(self._end)
+
+    def _skip(self, gone: OffsetsGoneError) -> bool:
+        """Continue where the log begins by now, as the manifest says; False behind the end."""
+        if gone.log_start <= gone.offset:
+            raise gone  # the log has become shorter
+        if self._first < gone.offset:
+            self._publish(gone.offset)
+        if self._lost_from < 0:
+            self._lost_from = gone.offset
+        if self._lost_at_start < 0:
+            self._lost_at_start = self._lost_from
+        self._first = self._lost_to = min(gone.log_start, self._end)
+        return self._first < self._end
+
+    def answer(self, cause: str) -> dict[str, object]:
+        """Return what was archived; ``cause``: why not all of it."""
         return {
             "topic": self._tp.topic,
             "partition": self._tp.partition,
             "from": self._from,
-            "to": self._end,
+            "to": self._end if not cause else self._first,
             "lost_from": self._lost_at_start,
+            "lost_to": self._lost_to if self._lost_at_start >= 0 else -1,
+            "cause": cause,
             "records": self._records,
             "bytes": self._bytes,
             "files": self._files,
@@ -209,7 +245,6 @@ class _PartitionArchive:
 
     def _continue(self) -> None:
         """Begin behind what an earlier attempt of this lane has published."""
-        self._lost_at_start = self._lost_from
         begins = self._first if self._lost_from < 0 else self._lost_from
         for found in chain_of(self._store, self._tp):
             if found.begins >= begins:

@@ -20,23 +20,6 @@ from mm2py.protocol.log_batches import LogBatch, log_batch
 from mm2py.spark.archive_store import ArchiveStore
 from mm2py.types import TopicPartition
 
-__all__ = [
-    "BATCHES",
-    "VERSION",
-    "ArchiveHead",
-    "ArchivedTopic",
-    "FileManifest",
-    "Shape",
-    "archived_batches",
-    "batch_row",
-    "chain_of",
-    "head_of",
-    "manifest_name",
-    "partition_folder",
-    "put_or_check",
-    "topic_of",
-]
-
 VERSION: Final = 1
 
 BATCHES: Final = pa.schema(

@@ -11,8 +11,6 @@ from typing import Final, NamedTuple, cast
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.types import TopicPartition
 
-__all__ = ["ARCHIVE", "ArchivedTopic", "TaskArchive", "archive_plugins"]
-
 ARCHIVE: Final = "archive"
 """Key of a lane's task config: a ``TaskArchive`` as JSON. No property: users do not write it."""
 

@@ -16,9 +16,6 @@ from pyarrow import fs
 
 from mm2py.errors import ConfigError, FatalError
 
-__all__ = ["ArchiveStore"]
-
-
 T = TypeVar("T")
 
 

@@ -33,8 +33,6 @@ from mm2py.spark.archive_order import ARCHIVE, TaskArchive
 from mm2py.spark.archive_store import ArchiveStore
 from mm2py.types import TopicPartition
 
-__all__ = ["ArchiveConnector", "ArchiveTask"]
-
 POLL_S: Final = 0.2
 
 

@@ -47,8 +47,6 @@ from mm2py.storage.job_claim import (
 )
 from mm2py.types import TopicPartition
 
-__all__ = ["BackfillDriver", "Lanes", "Request"]
-
 log = logging.getLogger(__name__)
 
 FOLLOW_S: Final = 90.0

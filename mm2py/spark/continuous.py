@@ -22,14 +22,13 @@ from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, PartitionError, RetriableError
 from mm2py.mirror.proofs import Proof, proof_group, proofs_of, to_commit
 from mm2py.protocol.log_batches import LogBatch
+from mm2py.spark.compare import compare
 from mm2py.spark.differences import Comparison, Difference
 from mm2py.spark.flow_sides import FlowSides
 from mm2py.spark.log_entries import LogSide, OffsetRange
-from mm2py.spark.verify import PartitionLog, find_differences, outcome
+from mm2py.spark.verify import PartitionLog, rules_of
 from mm2py.spark.verify_plan import FlowMaps, PartitionPlan, VerifyPlan, plan_verify
 from mm2py.types import TopicPartition
-
-__all__ = ["ContinuousProof", "ProvesPartitions", "RealSides", "Round", "rounds"]
 
 log = logging.getLogger(__name__)
 
@@ -216,7 +215,7 @@ class RealSides:
             LogSide(self._paced(logs[0].read(plan.source_ranges)), digests=False),
             LogSide(self._paced(logs[1].read(plan.target_ranges)), digests=False),
         )
-        return outcome(plan, *await find_differences(plan, sides, logs))
+        return await compare(*sides, rules_of(plan), (logs[0].keys, logs[1].keys))
 
     async def load(self) -> Mapping[TopicPartition, Proof]:
         """Return the proofs that were kept."""

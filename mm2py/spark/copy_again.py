@@ -23,8 +23,6 @@ from mm2py.mirror.backfills import Lease, LeaseState
 from mm2py.mirror.offset_map import Mark, Page, Segment
 from mm2py.types import TopicPartition
 
-__all__ = ["CopiesAgain", "begun", "cut_pages", "go_back", "is_begun"]
-
 log = logging.getLogger(__name__)
 
 

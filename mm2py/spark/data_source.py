@@ -1,7 +1,7 @@
 """``spark.read.format("mm2py")`` and ``readStream``: topics as a DataFrame, without a connector jar.
 
 Flow: options -> ranges of offsets, fixed on the driver -> one task per partition -> ``RangeReader`` -> Arrow batches.
-A task that is tried again reads exactly the same records. Options: ``bootstrap.servers``, ``topics`` (patterns as in mm2.properties),
+A task that is tried again reads exactly the same records; of a batch read from ``earliest`` what the log still has. Options: ``bootstrap.servers``, ``topics`` (patterns as in mm2.properties),
 ``startingOffsets``, ``endingOffsets``, ``maxOffsetsPerTrigger``, and Java client properties.
 """
 
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyspark.sql.types import StructType
 
-__all__ = ["Mm2pyDataSource", "ReadOptions"]
-
 _OURS: Final = {
     "topics": "topics",
     "startingoffsets": "startingOffsets",
@@ -58,6 +56,8 @@ class _Range(NamedTuple):
     partition: TopicPartition
     first: int
     end: int
+    earliest: bool = False
+    """Whether it begins at the first record that the log has when it is read."""
 
 
 @final
@@ -129,7 +129,15 @@ class ReadOptions:
                     topic=tp.topic,
                     partition=tp.partition,
                 )
-        return [_Range(tp, first, lasts[tp]) for tp, first in firsts.items()]
+        return [
+            _Range(tp, first, lasts[tp], first == ends[tp].start and self._is_earliest(tp))
+            for tp, first in firsts.items()
+        ]
+
+    def _is_earliest(self, tp: TopicPartition) -> bool:
+        if isinstance(self.starting, int):
+            return self.starting == EARLIEST
+        return self.starting.get(tp.topic, {}).get(str(tp.partition), EARLIEST) == EARLIEST
 
 
 def _offsets(text: str, option: str) -> int | Offsets:
@@ -201,10 +209,15 @@ class _PartitionRange(InputPartition):
 
 def _read(options: ReadOptions, partition: InputPartition) -> "Iterator[RecordBatch]":
     assert isinstance(partition, _PartitionRange)
-    tp, first, end = partition.found
+    tp, first, end, earliest = partition.found
     columns = RecordColumns(tp, first, end)
     for batch in read_range(
-        options.properties, tp, first, end, read_committed=options.read_committed
+        options.properties,
+        tp,
+        first,
+        end,
+        read_committed=options.read_committed,
+        earliest=earliest,
     ):
         yield from columns.take(batch)
     yield from columns.rest()

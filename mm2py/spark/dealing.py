@@ -6,8 +6,6 @@ from typing import Final, TypeVar, cast
 
 from mm2py.spark.session import LaneFunction, OpenSession, run_lanes
 
-__all__ = ["LANES_PER_SLOT", "answers_of", "deal"]
-
 LANES_PER_SLOT: Final = 2
 
 T = TypeVar("T")

@@ -13,20 +13,6 @@ from difflib import SequenceMatcher
 from enum import StrEnum
 from typing import Final, NamedTuple, Self, cast, final
 
-__all__ = [
-    "MOST_PAIRS",
-    "CompareRules",
-    "Comparison",
-    "Difference",
-    "Findings",
-    "Gone",
-    "Kept",
-    "Kind",
-    "Region",
-    "classify",
-    "join",
-]
-
 MOST_PAIRS: Final = 4_000_000
 """Of records between two points that are searched for the longest common stretches; the time grows with them."""
 
@@ -66,7 +52,6 @@ class Gone(NamedTuple):
 
     offset: int
     position: int
-    is_tombstone: bool
 
 
 @final
@@ -99,9 +84,9 @@ class CompareRules:
 class Findings:
     """What a comparison has found so far.
 
-    ``from_start`` and ``to_end``: no record matched before the first region, behind the last one. ``undecided``: keys whose newest record only
-    the source has (target compacts), and the other way round: equal only if the other log has a later record of the key. ``behind``: the first
-    source offset that is not copied yet, -1 for none.
+    ``from_start`` and ``to_end``: no record matched before the first region, behind the last one. ``behind``: the first source offset that
+    is not copied yet, -1 for none. ``gone_on_target``: keys of which only the source has a record (target compacts) and the target had no later
+    one so far, and the other way round; none are left at the end. ``missing`` and ``extra``: those that compaction does not explain.
     """
 
     matched: int = 0
@@ -113,6 +98,8 @@ class Findings:
     behind: int = -1
     gone_on_target: dict[int, Gone] = field(default_factory=dict[int, Gone])
     gone_on_source: dict[int, Gone] = field(default_factory=dict[int, Gone])
+    missing: list[int] = field(default_factory=list[int])
+    extra: list[int] = field(default_factory=list[int])
 
     def to_json(self) -> dict[str, object]:
         """Return it for the driver."""
@@ -126,21 +113,7 @@ class Findings:
             Region(*([Kept(*it) for it in row[side]] for side in ("source", "target")))
             for row in rows
         ]
-        gone = [
-            {
-                int(key): Gone(*it)
-                for key, it in cast("Mapping[str, tuple[int, int, bool]]", found[name]).items()
-            }
-            for name in ("gone_on_target", "gone_on_source")
-        ]
-        rest = {name: found[name] for name in ("from_start", "to_end", "complete", "behind")}
-        return cls(
-            cast("int", found["matched"]),
-            regions=regions,
-            gone_on_target=gone[0],
-            gone_on_source=gone[1],
-            **rest,  # type: ignore[arg-type] # the members are those of to_json
-        )
+        return cls(**{**found, "regions": regions})  # type: ignore[arg-type] # the members are those of to_json
 
 
 @final
@@ -157,8 +130,6 @@ class Comparison:
     complete: bool = True
     behind: int = -1
     tail: int = -1
-    gone_on_target: dict[int, Gone] = field(default_factory=dict[int, Gone])
-    gone_on_source: dict[int, Gone] = field(default_factory=dict[int, Gone])
 
 
 def join(parts: Sequence[Findings]) -> Findings:
@@ -168,8 +139,8 @@ def join(parts: Sequence[Findings]) -> Findings:
         whole.matched += part.matched
         whole.complete = whole.complete and part.complete
         whole.behind = max(whole.behind, part.behind)
-        whole.gone_on_target |= part.gone_on_target
-        whole.gone_on_source |= part.gone_on_source
+        whole.missing += part.missing
+        whole.extra += part.extra
         regions, to_end = list(part.regions), part.to_end
         if regions and part.from_start and whole.to_end:
             around, left = _over_a_cut(whole, whole.regions.pop(), regions.pop(0))
@@ -227,7 +198,9 @@ class _Classifier:
             late = self._pair(late, target, by_place=False)
             if late:
                 self._behind = late[0].offset
-            self._report(self._pair(source, target, by_place=True), target)
+            source = self._pair(source, target, by_place=True)
+            self._report([it.offset for it in source], [it.offset for it in target])
+        self._report(found.missing, found.extra)
         self._differences.sort(key=lambda it: (max(it.source_offset, it.target_offset), it.kind))
         return Comparison(
             found.matched,
@@ -235,8 +208,6 @@ class _Classifier:
             complete=found.complete,
             behind=self._behind,
             tail=self._tail,
-            gone_on_target=found.gone_on_target,
-            gone_on_source=found.gone_on_source,
         )
 
     def _pair(self, source: list[Kept], target: list[Kept], *, by_place: bool) -> list[Kept]:
@@ -266,10 +237,10 @@ class _Classifier:
             return []
         return source
 
-    def _report(self, source: list[Kept], target: list[Kept]) -> None:
+    def _report(self, missing: Sequence[int], extra: Sequence[int]) -> None:
         found = self._differences
-        found += (Difference(Kind.MISSING, it.offset, -1) for it in source)
-        found += (Difference(Kind.EXTRA, -1, it.offset) for it in target)
+        found += (Difference(Kind.MISSING, it, -1) for it in missing)
+        found += (Difference(Kind.EXTRA, -1, it) for it in extra)
 
     def _moved(self) -> tuple[set[int], set[int]]:
         """Report records that both sides have at different places; return their offsets."""

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, Self, final
 
-__all__ = ["SequenceDigest", "part_hash", "record_hash"]
-
 _PRIME: Final = 2**127 - 1
 _BASE: Final = 0x3C6EF372FE94F82BA54FF53A5F1D36F1 % _PRIME
 

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, cast, final
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = ["NO_EXECUTOR_S", "ExecutorWatch"]
-
 LOOK_S: Final = 2.0
 
 NO_EXECUTOR_S: Final = 120.0

@@ -15,8 +15,6 @@ from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.types import FlowName
 
-__all__ = ["FlowSides"]
-
 
 @final
 class FlowSides:

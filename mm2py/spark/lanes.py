@@ -24,18 +24,6 @@ from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.spark.lease import RENEW_S, LaneSupersededError
 from mm2py.types import State, TopicPartition
 
-__all__ = [
-    "NO_PART",
-    "CopyProgress",
-    "LaneCopy",
-    "LaneResult",
-    "LaneRun",
-    "RenewsLeases",
-    "ShowsWishes",
-    "Term",
-    "TermPart",
-]
-
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.5

@@ -28,8 +28,6 @@ from mm2py.mirror.backfills import LEASE_S, Job, Lease, LeaseState, encode_backf
 from mm2py.storage.privileged_writer import Claim, PrivilegedWriter
 from mm2py.types import TopicPartition
 
-__all__ = ["RENEW_S", "LaneLease", "LaneSupersededError", "LeaseTopic"]
-
 log = logging.getLogger(__name__)
 
 RENEW_S: Final = 2.0

@@ -17,8 +17,6 @@ from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import LOOK_S, BackfillRefusedError
 from mm2py.types import TopicPartition
 
-__all__ = ["LET_GO_S", "BackfillFlow", "live_flow_lets_go", "workers_of"]
-
 log = logging.getLogger(__name__)
 
 LET_GO_S: Final = 90.0

@@ -16,17 +16,6 @@ from mm2py.protocol.record_batch import Bytes
 from mm2py.protocol.record_bytes import RecordSpan, damaged, read_varint, same, walk
 from mm2py.spark.digests import SequenceDigest, record_hash
 
-__all__ = [
-    "Entry",
-    "Fields",
-    "LogSide",
-    "OffsetRange",
-    "entries_of",
-    "fields_of",
-    "pass_alike",
-    "pass_equal",
-]
-
 
 class OffsetRange(NamedTuple):
     """``first <= offset < end``."""

@@ -16,8 +16,6 @@ from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.storage.offset_map_store import MapsOver, MapStore, StoredMap
 from mm2py.types import TopicPartition
 
-__all__ = ["ObservedMaps", "ObservedOffsets"]
-
 
 @final
 class ObservedOffsets:

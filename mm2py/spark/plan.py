@@ -11,15 +11,6 @@ from mm2py.mirror.backfills import CopyAgain, SettingChange
 from mm2py.spark.dealing import deal
 from mm2py.types import TopicPartition
 
-__all__ = [
-    "BYTES_PER_S",
-    "PartitionPlan",
-    "Plan",
-    "Refusal",
-    "deal_lanes",
-    "estimated_s",
-]
-
 BYTES_PER_S: Final = 60 << 20
 """What a lane copies on a machine that it shares with nothing (docs/backfill.md), where no rate is asked for."""
 
@@ -81,7 +72,7 @@ class Plan:
             "lanes": [
                 {
                     "lane": number,
-                    "bytes": sum(it.bytes for it in lane),
+                    "bytes": _known_bytes(lane),
                     "partitions": [str(it.source) for it in lane],
                 }
                 for number, lane in enumerate(dealt)
@@ -94,7 +85,7 @@ class Plan:
                     "from": it.start,
                     "to": it.end,
                     "offsets": it.end - it.start,
-                    "bytes": it.bytes,
+                    "bytes": _known_bytes([it]),
                 }
                 for it in self.partitions
             ],
@@ -110,9 +101,15 @@ class Plan:
                 for it in self.settings
             ],
             "notes": list(self.notes),
-            "bytes": sum(it.bytes for it in self.partitions),
+            "bytes": _known_bytes(self.partitions),
             "estimated_seconds": round(estimated_s(dealt, rate_limit), 1),
         }
+
+
+def _known_bytes(partitions: Sequence[PartitionPlan]) -> int | None:
+    """Return None where the brokers have not said how large logs with records are."""
+    total = sum(it.bytes for it in partitions)
+    return total if total or all(it.start == it.end for it in partitions) else None
 
 
 def deal_lanes(partitions: Sequence[PartitionPlan], lanes: int) -> list[list[PartitionPlan]]:

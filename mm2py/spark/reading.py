@@ -10,13 +10,11 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.range_reader import RangeReader
+from mm2py.client.fetch.range_reader import OffsetsGoneError, RangeReader
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import connection_settings
 from mm2py.protocol.log_batches import LogBatch
 from mm2py.types import TopicPartition
-
-__all__ = ["ask_cluster", "connected", "read_range"]
 
 T = TypeVar("T")
 
@@ -57,14 +55,23 @@ def read_range(
     end: int,
     *,
     read_committed: bool,
+    earliest: bool = False,
 ) -> Iterator[LogBatch]:
-    """Yield the data batches of a range; errors as ``RangeReader.read``."""
+    """Yield the data batches of a range, with ``earliest`` from where the log begins by now; errors as ``RangeReader.read``."""
 
     async def batches() -> AsyncGenerator[list[LogBatch]]:
         async with connected(properties, alias=properties["bootstrap.servers"]) as cluster:
             reader = RangeReader(cluster, read_committed=read_committed)
-            async for found in reader.read(tp, first, end):
-                yield found
+            begin: int | None = first
+            while begin is not None:
+                try:
+                    async for found in reader.read(tp, begin, end):
+                        yield found
+                    begin = None
+                except OffsetsGoneError as gone:
+                    if not earliest or gone.offset != begin or gone.log_start <= begin:
+                        raise
+                    begin = min(gone.log_start, end)
 
     with asyncio.Runner() as runner:
         pieces = batches()

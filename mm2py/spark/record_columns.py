@@ -13,8 +13,6 @@ from mm2py.protocol.log_batches import LogBatch
 from mm2py.protocol.records import Record, decode_batch
 from mm2py.types import TopicPartition
 
-__all__ = ["ARROW_SCHEMA", "SPARK_SCHEMA", "RecordColumns"]
-
 SPARK_SCHEMA: Final = (
     "topic string, partition int, offset bigint, timestamp timestamp, timestamp_type int, key binary, value binary,"
     " headers array<struct<key: string, value: binary>>"

@@ -14,8 +14,6 @@ from typing import NamedTuple
 from mm2py.spark.differences import Comparison, Kind
 from mm2py.spark.verify_plan import PartitionPlan
 
-__all__ = ["Advice", "Repair", "advice"]
-
 
 class Repair(StrEnum):
     """What ``--repair`` can do."""

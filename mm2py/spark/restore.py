@@ -28,13 +28,6 @@ from mm2py.spark.restored_flows import is_renamed
 from mm2py.spark.survey import REASONS, Known, changed_settings
 from mm2py.types import LATEST, FlowName, TopicPartition
 
-__all__ = [
-    "ArchivedLog",
-    "Rename",
-    "Restore",
-    "read_archive",
-]
-
 
 @final
 class Rename:

@@ -14,8 +14,6 @@ from mm2py.mirror.backfills import BackfillRecord, Job, Lease, backfill_topic, d
 from mm2py.protocol.records import Record
 from mm2py.types import ClusterAlias, FlowName
 
-__all__ = ["is_renamed", "renamed_flow", "restored_elsewhere"]
-
 _RENAMED: Final = ".restored"
 
 

@@ -26,17 +26,6 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyspark.sql import SparkSession
 
-__all__ = [
-    "LaneFunction",
-    "LanesCost",
-    "OpenSession",
-    "cancel_lanes",
-    "cause_of",
-    "open_session",
-    "require_spark",
-    "run_lanes",
-]
-
 LaneFunction = Callable[[Mapping[str, object]], Mapping[str, object]]
 """What runs in a task: takes a lane, returns its answer; both are JSON. Pickled: a function of a module, or a partial of one."""
 

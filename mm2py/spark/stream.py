@@ -44,15 +44,6 @@ from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import LOOK_S, BackfillRefusedError, JobClaim
 from mm2py.types import TopicPartition
 
-__all__ = [
-    "STUCK_BEATS",
-    "PlannedTerm",
-    "StreamDriver",
-    "StreamPartitions",
-    "TermPlanner",
-    "deal_term",
-]
-
 log = logging.getLogger(__name__)
 
 _UNCONFIRMED: Final = 0

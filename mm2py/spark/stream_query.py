@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
-__all__ = ["METRICS", "StreamQuery"]
-
 log = logging.getLogger(__name__)
 
 METRICS: Final = "mm2py"

@@ -5,11 +5,11 @@ offset map -> a range per partition, or why it is refused -> ``Plan``.
 """
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from mm2py.client.connect.admin import Admin, ListedOffset, TopicDescription
+from mm2py.client.connect.admin import Admin, ConfigOp, ListedOffset, TopicDescription
 from mm2py.client.fetch.log_reader import LogReader, RecordHandler
 from mm2py.clock import Clock
 from mm2py.config.java_regex import JavaPattern
@@ -32,16 +32,6 @@ from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.records import Record
 from mm2py.spark.plan import PartitionPlan, Plan, Refusal
 from mm2py.types import EARLIEST, LATEST, ClusterAlias, FlowName, TopicPartition
-
-__all__ = [
-    "REASONS",
-    "CopiesReader",
-    "FlowTopics",
-    "Known",
-    "Survey",
-    "changed_settings",
-    "known_copies",
-]
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +60,8 @@ class FlowTopics:
     copies: Mapping[str, str]
     offsets_topic: str
     read_committed: bool = False
+    synced: Callable[[Sequence[ConfigEntry]], Sequence[ConfigOp]] = lambda _entries: ()
+    """What config sync makes of a source topic's configs; nothing where it is off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +182,14 @@ class Survey:
 
     async def plan_again(self, copies: Mapping[TopicPartition, tuple[int, CopyAgain]]) -> Plan:
         """Return the plan for partitions that are copied again, each from an offset to its end now."""
-        whole = await self.plan("", Boundary(), Boundary())
+        whole = await self.plan("", Boundary(), Boundary(), accepts_expiry=True)
         planned = [
             replace(it, start=copies[it.source][0], again=copies[it.source][1])
             for it in whole.partitions
             if it.source in copies
         ]
         described = await self._target.describe_topics({it.target_topic for it in planned})
-        settings, notes = await changed_settings(self._target, planned, described)
+        settings, notes, expiring = await self._settings(planned, described)
         refused = [it for it in whole.refused if TopicPartition(it.topic, it.partition) in copies]
         there = {it.source for it in planned} | {
             TopicPartition(it.topic, it.partition) for it in refused
@@ -207,12 +199,18 @@ class Survey:
             for it in copies
             if it not in there
         )
+        refused += (Refusal(*tp, reason) for tp, reason in expiring.items())
         return replace(
             whole, partitions=tuple(planned), refused=tuple(refused), settings=settings, notes=notes
         )
 
-    async def plan(self, topics: str, start: Boundary, end: Boundary) -> Plan:
-        """Return the plan for the flow's topics that match ``topics``, a Java pattern; empty: all."""
+    async def plan(
+        self, topics: str, start: Boundary, end: Boundary, *, accepts_expiry: bool = False
+    ) -> Plan:
+        """Return the plan for the flow's topics that match ``topics``, a Java pattern; empty: all.
+
+        Partitions of which the target would delete records behind the run are refused, unless that is accepted.
+        """
         chosen = self._chosen(topics)
         if not chosen:
             what = f"topics that match {topics}" if topics else "topics"
@@ -247,7 +245,12 @@ class Survey:
                     resumes=known.has(partition),
                 )
             )
-        settings, notes = await changed_settings(self._target, planned, copies)
+        settings, notes, expiring = await self._settings(planned, copies)
+        if not accepts_expiry:
+            refused |= {
+                tp: f"{reason}, or accept it with --accept-expiry"
+                for tp, reason in expiring.items()
+            }
         missing = [
             Refusal(name, -1, "the source has no such topic")
             for name in chosen
@@ -264,6 +267,60 @@ class Survey:
             reasons=REASONS,
             notes=notes,
         )
+
+    async def _settings(
+        self, planned: Sequence[PartitionPlan], copies: Mapping[str, TopicDescription]
+    ) -> tuple[tuple[SettingChange, ...], tuple[str, ...], dict[TopicPartition, str]]:
+        """Return settings to change, notes, and why copies of which partitions would expire when they are put back."""
+        settings, notes = await changed_settings(self._target, planned, copies)
+        partitions: dict[str, list[PartitionPlan]] = {}
+        for it in planned:
+            if it.target_topic in copies and it.start < it.end:
+                partitions.setdefault(it.target_topic, []).append(it)
+        sources = {name: its[0].topic for name, its in partitions.items()}
+        configs = await self._source.describe_topic_configs(set(sources.values()))
+        now = await self._target.describe_topic_configs(sources)
+        for name, source in sources.items():
+            notes += smaller_batches(name, now.get(name, ()), configs.get(source, ()))
+        changes: list[SettingChange] = []
+        expiring: dict[TopicPartition, str] = {}
+        for change in settings:
+            name, entries = change.name, {it.name: it for it in now.get(change.topic, ())}
+            of_source = configs.get(sources[change.topic], ())
+            synced = {it.name: it for it in self._flow.synced(of_source)}.get(name)
+            kept = _value(entries, name)
+            if synced is not None:
+                kept = synced.value or kept
+                change = replace(change, before=synced.value)  # noqa: PLW2901 - the same change
+                of = f"{name}={kept} of its source" if synced.value else f"the default {name}"
+                notes += (f"{change.topic} has {of} after the run, by config sync",)
+            changes.append(change)
+            source_keeps = _value({it.name: it for it in of_source}, name)
+            if not name.startswith("retention.") or _keeps(kept, source_keeps):
+                continue
+            if name == "retention.bytes":
+                counts = {it.source: _beyond(it, int(kept)) for it in partitions[change.topic]}
+            elif _value(entries, "message.timestamp.type") == "LogAppendTime":
+                continue
+            else:
+                counts = await self._older(partitions[change.topic], int(kept))
+            expiring |= {
+                tp: f"about {count:,} records are more than {name}={kept} of {change.topic} on the target keeps (the source: {source_keeps}):"
+                f" it would delete them when the copy is done; raise {name} there"
+                for tp, count in counts.items()
+                if count > 0
+            }
+        return tuple(changes), notes, expiring
+
+    async def _older(
+        self, planned: Sequence[PartitionPlan], retention_ms: int
+    ) -> dict[TopicPartition, int]:
+        """Return how many offsets of each range have records that are older than that."""
+        oldest = self._clock.now_ms() - retention_ms
+        found = await self._offsets(
+            self._source, dict.fromkeys((it.source for it in planned), max(0, oldest))
+        )
+        return {it.source: _before(it, found[it.source]) for it in planned}
 
     def _chosen(self, topics: str) -> Mapping[str, str]:
         if not topics:
@@ -385,6 +442,41 @@ async def changed_settings(
                 f"{topic} does not exist on the target yet, it is created with the source's partitions and configs"
             )
     return tuple(changes), tuple(notes)
+
+
+def smaller_batches(
+    topic: str, entries: Sequence[ConfigEntry], of_source: Sequence[ConfigEntry]
+) -> tuple[str, ...]:
+    """Return a note where a target topic takes smaller batches than its source topic."""
+    here, there = (
+        _value({it.name: it for it in side}, "max.message.bytes") for side in (entries, of_source)
+    )
+    if not here or not there or int(here) >= int(there):
+        return ()
+    return (
+        f"{topic} has max.message.bytes={here}, its source {there}: batches above it are cut, a record above it stops"
+        f" its partition; raise max.message.bytes of {topic}",
+    )
+
+
+def _keeps(kept: str, source_keeps: str) -> bool:
+    """Whether a retention is as long as that of the source: what is beyond expires there as well."""
+    return int(kept) < 0 or 0 <= int(source_keeps or -1) <= int(kept)
+
+
+def _before(part: PartitionPlan, boundary: ListedOffset) -> int:
+    """Return how many offsets of a range are before a boundary; -1 as its offset: all of them."""
+    if boundary.error is not None:
+        return 0
+    end = part.end if boundary.offset < 0 else min(part.end, boundary.offset)
+    return max(0, end - part.start)
+
+
+def _beyond(part: PartitionPlan, retention_bytes: int) -> int:
+    """Return how many offsets of a range are beyond a size, as far as sizes are known."""
+    if not 0 <= retention_bytes < part.bytes:
+        return 0
+    return (part.end - part.start) * (part.bytes - retention_bytes) // part.bytes
 
 
 def _placed(

@@ -4,16 +4,21 @@ Flow: ``plan_verify`` on the driver -> partitions, large ones in parts -> lanes 
 side has alone (``compare``) -> parts are joined and classified (``differences``) -> one report. Tier 0 looks at ends and the offset map;
 1 compares batches by their bytes and decodes only those that differ; 2 decodes every record of both sides and reports a digest of
 each; 3 is 2 with all differences instead of the first ones.
+
+A task begins where the logs begin when it comes to a partition: at the first record that both still have. A partition that cannot be
+compared is a line of the report, which does not count as equal.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 from typing import Final, cast, final
 
+from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.range_reader import RangeReader, log_ends
-from mm2py.errors import FatalError, PartitionError
+from mm2py.client.fetch.range_reader import LogEnds, RangeReader, log_ends
+from mm2py.errors import FatalServerError, PartitionError, ProtocolError
 from mm2py.protocol.log_batches import LogBatch
 from mm2py.spark.compare import find
 from mm2py.spark.dealing import LANES_PER_SLOT, answers_of
@@ -22,7 +27,6 @@ from mm2py.spark.differences import (
     Comparison,
     Difference,
     Findings,
-    Gone,
     Kind,
     classify,
     join,
@@ -33,10 +37,8 @@ from mm2py.spark.log_entries import LogSide, OffsetRange, entries_of, fields_of
 from mm2py.spark.reading import connected
 from mm2py.spark.repair_advice import advice
 from mm2py.spark.session import OpenSession
-from mm2py.spark.verify_plan import PartitionPlan, VerifyPlan, plan_verify
-from mm2py.types import TopicPartition
-
-__all__ = ["DEFAULT_TIER", "TIERS", "PartitionLog", "find_differences", "outcome", "verify_flow"]
+from mm2py.spark.verify_plan import NOTHING, PartitionPlan, Stretch, VerifyPlan, plan_verify
+from mm2py.types import FlowName, TopicPartition
 
 TIERS: Final = (0, 1, 2, 3)
 DEFAULT_TIER: Final = 1
@@ -45,10 +47,11 @@ _FEW: Final = 1_000
 _ALL: Final = 100_000
 """Differences of one partition that are named, below tier 3 and with it; memory is bounded by it."""
 
-_GONE: Final = "gone"
-"""In the answer about a partition: what was deleted while it was compared."""
+_CAUSE: Final = "cause"
+"""In the answer about a partition: why it could not be compared."""
 
-_TRIES: Final = 3
+_TRIES: Final = 10
+"""Of a partition whose records are deleted in the moment they are read."""
 
 PART_OFFSETS: Final = 500_000
 """Of both sides together; a partition is not cut into smaller parts: each costs a task."""
@@ -71,28 +74,13 @@ def verify_flow(
     """
     plan = asyncio.run(_plan(flow, only))
     if tier == 0:
-        return _report(flow, tier, plan, [_by_the_map(it) for it in plan.partitions])
+        return report_of(flow.flow, tier, plan, [by_the_map(it) for it in plan.partitions])
     answers: list[dict[str, object]] = []
-    waiting = plan.partitions
-    if waiting:
+    if plan.partitions:
         with open_spark() as opened:
-            for last in (*[False] * (_TRIES - 1), True):
-                found = _compare_all(opened, flow, tier, waiting)
-                answers += (
-                    _answer_of(it, found[it.source], tier)
-                    for it in waiting
-                    if not found[it.source].gone
-                )
-                gone = {tp: it.gone for tp, it in found.items() if it.gone}
-                if not gone:
-                    break
-                if last:
-                    raise FatalError(
-                        f"records are deleted faster than compared: {min(gone.values())}"
-                    )
-                # Retention was ahead of us: what is left is compared.
-                waiting = asyncio.run(_plan(flow, gone)).partitions
-    return _report(flow, tier, plan, answers)
+            found = _compare_all(opened, flow, tier, plan.partitions)
+        answers = [_answer_of(it, found[it.source], tier) for it in plan.partitions]
+    return report_of(flow.flow, tier, plan, answers)
 
 
 @final
@@ -101,10 +89,10 @@ class _Compared:
     """The answers about one partition, in the order of its parts."""
 
     findings: list[Findings]
-    missing: list[int]
-    extra: list[int]
+    stretches: list[Stretch]
     digests: list[tuple[SequenceDigest, SequenceDigest]]
-    gone: str = ""
+    cause: str = ""
+    stable_end: int = -1
 
 
 def _compare_all(
@@ -119,15 +107,16 @@ def _compare_all(
         lambda lane: _lane(flow, tier, lane),
         name=f"verify {flow.flow}",
     )
-    compared = {it.source: _Compared([], [], [], []) for it in partitions}
+    compared = {it.source: _Compared([], [], []) for it in partitions}
     for answer in sorted(answers, key=lambda it: int(str(it["part"]))):
         found = compared[TopicPartition(str(answer["topic"]), int(str(answer["partition"])))]
-        if _GONE in answer:
-            found.gone = str(answer[_GONE])
+        found.stable_end = max(found.stable_end, int(str(answer["stable_end"])))
+        if _CAUSE in answer:
+            found.cause = str(answer[_CAUSE])
             continue
+        rows = cast("Sequence[Sequence[Sequence[int]]]", answer["stretches"])
+        found.stretches += (Stretch(*(OffsetRange(*it) for it in row)) for row in rows)
         found.findings.append(Findings.from_json(cast("Mapping[str, object]", answer["findings"])))
-        found.missing += cast("list[int]", answer["missing"])
-        found.extra += cast("list[int]", answer["extra"])
         if "digests" in answer:
             one, other = cast("Sequence[str]", answer["digests"])
             found.digests.append((SequenceDigest.parse(one), SequenceDigest.parse(other)))
@@ -135,39 +124,56 @@ def _compare_all(
 
 
 def _answer_of(plan: PartitionPlan, compared: _Compared, tier: int) -> dict[str, object]:
-    found = outcome(plan, join(compared.findings), compared.missing, compared.extra, _most(tier))
-    answer = _answer(plan, found)
+    if compared.stable_end >= plan.unstable.end:
+        plan = replace(plan, unstable=NOTHING)
+    if compared.cause:
+        return _answer(plan, Comparison(), compared.cause)
+    found = classify(join(compared.findings), rules_of(plan, tier))
+    plan, cause = replace(plan, stretches=_joined(compared.stretches)), ""
+    both = (
+        plan.source_log.first < plan.source_log.end and plan.target_log.first < plan.target_log.end
+    )
+    # Under the same name all of it may be other writers' records.
+    none_of_ours = plan.covered is not None and plan.topic == plan.target_topic
+    if both and not none_of_ours and not found.matched and not found.differences:
+        cause = f"no record is known to be on both sides (source offsets {_text(plan.source_log)}, target offsets {_text(plan.target_log)})"
+    answer = _answer(plan, found, cause)
     if compared.digests:
         sides = zip(*compared.digests, strict=True)
         answer["digests"] = [str(sum(side, SequenceDigest())) for side in sides]
     return answer
 
 
-def outcome(
-    plan: PartitionPlan,
-    findings: Findings,
-    missing: Sequence[int],
-    extra: Sequence[int],
-    most: int = _FEW,
-) -> Comparison:
-    """Return what differs; ``missing`` and ``extra`` are what compaction does not explain."""
-    found = classify(findings, _rules(plan, most))
-    found.differences += (Difference(Kind.MISSING, it, -1) for it in missing)
-    found.differences += (Difference(Kind.EXTRA, -1, it) for it in extra)
-    return found
+def _text(offsets: OffsetRange) -> str:
+    return f"{offsets.first} to {offsets.end}"
 
 
-def _most(tier: int) -> int:
-    return _ALL if tier == max(TIERS) else _FEW
+def _joined(stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:
+    """Return stretches as if they had not been read in parts."""
+    found: list[Stretch] = []
+    for source, target in stretches:
+        before = found[-1] if found else None
+        if before is not None and (before.source.end, before.target.end) == (
+            source.first,
+            target.first,
+        ):
+            found[-1] = Stretch(
+                OffsetRange(before.source.first, source.end),
+                OffsetRange(before.target.first, target.end),
+            )
+        else:
+            found.append(Stretch(source, target))
+    return tuple(found)
 
 
-def _rules(plan: PartitionPlan, most: int) -> CompareRules:
+def rules_of(plan: PartitionPlan, tier: int = DEFAULT_TIER) -> CompareRules:
+    """Return how a partition is compared."""
     return CompareRules(
         covered=plan.covered,
         source_compacts=plan.source_compacts,
         target_compacts=plan.target_compacts,
         expected=plan.expected,
-        most=most,
+        most=_ALL if tier == max(TIERS) else _FEW,
     )
 
 
@@ -194,7 +200,12 @@ def _lane(flow: FlowSides, tier: int, partitions: Sequence[PartitionPlan]) -> di
     }
 
 
-def _by_the_map(plan: PartitionPlan) -> dict[str, object]:
+def by_the_map(plan: PartitionPlan) -> dict[str, object]:
+    """Return the answer about a partition of which nothing is read."""
+    if plan.covered is None:
+        return _answer(
+            plan, Comparison(), "there is no exact offset map, which tier 0 compares with"
+        )
     first, end = plan.lost
     lost = [Difference(Kind.MISSING, it, -1) for it in range(first, min(end, first + _FEW))]
     return _answer(plan, Comparison(differences=lost, tail=first if lost else -1))
@@ -227,11 +238,11 @@ async def _run_lane(lane: Lane) -> dict[str, object]:
                 "partition": plan.partition,
                 "part": plan.part,
             }
-            try:
-                answer |= await _compare(plan, int(str(lane["tier"])), ours, theirs)
-            except PartitionError as error:
-                answer[_GONE] = str(error)
-            answers.append(answer)
+            answer |= await _compared(plan, int(str(lane["tier"])), ours, theirs)
+            # Behind the comparison: a transaction that has ended since is not reported as open.
+            answers.append(
+                answer | {"stable_end": (await ours.ends()).end if plan.unstable != NOTHING else -1}
+            )
     return {"partitions": answers}
 
 
@@ -248,74 +259,133 @@ class PartitionLog:
         """Yield the batches of ranges, in their order."""
         reader = RangeReader(self._cluster, read_committed=self._read_committed)
         for wanted in ranges:
-            async for batches in reader.read(self._tp, *wanted):
-                yield wanted, batches
+            async with aclosing(reader.read(self._tp, *wanted)) as pieces:
+                async for batches in pieces:
+                    yield wanted, batches
 
-    async def not_excused(self, gone: Mapping[int, Gone]) -> list[int]:
-        """Return the offsets of records that compaction does not explain: no later record of their key, no tombstone."""
-        waiting = {key: it for key, it in gone.items() if not it.is_tombstone}
-        if not waiting:
-            return []
+    async def ends(self) -> LogEnds:
+        """Return where the log begins and ends now."""
         ends = await log_ends(self._cluster, [self._tp], read_committed=self._read_committed)
-        start, end = ends[self._tp].start, ends[self._tp].end
-        first = min(end, max(start, min(it.position for it in waiting.values())))
-        async for _, batches in self.read([OffsetRange(first, end)]):
-            for entry in (it for batch in batches for it in entries_of(batch)):
-                key = part_hash(fields_of(entry.body).key)
-                if key in waiting and entry.offset >= waiting[key].position:
-                    del waiting[key]
-        return sorted(it.offset for it in waiting.values())
+        return ends[self._tp]
+
+    async def first_stamp(self, wanted: OffsetRange) -> tuple[int, bool] | None:
+        """Return the timestamp of the first record of a range, and whether the broker stamped it; None: there is no record."""
+        async with aclosing(self.read([wanted])) as pieces:
+            async for _, batches in pieces:
+                for batch in batches:
+                    for entry in entries_of(batch):
+                        if wanted.first <= entry.offset < wanted.end:
+                            return entry.timestamp, batch.is_log_append
+        return None
+
+    async def offset_at(self, timestamp: int, log: OffsetRange) -> int:
+        """Return the offset of the first record that is not older, the end if there is none."""
+        found = (await Admin(self._cluster).list_offsets({self._tp: timestamp}))[self._tp]
+        if found.error is not None:
+            raise found.error
+        return min(max(found.offset, log.first), log.end) if found.offset >= 0 else log.end
+
+    async def keys(self, first: int, end: int) -> AsyncGenerator[tuple[int, int]]:
+        """Yield offset and hashed key of the records with a key that the log has now."""
+        log = await self.ends()
+        wanted = OffsetRange(max(first, log.start), min(end, log.end))
+        async with aclosing(self.read([wanted])) as pieces:
+            async for _, batches in pieces:
+                for entry in (it for batch in batches for it in entries_of(batch)):
+                    key = part_hash(fields_of(entry.body).key)
+                    if key is not None:
+                        yield entry.offset, key
+
+
+async def _compared(
+    plan: PartitionPlan, tier: int, source: PartitionLog, target: PartitionLog
+) -> dict[str, object]:
+    """Compare what both logs have now, again where retention was ahead."""
+    cause = ""
+    for attempt in range(_TRIES):
+        # Where records are deleted all the time: each time further behind the beginning.
+        skipped = 2**attempt - 1
+        try:
+            theirs, ours = await target.ends(), await source.ends()
+            starts = ours.start and ours.start + skipped, theirs.start and theirs.start + skipped
+            if plan.covered is None and any(starts):
+                return await _compare_without_map(plan, tier, (source, target), starts)
+            return await _compare(plan.held_from(*starts), tier, source, target)
+        except PartitionError as error:
+            cause = str(error)
+        except (ProtocolError, FatalServerError) as error:
+            return {_CAUSE: str(error)}
+    return {_CAUSE: cause}
+
+
+async def _compare_without_map(
+    plan: PartitionPlan,
+    tier: int,
+    sides: tuple[PartitionLog, PartitionLog],
+    starts: tuple[int, int],
+) -> dict[str, object]:
+    """Compare from the first record on that both logs have, which is found by its timestamp.
+
+    What the log that goes back further has before it is history that the other side has deleted.
+    """
+    logs = [
+        OffsetRange(min(start, planned.end), planned.end)
+        for start, planned in zip(starts, plan.stretches[0], strict=True)
+    ]
+    stamps = [await side.first_stamp(log) for side, log in zip(sides, logs, strict=True)]
+    ours, theirs = stamps
+    if ours is None or theirs is None:
+        return await _compare(replace(plan, stretches=()), tier, *sides)
+    by_broker = ours[1] or theirs[1]
+    if logs[0].first and logs[1].first and not by_broker:
+        older = int(ours[0] >= theirs[0])
+    else:
+        older = int(logs[0].first >= logs[1].first)
+    if by_broker:
+        at = logs[1 - older].first  # a copy of the whole log has its offsets
+    else:
+        at = await sides[older].offset_at((theirs, ours)[older][0], logs[older])
+    logs[older] = OffsetRange(min(max(at, logs[older].first), logs[older].end), logs[older].end)
+    plan = replace(plan, stretches=(Stretch(*logs),))
+    return await _compare(plan, tier, *sides, older)
 
 
 async def _compare(
-    plan: PartitionPlan, tier: int, source: PartitionLog, target: PartitionLog
+    plan: PartitionPlan,
+    tier: int,
+    source: PartitionLog,
+    target: PartitionLog,
+    older: int | None = None,
 ) -> dict[str, object]:
     ours = LogSide(source.read(plan.source_ranges), digests=tier > 1)
     theirs = LogSide(target.read(plan.target_ranges), digests=tier > 1)
-    found, missing, extra = await find_differences(
-        plan, (ours, theirs), (source, target), _most(tier)
-    )
-    answer: dict[str, object] = {
-        "findings": found.to_json(),
-        "missing": missing,
-        "extra": extra,
-    }
+    found = await find(ours, theirs, rules_of(plan, tier), (source.keys, target.keys))
+    if older is not None and not found.matched:
+        found = Findings()  # which record is the copy of which is not known
+    elif older is not None and found.from_start:
+        first = found.regions[0]
+        (first.source, first.target)[older].clear()
+    answer: dict[str, object] = {"findings": found.to_json(), "stretches": plan.stretches}
     if ours.digest is not None and theirs.digest is not None:
         answer["digests"] = [str(ours.digest), str(theirs.digest)]
     return answer
 
 
-async def find_differences(
-    plan: PartitionPlan,
-    sides: tuple[LogSide, LogSide],
-    logs: tuple[PartitionLog, PartitionLog],
-    most: int = _FEW,
-) -> tuple[Findings, list[int], list[int]]:
-    """Compare a plan's records; return what one side has alone, and what compaction does not explain of each.
-
-    Raises:
-        PartitionError: records were deleted meanwhile.
-        Mm2pyError: a side cannot be read.
-    """
-    found = await find(*sides, _rules(plan, most))
-    source, target = logs
-    missing = await target.not_excused(found.gone_on_target)
-    extra = await source.not_excused(found.gone_on_source)
-    found.gone_on_target, found.gone_on_source = {}, {}
-    return found, missing, extra
-
-
 # ---- report
 
 
-def _answer(plan: PartitionPlan, found: Comparison) -> dict[str, object]:
+def _answer(plan: PartitionPlan, found: Comparison, cause: str = "") -> dict[str, object]:
     differences = found.differences
+    if plan.unstable != NOTHING:
+        above = f"source offsets {_text(plan.unstable)} are from an open transaction on and cannot be read as committed records yet"
+        cause = cause or above
     source_end = plan.source_ranges[-1].end if plan.source_ranges else 0
     return {
         "topic": plan.topic,
         "partition": plan.partition,
         "target_topic": plan.target_topic,
-        "equal": not differences,
+        "equal": not differences and not cause,
+        "not_compared": cause,
         "complete": found.complete,
         "checked_records": found.matched,
         "source_ranges": plan.source_ranges,
@@ -338,21 +408,30 @@ def _answer(plan: PartitionPlan, found: Comparison) -> dict[str, object]:
     }
 
 
-def _report(
-    flow: FlowSides, tier: int, plan: VerifyPlan, answers: Sequence[dict[str, object]]
+def report_of(
+    flow: FlowName, tier: int, plan: VerifyPlan, answers: Sequence[dict[str, object]]
 ) -> dict[str, object]:
+    """Return the report of answers about partitions."""
     ordered = sorted(answers, key=lambda it: (str(it["topic"]), int(str(it["partition"]))))
     differences = [
         it for answer in ordered for it in cast("list[object]", answer.pop("differences"))
     ]
+    not_compared = [
+        *plan.not_compared,
+        *(
+            f"{it['topic']}-{it['partition']}: {it['not_compared']}"
+            for it in ordered
+            if it["not_compared"]
+        ),
+    ]
     return {
-        "flow": str(flow.flow),
+        "flow": str(flow),
         "tier": tier,
         "source_cluster": plan.clusters[0],
         "target_cluster": plan.clusters[1],
-        "equal": not differences,
+        "equal": not differences and not not_compared,
         "checked_records": sum(int(str(it["checked_records"])) for it in ordered),
         "differences": differences,
-        "not_compared": plan.not_compared,
+        "not_compared": not_compared,
         "partitions": ordered,
     }

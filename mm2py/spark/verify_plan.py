@@ -5,7 +5,7 @@ into ``parts`` -> as JSON for tasks. In this order every copy that the map has i
 compared has its source record in the range. Reads no data.
 
 What the map has in its place: where the copy began, what was copied again after a source's log was cut, what was passed by
-another program. Without a map (a mirror of another kind) equal offsets are taken to be the same record at the start.
+another program. Without a map (a mirror of another kind) a task looks for the first record that both logs have.
 """
 
 from bisect import bisect_right
@@ -19,7 +19,7 @@ from mm2py.client.fetch.log_reader import LogReader
 from mm2py.client.fetch.range_reader import LogEnds, log_ends
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ProtocolError
-from mm2py.mirror.offset_lookup import valid_segments
+from mm2py.mirror.offset_lookup import beginning_of, valid_segments
 from mm2py.mirror.offset_map import (
     Mark,
     Page,
@@ -34,18 +34,6 @@ from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.spark.flow_sides import FlowSides
 from mm2py.spark.log_entries import OffsetRange
 from mm2py.types import ClusterAlias, TopicPartition
-
-__all__ = [
-    "CopiedPiece",
-    "FlowMaps",
-    "KnownMap",
-    "PartitionPlan",
-    "Stretch",
-    "VerifyPlan",
-    "known_maps",
-    "plan_partition",
-    "plan_verify",
-]
 
 
 class Stretch(NamedTuple):
@@ -70,6 +58,10 @@ class CopiedPiece(NamedTuple):
 
 NOTHING: Final = OffsetRange(0, 0)
 
+NO_MAP: Final = (
+    "there is no exact offset map: compared from the first record on that both logs have"
+)
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +69,8 @@ class PartitionPlan:
     """What is compared of one partition, in the order of the target's log.
 
     ``lost`` is what the map has behind the end of the target's log; ``part`` counts the tasks that share the partition. The copies could
-    be deleted and made again from source offset ``renew_from``, -1: they cannot, ``not_renewable`` has the reason.
+    be deleted and made again from source offset ``renew_from``, -1: they cannot, ``not_renewable`` has the reason. ``unstable`` is
+    what the source has from an open transaction on, which no reader of committed records gets.
     """
 
     topic: str
@@ -90,7 +83,9 @@ class PartitionPlan:
     source_compacts: bool = False
     target_compacts: bool = False
     lost: OffsetRange = NOTHING
+    source_log: OffsetRange = NOTHING
     target_log: OffsetRange = NOTHING
+    unstable: OffsetRange = NOTHING
     renew_from: int = -1
     not_renewable: str = ""
     notes: tuple[str, ...] = ()
@@ -155,9 +150,35 @@ class PartitionPlan:
     def _part(
         self, number: int, stretches: Sequence[Stretch], covered: int | None
     ) -> "PartitionPlan":
-        return replace(
-            self, part=number, stretches=tuple(stretches), covered=covered, pieces=(), notes=()
+        ranges = [it.target for it in stretches]
+        pieces = tuple(
+            it
+            for it in self.pieces
+            if any(it.target < end and first < it.target + it.records for first, end in ranges)
         )
+        return replace(
+            self, part=number, stretches=tuple(stretches), covered=covered, pieces=pieces, notes=()
+        )
+
+    def held_from(self, source: int, target: int) -> "PartitionPlan":
+        """Return what is left where the logs begin at these offsets by now: from the first record on that both still have."""
+        left: list[Stretch] = []
+        for ours, theirs in self.stretches:
+            if ours.first >= source and theirs.first >= target:
+                left.append(Stretch(ours, theirs))
+                continue
+            both: list[tuple[int, int]] = []
+            for piece in self.pieces:
+                shift = piece.target - piece.source
+                least = max(piece.target, theirs.first, target)
+                first = max(piece.source, ours.first, source, least - shift)
+                end = min(piece.source + piece.records, ours.end, theirs.end - shift)
+                if first < end:
+                    both.append((first + shift, first))
+            if both:
+                at, first = min(both)
+                left.append(Stretch(OffsetRange(first, ours.end), OffsetRange(at, theirs.end)))
+        return replace(self, stretches=tuple(left))
 
     def behind(self, source: int, target: int) -> "PartitionPlan | None":
         """Return what is behind offsets of both sides up to which it was compared; None: the target's log ends before them."""
@@ -186,7 +207,7 @@ class PartitionPlan:
         )
         pieces = cast("Sequence[Sequence[int]]", document["pieces"])
         document["pieces"] = tuple(CopiedPiece(*it) for it in pieces)
-        for name in ("lost", "target_log"):
+        for name in ("lost", "source_log", "target_log", "unstable"):
             document[name] = OffsetRange(*cast("Sequence[int]", document[name]))
         document["notes"] = tuple(cast("Sequence[str]", document["notes"]))
         return cls(**document)  # type: ignore[arg-type] # the members are those of to_json
@@ -315,7 +336,13 @@ async def plan_verify(
                 pairs[TopicPartition(topic, number)] = TopicPartition(copy.name, number)
     maps = await (read_maps or FlowMaps(target, flow.flow.source)).read()
     target_ends = await log_ends(target, list(pairs.values()), read_committed=True)
-    source_ends = await log_ends(source, list(pairs), read_committed=flow.read_committed)
+    # Before the last stable offsets: what is written between both questions is no open transaction.
+    watermarks = await log_ends(source, list(pairs), read_committed=False)
+    source_ends = (
+        await log_ends(source, list(pairs), read_committed=True)
+        if flow.read_committed
+        else watermarks
+    )
     source_configs = await Admin(source).describe_topic_configs({it.topic for it in pairs})
     target_configs = await Admin(target).describe_topic_configs({it.topic for it in pairs.values()})
     partitions: list[PartitionPlan] = []
@@ -332,6 +359,7 @@ async def plan_verify(
                 source_ends[tp],
                 target_ends[copy_tp],
                 known,
+                watermark=watermarks[tp].end,
                 source_cleanup=_cleanup(source_configs.get(tp.topic, ())),
                 target_cleanup=_cleanup(target_configs.get(copy_tp.topic, ())),
             )
@@ -350,6 +378,7 @@ def plan_partition(
     target_log: LogEnds,
     known: KnownMap | None,
     *,
+    watermark: int = -1,
     source_cleanup: str = "delete",
     target_cleanup: str = "delete",
 ) -> PartitionPlan:
@@ -382,7 +411,9 @@ def plan_partition(
         source_compacts="compact" in source_cleanup,
         target_compacts="compact" in target_cleanup,
         lost=found.lost,
+        source_log=OffsetRange(source_log.start, source_log.end),
         target_log=OffsetRange(target_log.start, target_log.end),
+        unstable=OffsetRange(source_log.end, watermark) if watermark > source_log.end else NOTHING,
         renew_from=renew_from,
         not_renewable=reason,
         notes=tuple(found.notes),
@@ -430,6 +461,12 @@ class _Ranges:
     def build(self, *, exact: bool) -> None:
         """Fill the ranges; ``exact``: only what was copied, not what lies between or behind it."""
         breaks = True
+        begins = beginning_of(self._segments[0][0]).source
+        if self._source_log.start < begins and self._segments[0][0].mark is not Mark.UNKNOWN:
+            self.notes.append(
+                f"source offsets {self._source_log.start} to {begins} lie below the beginning of the offset map and are"
+                " not compared"
+            )
         for segment, limit in self._segments:
             if segment.mark is Mark.UNKNOWN:
                 self.notes.append(
@@ -479,7 +516,5 @@ def _without_map(source: LogEnds, target: LogEnds) -> _Ranges:
     found = _Ranges(source, target, ())
     first = max(source.start, target.start)
     found.source, found.target = [[first, source.end]], [[first, target.end]]
-    found.notes.append(
-        f"there is no exact offset map: compared from offset {first} on, which is taken to be the same record on both sides"
-    )
+    found.notes.append(NO_MAP)
     return found

@@ -14,8 +14,6 @@ from typing import Final, cast
 
 from mm2py.errors import ConfigError
 
-__all__ = ["KEY_FILE", "check_report", "sign_report"]
-
 KEY_FILE: Final = "MM2PY_REPORT_KEY_FILE"
 """Environment variable: a file whose bytes are the key."""
 

@@ -29,8 +29,6 @@ from mm2py.protocol.records import Record
 from mm2py.storage.table import Table
 from mm2py.types import TopicPartition
 
-__all__ = ["BackfillStore"]
-
 log = logging.getLogger(__name__)
 
 READ_S: Final = 60.0

@@ -29,8 +29,6 @@ from mm2py.storage.privileged_writer import PrivilegedWriter
 from mm2py.storage.table import Table, batched
 from mm2py.types import TargetState, TaskId
 
-__all__ = ["ConfigBackingStore"]
-
 log = logging.getLogger(__name__)
 
 WRITE_S: Final = 30.0

@@ -26,16 +26,6 @@ from mm2py.storage.connect_json import (
 )
 from mm2py.types import TargetState, TaskId
 
-__all__ = [
-    "ConfigEvent",
-    "ConfigFold",
-    "ConnectorChanged",
-    "ConnectorRemoved",
-    "TargetChanged",
-    "TasksChanged",
-    "notify",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class ConnectorChanged:
@@ -70,7 +60,6 @@ ConfigEvent = (
     | ConnectorRemoved
     | TasksChanged
     | TargetChanged
-    | SessionKey
     | RestartRequest
     | LoggerLevel
 )
@@ -88,8 +77,6 @@ def notify(listener: ConfigListener, event: ConfigEvent) -> None:
             listener.tasks_changed(connector)
         case TargetChanged(connector):
             listener.target_changed(connector)
-        case SessionKey():
-            listener.session_key_changed(event)
         case RestartRequest():
             listener.restart_requested(event)
         case LoggerLevel(namespace, level):
@@ -142,7 +129,7 @@ class ConfigFold:
                 self._fenced[name] = task_count
                 self._pending_fencing.discard(name)
             case SessionKey():
-                event = self._session_key = record
+                self._session_key = record
             case RestartRequest() | LoggerLevel():
                 event = record
         return event

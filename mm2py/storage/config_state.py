@@ -10,15 +10,6 @@ from typing import Final, Protocol
 
 from mm2py.types import TargetState, TaskId
 
-__all__ = [
-    "EMPTY",
-    "ConfigListener",
-    "ConfigSnapshot",
-    "ConnectorConfig",
-    "RestartRequest",
-    "SessionKey",
-]
-
 ConnectorConfig = Mapping[str, str | None]
 """Config of a connector or task as it was put; values may be null."""
 
@@ -105,10 +96,6 @@ class ConfigListener(Protocol):
 
     def target_changed(self, connector: str) -> None:
         """The target state of an existing connector differs from before."""
-        ...
-
-    def session_key_changed(self, key: SessionKey) -> None:
-        """A new session key is in force."""
         ...
 
     def restart_requested(self, request: RestartRequest) -> None:

@@ -16,26 +16,6 @@ from mm2py.errors import ProtocolError
 from mm2py.storage.config_state import ConnectorConfig, RestartRequest, SessionKey
 from mm2py.types import TargetState, TaskId
 
-__all__ = [
-    "INT32",
-    "Commit",
-    "ConfigRecord",
-    "ConnectorPut",
-    "Fenced",
-    "LoggerLevel",
-    "TargetPut",
-    "TaskPut",
-    "compact_json",
-    "decode_config_record",
-    "encode_config_record",
-    "integer_member",
-    "json_object",
-    "key_text",
-    "optional_text_member",
-    "task_id",
-    "text_member",
-]
-
 TARGET: Final = "target-state-"
 CONNECTOR: Final = "connector-"
 TASK: Final = "task-"

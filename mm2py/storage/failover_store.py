@@ -13,8 +13,6 @@ from mm2py.protocol.records import Record
 from mm2py.storage.privileged_writer import Claim, PrivilegedWriter
 from mm2py.storage.table import Table
 
-__all__ = ["FailoverStore"]
-
 log = logging.getLogger(__name__)
 
 READ_S: Final = 60.0

@@ -14,8 +14,6 @@ from typing import Final, cast, final
 from mm2py.errors import ConfigError, RetriableError
 from mm2py.storage.offset_entries import OffsetMap
 
-__all__ = ["FileOffsetBackingStore"]
-
 log = logging.getLogger(__name__)
 
 FORMAT: Final = "mm2py-offsets-1"

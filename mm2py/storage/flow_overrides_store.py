@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final, Protocol, final
 
 from mm2py.clock import Clock
-from mm2py.errors import ConfigError, Mm2pyError, RequestTimedOutError
+from mm2py.errors import ConfigError, Mm2pyError, RequestTimedOutError, RetriableError
 from mm2py.mirror.flow_overrides import (
     Change,
     HistoryEntry,
@@ -28,15 +28,6 @@ from mm2py.mirror.flow_state import FlowPicture, FlowState, Puts, is_placeholder
 from mm2py.protocol.records import Record
 from mm2py.storage.table import Table
 from mm2py.types import TopicPartition
-
-__all__ = [
-    "HISTORY_KEPT",
-    "WRITE_S",
-    "ChangeGuard",
-    "Edit",
-    "FlowOverridesStore",
-    "held_edit",
-]
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +88,8 @@ class FlowOverridesStore:
         self._names_a_secret = names_a_secret
         self._write_s = write_s
         self._state = FlowState(connectors, names_a_secret, by_file=by_file)
+        self._newer: dict[str, str] = {}
+        """Keys of settings that only a newer version can read, and why."""
         self._live = False
         self._changed: Callable[[], None] | None = None
         self._guard: ChangeGuard | None = None
@@ -112,8 +105,23 @@ class FlowOverridesStore:
         """Read the topic to its end; ``RetriableError`` when that cannot be done now."""
         self._live = False
         self._state.clear()
+        self._newer.clear()
         await self._table.start(self._read)
+        self.check_readable()
         self._live = True
+
+    def check_readable(self) -> None:
+        """Refuse to go by a part of what people have set: which one was compacted away must not decide.
+
+        Raises:
+            RetriableError: a setting was written by a newer version of this program.
+        """
+        if self._newer:
+            key, reason = next(iter(self._newer.items()))
+            raise RetriableError(
+                f"topic {self._table.topic} holds a setting of a newer version of this program (key {key}: {reason})",
+                remedy="run that version here, or take the setting back with it",
+            )
 
     async def stop(self) -> None:
         """Close connections; safe before ``start`` and safe twice."""
@@ -361,10 +369,15 @@ class FlowOverridesStore:
         if record.key is None:
             return
         key = record.key.decode("utf-8", "replace")
+        self._newer.pop(key, None)
         if record.value is None:
             entry = self._state.take(key, None)
         else:
             found = decode_flow_record(record.key, record.value)
+            if isinstance(found, UnknownFlowRecord) and found.newer:
+                self._newer[key] = found.reason
+                self._tell()
+                return
             if isinstance(found, UnknownFlowRecord):
                 log.warning(
                     "record is ignored topic=%s offset=%d cause=%s",

@@ -23,8 +23,6 @@ from mm2py.protocol import error_codes as codes
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.topics import NewTopic
 
-__all__ = ["InternalTopic", "InternalTopics", "TopicAdmin"]
-
 log = logging.getLogger(__name__)
 
 COMPACT: Final = "compact"
@@ -47,6 +45,8 @@ class InternalTopic:
     configs: Mapping[str, str] = field(default_factory=dict[str, str])
     cleanup_policy: str = COMPACT
     renamable: bool = True
+    ordered: bool = False
+    """Whether it must have one partition."""
 
 
 class TopicAdmin(Protocol):
@@ -193,11 +193,13 @@ def _checked(topic: InternalTopic, found: TopicDescription | None, policy: str |
             f" {topic.cleanup_policy}, or records that are needed would be deleted in time",
             remedy=f"alter the topic to cleanup.policy={topic.cleanup_policy}{elsewhere}",
         )
-    if topic.purpose == "config.storage" and len(found.partitions) != 1:
+    if topic.ordered and len(found.partitions) != 1:
         raise ConfigError(
-            f"topic {topic.name} (config.storage.topic) has {len(found.partitions)} partitions, it must"
-            " have exactly 1: the order of its records is the truth",
-            remedy="name another topic in config.storage.topic",
+            f"topic {topic.name} has {len(found.partitions)} partitions, it must have exactly 1: the order of"
+            " its records is the truth",
+            remedy="name another topic in config.storage.topic"
+            if topic.renamable
+            else "delete the topic, it is created again (what it holds is lost)",
         )
     return len(found.partitions)
 

@@ -42,15 +42,6 @@ from mm2py.mirror.backfills import (
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.privileged_writer import Claim, PrivilegedWriter
 
-__all__ = [
-    "LOOK_S",
-    "BackfillRefusedError",
-    "DriverSupersededError",
-    "FenceProducers",
-    "JobClaim",
-    "unfinished",
-]
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")

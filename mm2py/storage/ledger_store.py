@@ -30,8 +30,6 @@ from mm2py.protocol.records import Record
 from mm2py.storage.table import Table
 from mm2py.types import TopicPartition
 
-__all__ = ["LedgerStore"]
-
 log = logging.getLogger(__name__)
 
 FIRST_RETRY_MS: Final = 200

@@ -15,14 +15,6 @@ from mm2py.storage.offset_entries import OffsetMap
 from mm2py.storage.status_backing_store import StatusBackingStore
 from mm2py.storage.table import Entry, Handler
 
-__all__ = [
-    "MemoryOffsetBackingStore",
-    "MemoryTable",
-    "MemoryTopic",
-    "memory_configs",
-    "memory_statuses",
-]
-
 FIRST_COMPACTION: Final = 1_000
 """Records that a topic may hold before the older ones of its keys are dropped."""
 

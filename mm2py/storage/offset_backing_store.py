@@ -13,8 +13,6 @@ from mm2py.protocol.records import Record
 from mm2py.storage.offset_entries import OffsetMap
 from mm2py.storage.table import Table, batched
 
-__all__ = ["KafkaOffsetBackingStore", "OffsetMap"]
-
 log = logging.getLogger(__name__)
 
 READ_S: Final = 60.0

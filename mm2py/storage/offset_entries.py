@@ -11,8 +11,6 @@ from typing import Final, cast, final
 
 from mm2py.errors import ProtocolError
 
-__all__ = ["OffsetMap", "Scalar", "parse_offset_key", "parse_offset_map", "scalars_identity"]
-
 log = logging.getLogger(__name__)
 
 SHOWN_BYTES: Final = 200

@@ -17,8 +17,6 @@ from mm2py.protocol.records import Record
 from mm2py.storage.table import Entry, Table, batched
 from mm2py.types import TopicPartition
 
-__all__ = ["MapStore", "MapsOver", "NoMapStore", "OffsetMapStore", "StoredMap", "page_entries"]
-
 log = logging.getLogger(__name__)
 
 READ_S: Final = 60.0

@@ -22,8 +22,6 @@ from mm2py.protocol.records import NewRecord
 from mm2py.storage.table import Entry
 from mm2py.types import TopicPartition
 
-__all__ = ["Claim", "KafkaPrivilegedWriter", "PrivilegedWriter"]
-
 T = TypeVar("T")
 
 TIMEOUT_MS: Final = 10_000

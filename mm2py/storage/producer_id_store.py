@@ -13,8 +13,6 @@ from mm2py.mirror.producer_ids import MirrorProducer, encode_producer
 from mm2py.protocol.records import Record
 from mm2py.storage.table import Table
 
-__all__ = ["ProducerIdStore"]
-
 PUBLISH_S: Final = 10.0
 """Longest wait for one acknowledgement; the caller tries again, with another id."""
 

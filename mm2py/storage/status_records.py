@@ -21,20 +21,6 @@ from mm2py.storage.connect_json import (
 )
 from mm2py.types import State, TaskId
 
-__all__ = [
-    "StatusPut",
-    "StatusTable",
-    "StoredStatus",
-    "TopicPut",
-    "TopicUse",
-    "decode_status_record",
-    "may_write_safely",
-    "status_key",
-    "status_value",
-    "topic_key",
-    "topic_value",
-]
-
 CONNECTOR: Final = "status-connector-"
 TASK: Final = "status-task-"
 TOPIC: Final = "status-topic-"

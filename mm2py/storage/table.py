@@ -25,18 +25,6 @@ from mm2py.errors import ConnectionFailedError, Mm2pyError, RequestTimedOutError
 from mm2py.protocol.records import NewRecord, Record
 from mm2py.types import TopicPartition
 
-__all__ = [
-    "Entry",
-    "Handler",
-    "KafkaTable",
-    "Table",
-    "TableReader",
-    "TableWriter",
-    "batched",
-    "murmur2",
-    "partition_of",
-]
-
 log = logging.getLogger(__name__)
 
 Handler = Callable[[int, Record], None]

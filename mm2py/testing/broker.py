@@ -16,8 +16,6 @@ from mm2py.testing.broker_state import FakeCluster
 from mm2py.testing.wire import RequestReader
 from mm2py.types import TopicPartition
 
-__all__ = ["FakeBroker", "Hold", "Outcome"]
-
 Outcome = int | Literal["disconnect", "disconnect_after_apply"]
 """An error code for every partition of the request, or what happens to the connection."""
 

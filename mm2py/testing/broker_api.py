@@ -21,8 +21,6 @@ from mm2py.testing.broker_state import FakeTopic
 from mm2py.testing.wire import AnswerWriter
 from mm2py.types import EARLIEST, TopicPartition
 
-__all__ = ["APIS", "Api", "answer_error", "handle", "unsupported"]
-
 _NO_TOPIC_ID: Final = bytes(16)
 
 

@@ -26,8 +26,6 @@ from mm2py.testing.fetch_session import FakeSession, Key, Wanted
 from mm2py.testing.wire import AnswerWriter
 from mm2py.types import TopicPartition
 
-__all__ = ["fetch"]
-
 _MAX_WAIT_MS: Final = 60_000
 _SESSION_CODES: Final = frozenset(
     {FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR}

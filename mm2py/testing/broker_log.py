@@ -19,8 +19,6 @@ from mm2py.protocol.error_codes import (
 )
 from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, crc_matches
 
-__all__ = ["REMEMBERED_BATCHES", "AppendResult", "PartitionLog", "StoredBatch"]
-
 REMEMBERED_BATCHES: Final = 5
 """``ProducerStateEntry.NUM_BATCHES_TO_RETAIN``."""
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from mm2py.testing.broker_state import FakeCluster
 from mm2py.testing.wire import AnswerWriter, RequestReader
 
-__all__ = ["Request"]
-
 
 @dataclass(slots=True)
 class Request:

@@ -12,8 +12,6 @@ from mm2py.testing.broker_transactions import FakeTransactions, Stored
 from mm2py.testing.fetch_session import FakeSession
 from mm2py.types import TopicPartition
 
-__all__ = ["FakeCluster", "FakeTopic"]
-
 
 @dataclass(slots=True)
 class FakeTopic:

@@ -17,8 +17,6 @@ from mm2py.protocol.error_codes import (
 )
 from mm2py.types import TopicPartition
 
-__all__ = ["FakeTransactions", "Stored"]
-
 IMPLICIT: Final = 12
 """Produce that adds its partitions by itself."""
 CHECKED: Final = 11

@@ -8,8 +8,6 @@ import heapq
 from itertools import count
 from typing import Final, final
 
-__all__ = ["FakeClock"]
-
 _SETTLE_ROUNDS: Final = 20
 """Loop rounds that let woken code run to its next wait; enough for chains of awaits in one process."""
 

@@ -11,8 +11,6 @@ from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
 
-__all__ = ["FakeConnectorContext", "FakeTaskContext"]
-
 
 class FakeConnectorContext:
     """A ``ConnectorContext`` with a fake clock; counts and keeps what it is asked."""
@@ -53,6 +51,7 @@ class FakeTaskContext:
         self.ids: list[tuple[TopicPartition, bytes, bool]] = []
         self.findings: dict[str, tuple[str, int, bool]] = {}
         self.kept_out: frozenset[TopicPartition] = frozenset()
+        self.buffer_bytes = 32 << 20
         self.left_out: set[TopicPartition] = set()
         self._positions: dict[str, SourceOffset] = {}
 
@@ -91,7 +90,9 @@ class FakeTaskContext:
         """Keep a topic id."""
         self.ids.append((partition, topic_id, stored))
 
-    def report_covered(self, partition: TopicPartition, offset: int) -> None:
+    def report_covered(
+        self, partition: TopicPartition, offset: int, *, begins: bool = False
+    ) -> None:
         """Keep a covered position."""
         self.covered.append((partition, offset))
 

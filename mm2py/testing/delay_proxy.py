@@ -18,8 +18,6 @@ from typing import Final, Self, TypeVar, cast, final
 
 from mm2py.embedded.ports import HOST
 
-__all__ = ["DelayProxy", "Way"]
-
 QUEUE_BYTES: Final = 32 * 1024 * 1024
 """What one direction of a connection holds before it stops reading; above rate x delay of any test."""
 

@@ -23,8 +23,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, final
 
-__all__ = ["FarLine", "LineUnavailableError", "missing_for_a_line"]
-
 _NET_NAMESPACE: Final = 0x40000000
 _SET_DEVICE: Final = 0x400454CA  # TUNSETIFF
 _SET_OFFLOAD: Final = 0x400454D0  # TUNSETOFFLOAD

@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-__all__ = ["FakeSession", "Key", "Wanted"]
-
 Key: TypeAlias = tuple[str | bytes, int]
 """Topic name or id, and partition."""
 

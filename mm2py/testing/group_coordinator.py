@@ -28,8 +28,6 @@ from mm2py.protocol.groups import (
 )
 from mm2py.testing.clock import FakeClock
 
-__all__ = ["MemoryCoordinator", "MemoryGroup"]
-
 INCONSISTENT_GROUP_PROTOCOL: Final = 23
 TICK_S: Final = 0.25
 

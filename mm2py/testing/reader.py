@@ -8,8 +8,6 @@ from mm2py.client.fetch.origins import BatchOrigins
 from mm2py.protocol.record_batch import BufferLease, RecordBatch
 from mm2py.types import TopicPartition
 
-__all__ = ["Events", "FakeReader", "LogsReader", "a_batch"]
-
 Fetched = list[tuple[TopicPartition, list[RecordBatch]]]
 
 
@@ -162,6 +160,11 @@ class FakeReader:
         self.ends_asked += 1
         for tp in self.paused:
             self.lags[tp] = self.ends.get(tp, -1)
+
+    def rewind(self, tp: TopicPartition, position: int) -> bool:
+        """Go back there."""
+        self.positions[tp] = position
+        return True
 
     def drop(self, tp: TopicPartition) -> None:
         """Note it."""

@@ -5,8 +5,6 @@ from typing import Final
 
 from mm2py.protocol.record_batch import ATTRIBUTES_OFFSET, Bytes, crc32c
 
-__all__ = ["sealed"]
-
 _CRC: Final = Struct(">I")
 _CRC_OFFSET: Final = 17
 

@@ -16,8 +16,6 @@ from mm2py.api.task import BatchSourceTask, Outgoing, SourceTask
 from mm2py.testing.contexts import FakeTaskContext
 from mm2py.types import TopicPartition
 
-__all__ = ["LONGEST_POLL_S", "BatchTaskContract", "RecordTaskContract"]
-
 LONGEST_POLL_S = 2.0
 """``poll`` blocks for about a second; more holds up a pause, a stop and a commit."""
 POLLS = 200

@@ -4,8 +4,6 @@ import asyncio
 import inspect
 from collections.abc import Callable
 
-__all__ = ["eventually", "quoted", "until"]
-
 
 def quoted(condition: Callable[[], bool]) -> str:
     """Return the lines of code of a condition."""

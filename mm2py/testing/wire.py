@@ -7,8 +7,6 @@ Flow: request bytes -> ``RequestReader`` -> broker -> ``AnswerWriter`` -> bytes.
 from struct import Struct, unpack_from
 from typing import Final, Self, final
 
-__all__ = ["AnswerWriter", "RequestReader"]
-
 _INT32: Final = Struct(">i")
 
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["PRODUCT", "KeyRead", "Reads", "modules_with"]
-
 ROOT: Final = Path(__file__).parents[2]
 PRODUCT: Final = ("mm2py", "connectors/mm2py_connectors", "workers/mm2py_workers")
 _ANY: Final = "\0"

@@ -6,8 +6,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, final
 
-__all__ = ["Census", "rise"]
-
 EVERY_S: Final = 0.5
 
 

@@ -4,27 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.integration.conftest import (
-    CreateTopic,
-    NewRegion,
-    create_topic,
-    new_region,
-    region_three,
-    unique,
-)
-from tests.integration.far_regions import Far, Rig, far_pair
-
-__all__ = [
-    "CreateTopic",
-    "Far",
-    "NewRegion",
-    "Rig",
-    "Unique",
-    "create_topic",
-    "new_region",
-    "region_three",
-    "unique",
-]
+from tests.integration.far_regions import Rig, far_pair
 
 Unique = Callable[[str], str]
 

@@ -17,8 +17,6 @@ from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import TopicPartition
 
-__all__ = ["damage", "odd_batch", "plain_batch", "write_raw"]
-
 OLDEST: Final = 9
 NEWEST: Final = 12
 """The last version that names topics."""

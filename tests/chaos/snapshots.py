@@ -9,8 +9,6 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.traffic import Log, Logs, Record, ends
 
-__all__ = ["snapshot"]
-
 READ_TIMEOUT_S: Final = 240.0
 
 

@@ -9,13 +9,13 @@ from typing import Final
 
 import pytest
 
-from tests.chaos.conftest import CreateTopic, NewRegion
 from tests.integration.active_active import (
     check_sides,
     wait_both_ready,
     wait_until_quiet,
     write_pair,
 )
+from tests.integration.conftest import CreateTopic, NewRegion
 from tests.integration.mirror_process import SHORT_SESSION, Mirror
 from tests.integration.traffic import Load, ends
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from mm2py.embedded.region import Region
-from tests.chaos.conftest import CreateTopic, Rig, Unique
+from tests.chaos.conftest import Unique
 from tests.integration.cluster_changes import grow
+from tests.integration.conftest import CreateTopic
+from tests.integration.far_regions import Rig
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.small_disk import FEW_INDEXES, fill, small_disk
 from tests.integration.traffic import (

@@ -7,9 +7,18 @@ from pathlib import Path
 import pytest
 
 from mm2py.embedded.region import Region, start_regions
-from tests.chaos.conftest import CreateTopic, Unique
-from tests.integration.exactly_once import ENABLED, assert_each_once, wait_for_more
+from tests.chaos.conftest import Unique
+from tests.integration.conftest import ANY_SESSION, CreateTopic
+from tests.integration.exactly_once import (
+    ENABLED,
+    SMALL_LIMIT,
+    assert_each_once,
+    first_start,
+    wait_for_more,
+    write_small_batches,
+)
 from tests.integration.mirror_process import Flow, Mirror, write_flow
+from tests.integration.other_releases import region_of
 from tests.integration.several_workers import Workers
 from tests.integration.traffic import Load
 
@@ -19,17 +28,18 @@ PARTITIONS = 8
 RATE = 2_000
 ROUNDS = 20
 ZOMBIES = 10
+STARTS = 100
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["v1", "v2"])
 def regions(request: pytest.FixtureRequest) -> Iterator[tuple[Region, Region]]:
-    """A source, and a target that speaks the old or the new transaction protocol."""
-    options = ("--feature", f"transaction.version={request.param}")
-    session = {"group.min.session.timeout.ms": "500"}
-    source, target = (
-        Region("source", properties=session),
-        Region("target", properties=session, format_options=options),
-    )
+    """A source, and a target that speaks the old or the new transaction protocol; or both of an old release."""
+    if isinstance(request.param, str):
+        source, target = region_of(request.param), region_of(request.param)
+    else:
+        options = ("--feature", f"transaction.version={request.param}")
+        source = Region("source", properties=ANY_SESSION)
+        target = Region("target", properties=ANY_SESSION, format_options=options)
     try:
         start_regions(source, target)
         yield source, target
@@ -82,6 +92,20 @@ def test_twenty_ends_of_one_of_two_workers(flow: Flow, topic: str) -> None:
             load.wait_acked(chance.randrange(RATE))
         load.stop()
         assert assert_each_once(workers.running[0], flow, topic) > ROUNDS * RATE / 4
+
+
+@pytest.mark.parametrize("regions", [1, 2, "2.8.2"], ids=["v1", "v2", "2.8.2"], indirect=True)
+def test_a_hundred_first_starts_over_topics_that_take_less_than_joined_batches(
+    regions: tuple[Region, Region], unique: Unique, create_topic: CreateTopic, tmp_path: Path
+) -> None:
+    chance = random.Random(STARTS)
+    for turn in range(STARTS // 3 + 1):  # and as many against the other targets
+        topic, partitions = unique("limited"), chance.choice((1, 2, 4, 12))
+        create_topic(regions[0], topic, partitions, config=SMALL_LIMIT)
+        write_small_batches(regions[0], topic, partitions, 24_000)
+        flow = write_flow(tmp_path, *regions, topic, {**ENABLED, "tasks.max": "3"})
+        killed = chance.random() < 0.3
+        assert first_start(flow, topic, name=f"start-{turn}", killed=killed) == 24_000
 
 
 def test_ten_zombies(flow: Flow, topic: str) -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from mm2py.embedded.region import Region
-from tests.chaos.conftest import CreateTopic, Rig, Unique
+from tests.chaos.conftest import Unique
 from tests.integration.cluster_changes import in_sync, leader_of
+from tests.integration.conftest import CreateTopic
+from tests.integration.far_regions import Rig
 from tests.integration.mirror_process import Mirror, until, write_flow
 from tests.integration.traffic import (
     Load,

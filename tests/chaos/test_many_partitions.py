@@ -12,8 +12,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from mm2py.embedded.ports import HOST
 from mm2py.embedded.region import ForeignRegion, KafkaAddress, Region
-from tests.chaos.conftest import Rig, Unique
+from tests.chaos.conftest import Unique
 from tests.integration.cluster_changes import in_sync, leaders_of
+from tests.integration.far_regions import Rig
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import Load, assert_equal, ends, wait_for_copy
 

@@ -1,24 +1,32 @@
-"""Memory is flat over outages for minutes: ``MM2PY_CHAOS_MEMORY_S=600`` for ten of them."""
+"""Memory is flat over outages for minutes, ``MM2PY_CHAOS_MEMORY_S=600`` for ten of them, and bounded at any number of partitions and size of records."""
 
 import logging
 import os
 import time
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
 
+from mm2py.embedded.region import Region
 from tests.chaos.census import Census, rise
-from tests.chaos.conftest import CreateTopic, Rig, Unique
+from tests.chaos.conftest import Unique
 from tests.chaos.snapshots import snapshot
 from tests.chaos.throughput import wait_s
+from tests.integration.conftest import CreateTopic, NewRegion
+from tests.integration.far_regions import Rig
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.test_quotas import set_quota
 from tests.integration.traffic import (
     Load,
+    Sent,
     assert_resumed,
     copied,
     ends,
     wait_for_progress,
+    write,
 )
 
 DURATION_S: Final = float(os.environ.get("MM2PY_CHAOS_MEMORY_S", "300"))
@@ -40,11 +48,50 @@ MOST_GROWTH_MB = 20.0
 CUTS_S = (8.0, 15.0)
 """Longer than a session of the dedicated mode (6 s): workers that are cut off from the target lose their membership."""
 EVERY_S: Final = 10.0
+HELD_S: Final = 20.0
 MOST_KEPT_MB: Final = 60.0
 """By which a worker's least need of the second half may be above that of its first seconds: what two task hosts keep
 of a backlog until they collect again. It was 70 and 150 when they did not."""
 MOST_OWN_GROWTH_MB: Final = 5.0
 """Of the worker process itself, which moves no records."""
+
+
+LARGEST: Final = {
+    "message.max.bytes": str(64 << 20),
+    "replica.fetch.max.bytes": str(64 << 20),
+    "quota.window.num": "3",
+}
+MEMORY_MB: Final = 32
+SLACK_MB: Final = 40.0
+"""What the first records of a process load, and what the allocator keeps."""
+PRODUCER: Final = "connector-producer-MirrorSourceConnector-0"
+
+
+class Backlog(NamedTuple):
+    """What the source holds of each partition."""
+
+    partitions: int
+    records: int
+    value_bytes: int
+
+
+BACKLOGS: Final = {"many": Backlog(1_000, 1, 250_000), "large": Backlog(8, 1, 50_000_000)}
+
+
+@contextmanager
+def slowed(target: Region) -> Generator[None]:
+    """A producer quota: one record of the largest takes ten seconds."""
+    set_quota(target, "producer", PRODUCER, 5_000_000)
+    yield
+    set_quota(target, "producer", PRODUCER, 0)
+
+
+@contextmanager
+def frozen(target: Region) -> Generator[None]:
+    """Its connections stay open and nothing answers."""
+    target.freeze()
+    yield
+    target.thaw()
 
 
 def wait_until_arrived(mirror: Mirror, flow: Flow, topic: str) -> None:
@@ -164,3 +211,35 @@ def test_memory_of_two_workers_is_flat_while_target_and_source_are_cut_off_in_tu
         assert (one.stop(), two.stop()) == (0, 0)
     assert_content(flow, topic, rewinds=cuts)
     assert max(kept) < MOST_KEPT_MB
+
+
+@pytest.mark.parametrize("fault", [slowed, frozen])
+@pytest.mark.parametrize("name", BACKLOGS)
+def test_memory_is_bounded_while_no_partition_can_be_written_and_all_arrives_afterwards(
+    new_region: NewRegion,
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+    fault: Callable[[Region], AbstractContextManager[None]],
+    name: str,
+) -> None:
+    backlog, topic = BACKLOGS[name], unique("bounded")
+    source, target = (new_region(it, properties=LARGEST) for it in ("memory-a", "memory-b"))
+    create_topic(source, topic, backlog.partitions)
+    flow = write_flow(tmp_path, source, target, topic, {"sync.topic.configs.enabled": "false"})
+    create_topic(target, flow.remote(topic), backlog.partitions)
+    value = os.urandom(backlog.value_bytes)
+    records = [Sent(it, value) for _ in range(backlog.records) for it in range(backlog.partitions)]
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready(90)
+        with Census(mirror.pid) as census:
+            with fault(target):
+                write(source, topic, records, message_max_bytes=len(value) + 100_000)
+                time.sleep(HELD_S)
+            wait_until_arrived(mirror, flow, topic)
+        assert_content(flow, topic, rewinds=1)
+        assert mirror.stop() == 0
+    grown = max(max(used) - used[0] for used in census.by_process.values())
+    one = backlog.value_bytes / (1 << 20)
+    log.warning("memory of the task grew by %.0f MiB", grown)
+    assert grown < MEMORY_MB + one + SLACK_MB

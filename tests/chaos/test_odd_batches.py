@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from mm2py.types import TopicPartition
-from tests.chaos.conftest import CreateTopic, Rig, Unique
+from tests.chaos.conftest import Unique
 from tests.chaos.raw_batches import damage, odd_batch, plain_batch, write_raw
 from tests.integration.cluster_changes import delete_records
+from tests.integration.conftest import CreateTopic
+from tests.integration.far_regions import Rig
 from tests.integration.ledger_scenes import wait_for_entries
 from tests.integration.mirror_process import Mirror, until, write_flow
 from tests.integration.traffic import (

@@ -11,9 +11,11 @@ import pytest
 from confluent_kafka import KafkaError, Message
 
 from mm2py.embedded.region import KafkaAddress
-from tests.chaos.conftest import CreateTopic, NewRegion, Rig, Unique
+from tests.chaos.conftest import Unique
 from tests.chaos.snapshots import snapshot
 from tests.integration.cluster_changes import delete_topic, topics_of
+from tests.integration.conftest import CreateTopic, NewRegion
+from tests.integration.far_regions import Rig
 from tests.integration.ledger_scenes import Entry, entries
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import copied, ends, producer

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.conftest import CreateTopic, NewRegion, Rig, Unique
+from tests.chaos.conftest import Unique
+from tests.integration.conftest import CreateTopic, NewRegion
+from tests.integration.far_regions import Rig
 from tests.integration.ledger_scenes import (
     COMPACTING,
     PARTITIONS,

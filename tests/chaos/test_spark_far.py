@@ -8,7 +8,9 @@ from typing import Final
 
 import pytest
 
-from tests.chaos.conftest import CreateTopic, Rig, Unique
+from tests.chaos.conftest import Unique
+from tests.integration.conftest import CreateTopic
+from tests.integration.far_regions import Rig
 from tests.integration.mirror_process import until, write_flow
 from tests.integration.traffic import copied
 from tests.spark.backfill_process import BackfillProcess

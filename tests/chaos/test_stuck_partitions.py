@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mm2py.embedded.region import Region
-from tests.chaos.conftest import CreateTopic, NewRegion, Rig, Unique
+from tests.chaos.conftest import Unique
 from tests.integration.cluster_changes import (
     delete_topic,
     forbid_creating,
@@ -19,6 +19,8 @@ from tests.integration.cluster_changes import (
     set_config,
     topics_of,
 )
+from tests.integration.conftest import CreateTopic, NewRegion
+from tests.integration.far_regions import Rig
 from tests.integration.ledger_scenes import entries
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import (

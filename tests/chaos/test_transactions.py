@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.census import Census
-from tests.chaos.conftest import CreateTopic, Rig, Unique
+from tests.chaos.conftest import Unique
+from tests.integration.conftest import CreateTopic
+from tests.integration.far_regions import Rig
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import (
     Load,

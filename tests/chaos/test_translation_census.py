@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.conftest import CreateTopic, NewRegion, Unique
+from tests.chaos.conftest import Unique
+from tests.integration.conftest import CreateTopic, NewRegion
 from tests.integration.ledger_scenes import COMPACTING, PARTITIONS, write_compacted
 from tests.integration.mirror_process import Mirror, write_flow
 from tests.integration.offset_census import take_census

@@ -13,8 +13,6 @@ from mm2py.embedded.region import KafkaAddress
 from tests.integration.mirror_process import Mirror, until
 from tests.integration.traffic import Load, Sent, write
 
-__all__ = ["RECORD_BYTES", "Pace", "pace_of_copy", "wait_s", "write_backlog"]
-
 RECORD_BYTES: Final = 1024
 COPY_TIMEOUT_S: Final = 100.0
 SKIPPED: Final = 0.15

@@ -6,8 +6,6 @@ from typing import Final, cast
 
 import yaml
 
-__all__ = ["ROOT", "SERVICE_KEYS", "TOP_KEYS", "load", "mapping", "texts"]
-
 ROOT: Final = Path(__file__).parents[2]
 
 TOP_KEYS: Final = frozenset(

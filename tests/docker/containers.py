@@ -21,8 +21,6 @@ from tests.docker.compose_file import ROOT, load, mapping
 from tests.integration.main_job import Start
 from tests.integration.mirror_process import Flow, Running
 
-__all__ = ["Clusters", "in_containers", "two_clusters"]
-
 OUTSIDE: Final = 9092
 START_S: Final = 120
 STOP_S: Final = 35

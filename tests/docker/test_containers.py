@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.docker.containers import Clusters, in_containers, two_clusters
-from tests.integration.conftest import CreateTopic, create_topic
+from tests.integration.conftest import CreateTopic
 from tests.integration.main_job import (
     PARTITIONS,
     Start,
@@ -22,8 +22,6 @@ from tests.integration.main_job import (
     the_tasks_of_a_killed_worker_run_in_the_other,
 )
 from tests.integration.mirror_process import Flow, write_flow
-
-__all__ = ["create_topic"]
 
 pytestmark = [
     pytest.mark.timeout(1200),

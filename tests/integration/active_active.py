@@ -14,8 +14,6 @@ from mm2py.embedded.region import KafkaAddress
 from tests.integration.mirror_process import READY, Flow, Mirror, Running, until, write_flow
 from tests.integration.traffic import Logs, ends, read
 
-__all__ = ["IDENTITY", "Sides", "check_sides", "wait_both_ready", "wait_until_quiet", "write_pair"]
-
 IDENTITY: Final = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
 READ_S: Final = 300.0
 QUIET_S: Final = 3.0

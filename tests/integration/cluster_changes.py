@@ -19,32 +19,6 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from mm2py.embedded.region import KafkaAddress
 
-__all__ = [
-    "configs_of",
-    "create_topics",
-    "delete_records",
-    "delete_topic",
-    "delete_topics",
-    "forbid_creating",
-    "forbid_group",
-    "forbid_reading",
-    "forbid_transactions",
-    "forbid_writing",
-    "grow",
-    "in_sync",
-    "leader_of",
-    "leaders_of",
-    "permit_creating",
-    "permit_group",
-    "permit_reading",
-    "permit_transactions",
-    "permit_writing",
-    "replicas_of",
-    "set_config",
-    "set_group_config",
-    "topics_of",
-]
-
 TIMEOUT_S: Final = 30.0
 DELETE_TRIES: Final = 3
 EVERYBODY: Final = "User:ANONYMOUS"

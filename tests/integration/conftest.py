@@ -17,8 +17,6 @@ from confluent_kafka.cimpl import NewTopic
 from mm2py.embedded.region import ForeignRegion, KafkaAddress, Region, start_regions
 from tests.integration.secured import SecuredRegion
 
-__all__ = ["ANY_SESSION", "CreateTopic", "NewRegion", "Pair"]
-
 Pair = tuple[KafkaAddress, KafkaAddress]
 ANY_SESSION: Final = {"group.min.session.timeout.ms": "500"}
 """Brokers refuse less than 6 s by default; tests that wait for the end of a session have ``SHORT_SESSION``."""

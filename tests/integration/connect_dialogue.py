@@ -16,8 +16,6 @@ from typing import Final, cast
 
 import httpx
 
-__all__ = ["FILE", "Exchange", "exchanges", "hold", "plain", "write_exchanges"]
-
 FILE: Final = Path(__file__).parents[1] / "data" / "rest" / "connect_exchanges.jsonl"
 SETTLE_S: Final = 15.0
 PAUSE_S: Final = 0.1

@@ -16,17 +16,6 @@ from mm2py.embedded.region import KafkaAddress
 from tests.integration.mirror_process import Mirror, until, write_file
 from tests.integration.rest_asking import ask, public_url
 
-__all__ = [
-    "DISTRIBUTED",
-    "STANDALONE",
-    "Rest",
-    "install_plugin",
-    "mirror_config",
-    "rest_of",
-    "write_standalone",
-    "write_worker",
-]
-
 DISTRIBUTED: Final = (sys.executable, "-m", "mm2py_workers.connect_distributed")
 STANDALONE: Final = (sys.executable, "-m", "mm2py_workers.connect_standalone")
 

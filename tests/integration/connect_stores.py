@@ -14,14 +14,12 @@ from mm2py.config.clients import (
     parse_bootstrap_servers,
 )
 from mm2py.storage.config_backing_store import ConfigBackingStore
-from mm2py.storage.config_state import RestartRequest, SessionKey
+from mm2py.storage.config_state import RestartRequest
 from mm2py.storage.internal_topics import InternalTopic
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
 from mm2py.storage.status_backing_store import StatusBackingStore
 from mm2py.storage.table import KafkaTable
 from mm2py_workers.internal_stores import FlowTables
-
-__all__ = ["ConfigNews", "Stores", "eventually", "open_stores"]
 
 PARTITIONS = {"configs": 1, "statuses": 5, "offsets": 25}
 
@@ -43,9 +41,6 @@ class ConfigNews:
 
     def target_changed(self, connector: str) -> None:
         self.told.append(f"target {connector}")
-
-    def session_key_changed(self, key: SessionKey) -> None:
-        self.told.append(f"key {key.algorithm}")
 
     def restart_requested(self, request: RestartRequest) -> None:
         self.told.append(

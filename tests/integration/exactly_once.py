@@ -1,12 +1,14 @@
 """Copies of exactly-once flows: each record of the source once, as a read_committed consumer sees both sides."""
 
-from collections.abc import Mapping
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from tests.integration.mirror_process import Flow, Running, until
-from tests.integration.traffic import Logs, assert_equal, ends, read
-
-__all__ = ["ENABLED", "assert_each_once", "committed_copy", "wait_for_committed", "wait_for_more"]
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.embedded.region import KafkaAddress
+from tests.integration.mirror_process import Flow, Mirror, Running, until
+from tests.integration.traffic import Logs, Sent, assert_equal, ends, read, write
 
 ENABLED: Final[Mapping[str, str]] = {
     "{target}.exactly.once.source.support": "enabled",
@@ -60,6 +62,49 @@ def wait_for_more(mirror: Running, flow: Flow, topic: str) -> None:
         "the copy to continue",
         alive=mirror,
     )
+
+
+SMALL_LIMIT: Final = {"max.message.bytes": "70000"}
+"""Configs of a topic that takes less than small batches are joined to."""
+
+
+def write_small_batches(region: KafkaAddress, topic: str, partitions: int, records: int) -> None:
+    """Write a backlog whose batches would be larger joined than apart: 34 records of a few bytes each, spread in time."""
+    chance = random.Random(topic)
+    began_ms = SYSTEM_CLOCK.now_ms() - 50 * records
+    codecs = ("none", "none", "lz4", "none", "zstd", "none")
+    for number, codec in enumerate(codecs):
+
+        def some(first: int) -> Iterator[Sent]:
+            for n in range(first, first + records // len(codecs)):
+                key, value = b"%d" % n, chance.randbytes(chance.randrange(10, 20))
+                yield Sent(n % partitions, value, key, timestamp_ms=began_ms + 20 * n)
+
+        records_of = some(number * (records // len(codecs)))
+        write(region, topic, records_of, batch_num_messages=34, compression_type=codec)
+
+
+def assert_no_cause_twice(mirror: Running) -> None:
+    """No task was restarted twice for one cause."""
+    causes = Counter(line.partition("task failed: ")[2] for line in mirror.lines("task failed: "))
+    assert all(times == 1 for times in causes.values()), causes
+
+
+def first_start(flow: Flow, topic: str, *, name: str, killed: bool = False) -> int:
+    """Start a flow for the first time, and again where it is killed amid its first copy; return what arrived, each once."""
+    if killed:
+        with Mirror(flow.file, name=f"{name}-killed") as mirror:
+            copy = flow.remote(topic)
+            until(lambda: sum(ends(flow.target, copy).values()) > 0, 90, "a record", alive=mirror)
+            mirror.kill()
+            assert_no_cause_twice(mirror)
+    with Mirror(flow.file, name=name) as mirror:
+        mirror.wait_ready()
+        records = assert_each_once(mirror, flow, topic)
+        assert_no_cause_twice(mirror)
+        mirror.check_defects()
+        assert mirror.stop() == 0, mirror.tail()
+    return records
 
 
 def _sizes(logs: Logs) -> dict[int, int]:

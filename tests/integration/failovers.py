@@ -23,7 +23,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
-from mm2py.embedded.region import KafkaAddress, Listener, Region
+from mm2py.embedded.region import KafkaAddress, Region
+from mm2py.embedded.server_properties import Listener
 from mm2py.errors import ProtocolError
 from mm2py.mirror.failovers import Failover, decode_failover, failover_topic
 from tests.integration.active_active import IDENTITY
@@ -31,21 +32,6 @@ from tests.integration.conftest import ANY_SESSION, CreateTopic
 from tests.integration.mirror_process import Flow, Mirror, running, until, write_flow
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.traffic import producer, read
-
-__all__ = [
-    "LISTENER",
-    "PARTITIONS",
-    "Drivers",
-    "Ended",
-    "Shop",
-    "Sides",
-    "allow_shop",
-    "failover_of",
-    "home",
-    "same_names",
-    "secured_region",
-    "values_of",
-]
 
 Sides = tuple[Region, Region]
 PARTITIONS: Final = 2

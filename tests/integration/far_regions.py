@@ -9,11 +9,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from mm2py.embedded.region import Listener, Region, start_regions
+from mm2py.embedded.region import Region, start_regions
+from mm2py.embedded.server_properties import Listener
 from mm2py.testing.delay_proxy import DelayProxy
 from mm2py.testing.far_line import FarLine
-
-__all__ = ["Far", "Rig", "TwoSides", "far_pair", "two_sides"]
 
 LISTENER: Final = "FAR"
 NEAR_LISTENER: Final = "NEAR"

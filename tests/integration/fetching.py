@@ -16,8 +16,6 @@ from mm2py.protocol.records import decode_batches
 from mm2py.testing.seal import sealed
 from mm2py.types import TopicPartition
 
-__all__ = ["Reading", "produce", "reading"]
-
 
 class Reading:
     """Collects values per partition."""

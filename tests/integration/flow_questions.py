@@ -16,8 +16,6 @@ from tests.integration.mirror_process import Flow, Mirror, until, write_file
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.traffic import Sent, copied, write
 
-__all__ = ["SOURCE", "Asked", "flows_file", "path_of", "push", "wait_for_records"]
-
 SOURCE: Final = "MirrorSourceConnector"
 SINGLE_REPLICA: Final = tuple(
     f"{what}replication.factor"

@@ -8,8 +8,6 @@ from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.types import TaskId
 from tests.integration.test_task_host_process import Flow
 
-__all__: list[str] = []
-
 
 async def _work(hows: list[str]) -> None:
     flow = Flow()

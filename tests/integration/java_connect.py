@@ -19,8 +19,6 @@ from mm2py.embedded.java import find_java
 from mm2py.embedded.ports import HOST, free_ports
 from tests.integration.connect_stores import eventually
 
-__all__ = ["JavaConnect"]
-
 CONVERTER: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
 START_S: Final = 90.0
 SETTLE_S: Final = 60.0

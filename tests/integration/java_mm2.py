@@ -22,8 +22,6 @@ from bench.topics import Topics
 from mm2py.embedded.java import run_java
 from mm2py.embedded.region import KafkaAddress
 
-__all__ = ["JAVA_STOPPED", "Handover", "Step", "eventually", "formatted_by_java", "read_all"]
-
 PARTITIONS: Final = 3
 DEADLINE_S: Final = 240.0
 JAVA_STOPPED: Final = 128 + signal.SIGTERM

@@ -18,12 +18,11 @@ import pytest
 
 from mm2py.embedded.ports import HOST, free_ports
 from mm2py.embedded.reaper import REAPER
-from mm2py.embedded.region import Listener, Region
+from mm2py.embedded.region import Region
+from mm2py.embedded.server_properties import Listener
 from tests.certificates import PASSWORD, Authority
 from tests.integration.mirror_process import until
 from tests.integration.secured import jaas
-
-__all__ = ["KRB5", "NEEDS_KERBEROS", "REALM", "SESSION_MS", "Kdc", "KerberosRegion", "login"]
 
 REALM: Final = "EXAMPLE.COM"
 KRB5: Final = "com.sun.security.auth.module.Krb5LoginModule"

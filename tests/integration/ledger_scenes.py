@@ -31,21 +31,6 @@ from tests.integration.traffic import (
     write,
 )
 
-__all__ = [
-    "COMPACTING",
-    "PARTITIONS",
-    "Entry",
-    "Scene",
-    "build_scene",
-    "check_round",
-    "cut_ahead",
-    "entries",
-    "frozen_round",
-    "wait_for_entries",
-    "write_compacted",
-    "write_transactions",
-]
-
 PARTITIONS: Final = 5
 COMMAND: Final = str(Path(sys.executable).parent / "mm2py")
 HOUR_MS: Final = 3_600_000

@@ -18,16 +18,6 @@ from tests.integration.traffic import (
     write,
 )
 
-__all__ = [
-    "CODECS",
-    "PARTITIONS",
-    "Start",
-    "every_kind_of_record_and_codec_is_copied",
-    "kinds",
-    "processes",
-    "the_tasks_of_a_killed_worker_run_in_the_other",
-]
-
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 PARTITIONS = 8
 

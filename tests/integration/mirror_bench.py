@@ -20,18 +20,6 @@ from mm2py.embedded.region import KafkaAddress
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 
-__all__ = [
-    "Context",
-    "Copier",
-    "Line",
-    "admin_of",
-    "config_of",
-    "config_values",
-    "read",
-    "until",
-    "write",
-]
-
 Line = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]
 
 
@@ -39,6 +27,7 @@ class Context:
     """Lent to connector and task alike."""
 
     kept_out: frozenset[TopicPartition] = frozenset()
+    buffer_bytes = 32 << 20
 
     def leave_out(self, partitions: Collection[TopicPartition]) -> None:
         assert not partitions
@@ -84,7 +73,9 @@ class Context:
     def report_looped(self, partition: TopicPartition, records: int, conflicts: int) -> None:
         """Nothing loops here."""
 
-    def report_covered(self, partition: TopicPartition, offset: int) -> None:
+    def report_covered(
+        self, partition: TopicPartition, offset: int, *, begins: bool = False
+    ) -> None:
         """Positions are not stored here."""
 
     def report_finding(self, what: str, text: str, *, count: int = 1, harms: bool = True) -> None:

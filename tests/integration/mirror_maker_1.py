@@ -18,17 +18,6 @@ from mm2py.embedded.region import KafkaAddress
 from tests.integration.mirror_process import Mirror, Running, until, write_file
 from tests.integration.traffic import Record, ends, read
 
-__all__ = [
-    "COMMAND",
-    "Files",
-    "committed",
-    "install_plugins",
-    "order_by_key",
-    "start",
-    "wait_for_records",
-    "write_files",
-]
-
 COMMAND: Final = str(Path(sys.executable).parent / "mirror-maker-py")
 
 

@@ -22,22 +22,6 @@ from typing import Final, Self, TypeVar, final
 from mm2py.embedded.reaper import REAPER
 from mm2py.embedded.region import KafkaAddress
 
-__all__ = [
-    "COMMAND",
-    "READY",
-    "SHORT_SESSION",
-    "SHORT_SESSION_S",
-    "SINGLE_REPLICA",
-    "Flow",
-    "Mirror",
-    "Running",
-    "run_to_end",
-    "running",
-    "until",
-    "write_file",
-    "write_flow",
-]
-
 COMMAND: Final = str(Path(sys.executable).parent / "connect-mirror-maker-py")
 READY: Final = "source task started"
 STOP_TIMEOUT_S: Final = 90.0

@@ -18,8 +18,6 @@ from mm2py.types import TopicPartition
 from tests.integration.mirror_process import Flow
 from tests.integration.traffic import Log, Logs, ends
 
-__all__ = ["Census", "take_census"]
-
 MOST_EXAMPLES: Final = 10
 
 

@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from tests.integration.mirror_process import Mirror
 
-__all__ = ["ANSWER_S", "ask", "public_url"]
-
 ANSWER_S: Final = 100.0
 """Longer than the 90 s that Connect takes to give up."""
 

@@ -22,25 +22,9 @@ from confluent_kafka.admin._scram import (
 )
 
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.embedded.region import Listener, Region
+from mm2py.embedded.region import Region
+from mm2py.embedded.server_properties import Listener
 from tests.certificates import PASSWORD, Authority, Issued, write_jks
-
-__all__ = [
-    "CLIENT_WORD",
-    "DENIED_WORD",
-    "LISTENERS",
-    "LONG_SESSION_MS",
-    "OAUTH",
-    "ODD_WORD",
-    "PLAIN",
-    "PLAIN_WORD",
-    "SCRAM",
-    "SCRAM_WORD",
-    "SESSION_MS",
-    "SecuredRegion",
-    "TokenEndpoint",
-    "jaas",
-]
 
 _PACKAGE: Final = "org.apache.kafka.common.security."
 PLAIN: Final = f"{_PACKAGE}plain.PlainLoginModule"

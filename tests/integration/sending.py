@@ -11,8 +11,6 @@ from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.types import TopicPartition
 
-__all__ = ["SOURCE", "Sending", "sending"]
-
 SOURCE = TopicPartition("source", 0)
 
 

@@ -16,8 +16,6 @@ from tests.integration.mirror_process import Flow, Mirror, until
 from tests.integration.rest_asking import ANSWER_S, ask, public_url
 from tests.integration.traffic import Logs, Record, copied, ends, read
 
-__all__ = ["ANSWER_S", "CALM", "TASKS", "Answer", "Workers", "assert_nothing_lost"]
-
 TASKS: Final = 3
 SPREAD_S: Final = 120.0
 CONFLICT: Final = 409

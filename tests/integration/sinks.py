@@ -12,17 +12,6 @@ from tests.integration.connect_process import rest_of
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.traffic import Sent, committed, ends
 
-__all__ = [
-    "PARTITIONS",
-    "TASKS",
-    "a_flow",
-    "every_kind",
-    "group_of",
-    "shown",
-    "wait_committed",
-    "wait_ready",
-]
-
 PARTITIONS: Final = 6
 TASKS: Final = 3
 

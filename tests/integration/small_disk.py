@@ -9,8 +9,6 @@ from typing import Final
 
 import pytest
 
-__all__ = ["FEW_INDEXES", "fill", "small_disk"]
-
 SIZE_MB: Final = 64
 
 FEW_INDEXES: Final = {"log.segment.bytes": "4194304", "log.index.size.max.bytes": "65536"}

@@ -15,8 +15,6 @@ from tests.integration.far_regions import Rig
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import Load, committed_positions, ends, read, wait_for_copy
 
-__all__ = ["PARTITIONS", "Outcome", "outages"]
-
 PARTITIONS: Final = 8
 RATE: Final = 1_000
 PROGRESS_S: Final = 120.0

@@ -5,6 +5,7 @@ Flow: a worker as a process -> its REST address from the log -> the command as a
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +16,8 @@ from typing import Any, Final, cast
 import pytest
 from typer.testing import CliRunner
 
-from mm2py.embedded.region import KafkaAddress
+from mm2py.embedded.ports import free_ports
+from mm2py.embedded.region import ForeignRegion, KafkaAddress
 from mm2py_workers.cli import app
 from tests.certificates import Authority
 from tests.integration.conftest import CreateTopic
@@ -303,3 +305,35 @@ def test_a_worker_with_tls_and_users_is_asked_with_certificate_and_password(
         shell.ok(*pause, *ann)
         shell.ok(*pause, *ca, "--token-file", str(tmp_path / "token"))
         assert worker.stop() == 0
+
+
+def test_a_worker_whose_clusters_are_away_at_its_start_says_why_everywhere_and_ends_in_order(
+    tmp_path: Path,
+) -> None:
+    port, rest = free_ports(2)
+    file = tmp_path / "away.properties"
+    file.write_text(
+        f"clusters = A, B\nA.bootstrap.servers = 127.0.0.1:{port}\nB.bootstrap.servers = 127.0.0.1:{port}\n"
+        f"A->B.enabled = true\nlisteners = http://127.0.0.1:{rest}\n"
+    )
+    cause = f"waits for target cluster B at 127.0.0.1:{port}"
+    away = ForeignRegion("away", f"127.0.0.1:{port}")
+    with Mirror(file) as worker:
+        shell = Shell(url_of(worker), Flow(away, away, "A", "B", file), "t")
+        until(lambda: cause in shell.run("flow", "list").stderr, 90, "the cause", alive=worker)
+        for words, code in (
+            (("flow", "list"), 3),
+            (("flow", "describe", "A/B"), 3),
+            (("lag",), 3),
+            (("topics",), 3),
+            (("group", "list", "A/B"), 1),
+            (("flow", "pause", "A/B"), 1),
+        ):
+            ended = shell.run(*words)
+            said = ended.stdout + ended.stderr
+            assert (ended.returncode, cause in said, "rebalance" in said) == (code, True, False)
+        rows = json.loads(shell.run("flow", "list", "-o", "json").stdout)
+        assert {it["flow"]: it["enabled"] for it in rows} == {"A->B": True, "B->A": False}
+        worker.send(signal.SIGHUP)  # to all of its processes, as of a closed terminal
+        assert worker.wait() == 0
+        assert "stopped" in worker.log().splitlines()[-1]

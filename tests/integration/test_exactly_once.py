@@ -2,12 +2,18 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
 from mm2py.embedded.region import KafkaAddress
-from tests.integration.exactly_once import ENABLED, assert_each_once
+from tests.integration.conftest import CreateTopic
+from tests.integration.exactly_once import (
+    ENABLED,
+    SMALL_LIMIT,
+    assert_each_once,
+    first_start,
+    write_small_batches,
+)
 from tests.integration.mirror_process import Flow, Mirror, write_flow
 from tests.integration.several_workers import Workers
 from tests.integration.traffic import (
@@ -25,10 +31,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 PARTITIONS = 4
 RATE = 1_500
 Unique = Callable[[str], str]
-
-
-class CreateTopic(Protocol):
-    def __call__(self, region: KafkaAddress, topic: str, partitions: int = ...) -> None: ...
 
 
 @pytest.fixture
@@ -58,6 +60,23 @@ def test_kills_and_stops_under_load_double_nothing(flow: Flow, topic: str) -> No
         assert assert_each_once(mirror, flow, topic) > 4 * RATE
         mirror.check_defects()
         assert mirror.stop() == 0
+
+
+@pytest.mark.parametrize("partitions", [1, 12])
+def test_first_starts_over_topics_that_take_less_than_joined_batches_restart_no_task(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+    partitions: int,
+) -> None:
+    for turn in range(3):
+        topic = unique("limited")
+        create_topic(region_a, topic, partitions, config=SMALL_LIMIT)
+        write_small_batches(region_a, topic, partitions, 24_000)
+        flow = write_flow(tmp_path, region_a, region_b, topic, ENABLED)
+        assert first_start(flow, topic, name=f"turn-{turn}", killed=turn == 1) == 24_000
 
 
 def test_a_worker_that_was_frozen_writes_nothing_when_it_wakes(flow: Flow, topic: str) -> None:

@@ -151,7 +151,8 @@ def test_a_topic_that_may_not_be_written_stalls_alone_and_recovers(
         forbid_writing(target, flow.remote(closed))
         write(region_a, closed, numbered(100, 100, 2))
         said = mirror.wait_for_log("TOPIC_AUTHORIZATION_FAILED")
-        assert flow.remote(closed) in said
+        assert f"may not Write topic {flow.remote(closed)} of cluster" in said
+        assert f"--operation Write --topic {flow.remote(closed)}" in said
         write(region_a, open_, numbered(0, 200, 2))
         truth, copy = wait_for_copy(mirror, flow, open_)
         assert_equal(truth, copy)

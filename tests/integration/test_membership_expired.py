@@ -17,7 +17,8 @@ from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
-from mm2py.embedded.region import KafkaAddress, Listener, Region
+from mm2py.embedded.region import KafkaAddress, Region
+from mm2py.embedded.server_properties import Listener
 from mm2py.protocol.connect_group import WorkerMetadata, offers
 from mm2py.testing.delay_proxy import DelayProxy
 from tests.integration.conftest import ANY_SESSION, CreateTopic

@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 PARTITIONS: Final = 4
 TARGET_PARTITIONS: Final = 3
 RATE: Final = 2_000
+TRICKLE: Final = 500
 Unique = Callable[[str], str]
 COMMITS: Final = ("--offset.commit.interval.ms", "500")
 
@@ -112,11 +113,11 @@ def test_clean_stops_double_nothing_and_a_kill_only_what_was_not_committed(
     files: Files, topic: str
 ) -> None:
     uncommitted = 0
-    with Load(files.source, topic, PARTITIONS, rate=RATE) as load:
+    with Load(files.source, topic, PARTITIONS, rate=TRICKLE, trickles=True) as load:
         for turn in range(4):
             with start(files, "--whitelist", topic, *COMMITS, name=f"turn-{turn}") as mirror:
                 before = sum(ends(files.target, topic).values())
-                wait_for_records(files.target, topic, before + RATE, mirror)
+                wait_for_records(files.target, topic, before + TRICKLE, mirror)
                 if turn == 2:
                     mirror.kill()
                     at = sum(committed(files, topic).values())
@@ -142,7 +143,7 @@ def test_clean_stops_double_nothing_and_a_kill_only_what_was_not_committed(
     found = [it for log in read(files.target, topic).values() for it in log.records]
     assert set(found) == wanted
     assert len(found) - len(wanted) == uncommitted
-    assert uncommitted <= 5 * RATE, "what came since the last commit, half a second before"
+    assert uncommitted <= 5 * TRICKLE, "what came since the last commit, half a second before"
 
 
 def test_two_processes_share_the_partitions_and_one_takes_over(files: Files, topic: str) -> None:

@@ -199,5 +199,7 @@ def test_the_guides_old_names_are_logged_one_a_line(
             ("compression.codec", "compression.type=none"),
             ("max.message.size", "max.request.size"),
             ("queue.time", "linger.ms"),
+            ("mirror.topics.whitelist=app_log", "--whitelist, where the command line"),
+            ("producer.type=async", "how records are sent"),
         ):
             assert len(mirror.lines(f"{old} is taken as {new}")) == 1

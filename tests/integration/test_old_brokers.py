@@ -1,97 +1,197 @@
-"""Brokers older than the pinned ones, on either side: MM2PY_OLD_KAFKA_HOME names an unpacked Kafka (3.3 or newer).
+"""Brokers of other releases on either side: the oldest that are supported, with ZooKeeper, and the newest.
 
-Only what a version changes is tried here: creation and configs of topics, membership, copies, a restart.
+Only what a version changes is tried here: creation and configs of topics, copies, groups, a kill, exactly-once.
 """
 
-import os
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
 from mm2py.embedded.region import KafkaAddress, Region
 from tests.integration.cluster_changes import configs_of, grow, topics_of
 from tests.integration.conftest import CreateTopic
-from tests.integration.mirror_process import Mirror, until, write_flow
-from tests.integration.traffic import Sent, assert_equal, producer, wait_for_copy, write
+from tests.integration.exactly_once import (
+    ENABLED,
+    SMALL_LIMIT,
+    assert_each_once,
+    assert_no_cause_twice,
+    write_small_batches,
+)
+from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.other_releases import region_of
+from tests.integration.rest_asking import ask, public_url
+from tests.integration.traffic import (
+    Sent,
+    assert_equal,
+    commit,
+    committed,
+    producer,
+    wait_for_copy,
+    write,
+)
+from tests.integration.transactions import write_one
 
-OLD = "MM2PY_OLD_KAFKA_HOME"
-NEW = "MM2PY_KAFKA_HOME"
+RELEASES: Final = ("2.4.1", "2.8.2", "4.4.0")
+ONCE: Final = (("2.8.2", "source"), ("2.8.2", "target"), ("2.4.1", "target"))
+SYNCED: Final = 150
+FLOW: Final = {
+    "refresh.topics.interval.seconds": "1",
+    "refresh.groups.interval.seconds": "1",
+    "emit.checkpoints.interval.seconds": "1",
+    "sync.topic.configs.interval.seconds": "1",
+    "sync.group.offsets.interval.seconds": "1",
+    "{source}->{target}.sync.group.offsets.enabled": "true",
+    "{source}.consumer.isolation.level": "read_committed",
+}
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(not os.environ.get(OLD), reason=f"{OLD} names no unpacked older Kafka"),
-]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 Unique = Callable[[str], str]
 
 
+@pytest.fixture(scope="module", params=RELEASES)
+def release(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def old_region() -> Iterator[Region]:
-    region = Region("old")
-    pinned = os.environ.get(NEW)
-    os.environ[NEW] = os.environ[OLD]
-    try:
-        region.start()
-    finally:
-        if pinned is None:
-            del os.environ[NEW]
-        else:
-            os.environ[NEW] = pinned
-    try:
+def other(release: str) -> Iterator[Region]:
+    """A cluster of that release, which a test leaves running."""
+    with region_of(release) as region:
         yield region
-    finally:
-        region.close()
 
 
-@pytest.mark.parametrize("old_side", ["source", "target"])
-def test_an_older_broker_is_mirrored_like_a_new_one(
-    old_region: Region,
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_brokers_of_other_releases_are_mirrored_with_groups_and_configs_and_may_die(
+    other: Region,
     region_b: KafkaAddress,
     unique: Unique,
     create_topic: CreateTopic,
     tmp_path: Path,
-    old_side: str,
+    side: str,
 ) -> None:
-    pair: tuple[KafkaAddress, KafkaAddress] = (old_region, region_b)
-    source, target = pair if old_side == "source" else (region_b, old_region)
-    topic = unique("old")
+    source, target = (other, region_b) if side == "source" else (region_b, other)
+    topic, group = unique("old"), unique("group")
     create_topic(source, topic, 2, config={"max.message.bytes": "70000", "retention.ms": "-1"})
-    properties = {
-        "refresh.topics.interval.seconds": "1",
-        "sync.topic.configs.interval.seconds": "1",
-        "{source}.consumer.isolation.level": "read_committed",
-    }
-    flow = write_flow(tmp_path, source, target, topic, properties)
-    remote = flow.remote(topic)
     for codec in ("none", "gzip", "lz4", "zstd"):
-        write(source, topic, [Sent(n % 2, b"%d" % n) for n in range(200)], compression_type=codec)
+        records = [Sent(n % 2, b"%s %d" % (codec.encode(), n)) for n in range(200)]
+        write(source, topic, records, compression_type=codec)
+    commit(source, group, topic, {0: SYNCED})
+    flow = write_flow(tmp_path, source, target, topic, FLOW)
     with Mirror(flow.file) as mirror:
         wait_for_copy(mirror, flow, topic)
-        until(
-            lambda: configs_of(target, remote)["max.message.bytes"] == "70000",
-            90,
-            "the topic's configs",
-            alive=mirror,
-        )
         grow(source, topic, 4)
-        until(lambda: topics_of(target)[remote] == 4, 90, "new partitions", alive=mirror)
+        until(lambda: topics_of(target)[flow.remote(topic)] == 4, 90, "partitions", alive=mirror)
+        assert configs_of(target, flow.remote(topic))["max.message.bytes"] == "70000"
         client = producer(source, transactional_id=topic)
         client.init_transactions(60)
-        for end in ("abort", "commit"):
-            client.begin_transaction()
-            client.produce(topic, value=end.encode(), partition=3)
-            client.flush(60)
-            if end == "abort":
-                client.abort_transaction(60)
-            else:
-                client.commit_transaction(60)
-        assert_equal(*wait_for_copy(mirror, flow, topic, committed=True))
-        assert mirror.stop() == 0
+        write_one(client, topic, [b"aborted"] * 2, commit=False)
+        write_one(client, topic, [b"kept"] * 2, commit=True)
+        wait_for_copy(mirror, flow, topic, committed=True)
+        _wait_synced(mirror, flow, topic, group, SYNCED)
+        path = f"flows/{flow.source_alias}-%3E{flow.target_alias}/groups"
+        for found in (
+            ask(f"{public_url(mirror)}{path}")[1][0],
+            ask(f"{public_url(mirror)}{path}/{group}")[1],
+        ):
+            assert (found["state"], found["state_there"], found["not_synced"]) == ("Empty",) * 2 + (
+                "",
+            )
+        assert asyncio.run(_sizes_known(source, topic))
         assert not mirror.complaints()
+        assert mirror.stop() == 0
     write(source, topic, [Sent(n % 4, b"later %d" % n) for n in range(200)])
+    other.kill()
+    other.start()
+    commit(source, group, topic, {0: SYNCED + 20})
     with Mirror(flow.file, name="restarted") as mirror:
         assert_equal(*wait_for_copy(mirror, flow, topic, committed=True))
+        _wait_synced(mirror, flow, topic, group, SYNCED + 20)
         assert mirror.stop() == 0
-        assert not mirror.complaints()
+
+
+def test_a_target_whose_brokers_write_an_old_message_format_gets_topics_of_a_newer_one(
+    region_a: KafkaAddress, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+) -> None:
+    topic = unique("format")
+    create_topic(region_a, topic, 2)
+    write(region_a, topic, [Sent(n % 2, b"%d" % n) for n in range(200)])
+    with region_of("2.4.1", {"log.message.format.version": "0.10.2"}) as target:
+        flow = write_flow(tmp_path, region_a, target, topic, {})
+        with Mirror(flow.file) as mirror:
+            assert_equal(*wait_for_copy(mirror, flow, topic))
+            assert mirror.stop() == 0
+            assert not mirror.complaints()
+        refused = write_flow(tmp_path, region_a, target, topic, {})
+        # Made by an administrator, with the brokers' format.
+        create_topic(
+            target,
+            f"mm2-configs.{refused.source_alias}.internal",
+            config={"cleanup.policy": "compact"},
+        )
+        with Mirror(refused.file) as mirror:
+            url = public_url(mirror)
+            path = f"{url}flows/{refused.source_alias}-%3E{refused.target_alias}"
+            found = until(
+                lambda: ask(path)[1] if ask(path)[1].get("state") == "FAILED" else None,
+                90,
+                lambda: str(ask(path)),
+                alive=mirror,
+            )
+            assert "set its message.format.version to 0.11.0" in str(found["errors"])
+            code, health = ask(f"{url}health")
+            assert (code, health["status"]) == (500, "unhealthy")
+
+
+@pytest.mark.parametrize(("release", "side"), ONCE, indirect=["release"])
+def test_exactly_once_copies_each_record_once_behind_a_kill_and_refuses_a_target_before_2_5(
+    other: Region,
+    release: str,
+    region_b: KafkaAddress,
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+    side: str,
+) -> None:
+    source, target = (other, region_b) if side == "source" else (region_b, other)
+    topic = unique("once")
+    create_topic(source, topic, 2, config=SMALL_LIMIT)
+    write_small_batches(source, topic, 2, 24_000)
+    flow = write_flow(tmp_path, source, target, topic, ENABLED)
+    with Mirror(flow.file) as mirror:
+        if release == "2.4.1":
+            mirror.wait_for_log("exactly-once needs brokers of Kafka 2.5 or newer")
+            return
+        assert_each_once(mirror, flow, topic)
+        assert_no_cause_twice(mirror)
+        write(source, topic, [Sent(n % 2, b"more %d" % n) for n in range(2_000)])
+        mirror.kill()
+    with Mirror(flow.file, name="restarted") as mirror:
+        assert assert_each_once(mirror, flow, topic) == 26_000
+        assert mirror.stop() == 0
+
+
+async def _sizes_known(region: KafkaAddress, topic: str) -> bool:
+    servers = parse_bootstrap_servers(region.bootstrap_servers)
+    cluster = Cluster(ConnectionSettings(bootstrap_servers=servers), alias="sizes")
+    try:
+        await cluster.connect()
+        sizes = await Admin(cluster).partition_sizes({topic: range(4)})
+    finally:
+        await cluster.close()
+    return len(sizes) == 4 and sum(sizes.values()) > 0
+
+
+def _wait_synced(mirror: Mirror, flow: Flow, topic: str, group: str, offset: int) -> None:
+    until(
+        lambda: committed(flow.target, group, flow.remote(topic))[0] == offset,
+        90,
+        lambda: f"{group} at {offset}: {committed(flow.target, group, flow.remote(topic))}",
+        alive=mirror,
+    )

@@ -1,5 +1,6 @@
 """Quotas of brokers (KIP-219) and the flow's own byte rate: kept, without an error, a doubled or a lost record."""
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -9,11 +10,14 @@ import pytest
 
 from mm2py.embedded.java import run_java
 from mm2py.embedded.region import Region, start_regions
+from tests.chaos.census import Census
 from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import Mirror, until, write_flow
 from tests.integration.traffic import Sent, assert_equal, copied, wait_for_copy, write
 
 pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(300)]
+
+log = logging.getLogger(__name__)
 
 Unique = Callable[[str], str]
 Regions = tuple[Region, Region]
@@ -23,6 +27,12 @@ RECORDS = 600
 RATE = 500_000
 WINDOWS = {"quota.window.num": "3"}
 """Of a second each; by default ten seconds' worth of bytes are free."""
+
+HELD_PARTITIONS = 60
+LARGE_BYTES = 900_000
+MEMORY_MB = 4
+SLACK_MB = 20
+"""One batch beyond it, and what the first records of a process load; without the bound it was 60 and more."""
 
 LIMITS = {
     "producer": "connector-producer-MirrorSourceConnector-0",
@@ -42,7 +52,10 @@ def two_regions() -> Iterator[Regions]:
         target.close()
 
 
-def set_quota(region: Region, kind: str, client_id: str) -> None:
+def set_quota(region: Region, kind: str, client_id: str, rate: int = RATE) -> None:
+    """Set a quota in bytes per second, or with 0 take it away."""
+    name = f"{kind}_byte_rate"
+    change = ["--add-config", f"{name}={rate}"] if rate else ["--delete-config", name]
     done = run_java(
         "kafka.admin.ConfigCommand",
         "--bootstrap-server",
@@ -52,8 +65,7 @@ def set_quota(region: Region, kind: str, client_id: str) -> None:
         "clients",
         "--entity-name",
         client_id,
-        "--add-config",
-        f"{kind}_byte_rate={RATE}",
+        *change,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -84,3 +96,31 @@ def test_a_byte_rate_is_kept_without_an_error(
         assert not mirror.complaints()
         assert not mirror.lines("connection (lost|closed)|reconnect")
     assert rate / RATE < 1.6, f"{rate / 1e3:.0f} KB/s, allowed are {RATE / 1e3:.0f}"
+
+
+def test_the_memory_of_a_task_is_bounded_while_a_quota_of_the_target_holds_all_partitions_back(
+    two_regions: Regions, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+) -> None:
+    source, target = two_regions
+    topic = unique("held")
+    create_topic(source, topic, HELD_PARTITIONS)
+    flow = write_flow(
+        tmp_path, source, target, topic, {"{target}.producer.buffer.memory": str(MEMORY_MB << 20)}
+    )
+    create_topic(target, flow.remote(topic), HELD_PARTITIONS)  # so many leaders take a moment
+    set_quota(target, "producer", LIMITS["producer"])
+    value = os.urandom(LARGE_BYTES)
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        with Census(mirror.pid, every_s=0.1) as census:
+            write(source, topic, [Sent(partition, value) for partition in range(HELD_PARTITIONS)])
+            until(lambda: copied(flow, topic) >= 6, 120, "six of them", alive=mirror)
+            set_quota(target, "producer", LIMITS["producer"], rate=0)
+            until(lambda: copied(flow, topic) == HELD_PARTITIONS, 120, "all", alive=mirror)
+        assert_equal(*wait_for_copy(mirror, flow, topic))
+        assert mirror.stop() == 0
+        assert not mirror.complaints()
+        assert not mirror.lines("connection (lost|closed)|reconnect")
+    grown = max(max(used) - used[0] for used in census.by_process.values())
+    log.warning("memory of the task grew by %.0f MiB", grown)
+    assert grown < MEMORY_MB + SLACK_MB

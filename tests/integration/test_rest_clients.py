@@ -10,8 +10,9 @@ from kafka_connect import KafkaConnect
 from mm2py.rest.app import public_app
 from mm2py.rest.listening import Listener
 from mm2py.rest.server import RestServer
+from mm2py.testing.waiting import until
 from tests.unit.rest.rest_fakes import parts_of
-from tests.unit.runtime.herder_fakes import CONFIG, FLOW, Cluster, Node, until
+from tests.unit.runtime.herder_fakes import CONFIG, FLOW, Cluster, Node
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -72,7 +72,7 @@ def test_the_guide_copies_its_one_topic_with_three_replicas(
         truth, copy = wait_for_copy(mirror, flow, GUIDE_TOPIC)
         assert_equal(truth, copy)
         assert replicas_of(region_three, flow.remote(GUIDE_TOPIC)) == 3
-        assert mirror.lines(r"WARNING .*topics\.blacklist: .*quotes")
+        assert mirror.lines(r"WARNING .*topics\.blacklist: .*begin and end with a quote")
         # Java makes them in both directions unless told otherwise.
         until(lambda: "source.heartbeats" in topics_of(region_three), 90, "heartbeats")
         assert mirror.stop() == 0

@@ -170,6 +170,10 @@ def test_a_range_is_copied_once_more_exactly_and_nothing_else_is_touched(
             ("--topic", topic, "--into", f"{topic}-none", "--from", "offset:5", "--to", "offset:3"),
             "has no offsets",
         ),
+        (
+            ("--topic", topic, "--into", f"{topic}-none", "--from", "5", "--to", "6"),
+            "5 is a time in ms since 1970, offset:5 is an offset",
+        ),
         (("--topic", topic, "--into", flow.remote(topic)), "is the flow's own copy"),
         (("--topic", topic, "--into", "x", "--partition", "3"), "has no partition 3"),
         (("--topic", unique("absent"), "--into", "x"), "has no topic"),

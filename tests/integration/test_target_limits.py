@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.embedded.region import Listener, Region
+from mm2py.embedded.region import Region
+from mm2py.embedded.server_properties import Listener
 from mm2py.testing.delay_proxy import DelayProxy, Way
 from mm2py.types import TopicPartition
 from tests.integration.cluster_changes import set_config

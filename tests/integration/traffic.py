@@ -26,29 +26,6 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.mirror_process import Flow, Running, until
 
-__all__ = [
-    "YEAR_MS",
-    "Load",
-    "Logs",
-    "Record",
-    "Sent",
-    "assert_equal",
-    "assert_resumed",
-    "commit",
-    "committed",
-    "committed_positions",
-    "copied",
-    "ends",
-    "partitions_of",
-    "produce",
-    "producer",
-    "read",
-    "reader",
-    "wait_for_copy",
-    "wait_for_progress",
-    "write",
-]
-
 YEAR_MS: Final = 365 * 86_400_000
 READ_TIMEOUT_S: Final = 90.0
 METADATA_TIMEOUT_S: Final = 30.0
@@ -363,7 +340,8 @@ def produce(
 class Load:
     """A steady stream of different records into one topic, from a thread; ends with the ``with`` block.
 
-    ``age_ms`` is how far in the past the timestamps lie; ``mark`` is in every value, so that two loads differ.
+    ``age_ms`` is how far in the past the timestamps lie; ``mark`` is in every value, so that two loads differ; ``trickles``
+    sends each record by itself, so that readers reach the end of the log again and again.
     """
 
     def __init__(
@@ -376,12 +354,14 @@ class Load:
         age_ms: int = 0,
         value_bytes: int = 200,
         mark: bytes = b"",
+        trickles: bool = False,
     ) -> None:
         # A broker forgets the idempotent state of old records when it dies; the truth is the source's log.
         settings: dict[str, str | float | bool] = {
             "message.timeout.ms": MESSAGE_TIMEOUT_MS,
-            "linger.ms": LINGER_MS,
+            "linger.ms": 0 if trickles else LINGER_MS,
         }
+        self._tick_s = 1 / rate if trickles else TICK_S
         self._producer = producer(region, **settings)
         self._topic, self._partitions = topic, partitions
         self._rate, self._age_ms, self._padding = rate, age_ms, mark + b"." * value_bytes
@@ -406,7 +386,7 @@ class Load:
 
     def _run(self) -> None:
         number, begun, written = 0, time.monotonic(), 0
-        while not self._stop.wait(TICK_S):
+        while not self._stop.wait(self._tick_s):
             due = int((time.monotonic() - begun) * self._rate) - written
             for _ in range(min(due, self._rate)):
                 partition = number % self._partitions

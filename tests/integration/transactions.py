@@ -10,8 +10,6 @@ from confluent_kafka import Producer
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.traffic import producer
 
-__all__ = ["ABORTED", "abandon", "is_aborted", "kept", "take_over", "write_mixed", "write_one"]
-
 ABORTED: Final = b"aborted"
 PARTITIONS: Final = 2
 TIMEOUT_S: Final = 60.0

@@ -12,8 +12,6 @@ from mm2py.api.records import SourceRecord
 from mm2py.api.schema import Field, Schema, SchemaType
 from mm2py.errors import ConfigError
 
-__all__ = ["CountingSourceConnector"]
-
 PARTITION: Final = {"counter": "one"}
 VALUE: Final = Schema(
     type=SchemaType.STRUCT,

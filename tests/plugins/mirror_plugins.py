@@ -9,8 +9,6 @@ from pathlib import Path
 from mm2py.api.mirror_maker_1 import MirrorRecord, OutgoingRecord
 from mm2py.types import TopicPartition
 
-__all__ = ["Marker", "Notes"]
-
 
 class Marker:
     """Leaves out tombstones, and sends each other record twice: as it is, and to a second topic with a mark in its key."""

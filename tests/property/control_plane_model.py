@@ -7,29 +7,32 @@ on them, its tasks on paper -> ``Play`` makes changes and faults by a seed, ends
 2. An acknowledged change of a connector is never overwritten by an older one of a worker that led before.
 3. STARTED leads to tasks, and STOPPED to none, within bounded time after the faults ended.
 4. Every flow runs when the faults have ended.
+5. With exactly-once support never two producers of a partition that are not fenced, whatever became of their process.
+
+Workers of this world cannot ask each other anything: there is no HTTP between them.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, cast
 
 from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
 from mm2py.errors import ConnectionFailedError, Mm2pyError, RequestTimedOutError, RetriableError
-from mm2py.observability.metrics import NodeSnapshot
 from mm2py.protocol.error_codes import server_error
 from mm2py.protocol.groups import GroupProtocol, JoinResult
 from mm2py.protocol.records import Record
 from mm2py.runtime.group.connect_membership import ConnectMembership
-from mm2py.runtime.herder.errors import HerderError, NotFoundError
+from mm2py.runtime.herder.errors import NotFoundError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.tasks.task_host import TaskSpec, TaskWatcher
 from mm2py.runtime.tasks.task_transactions import StartGuard
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_fold import ConfigFold
-from mm2py.storage.config_state import ConfigSnapshot, SessionKey
+from mm2py.storage.config_state import ConfigSnapshot
 from mm2py.storage.connect_json import ConnectorPut, decode_config_record
 from mm2py.storage.status_backing_store import StatusBackingStore
 from mm2py.storage.table import Entry, Handler
@@ -38,8 +41,6 @@ from mm2py.testing.group_coordinator import MemoryCoordinator, MemoryGroup
 from mm2py.types import State, TargetState, TaskId
 from tests.property.play_loop import PROCESS, PlayClock, PlayLoop
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, ObedientHost
-
-__all__ = ["Play", "Worker", "World"]
 
 SESSION_S: Final = 6.0
 DELAY_MS: Final = 3_000
@@ -175,25 +176,15 @@ class Line(MemoryCoordinator):
         return await super().join(member_id, offers, session_timeout_ms, rebalance_timeout_ms)
 
 
-class Peers:
-    """Hands task configs to another worker of the world."""
+@dataclass(eq=False)
+class Producer:
+    """What holds a transactional id: it writes one partition until it is fenced."""
 
-    def __init__(self, world: "World") -> None:
-        self._world = world
-
-    async def post_tasks(
-        self, url: str, connector: str, configs: Sequence[Mapping[str, str]], key: SessionKey
-    ) -> None:
-        worker = self._world.workers.get(url.removeprefix("http://").rstrip("/"))
-        if worker is None or worker.cut:
-            raise HerderError(f"Cannot reach {url}")
-        await worker.herder.put_task_configs(connector, configs)
-
-    async def put_fence(self, url: str, connector: str, key: SessionKey) -> None:
-        raise HerderError("not asked for here")
-
-    async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
-        raise HerderError("not asked for here")
+    task: TaskId
+    partition: str
+    on_fenced: Callable[[], None]
+    begun: bool = False
+    process: Context = field(default_factory=copy_context)
 
 
 class PaperHost(ObedientHost):
@@ -203,15 +194,66 @@ class PaperHost(ObedientHost):
         super().__init__(watcher)
         self._worker = worker
         self.terms: dict[TaskId, int] = {}
+        self.producers: dict[TaskId, Producer] = {}
+        self._starts: dict[TaskId, asyncio.Task[None]] = {}
 
     async def start_task(self, spec: TaskSpec) -> None:
         self.terms[spec.id] = self._worker.permit.term
-        await super().start_task(spec)
+        if not self._worker.exactly_once:
+            await super().start_task(spec)
+            return
+        self.running[spec.id] = spec
+        self._starts[spec.id] = asyncio.create_task(self._begin(spec))
+
+    async def _begin(self, spec: TaskSpec) -> None:
+        """A task's producer (``TaskTransactions.open``): fenced before, its id, still the right one."""
+        guard, world, task = self._worker.guard, self._worker.world, spec.id
+        try:
+            await guard.fence(task)
+            await self._worker.reach()
+            world.fence(str(task))
+            producer = Producer(task, spec.config["p"] or "", partial(self._fenced, task))
+            world.producers[str(task)] = self.producers[task] = producer
+            await asyncio.sleep(0.002)
+            await guard.verify(task, spec.configs)
+        except Mm2pyError as error:
+            self.say(task, State.FAILED, error)
+            return
+        if world.producers.get(str(task)) is not producer:
+            self._fenced(task)
+            return
+        producer.begun = True
+        await super().start_task(self.running[task])
+        world.look()
+
+    def _fenced(self, task: TaskId) -> None:
+        if task in self.running:
+            self.say(task, State.FAILED, RetriableError("the producer was fenced"))
 
     async def stop_task(self, task: TaskId, timeout_s: float) -> None:
         # A task writes until the target has acknowledged what is under way.
         await asyncio.sleep(self._worker.world.loop.random.choice((0, 0.01, 1)))
+        starting = self._starts.pop(task, None)
+        if starting is not None:
+            starting.cancel()
+            await asyncio.wait({starting})
+        producer = self.producers.pop(task, None)
+        if producer is not None:
+            producer.begun = False  # its transaction is committed
         await super().stop_task(task, timeout_s)
+
+    async def pause_task(self, task: TaskId, *, paused: bool) -> None:
+        if task in self.running and task not in self.states:
+            self.running[task] = replace(self.running[task], paused=paused)
+        await super().pause_task(task, paused=paused)
+
+    def writes(self, task: TaskId) -> bool:
+        """Whether a task that runs has begun, and is not fenced."""
+        producer = self.producers.get(task)
+        world = self._worker.world
+        return not world.exactly_once or (
+            producer is not None and producer.begun and world.producers.get(str(task)) is producer
+        )
 
     def say(self, task: TaskId, state: State, cause: Exception | None = None) -> None:
         super().say(task, state, cause)
@@ -228,7 +270,9 @@ class Worker:
         self.line = Line(world.group, name)
         self.context: Context = copy_context()
         self.context.run(PROCESS.set, name)
-        node = Node(world.cluster, name, None, resolve=None)
+        support = "enabled" if world.exactly_once else "disabled"
+        node = Node(world.cluster, name, None, resolve=None, exactly_once_source_support=support)
+        self.exactly_once = world.exactly_once
         self.permit.watch(world.look)
         config = ConfigBackingStore(Log(world.configs, self))
         member = GroupMember(
@@ -254,10 +298,10 @@ class Worker:
             status=StatusBackingStore(Log(world.statuses, self)),
             membership=self.membership,
             hosts=self._host,
-            peers=Peers(world),
+            fence_producers=self._fence_producers,
         )
         self.herder = Herder(self.parts, clock=world.clock)
-        self.life = self.task(self.herder.run())
+        self.life = self.task(self.herder.run)
 
     @property
     def cut(self) -> bool:
@@ -278,18 +322,32 @@ class Worker:
         return {
             f"{task.connector} {spec.config['p']}"
             for task, spec in self.host.running.items()
-            if not spec.paused and self.permit.allows(self.host.terms[task])
+            if not spec.paused
+            and self.permit.allows(self.host.terms[task])
+            and self.host.writes(task)
         }
 
-    def task(self, work: Awaitable[None]) -> "asyncio.Task[None]":
-        """Run something in this process."""
+    def task(self, work: Callable[[], Awaitable[None]]) -> "asyncio.Task[None]":
+        """Run something in this process, if it ever does anything again."""
 
         async def run() -> None:
-            await work
+            await work()
 
         return self.world.loop.create_task(run(), context=self.context)
 
-    def _host(self, watcher: TaskWatcher, _guard: StartGuard) -> PaperHost:
+    async def reach(self) -> None:
+        """Ask the target."""
+        await asyncio.sleep(0.002)
+        if self.cut:
+            raise ConnectionFailedError(f"{self.name} is cut off")
+
+    async def _fence_producers(self, transactional_ids: Sequence[str]) -> None:
+        for each in transactional_ids:
+            await self.reach()
+            self.world.fence(each.removeprefix("A-mm2-"))
+
+    def _host(self, watcher: TaskWatcher, guard: StartGuard) -> PaperHost:
+        self.guard = guard
         self._hosts.append(PaperHost(watcher, self))
         return self._hosts[-1]
 
@@ -299,6 +357,9 @@ class World:
 
     def __init__(self, loop: PlayLoop) -> None:
         self.loop = loop
+        self.exactly_once = loop.random.random() < 0.5
+        self.producers: dict[str, Producer] = {}
+        """By transactional id: a later one with the same id fences the one before."""
         self.clock = PlayClock(loop)
         clock = cast("FakeClock", self.clock)
         self.group = MemoryGroup(clock)
@@ -318,14 +379,26 @@ class World:
         self.workers[worker.name] = worker
         return worker
 
+    def fence(self, transactional_id: str) -> None:
+        """As InitProducerId of another client."""
+        producer = self.producers.pop(transactional_id, None)
+        if producer is not None and producer.begun:
+            self.loop.call_soon(producer.on_fenced, context=producer.process)
+
     def look(self) -> None:
-        """Invariant 1."""
+        """Invariants 1 and 5."""
+        begun = [each for each in self.producers.values() if each.begun]
+        for each in begun:
+            for other in begun:
+                where = (each.task.connector, each.partition)
+                if each.task < other.task and where == (other.task.connector, other.partition):
+                    self.broken.append(f"5: {where} has producers {each.task} and {other.task}")
         owners: dict[str, str] = {}
         for worker in self.workers.values():
             for partition in worker.writes():
-                other = owners.setdefault(partition, worker.name)
-                if other != worker.name:
-                    self.broken.append(f"1: {partition} is written by {other} and {worker.name}")
+                owner = owners.setdefault(partition, worker.name)
+                if owner != worker.name:
+                    self.broken.append(f"1: {partition} is written by {owner} and {worker.name}")
 
     def fold(self) -> ConfigSnapshot:
         """Return what the config topic says in the end."""
@@ -380,7 +453,10 @@ class Play:
             self.loop.on_step = self._step
             for _ in range(self.random.randrange(3, 9)):
                 await asyncio.sleep(self.random.choice((0, 0.01, 0.5, 3, 8)))
-                self._ask(self.random.choice(CHANGES), self.random.choice(CONNECTORS))
+                if self.world.exactly_once:  # partitions go from task to task, beside zombies
+                    self._ask(self.random.choice(("put", *CHANGES)), CONNECTORS[0])
+                else:
+                    self._ask(self.random.choice(CHANGES), self.random.choice(CONNECTORS))
             await asyncio.sleep(self.random.choice((0, 1, 10)))
             self.loop.on_step = lambda: None
             self._heal()
@@ -439,7 +515,7 @@ class Play:
         leaders = [worker for worker in self.world.workers.values() if worker.leads]
         if leaders:
             worker = self.random.choice(leaders)
-            self._asked.append((worker, worker.task(self._change(worker, what, name))))
+            self._asked.append((worker, worker.task(partial(self._change, worker, what, name))))
 
     async def _change(self, worker: Worker, what: str, name: str) -> None:
         world, herder = self.world, worker.herder
@@ -447,7 +523,8 @@ class Play:
         number = world.submitted
         try:
             if what == "put":
-                words = " ".join(self.random.sample("0123", self.random.randrange(4)))
+                least = 2 if world.exactly_once else 0
+                words = " ".join(self.random.sample("0123", self.random.randrange(least, 5)))
                 config = CONFIG | {"work": words, "change": str(number)}
                 await herder.put_config(name, config, actor="t")
                 if number > world.acknowledged.get(name, (0, ""))[0]:
@@ -499,7 +576,8 @@ class Play:
 
     def _is_shown(self, name: str) -> bool:
         """Whether every worker shows the state that a connector and its tasks were asked to have."""
-        wanted = self.world.fold().target(name)
+        snapshot = self.world.fold()
+        wanted, tasks = snapshot.target(name), {task.number for task in snapshot.tasks(name)}
         state = State.RUNNING if wanted is TargetState.STARTED else State(wanted.value)
         try:
             shown = [worker.herder.status(name) for worker in self.world.workers.values()]
@@ -507,6 +585,7 @@ class Play:
             return False
         return all(
             each.connector.state is state
+            and set(each.tasks) == tasks
             and {task.state for task in each.tasks.values()} <= {state}
             for each in shown
         )

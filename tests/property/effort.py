@@ -7,8 +7,6 @@ from typing import Final
 
 from hypothesis import settings
 
-__all__ = ["examples", "is_fuzz", "load_profile", "seed_of"]
-
 _FUZZ: Final = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 
 

@@ -14,8 +14,6 @@ from contextvars import Context, ContextVar, copy_context
 from itertools import count
 from typing import Any, Final
 
-__all__ = ["PROCESS", "PlayClock", "PlayLoop"]
-
 PROCESS: Final = ContextVar("process", default="")
 """Name of the process that code runs in; empty for the world around them, which never freezes."""
 

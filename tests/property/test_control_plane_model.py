@@ -9,7 +9,7 @@ from tests.property.effort import examples
 
 
 @pytest.mark.timeout(300)
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(0, 2**32))
 def test_the_invariants_of_the_control_plane_hold_in_every_play(seed: int) -> None:
     Play(seed).run()

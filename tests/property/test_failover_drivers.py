@@ -5,7 +5,7 @@ The invariants of ``mm2py.flows.failover``. The flow, its clients and the source
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, final
 
@@ -20,7 +20,7 @@ from mm2py.flows.failover import (
     Progress,
     SourceAwayError,
 )
-from mm2py.mirror.failovers import Failover, GroupMove, Place, Step, Tail
+from mm2py.mirror.failovers import Failover, GroupMove, OpenTransaction, Place, Step, Tail
 from mm2py.storage.failover_store import FailoverStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.table import Entry
@@ -42,9 +42,16 @@ class CrashError(BaseException):
 class World:
     """Both logs, the flow both ways, one client, and time, which passes when somebody sleeps."""
 
-    def __init__(self, chance: random.Random, *, fences: bool, copies: bool) -> None:
+    def __init__(
+        self, chance: random.Random, *, fences: bool, copies: bool, committed: bool = False
+    ) -> None:
         self.chance, self.topic, self.epoch = chance, MemoryTopic("failover"), 0
-        self.fences, self.copies = fences, copies
+        self.fences, self.copies, self.committed = fences, copies, committed
+        self.open_at: int | None = None
+        """Where the open transaction of a client on the source begins."""
+        self.of_open: set[int] = set()
+        self.aborted: set[int] = set()
+        self.transactions_left, self.hangs = 0, False
         self.now_s = 1_000.0
         self.source = list(range(chance.randint(0, 20)))
         self.position = chance.randint(0, len(self.source))
@@ -79,17 +86,41 @@ class World:
         """Let time pass for the flow and the client."""
         self.now_s += seconds
         if self.runs and self.copies and not self.away:
-            while self.position < len(self.source) and self.chance.random() < 0.8:
-                self.target.append(f"copy {self.source[self.position]}")
+            end = self.stable if self.committed else len(self.source)
+            while self.position < end and self.chance.random() < 0.8:
+                if not self.committed or self.position not in self.aborted:
+                    self.target.append(f"copy {self.source[self.position]}")
                 self.position += 1
         if self.writes_left and self.chance.random() < 0.5:
             self.writes_left -= 1
             self.write()
+        self.transact()
         stray = self.fences and not self.fenced and not self.away
         if stray and self.strays_left and self.chance.random() < 0.3:
             # It does not know that its region was given up.
             self.strays_left -= 1
             self.source.append(len(self.source))
+
+    @property
+    def stable(self) -> int:
+        return len(self.source) if self.open_at is None else self.open_at
+
+    def transact(self) -> None:
+        """Write in a transaction while the client may; end it at any time: no rule keeps a producer from that."""
+        writes = not self.away and self.may_write_here(self.failover)
+        if self.transactions_left and writes and self.chance.random() < 0.4:
+            self.transactions_left -= 1
+            self.open_at = self.stable
+            self.of_open.add(len(self.source))
+            self.source.append(len(self.source))
+        elif self.open_at is not None and not self.hangs and self.chance.random() < 0.1:
+            self.end_transaction(commits=self.chance.random() < 0.7)
+
+    def end_transaction(self, *, commits: bool) -> None:
+        if not commits:
+            self.aborted |= self.of_open
+        self.open_at = None
+        self.of_open.clear()
 
     def write(self) -> None:
         """Write where the client may."""
@@ -114,6 +145,7 @@ class World:
         if not failover.unplanned and self.first_native is None:
             missing = len(self.source) - self.position
             assert missing <= max(0, failover.accept_loss)
+            assert self.open_at is None or failover.accept_loss >= 0
 
     def check_end(self, failover: Failover) -> None:
         if failover.step is Step.DONE:
@@ -129,7 +161,9 @@ class World:
         assert not self.target_fenced
         assert self.reverse_at is not None
         copied = {int(it.split()[1]) for it in self.target if it != "native"}
-        assert copied | set(self.quarantine) == set(self.source)
+        self.end_transaction(commits=True)  # by a producer that went on, whatever rules there are
+        committed = set(self.source) - self.aborted
+        assert committed <= copied | set(self.quarantine) <= set(self.source)
         assert len(self.quarantine) == len(set(self.quarantine))
         natives = [at for at, it in enumerate(self.target) if it == "native"]
         assert not natives or self.reverse_at <= natives[0]
@@ -249,7 +283,17 @@ class Process:
 
     async def progress(self) -> Progress:
         await self.ask_source()
-        return Progress({ONE: len(self.world.source)}, {ONE: self.world.position})
+        world = self.world
+        return Progress({ONE: len(world.source)}, {ONE: world.position}, {ONE: world.stable})
+
+    async def open_transactions(
+        self, held: Mapping[TopicPartition, int], /
+    ) -> Sequence[OpenTransaction]:
+        await self.ask_source()
+        at = self.world.open_at
+        if not held or at is None:
+            return ()
+        return [OpenTransaction(topic="orders", partition=0, offset=at, transactional_id="till")]
 
     async def target_ends(self) -> Sequence[Place]:
         await self.step()
@@ -269,6 +313,8 @@ class Process:
         for it in tails:
             for offset in range(it.start, it.end):
                 await self.ask_source()
+                if self.world.committed and offset in self.world.aborted:
+                    continue
                 if offset not in self.world.quarantine:
                     self.world.quarantine.append(offset)
             kept.append(replace(it, records=it.end - it.start))
@@ -278,7 +324,8 @@ class Process:
         await self.step()
         assert not self.world.runs
         for it in tails:
-            assert set(range(self.world.position, it.end)) <= set(self.world.quarantine)  # (3)
+            kept = {*self.world.quarantine, *self.world.aborted}
+            assert set(range(self.world.position, it.end)) <= kept  # (3)
             self.world.position = it.end
 
     async def divergence(self, ends_there: Sequence[Place]) -> Sequence[Place]:
@@ -299,11 +346,20 @@ class Process:
 
 
 async def _course(
-    seed: int, *, fences: bool, copies: bool, dies: bool, cancels: bool, freezes: bool
+    seed: int,
+    *,
+    fences: bool,
+    copies: bool,
+    dies: bool,
+    cancels: bool,
+    freezes: bool,
+    transacts: bool,
 ) -> None:
     chance = random.Random(seed)
-    world = World(chance, fences=fences, copies=copies)
+    world = World(chance, fences=fences, copies=copies, committed=transacts)
     world.freezes = freezes
+    if transacts:
+        world.transactions_left, world.hangs = chance.randint(0, 15), chance.random() < 0.5
     frozen: list[asyncio.Task[Failover]] = []
     try:
         for attempt in range(MOST_DRIVERS):
@@ -312,6 +368,8 @@ async def _course(
                 world.away = True
             if dies and attempt == 12:
                 world.away = False
+            if attempt == 20:
+                world.hangs = False
             cancel = cancels and attempt == 5
             accept = -1 if copies else 100
             request = FailoverRequest(id=f"f{attempt}", accept_loss=accept, unplanned=world.away)
@@ -378,12 +436,25 @@ def _check_cancel_refused(world: World, *, cancels: bool) -> None:
     dies=strategies.booleans(),
     cancels=strategies.booleans(),
     freezes=strategies.booleans(),
+    transacts=strategies.booleans(),
 )
 def test_drivers_that_crash_or_stand_still_anywhere_end_legal(
-    seed: int, fences: bool, copies: bool, dies: bool, cancels: bool, freezes: bool
+    seed: int,
+    fences: bool,
+    copies: bool,
+    dies: bool,
+    cancels: bool,
+    freezes: bool,
+    transacts: bool,
 ) -> None:
     course = _course(
-        seed, fences=fences, copies=copies, dies=dies, cancels=cancels, freezes=freezes
+        seed,
+        fences=fences,
+        copies=copies,
+        dies=dies,
+        cancels=cancels,
+        freezes=freezes,
+        transacts=transacts,
     )
     asyncio.run(course)
 
@@ -426,9 +497,9 @@ async def test_a_driver_behind_which_another_one_has_claimed_begins_no_other_ste
     assert world.runs
 
 
-def _quiet(*, fences: bool = True) -> World:
+def _quiet(*, fences: bool = True, committed: bool = False) -> World:
     """A world in which everything is copied and nothing happens by chance."""
-    world = World(random.Random(1), fences=fences, copies=True)
+    world = World(random.Random(1), fences=fences, copies=True, committed=committed)
     world.chance.random = lambda: 0.7  # type: ignore[method-assign] # neither writes nor "not now"
     world.source, world.position = list(range(5)), 5
     world.target = [f"copy {it}" for it in range(5)]
@@ -575,3 +646,32 @@ async def test_a_driver_whose_predecessor_went_on_behind_its_claim_writes_nothin
         await _drive(overtaken)
     assert world.failover is not None
     assert world.failover.step is Step.TAIL
+
+
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("ends", ["commits", "aborts", "hangs"])
+async def test_an_open_transaction_is_named_and_waited_for_and_only_an_accepted_loss_goes_past_it(
+    ends: str, committed: bool
+) -> None:
+    world = _quiet(committed=committed)
+    world.hangs, world.open_at, world.of_open = True, 5, {5, 6}
+    world.source += [5, 6, 7]  # the last one by another producer, which has committed it
+    missing = 3 if committed else 0
+    with pytest.raises(
+        FailoverRefusedError, match=f"till .* orders-0 from offset 5.*loss {missing}"
+    ):
+        await _drive(Process(world))
+    left = world.failover
+    assert left is not None
+    assert (left.step, left.switched_ms) == (Step.DRAIN, 0)
+    assert [it.transactional_id for it in left.transactions] == ["till"]
+    if ends == "hangs":
+        done = await _drive(Process(world), FailoverRequest(id="g", accept_loss=missing))
+        assert [it.transactional_id for it in done.transactions] == ["till"]
+        assert [(it.start, it.end) for it in done.tail] == ([(5, 8)] if committed else [])
+    else:
+        world.end_transaction(commits=ends == "commits")
+        done = await _drive(Process(world))
+        assert not done.transactions
+        assert not done.tail
+    world.check_end(done)

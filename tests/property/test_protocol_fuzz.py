@@ -38,7 +38,6 @@ CALLS: list[Call[object]] = [
     messages.metadata(None),
     messages.list_offsets([OffsetQuery("t", 0, -1)]),
     messages.offset_for_leader_epoch([EpochQuery("t", 0, 1)]),
-    messages.describe_cluster(),
     group_messages.find_coordinator("g"),
     group_messages.describe_groups(["g"]),
     group_messages.offset_fetch("g"),

@@ -8,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mm2py.client.send.lane import LaneState, MergePlan, SenderLane, Sent
+from mm2py.client.send.limits import fitting
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Codec, RecordBatch, crc32c
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
@@ -109,6 +110,8 @@ class Rig:
         self.delivered: list[tuple[int, int]] = []
         self.offered = 0
         self.max_seen = 0
+        self.gives_back = False
+        """Once it is in BACKOFF, also what was refused for certain."""
         self.lane.opened(1, 0)
 
     def offer(self, count: int, timestamp: int) -> None:
@@ -177,8 +180,19 @@ class Rig:
             assert stored == list(range(first, first + sent.batch.count))
             self.delivered.append((first, sent.batch.count))
 
+    def give_back(self, *, later: bool = False) -> None:
+        self.gives_back = later
+        if later:
+            return
+        given = self.lane.give_back()
+        assert self.lane.queued_bytes == sum(it.counted for it in self.lane.unsettled)
+        if given:
+            self.offered = given[0].base_offset
+
     def follow(self) -> None:
         lane = self.lane
+        if lane.state is LaneState.BACKOFF and self.gives_back:
+            self.give_back()
         if lane.state is LaneState.BACKOFF and not lane.must_read_first(REMEMBERED_SINCE):
             lane.resumed(1)
         elif lane.state in (LaneState.BACKOFF, LaneState.RESOLVING):
@@ -244,6 +258,7 @@ STEPS = st.one_of(
     st.tuples(st.just("disconnect"), st.integers(0, 5), st.just(0)),
     st.tuples(st.just("restart"), st.integers(0, 5), st.just(0)),
     st.tuples(st.just("shrink"), st.integers(2, 4), st.just(0)),
+    st.tuples(st.just("back"), st.integers(0, 1), st.just(0)),
 )
 
 
@@ -251,12 +266,8 @@ def play(rig: Rig, steps: list[tuple[str, int, int]]) -> None:
     for name, number, timestamp in steps:
         if name == "offer":
             rig.offer(number, timestamp)
-        elif name == "send":
-            rig.send()
-        elif name == "serve":
-            rig.serve()
-        elif name == "answer":
-            rig.answer()
+        elif name in ("send", "serve", "answer"):
+            getattr(rig, name)()
         elif name == "refuse":
             rig.serve(number)
         elif name == "doubt":
@@ -266,6 +277,8 @@ def play(rig: Rig, steps: list[tuple[str, int, int]]) -> None:
         elif name == "restart":
             rig.disconnect(number)
             rig.broker.restart()
+        elif name == "back":
+            rig.give_back(later=bool(number))
         else:
             rig.broker.too_large = min(rig.broker.too_large, number)
 
@@ -310,6 +323,39 @@ def test_rule_1_only_one_batch_is_under_way_before_the_first_acknowledgement(
         confirmed = confirmed or len(rig.delivered) > before
         if not confirmed:
             assert rig.lane.under_way <= 1
+
+
+@settings(max_examples=examples(150))
+@given(
+    counts=st.lists(st.integers(1, 60), min_size=12, max_size=80),
+    step_ms=st.sampled_from([0, 20, 100, 100_000]),
+    codec=st.sampled_from([Codec.NONE, Codec.ZSTD]),
+    limit=st.integers(700, 20_000),
+)
+@example(counts=[34] * 80, step_ms=100, codec=Codec.NONE, limit=20_000)
+def test_a_joined_batch_is_never_above_the_limit_of_its_topic(
+    counts: list[int], step_ms: int, codec: Codec, limit: int
+) -> None:
+    lane = SenderLane(TARGET, producer_id=7, epoch=0, max_in_flight=1)
+    first = 0
+    for (
+        count
+    ) in counts:  # the records of one batch are close in time, those of a joined one are not
+        rows = [
+            NewRecord(None, b"%d" % n, (), YOUNG + n * step_ms) for n in range(first, first + count)
+        ]
+        runs, last = ((first, count),), first + count - 1
+        batch = RecordBatch(
+            encode_batch(rows, codec), first, last, count, YOUNG, 3, codec, runs, None
+        )
+        lane.offer(SOURCE, [batch])
+        first += count
+    lane.limit(limit, fitting)
+    lane.opened(1, 0)
+    while not lane.idle:
+        sent = lane.take(MergePlan(256 * 1024, 64 * 1024, 64 * 1024))
+        assert len(sent.batch.data) <= limit
+        lane.acknowledged(sent, 0)
 
 
 HOSTILE = st.tuples(

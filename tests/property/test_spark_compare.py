@@ -3,7 +3,7 @@
 import asyncio
 import json
 import struct
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Final, NamedTuple
 
 import pytest
@@ -16,7 +16,7 @@ from mm2py.protocol.record_batch import Codec, crc32c
 from mm2py.protocol.records import Header, NewRecord, encode_batch
 from mm2py.spark import compare as compare_module
 from mm2py.spark import log_entries
-from mm2py.spark.compare import compare, find, resync_point
+from mm2py.spark.compare import Keys, compare, find, resync_point
 from mm2py.spark.differences import (
     CompareRules,
     Comparison,
@@ -94,7 +94,18 @@ async def differences(
     rules: CompareRules | None = None,
 ) -> Comparison:
     covered = CompareRules(covered=2**62) if rules is None else rules
-    return await compare(side(batches(ours, sizes[0])), side(batches(theirs, sizes[1])), covered)
+    sides = side(batches(ours, sizes[0])), side(batches(theirs, sizes[1]))
+    return await compare(*sides, covered, (keys_of(ours), keys_of(theirs)))
+
+
+def keys_of(log: Sequence[Rec]) -> Keys:
+    async def keys(first: int, end: int) -> AsyncGenerator[tuple[int, int]]:
+        for it in log:
+            key = part_hash(it.key)
+            if key is not None and first <= it.offset < end:
+                yield it.offset, key
+
+    return keys
 
 
 sizes = st.lists(st.integers(1, 40), min_size=1, max_size=5)
@@ -250,22 +261,103 @@ async def test_a_damaged_record_is_an_error_that_names_its_batch() -> None:
 @relaxed
 @given(st.data())
 def test_3_what_compaction_may_have_removed_is_no_difference(data: st.DataObject) -> None:
-    log = [Rec(n, b"k%d" % (n % 7), b"v%d" % n) for n in range(data.draw(st.integers(1, 120)))]
-    newest = {it.key: it.offset for it in log}
-    gone = data.draw(st.sets(st.sampled_from([it.offset for it in log])))
-    kept = [it for it in log if it.offset not in gone or newest[it.key] == it.offset]
+    values = data.draw(st.lists(st.booleans(), min_size=1, max_size=120))
+    log = [Rec(n, b"k%d" % (n % 7), b"v%d" % n if it else None) for n, it in enumerate(values)]
+    kept = cleaned(data, log)
+    expected = data.draw(st.sampled_from([in_place, nowhere]))
+    rules = CompareRules(covered=len(log), target_compacts=True, expected=expected)
+    back = CompareRules(covered=len(log), source_compacts=True, expected=expected)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compare_module, "OPEN_KEYS", data.draw(st.sampled_from([1, 4, 250_000])))
+        patch.setattr(compare_module, "_WINDOWS", data.draw(st.sampled_from([(8,), (64, 512)])))
+        assert not asyncio.run(differences(log, kept, rules=rules)).differences
+        assert not asyncio.run(differences(kept, log, rules=back)).differences
+        # A tombstone whose older record is there was not removed by a cleaner.
+        lost = [
+            it
+            for at, it in enumerate(kept)
+            if it.value is None and any(older.key == it.key for older in kept[:at])
+        ]
+        if lost:
+            one = data.draw(st.sampled_from(lost))
+            less = [it for it in kept if it is not one]
+            found = asyncio.run(differences(log, less, rules=rules))
+            assert Difference(Kind.MISSING, one.offset, -1) in found.differences
+            found = asyncio.run(differences(less, log, rules=back))
+            assert Difference(Kind.EXTRA, -1, one.offset) in found.differences
+
+
+def in_place(offset: int) -> int:
+    return offset
+
+
+def nowhere(_offset: int) -> int:
+    return -1
+
+
+def cleaned(data: st.DataObject, log: Sequence[Rec]) -> list[Rec]:
+    """What a cleaner leaves: below its end the newest record of each key, and of those a tombstone for some time."""
+    end = data.draw(st.integers(0, len(log)))
+    newest = {it.key: it.offset for it in log[:end]}
+    expired = data.draw(st.integers(0, end))
+    return [
+        it
+        for it in log
+        if it.offset >= end
+        or (newest[it.key] == it.offset and (it.value is not None or it.offset >= expired))
+    ]
+
+
+@pytest.mark.parametrize("count", [60, 20_000])
+@pytest.mark.parametrize("mapped", [True, False])
+async def test_3_a_tombstone_that_was_lost_is_named_and_one_that_was_compacted_is_not(
+    count: int, mapped: bool
+) -> None:
+    log = [Rec(0, b"k1", b"v1"), Rec(1, b"k1", None)]
+    log += [Rec(n, b"k%d" % n, b"v", 1_000 + n) for n in range(2, count)]
+    without_tombstone, compacted = [log[0], *log[2:]], log[2:]
+    if not mapped:
+        without_tombstone, compacted = renumbered(without_tombstone), renumbered(compacted)
+    rules = CompareRules(
+        covered=count if mapped else None,
+        source_compacts=True,
+        target_compacts=True,
+        expected=in_place if mapped else nowhere,
+    )
+    found = await differences(log, without_tombstone, rules=rules)
+    assert found.differences == [Difference(Kind.MISSING, 1, -1)]
+    assert not (await differences(log, compacted, rules=rules)).differences
+    back = await differences(without_tombstone, log, rules=rules)
+    assert back.differences == [Difference(Kind.EXTRA, -1, 1)]
+    assert not (await differences(compacted, log, rules=rules)).differences
+
+
+@pytest.mark.parametrize("count", [3_000, 30_000])
+async def test_5_keys_that_are_open_are_bounded_whatever_number_of_keys_there_are(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(compare_module, "OPEN_KEYS", 1_000)
+    log = [Rec(n, b"k%d" % (n % count), b"v%d" % n, n) for n in range(2 * count)]
+    theirs, most = log[count:], 0
+    found = Findings()
+
+    async def keys(first: int, end: int) -> AsyncGenerator[tuple[int, int]]:
+        nonlocal most
+        most = max(most, len(found.gone_on_target))
+        async for it in keys_of(theirs)(first, end):
+            yield it
+
+    monkeypatch.setattr(compare_module, "Findings", lambda: found)
+    monkeypatch.setattr(compare_module, "_WINDOWS", (64, 512))
     rules = CompareRules(covered=len(log), target_compacts=True, expected=lambda offset: offset)
-    found = asyncio.run(differences(log, kept, rules=rules))
-    assert not found.differences
-    there = {part_hash(it.key): it.offset for it in kept}
-    for key, it in found.gone_on_target.items():
-        assert there[key] >= it.position or there[key] > it.offset
-    back = CompareRules(covered=len(log), source_compacts=True, expected=lambda offset: offset)
-    assert not asyncio.run(differences(kept, log, rules=back)).differences
+    ours, copy = side(batches(log, [100])), side(batches(theirs, [100]))
+    compared = await compare(ours, copy, rules, (keys_of(log), keys))
+    assert (compared.matched, compared.differences) == (count, [])
+    assert 1_000 <= most < 1_600
 
 
 async def test_3_an_altered_record_of_a_compacted_topic_is_named() -> None:
-    log = [Rec(n, b"k%d" % n, b"v%d" % n) for n in range(100)]
+    log = [Rec(n, b"k%d" % (n // 3), b"v%d" % n) for n in range(99)]
     kept = [it for it in log if it.offset % 3]
     kept[10] = kept[10]._replace(value=b"x")
     rules = CompareRules(covered=100, target_compacts=True, expected=lambda offset: offset)

@@ -5,7 +5,9 @@ import random
 
 import pytest
 
-from mm2py.errors import ProducerFencedError
+from mm2py.errors import ProducerFencedError, TransactionAbortedError
+from mm2py.protocol import error_codes as codes
+from mm2py.runtime.tasks.task_transactions import SAME_CAUSE, Starts
 from mm2py.testing.waiting import eventually
 from tests.property.effort import examples, is_fuzz
 from tests.property.transaction_model import Attempt, World
@@ -14,6 +16,9 @@ pytestmark = pytest.mark.timeout(120)
 
 END_S = 600.0 if is_fuzz() else 60.0
 """``make fuzz`` runs for hours beside other work."""
+
+TWO_RECORDS = 300
+"""Bytes that a batch of two records fits in; the task hands out up to three at once."""
 
 
 @pytest.mark.fuzz
@@ -24,7 +29,11 @@ async def test_whatever_ends_an_attempt_each_record_is_committed_once(
 ) -> None:
     del turn  # the seed is of the test's name, which has it
     chance = random.Random(seed)
-    async with World(seed, implicit=implicit) as world, asyncio.timeout(END_S):
+    limit_bytes = chance.choice((0, TWO_RECORDS))
+    async with (
+        World(seed, implicit=implicit, limit_bytes=limit_bytes) as world,
+        asyncio.timeout(END_S),
+    ):
         attempts = [Attempt(world)]
         while not world.done:
             for _ in range(chance.randrange(60)):
@@ -49,6 +58,48 @@ async def test_whatever_ends_an_attempt_each_record_is_committed_once(
             world.check()
         for attempt in attempts:
             await attempt.stop()
+        world.check()
+
+
+@pytest.mark.parametrize("turn", range(8))
+@pytest.mark.parametrize("implicit", [False, True], ids=["v1", "v2"])
+async def test_a_refusal_that_can_be_repaired_ends_no_transaction(
+    seed: int, implicit: bool, turn: int
+) -> None:
+    del turn
+    async with (
+        World(seed, implicit=implicit, limit_bytes=TWO_RECORDS) as world,
+        asyncio.timeout(END_S),
+    ):
+        attempt = Attempt(world)
+        await eventually(lambda: world.done or attempt.failed)
+        assert attempt.cause is None
+        await attempt.stop()
+        world.check()
+
+
+@pytest.mark.parametrize("implicit", [False, True], ids=["v1", "v2"])
+async def test_a_task_that_fails_three_times_where_it_began_is_started_otherwise_and_says_so(
+    implicit: bool,
+) -> None:
+    starts = Starts()
+    async with World(1, implicit=implicit) as world, asyncio.timeout(END_S):
+        for _ in range(SAME_CAUSE):
+            world.brokers[0].fail_next(0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+            attempt = Attempt(world, starts)
+            assert not attempt.transactions.remark
+            await eventually(attempt.has_failed)
+            await attempt.stop()
+        attempt = Attempt(world, starts)
+        await eventually(lambda: world.done)
+        remark = (
+            "3 starts failed for OUT_OF_ORDER_SEQUENCE_NUMBER before the first commit: one batch"
+        )
+        (finding,) = attempt.meter.findings
+        assert finding.text.startswith(remark)
+        starts.ended(TransactionAbortedError("another one"), committed=True)
+        assert not starts.remark
+        await attempt.stop()
         world.check()
 
 

@@ -21,14 +21,12 @@ from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
 from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskContext
-from mm2py.runtime.tasks.task_transactions import TaskTransactions
+from mm2py.runtime.tasks.task_transactions import Starts, TaskTransactions
 from mm2py.runtime.tasks.worker_task import TaskSettings, WorkerTask
 from mm2py.storage.table import partition_of
 from mm2py.testing.broker import FakeBroker
 from mm2py.testing.broker_state import FakeCluster
 from mm2py.types import ClusterAlias, FlowName, State, TopicPartition
-
-__all__ = ["Attempt", "World"]
 
 CONNECTOR = "MirrorSourceConnector"
 NAME = "A-mm2-MirrorSourceConnector-0"
@@ -47,8 +45,10 @@ def target_of(source: TopicPartition) -> TopicPartition:
 class World:
     """One source, one target cluster, and what became of them."""
 
-    def __init__(self, seed: int, *, implicit: bool) -> None:
+    def __init__(self, seed: int, *, implicit: bool, limit_bytes: int = 0) -> None:
+        """``limit_bytes``: what the target takes of one batch, which it does not tell; 0 for more than there is."""
         self.chance = random.Random(seed)
+        self.limit_bytes = limit_bytes
         self.cluster = FakeCluster()
         versions = {0: (3, 12), 18: (0, 4)} if implicit else {0: (3, 11)}
         if implicit:
@@ -63,6 +63,8 @@ class World:
         for broker in self.brokers:
             await broker.start()
         self.brokers[0].create_topic("A.t", PARTITIONS)
+        for source in self.sources if self.limit_bytes else ():
+            self.brokers[0].partition(target_of(source)).max_message_bytes = self.limit_bytes
         self.brokers[1].create_topic(OFFSETS, OFFSET_PARTITIONS)
         return self
 
@@ -150,7 +152,8 @@ class Numbers(BatchSourceTask):
                 continue
             self._next[source] = first + count
             records = [
-                NewRecord(b"k", b"%d" % number, (), 1_000) for number in range(first, first + count)
+                NewRecord(b"k", b"%0100d" % number, (), 1_000)
+                for number in range(first, first + count)
             ]
             data = encode_batch(records)
             runs = ((first, count),)
@@ -187,8 +190,9 @@ class Numbers(BatchSourceTask):
 class Attempt:
     """One run of the task, in a process of its own as far as it knows."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, starts: Starts | None = None) -> None:
         self.world = world
+        self.meter = Metrics(SYSTEM_CLOCK).flow(FLOW)
         self.permit = Permit(SYSTEM_CLOCK, until_s=inf)
         self.task = Numbers(world)
         connection = ConnectionSettings(
@@ -210,12 +214,13 @@ class Attempt:
             interval_s=0.005,
             clock=SYSTEM_CLOCK,
             permit=self.permit,
+            starts=starts,
         )
         context = WorkerTaskContext(
             CONNECTOR,
             f"{CONNECTOR}-0",
             store=store,
-            meter=Metrics(SYSTEM_CLOCK).flow(FLOW),
+            meter=self.meter,
             clock=SYSTEM_CLOCK,
             events=NoLedger(),
             policies=LossPolicies(),
@@ -243,6 +248,10 @@ class Attempt:
     def failed(self) -> bool:
         """Whether it ended by itself."""
         return self.worker.status.state is State.FAILED
+
+    def has_failed(self) -> bool:
+        """Return ``failed``, to wait for."""
+        return self.failed
 
     @property
     def cause(self) -> Exception | None:

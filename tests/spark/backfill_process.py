@@ -24,24 +24,6 @@ from mm2py_workers.cli import app
 from tests.integration.mirror_process import Flow, until
 from tests.integration.traffic import read
 
-__all__ = [
-    "MM2PY",
-    "BackfillProcess",
-    "Ended",
-    "RestoreProcess",
-    "attempts",
-    "command",
-    "command_line",
-    "drivers_of",
-    "flow_name",
-    "freeze_tree",
-    "kill_all",
-    "orphan_worker",
-    "spark_workers",
-    "taken_over",
-    "thaw",
-]
-
 MM2PY: Final = str(Path(sys.executable).parent / "mm2py")
 MASTER: Final = "local[2]"
 END_WITHIN_S: Final = 240

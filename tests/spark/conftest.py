@@ -5,9 +5,6 @@ from collections.abc import Iterator
 import pytest
 
 from mm2py.spark.session import OpenSession, open_session
-from tests.integration.conftest import create_topic, new_region, region_a, region_b, regions, unique
-
-__all__ = ["create_topic", "new_region", "region_a", "region_b", "regions", "unique"]
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,6 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicP
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.traffic import Sent, partitions_of, produce, producer, reader
 
-__all__ = ["Digest", "digests", "write_many"]
-
 READ_S: Final = 300.0
 _WAIT_S: Final = 0.2
 

@@ -17,8 +17,6 @@ from mm2py.embedded.java import find_java
 from mm2py.embedded.reaper import REAPER
 from tests.integration.mirror_process import until
 
-__all__ = ["StandaloneCluster", "free_port"]
-
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
 

@@ -123,12 +123,18 @@ def test_odd_topics_are_backfilled_whole_and_changed_settings_are_put_back(
     )
     hour = {"retention.ms": "3600000"}
     create_topic(region_b, flow.remote(old), 2, config=hour)
-    plan = command(flow, "plan")
+    # Records of years ago in a topic that keeps an hour: the broker would delete them at the end.
+    for refused in (command_line(flow, "plan"), command(flow, "run", "--master", "local[2]")):
+        rows = refused.rows("refused")
+        assert refused.code == 3
+        assert {(it["topic"], it["partition"]) for it in rows} == {(old, 0), (old, 1)}
+        assert "about 1,000 records are more than retention.ms=3600000" in str(rows[0]["reason"])
+    plan = command_line(flow, "plan", "--accept-expiry")
     assert plan.code == 0, plan.err
     assert [
         (it["topic"], it["property"], it["from"], it["to"]) for it in plan.rows("settings")
     ] == [(flow.remote(old), "retention.ms", "3600000", "-1")]
-    ended = command(flow, "run", "--master", "local[2]")
+    ended = command(flow, "run", "--master", "local[2]", "--accept-expiry")
     assert ended.code == 0, ended.err
     assert ended.report["state"] == "DONE"
     assert len(ended.partitions) == 204
@@ -139,6 +145,19 @@ def test_odd_topics_are_backfilled_whole_and_changed_settings_are_put_back(
     again = command(flow, "run", "--master", "local[2]")
     assert again.code == 0, again.err
     assert again.report["records"] == 0  # nothing is left
+    # With config sync the copy has its source's retention, during the run and after it.
+    kept = f"kept-{mark}"
+    create_topic(region_a, kept, 2, config=forever)
+    write(region_a, kept, history(2, 9_000))
+    synced = write_flow(tmp_path, region_a, region_b, kept)
+    create_topic(region_b, synced.remote(kept), 2, config=hour)
+    ended = command(synced, "run", "--master", "local[2]")
+    assert (ended.code, ended.report["state"]) == (0, "DONE"), ended.err
+    assert configs_of(region_b, synced.remote(kept))["retention.ms"] == "-1"
+    assert_equal(read(region_a, kept), read(region_b, synced.remote(kept)))
+    wrong = command(synced, "plan", "--topics", "orders[")
+    assert wrong.code == 2
+    assert "--topics" in wrong.err
 
 
 def _transactions(region: KafkaAddress, topic: str) -> None:

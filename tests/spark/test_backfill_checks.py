@@ -29,7 +29,7 @@ def test_targets_that_cannot_take_history_are_refused_by_plan_and_by_run(
     flow = write_flow(tmp_path, region_a, region_b, f"{mark}-.*")
     create_topic(region_b, flow.remote(full), 3)
     write(region_b, flow.remote(full), [Sent(1, b"of another program")])
-    create_topic(region_b, flow.remote(short), 2)
+    create_topic(region_b, flow.remote(short), 2, config={"max.message.bytes": "2000"})
 
     plan = command_line(flow, "plan")
     assert plan.code == 3
@@ -39,6 +39,8 @@ def test_targets_that_cannot_take_history_are_refused_by_plan_and_by_run(
     assert refused.keys() == {(full, 1), (short, 2)}
     assert "is not empty (its log ends at 1)" in refused[full, 1]
     assert "has 2 partitions" in refused[short, 2]
+    small = f"{flow.remote(short)} has max.message.bytes=2000, its source "
+    assert small in str(plan.report["notes"])
     assert {(str(it["topic"]), it["to"]) for it in plan.rows("partitions")} == {
         (full, 10),
         (short, 10),

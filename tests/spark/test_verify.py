@@ -8,14 +8,19 @@ from pathlib import Path
 from typing import Final, cast
 
 import pytest
+from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from mm2py.embedded.region import KafkaAddress
-from mm2py.errors import ConfigError
+from mm2py.errors import ConfigError, PartitionError
 from mm2py.mirror.offset_map import Page, Segment, offset_map_topic
 from mm2py.protocol.messages import delete_records
 from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.spark.archive import archive_flow
+from mm2py.spark.archive_format import Shape, chain_of
+from mm2py.spark.archive_store import ArchiveStore
+from mm2py.spark.data_source import Mm2pyReader, ReadOptions
 from mm2py.spark.reading import ask_cluster
 from mm2py.spark.session import LaneFunction, OpenSession, run_lanes
 from mm2py.spark.verify import verify_flow
@@ -24,9 +29,10 @@ from mm2py.storage.offset_map_store import page_entries
 from mm2py.types import TopicPartition
 from mm2py_workers.bulk_flow import flow_sides
 from mm2py_workers.cli import app
-from mm2py_workers.output import NOT_EQUAL
+from mm2py_workers.output import NOT_EQUAL, UNHEALTHY
+from mm2py_workers.verify_command import exit_code
 from tests.integration.conftest import CreateTopic
-from tests.integration.mirror_process import Flow, Mirror, write_flow
+from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import Load, Sent, wait_for_copy, wait_for_progress, write
 from tests.integration.transactions import write_mixed
 
@@ -139,6 +145,24 @@ def test_what_a_mirror_copied_is_equal_under_load_with_transactions_merges_and_o
     last = report_of(lanes_session, flow, topic)
     assert last["equal"] is True
     assert not any(it["notes"] for it in cast("Sequence[Mapping[str, object]]", last["partitions"]))
+    # What lies above an open transaction is named, until it has ended.
+    producer = Producer(
+        {"bootstrap.servers": region_a.bootstrap_servers, "transactional.id": topic}
+    )
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(topic, b"open", partition=0)
+    producer.flush()
+    above = report_of(lanes_session, flow, topic)
+    assert (above["equal"], above["differences"]) == (False, [])
+    assert f"{topic}-0: source offsets " in str(above["not_compared"])
+    assert f"{topic}-1" not in str(above["not_compared"])
+    producer.abort_transaction()
+    until(
+        lambda: report_of(lanes_session, flow, topic)["equal"] is True,
+        90,
+        "the end of the transaction",
+    )
     # A record that another program wrote behind the copies.
     write(region_b, flow.remote(topic), [Sent(1, b"foreign")])
     (found,) = differences_of(report_of(lanes_session, flow, topic))
@@ -174,7 +198,17 @@ def test_compaction_of_either_side_is_no_difference_and_a_lost_key_is(
     write(region_a, topic, tail)
     write(region_b, flow.remote(topic), tail)
     (found,) = differences_of(report_of(lanes_session, flow, topic))
-    assert found[1] == ("missing" if compacted == "target" else "extra")
+    kind = "missing" if compacted == "target" else "extra"
+    assert found[1] == kind
+    # A tombstone that only one side has, where the other still has what it deletes.
+    for region, name in ((region_a, topic), (region_b, flow.remote(topic))):
+        write(region, name, [Sent(0, b"v", b"deleted", (), START_MS)])
+    write(*last, [Sent(0, None, b"deleted", (), START_MS)])
+    write(region_a, topic, tail)
+    write(region_b, flow.remote(topic), tail)
+    for tier in (1, 2, 3):
+        both = differences_of(report_of(lanes_session, flow, topic, tier))
+        assert [it[1] for it in both] == [kind, kind]
 
 
 def test_a_partition_in_parts_has_the_report_of_the_whole(
@@ -242,7 +276,7 @@ def test_a_partition_in_parts_has_the_report_of_the_whole(
     assert lanes == [4, 1, 4, 1]
 
 
-def test_what_retention_deletes_meanwhile_is_planned_again(
+def test_what_retention_deletes_meanwhile_is_left_out(
     lanes_session: OpenSession,
     region_a: KafkaAddress,
     region_b: KafkaAddress,
@@ -254,10 +288,9 @@ def test_what_retention_deletes_meanwhile_is_planned_again(
     topic = unique("deleted")
     flow = write_flow(tmp_path, region_a, region_b, topic)
     for region, name in ((region_a, topic), (region_b, flow.remote(topic))):
-        create_topic(region, name, config={"retention.ms": "-1"})
-        write(region, name, records(100))
+        create_topic(region, name, 2, config={"retention.ms": "-1"})
+        write(region, name, [*records(100), *records(100, 1)], batch_num_messages=1)
     copy = TopicPartition(flow.remote(topic), 0)
-    target = {"bootstrap.servers": region_b.bootstrap_servers}
     runs: list[int] = []
 
     def run_after_deletion(
@@ -268,15 +301,95 @@ def test_what_retention_deletes_meanwhile_is_planned_again(
         tag: str,
         description: str,
     ) -> list[dict[str, object]]:
-        if not runs:
-            ask_cluster(target, lambda it: it.call_leader(copy, delete_records({copy: 40})))
+        delete(region_b, copy, 40)
+        delete(region_a, TopicPartition(topic, 0), 50 + 20 * len(runs))
         runs.append(len(lanes))
         return run_lanes(spark, function, lanes, tag=tag, description=description)
 
     monkeypatch.setattr("mm2py.spark.dealing.run_lanes", run_after_deletion)
     report = report_of(lanes_session, flow, topic)
     assert differences_of(report) == []
-    assert (report["checked_records"], len(runs)) == (60, 2)
+    assert (report["equal"], len(runs)) == (True, 1)
+    assert (
+        140 < int(str(report["checked_records"])) <= 150
+    )  # a task that was overtaken begins further behind
+    archived = archive_flow(
+        flow_sides(flow.file, f"{flow.source_alias}->{flow.target_alias}", topic),
+        str(tmp_path / "archive"),
+        Shape.RECORDS,
+        lambda: OpenSession(lanes_session.spark, owned=False),
+    )
+    rows = cast("Sequence[Mapping[str, object]]", archived["partitions"])
+    assert [(it["lost_from"], it["lost_to"], it["records"], it["cause"]) for it in rows] == [
+        (50, 70, 30, ""),
+        (-1, -1, 100, ""),
+    ]
+    assert [it.begins for it in chain_of(ArchiveStore(str(archived["path"])), copy._replace(topic=topic))] == [50]  # fmt: skip
+    # The same of a DataFrame from the earliest records on.
+    options = {"bootstrap.servers": region_a.bootstrap_servers, "topics": topic}
+    reader = Mm2pyReader(ReadOptions(options))
+    ranges = reader.partitions()
+    explicit = Mm2pyReader(ReadOptions(options | {"startingOffsets": f'{{"{topic}": {{"0": 70}}}}'})).partitions()  # fmt: skip
+    delete(region_a, TopicPartition(topic, 0), 90)
+    assert sum(it.num_rows for one in ranges for it in reader.read(one)) == 110
+    with pytest.raises(PartitionError, match="has 90 to 100"):
+        list(reader.read(explicit[-1]))
+
+
+@pytest.mark.parametrize("count", [100, 6_000])
+def test_a_copy_without_a_map_is_compared_from_the_first_common_record_or_counts_as_not_compared(
+    lanes_session: OpenSession,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Unique,
+    tmp_path: Path,
+    count: int,
+) -> None:
+    base = unique("unmapped")
+    deleted, other, shorter = f"{base}-deleted", f"{base}-other", f"{base}-shorter"
+    flow = write_flow(tmp_path, region_a, region_b, f"{base}.*")
+    truth = records(count)
+    # Behind retention of the source, a copy that began there, and one that goes back further; of retention of the copy too.
+    began = count // 2
+    copies = {deleted: truth[began:], other: [it._replace(value=b"?", key=b"?") for it in truth], shorter: truth}  # fmt: skip
+    for topic, copy in copies.items():
+        for region, name, rows in ((region_a, topic, truth), (region_b, flow.remote(topic), copy)):
+            create_topic(region, name, config={"retention.ms": "-1"})
+            write(region, name, rows)
+    cut = {it: TopicPartition(it, 0) for it in (deleted, other)}
+    for tp in cut.values():
+        delete(region_a, tp, began)
+    delete(region_b, TopicPartition(flow.remote(shorter), 0), began + 7)
+    report = report_of(lanes_session, flow, f"{base}.*")
+    assert differences_of(report) == []
+    by_topic = {str(it["topic"]): it for it in cast("Sequence[Mapping[str, object]]", report["partitions"])}  # fmt: skip
+    assert {it: by_topic[it]["checked_records"] for it in by_topic} == {
+        deleted: count - began,
+        other: 0,
+        shorter: count - began - 7,
+    }
+    assert {it: by_topic[it]["equal"] for it in by_topic} == {
+        deleted: True,
+        other: False,
+        shorter: True,
+    }
+    (line,) = cast("Sequence[str]", report["not_compared"])
+    assert line.startswith(f"{other}-0: no record is known to be on both sides")
+    assert (report["equal"], exit_code(report)) == (False, UNHEALTHY)
+    unmapped = report_of(lanes_session, flow, f"{base}.*", 0)
+    assert exit_code(unmapped) == UNHEALTHY
+    # What is missing behind the first common record is named.
+    write(region_a, deleted, [Sent(0, b"lost")])
+    for region, name in ((region_a, deleted), (region_b, flow.remote(deleted))):
+        write(region, name, [Sent(0, b"last %d" % it, b"k", (), START_MS) for it in range(9)])
+    found = report_of(lanes_session, flow, deleted)
+    assert differences_of(found) == [(0, "missing", count, None)]
+
+
+def delete(region: KafkaAddress, tp: TopicPartition, before: int) -> None:
+    properties = {"bootstrap.servers": region.bootstrap_servers}
+    ask_cluster(properties, lambda it: it.call_leader(tp, delete_records({tp: before})))
 
 
 def test_the_command_prints_a_signed_report_and_ends_with_4_if_not_equal(

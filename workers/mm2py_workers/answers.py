@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 from urllib.parse import quote
 
-__all__ = ["Row", "count_of", "flow_path", "rows_of", "text_of", "texts_of"]
-
 Row = Mapping[str, object]
 """One JSON object of an answer; members that a newer worker adds are ignored."""
 

@@ -11,9 +11,7 @@ from typing import Final
 from mm2py.spark.session import open_session, require_spark
 from mm2py_workers.answers import count_of, rows_of
 from mm2py_workers.bulk_flow import flow_sides
-from mm2py_workers.output import OK, Column, Output, Printer, say, size_text
-
-__all__ = ["run_archive", "run_restore"]
+from mm2py_workers.output import FAILED, OK, Column, Output, Printer, say, size_text
 
 _ARCHIVED: Final = (
     Column.text("TOPIC", "topic"),
@@ -52,12 +50,14 @@ def run_archive(
         lost = count_of(row, "lost_from")
         if lost is not None and lost >= 0:
             say(
-                f"{row['topic']}-{row['partition']}: offsets {lost} to {row['from']} were gone from the source"
+                f"{row['topic']}-{row['partition']}: offsets {lost} to {row['lost_to']} were gone from the source"
                 " before they were archived"
             )
+        if row["cause"]:
+            say(f"not archived: {row['cause']}")
     records, size = count_of(report, "records") or 0, size_text(count_of(report, "bytes"))
     say(f"archived {records:,} records in {size} to {report['path']}")
-    return OK
+    return FAILED if any(row["cause"] for row in rows_of(report, "partitions")) else OK
 
 
 def run_restore(

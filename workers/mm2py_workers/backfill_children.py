@@ -21,8 +21,6 @@ from mm2py.mirror.backfills import Order
 from mm2py.spark.session import require_spark
 from mm2py.types import FlowName
 
-__all__ = ["BackfillChildren"]
-
 log = logging.getLogger(__name__)
 
 PLAN_S: Final = 60.0
@@ -172,6 +170,7 @@ def _options(order: Order) -> Sequence[str]:
         f"--master={order.master}",
         f"--rate-limit={order.rate_limit}",
         f"--order={order.id}",
+        *(("--accept-expiry",) if order.accept_expiry else ()),
     )
 
 

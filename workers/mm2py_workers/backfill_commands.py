@@ -16,8 +16,6 @@ from mm2py_workers.output import DebugOption, Output, OutputOption, Printer, end
 if TYPE_CHECKING:
     from mm2py_workers.backfill_runs import BackfillOrder
 
-__all__ = ["REFUSED", "backfill_app", "refusing"]
-
 REFUSED: Final = 3
 """A check refuses; nothing was changed."""
 
@@ -56,6 +54,13 @@ RateOption = Annotated[
     typer.Option("--rate-limit", min=0, help="bytes per second of all lanes together; 0: no limit"),
 ]
 
+ExpiryOption = Annotated[
+    bool,
+    typer.Option(
+        "--accept-expiry",
+        help="also copy what the target deletes when the copy is done: it keeps records for a shorter time",
+    ),
+]
 JobOption = Annotated[
     str,
     typer.Option(
@@ -95,6 +100,7 @@ def _order_command(name: str, text: str, load: Callable[[], OrderWork]) -> None:
         end: ToOption = "now",
         master: MasterOption = "",
         rate_limit: RateOption = 0,
+        accept_expiry: ExpiryOption = False,  # noqa: FBT002 - typer's way to declare a flag
         job: JobOption = "",
         output: OutputOption = Output.TABLE,
         debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
@@ -102,7 +108,17 @@ def _order_command(name: str, text: str, load: Callable[[], OrderWork]) -> None:
         def work() -> int:
             from mm2py_workers.backfill_runs import BackfillOrder
 
-            order = BackfillOrder(file, flow, topics, start, end, master, rate_limit, job)
+            order = BackfillOrder(
+                file,
+                flow,
+                topics,
+                start,
+                end,
+                master,
+                rate_limit,
+                job,
+                accepts_expiry=accept_expiry,
+            )
             return load()(order, Printer(output))
 
         end_with(refusing(work), debug=debug)

@@ -18,7 +18,7 @@ from mm2py.config.definitions import parse_config
 from mm2py.errors import ConfigError, FatalError, RetriableError, ServerError
 from mm2py.flows.states import enabled
 from mm2py.mirror.backfills import Job, backfill_topic, driver_id
-from mm2py.mirror.filters import topic_filter_from_config
+from mm2py.mirror.filters import config_property_filter_from_config, topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.observability.logging import level_name
@@ -29,11 +29,13 @@ from mm2py.spark.survey import FlowTopics, Known, Survey, known_copies
 from mm2py.spark.verify_plan import known_maps
 from mm2py.storage.job_claim import JobClaim
 from mm2py.types import LATEST, TopicPartition
+from mm2py_connectors.config_sync import config_operations
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 from mm2py_workers.backfill_lane import BackfillLane, LaneConnections
 from mm2py_workers.bulk_flow import (
     SOURCE,
+    reads_committed,
     refuse_transforms,
     source_connector,
     store_positions,
@@ -41,8 +43,6 @@ from mm2py_workers.bulk_flow import (
 from mm2py_workers.hosted_flow import HostedMaps
 from mm2py_workers.internal_stores import FlowTables, store_producer
 from mm2py_workers.node_parts import FlowPlan
-
-__all__ = ["BackfillSession"]
 
 _QUIET: Final = {
     "refresh.topics.enabled": "false",
@@ -274,15 +274,14 @@ class BackfillSession:
             )
 
     def _topics(self, copies: Mapping[str, str]) -> FlowTopics:
-        consumer = effective_client_properties(
-            self.connector, "source", "consumer", role="replication-consumer"
-        )
-        committed = consumer.get("isolation.level") == "read_committed"
+        filtered = config_property_filter_from_config(self.connector)
+        syncs = parse_config(MirrorSourceConfig, self.connector).sync_topic_configs_enabled
         return FlowTopics(
             self.name,
             copies,
             self.plan.worker.offset_storage_topic,
-            read_committed=committed or self.plan.worker.exactly_once,
+            read_committed=reads_committed(self.plan, self.connector),
+            synced=lambda entries: config_operations(entries, filtered) if syncs else (),
         )
 
     @property

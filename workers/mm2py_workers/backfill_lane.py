@@ -51,14 +51,6 @@ from mm2py_connectors.partition_deal import (
 from mm2py_workers.hosted_flow import HostedMaps, HostedOffsets, task_assembly
 from mm2py_workers.internal_stores import FlowTables, offset_topic, store_producer
 
-__all__ = [
-    "BackfillLane",
-    "LaneConnections",
-    "dealt_lanes",
-    "run_backfill_lane",
-    "without_transactions",
-]
-
 FIRST_NUMBER: Final = 10_000
 """Of a lane's task, which is part of its client ids; the live flow's tasks count from 0."""
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Final, final
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.java_regex import JavaPattern
+from mm2py.errors import ConfigError, UsageError
 from mm2py.mirror.backfill_report import cause_of, order_report, without_driver
 from mm2py.mirror.backfills import Job, JobState, Wanted, new_id
 from mm2py.mirror.boundaries import parse_boundary
@@ -35,16 +37,6 @@ from mm2py_workers.backfill_views import (
 from mm2py_workers.bulk_flow import flow_plan
 from mm2py_workers.output import FAILED, OK, Printer, say
 
-__all__ = [
-    "BackfillOrder",
-    "driver_of",
-    "make_wish",
-    "refuse",
-    "run_backfill",
-    "show_plan",
-    "show_status",
-]
-
 _CORES: Final = re.compile(r"local\[(\d+)")
 
 
@@ -61,6 +53,7 @@ class BackfillOrder:
     rate_limit: int
     id: str = ""
     """Of the job, where a worker has planned it; this process then ends with that worker."""
+    accepts_expiry: bool = False
 
     async def plan(self, survey: Survey, job: Job | None = None) -> Plan:
         """Return the plan, of an unfinished job by what it was begun with."""
@@ -71,6 +64,7 @@ class BackfillOrder:
             topics,
             parse_boundary(start, "--from", "earliest"),
             parse_boundary(end, "--to", "now"),
+            accepts_expiry=self.accepts_expiry or job is not None,
         )
 
 
@@ -211,6 +205,7 @@ def _begin(order: BackfillOrder) -> None:
     """Refuse wrong arguments before anything is opened; end with the worker that started this process."""
     parse_boundary(order.start, "--from", "earliest")
     parse_boundary(order.end, "--to", "now")
+    check_pattern(order.topics)
     if order.id:
         threading.Thread(target=_end_with_input, daemon=True).start()
 
@@ -223,6 +218,18 @@ def _end_with_input() -> None:
     for output in (1, 2):
         os.dup2(nothing, output)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def check_pattern(topics: str) -> None:
+    """Refuse a wrong pattern of ``--topics``.
+
+    Raises:
+        UsageError: it is none of Java.
+    """
+    try:
+        JavaPattern(topics)
+    except ConfigError as error:
+        raise UsageError(f"--topics: {error.message}", remedy=error.remedy) from error
 
 
 def refuse(plan: Plan, printer: Printer) -> int:

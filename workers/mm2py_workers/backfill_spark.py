@@ -22,8 +22,6 @@ from mm2py_workers.backfill_views import show_progress
 from mm2py_workers.output import Printer, say
 from mm2py_workers.signals import StopSignal
 
-__all__ = ["SparkRun"]
-
 STOP_WITHIN_S: Final = 40.0
 """How long lanes may take to stop in order before Spark cancels them."""
 

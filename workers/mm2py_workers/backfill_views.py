@@ -15,17 +15,8 @@ from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState, Wanted
 from mm2py.spark.plan import Plan
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.types import TopicPartition
-from mm2py_workers.answers import rows_of
+from mm2py_workers.answers import count_of, rows_of
 from mm2py_workers.output import OK, Column, Printer, say, size_text
-
-__all__ = [
-    "partition_text",
-    "print_nothing",
-    "print_plan",
-    "print_report",
-    "print_status",
-    "show_progress",
-]
 
 PROGRESS_S: Final = 0.5
 LINES_S: Final = 10.0
@@ -195,11 +186,12 @@ def print_plan(printer: Printer, plan: Plan, document: Mapping[str, object]) -> 
         Column.size("BYTES", "bytes"),
     ]
     printer.show(printer.table(rows_of(document, "partitions"), columns))
+    size = count_of(document, "bytes")
     printer.fields(
         [
             ("lanes", str(len(rows_of(document, "lanes")))),
-            ("bytes", size_text(sum(it.bytes for it in plan.partitions))),
-            ("about", f"{document['estimated_seconds']} s"),
+            ("bytes", size_text(size) if size is not None else "not known"),
+            ("about", f"{document['estimated_seconds']} s" if size is not None else "not known"),
             *(
                 (
                     "changes",

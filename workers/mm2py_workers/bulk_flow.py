@@ -13,6 +13,7 @@ from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED
 from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import connection_settings
 from mm2py.config.java_values import parse_list
 from mm2py.config.mirror_maker import MirrorMakerConfig
@@ -37,16 +38,14 @@ from mm2py_workers.node_parts import FlowPlan
 from mm2py_workers.output import say
 from mm2py_workers.wiring import derive_plan
 
-__all__ = [
-    "SOURCE",
-    "flow_plan",
-    "flow_sides",
-    "refuse_transforms",
-    "source_connector",
-    "store_positions",
-]
-
 SOURCE: Final = "MirrorSourceConnector"
+
+
+def reads_committed(plan: FlowPlan, connector: Mapping[str, str]) -> bool:
+    """Return whether a flow copies committed records alone: exactly once it does unless its consumer's level is set."""
+    silent = "read_committed" if plan.worker.exactly_once else ""
+    level = effective_client_properties(connector, "source", "consumer").get("isolation.level")
+    return (level or silent).strip().lower() == "read_committed"
 
 
 def flow_plan(path: Path, flow: str) -> FlowPlan:

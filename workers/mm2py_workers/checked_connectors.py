@@ -10,8 +10,6 @@ from typing import Final
 from mm2py.runtime.plugins.transforms.keys import plugin_findings
 from mm2py_connectors.config import CONNECTORS
 
-__all__ = ["CHECKED_CONNECTORS"]
-
 CHECKED_CONNECTORS: Final = tuple(
     replace(it, findings=plugin_findings) if it.copies else it for it in CONNECTORS
 )

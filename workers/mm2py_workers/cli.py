@@ -14,7 +14,7 @@ import typer
 
 from mm2py_workers.backfill_commands import backfill_app
 from mm2py_workers.failover_commands import add_failover_commands
-from mm2py_workers.flow_changes import flow_app
+from mm2py_workers.flow_changes import commands as flow_app
 from mm2py_workers.group_commands import group_app
 from mm2py_workers.lag_command import show_lag
 from mm2py_workers.output import DebugOption, Output, OutputOption, end_with, examples
@@ -22,13 +22,20 @@ from mm2py_workers.stream_commands import show_stream
 from mm2py_workers.topic_command import show_topics
 from mm2py_workers.translation_commands import import_app, migrate_app
 
-__all__ = ["app", "main"]
+LOOK: Final = "Look"
+CHANGE: Final = "See and change flows"
+MOVE: Final = "Move clients"
+CHECK: Final = "Check copies"
+COPY: Final = "Copy beside the flow"
+FILES: Final = "Files"
+OTHERS: Final = "Others"
 
 app: Final = typer.Typer(
     name="mm2py",
     help="Replicate between Kafka clusters: a drop-in for MirrorMaker 2.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     epilog=examples(
         "mm2py lint mm2.properties",
         "mm2py flow list",
@@ -38,9 +45,9 @@ app: Final = typer.Typer(
     ),
 )
 config_app: Final = typer.Typer(help="What a properties file means.", no_args_is_help=True)
-app.add_typer(config_app, name="config")
-app.add_typer(migrate_app, name="migrate")
-app.add_typer(import_app, name="import")
+app.add_typer(config_app, name="config", rich_help_panel=FILES)
+app.add_typer(migrate_app, name="migrate", rich_help_panel=FILES)
+app.add_typer(import_app, name="import", rich_help_panel=FILES)
 
 
 class LedgerOutput(StrEnum):
@@ -67,7 +74,7 @@ class Shell(StrEnum):
     FISH = "fish"
 
 
-@app.command()
+@app.command(rich_help_panel=FILES)
 def lint(file: FileArgument, debug: DebugOption = False) -> None:  # noqa: FBT002 - typer's way to declare a flag
     """Print what is wrong or surprising in a properties file, with line numbers."""
 
@@ -95,7 +102,7 @@ def explain(
     end_with(run, debug=debug)
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def ledger(
     file: FileArgument,
     flow: Annotated[str | None, typer.Argument(metavar="[A->B]", help="one flow only")] = None,
@@ -114,7 +121,7 @@ def ledger(
     end_with(show, debug=debug)
 
 
-@app.command("consumer-offset-checker")
+@app.command("consumer-offset-checker", rich_help_panel=LOOK)
 def consumer_offset_checker(
     group: Annotated[str, typer.Option("--group", help="the consumer group")],
     servers: Annotated[
@@ -180,13 +187,14 @@ ProofRateOption = Annotated[
 
 
 @app.command(
+    rich_help_panel=CHECK,
     epilog=examples(
         "mm2py verify mm2.properties --flow 'A->B'",
         "mm2py verify mm2.properties --flow 'A->B' --topics orders --tier 3 -o json > report.json",
         "mm2py verify mm2.properties --flow 'A->B' --topics orders --repair",
         "mm2py verify mm2.properties --flow 'A->B' --continuous --rate-limit 10000000",
         "mm2py verify mm2.properties --check report.json",
-    )
+    ),
 )
 def verify(  # noqa: PLR0913 - one argument per option
     file: FileArgument,
@@ -251,10 +259,11 @@ FlowName = Annotated[str, typer.Option("--flow", metavar="A->B", help="which flo
 
 
 @app.command(
+    rich_help_panel=COPY,
     epilog=examples(
         "mm2py archive mm2.properties --flow 'A->B' --topics 'orders.*' --to /backup",
         "mm2py archive mm2.properties --flow 'A->B' --to s3://bucket/lake --shape records",
-    )
+    ),
 )
 def archive(
     file: FileArgument,
@@ -283,10 +292,11 @@ def archive(
 
 
 @app.command(
+    rich_help_panel=COPY,
     epilog=examples(
         "mm2py restore mm2.properties --flow 'A->B' --from /backup",
         "mm2py restore mm2.properties --flow 'A->B' --from /backup --rename '(.*)=restored.$1'",
-    )
+    ),
 )
 def restore(  # noqa: PLR0913 - an argument per option
     file: FileArgument,
@@ -330,10 +340,11 @@ def restore(  # noqa: PLR0913 - an argument per option
 
 
 @app.command(
+    rich_help_panel=COPY,
     epilog=examples(
         "mm2py rerun mm2.properties --flow 'A->B' --topic orders --into orders-again --from '24 hours ago'",
         "mm2py rerun mm2.properties --flow 'A->B' --topic orders --into orders-3 --partition 3 --from offset:1500 --to offset:9000",
-    )
+    ),
 )
 def rerun(  # noqa: PLR0913 - an argument per option
     file: FileArgument,
@@ -352,7 +363,7 @@ def rerun(  # noqa: PLR0913 - an argument per option
     output: OutputOption = Output.TABLE,
     debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
 ) -> None:
-    """Copy a range of a source topic once more, into a topic of its own; the flow's copy stays as it is."""
+    """Copy a range again into another topic."""
 
     def run() -> int:
         from mm2py_workers.rerun import RerunOrder, run_rerun
@@ -373,7 +384,7 @@ def rerun(  # noqa: PLR0913 - an argument per option
     end_with(run, debug=debug)
 
 
-@app.command()
+@app.command(rich_help_panel=OTHERS)
 def demo(
     seconds: Annotated[
         float | None,
@@ -405,7 +416,7 @@ def demo(
     end_with(play, debug=debug)
 
 
-@app.command()
+@app.command(rich_help_panel=OTHERS)
 def version() -> None:
     """Print the version."""
     from importlib.metadata import version as installed_version
@@ -414,11 +425,12 @@ def version() -> None:
 
 
 @app.command(
+    rich_help_panel=OTHERS,
     epilog=examples(
         "mm2py completion bash > ~/.local/share/bash-completion/completions/mm2py",
         "mm2py completion zsh > ~/.zfunc/_mm2py",
         "mm2py completion fish > ~/.config/fish/completions/mm2py.fish",
-    )
+    ),
 )
 def completion(shell: Annotated[Shell, typer.Argument(help="which shell")]) -> None:
     """Print the script that completes mm2py's commands and options in a shell."""
@@ -427,12 +439,13 @@ def completion(shell: Annotated[Shell, typer.Argument(help="which shell")]) -> N
     app(prog_name="mm2py", args=[])
 
 
-app.add_typer(flow_app, name="flow")
-app.add_typer(group_app, name="group")
-app.add_typer(backfill_app, name="backfill")
-add_failover_commands(app)
+app.add_typer(flow_app, name="flow", rich_help_panel=CHANGE)
+app.add_typer(group_app, name="group", rich_help_panel=LOOK)
+app.add_typer(backfill_app, name="backfill", rich_help_panel=COPY)
+add_failover_commands(app, MOVE)
 app.command(
     "stream",
+    rich_help_panel=COPY,
     epilog=examples(
         "mm2py stream mm2.properties --flow 'A->B'",
         "mm2py stream mm2.properties --flow 'A->B' --master spark://host:7077",
@@ -440,6 +453,7 @@ app.command(
 )(show_stream)
 app.command(
     "lag",
+    rich_help_panel=LOOK,
     epilog=examples(
         "mm2py lag --watch",
         "mm2py lag --flow A/B --top 5",
@@ -448,6 +462,7 @@ app.command(
 )(show_lag)
 app.command(
     "topics",
+    rich_help_panel=LOOK,
     epilog=examples("mm2py topics", "mm2py topics 'orders*' --flow A/B --partitions -o wide"),
 )(show_topics)
 

@@ -10,8 +10,6 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.clock import Clock
 from mm2py.config.clients import ConnectionSettings
 
-__all__ = ["ClusterProbe"]
-
 
 @final
 class ClusterProbe:

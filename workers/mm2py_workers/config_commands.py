@@ -6,6 +6,7 @@ Flow: file -> ``mm2py.config`` -> lines on standard output, exit code as result:
 
 import sys
 from collections.abc import Mapping
+from itertools import combinations, permutations
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +25,9 @@ from mm2py.config.findings import Finding, Severity, first_error, in_order
 from mm2py.config.lint import findings_of
 from mm2py.config.mirror_maker import FlowConfigs, MirrorMakerConfig
 from mm2py.config.properties import load
+from mm2py.config.providers import placeholders
 from mm2py.config.reference import render
+from mm2py.config.rest_settings import RestSettings
 from mm2py.config.secret_names import names_a_secret
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError, UsageError
@@ -32,8 +35,6 @@ from mm2py.flows.graph import file_cycle
 from mm2py.types import ClusterAlias, FlowName
 from mm2py_connectors.config import CONNECTORS
 from mm2py_workers.checked_connectors import CHECKED_CONNECTORS
-
-__all__ = ["explain_file", "flow_named", "lint_file", "reference_text"]
 
 _STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
 _CLIENTS: Final[tuple[tuple[Side, ClientKind], ...]] = (
@@ -52,7 +53,9 @@ def lint_file(path: Path | str, *, console: Console | None = None) -> int:
         config = MirrorMakerConfig(load(path), CHECKED_CONNECTORS)
         findings = findings_of(config)
         if first_error(findings) is None:
-            findings = in_order([*findings, *_circles(config)])
+            findings = in_order(
+                [*findings, *_circles(config), *_nothing_to_do(config), *_rest_files(config)]
+            )
     except ConfigError as error:
         _print(out, f"error    {error}", _STYLES[Severity.ERROR])
         return 1
@@ -62,9 +65,42 @@ def lint_file(path: Path | str, *, console: Console | None = None) -> int:
             f"{finding.severity.name.lower():8} {finding.describe(str(path))}",
             _STYLES[finding.severity],
         )
-    counts = [sum(f.severity is s for f in findings) for s in sorted(Severity, reverse=True)]
-    _print(out, f"{path}: {counts[0]} errors, {counts[1]} warnings, {counts[2]} remarks", "")
-    return 1 if counts[0] else 0
+    errors, warnings, _ = (
+        sum(f.severity is s for f in findings) for s in sorted(Severity, reverse=True)
+    )
+    refusal = "" if errors else _refused_at_start(config)
+    if refusal:
+        errors = 1
+        _print(out, f"error    {refusal}", _STYLES[Severity.ERROR])
+    verdict = "it would not start" if errors else "it would start"
+    _print(out, f"{path}: {errors} errors, {warnings} warnings; {verdict}", "")
+    return 1 if errors else 0
+
+
+def _refused_at_start(config: MirrorMakerConfig) -> str:
+    """Return the error of a start that no finding is about: flows, listeners."""
+    try:
+        config.flows()
+        RestSettings.of_config(config)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def _rest_files(config: MirrorMakerConfig) -> list[Finding]:
+    """Warn of files without which REST is not served."""
+    keys = ("rest.basic.auth.file", "rest.bearer.tokens.file")
+    given = [(key, config.raw[key]) for key in keys if key in config.raw]
+    return [
+        Finding(
+            Severity.WARNING,
+            value.line,
+            key,
+            "is no file on this machine: REST would not be served, the flows would run",
+        )
+        for key, value in given
+        if not placeholders(value.text) and not Path(value.text).is_file()
+    ]
 
 
 def _circles(config: MirrorMakerConfig) -> list[Finding]:
@@ -75,6 +111,25 @@ def _circles(config: MirrorMakerConfig) -> list[Finding]:
     key = f"{cycle.flows[0]}.enabled"
     message = f"records would be copied in a circle: {cycle}"
     return [Finding(Severity.ERROR, config.raw[key].line, key, message, cycle.remedy)]
+
+
+def _nothing_to_do(config: MirrorMakerConfig) -> list[Finding]:
+    """Warn where nothing is copied, or a cluster would be copied to itself."""
+    line, found = config.raw["clusters"].line, list[tuple[str, str]]()
+    pairs = [FlowName(*pair) for pair in permutations(config.clusters, 2)]
+    if pairs and not any(map(config.flow_enabled, pairs)):
+        found.append(("no flow is enabled: nothing is copied", f"set {pairs[0]}.enabled = true"))
+    servers = {
+        it: config.raw[f"{it}.bootstrap.servers"].text
+        for it in config.clusters
+        if f"{it}.bootstrap.servers" in config.raw
+    }
+    found += [
+        (f"{one} and {other} have the same bootstrap.servers", "give each cluster its own")
+        for one, other in combinations(servers, 2)
+        if servers[one] == servers[other]
+    ]
+    return [Finding(Severity.WARNING, line, "clusters", *it) for it in found]
 
 
 def explain_file(
@@ -142,7 +197,9 @@ def _explain(out: Console, config: MirrorMakerConfig, flow: FlowConfigs) -> None
 def _as_written(config: MirrorMakerConfig, effective: Effective) -> Effective:
     """Put placeholders back, so that what a provider holds is never shown."""
     return {
-        key: config.raw[value.key] if value.line and "${" in config.raw[value.key].text else value
+        key: config.raw[value.key]
+        if value.line and placeholders(config.raw[value.key].text)
+        else value
         for key, value in effective.items()
     }
 
@@ -173,7 +230,7 @@ def _section(out: Console, title: str, props: Effective) -> None:
     _print(out, title, "bold")
     for key in sorted(props):
         value = props[key]
-        shown = _MASK if names_a_secret(key) and "${" not in value.text else value.text
+        shown = _MASK if names_a_secret(key) and not placeholders(value.text) else value.text
         line = Text(f"  {key} = {shown}")
         line.append(f"    # {value.origin}", style="dim")
         out.print(line, soft_wrap=True)

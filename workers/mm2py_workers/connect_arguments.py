@@ -20,8 +20,6 @@ from mm2py.errors import ConfigError, Mm2pyError, UsageError
 from mm2py.observability.logging import SecretMask, configure_logging
 from mm2py.runtime.hosts.thaw import thawing_loop
 
-__all__ = ["CommandParser", "ProblemsError", "ProgramOptions", "WorkerOptions", "run_program"]
-
 log = logging.getLogger(__name__)
 
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")

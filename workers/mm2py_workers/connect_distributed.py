@@ -21,8 +21,6 @@ from mm2py_workers.process_memory import settle
 from mm2py_workers.signals import StopSignal
 from mm2py_workers.worker_file import WorkerFile, load_worker_file
 
-__all__ = ["announce", "main", "run_worker"]
-
 log = logging.getLogger(__name__)
 
 PROGRAM: Final = "connect-distributed-py"

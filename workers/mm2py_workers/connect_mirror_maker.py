@@ -16,6 +16,7 @@ from mm2py.config.findings import Finding, Severity
 from mm2py.config.jaas import jaas_secrets
 from mm2py.config.lint import load_checked
 from mm2py.config.mirror_maker import MirrorMakerConfig
+from mm2py.config.providers import placeholders
 from mm2py.config.secret_names import secrets_in
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
@@ -27,8 +28,6 @@ from mm2py_workers.host_wiring import forked_starter
 from mm2py_workers.process_memory import settle
 from mm2py_workers.signals import DRAIN_TIMEOUT_S, StopSignal
 from mm2py_workers.wiring import Node, build_node, processes_of
-
-__all__ = ["announce", "main", "run_flows", "secrets_of"]
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +122,7 @@ def announce(
 
 def secrets_of(config: MirrorMakerConfig) -> frozenset[str]:
     """Return every secret the config knows: what providers put in, and passwords in clear text."""
-    clear = {key: it.text for key, it in config.raw.items() if "${" not in it.text}
+    clear = {key: it.text for key, it in config.raw.items() if not placeholders(it.text)}
     # The log may quote a password without the JAAS text around it.
     return secrets_in(clear).union(config.secrets, *map(jaas_secrets, config.secrets))
 

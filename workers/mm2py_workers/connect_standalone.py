@@ -27,8 +27,6 @@ from mm2py_workers.connect_worker import ConnectWorker
 from mm2py_workers.connector_files import ConnectorFile, load_connector_file
 from mm2py_workers.worker_file import load_worker_file
 
-__all__ = ["main"]
-
 log = logging.getLogger(__name__)
 
 PROGRAM: Final = "connect-standalone-py"

@@ -57,8 +57,6 @@ from mm2py_workers.node_parts import NodeParts
 from mm2py_workers.rest_node import RestNode
 from mm2py_workers.worker_file import WorkerFile
 
-__all__ = ["build_distributed", "build_standalone"]
-
 DEFAULT_SOURCE_ALIAS: Final = "source"
 """Java's, where a mirror connector names none."""
 
@@ -145,7 +143,7 @@ class _Worker:
                 _source_of,
                 lambda source: self._host(source, watcher, guard, tables, offsets, on_topic),
             ),
-            peers=node.peers(None, self.file.worker.inter_worker_signature_algorithm),
+            peers=node.peers(None),
             overrides=None,
             guard=check_connectors,
             resolve=_resolver(self.file, node.mask),
@@ -339,7 +337,6 @@ def _node(
         loggers=ProcessLoggers(clock, None if pool is None else pool.set_level),
         mask=mask,
         peers=rest.peers,
-        verification=lambda _flow: file.worker.inter_worker_verification_algorithms,
         file_texts=lambda _flow, _connector: file.file.values,
         clock=clock,
         pool=pool,

@@ -14,8 +14,6 @@ from mm2py_workers.node_parts import NodeParts
 from mm2py_workers.rest_node import RestNode, Served
 from mm2py_workers.signals import DRAIN_TIMEOUT_S, StopSignal
 
-__all__ = ["ConnectWorker"]
-
 log = logging.getLogger(__name__)
 
 

@@ -14,8 +14,6 @@ from mm2py.config.properties import parse
 from mm2py.errors import ConfigError
 from mm2py.types import TargetState
 
-__all__ = ["ConnectorFile", "load_connector_file"]
-
 _BODY = frozenset({"name", "config", "initial_state"})
 _STATES = {"RUNNING": TargetState.STARTED, **{it.value: it for it in TargetState}}
 

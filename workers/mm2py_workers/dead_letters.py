@@ -19,8 +19,6 @@ from mm2py.protocol.topics import NewTopic
 from mm2py.runtime.tasks.errant_records import DeadLetterQueue
 from mm2py_connectors.record_sender import Idle, RecordSender, Sent
 
-__all__ = ["DeadLetterTopic"]
-
 log = logging.getLogger(__name__)
 
 FLUSH_S: Final = 10.0

@@ -33,8 +33,6 @@ from mm2py_workers.demo_groups import GroupWatch
 from mm2py_workers.demo_traffic_process import DemoChild, TrafficProcess
 from mm2py_workers.signals import StopSignal
 
-__all__ = ["DemoOptions", "properties_text", "run_demo"]
-
 log = logging.getLogger(__name__)
 
 MIN_FREE_BYTES: Final = 2 << 30

@@ -8,8 +8,6 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-__all__ = ["create_topics"]
-
 TIMEOUT_S: Final = 30.0
 
 

@@ -15,8 +15,6 @@ from typing import Final, TextIO, cast, final
 from mm2py.clock import Clock
 from mm2py.errors import FatalError
 
-__all__ = ["DemoBackfill"]
-
 TOPIC: Final = "history"
 TOPICS: Final = ("--topics", TOPIC)
 FLOW: Final = "A->B"

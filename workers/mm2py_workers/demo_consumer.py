@@ -18,8 +18,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from mm2py_workers.demo_topics import GROUP_TOPICS, group_of
 
-__all__ = ["consume", "main"]
-
 COMMIT_S: Final = 0.5
 BATCH: Final = 500
 POLL_S: Final = 0.1

@@ -21,8 +21,6 @@ from mm2py_workers.process_memory import settle
 from mm2py_workers.signals import DRAIN_TIMEOUT_S
 from mm2py_workers.wiring import build_node
 
-__all__ = ["Engine", "InProcess"]
-
 
 class Engine(Protocol):
     """Runs the flows of the demo's file."""

@@ -18,8 +18,6 @@ from mm2py.config.clients import connection_settings
 from mm2py.errors import Mm2pyError
 from mm2py_workers.demo_topics import GROUP_TOPICS, copy_of, group_of
 
-__all__ = ["GroupSeen", "GroupWatch"]
-
 ASK_S: Final = 1.0
 
 

@@ -14,8 +14,6 @@ from confluent_kafka.cimpl import NewTopic
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py_workers.demo_admin import create_topics
 
-__all__ = ["main"]
-
 PARTITIONS: Final = 4
 AGE_MS: Final = 2 * 365 * 86_400_000
 TIMEOUT_S: Final = 60.0

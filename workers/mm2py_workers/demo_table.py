@@ -16,8 +16,6 @@ from mm2py.clock import Clock
 from mm2py.observability.metrics import FlowSnapshot, Metrics
 from mm2py.types import FlowName
 
-__all__ = ["FlowRow", "FlowTable", "duration_text", "size_text"]
-
 WINDOW_S: Final = 3.0
 MOST_WRONGS: Final = 5
 _STYLES: Final = {"RUNNING": "green", "FAILED": "bold red"}

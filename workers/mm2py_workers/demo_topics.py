@@ -6,8 +6,6 @@ Each topic shows one thing a mirror can get wrong. No I/O, no client.
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["GROUP_TOPICS", "TOPICS", "DemoTopic", "copy_of", "group_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class DemoTopic:

@@ -22,8 +22,6 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py_workers.demo_admin import create_topics
 from mm2py_workers.demo_topics import TOPICS, DemoTopic
 
-__all__ = ["Traffic", "main"]
-
 YEAR_MS: Final = 365 * 86_400_000
 TICK_S: Final = 0.02
 TRICKLE: Final = 0.01

@@ -10,8 +10,6 @@ import sys
 from dataclasses import dataclass
 from typing import Final, TextIO, final
 
-__all__ = ["DemoChild", "TrafficCount", "TrafficProcess"]
-
 FINISH_TIMEOUT_S: Final = 25.0
 
 

@@ -22,8 +22,6 @@ from mm2py_workers.demo_topics import TOPICS
 from mm2py_workers.demo_verify_groups import check_group
 from mm2py_workers.demo_verify_records import Difference, Fields, fields
 
-__all__ = ["Comparison", "Counts", "Reader", "Side", "compare_flow", "main"]
-
 METADATA_TIMEOUT_S: Final = 10.0
 READ_TIMEOUT_S: Final = 20.0
 BATCH: Final = 2_000

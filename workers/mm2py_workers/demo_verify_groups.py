@@ -14,8 +14,6 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from mm2py_workers.demo_topics import GROUP_TOPICS, TOPICS, copy_of, group_of
 from mm2py_workers.demo_verify_records import Difference, Fields, fields
 
-__all__ = ["check_group"]
-
 TIMEOUT_S: Final = 10.0
 REST_S: Final = 3.0
 """Positions that have not moved for so long are what a failover would find: two intervals of the flow and one more."""

@@ -2,8 +2,6 @@
 
 from confluent_kafka import Message
 
-__all__ = ["Difference", "Fields", "fields"]
-
 Fields = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], tuple[int, int]]
 """Key, value, headers, (timestamp type, timestamp)."""
 

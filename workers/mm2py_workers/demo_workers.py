@@ -24,8 +24,6 @@ from mm2py.embedded.reaper import REAPER
 from mm2py_workers.demo_table import duration_text, size_text
 from mm2py_workers.signals import DRAIN_TIMEOUT_S
 
-__all__ = ["FIRST_KILL_S", "RETURN_S", "FlowSeen", "Worker", "WorkerProcesses", "plan_kill"]
-
 RETURN_S: Final = 10.0
 """How long a worker that died stays away: longer than the others wait for it."""
 

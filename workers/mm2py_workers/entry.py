@@ -11,14 +11,6 @@ from importlib.util import find_spec
 from types import FrameType
 from typing import Final, NoReturn
 
-__all__ = [
-    "connect_distributed",
-    "connect_mirror_maker",
-    "connect_standalone",
-    "mirror_maker",
-    "mm2py",
-]
-
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 

@@ -12,6 +12,7 @@ from typing import Final, final
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import LogReader
+from mm2py.client.fetch.partition_fetch import fetch_partition
 from mm2py.client.fetch.range_reader import RangeReader, log_ends
 from mm2py.client.permit import UNLIMITED
 from mm2py.clock import Clock
@@ -23,9 +24,10 @@ from mm2py.errors import (
     ProtocolError,
     RequestTimedOutError,
     RetriableServerError,
+    UnsupportedVersionError,
 )
 from mm2py.flows.failover import Progress, SourceAwayError
-from mm2py.mirror.failovers import failover_driver_id, failover_topic
+from mm2py.mirror.failovers import OpenTransaction, failover_driver_id, failover_topic
 from mm2py.mirror.filters import topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.producer_ids import (
@@ -38,18 +40,17 @@ from mm2py.mirror.producer_ids import (
 from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.protocol.error_codes import NETWORK_EXCEPTION
 from mm2py.protocol.log_batches import LogBatch
+from mm2py.protocol.producers import ActiveProducer
 from mm2py.protocol.record_batch import HEADER
-from mm2py.protocol.records import Record
+from mm2py.protocol.records import Record, decode_batches
 from mm2py.spark.survey import CopiesReader
 from mm2py.storage.failover_store import FailoverStore
 from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
-from mm2py_workers.bulk_flow import SOURCE, source_connector
+from mm2py_workers.bulk_flow import SOURCE, reads_committed, source_connector
 from mm2py_workers.internal_stores import FlowTables, store_producer
 from mm2py_workers.node_parts import FlowPlan
-
-__all__ = ["FailoverClusters", "LoopingIds", "producer_of"]
 
 CONNECT_S: Final = 8.0
 """How long the source may take to answer at all."""
@@ -57,6 +58,7 @@ CONNECT_S: Final = 8.0
 _IMPATIENT: Final = {"default.api.timeout.ms": "8000", "request.timeout.ms": "5000"}
 """Of what asks the source, which may be gone."""
 
+_FIRST_BYTES: Final = 64 * 1024
 _PRODUCER_ID: Final = 9
 """Field of ``HEADER``."""
 
@@ -146,10 +148,7 @@ class FailoverClusters:
         self.policy = policy_from_config(self.config)
         self.keeps_names = not self.policy.detects_cycles
         self.selection = self.selection_of(self.name, self.config)
-        consumer = effective_client_properties(self.config, "source", "consumer")
-        self.read_committed = (
-            consumer.get("isolation.level") == "read_committed" or self.plan.worker.exactly_once
-        )
+        self.read_committed = reads_committed(self.plan, self.config)
         self.replication_factor = options.replication_factor
 
     def selection_of(self, name: FlowName, config: Mapping[str, str]) -> TopicSelection:
@@ -269,10 +268,54 @@ class FailoverClusters:
         """Return how far the copy is; ends do not count what mirrors alone have written since the last call."""
         partitions = await self.partitions()
         async with self.source() as cluster:
-            found = await log_ends(cluster, partitions, read_committed=self.read_committed)
+            found = await log_ends(cluster, partitions, read_committed=False)
+            stable = await log_ends(cluster, partitions, read_committed=True)
             ends = {tp: await self._end_of_others(cluster, tp, it.end) for tp, it in found.items()}
         known = await self._copies.read()
-        return Progress(ends, {tp: max(it.start, known.resume(tp)) for tp, it in found.items()})
+        return Progress(
+            ends,
+            {tp: max(it.start, known.resume(tp)) for tp, it in found.items()},
+            {tp: it.end for tp, it in stable.items()},
+        )
+
+    async def open_transactions(
+        self, held: Mapping[TopicPartition, int], /
+    ) -> Sequence[OpenTransaction]:
+        """Name the transactions that hold back last stable offsets, but those of mirrors, as far as the source's brokers disclose them."""
+        if not held:
+            return ()
+        found: list[OpenTransaction] = []
+        async with self.source() as cluster:
+            looping, admin = await self.source_looping(), Admin(cluster)
+            known: Mapping[TopicPartition, Sequence[ActiveProducer]] = {}
+            with suppress(UnsupportedVersionError):  # before 2.8
+                known = await admin.describe_producers(held)
+            ids = {
+                it.producer_id
+                for producers in known.values()
+                for it in producers
+                if it.transaction_start >= 0
+            }
+            names = await admin.transactional_ids(ids)
+            for tp, stable in sorted(held.items()):
+                for it in known.get(tp, (ActiveProducer(-1, -1, -1, stable),)):
+                    if it.transaction_start < 0 or it.producer_id in looping:
+                        continue
+                    name, coordinator = names.get(it.producer_id, ("", -1))
+                    stamp = await first_stamp(cluster, tp, it.transaction_start)
+                    found.append(
+                        OpenTransaction(
+                            topic=tp.topic,
+                            partition=tp.partition,
+                            offset=it.transaction_start,
+                            producer_id=it.producer_id,
+                            epoch=it.epoch,
+                            transactional_id=name,
+                            coordinator=coordinator,
+                            since_ms=-1 if stamp is None else stamp,
+                        )
+                    )
+        return found
 
     async def copied(self) -> Mapping[TopicPartition, int]:
         """Return below which source offset everything is copied, for each partition that has copies; asks the target alone."""
@@ -291,7 +334,7 @@ class FailoverClusters:
             self._counted[tp] = end
         elif end != before:
             looping = await self.source_looping()
-            reader = RangeReader(cluster, read_committed=self.read_committed)
+            reader = RangeReader(cluster, read_committed=False)
             written = (
                 [producer_of(it) async for part in reader.read(tp, before, end) for it in part]
                 if looping
@@ -333,6 +376,16 @@ class FailoverClusters:
             clock=self.clock,
         )
         return FailoverStore(table, writer)
+
+
+async def first_stamp(source: Cluster, tp: TopicPartition, start: int) -> int | None:
+    """Return the time of the first record from an offset on; None where it is not known."""
+    fetched = await fetch_partition(source, tp, start, max_bytes=_FIRST_BYTES)
+    for batch in decode_batches(fetched.records) if fetched.records is not None else ():
+        for record in batch.records:
+            if record.offset >= start and not batch.is_control:
+                return record.timestamp if record.timestamp >= 0 else None
+    return None
 
 
 def _cluster(config: Mapping[str, str], side: str, alias: ClusterAlias, clock: Clock) -> Cluster:

@@ -14,10 +14,7 @@ import typer
 from mm2py.errors import UsageError
 from mm2py.mirror.failovers import MOST_LOSS, FailoverKind
 from mm2py_workers.output import Output, OutputOption, Printer, examples
-from mm2py_workers.rest_access import DEFAULT_URL, Access, asks_rest
-from mm2py_workers.worker_place import find_worker
-
-__all__ = ["add_failover_commands"]
+from mm2py_workers.rest_access import Access, asks_rest
 
 PropertiesArgument = Annotated[
     Path, typer.Argument(metavar="FILE", help="mm2.properties of the workers", show_default=False)
@@ -141,7 +138,7 @@ def drill(
     settle: SettleOption = 2.0,
     output: OutputOption = Output.TABLE,
 ) -> int:
-    """Rehearse a failover without switching anybody: each step's questions are asked and timed, and a report is written.
+    """Check a failover without doing it, and write a report: what would refuse it, and how long clients would wait.
 
     Ends with 3 if a failover would be refused, or would leave somebody who writes.
     """
@@ -156,19 +153,15 @@ def drill(
 
 
 def _of_file(access: Access, file: Path) -> Access:
-    """Return how the worker of ``file`` is reached, where nothing else was given; a plan is shown without one, too."""
-    if access.url or access.file:
-        return access
-    try:
-        return replace(access, url=find_worker(file) or DEFAULT_URL)
-    except UsageError:
-        return replace(access, url=DEFAULT_URL)
+    """Return how the worker of ``file`` is reached, where nothing else was given."""
+    return access if access.url or access.file else replace(access, file=file)
 
 
-def add_failover_commands(app: typer.Typer) -> None:
-    """Add the three commands."""
+def add_failover_commands(app: typer.Typer, panel: str) -> None:
+    """Add the three commands to a panel of the help."""
     app.command(
         "failover",
+        rich_help_panel=panel,
         epilog=examples(
             "mm2py failover mm2.properties --flow 'A->B' --plan",
             "mm2py failover mm2.properties --flow 'A->B' --execute",
@@ -178,6 +171,7 @@ def add_failover_commands(app: typer.Typer) -> None:
     )(_command(FailoverKind.FAILOVER))
     app.command(
         "failback",
+        rich_help_panel=panel,
         epilog=examples(
             "mm2py failback mm2.properties --flow 'A->B' --plan",
             "mm2py failback mm2.properties --flow 'A->B' --execute",
@@ -185,5 +179,6 @@ def add_failover_commands(app: typer.Typer) -> None:
     )(_command(FailoverKind.FAILBACK))
     app.command(
         "drill",
+        rich_help_panel=panel,
         epilog=examples("mm2py drill mm2.properties --flow 'A->B' --report drill.json"),
     )(drill)

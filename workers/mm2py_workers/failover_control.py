@@ -8,22 +8,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, final
 
-from mm2py.errors import Mm2pyError
-from mm2py.types import FlowName, State
+from mm2py.api.context import PartitionState
+from mm2py.errors import ConnectionFailedError, Mm2pyError
+from mm2py.types import FlowName, State, TopicPartition
 from mm2py_workers.answers import Row, count_of, flow_path, rows_of, text_of, texts_of
-
-__all__ = ["FlowNow", "FlowsApi", "RestFlows", "flow_now"]
 
 log = logging.getLogger(__name__)
 
 WAITING: Final = "WAITING"
+_NOT_COPIED: Final = frozenset(PartitionState) - {PartitionState.RUNNING}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowNow:
     """A flow that there is; ``enabled``: it copies topics, not heartbeats alone.
 
-    ``failed`` counts its partitions and tasks that have failed; ``paused`` names topics and partitions.
+    ``failed`` counts its partitions and tasks that have failed; ``paused`` names topics and partitions; ``errors`` say
+    what keeps it from copying.
     """
 
     state: str
@@ -31,6 +32,7 @@ class FlowNow:
     tasks: int
     failed: int = 0
     paused: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
 
     @property
     def is_stopped(self) -> bool:
@@ -62,6 +64,24 @@ class FlowsApi(Protocol):
         ...
 
 
+@final
+class NoWorkerApi:
+    """The API where no worker is known."""
+
+    def __init__(self, reason: Mm2pyError) -> None:
+        self._error = ConnectionFailedError(reason.message, remedy=reason.remedy)
+
+    async def rows(self, path: str) -> Sequence[Row]:
+        """Raise why."""
+        del path
+        raise self._error
+
+    async def post(self, path: str, body: object = None) -> None:
+        """Raise why."""
+        del path, body
+        raise self._error
+
+
 def flow_now(row: Row) -> FlowNow:
     """Return one flow of the answer to ``GET /flows``."""
     tasks = [task for it in rows_of(row, "connectors") for task in rows_of(it, "tasks")]
@@ -72,6 +92,9 @@ def flow_now(row: Row) -> FlowNow:
         tasks=len(tasks),
         failed=failed + (count_of(row, "failed_partitions") or 0),
         paused=tuple(texts_of(row, "paused")),
+        errors=tuple(
+            f"{text_of(it, 'where')}: {text_of(it, 'message')}" for it in rows_of(row, "errors")
+        ),
     )
 
 
@@ -90,13 +113,27 @@ class RestFlows:
 
     async def lag(self, flow: FlowName) -> Mapping[str, int]:
         """Return the records of each topic that its tasks knew of and had not copied; none where no worker answers."""
-        try:
-            rows = await self._api.rows(flow_path(str(flow), "lag"))
-        except Mm2pyError as error:
-            log.info("lag is not known flow=%s cause=%s", flow, error)
-            return {}
+        rows = await self._rows(flow, "lag")
         lags = {text_of(row, "topic"): count_of(row, "lag_records") for row in rows}
         return {topic: lag for topic, lag in lags.items() if lag is not None}
+
+    async def not_copied(self, flow: FlowName) -> Mapping[TopicPartition, str]:
+        """Return the source partitions of which nothing is copied now, with state and cause; none where no worker answers."""
+        rows = await self._rows(flow, "partitions")
+        return {
+            TopicPartition(text_of(row, "topic"), count_of(row, "partition") or 0): ": ".join(
+                it for it in (text_of(row, "state"), text_of(row, "cause")) if it
+            )
+            for row in rows
+            if text_of(row, "state") in _NOT_COPIED
+        }
+
+    async def _rows(self, flow: FlowName, what: str) -> Sequence[Row]:
+        try:
+            return await self._api.rows(flow_path(str(flow), what))
+        except Mm2pyError as error:
+            log.info("%s not known flow=%s cause=%s", what, flow, error)
+            return ()
 
     async def stop(self, flow: FlowName) -> None:
         """Stop every connector of a flow; does not wait for its tasks."""
@@ -108,5 +145,5 @@ class RestFlows:
         if now is None or not now.enabled:
             body = {"source": flow.source, "target": flow.target, "config": dict(config)}
             await self._api.post("/flows", body)
-        elif now.state in (State.STOPPED, State.PAUSED):
+        elif now.state in (State.STOPPED, State.PAUSED, WAITING):
             await self._api.post(flow_path(str(flow), "resume"))

@@ -10,10 +10,9 @@ from typing import TypeVar, final
 
 from mm2py.flows.failover import FailoverRequest
 from mm2py.flows.failover_views import FailoverPlan
+from mm2py.types import TopicPartition
 from mm2py_workers.failover_groups import move_groups
 from mm2py_workers.failover_work import FailoverWork
-
-__all__ = ["Drill", "Rehearsed", "rehearse"]
 
 T = TypeVar("T")
 
@@ -69,13 +68,19 @@ async def rehearse(work: FailoverWork, settle_s: float) -> Drill:
     plan = drill.plan = await timed(
         "PLAN",
         work.plan(),
-        lambda it: f"{len(it.topics)} topics, {len(it.groups)} groups, {len(it.writers)} writers",
+        lambda it: (
+            f"{len(it.topics)} topics, {len(it.groups)} groups, {len(it.writers or ())} writers"
+        ),
     )
     _judge(plan, drill)
     if not plan.source_reachable:
         return drill
     await timed("FENCE", sides.fence_plan(), lambda it: f"{len(it.rules)} rules. {it.note}")
-    first = await timed("DRAIN", sides.progress(), lambda it: f"{it.missing} offsets behind")
+    first = await timed(
+        "DRAIN",
+        sides.progress(),
+        lambda it: f"{it.missing} offsets behind, {len(it.held)} partitions with open transactions",
+    )
     moves = await timed(
         "GROUPS",
         move_groups(clusters, source_there=True, writes=False),
@@ -98,6 +103,11 @@ async def rehearse(work: FailoverWork, settle_s: float) -> Drill:
     )
     drill.reasons += [
         f"group {it.group}: {text}" for it in moves for text in it.left if "no place" in text
+    ]
+    drill.reasons += [
+        str(it)
+        for it in await clusters.open_transactions(last.held)
+        if first.held.get(TopicPartition(it.topic, it.partition)) == it.offset
     ]
     if last.ends != first.ends and not plan.fence_rules:
         drill.reasons.append(

@@ -5,7 +5,8 @@ target -> ``moves_of`` -> OffsetCommit or AlterShareGroupOffsets. Without the so
 two steps; share groups have none, so those stay where group sync has left them.
 
 A record of the source is native there, and the map of the flow knows its copy; or it is itself a copy of the flow back, whose map knows
-the original. So both maps are asked, and the lower place counts: nothing is skipped.
+the original. So both maps are asked, and the lower place counts: nothing is skipped. Below the beginning of the flow's map the group's
+checkpoint decides, which came from the offset syncs.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -21,18 +22,22 @@ from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.mirror.checkpoint_log import read_checkpoints
+from mm2py.mirror.checkpoints import Checkpoint
 from mm2py.mirror.failovers import GroupMove
 from mm2py.mirror.filters import group_filter_from_config
-from mm2py.mirror.offset_lookup import Place, Translation
+from mm2py.mirror.offset_lookup import Place, beside_own_records
 from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.protocol.error_codes import GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNKNOWN_MEMBER_ID
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.types import TopicPartition
 from mm2py_workers.failover_clusters import FailoverClusters
-
-__all__ = ["committed_of", "groups_of", "move_groups", "moves_of", "place_of"]
+from mm2py_workers.failover_stop import is_stopped_on_record
 
 Offsets = Mapping[TopicPartition, OffsetToCommit]
+Checkpoints = Mapping[str, Mapping[TopicPartition, Checkpoint]]
+
+NOTHING_COPIED: Final = 1 << 62
+"""As a place: the flow has no copies of the partition, and only the target's own records count."""
 
 ANSWER_S: Final = 10.0
 """How long brokers that coordinate groups may take to answer."""
@@ -44,15 +49,6 @@ _REFUSALS: Final = {
     NON_EMPTY_GROUP: _IN_USE,
     GROUP_ID_NOT_FOUND: "a group of another type has this name on the target",
 }
-
-
-def place_of(forward: Translation | None, back: Translation | None) -> int:
-    """Return where a consumer continues on the target, given what the map of the flow and of the flow back say; -1 unknown."""
-    for found in (forward, back):
-        if found is not None and found.place is Place.COPIED:
-            return found.offset
-    known = [it.offset for it in (forward, back) if it is not None and it.offset >= 0]
-    return min(known, default=-1)
 
 
 def moves_of(
@@ -90,7 +86,11 @@ async def move_groups(
         SourceAwayError: the source went away meanwhile.
         RetriableError: the target does not answer.
     """
-    kinds = await _exact(clusters) if source_there else [await _checkpoints(clusters)]
+    kinds = (
+        await _exact(clusters)
+        if source_there
+        else [_by_checkpoints(await _read_checkpoints(clusters))]
+    )
     return [move for groups in kinds for move in await _move_all(clusters, groups, writes=writes)]
 
 
@@ -179,10 +179,16 @@ async def _exact(clusters: FailoverClusters) -> list[_Groups]:
     async with AsyncExitStack() as stack:
         stack.push_async_callback(maps.close)
         await maps.read()
-        return [await _exact_of(clusters, it, maps) for it in (CONSUMER_GROUPS, SHARE_GROUPS)]
+        checkpoints = await _read_checkpoints(clusters)
+        return [
+            await _exact_of(clusters, CONSUMER_GROUPS, maps, checkpoints),
+            await _exact_of(clusters, SHARE_GROUPS, maps, {}),
+        ]
 
 
-async def _exact_of(clusters: FailoverClusters, requests: GroupRequests, maps: "_Maps") -> _Groups:
+async def _exact_of(
+    clusters: FailoverClusters, requests: GroupRequests, maps: "_Maps", checkpoints: Checkpoints
+) -> _Groups:
     chosen, found = group_filter_from_config(clusters.config), _Groups(requests)
     async with clusters.source() as source:
         admin = GroupAdmin(source, requests)
@@ -197,7 +203,8 @@ async def _exact_of(clusters: FailoverClusters, requests: GroupRequests, maps: "
             copy = maps.other_side(tp)
             if copy is None:
                 continue
-            place = await maps.place(tp, offset.offset)
+            checkpoint = checkpoints.get(group, {}).get(copy)
+            place = await maps.place(tp, offset.offset, checkpoint)
             if place < 0:
                 found.leave(group, f"{tp} {offset.offset} has no place there")
                 continue
@@ -206,7 +213,7 @@ async def _exact_of(clusters: FailoverClusters, requests: GroupRequests, maps: "
             )
     if catalog.missing and requests is CONSUMER_GROUPS:
         # Those of a broker that is gone: what was last translated is better than nothing.
-        for group, offsets in (await _checkpoints(clusters)).wanted.items():
+        for group, offsets in _by_checkpoints(checkpoints).wanted.items():
             if group not in by_group and chosen.should_replicate_group(group):
                 found.leave(group, f"by its checkpoints, it is not listed: {catalog.missing}")
                 found.wanted[group] = offsets
@@ -221,6 +228,7 @@ class _Maps:
         self._clusters = clusters
         self._forward = OffsetMapReader(clusters.target, clusters.name.source, clock=clusters.clock)
         self._back: OffsetMapReader | None = None
+        self._back_is_stopped = False
 
     async def read(self) -> None:
         clusters = self._clusters
@@ -228,6 +236,9 @@ class _Maps:
         async with clusters.source() as source:
             self._back = OffsetMapReader(source, clusters.name.target, clock=clusters.clock)
             await _read(source, self._back)
+            self._back_is_stopped = await is_stopped_on_record(
+                source, clusters.back, clusters.clock
+            )
 
     async def close(self) -> None:
         await self._forward.close()
@@ -244,19 +255,48 @@ class _Maps:
             return None if original is None else TopicPartition(original, tp.partition)
         return None
 
-    async def place(self, tp: TopicPartition, offset: int) -> int:
+    async def place(self, tp: TopicPartition, offset: int, checkpoint: Checkpoint | None) -> int:
         """Return the offset on the target of the first record from a source offset on; -1 unknown."""
         clusters = self._clusters
-        forward = back = None
-        if clusters.selection.replicate(tp.topic):
-            forward = await self._forward.to_target(tp, offset)
-        if clusters.keeps_names or forward is None:
+        found = await self._copy_at(tp, offset)
+        if found < 0:
+            found = await self._by_checkpoint(tp, offset, checkpoint)
+        if clusters.keeps_names or found == NOTHING_COPIED:
             original = self.other_side(tp)
             assert original is not None
             assert self._back is not None
             async with clusters.source():
-                back = await self._back.to_source(original, offset)
-        return place_of(forward, back)
+                own = await self._back.to_source(original, offset)
+            index = self._back.index_of(original)
+            covered = NOTHING_COPIED if index is None else index.covered
+            if self._back_is_stopped and found != NOTHING_COPIED:
+                # Clients left the target then, and all of their records were copied: only copies follow.
+                covered = NOTHING_COPIED
+            found = beside_own_records(found, own, covered)
+        if found == NOTHING_COPIED:
+            return await self._by_checkpoint(tp, offset, checkpoint)
+        return found
+
+    async def _copy_at(self, tp: TopicPartition, offset: int) -> int:
+        """Return where the flow's map has an offset, -1 where it does not know."""
+        if not self._clusters.selection.replicate(tp.topic):
+            return NOTHING_COPIED
+        found, index = await self._forward.to_target(tp, offset), self._forward.index_of(tp)
+        if found is None or index is None:
+            return NOTHING_COPIED
+        # A group beyond the map has read all that it knows of.
+        return index.target_end if found.place is Place.NOT_YET_COPIED else found.offset
+
+    async def _by_checkpoint(
+        self, tp: TopicPartition, offset: int, checkpoint: Checkpoint | None
+    ) -> int:
+        if checkpoint is None or checkpoint.upstream > offset:
+            return -1
+        begins = await self._forward.beginning(tp)
+        is_wrong = begins is not None and begins.is_past_unread(
+            checkpoint.upstream, checkpoint.downstream
+        )
+        return -1 if is_wrong else checkpoint.downstream
 
 
 async def _read(cluster: Cluster, reader: OffsetMapReader) -> None:
@@ -264,12 +304,15 @@ async def _read(cluster: Cluster, reader: OffsetMapReader) -> None:
         await reader.read_to_end()
 
 
-async def _checkpoints(clusters: FailoverClusters) -> _Groups:
-    found = _Groups(CONSUMER_GROUPS)
+async def _read_checkpoints(clusters: FailoverClusters) -> Checkpoints:
     topic = clusters.policy.checkpoints_topic(clusters.name.source)
     if topic not in await Admin(clusters.target).describe_topics([topic]):
-        return found
-    by_group = await read_checkpoints(LogReader(clusters.target, topic, clock=clusters.clock))
+        return {}
+    return await read_checkpoints(LogReader(clusters.target, topic, clock=clusters.clock))
+
+
+def _by_checkpoints(by_group: Checkpoints) -> _Groups:
+    found = _Groups(CONSUMER_GROUPS)
     for group, checkpoints in by_group.items():
         found.wanted[group] = {
             tp: OffsetToCommit(tp.topic, tp.partition, it.downstream, metadata=it.metadata)

@@ -22,8 +22,6 @@ from mm2py_workers.answers import Row
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["OwnApi", "failovers_inside"]
-
 ANSWER_S: Final = 60.0
 _NOT_NOW: Final = frozenset({409, 503})
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 from mm2py.client.connect.admin import Admin
-from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.partition_fetch import fetch_partition
 from mm2py.config.class_names import MIRROR_CHECKPOINT_CONNECTOR, canonical_class
 from mm2py.errors import Mm2pyError, RetriableError, ServerError, UnsupportedVersionError
 from mm2py.flows.failover import Progress, SourceAwayError
@@ -19,28 +17,24 @@ from mm2py.flows.failover_views import FailoverPlan, GroupRow, TopicRow, WriterR
 from mm2py.flows.fence import FencePlan
 from mm2py.flows.flow_offsets import FlowOffsets, GroupView
 from mm2py.flows.states import enabled
-from mm2py.mirror.failovers import FailoverKind, Tail, quarantine_topic
+from mm2py.mirror.failovers import FailoverKind, OpenTransaction, Tail, quarantine_topic
 from mm2py.mirror.filters import config_property_filter_from_config
 from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl
 from mm2py.protocol.configs import ConfigEntry
-from mm2py.protocol.records import decode_batches
 from mm2py.types import FlowName, TopicPartition
 from mm2py_connectors.acl_sync import remote_acls
 from mm2py_connectors.config_sync import config_operations
 from mm2py_workers.bulk_flow import source_connector
-from mm2py_workers.failover_clusters import FailoverClusters
+from mm2py_workers.failover_clusters import FailoverClusters, first_stamp
 from mm2py_workers.failover_control import FlowNow, RestFlows
 from mm2py_workers.failover_sides import FailoverSides
-
-__all__ = ["plan_failover"]
 
 MOST_GROUPS: Final = 10_000
 RECENT_MS: Final = 10 * 60_000
 """A producer that has not written for so long is not shown as a writer."""
 
 _SHOWN: Final = 3
-_FIRST_BYTES: Final = 64 * 1024
 
 
 @dataclass(slots=True)
@@ -78,7 +72,10 @@ async def plan_failover(
         )
     try:
         progress = await clusters.progress()
-        rows = await _Source(clusters, found).topics(progress, now)
+        opened = await clusters.open_transactions(progress.held)
+        stuck = await control.not_copied(clusters.name)
+        topics = _Source(clusters, found, opened, stuck)
+        rows, awaited = await topics.topics(progress, now), topics.awaited
         groups = await _groups(clusters, found)
         writers = await _writers(clusters, found)
         await _look_at_the_way_back(clusters, found, kind)
@@ -89,6 +86,7 @@ async def plan_failover(
             f"{error}; groups and writers are not known, groups would get the offsets of their checkpoints"
         )
         there, fence, groups, writers = False, FencePlan((), ""), [], []
+        opened, awaited = (), 0
         rows = await _known(clusters, control)
     unfinished = await _unfinished(clusters)
     return FailoverPlan(
@@ -108,7 +106,9 @@ async def plan_failover(
         problems=tuple(found.problems),
         topics=tuple(rows),
         groups=tuple(groups),
-        writers=tuple(writers),
+        awaited=awaited,
+        writers=None if writers is None else tuple(writers),
+        transactions=tuple(opened),
     )
 
 
@@ -128,6 +128,9 @@ async def _flows(
     elif not now.copies:
         state = now.state if now.enabled else "not there"
         found.problems.append(f"flow {name} is {state}: what is not copied stays behind")
+    if now is not None:
+        # What is held drains only once its cause is gone.
+        found.problems += [f"flow {name}: {text}" for text in now.errors[:_SHOWN]]
     return now, back
 
 
@@ -185,11 +188,22 @@ async def _known(clusters: FailoverClusters, control: RestFlows) -> list[TopicRo
 class _Source:
     """What both clusters say of the topics."""
 
-    def __init__(self, clusters: FailoverClusters, found: _Found) -> None:
+    def __init__(
+        self,
+        clusters: FailoverClusters,
+        found: _Found,
+        opened: Sequence[OpenTransaction],
+        stuck: Mapping[TopicPartition, str],
+    ) -> None:
         self._clusters, self._found = clusters, found
+        self._opened, self._stuck = opened, stuck
+        self.awaited = 0
+        """Offsets that would be lost, but for the end of a transaction that is open."""
 
     async def topics(self, progress: Progress, now: FlowNow | None) -> list[TopicRow]:
         names = sorted({tp.topic for tp in progress.ends})
+        for tp, cause in sorted(self._stuck.items()):
+            self._found.note(tp.topic, f"partition {tp.partition} is {cause}")
         await self._look_at_copies(progress)
         await self._look_at_configs(names)
         await self._look_at_acls()
@@ -205,19 +219,31 @@ class _Source:
             partitions=sum(tp.topic == name for tp in progress.ends),
             lag_records=lag,
             lag_ms=await self._age(tails),
-            would_lose=sum(it.end - it.start for it in tails if not _is_copied(it, now)),
+            would_lose=sum(self._lost(it, progress, now) for it in tails),
             copied_to={
                 tp.partition: at for tp, at in sorted(progress.copied.items()) if tp.topic == name
             },
             problems=tuple(self._found.by_topic.get(name, ())),
         )
 
+    def _lost(self, tail: Tail, progress: Progress, now: FlowNow | None) -> int:
+        opened = [it for it in self._opened if (it.topic, it.partition) == tail.tp]
+        waits = bool(opened) and self._clusters.read_committed
+        if not _is_copied(tail, now) or (tail.tp in self._stuck and not waits):
+            return tail.end - tail.start
+        if not waits:
+            return 0
+        lost = tail.end - max(tail.start, progress.stable[tail.tp])
+        if not any(it.hangs(self._clusters.clock.now_ms()) for it in opened):
+            self.awaited += lost
+        return lost
+
     async def _age(self, tails: Sequence[Tail]) -> int | None:
         """Return the age of the oldest record that is not copied, in ms; 0 where all are."""
         ages = [0]
         for tail in tails:
             async with self._clusters.source() as source:
-                stamp = await _first_stamp(source, tail)
+                stamp = await first_stamp(source, tail.tp, tail.start)
             if stamp is None:
                 return None
             ages.append(max(0, self._clusters.clock.now_ms() - stamp))
@@ -289,15 +315,6 @@ def _is_copied(tail: Tail, now: FlowNow | None) -> bool:
     return not {tail.topic, f"{tail.topic}-{tail.partition}"} & set(now.paused)
 
 
-async def _first_stamp(source: Cluster, tail: Tail) -> int | None:
-    fetched = await fetch_partition(source, tail.tp, tail.start, max_bytes=_FIRST_BYTES)
-    for batch in decode_batches(fetched.records) if fetched.records is not None else ():
-        for record in batch.records:
-            if record.offset >= tail.start and not batch.is_control:
-                return record.timestamp if record.timestamp >= 0 else None
-    return None
-
-
 async def _groups(clusters: FailoverClusters, found: _Found) -> list[GroupRow]:
     plan = clusters.plan
     name = next(
@@ -328,7 +345,7 @@ async def _groups(clusters: FailoverClusters, found: _Found) -> list[GroupRow]:
     ]
 
 
-async def _writers(clusters: FailoverClusters, found: _Found) -> list[WriterRow]:
+async def _writers(clusters: FailoverClusters, found: _Found) -> list[WriterRow] | None:
     partitions = await clusters.partitions()
     async with clusters.source() as source:
         looping = await clusters.source_looping()
@@ -336,7 +353,7 @@ async def _writers(clusters: FailoverClusters, found: _Found) -> list[WriterRow]
             answers = await Admin(source).describe_producers(partitions)
         except UnsupportedVersionError:
             found.problems.append("writers are not known: DescribeProducers needs Kafka 2.8")
-            return []
+            return None
     now = clusters.clock.now_ms()
     return [
         WriterRow(

@@ -5,6 +5,8 @@ Flow: ``FailoverOrder`` -> ``failover_work.opened`` -> plan -> refused, or execu
 
 import asyncio
 import json
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -14,15 +16,15 @@ from mm2py.flows.failover import FailoverRefusedError, FailoverRequest
 from mm2py.flows.failover_views import FailoverPlan
 from mm2py.mirror.backfills import new_id
 from mm2py.mirror.failovers import Failover, Step
-from mm2py_workers.failover_control import RestFlows
+from mm2py.observability.logging import some_of
+from mm2py_workers.failover_control import FlowsApi, NoWorkerApi, RestFlows
 from mm2py_workers.failover_drill import rehearse
 from mm2py_workers.failover_views import print_drill, print_failover, print_plan
 from mm2py_workers.failover_work import FailoverWork, opened
 from mm2py_workers.output import OK, UNHEALTHY, Printer, say
 from mm2py_workers.rest_access import Access
 from mm2py_workers.rest_client import RemoteApi
-
-__all__ = ["LEFT_BEHIND", "Action", "FailoverOrder", "run_order"]
+from mm2py_workers.worker_place import NoWorkerError
 
 LEFT_BEHIND: Final = 4
 """Switched, but the source is gone: what it has not given away is listed by a later run."""
@@ -61,10 +63,21 @@ def run_order(order: FailoverOrder, access: Access, printer: Printer) -> int:
 
 
 async def _run_order(order: FailoverOrder, access: Access, printer: Printer) -> int:
-    with access.client() as rest:
-        flows = RestFlows(RemoteApi(rest))
-        async with opened(order.file, order.flow, order.request.kind, flows) as work:
+    with _worker_of(access) as api:
+        async with opened(order.file, order.flow, order.request.kind, RestFlows(api)) as work:
             return await _run_action(order, work, printer)
+
+
+@contextmanager
+def _worker_of(access: Access) -> Generator[FlowsApi]:
+    """Yield a worker's API; without one each request fails as one that is not answered, and a plan is shown all the same."""
+    try:
+        client = access.client()
+    except NoWorkerError as error:
+        yield NoWorkerApi(error)
+        return
+    with client as rest:
+        yield RemoteApi(rest)
 
 
 async def _run_action(order: FailoverOrder, work: FailoverWork, printer: Printer) -> int:
@@ -78,23 +91,26 @@ async def _run_action(order: FailoverOrder, work: FailoverWork, printer: Printer
                 say("the rules that it has made would be removed")
             return OK
         case Action.PLAN:
-            print_plan(printer, await work.plan(), order.request.accept_loss)
-            return OK
+            return await _plan(order, work, printer)
         case Action.EXECUTE:
             return await _execute(order, work, printer)
         case Action.DRILL:
             return await _rehearse(order, work, printer)
 
 
+async def _plan(order: FailoverOrder, work: FailoverWork, printer: Printer) -> int:
+    plan = await work.plan()
+    refusals = plan.refusals(order.request, await work.newest())
+    print_plan(printer, plan, order.request.accept_loss)
+    for text in refusals:
+        say(f"would be refused: {text}")
+    return UNHEALTHY if refusals else OK
+
+
 async def _execute(order: FailoverOrder, work: FailoverWork, printer: Printer) -> int:
-    request = replace(order.request, id=new_id(work.clusters.clock.now_ms()))
     if order.dry_run:
-        plan = await work.plan()
-        refusals = plan.refusals(request, await work.newest())
-        print_plan(printer, plan, request.accept_loss)
-        for text in refusals:
-            say(f"refused: {text}")
-        return UNHEALTHY if refusals else OK
+        return await _plan(order, work, printer)
+    request = replace(order.request, id=new_id(work.clusters.clock.now_ms()))
 
     def planned(plan: FailoverPlan) -> None:
         for text in plan.remarks(request.accept_loss):
@@ -142,6 +158,8 @@ async def _rehearse(order: FailoverOrder, work: FailoverWork, printer: Printer) 
 
 def _say_step(failover: Failover) -> None:
     notes = f", {failover.missing} offsets not copied" if failover.missing > 0 else ""
+    if failover.step is Step.DRAIN and failover.transactions:
+        notes += f", waits: {some_of(list(map(str, failover.transactions)), 1, '; ')}"
     if failover.step is Step.SWITCH and failover.switched_ms:
         notes += f", clients may write to {failover.flow.partition('->')[2]}"
     say(f"{failover.flow} {failover.kind} {failover.id}: {failover.step}{notes}")

@@ -12,21 +12,28 @@ from mm2py.config.client_properties import effective_client_properties
 from mm2py.errors import FatalError, Mm2pyError, RetriableError, ServerError
 from mm2py.flows.failover import Progress, SourceAwayError
 from mm2py.flows.fence import FencePlan, fence_of, principal_of
-from mm2py.mirror.failovers import Failover, Fence, GroupMove, Place, Rule, Step, Tail
+from mm2py.mirror.failovers import (
+    Failover,
+    Fence,
+    GroupMove,
+    OpenTransaction,
+    Place,
+    Rule,
+    Step,
+    Tail,
+)
 from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl
 from mm2py.protocol.error_codes import error_name
 from mm2py.spark.survey import CopiesReader, Known
 from mm2py.storage.failover_store import FailoverStore
-from mm2py.types import LATEST, FlowName, State
+from mm2py.types import LATEST, FlowName, State, TopicPartition
 from mm2py_workers.bulk_flow import SOURCE, store_positions
 from mm2py_workers.failover_clusters import FailoverClusters
 from mm2py_workers.failover_control import FlowNow, RestFlows
 from mm2py_workers.failover_groups import move_groups
 from mm2py_workers.failover_stop import stop_without_workers
 from mm2py_workers.failover_tail import quarantine, reverse_starts
-
-__all__ = ["FailoverSides"]
 
 STOP_S: Final = 45.0
 """How long a flow may take to stop or to begin."""
@@ -156,6 +163,12 @@ class FailoverSides:
     async def progress(self) -> Progress:
         """Return how far the copy is."""
         return await self._clusters.progress()
+
+    async def open_transactions(
+        self, held: Mapping[TopicPartition, int], /
+    ) -> Sequence[OpenTransaction]:
+        """Name open transactions of the source."""
+        return await self._clusters.open_transactions(held)
 
     async def target_ends(self) -> Sequence[Place]:
         """Return where the logs of the copies end, by what the target has."""

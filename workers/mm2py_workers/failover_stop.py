@@ -21,8 +21,6 @@ from mm2py.types import TargetState
 from mm2py_workers.internal_stores import FlowTables, config_topic, store_producer
 from mm2py_workers.node_parts import FlowPlan
 
-__all__ = ["is_stopped_on_record", "stop_without_workers"]
-
 
 async def stop_without_workers(target: Cluster, plan: FlowPlan, clock: Clock) -> None:
     """Let no connector of a flow run, whoever starts a worker; returns when that is acknowledged.

@@ -17,6 +17,7 @@ from mm2py.client.send.record_writer import RecordWriter
 from mm2py.errors import ServerError
 from mm2py.mirror.failovers import Place, Tail, quarantine_topic
 from mm2py.mirror.offset_map import Mark
+from mm2py.protocol.abort_filter import ABORT, marker_type
 from mm2py.protocol.error_codes import TOPIC_ALREADY_EXISTS
 from mm2py.protocol.log_batches import LogBatch
 from mm2py.protocol.records import NewRecord, Record, decode_batch
@@ -26,11 +27,17 @@ from mm2py.types import TopicPartition
 from mm2py_workers.failover_clusters import FailoverClusters, producer_of
 from mm2py_workers.internal_stores import store_producer
 
-__all__ = ["SOURCE_OFFSET", "holes_of", "quarantine", "reverse_starts"]
-
 SOURCE_OFFSET: Final = b"mm2py.source.offset"
 """Header of a record in quarantine: its offset on the source, in decimal."""
 
+SOURCE_TRANSACTION: Final = b"mm2py.source.transaction"
+"""Header of one whose transaction was open when it was kept, with the value ``open``; of a flow that copies committed records."""
+
+Markers = Mapping[int, Sequence[tuple[int, int]]]
+"""Offset and type of the markers of each producer id."""
+
+_COMMIT: Final = 1
+_OPEN: Final = -1
 BATCH_RECORDS: Final = 500
 BATCH_BYTES: Final = 256 * 1024
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -81,14 +88,22 @@ async def _missing(
     """Yield what the source has of a tail from ``first`` on. Nothing is written in here: an error of the target is none of the source's."""
     waiting: list[NewRecord] = []
     async with clusters.source() as source:
-        first = max(first, (await log_ends(source, [tail.tp], read_committed=False))[tail.tp].start)
-        reader = RangeReader(source, read_committed=clusters.read_committed)
+        log = (await log_ends(source, [tail.tp], read_committed=False))[tail.tp]
+        first = max(first, log.start)
+        reader = RangeReader(source, read_committed=False)
         looping = await clusters.source_looping()
+        # A fetch of committed records ends where a transaction is open: those that are committed above it are kept, too.
+        markers = await _markers(reader, tail.tp, first, log.end)
         async for batches in reader.read(tail.tp, first, tail.end):
-            for record in _records([it for it in batches if producer_of(it) not in looping]):
-                if not first <= record.offset < tail.end:
+            for batch in batches:
+                end = _end_of(batch, markers) if clusters.read_committed else _COMMIT
+                if end == ABORT or producer_of(batch) in looping:
                     continue
-                waiting.append(_in_quarantine(record))
+                waiting += (
+                    _in_quarantine(record, is_open=end == _OPEN)
+                    for record in decode_batch(batch.data, batch.runs).records
+                    if first <= record.offset < tail.end
+                )
                 if len(waiting) >= BATCH_RECORDS or _size(waiting) > BATCH_BYTES:
                     yield waiting
                     waiting = []
@@ -96,9 +111,29 @@ async def _missing(
         yield waiting
 
 
-def _in_quarantine(record: Record) -> NewRecord:
-    mark = (SOURCE_OFFSET, str(record.offset).encode())
-    return NewRecord(record.key, record.value, (*record.headers, mark), record.timestamp)
+async def _markers(reader: RangeReader, tp: TopicPartition, first: int, end: int) -> Markers:
+    found: dict[int, list[tuple[int, int]]] = {}
+    async for batches in reader.read(tp, first, end, markers=True):
+        for it in batches:
+            if it.is_marker:
+                kind = marker_type(it.data, it.count)
+                found.setdefault(producer_of(it), []).append((it.base_offset, kind))
+    return found
+
+
+def _end_of(batch: LogBatch, markers: Markers) -> int:
+    """Return the type of the marker that ends the transaction of a batch; without a transaction it is committed."""
+    if not batch.is_transactional:
+        return _COMMIT
+    ends = markers.get(producer_of(batch), ())
+    return next((kind for at, kind in ends if at > batch.last_offset), _OPEN)
+
+
+def _in_quarantine(record: Record, *, is_open: bool) -> NewRecord:
+    marks = [(SOURCE_OFFSET, str(record.offset).encode())]
+    if is_open:
+        marks.append((SOURCE_TRANSACTION, b"open"))
+    return NewRecord(record.key, record.value, (*record.headers, *marks), record.timestamp)
 
 
 def _size(records: Sequence[NewRecord]) -> int:
@@ -110,14 +145,12 @@ async def _source_offsets(cluster: Cluster, tp: TopicPartition) -> AsyncGenerato
     ends = (await log_ends(cluster, [tp], read_committed=False))[tp]
     reader = RangeReader(cluster, read_committed=False)
     async for batches in reader.read(tp, ends.start, ends.end):
-        for record in _records(batches):
+        for record in (
+            it for batch in batches for it in decode_batch(batch.data, batch.runs).records
+        ):
             marks = [value for name, value in record.headers if name == SOURCE_OFFSET]
             if marks and marks[-1] is not None:
                 yield int(marks[-1])
-
-
-def _records(batches: Sequence[LogBatch]) -> list[Record]:
-    return [record for it in batches for record in decode_batch(it.data, it.runs).records]
 
 
 async def _create(clusters: FailoverClusters, partitions: Mapping[str, int]) -> None:

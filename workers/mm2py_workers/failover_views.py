@@ -1,18 +1,17 @@
 """What ``mm2py failover``, ``failback`` and ``drill`` print."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, cast
 
 from mm2py.flows.failover_views import FailoverPlan
-from mm2py.mirror.failovers import Failover
+from mm2py.mirror.failovers import Failover, OpenTransaction
+from mm2py.observability.logging import some_of
 from mm2py_workers.answers import Row, texts_of
 from mm2py_workers.output import Column, Printer, say
 
 if TYPE_CHECKING:
     from mm2py_workers.failover_drill import Drill
-
-__all__ = ["print_drill", "print_failover", "print_plan"]
 
 _TOPICS: Final = (
     Column.text("TOPIC", "topic"),
@@ -72,8 +71,9 @@ def print_plan(printer: Printer, plan: FailoverPlan, accept_loss: int) -> None:
     printer.rows([], _rows(plan.topics), _TOPICS, "the flow copies no topic")
     if plan.source_reachable:
         printer.rows([], _rows(plan.groups), _GROUPS, "no group is to be moved")
-        nobody = "no producer has written lately, as far as the brokers know"
-        printer.rows([], _rows(plan.writers), _WRITERS, nobody)
+        if plan.writers is not None:
+            none = "no producer with an id has written in 10 minutes; those without idempotence are not visible"
+            printer.rows([], _rows(plan.writers), _WRITERS, none)
 
 
 def _plan_fields(plan: FailoverPlan) -> Iterator[tuple[str, str]]:
@@ -81,7 +81,9 @@ def _plan_fields(plan: FailoverPlan) -> Iterator[tuple[str, str]]:
     yield "STATE", plan.state or "(no worker of it answers)"
     yield "FLOW BACK", plan.reverse_state or "(none yet: it is created)"
     yield "SOURCE", "answers" if plan.source_reachable else "does not answer"
-    yield "WOULD LOSE", str(plan.would_lose)
+    awaited = f"; {plan.awaited} above open transactions, which the drain waits for"
+    yield "WOULD LOSE", str(plan.would_lose) + (awaited if plan.awaited else "")
+    yield from _transactions(plan.transactions)
     yield "FENCE", f"{plan.fence_rules} rules" + (f"; {plan.fence_note}" if plan.fence_note else "")
     if plan.quarantine:
         yield "QUARANTINE", ", ".join(plan.quarantine)
@@ -89,6 +91,11 @@ def _plan_fields(plan: FailoverPlan) -> Iterator[tuple[str, str]]:
         yield "REFUSED", plan.standing
     if plan.unfinished:
         yield "UNFINISHED", plan.unfinished
+
+
+def _transactions(found: Sequence[OpenTransaction]) -> Iterator[tuple[str, str]]:
+    if found:
+        yield "NOT ENDED", some_of(list(map(str, found)), 10, "; ")
 
 
 def print_failover(printer: Printer, failover: Failover) -> None:
@@ -104,7 +111,8 @@ def print_failover(printer: Printer, failover: Failover) -> None:
         "NOT FENCED": failover.fence_note,
         "CAUSE": failover.cause,
     }
-    printer.fields([(name, text) for name, text in fields.items() if text])
+    given = [(name, text) for name, text in fields.items() if text]
+    printer.fields([*given, *_transactions(failover.transactions)])
     for items, columns in ((failover.groups, _MOVES), (failover.tail, _TAIL)):
         if items:
             printer.show(printer.table(_rows(items), columns))

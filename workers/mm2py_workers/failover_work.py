@@ -23,8 +23,6 @@ from mm2py_workers.failover_plan import plan_failover
 from mm2py_workers.failover_sides import FailoverSides
 from mm2py_workers.failover_stop import is_stopped_on_record
 
-__all__ = ["FailoverWork", "opened"]
-
 
 @asynccontextmanager
 async def opened(

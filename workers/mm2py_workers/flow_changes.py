@@ -34,7 +34,8 @@ from mm2py_workers.rest_access import Access, asks_rest, flow_name
 if TYPE_CHECKING:
     from mm2py_workers.rest_client import RestClient
 
-__all__ = ["flow_app"]
+commands: Final = flow_app
+"""`mm2py flow` with the changes of this module."""
 
 NO_QUERY: Final[Mapping[str, Never]] = MappingProxyType({})
 POLL_S: Final = 0.5

@@ -6,6 +6,7 @@ Flow: REST answer -> rows -> table, JSON or YAML -> exit code 3 where a flow is 
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Annotated, Final
 
 import typer
@@ -23,8 +24,6 @@ from mm2py_workers.output import (
     say,
 )
 from mm2py_workers.rest_access import Access, asks_rest, complete_flow, flow_name
-
-__all__ = ["FlowArgument", "flow_app", "health", "is_well", "wrongs"]
 
 flow_app: Final = typer.Typer(
     help="See and change flows over the REST API of any worker.",
@@ -46,17 +45,20 @@ FlowArgument = Annotated[
     ),
 ]
 
-_WELL: Final = frozenset({"RUNNING", "PAUSED", "STOPPED"})
-"""States that somebody wanted; every other one is a reason to look."""
+NOTHING: Final = "no topic is copied"
+MOST_CAUSES: Final = 5
+MOST_ERRORS: Final = 100
+"""As many as the API lists."""
+WELL: Final = frozenset({"RUNNING", "PAUSED", "STOPPED", "DISABLED"})
+"""States that were asked for; every other one is a reason to look."""
 
 _FLOWS: Final = (
     Column.text("FLOW", "flow"),
     Column.text("STATE", "state"),
-    Column("ENABLED", lambda row: "no" if row.get("enabled") is False else "yes", wide=True),
     Column("ENGINE", lambda row: str(row.get("engine") or "worker"), wide=True),
     Column("SINCE (UTC)", lambda row: _utc(row, "since_ms"), wide=True),
     Column.count("LAG", "lag_records"),
-    Column.age("BEHIND", "lag_ms"),
+    Column.age("RPO", "lag_ms"),
     Column.count("RECORDS/S", "records_per_s"),
     Column.size("BYTES/S", "bytes_per_s"),
     Column.count("PARTITIONS", "partitions"),
@@ -79,7 +81,7 @@ _PARTITIONS: Final = (
     Column.count("PARTITION", "partition"),
     Column.text("STATE", "state"),
     Column.count("LAG", "lag_records"),
-    Column.age("BEHIND", "lag_ms"),
+    Column.age("RPO", "lag_ms"),
     Column.text("TASK", "task"),
     Column.text("CAUSE", "cause"),
 )
@@ -136,9 +138,9 @@ def describe_flow(
 ) -> int:
     """Describe one flow: connectors, tasks, what is wrong; -o wide adds its partitions."""
     name = flow_name(flow)
+    wide = output is Output.WIDE
     with access.client() as rest:
         found = rest.row(flow_path(name))
-        wide = output is Output.WIDE
         partitions = rest.rows(flow_path(name, "partitions")) if wide else []
     printer = Printer(output)
     if not printer.is_table:
@@ -147,7 +149,7 @@ def describe_flow(
     printer.fields(
         [
             *((it.title, it.cell(found)) for it in _FLOWS if it.cell(found)),
-            *(("WRONG", text) for text in wrongs(found)),
+            *(("WRONG", text) for text in wrongs(found, MOST_ERRORS if wide else MOST_CAUSES)),
             *(("NOTE", text) for text in texts_of(found, "notes")),
         ]
     )
@@ -228,18 +230,25 @@ def health(flows: Sequence[Row]) -> int:
 def is_well(flow: Row) -> bool:
     """Whether a flow does what somebody wanted, and all of it is known."""
     return (
-        text_of(flow, "state") in _WELL
+        text_of(flow, "state") in WELL
         and not count_of(flow, "failed_partitions")
         and not texts_of(flow, "incomplete")
     )
 
 
-def wrongs(flow: Row) -> Iterator[str]:
-    """Say what is wrong with a flow, one line each."""
-    if text_of(flow, "state") not in _WELL:
-        yield f"is {text_of(flow, 'state')}"
+def wrongs(flow: Row, most: int = MOST_CAUSES) -> Iterator[str]:
+    """Say what is wrong with a flow, one line per cause; of more than ``most`` causes how many are left out."""
+    causes: dict[str, list[str]] = {}
     for error in rows_of(flow, "errors"):
-        yield f"{text_of(error, 'where')}: {text_of(error, 'message')}"
+        causes.setdefault(text_of(error, "message"), []).append(text_of(error, "where"))
+    if not causes and text_of(flow, "state") not in WELL:
+        yield f"is {text_of(flow, 'state')}"
+    for message, places in islice(causes.items(), most):
+        more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+        named = message.startswith(places[0])
+        yield message if named and not more else f"{places[0]}{more}: {message}"
+    if len(causes) > most:
+        yield f"{len(causes) - most} more causes: mm2py flow describe {text_of(flow, 'flow').replace('->', '/')} -o wide"
     for worker in texts_of(flow, "incomplete"):
         yield f"numbers are incomplete, no answer from {worker}"
     lost = count_of(flow, "records_lost")

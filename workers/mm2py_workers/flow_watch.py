@@ -20,8 +20,6 @@ from mm2py.mirror.flow_overrides import FlowEntry, Presence, decode_flow_record,
 from mm2py.protocol.records import Record
 from mm2py.types import ClusterAlias, FlowName
 
-__all__ = ["FlowWatch"]
-
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 15.0

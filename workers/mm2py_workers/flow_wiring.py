@@ -39,8 +39,6 @@ from mm2py_workers.hosted_flow import HostedMaps, own_offsets
 from mm2py_workers.internal_stores import FlowTables, store_producer, worker_stores
 from mm2py_workers.node_parts import FlowPlan, NodeParts
 
-__all__ = ["WiredFlow", "membership_of", "wire_flow"]
-
 _COPY: Final = ("MirrorSourceConnector", "MirrorSinkConnector")
 
 
@@ -151,7 +149,7 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
             producers=tables.producer_ids(plan.worker.offset_storage_replication_factor),
             target_name=f"target cluster {target}",
         ),
-        peers=node.peers(plan.name, plan.worker.inter_worker_signature_algorithm),
+        peers=node.peers(plan.name),
         overrides=overrides,
         backfills=backfills,
         stream_claim=JobClaim(
@@ -206,7 +204,7 @@ def membership_of(
 def _overrides(plan: FlowPlan, tables: FlowTables, clock: Clock) -> FlowOverridesStore:
     factor = plan.worker.offset_storage_replication_factor
     return FlowOverridesStore(
-        tables.own_table(flows_topic(plan.name.source), "compact", factor),
+        tables.own_table(flows_topic(plan.name.source), "compact", factor, ordered=True),
         plan.connectors,
         clock=clock,
         names_a_secret=names_a_secret,

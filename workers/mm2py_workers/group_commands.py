@@ -13,10 +13,17 @@ import typer
 
 from mm2py_workers.answers import Row, count_of, flow_path, rows_of, text_of
 from mm2py_workers.flow_commands import FlowArgument
-from mm2py_workers.output import OK, UNHEALTHY, Column, Output, OutputOption, Printer, examples
+from mm2py_workers.output import (
+    OK,
+    UNHEALTHY,
+    Column,
+    Output,
+    OutputOption,
+    Printer,
+    examples,
+    say,
+)
 from mm2py_workers.rest_access import Access, asks_rest, flow_name
-
-__all__ = ["group_app"]
 
 group_app: Final = typer.Typer(
     help="Consumer groups of a flow: where they would continue on the other cluster.",
@@ -37,15 +44,20 @@ class Direction(StrEnum):
     TO_SOURCE = "to-source"
 
 
+def _place(part: Row) -> str:
+    place = text_of(part, "place")
+    return "not copied by mm2py yet" if place == "no-map" else place
+
+
 _GROUPS: Final = (
     Column.text("GROUP", "group"),
     Column.text("TYPE", "type"),
     Column.text("STATE", "state"),
-    Column.text("STATE THERE", "state_there"),
+    Column.text("STATE ON TARGET", "state_there"),
     Column("PARTITIONS", lambda row: str(len(rows_of(row, "partitions")))),
     Column.count("READS AGAIN", "reads_again"),
     Column.count("SKIPS", "skips"),
-    Column.text("NOT SYNCED", "not_synced"),
+    Column.text("NOT SYNCED", "not_synced", wide=True),
 )
 _PARTITIONS: Final = (
     Column.text("TOPIC", "topic"),
@@ -54,10 +66,10 @@ _PARTITIONS: Final = (
     Column.count("COMMITTED", "committed"),
     Column.count("EXACT", "exact"),
     Column.count("CHECKPOINT", "checkpoint"),
-    Column.count("COMMITTED THERE", "committed_there"),
+    Column.count("COMMITTED ON TARGET", "committed_there"),
     Column.count("READS AGAIN", "reads_again"),
     Column.count("SKIPS", "skips"),
-    Column.text("PLACE", "place"),
+    Column("PLACE", _place),
 )
 
 
@@ -74,11 +86,20 @@ def list_groups(
 ) -> int:
     """List the groups that a flow checkpoints: what each would read again or skip on the target.
 
-    Ends with 3 if one would skip records.
+    Ends with 3 if one would skip records, or has no offset for the target yet.
     """
     with access.client() as rest:
         found = rest.rows(flow_path(flow_name(flow), "groups"), {"top": top})
-    Printer(output).rows(found, found, _GROUPS, "no group is checkpointed")
+    printer = Printer(output)
+    printer.rows(found, found, _GROUPS, "no group is checkpointed")
+    if printer.is_table:
+        why: dict[str, list[str]] = {}
+        for it in found:
+            why.setdefault(text_of(it, "not_synced"), []).append(text_of(it, "group"))
+        why.pop("", None)
+        for reason, groups in why.items():
+            more = f" and {len(groups) - 1} more" if len(groups) > 1 else ""
+            say(f"{groups[0]}{more} not synced: {reason}")
     return _health(found)
 
 
@@ -96,7 +117,7 @@ def describe_group(
 ) -> int:
     """Describe one group by partition: committed offset, its place on the target, and what is committed there.
 
-    Ends with 3 if it would skip records.
+    Ends with 3 if it would skip records, or has no offset for the target yet.
     """
     with access.client() as rest:
         found = rest.row(flow_path(flow_name(flow), "groups", quote(group, safe="")))
@@ -163,7 +184,7 @@ def _fields(group: Row) -> Iterator[tuple[str, str]]:
     yield "TYPE", text_of(group, "type") or "(not known)"
     for title, state, members in (
         ("STATE", "state", "members"),
-        ("STATE THERE", "state_there", "members_there"),
+        ("STATE ON TARGET", "state_there", "members_there"),
     ):
         count = count_of(group, members)
         shown = text_of(group, state) or "(no such group)"
@@ -173,4 +194,7 @@ def _fields(group: Row) -> Iterator[tuple[str, str]]:
 
 
 def _health(groups: Sequence[Row]) -> int:
-    return UNHEALTHY if any(count_of(it, "skips") for it in groups) else OK
+    parts = [part for it in groups for part in rows_of(it, "partitions")]
+    skips = any(count_of(it, "skips") for it in groups)
+    # A consumer that moves now would begin where auto.offset.reset says.
+    return UNHEALTHY if skips or any(it.get("continues_at") is None for it in parts) else OK

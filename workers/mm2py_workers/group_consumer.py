@@ -25,8 +25,6 @@ from mm2py.runtime.tasks.sink_loop import AssignmentListener, GroupConsumer
 from mm2py.types import TopicPartition as Partition
 from mm2py_connectors.record_sender import LIBRDKAFKA, check_kerberos
 
-__all__ = ["ConfluentConsumer"]
-
 log = logging.getLogger(__name__)
 
 LIST_S: Final = 10.0
@@ -190,6 +188,8 @@ class ConfluentConsumer(GroupConsumer):
     def _is_record(self, message: Message) -> bool:
         error = message.error()
         if error is None:
+            if self._reached:  # the record is behind that end, and its position the newer one
+                self._reached.pop(_place(message), None)
             return True
         if error.name() == "_PARTITION_EOF":
             end = message.offset()

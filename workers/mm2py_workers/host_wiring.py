@@ -36,17 +36,6 @@ from mm2py_workers.node_parts import NodeParts
 from mm2py_workers.process_memory import give_back, keep_freed_memory
 from mm2py_workers.task_host import run_host
 
-__all__ = [
-    "PROCESSES",
-    "STARTER_COMMAND",
-    "child_host",
-    "forked_starter",
-    "host_pool",
-    "host_processes",
-    "host_starter",
-    "task_host",
-]
-
 PROCESSES: Final = "task.host.processes"
 STARTER_COMMAND: Final = (sys.executable, "-P", "-m", "mm2py_workers.task_host")
 """``-P``: ``-m`` alone would import from the working directory first, where others may write."""

@@ -37,8 +37,6 @@ from mm2py_workers.internal_stores import CONNECT, FlowTables, offset_topic, sto
 from mm2py_workers.sink_clients import KafkaSinkClients
 from mm2py_workers.target_senders import TargetSenders
 
-__all__ = ["HostedMaps", "HostedOffsets", "open_flow", "own_offsets", "task_assembly"]
-
 
 @final
 class _Opening:

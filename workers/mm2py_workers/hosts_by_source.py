@@ -14,8 +14,6 @@ from mm2py.runtime.tasks.task_host import TaskHost, TaskSpec
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.types import TaskId, TopicPartition
 
-__all__ = ["HostsBySource", "SourceHost"]
-
 
 @dataclass(frozen=True, slots=True)
 class SourceHost:

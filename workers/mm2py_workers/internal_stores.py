@@ -36,16 +36,6 @@ from mm2py.storage.status_backing_store import StatusBackingStore
 from mm2py.storage.table import KafkaTable
 from mm2py.types import FlowName, TopicPartition
 
-__all__ = [
-    "CONNECT",
-    "FlowTables",
-    "WorkerStores",
-    "config_topic",
-    "offset_topic",
-    "store_producer",
-    "worker_stores",
-]
-
 CONNECT: Final = "connect"
 """In place of a source, of what copies no source cluster: a worker's own topics and other connectors' tasks."""
 
@@ -128,6 +118,7 @@ class FlowTables:
         *,
         follow: bool = True,
         transactional: bool = False,
+        ordered: bool = False,
     ) -> KafkaTable:
         """Return the table over a topic that Connect does not know; ``-1`` is the broker's default."""
         topic = InternalTopic(
@@ -138,6 +129,7 @@ class FlowTables:
             configs={"retention.ms": "-1"} if cleanup_policy == "delete" else {},
             cleanup_policy=cleanup_policy,
             renamable=False,
+            ordered=ordered,
         )
         return self.table(topic, follow=follow, transactional=transactional)
 
@@ -233,6 +225,7 @@ def config_topic(props: Mapping[str, str], worker: WorkerConfig) -> InternalTopi
         partitions=1,
         replication_factor=worker.config_storage_replication_factor,
         configs=_topic_configs(props, "config.storage."),
+        ordered=True,
     )
 
 

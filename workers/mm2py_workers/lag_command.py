@@ -13,25 +13,25 @@ import typer
 
 from mm2py.errors import RetriableError
 from mm2py_workers.answers import Row, count_of, flow_path, text_of
-from mm2py_workers.flow_commands import health, is_well
+from mm2py_workers.flow_commands import NOTHING, health
 from mm2py_workers.output import OK, UNHEALTHY, Column, Output, OutputOption, Printer, say
 from mm2py_workers.rest_access import Access, FlowOption, asks_rest, flow_name
 
 if TYPE_CHECKING:
     from mm2py_workers.rest_client import RestClient
 
-__all__ = ["Limits", "show_lag"]
-
 _TOPICS: Final = (
     Column.text("FLOW", "flow"),
     Column.text("TOPIC", "topic"),
     Column.text("COPY", "target_topic", wide=True),
+    Column.text("STATE", "state"),
     Column.count("LAG", "lag_records"),
-    Column.age("BEHIND", "lag_ms"),
+    Column.age("RPO", "lag_ms"),
     Column.count("RECORDS/S", "records_per_s"),
     Column.size("BYTES/S", "bytes_per_s"),
     Column.count("PARTITIONS", "partitions", wide=True),
-    Column.count("FAILED", "failed_partitions"),
+    Column.count("FAILED", "failed_partitions", wide=True),
+    Column.count("HELD", "held_partitions", wide=True),
     Column.count("PAUSED", "paused_partitions", wide=True),
 )
 
@@ -112,7 +112,7 @@ class _View:
         if one_line and not self.printer.is_table:
             self.printer.document(shown, one_line=True)
         else:
-            self.printer.rows(shown, shown, _TOPICS, "no topic is being copied")
+            self.printer.rows(shown, shown, _TOPICS, NOTHING)
 
     def exit_code(self, flows: Sequence[Row], topics: Sequence[Row]) -> int:
         """Say what is wrong; return the exit code."""
@@ -123,7 +123,7 @@ class _View:
             return code
         for flow in flows:
             state = text_of(flow, "state")
-            if state != "RUNNING" and is_well(flow) and flow.get("enabled") is not False:
+            if state in ("PAUSED", "STOPPED") and flow.get("enabled") is not False:
                 say(f"{text_of(flow, 'flow')} is {state}: it falls behind")
                 code = UNHEALTHY
         late = [it for it in topics if self.limits.passed_by(it)]

@@ -35,8 +35,6 @@ from mm2py.types import FlowName
 from mm2py_connectors.config import CONNECTORS
 from mm2py_workers.config_commands import flow_named
 
-__all__ = ["Ledger", "TopicSum", "read_ledger", "show_ledger", "topic_sums"]
-
 _WIDTH_WHEN_PIPED: Final = 200
 
 

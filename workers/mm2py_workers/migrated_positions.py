@@ -40,8 +40,6 @@ from mm2py_workers.internal_stores import FlowTables, offset_topic, store_produc
 from mm2py_workers.node_parts import FlowPlan
 from mm2py_workers.wiring import derive_plan
 
-__all__ = ["Group", "carry_operator_positions", "carry_positions", "plan_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Group:

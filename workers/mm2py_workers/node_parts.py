@@ -3,7 +3,7 @@
 Flow: properties file -> ``FlowPlan`` per flow, ``NodeParts`` once -> ``flow_wiring``, ``rest_wiring``.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mm2py.clock import Clock
@@ -13,8 +13,6 @@ from mm2py.runtime.herder.api import HerderNode, PeerClient
 from mm2py.runtime.hosts.pool import HostPool
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import FlowName
-
-__all__ = ["FlowPlan", "NodeParts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +35,12 @@ class FlowPlan:
 class NodeParts(HerderNode):
     """What a process adds to what its herders share; ``url`` is where other workers reach it.
 
-    ``peers`` asks them, with the algorithm that Java's form of a signature has; ``verification`` are those accepted.
-    ``file_texts`` gives a connector's config as its file says it, which a remote config may repeat. Without a
+    ``peers`` asks them. ``file_texts`` gives a connector's config as its file says it, which a remote config may repeat. Without a
     ``pool`` tasks live in this process.
     """
 
     url: str
-    peers: Callable[[FlowName | None, str], PeerClient]
-    verification: Callable[[FlowName | None], Collection[str]]
+    peers: Callable[[FlowName | None], PeerClient]
     file_texts: Callable[[FlowName | None, str], Mapping[str, str]]
     clock: Clock
     pool: HostPool | None = None

@@ -22,8 +22,6 @@ from mm2py.protocol.brokers import BrokerNode
 from mm2py.protocol.groups import DescribedGroup, assigned_partitions
 from mm2py.types import LATEST, TopicPartition
 
-__all__ = ["OffsetsQuestion", "check_offsets"]
-
 _TITLES: Final = ("Group", "Topic", "Pid", "Offset", "logSize", "Lag", "Owner")
 _NOBODY: Final = "none"
 _UNKNOWN: Final = "unknown"
@@ -62,6 +60,10 @@ def check_offsets(question: OffsetsQuestion) -> int:
     for row in (_TITLES, *rows):
         cells = (text.ljust(width) for text, width in zip(row, widths, strict=True))
         sys.stdout.write("  ".join(cells).rstrip() + "\n")
+    if any(row[3] == _UNKNOWN for row in rows):
+        sys.stderr.write(
+            "unknown: not committed yet (mirror-maker-py commits every 60 s, --offset.commit.interval.ms)\n"
+        )
     if question.shows_brokers:
         sys.stdout.write("BROKER INFO\n")
         for it in brokers:

@@ -19,26 +19,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = [
-    "FAILED",
-    "NOT_EQUAL",
-    "OK",
-    "UNHEALTHY",
-    "USAGE",
-    "Column",
-    "DebugOption",
-    "Output",
-    "OutputOption",
-    "Printer",
-    "duration_text",
-    "end_with",
-    "examples",
-    "number_text",
-    "printable",
-    "say",
-    "size_text",
-]
-
 OK: Final = 0
 FAILED: Final = 1
 USAGE: Final = 2
@@ -173,8 +153,14 @@ class Printer:
         self.show(table)
 
     def show(self, table: "Table") -> None:
-        """Print a table."""
-        self.console.print(table)
+        """Print a table; rich pads each line to the longest, which only a terminal can use."""
+        if self.console.is_terminal:
+            self.console.print(table)
+            return
+        with self.console.capture() as lines:
+            self.console.print(table)
+        text = "\n".join(line.rstrip() for line in lines.get().splitlines())
+        self.console.print(text, markup=False, soft_wrap=True)
 
     @property
     def console(self) -> "Console":

@@ -13,8 +13,6 @@ from typing import Final
 
 from mm2py.clock import Clock
 
-__all__ = ["FEW", "SURE_LOOKS", "collect", "give_back", "keep_freed_memory", "settle"]
-
 LOADED_S: Final = 1.5
 """After this long modules and configs are read, which leaves holes of some MB in all."""
 SETTLE_S: Final = 5.0

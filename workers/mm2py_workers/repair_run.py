@@ -23,8 +23,6 @@ from mm2py_workers.backfill_spark import SparkRun
 from mm2py_workers.bulk_flow import flow_plan
 from mm2py_workers.output import Printer
 
-__all__ = ["RepairOrder", "repair", "repaired_report"]
-
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ def repair(
         BackfillRefusedError: a backfill of the flow is unfinished, or the flow does not let go of the partitions.
         Mm2pyError: it failed; ``mm2py backfill run`` continues it.
     """
-    rows = [row for row in rows_of(report, "partitions") if not row["equal"]]
+    rows = [row for row in rows_of(report, "partitions") if "repair" in row]
     again = {
         _source(row): (int(str(_advice(row)["source_offset"])), _copy_again(row))
         for row in rows
@@ -68,6 +66,10 @@ def repair(
     ]
 
 
+def _lines(report: Mapping[str, object]) -> Sequence[str]:
+    return cast("Sequence[str]", report["not_compared"])
+
+
 def order_actions(order: RepairOrder) -> Sequence[Repair]:
     """Return what may be done."""
     return (Repair.APPEND, Repair.RENEW) if order.deletes else (Repair.APPEND,)
@@ -85,9 +87,11 @@ def repaired_report(
         *(row for row in rows_of(before, "differences") if _source(row) not in now),
         *rows_of(after, "differences"),
     ]
+    not_compared = [*_lines(before), *_lines(after)]
     return {
         **before,
-        "equal": not differences,
+        "equal": not differences and not not_compared,
+        "not_compared": not_compared,
         "checked_records": sum(int(str(row["checked_records"])) for row in partitions),
         "differences": differences,
         "partitions": partitions,

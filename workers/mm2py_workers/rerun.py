@@ -32,8 +32,6 @@ from mm2py_workers.answers import Row
 from mm2py_workers.bulk_flow import flow_sides
 from mm2py_workers.output import OK, Column, Output, Printer, say
 
-__all__ = ["RerunOrder", "cut", "placed", "run_rerun"]
-
 _UNDER_WAY_BYTES: Final = 16 << 20
 """Read and not acknowledged yet, of all partitions; one batch of each may be above."""
 _AT_ONCE: Final = 8
@@ -165,9 +163,15 @@ class _Rerun:
             found[tp] = LogEnds(first, max(first, placed(end, lasts.get(tp), log, log.end)))
         if all(it.start == it.end for it in found.values()):
             tp, log = min(ends.items())
+            number = next((it for it in (self._order.start, self._order.end) if it.isdigit()), "")
+            hint = (
+                f"; {number} is a time in ms since 1970, offset:{number} is an offset"
+                if number
+                else ""
+            )
             raise ConfigError(
                 f"the range from {self._order.start or 'earliest'} to {self._order.end or 'now'} of {tp.topic} has no offsets",
-                remedy=f"correct --from and --to; {tp} has {log.start} to {log.end}, exclusive",
+                remedy=f"correct --from and --to; {tp} has {log.start} to {log.end}, exclusive{hint}",
             )
         return found
 

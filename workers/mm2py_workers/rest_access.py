@@ -23,16 +23,6 @@ if TYPE_CHECKING:
 
     from mm2py_workers.rest_client import RestClient
 
-__all__ = [
-    "DEFAULT_URL",
-    "Access",
-    "FlowOption",
-    "asks_rest",
-    "complete_flow",
-    "flow_name",
-]
-
-DEFAULT_URL: Final = "http://localhost:8083"
 ANSWER_S: Final = 60.0
 """A change may wait for a rebalance; Connect's own requests may take 90 s."""
 COMPLETION_S: Final = 1.0
@@ -48,8 +38,7 @@ _SHARED: Final[dict[str, tuple[object, object]]] = {
             _Text,
             typer.Option(
                 envvar="MM2PY_URL",
-                help="REST address of any worker (default: that of --file, or of the only file"
-                f" that runs here, else {DEFAULT_URL})",
+                help="REST address of any worker (default: that of --file, or of the only file that runs here)",
                 rich_help_panel=_PANEL,
             ),
         ],
@@ -205,7 +194,7 @@ class Access:
         """
         url = self.url
         if url is None:
-            url = find_worker(self.file) or DEFAULT_URL
+            url = find_worker(self.file)
         elif self.file is not None:
             raise UsageError("--url and --file were both given", remedy="leave one of them out")
         # An address ends up in shell histories and error lines.
@@ -221,7 +210,7 @@ class Access:
         if not whole or "?" in url or "#" in url:
             raise UsageError(
                 f"--url {url!r} is not an address of a worker",
-                remedy=f"write it like {DEFAULT_URL} or https://worker:8443",
+                remedy="write it like http://localhost:8083 or https://worker:8443",
             )
         return url.rstrip("/")
 

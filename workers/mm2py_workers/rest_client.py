@@ -32,8 +32,6 @@ from mm2py.errors import (
 )
 from mm2py_workers.answers import Row
 
-__all__ = ["Certificates", "RemoteApi", "RestClient"]
-
 CONNECT_S: Final = 5.0
 _NOT_OURS: Final = "is --url the address of a worker of connect-mirror-maker-py?"
 

@@ -30,8 +30,6 @@ from mm2py_workers.node_parts import NodeParts
 if TYPE_CHECKING:  # a quarter of a second that most workers never need
     import httpx
 
-__all__ = ["RestNode", "RunningRest", "Served", "local_address"]
-
 log = logging.getLogger(__name__)
 
 LOOPBACK: Final = "127.0.0.1"
@@ -165,13 +163,13 @@ class RestNode:
 
         return http_client(peer_context(self.settings.tls))
 
-    def peers(self, flow: FlowName | None, algorithm: str) -> PeerClient:
+    def peers(self, flow: FlowName | None) -> PeerClient:
         """Return what a flow's herder asks other workers with; loaded at its first question."""
 
         def made() -> PeerClient:
             from mm2py.rest.peer_client import HttpPeerClient
 
-            return HttpPeerClient(self.http, flow, algorithm=algorithm)
+            return HttpPeerClient(self.http, flow)
 
         return LatePeerClient(made)
 

@@ -37,8 +37,6 @@ from mm2py.types import FlowName
 from mm2py_workers.failover_inside import failovers_inside
 from mm2py_workers.rest_node import RestNode, Served
 
-__all__ = ["OpenRest", "open_rest"]
-
 _Refusal = Callable[[FlowName | None, str, ConnectorConfig], str | None]
 
 
@@ -87,7 +85,6 @@ async def open_rest(node: RestNode, served: Served) -> OpenRest:
         meters=served.meters,
         remote_refusal=refusal,
         names_a_secret=names_a_secret,
-        verification=parts.verification,
         address=urlsplit(node.url).netloc,
         commit=f"mm2py-{version('mm2py')}",
     )

@@ -35,8 +35,6 @@ from mm2py_workers.bulk_flow import SOURCE, flow_plan, refuse_transforms
 from mm2py_workers.node_parts import FlowPlan
 from mm2py_workers.output import FAILED, OK, Column, Printer, say
 
-__all__ = ["RestoreOrder", "run_restore"]
-
 _COLUMNS: Final = (
     Column.text("TOPIC", "topic"),
     Column.count("PARTITION", "partition"),

@@ -1,5 +1,6 @@
-"""Orderly shutdown: the first SIGTERM or SIGINT asks for it, the second ends the process at once.
+"""Orderly shutdown: the first SIGTERM, SIGINT or SIGHUP asks for it, a second SIGTERM or SIGINT ends the process at once.
 
+A terminal that is closed may send SIGHUP twice, and ``nohup`` has it ignored: that stays so.
 Flow: signal -> ``StopSignal.wait`` returns -> the caller drains and commits. Nothing else touches signals.
 """
 
@@ -9,9 +10,7 @@ import signal
 from types import TracebackType
 from typing import Final, Self, final
 
-__all__ = ["DRAIN_TIMEOUT_S", "StopSignal"]
-
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 DRAIN_TIMEOUT_S: Final = 25.0
 """Orderly stop of everything; leaves 5 s of the 30 that service managers give by default."""
@@ -40,7 +39,9 @@ class StopSignal:
     def __enter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._before = {number: signal.getsignal(number) for number in SIGNALS}
-        for number in SIGNALS:
+        if self._before[signal.SIGHUP] is signal.SIG_IGN:
+            del self._before[signal.SIGHUP]
+        for number in self._before:
             loop.add_signal_handler(number, self._caught, number)
         return self
 
@@ -56,7 +57,7 @@ class StopSignal:
             signal.signal(number, handler)
 
     def _caught(self, number: signal.Signals) -> None:
-        if self._asked.is_set():
+        if self._asked.is_set() and number is not signal.SIGHUP:
             # 143 for SIGTERM, 130 for SIGINT: what a shell reports of a process that a signal ended.
             os._exit(128 + number)
         self._asked.set()

@@ -19,8 +19,6 @@ from mm2py.runtime.tasks.sink_loop import ConsumerFactory
 from mm2py.runtime.tasks.task_assembly import SinkClients
 from mm2py.runtime.tasks.task_host import TaskSpec
 
-__all__ = ["KafkaSinkClients"]
-
 log = logging.getLogger(__name__)
 
 MAX_POLL_RECORDS: Final = "500"

@@ -14,8 +14,6 @@ from mm2py.observability.logging import SecretMask, configure_logging
 from mm2py_workers.backfill_commands import FileArgument, FlowOption, MasterOption, refusing
 from mm2py_workers.output import DebugOption, Output, OutputOption, Printer, end_with
 
-__all__ = ["show_stream"]
-
 TERM_S: Final = 120.0
 """A second or two pass between terms; partitions that come do not wait for the end of one."""
 

@@ -29,8 +29,6 @@ from mm2py_workers.signals import StopSignal
 from mm2py_workers.stream_terms import StreamSpec, plan_term
 from mm2py_workers.stream_topics import StreamTopics
 
-__all__ = ["CopyEnd", "CopyTotals", "StreamCopy", "StreamOrder"]
-
 log = logging.getLogger(__name__)
 
 CONFIG_LOOK_S: Final = 5.0

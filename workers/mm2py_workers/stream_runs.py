@@ -19,8 +19,6 @@ from mm2py_workers.signals import StopSignal
 from mm2py_workers.stream_copy import CopyEnd, CopyTotals, StreamCopy, StreamOrder
 from mm2py_workers.stream_topics import StreamTopics
 
-__all__ = ["run_stream"]
-
 log = logging.getLogger(__name__)
 
 

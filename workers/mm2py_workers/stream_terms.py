@@ -22,8 +22,6 @@ from mm2py.spark.stream import PlannedTerm, deal_term
 from mm2py.types import LATEST, TopicPartition
 from mm2py_workers.backfill_lane import BackfillLane, LaneConnections, dealt_lanes
 
-__all__ = ["StreamSpec", "plan_term"]
-
 IDLE_S: Final = 0.5
 """Pause where there is nothing to deal: Spark asks again at once."""
 

@@ -21,8 +21,6 @@ from mm2py_workers.backfill_flow import BackfillSession
 from mm2py_workers.output import say
 from mm2py_workers.signals import StopSignal
 
-__all__ = ["StreamTopics"]
-
 LOOK_S: Final = 0.5
 
 _HERE: Final = {"sync.topic.acls.enabled": "false", "sync.topic.configs.enabled": "false"}

@@ -12,8 +12,6 @@ from mm2py.types import ClusterAlias, FlowName
 from mm2py_workers.migrated_positions import carry_operator_positions, plan_of
 from mm2py_workers.yaml_resources import resource_of
 
-__all__ = ["imported"]
-
 
 def imported(file: str, secrets: str, *, carries: bool) -> Translation:
     """Return the file of a resource; store the positions of its flows first where ``carries``.

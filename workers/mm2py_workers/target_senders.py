@@ -32,17 +32,22 @@ from mm2py.mirror.producer_ids import (
     suppression_of,
 )
 from mm2py.runtime.tasks.offset_committer import OffsetStore
+from mm2py.runtime.tasks.target_sender import (
+    OnDelivered,
+    OnDoubt,
+    OnFailed,
+    OnStalled,
+    SenderFactory,
+)
 from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.runtime.tasks.task_transactions import (
     OwnOffsets,
     StartGuard,
+    Starts,
     TaskTransactions,
 )
-from mm2py.runtime.tasks.worker_task import OnDelivered, OnDoubt, OnFailed, OnStalled, SenderFactory
 from mm2py.storage.producer_id_store import ProducerIdStore
-from mm2py.types import FlowName
-
-__all__ = ["TargetSenders"]
+from mm2py.types import FlowName, TaskId
 
 
 @final
@@ -63,6 +68,7 @@ class TargetSenders:
         self._producers = producers
         self._clock = clock
         self._permit = permit
+        self._starts: dict[TaskId, Starts] = {}
 
     def buffer_memory(self, spec: TaskSpec) -> int:
         """Return ``buffer.memory`` of a task's producer, in bytes."""
@@ -131,6 +137,7 @@ class TargetSenders:
             interval_s=interval_ms / 1000,
             clock=self._clock,
             permit=self._permit,
+            starts=self._starts.setdefault(spec.id, Starts()),
         )
 
     def _mirror_ids(self, spec: TaskSpec) -> MirrorIds | None:

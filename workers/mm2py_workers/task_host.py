@@ -27,8 +27,6 @@ from mm2py.runtime.tasks.task_host import TaskWatcher
 from mm2py_workers.hosted_flow import open_flow
 from mm2py_workers.process_memory import keep_freed_memory, settle
 
-__all__ = ["run_host"]
-
 
 def run_host(descriptor: int) -> None:
     """Serve the worker at the other end of a pipe."""

@@ -1,44 +1,30 @@
 """``mm2py topics``: what is copied to where and in which state, by topic or by partition.
 
-Flow: ``/lag`` or every flow's partitions -> rows in order of their names -> exit code 3 where one failed.
+Flow: ``/flows``, and ``/lag`` or every flow's partitions -> rows in order of their names -> exit code 3 where one is
+not copied, or nothing is known of a flow.
 """
 
-from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
-from mm2py_workers.answers import Row, count_of, flow_path, text_of
-from mm2py_workers.output import OK, UNHEALTHY, Column, Output, OutputOption, Printer
+from mm2py_workers.answers import count_of, flow_path, text_of
+from mm2py_workers.flow_commands import NOTHING, health, is_well
+from mm2py_workers.output import UNHEALTHY, Column, Output, OutputOption, Printer
 from mm2py_workers.rest_access import Access, FlowOption, asks_rest, flow_name
-
-if TYPE_CHECKING:
-    from mm2py_workers.rest_client import RestClient
-
-__all__ = ["show_topics"]
-
-
-def _topic_state(row: Row) -> str:
-    """Return the worst state of its partitions."""
-    if count_of(row, "failed_partitions"):
-        return "FAILED"
-    paused, all_of_it = count_of(row, "paused_partitions"), count_of(row, "partitions")
-    if paused:
-        return "PAUSED" if paused == all_of_it else "PARTLY PAUSED"
-    return "RUNNING"
-
 
 _TOPICS: Final = (
     Column.text("FLOW", "flow"),
     Column.text("TOPIC", "topic"),
     Column.text("COPY", "target_topic"),
     Column.count("PARTITIONS", "partitions"),
-    Column("STATE", _topic_state),
+    Column.text("STATE", "state"),
     Column.count("FAILED", "failed_partitions", wide=True),
+    Column.count("HELD", "held_partitions", wide=True),
     Column.count("PAUSED", "paused_partitions", wide=True),
     Column.count("LAG", "lag_records", wide=True),
-    Column.age("BEHIND", "lag_ms", wide=True),
+    Column.age("RPO", "lag_ms", wide=True),
 )
 _PARTITIONS: Final = (
     Column.text("FLOW", "flow"),
@@ -47,7 +33,7 @@ _PARTITIONS: Final = (
     Column.text("COPY", "target_topic", wide=True),
     Column.text("STATE", "state"),
     Column.count("LAG", "lag_records"),
-    Column.age("BEHIND", "lag_ms", wide=True),
+    Column.age("RPO", "lag_ms", wide=True),
     Column.text("TASK", "task"),
     Column.text("WORKER", "worker", wide=True),
     Column.text("CAUSE", "cause"),
@@ -69,11 +55,15 @@ def show_topics(
 ) -> int:
     """List the topics that are copied.
 
-    Ends with 3 if a partition failed.
+    Ends with 3 if one is not (FAILED, HELD), or a flow that is not well has none.
     """
-    name = None if flow is None else flow_name(flow)
     with access.client() as rest:
-        found = _partitions(rest, name) if partitions else _topics(rest, name)
+        flows = rest.rows("/flows") if flow is None else [rest.row(flow_path(flow_name(flow)))]
+        names = [text_of(it, "flow") for it in flows]
+        if partitions:
+            found = [it for name in names for it in rest.rows(flow_path(name, "partitions"))]
+        else:
+            found = rest.rows("/lag" if flow is None else flow_path(names[0], "lag"))
     rows = [it for it in found if fnmatchcase(text_of(it, "topic"), topic)]
     rows.sort(
         key=lambda it: (
@@ -83,18 +73,16 @@ def show_topics(
         )
     )
     columns = _PARTITIONS if partitions else _TOPICS
-    Printer(output).rows(rows, rows, columns, "no such topic is being copied")
-    return UNHEALTHY if any(map(_has_failed, rows)) else OK
-
-
-def _topics(rest: "RestClient", flow: str | None) -> Sequence[Row]:
-    return rest.rows("/lag" if flow is None else flow_path(flow, "lag"))
-
-
-def _partitions(rest: "RestClient", flow: str | None) -> Sequence[Row]:
-    flows = [text_of(it, "flow") for it in rest.rows("/flows")] if flow is None else [flow]
-    return [it for name in flows for it in rest.rows(flow_path(name, "partitions"))]
-
-
-def _has_failed(row: Row) -> bool:
-    return text_of(row, "state") == "FAILED" or bool(count_of(row, "failed_partitions"))
+    Printer(output).rows(
+        rows, rows, columns, NOTHING if topic == "*" else f"no topic {topic} is copied"
+    )
+    copied = {text_of(it, "flow") for it in rows}
+    code = health([it for it in flows if text_of(it, "flow") not in copied])
+    # What a stream on Spark has is held, too.
+    unwell = {text_of(it, "flow") for it in flows if not is_well(it)}
+    stuck = any(
+        state == "FAILED" or (state == "HELD" and text_of(it, "flow") in unwell)
+        for it in rows
+        for state in [text_of(it, "state")]
+    )
+    return UNHEALTHY if stuck else code

@@ -12,8 +12,6 @@ import typer
 from mm2py.config.written_file import Translation
 from mm2py_workers.output import OK, DebugOption, end_with, examples, say
 
-__all__ = ["import_app", "migrate_app"]
-
 migrate_app: Final = typer.Typer(help="From older mirrors.", no_args_is_help=True)
 import_app: Final = typer.Typer(help="From other systems.", no_args_is_help=True)
 

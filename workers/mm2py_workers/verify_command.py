@@ -20,8 +20,6 @@ from mm2py_workers.answers import Row, count_of, rows_of
 from mm2py_workers.bulk_flow import flow_sides
 from mm2py_workers.output import NOT_EQUAL, OK, UNHEALTHY, Column, Output, Printer, say
 
-__all__ = ["VerifyOrder", "check_file", "exit_code", "run_verify"]
-
 _SHOWN: Final = 50
 """Differences in a table; JSON has all."""
 
@@ -98,7 +96,7 @@ def run_verify(order: VerifyOrder, output: Output) -> int:
         return run_continuous(ContinuousOrder(sides, order.every_s, order.bytes_per_s), printer)
     verify = partial(verify_flow, sides, order.tier, partial(open_session, order.master))
     found = verify()
-    if order.repairs and not found["equal"]:
+    if order.repairs and found["differences"]:
         found = _repaired(order, found, verify, printer)
     report = sign_report(found)
     _print(report, printer)
@@ -122,20 +120,20 @@ def _repaired(
     done = [
         TopicPartition(str(it["topic"]), int(str(it["partition"]))) for it in repairs if it["done"]
     ]
-    nothing: dict[str, object] = {"partitions": [], "differences": []}
+    nothing: dict[str, object] = {"partitions": [], "differences": [], "not_compared": []}
     return repaired_report(found, verify(done) if done else nothing, repairs)
 
 
 def exit_code(report: Mapping[str, object]) -> int:
     """Return how the command ends; a flow that has copied nothing of what there is does not pass."""
-    if not report["equal"]:
+    if report["differences"]:
         return NOT_EQUAL
     partitions = rows_of(report, "partitions")
     waiting = sum(count_of(row, "not_copied_offsets") or 0 for row in partitions)
     if not partitions or (waiting and not report["checked_records"]):
         say(f"nothing was compared: {waiting:,} source offsets are not copied")
         return UNHEALTHY
-    return OK
+    return OK if report["equal"] else UNHEALTHY
 
 
 def check_file(path: Path, output: Output) -> int:
@@ -184,8 +182,10 @@ def _print(report: Mapping[str, object], printer: Printer) -> None:
 
 def _verdict(report: Mapping[str, object], differences: list[Row]) -> str:
     checked = int(str(report["checked_records"]))
-    if report["equal"]:
-        return f"equal: {checked:,} records are the same on both sides"
+    if not differences:
+        lines = cast("list[str]", report["not_compared"])
+        rest = f"; {len(lines):,} partitions were NOT compared" if lines else ""
+        return f"equal: {checked:,} records are the same on both sides{rest}"
     hidden = max(0, len(differences) - _SHOWN)
     rest = f", {hidden:,} of them not shown" if hidden else ""
     return f"NOT equal: {len(differences):,} differences{rest}; {checked:,} records are the same"

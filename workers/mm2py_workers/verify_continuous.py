@@ -20,8 +20,6 @@ from mm2py.types import TopicPartition
 from mm2py_workers.output import NOT_EQUAL, OK, Printer, say
 from mm2py_workers.signals import StopSignal
 
-__all__ = ["ContinuousOrder", "run_continuous"]
-
 
 @final
 @dataclass(frozen=True, slots=True)

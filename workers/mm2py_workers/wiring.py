@@ -49,15 +49,8 @@ from mm2py_workers.node_parts import FlowPlan, NodeParts
 from mm2py_workers.rest_node import RestNode, Served
 from mm2py_workers.worker_place import WorkerPlace
 
-__all__ = ["Node", "build_node", "derive_plan", "processes_of"]
-
 REST_WAITS_S: Final = 5.0
 """Longest time that REST waits for the flows; a cluster may be away for hours."""
-
-_REST_KEYS: Final = (
-    "access.control.", "admin.listeners", "config.providers.", "internal.listener", "listeners",
-    "response.http.", "rest.", "ssl.",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +73,7 @@ class Node:
 
     def start(self) -> None:
         """Launch every flow, and the first task host; returns at once."""
+        self.place.begin()
         if self.served.parts.pool is not None:
             self.served.parts.pool.start()
         self.fleet.start()
@@ -145,7 +139,7 @@ def build_node(
         raise ConfigError(
             f"{config.path}: records would be copied in a circle: {cycle}", remedy=cycle.remedy
         )
-    rest = RestNode.bind(_rest_settings(config, insecure=insecure), addresses)
+    rest = RestNode.bind(RestSettings.of_config(config, insecure=insecure), addresses)
 
     pool = host_pool(processes_of(config), starter or host_starter(clock))
     parts = NodeParts(
@@ -163,7 +157,6 @@ def build_node(
         loggers=ProcessLoggers(clock, None if pool is None else pool.set_level),
         mask=mask,
         peers=rest.peers,
-        verification=plans.verification,
         file_texts=plans.texts,
         clock=clock,
         pool=pool,
@@ -208,7 +201,9 @@ def build_node(
 
 def processes_of(config: MirrorMakerConfig) -> int:
     """Return how many task hosts the file asks for, see ``host_processes``."""
-    return host_processes(config.resolved(_texts(config, (PROCESSES,))))
+    return host_processes(
+        config.resolved({it: config.raw[it].text for it in (PROCESSES,) if it in config.raw})
+    )
 
 
 @final
@@ -252,10 +247,6 @@ class _Plans:
         if flow is None or flow not in self.pairs:
             return {}
         return self.of(flow).connectors.get(connector, {})
-
-    def verification(self, flow: FlowName | None) -> Collection[str]:
-        """Return the algorithms that signatures of a flow's workers may have."""
-        return () if flow is None else self.of(flow).worker.inter_worker_verification_algorithms
 
     def target(self, name: FlowName) -> ConnectionSettings:
         """Return how the target of a pair is reached."""
@@ -312,17 +303,3 @@ def _runs_both_ways(config: MirrorMakerConfig, name: FlowName) -> bool:
 
 def _resolved(config: MirrorMakerConfig, raw: ConnectorConfig) -> dict[str, str]:
     return config.resolved({key: text for key, text in raw.items() if text is not None})
-
-
-def _texts(config: MirrorMakerConfig, beginnings: tuple[str, ...]) -> dict[str, str]:
-    return {key: it.text for key, it in config.raw.items() if key.startswith(beginnings)}
-
-
-def _rest_settings(config: MirrorMakerConfig, *, insecure: bool) -> RestSettings:
-    def origin(name: str) -> str:
-        value = config.raw.get(name)
-        return str(config.path) if value is None else f"{config.path}:{value.line}"
-
-    return RestSettings.of_flow_file(
-        config.resolved(_texts(config, _REST_KEYS)), insecure=insecure, origin=origin
-    )

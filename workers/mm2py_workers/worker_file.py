@@ -18,7 +18,7 @@ from mm2py.config.derivation import PROVIDER_PREFIX
 from mm2py.config.framework import converter_problem
 from mm2py.config.override_policy import OverridePolicy, override_policy
 from mm2py.config.properties import PropertiesFile, load
-from mm2py.config.providers import Providers, provider_placeholders
+from mm2py.config.providers import Providers, placeholders
 from mm2py.config.rest_settings import RestSettings
 from mm2py.config.secret_names import secrets_in
 from mm2py.config.worker import (
@@ -33,8 +33,6 @@ from mm2py.errors import ConfigError
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py_workers.connect_arguments import ProblemsError
 from mm2py_workers.host_wiring import PROCESSES
-
-__all__ = ["WorkerFile", "load_worker_file"]
 
 T = TypeVar("T")
 
@@ -90,7 +88,7 @@ class WorkerFile:
         texts = {key: text for key, text in config.items() if text is not None}
         resolved = self.providers.resolve(texts)
         for key, text in resolved.items():
-            for placeholder in provider_placeholders(text):
+            for placeholder in placeholders(text):
                 if placeholder.provider in self.providers.names:
                     raise ConfigError(
                         f"{key}: {self.providers.why_unresolved(text)}",
@@ -216,7 +214,7 @@ class _Findings:
             except ConfigError as error:
                 self._add(key, error.message, error.remedy)
                 continue
-            if any(provider_placeholders(text)):
+            if placeholders(text):
                 self._add(
                     key,
                     providers.why_unresolved(text),

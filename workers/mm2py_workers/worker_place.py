@@ -1,6 +1,6 @@
 """Where the workers of this machine and user serve REST, so that commands ask the worker of their file.
 
-Flow: worker -> ``WorkerPlace.open`` (one small JSON file per process, locked while it lives) -> command ->
+Flow: worker -> ``WorkerPlace.begin``, later ``open`` (one small JSON file per process, locked while it lives) -> command ->
 ``find_worker`` -> address. A file whose lock is free was left by a killed worker and is ignored.
 """
 
@@ -19,8 +19,6 @@ from typing import Final, cast, final
 from urllib.parse import urlsplit
 
 from mm2py.errors import UsageError
-
-__all__ = ["STATE_DIR", "WorkerPlace", "find_worker"]
 
 log = logging.getLogger(__name__)
 
@@ -52,18 +50,30 @@ class WorkerPlace:
         self._open: TextIOWrapper | None = None
         self._path: Path | None = None
 
-    def open(self, urls: Sequence[str]) -> None:
-        """Write where this process serves users; what cannot be written is logged, no more."""
+    def begin(self) -> None:
+        """Write that this process runs; what cannot be written is logged, no more."""
         directory = _directory(self._environ)
         name = f"{sha256(self._file.encode()).hexdigest()[:16]}-{os.getpid()}.json"
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not urls or not _is_ours(directory):
+            if not _is_ours(directory):
                 return
             self._path = directory / name
             self._open = self._path.open("w", encoding="utf-8")
             fcntl.flock(self._open, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            json.dump({"file": self._file, "pid": os.getpid(), "url": _nearest(urls)}, self._open)
+        except OSError as error:
+            log.info("commands need --url to find this worker cause=%s", error)
+        self.open(())
+
+    def open(self, urls: Sequence[str]) -> None:
+        """Write where this process serves users."""
+        if self._open is None:
+            return
+        url = _nearest(urls) if urls else ""
+        try:
+            # At the place of the former text, which is shorter.
+            self._open.seek(0)
+            json.dump({"file": self._file, "pid": os.getpid(), "url": url}, self._open)
             self._open.flush()
         except OSError as error:
             log.info("commands need --url to find this worker cause=%s", error)
@@ -76,28 +86,39 @@ class WorkerPlace:
             opened.close()
 
 
-def find_worker(file: Path | None, environ: Mapping[str, str] = os.environ) -> str | None:
+class NoWorkerError(UsageError):
+    """No worker is known here that could be asked."""
+
+
+def find_worker(file: Path | None, environ: Mapping[str, str] = os.environ) -> str:
     """Return the address of the worker of ``file``, or of the only file that workers here run.
 
     Raises:
-        UsageError: no worker of ``file`` runs here, or workers of several files do.
+        NoWorkerError: none is known, or it does not serve REST yet.
+        UsageError: workers of several files run here.
     """
-    places = list(_places(_directory(environ)))
-    if file is not None:
-        wanted = str(file.resolve())
-        mine = next((it for it in places if it.file == wanted), None)
-        if mine is None:
-            raise UsageError(
-                f"no worker of {file} runs here", remedy="start it, or give its address with --url"
-            )
-        return mine.url
-    by_file = {it.file: it.url for it in places}
+    wanted = None if file is None else str(file.resolve())
+    by_file: dict[str, str] = {}
+    for it in _places(_directory(environ)):
+        if wanted in (None, it.file):
+            by_file[it.file] = it.url or by_file.get(it.file, "")
     if len(by_file) > 1:
         known = ", ".join(f"{name} at {url}" for name, url in sorted(by_file.items()))
         raise UsageError(
             f"workers of several files run here: {known}", remedy="choose one with --file or --url"
         )
-    return next(iter(by_file.values()), None)
+    for name, url in by_file.items():
+        if url:
+            return url
+        raise NoWorkerError(
+            f"the worker of {name} has not opened REST yet",
+            remedy="try again in a moment; its log says why if that lasts",
+        )
+    of_file = "" if file is None else f" of {file}"
+    raise NoWorkerError(
+        f"no worker{of_file} of this user is known on this machine",
+        remedy="start it, or give the address of one with --url or MM2PY_URL (a worker logs it as 'rest listens public=')",
+    )
 
 
 def _directory(environ: Mapping[str, str]) -> Path:

@@ -12,8 +12,6 @@ import yaml
 from mm2py.config.from_strimzi import KIND
 from mm2py.errors import ConfigError
 
-__all__ = ["resource_of"]
-
 
 def resource_of(file: str) -> object:
     """Return the ``KafkaMirrorMaker2`` of a file with one or more documents; ``-`` is standard input.

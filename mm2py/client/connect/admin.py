@@ -6,16 +6,22 @@ retried until ``default.api.timeout.ms``, as Java's ``Admin`` does.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Literal, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import ADMIN, Cluster
-from mm2py.errors import Mm2pyError, RetriableError, RetriableServerError, ServerError
+from mm2py.errors import (
+    Mm2pyError,
+    RetriableError,
+    RetriableServerError,
+    ServerError,
+    UnsupportedVersionError,
+)
 from mm2py.protocol import admin_messages, group_messages, messages
 from mm2py.protocol.acls import Acl
-from mm2py.protocol.brokers import ClusterResult
 from mm2py.protocol.configs import ConfigEntry, ConfigOperation, ConfigResource, ConfigResourceType
 from mm2py.protocol.error_codes import (
     NETWORK_EXCEPTION,
@@ -32,12 +38,12 @@ from mm2py.protocol.producers import ActiveProducer
 from mm2py.protocol.topics import MetadataResult, NewTopic, TopicMetadata
 from mm2py.types import EARLIEST, TopicPartition
 
-__all__ = ["NO_LOG", "Admin", "ConfigOp", "ListedOffset", "TopicDescription"]
-
 NO_LOG: Final = -1
 """Where the log of a partition begins that does not exist."""
 
 _GROUP_ID_NOT_FOUND = 69
+_FIND_COORDINATOR, _OF_3_0 = 10, 4
+_FORMAT: Final = {"message.format.version": "0.11.0"}
 _LIST_OFFSETS_RETRIES = 2
 _NAMES_PER_REQUEST = 500
 """Topics per Metadata or DescribeConfigs request: keeps one answer below a few megabytes."""
@@ -111,6 +117,8 @@ class Admin:
         """Create topics; returns None or the refusal per name (36: it exists already)."""
         if not topics:
             return {}
+        if await self._formats_are_old():
+            topics = [replace(it, configs={**_FORMAT, **it.configs}) for it in topics]
         created = await self.cluster.call_controller(
             messages.create_topics(topics, timeout_ms=timeout_ms),
             code_of=lambda answers: _retriable_code(a.error_code for a in answers),
@@ -119,6 +127,20 @@ class Admin:
             topic.name: _error(topic.error_code, topic.error_message, topic.name)
             for topic in created
         }
+
+    async def _formats_are_old(self) -> bool:
+        """Whether topics would get a message format before 0.11, which knows no producer ids; possible before 3.0."""
+        node_id = next(iter(self.cluster.broker_ids), -1)
+        broker = ConfigResource(ConfigResourceType.BROKER, str(node_id))
+        try:
+            connection = await self.cluster.connection(node_id, ADMIN)
+            if connection.versions.get(_FIND_COORDINATOR, (0, _OF_3_0))[1] >= _OF_3_0:
+                return False
+            asked = admin_messages.describe_configs([broker], keys=["log.message.format.version"])
+            found = [it.value or "" for each in await connection.call(asked) for it in each.entries]
+        except Mm2pyError:
+            return False  # the request that creates is tried again; a topic of an old format is refused by name
+        return any(it.startswith(("0.8", "0.9", "0.10")) for it in found)
 
     async def create_partitions(self, totals: Mapping[str, int]) -> dict[str, ServerError | None]:
         """Grow topics to a total number of partitions; returns None or the refusal per name."""
@@ -174,8 +196,9 @@ class Admin:
     ) -> Mapping[TopicPartition, int]:
         """Return the bytes of each partition's largest replica; left out where brokers do not disclose them."""
         sizes: dict[TopicPartition, int] = {}
-        for node in (await self.describe_cluster()).brokers:
-            connection = await self.cluster.connection(node.node_id, ADMIN)
+        await self.cluster.metadata([])
+        for node_id in self.cluster.broker_ids:
+            connection = await self.cluster.connection(node_id, ADMIN)
             for partition, size in (
                 await connection.call(admin_messages.describe_log_dirs(topics))
             ).items():
@@ -234,6 +257,16 @@ class Admin:
             for answer in await connection.call(admin_messages.describe_producers(asked)):
                 if not answer.error_code:
                     found[answer.partition] = answer.producers
+        return found
+
+    async def transactional_ids(self, producer_ids: Collection[int]) -> dict[int, tuple[str, int]]:
+        """Return transactional id and coordinator of producers; those that brokers of 3.0 and newer do not disclose are left out."""
+        found: dict[int, tuple[str, int]] = {}
+        for node_id in self.cluster.broker_ids if producer_ids else ():
+            connection = await self.cluster.connection(node_id, ADMIN)
+            with suppress(UnsupportedVersionError):
+                answer = await connection.call(admin_messages.list_transactions([*producer_ids]))
+                found |= {it: (name, node_id) for it, name in answer.items()}
         return found
 
     # ---- offsets and groups ----
@@ -329,12 +362,6 @@ class Admin:
         if group.error_code and group.error_code != _GROUP_ID_NOT_FOUND:
             raise server_error(group.error_code, f"group {group_id}")
         return replace(group, state=group.state or "Dead")
-
-    async def describe_cluster(self) -> ClusterResult:
-        """Return the cluster's id, controller and brokers."""
-        return await self.cluster.call_any(
-            messages.describe_cluster(), code_of=lambda answer: answer.error_code
-        )
 
     # ---- inside ----
 

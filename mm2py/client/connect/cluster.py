@@ -33,14 +33,13 @@ from mm2py.protocol.call import AnswerMemo, Call
 from mm2py.protocol.error_codes import (
     CLUSTER_AUTHORIZATION_FAILED,
     COORDINATOR_NOT_AVAILABLE,
+    TOPIC_AUTHORIZATION_FAILED,
     server_error,
 )
 from mm2py.protocol.group_messages import find_coordinator, find_coordinators
 from mm2py.protocol.messages import metadata
 from mm2py.protocol.topics import MetadataResult
 from mm2py.types import TopicPartition
-
-__all__ = ["ADMIN", "Cluster", "Leader"]
 
 log = logging.getLogger(__name__)
 
@@ -138,12 +137,28 @@ class Cluster:
         """
         connection = await self._any()
         self._take(await connection.call(metadata(())))
-        log.info(
+        log.debug(
             "cluster ready cluster=%s id=%s brokers=%d",
             self.alias,
             self._cache.cluster_id,
             len(self._cache.brokers),
         )
+
+    def denied(self, code: int, operation: str, topic: str) -> ServerError | None:
+        """Return the error of a right that is missing on a topic, with whose it is and what grants it; None for other codes."""
+        if code != TOPIC_AUTHORIZATION_FAILED:
+            return None
+        sasl = self.settings.sasl
+        user = "" if sasl is None else sasl.username
+        who = f"user {user}" if user else "the mirror's principal"
+        error = server_error(
+            code, f"{who} may not {operation} topic {topic} of cluster {self.alias}"
+        )
+        error.remedy = (
+            f"kafka-acls.sh --bootstrap-server {self.settings.addresses} --add --allow-principal"
+            f" User:{user or '...'} --operation {operation} --topic {topic}"
+        )
+        return error
 
     async def close(self) -> None:
         """Close all connections; safe before ``connect`` and safe twice."""
@@ -183,7 +198,7 @@ class Cluster:
         await self._refresh((tp.topic,))
         found = self._cache.leader(tp)
         if found is None:
-            raise self._cache.no_leader(tp)
+            raise self.no_leader(tp)
         return found
 
     def known_leader(self, tp: TopicPartition) -> Leader | None:
@@ -194,7 +209,8 @@ class Cluster:
 
     def no_leader(self, tp: TopicPartition) -> ServerError:
         """Return why ``known_leader`` has none, as the last metadata say."""
-        return self._cache.no_leader(tp)
+        error = self._cache.no_leader(tp)
+        return self.denied(error.code, "Describe", tp.topic) or error
 
     async def leaders(
         self, tps: Iterable[TopicPartition]
@@ -208,7 +224,7 @@ class Cluster:
                 await self._refresh({tp.topic for tp in unknown})
             except (RetriableError, ServerError) as error:
                 problem = error
-        return {tp: self._cache.leader(tp) or problem or self._cache.no_leader(tp) for tp in wanted}
+        return {tp: self._cache.leader(tp) or problem or self.no_leader(tp) for tp in wanted}
 
     def known_topic_id(self, topic: str) -> bytes | None:
         """Return the id of a topic as metadata last named it, without waiting; None where it is not known."""

@@ -34,8 +34,6 @@ from mm2py.protocol.error_codes import UNSUPPORTED_VERSION, server_error
 from mm2py.protocol.messages import api_versions
 from mm2py.protocol.record_batch import BufferLease
 
-__all__ = ["BrokerConnection", "Buffer", "LostHandler", "ResponseHandler", "Taker"]
-
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
@@ -48,6 +46,18 @@ _UNLIMITED_MS: Final = 2**31 - 1
 _LINGER_RESET: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of 0 s: closing sends a reset, and what waits in the socket is dropped."""
 
+_FIRST_RELEASE: Final = {
+    ("InitProducerId", 3): "2.5",
+    ("OffsetFetch", 7): "2.5",
+    ("ListGroups", 4): "2.6",
+    ("DescribeProducers", 0): "2.8",
+    ("FindCoordinator", 4): "3.0",
+    ("OffsetFetch", 8): "3.0",
+    ("ListGroups", 5): "3.8",
+    ("DescribeShareGroupOffsets", 0): "4.1",
+    ("AlterShareGroupOffsets", 0): "4.1",
+}
+"""Which Kafka has a request from that version on, where it is newer than the oldest one that is supported."""
 _SASL_HINT: Final = (
     " on the first request, as SASL listeners do without a login: check security.protocol"
 )
@@ -56,6 +66,7 @@ _SASL_HINT: Final = (
 class _InFlight(NamedTuple):
     on_response: ResponseHandler
     on_lost: LostHandler
+    sent_at: float
     deadline: float
     timeout_ms: int
 
@@ -232,9 +243,11 @@ class BrokerConnection:
             if version >= max(lowest, offered[0]):
                 return version
         spoken = "not at all" if offered is None else f"in versions {offered[0]} to {offered[1]}"
+        is_newer = offered is not None and offered[0] > highest
+        release = _FIRST_RELEASE.get((name, lowest), "2.4")
         raise UnsupportedVersionError(
             f"broker {self.address} speaks {name} {spoken}, mm2py {lowest} to {highest}",
-            remedy="use a broker of Kafka 2.1 or newer",
+            remedy="use a newer mm2py" if is_newer else f"this needs Kafka {release} or newer",
         )
 
     def send(
@@ -262,8 +275,9 @@ class BrokerConnection:
                 f"connection to {self.address} is closed: {self._closed_reason}"
             )
         timeout_ms = timeout_ms or self._settings.request_timeout_ms
-        deadline = self._loop.time() + timeout_ms / 1000
-        self._in_flight[correlation_id] = _InFlight(on_response, on_lost, deadline, timeout_ms)
+        now = self._loop.time()
+        deadline = now + timeout_ms / 1000
+        self._in_flight[correlation_id] = _InFlight(on_response, on_lost, now, deadline, timeout_ms)
         if self._watch is None or deadline < self._watch_at:
             self._watch_until(deadline)
         if self._held is None:
@@ -318,6 +332,15 @@ class BrokerConnection:
             timeout_ms=timeout_ms,
         )
 
+    def put_off(self, throttle_ms: int) -> None:
+        """The broker said for how long it leaves unread what was sent: so much later are answers due (KIP-219)."""
+        if throttle_ms <= 0:
+            return
+        due = self._loop.time() + throttle_ms / 1000
+        for correlation_id, it in self._in_flight.items():
+            later = max(it.deadline, due + it.timeout_ms / 1000)
+            self._in_flight[correlation_id] = it._replace(deadline=later)
+
     async def close(self) -> None:
         """Close at once; what is in flight is reported lost. Safe twice."""
         self.discard("closed by us")
@@ -359,8 +382,7 @@ class BrokerConnection:
         request = self._in_flight.pop(correlation_id, None)
         if request is None:
             raise ProtocolError(f"{self.address} answered request {correlation_id}, never sent")
-        took_s = self._loop.time() - request.deadline + request.timeout_ms / 1000
-        self.round_trip.took(took_s)
+        self.round_trip.took(self._loop.time() - request.sent_at)
         try:
             request.on_response(body, lease)
         except Exception as error:

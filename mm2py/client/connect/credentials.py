@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from mm2py.client.connect.kerberos import KerberosExchange, KerberosLogin
     from mm2py.client.connect.oauth_tokens import TokenSource
 
-__all__ = ["Credentials"]
-
 R = TypeVar("R")
 
 _UNSUPPORTED_MECHANISM: Final = 33

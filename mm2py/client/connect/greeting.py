@@ -11,8 +11,6 @@ from mm2py.client.connect.tls import tls_failure
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import ConnectionFailedError, Mm2pyError
 
-__all__ = ["Farewell", "is_tls_record", "unwelcome"]
-
 _TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
 """How an alert or a handshake record begins: a frame of more than 350 MB, were it Kafka's."""
 

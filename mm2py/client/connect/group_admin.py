@@ -7,7 +7,7 @@ group that has members, so whether it has any needs no question before. The requ
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 from mm2py.client.connect.cluster import COORDINATOR, Cluster
@@ -23,13 +23,12 @@ from mm2py.protocol.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
     server_error,
 )
-from mm2py.protocol.group_messages import delete_groups, delete_offsets
+from mm2py.protocol.group_messages import delete_groups, delete_offsets, describe_groups
 from mm2py.protocol.groups import FetchedOffset, FetchedOffsets, OffsetToCommit
 from mm2py.types import TopicPartition
 
-__all__ = ["Committed", "GroupAdmin", "GroupCatalog", "GroupListing"]
-
-EMPTY: Final = "Empty"
+UNKNOWN: Final = "Unknown"
+"""The state of a group whose coordinator does not say it."""
 USUAL_OFFSETS_PARTITIONS: Final = 50
 """``offsets.topic.num.partitions`` of brokers that do not set it."""
 
@@ -45,7 +44,7 @@ Committed = Mapping[TopicPartition, FetchedOffset] | Mm2pyError
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """One group; ``state`` is empty where the broker is older than 2.6, ``group_type`` where it is older than 3.8."""
+    """One group; brokers before 2.6 list no ``state`` (``GroupAdmin.with_states``), those before 3.8 no ``group_type``."""
 
     group_id: str
     node_id: int
@@ -54,9 +53,9 @@ class GroupListing:
     """``classic``, ``consumer`` or ``share``."""
 
     @property
-    def is_idle(self) -> bool:
-        """Whether it has no members, so that its offsets may be written from outside."""
-        return self.state == EMPTY
+    def has_members(self) -> bool:
+        """Whether it is known to have members, so that its offsets may not be written from outside."""
+        return self.state not in {"", UNKNOWN, "Empty", "Dead"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +101,23 @@ class GroupAdmin:
         if problems and len(problems) == len(nodes):
             raise problems[0]
         return GroupCatalog(found, str(problems[0]) if problems else "")
+
+    async def with_states(self, groups: Mapping[str, GroupListing]) -> dict[str, GroupListing]:
+        """Return listings, those without a state (brokers before 2.6) with the one that DescribeGroups has."""
+        found = dict(groups)
+        by_node: dict[int, list[str]] = {}
+        for group, listing in groups.items():
+            if not listing.state:
+                found[group] = replace(listing, state=UNKNOWN)
+                by_node.setdefault(listing.node_id, []).append(group)
+        for node_id, names in by_node.items():
+            connection = await self.cluster.connection(node_id, COORDINATOR)
+            for start in range(0, len(names), self._requests.per_request):
+                asked = names[start : start + self._requests.per_request]
+                for it in await connection.call(describe_groups(asked)):
+                    if it.state:
+                        found[it.group_id] = replace(found[it.group_id], state=it.state)
+        return found
 
     async def committed(self, groups: Collection[str]) -> dict[str, Committed]:
         """Return the committed offsets of groups, each asked at its coordinator; an error is the group's value."""

@@ -31,8 +31,6 @@ from mm2py.protocol.share_offsets import (
     alter_share_offsets,
 )
 
-__all__ = ["CONSUMER_GROUPS", "SHARE_GROUPS", "SHARE_TYPE", "GroupRequests"]
-
 SHARE_TYPE: Final = "share"
 SHARE_FEATURE: Final = "share.version"
 

@@ -23,8 +23,6 @@ from mm2py.errors import AuthenticationError, ConfigError, ConnectionFailedError
 if TYPE_CHECKING:
     import gssapi
 
-__all__ = ["KerberosExchange", "KerberosLogin", "use_java_krb5_conf"]
-
 log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 10.0

@@ -2,7 +2,7 @@
 
 Flow: ``MetadataResult`` -> ``update`` -> ``leader``. Old news never replaces newer: a leader is taken
 only if its epoch is at least the highest one seen for the same topic id (Java's
-``Metadata.updateLatestMetadata``).
+``Metadata.updateLatestMetadata``), and not under an id that another one has followed.
 """
 
 from typing import NamedTuple, final
@@ -13,10 +13,8 @@ from mm2py.protocol.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
     server_error,
 )
-from mm2py.protocol.topics import MetadataResult, TopicMetadata
+from mm2py.protocol.topics import NO_TOPIC_ID, MetadataResult, TopicMetadata
 from mm2py.types import TopicPartition
-
-__all__ = ["BrokerAddress", "Leader", "MetadataCache"]
 
 
 class BrokerAddress(NamedTuple):
@@ -53,6 +51,7 @@ class MetadataCache:
         self.cluster_id = ""
         self._topics: dict[str, int] = {}
         self._ids: dict[str, bytes] = {}
+        self._incarnations: dict[str, list[bytes]] = {}
         self._leaders: dict[TopicPartition, _Known] = {}
         self._epochs: dict[TopicPartition, tuple[bytes, int]] = {}
 
@@ -73,7 +72,8 @@ class MetadataCache:
         for topic in result.topics:
             self._topics[topic.name] = topic.error_code
             if not topic.error_code:
-                self._update_topic(topic, now)
+                if not self._is_left(topic):
+                    self._update_topic(topic, now)
             elif topic.error_code == UNKNOWN_TOPIC_OR_PARTITION:
                 self._forget(topic.name)
 
@@ -129,6 +129,18 @@ class MetadataCache:
                 continue
             leader = Leader(partition.leader, partition.leader_epoch, topic.topic_id)
             self._leaders[tp] = _Known(leader, now)
+
+    def _is_left(self, topic: TopicMetadata) -> bool:
+        """Whether a broker that is cut off from the controllers answers with an id that another one has followed.
+
+        Ids never come back, so there is no leader to be learned from it.
+        """
+        if topic.topic_id == NO_TOPIC_ID:
+            return False
+        known = self._incarnations.setdefault(topic.name, [])
+        if topic.topic_id not in known:
+            known.append(topic.topic_id)
+        return topic.topic_id != known[-1]
 
     def _forget(self, topic: str) -> None:
         self._ids.pop(topic, None)

@@ -23,8 +23,6 @@ from mm2py.clock import Clock
 from mm2py.config.security import OAuthSettings
 from mm2py.errors import AuthenticationError, ConnectionFailedError
 
-__all__ = ["Token", "TokenSource"]
-
 log = logging.getLogger(__name__)
 
 _LARGEST_BYTES: Final = 1 << 20

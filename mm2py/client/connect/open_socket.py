@@ -11,8 +11,6 @@ from mm2py.config.broker_addresses import NETWORKS_VARIABLE, broker_networks
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import ConnectionFailedError
 
-__all__ = ["AddressTurn", "connect_socket", "reason_of"]
-
 
 def reason_of(error: Exception | None) -> str:
     """Say in a few words why a connection ended, without its address."""

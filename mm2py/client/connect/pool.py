@@ -19,8 +19,6 @@ from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import AuthenticationError, ConfigError, ConnectionFailedError, RetriableError
 from mm2py.protocol.buffers import BufferPool
 
-__all__ = ["ConnectionPool"]
-
 log = logging.getLogger(__name__)
 
 _REPEAT_S: Final = 10.0
@@ -188,7 +186,7 @@ class ConnectionPool:
         state.not_before = 0.0
         state.refused = False
         if state.up is not True:
-            log.info("broker connected cluster=%s address=%s", self._alias, broker)
+            log.debug("broker connected cluster=%s address=%s", self._alias, broker)
         state.up = True
         state.unsaid = None
         for (host, port), other in self._addresses.items():

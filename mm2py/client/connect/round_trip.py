@@ -14,8 +14,6 @@ from mm2py.protocol.messages import api_versions
 if TYPE_CHECKING:
     from mm2py.client.connect.connection import BrokerConnection
 
-__all__ = ["RoundTrip", "is_distant", "ping"]
-
 DISTANT_S: Final = 0.01
 """Round trip from which a broker counts as distant, for the Sender and the Fetcher alike."""
 

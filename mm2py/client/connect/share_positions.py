@@ -23,15 +23,6 @@ from mm2py.protocol.groups import FetchedOffset, FetchedOffsets
 from mm2py.protocol.share_offsets import ShareOffset, ShareOffsets, describe_share_offsets
 from mm2py.types import LATEST, TopicPartition
 
-__all__ = [
-    "SHARE_CONNECTION",
-    "ShareQuestions",
-    "ShareSource",
-    "delivered_behind",
-    "delivered_of",
-    "share_positions",
-]
-
 SHARE_CONNECTION: Final = "share-coordinator"
 """A connection of its own: some answers take the broker seconds, and those behind them wait."""
 

@@ -19,8 +19,6 @@ from mm2py.config.key_material import Identity, read_identity, read_trusted
 from mm2py.config.security import TlsSettings
 from mm2py.errors import AuthenticationError, ConfigError, ConnectionFailedError, Mm2pyError
 
-__all__ = ["NO_TLS_REMEDY", "TlsContexts", "load_identity", "tls_failure"]
-
 NO_TLS_REMEDY: Final = "set security.protocol to PLAINTEXT or SASL_PLAINTEXT, or name the TLS port in bootstrap.servers"
 _EXPIRED, _NOT_YET_VALID, _OTHER_HOST, _OTHER_IP = 10, 9, 62, 64
 _PLAIN_REASONS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")

@@ -19,8 +19,6 @@ from mm2py.errors import Mm2pyError, ProtocolError
 from mm2py.protocol.buffers import BufferPool, PooledBuffer
 from mm2py.protocol.record_batch import BufferLease
 
-__all__ = ["HEAD_BYTES", "Buffer", "Frame", "FrameReceiver", "Peer", "Wire", "start_tls"]
-
 log = logging.getLogger(__name__)
 
 Buffer = bytes | bytearray | memoryview

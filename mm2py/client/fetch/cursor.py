@@ -9,14 +9,11 @@ from typing import Final, final
 
 from mm2py.client.connect.metadata_cache import Leader
 from mm2py.protocol import error_codes as codes
-from mm2py.protocol.batch_stage import DropReason, Origins, ProblemKind, StageResult, classify
+from mm2py.protocol.batch_stage import Origins, ProblemKind, StageResult, classify
 from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.record_batch import BufferLease
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import TopicPartition
-
-__all__ = ["NO_TOPIC_ID", "Cursor", "Lookup", "Verdict"]
-
 
 _RECREATED: Final = frozenset({codes.UNKNOWN_TOPIC_ID, codes.INCONSISTENT_TOPIC_ID})
 _REFUSED: Final = frozenset({codes.TOPIC_AUTHORIZATION_FAILED, codes.CLUSTER_AUTHORIZATION_FAILED})
@@ -75,6 +72,7 @@ class Cursor:
         "by_name",
         "cause",
         "damaged",
+        "denied",
         "diverged_to",
         "epochs",
         "failed",
@@ -132,6 +130,7 @@ class Cursor:
         self.absent = False  # the topic is there, without a partition of this number
         self.high_watermark = -1
         self.last_stable_offset = -1
+        self.denied = False  # its broker has refused the read: where the log ends now is not known
         self.paused = False
         self.spread_out = False  # read in stripes over several connections
         self.failed = False  # failed or replaced, for good
@@ -187,8 +186,8 @@ class Cursor:
         return now - self.unclear_since
 
     def ends_at(self, offset: int) -> None:
-        """Note the end that a reader of these records would find, where no Fetch asks for it."""
-        self.high_watermark = self.last_stable_offset = offset
+        """Note the end of the log, where no Fetch asks for it."""
+        self.high_watermark = offset
 
     def limit(self, share_bytes: int) -> None:
         """Take its share of the next answers, 0 for the configured limit."""
@@ -261,6 +260,7 @@ class Cursor:
         self.attempts = 0
         self.unclear_since = None
         self.high_watermark = fetched.high_watermark
+        self.denied = False
         self.last_stable_offset = fetched.last_stable_offset
         if not fetched.records:
             self.filled = self.position < fetched.last_stable_offset
@@ -281,7 +281,7 @@ class Cursor:
             newest = result.batches[-1]
             self.newest_ms = newest.max_timestamp
             self.batch_bytes = len(newest.data)
-        if result.batches or result.looped:
+        if result.batches or result.dropped:
             first = _first_offset(result)
             if asked_for < first and asked_for < fetched.log_start_offset:
                 self.lost = (asked_for, min(first, fetched.log_start_offset) - 1)
@@ -385,8 +385,6 @@ class Cursor:
 
 
 def _first_offset(result: StageResult) -> int:
-    """Return the first offset of a batch that is copied or dropped as a loop."""
+    """Return the first offset of anything in an answer: markers and aborted data too lie behind what is gone."""
     first = [batch.base_offset for batch in result.batches[:1]]
-    if result.looped:
-        first += [it.first_offset for it in result.dropped if it.reason is DropReason.LOOP][:1]
-    return min(first)
+    return min(first + [each.first_offset for each in result.dropped[:1]])

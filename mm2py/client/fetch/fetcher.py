@@ -15,7 +15,7 @@ from mm2py.api.context import SourceGap
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.cursor import NO_TOPIC_ID, Cursor, Verdict
+from mm2py.client.fetch.cursor import Cursor, Lookup, Verdict
 from mm2py.client.fetch.losses import FetchLosses
 from mm2py.client.fetch.open_transactions import OpenTransactions
 from mm2py.client.fetch.origins import BatchOrigins
@@ -27,20 +27,19 @@ from mm2py.config.clients import ConsumerSettings
 from mm2py.errors import Mm2pyError, ProtocolError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.batch_stage import StageResult
+from mm2py.protocol.buffers import CountedCopy
 from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.record_batch import BufferLease, RecordBatch
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import LATEST, TopicPartition
-
-__all__ = ["Fetched", "Fetcher"]
 
 log = logging.getLogger(__name__)
 
 BUFFER_BYTES: Final = 32 * 1024 * 1024
-"""Receive buffers that may be handed out before the next Fetch must wait: twice ``buffer.memory``, because one batch
-keeps all of its buffer."""
+"""What may be read and not be settled, in receive buffers and copies of them: default of ``buffer.memory``."""
 
-_PARKED_PART: Final = 4
-"""A quarter of the buffers beside them is room for the largest answer of one partition."""
+_PARKED_PART: Final = 8
+"""An eighth: what is kept back leaves the caller enough room, so that it notices when its own part is full."""
 
 _REST_PART: Final = 8
 """What an eighth or less of an answer's batches would keep its receive buffer for is copied out of it."""
@@ -87,7 +86,6 @@ class Fetcher:
         self._on_gap, self._on_failed, self._on_stalled = on_gap, on_failed, on_stalled
         self._origins = origins
         self._known_origins = None if origins is None else origins.known
-        self._read_committed = isolation_of(settings) == READ_COMMITTED
         self._losses = FetchLosses(settings.auto_offset_reset, owner=self)
         self._routes = FetchRoutes(
             cluster,
@@ -97,13 +95,14 @@ class Fetcher:
             losses=self._losses,
             rate=ByteRate(bytes_per_s, clock) if bytes_per_s > 0 else None,
         )
-        self._open = OpenTransactions() if self._read_committed else None
+        self._open = OpenTransactions() if isolation_of(settings) == READ_COMMITTED else None
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._arrived = asyncio.Event()
         self._batches: list[Fetched] = []
         self._parked: dict[TopicPartition, list[RecordBatch]] = {}
         self._buffer_bytes = buffer_bytes
+        cluster.pool.keep_at_most(buffer_bytes)
         self._room = 0
         self._next_check = 0.0
         self._answered: set[TopicPartition] = set()
@@ -150,7 +149,7 @@ class Fetcher:
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Leave these out of the next Fetch, and keep back what of them has arrived.
 
-        What is kept back is copied out of its receive buffers, so that those return and others go on.
+        What is kept back is copied out of its receive buffers, so that those return.
         """
         paused: set[TopicPartition] = set()
         for tp in partitions:
@@ -180,6 +179,16 @@ class Fetcher:
                 self._batches.append((tp, parked))
                 self._arrived.set()
             self._routes.touch(cursor)
+
+    def rewind(self, tp: TopicPartition, position: int) -> bool:
+        """Read a paused partition again from an offset that was read in its present log; return whether that is possible now."""
+        cursor = self._cursors.get(tp)
+        if cursor is None or cursor.failed or not cursor.paused or cursor.lookup is not Lookup.NONE:
+            return False
+        self._discard((tp,))
+        cursor.seek(position)
+        self._routes.read_again(cursor)
+        return True
 
     async def fetch(self, *, max_wait_ms: int, max_bytes: int) -> list[Fetched]:
         """Return what has arrived, after at most ``max_wait_ms``; empty when nothing has.
@@ -234,14 +243,13 @@ class Fetcher:
         return sum(batch.count for batches in read for batch in batches)
 
     def lag(self, tp: TopicPartition) -> int:
-        """Offsets between our position and the end that may be read; -1 while unknown."""
+        """Offsets between our position and the end of the log, those above an open transaction too; -1 while unknown."""
         cursor = self._cursors.get(tp)
-        if cursor is None or cursor.position < 0 or cursor.high_watermark < 0:
+        if cursor is None or cursor.denied or min(cursor.position, cursor.high_watermark) < 0:
             return -1
-        end = cursor.last_stable_offset if self._read_committed else cursor.high_watermark
         parked = self._parked.get(tp)
         position = parked[0].base_offset if parked else cursor.position
-        return max(0, end - position)
+        return max(0, cursor.high_watermark - position)
 
     async def log_starts(
         self, partitions: Collection[TopicPartition]
@@ -258,9 +266,7 @@ class Fetcher:
         paused = {tp: it for tp, it in self._cursors.items() if it.paused and it.position >= 0}
         if not paused:
             return
-        answers = await Admin(self._cluster).list_offsets(
-            dict.fromkeys(paused, LATEST), read_committed=self._read_committed
-        )
+        answers = await Admin(self._cluster).list_offsets(dict.fromkeys(paused, LATEST))
         for tp, answer in answers.items():
             cursor = paused[tp]
             if answer.error is None and cursor.paused and not cursor.failed:
@@ -311,8 +317,13 @@ class Fetcher:
     # -- FetchOwner: what may be asked --------------------------------------------------------------
 
     def room_bytes(self) -> int:
-        """Return the receive buffers that are free, or less where the caller of ``fetch`` has less room."""
-        return min(self._room, self._buffer_bytes - self._cluster.pool.leased_bytes)
+        """Return what is free beside all that is read or asked for, or less where the caller of ``fetch`` has less room."""
+        held = self._cluster.pool.leased_bytes + sum(it.asked_bytes for it in self._routes.nodes)
+        return min(self._room, self._buffer_bytes - held)
+
+    def wake(self) -> None:
+        """An answer was smaller than what was asked for: others may have the room."""
+        self._routes.wake()
 
     def most_bytes(self) -> int:
         """Return what one broker's answer may fill of the buffers: half of them for all together."""
@@ -392,6 +403,9 @@ class Fetcher:
             self._park(cursor.tp, batches)
         else:
             _free_buffer(batches)
+            for batch in batches:
+                if batch.lease is None:  # joined
+                    batch.lease = CountedCopy(self._cluster.pool, len(batch.data))
             self._room -= _bytes_of(batches)
             self._batches.append((cursor.tp, batches))
             self._arrived.set()
@@ -448,7 +462,9 @@ class Fetcher:
                 self._losses.give_up(cursor, f"{cursor.cause} for {UNCLEAR_S:.0f} s")
             case Verdict.REFUSED | Verdict.UNCLEAR:
                 cursor.refused()
-                error = codes.server_error(part.error_code, f"reading {cursor.tp}")
+                cursor.denied = True
+                denied = self._cluster.denied(part.error_code, "Read", cursor.tp.topic)
+                error = denied or codes.server_error(part.error_code, f"reading {cursor.tp}")
                 self.stalled(cursor.tp, error)
                 routes.seek(cursor, pause=True)
             case Verdict.FAILED:
@@ -474,7 +490,7 @@ class Fetcher:
             _release(batches)
         self._batches = kept
         for tp in [tp for tp in self._parked if tp in partitions]:
-            del self._parked[tp]
+            _release(self._parked.pop(tp))
 
     def _first_unread(self, cursor: Cursor) -> int:
         """Return the first offset that ``fetch`` did not return."""

@@ -43,8 +43,6 @@ from mm2py.protocol.records import Record, decode_batches
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import EARLIEST, LATEST, TopicPartition
 
-__all__ = ["LogReader", "RecordHandler", "Trouble"]
-
 log = logging.getLogger(__name__)
 
 RecordHandler = Callable[[int, Record], None]

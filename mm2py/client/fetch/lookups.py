@@ -21,8 +21,6 @@ from mm2py.protocol.log_offsets import EpochEnd, EpochQuery, ListedOffset, Offse
 from mm2py.protocol.messages import list_offsets, offset_for_leader_epoch
 from mm2py.types import EARLIEST, LATEST, TopicPartition, asked_start
 
-__all__ = ["look_up"]
-
 Answer = TypeVar("Answer", ListedOffset, EpochEnd)
 
 

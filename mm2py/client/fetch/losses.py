@@ -12,8 +12,6 @@ from mm2py.client.fetch.cursor import Cursor, Lookup
 from mm2py.client.fetch.owner import FetchOwner
 from mm2py.errors import PartitionError, ProtocolError
 
-__all__ = ["FetchLosses"]
-
 
 @final
 class FetchLosses:

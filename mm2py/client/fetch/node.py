@@ -34,19 +34,19 @@ from mm2py.protocol.fetch import (
 )
 from mm2py.protocol.record_batch import BufferLease
 
-__all__ = ["FetchNode"]
-
 TOPIC_ID_VERSION: Final = 13
 DIVERGING_VERSION: Final = 12
 """From here on Fetch itself reports a truncation; before, OffsetForLeaderEpoch does."""
 SESSION_VERSION: Final = 7
 NEWEST: Final = 18
 
-ANSWER_BYTES: Final = 4 * 1024 * 1024 - 64 * 1024
+_FRAMING_BYTES: Final = 64 * 1024
+
+ANSWER_BYTES: Final = 4 * 1024 * 1024 - _FRAMING_BYTES
 """Nearby: with its framing it fills a 4 MiB buffer; larger answers gain nothing (real-broker.md 8)
 and push the data out of the CPU's cache before it is sent on."""
 
-FAR_ANSWER_BYTES: Final = 1024 * 1024 - 64 * 1024
+FAR_ANSWER_BYTES: Final = 1024 * 1024 - _FRAMING_BYTES
 FAR_PARTITION_BYTES: Final = 256 * 1024
 """Distant: what lags is read in stripes, so that little waits behind an answer that one connection takes long for."""
 
@@ -91,6 +91,7 @@ class FetchNode:
         self._session = FetchSession(enabled=False, by_name=True)
         self._connection: BrokerConnection | None = None
         self._full: dict[Cursor, None] = {}
+        self._asked_bytes = self._oversized_bytes = 0
         self._long_poll = LongPoll(clock)
         self._stripes = Stripes(
             node_id,
@@ -106,6 +107,11 @@ class FetchNode:
     def cursors(self) -> Mapping[Cursor, None]:
         """Partitions that are fetched here."""
         return self._cursors
+
+    @property
+    def asked_bytes(self) -> int:
+        """What the answers may have that are owed."""
+        return self._asked_bytes + self._stripes.asked_bytes
 
     def add(self, cursor: Cursor) -> None:
         """Fetch a partition from here."""
@@ -177,7 +183,8 @@ class FetchNode:
     async def _room(self) -> int:
         """Wait until something may be asked; return the most bytes that the next answer may have."""
         while not self._unready:
-            room = min(self._owner.room_bytes(), self._answer_bytes())
+            most = min(self._answer_bytes(), self._owner.most_bytes())
+            room = min(self._owner.room_bytes(), most)
             if room <= 0 or not self._anything():
                 self._wake.clear()
                 await self._wake.wait()
@@ -230,11 +237,19 @@ class FetchNode:
         frame = self._frame(version, correlation_id, plan, max_bytes)
 
         def take(body: memoryview, lease: BufferLease | None) -> None:
+            self._asked_bytes = 0
+            # A batch above the limit comes all the same (KIP-74). Where one came, others wait for the next answer.
+            self._oversized_bytes = len(body) if len(body) > max_bytes + _FRAMING_BYTES else 0
             if lease is None:
                 body, lease = memoryview(bytearray(body)), PlainLease()
             self._take(decode_fetch(version, body), lease)
 
-        await connection.exchange((frame,), correlation_id, take)
+        self._asked_bytes = max(max_bytes, self._oversized_bytes)
+        try:
+            await connection.exchange((frame,), correlation_id, take)
+        finally:
+            self._asked_bytes = 0
+        self._owner.wake()
 
     def _reads_in_stripes(self) -> bool:
         """Whether what lags is read over several connections, beside the session."""

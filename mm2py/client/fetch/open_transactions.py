@@ -11,8 +11,6 @@ from typing import Final, final
 from mm2py.client.fetch.cursor import Cursor
 from mm2py.errors import RetriableError
 
-__all__ = ["TRANSACTION_TIMEOUT_S", "OpenTransactions"]
-
 TRANSACTION_TIMEOUT_S: Final = 60.0
 """Java's ``transaction.timeout.ms``: a broker aborts an open transaction after that, so a stable offset
 that does not move for longer is either a producer with a longer timeout or a hanging transaction."""

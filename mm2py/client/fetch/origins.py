@@ -10,8 +10,6 @@ from mm2py.protocol.batch_stage import Origins
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 
-__all__ = ["BatchOrigins"]
-
 
 class BatchOrigins(Protocol):
     """Decides which batches of a cluster are copied, by their producer ids."""

@@ -14,8 +14,6 @@ from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.record_batch import BufferLease
 from mm2py.types import TopicPartition
 
-__all__ = ["FetchOwner"]
-
 
 class FetchOwner(Protocol):
     """Decides what follows for a partition; implemented by ``mm2py.client.fetch.fetcher.Fetcher``."""
@@ -25,7 +23,11 @@ class FetchOwner(Protocol):
         ...
 
     def room_bytes(self) -> int:
-        """Free memory for what is read next; not above zero: no Fetch leaves."""
+        """Free memory for what is asked for next; not above zero: no Fetch leaves."""
+        ...
+
+    def wake(self) -> None:
+        """There may be room again: less came than was asked for."""
         ...
 
     def most_bytes(self) -> int:

@@ -25,14 +25,6 @@ from mm2py.protocol.record_batch import BufferLease
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import TopicPartition
 
-__all__ = [
-    "READ_COMMITTED",
-    "READ_UNCOMMITTED",
-    "PartitionReads",
-    "fetch_partition",
-    "isolation_of",
-]
-
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 

@@ -2,7 +2,7 @@
 
 Flow: (partition, first, end) -> one Fetch after the other, the next one under way while a piece is worked on ->
 ``walk_log`` -> lists of ``LogBatch``. For bounded reads of whole ranges (Spark, verify, archive): no group, no position that is
-kept. What is gone from the range is an error, never skipped.
+kept. What is gone from the range is an error that has where the log begins, never skipped.
 """
 
 import asyncio
@@ -26,8 +26,6 @@ from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.log_batches import LogBatch, walk_log
 from mm2py.types import EARLIEST, LATEST, TopicPartition
 
-__all__ = ["LogEnds", "RangeReader", "log_ends"]
-
 FETCH_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -38,6 +36,13 @@ class LogEnds:
 
     start: int
     end: int
+
+
+@final
+class OffsetsGoneError(PartitionError):
+    """Offsets of a range are not in the log (any more): ``offset`` is the next one to be read, ``log_start`` where the log begins."""
+
+    log_start = 0
 
 
 async def log_ends(
@@ -69,14 +74,14 @@ class RangeReader:
         self._isolation = READ_COMMITTED if read_committed else READ_UNCOMMITTED
 
     async def read(
-        self, tp: TopicPartition, first: int, end: int
+        self, tp: TopicPartition, first: int, end: int, *, markers: bool = False
     ) -> AsyncGenerator[list[LogBatch]]:
-        """Yield the data batches that have offsets in ``first <= offset < end``, in order.
+        """Yield the data batches that have offsets in ``first <= offset < end``, in order; with ``markers`` also those of transactions.
 
         The first and the last one may have offsets outside of it. ``end`` has to be readable already.
 
         Raises:
-            PartitionError: offsets of the range are not in the log (any more).
+            OffsetsGoneError: offsets of the range are not in the log (any more).
             RetriableError: nothing came for ``default.api.timeout.ms``.
             ServerError: the partition may not be read.
             ProtocolError: a batch is damaged; names partition and offset.
@@ -90,7 +95,7 @@ class RangeReader:
                 records = fetched.records
                 assert records is not None
                 try:
-                    walk = walk_log(records, position, fetched.aborted)
+                    walk = walk_log(records, position, fetched.aborted, markers=markers)
                 except ProtocolError as error:
                     raise ProtocolError(
                         f"{tp} of {self._cluster} from offset {position}: {error.message}"
@@ -138,13 +143,15 @@ class RangeReader:
                 )
             await clock.sleep(backoff.next_s())
 
-    async def _gone(self, tp: TopicPartition, position: int, end: int) -> PartitionError:
+    async def _gone(self, tp: TopicPartition, position: int, end: int) -> OffsetsGoneError:
         read_committed = self._isolation == READ_COMMITTED
         ends = (await log_ends(self._cluster, [tp], read_committed=read_committed))[tp]
-        return PartitionError(
+        error = OffsetsGoneError(
             f"offsets {position} to {end} were to be read, the log of {self._cluster} has {ends.start} to {ends.end}",
             topic=tp.topic,
             partition=tp.partition,
             offset=position,
             remedy="the records were deleted meanwhile (retention, a deleted topic); ask for the range that is there",
         )
+        error.log_start = ends.start
+        return error

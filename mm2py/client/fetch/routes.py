@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterable
 from typing import Final, final
 
 from mm2py.client.backoff import Backoff
-from mm2py.client.connect.cluster import Cluster, Leader
-from mm2py.client.fetch.cursor import NO_TOPIC_ID, Cursor
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.connect.metadata_cache import Leader
+from mm2py.client.fetch.cursor import Cursor
 from mm2py.client.fetch.losses import FetchLosses
 from mm2py.client.fetch.node import FetchNode
 from mm2py.client.fetch.owner import FetchOwner
@@ -20,8 +21,7 @@ from mm2py.clock import Clock
 from mm2py.config.clients import ConsumerSettings
 from mm2py.errors import Mm2pyError, ServerError
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
-
-__all__ = ["FetchRoutes"]
+from mm2py.protocol.topics import NO_TOPIC_ID
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +80,11 @@ class FetchRoutes:
         node = self._nodes.get(cursor.node)
         if node is not None:
             node.touch(cursor)
+
+    def read_again(self, cursor: Cursor) -> None:
+        """Its position went back: what is under way for it is ignored."""
+        if cursor.node in self._nodes:
+            self._place(cursor, cursor.node)
 
     def wake(self) -> None:
         """There may be memory for another Fetch."""

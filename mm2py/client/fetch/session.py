@@ -13,8 +13,6 @@ from mm2py.client.fetch.cursor import Cursor
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.fetch import FetchPartition, ForgottenTopic
 
-__all__ = ["LEAST_BYTES", "Asked", "FetchSession", "Key", "Plan", "shares"]
-
 NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1

@@ -35,8 +35,6 @@ from mm2py.protocol.fetch import (
 )
 from mm2py.protocol.record_batch import BufferLease
 
-__all__ = ["PlainLease", "Stripes"]
-
 _MARGIN_BYTES: Final = 8 * 1024
 """Left for an answer's framing: receive buffers are powers of two, one byte more costs double."""
 
@@ -68,11 +66,17 @@ class PlainLease:
 
     __slots__ = ()
 
+    held_bytes = 0
+
     def retain(self) -> None:
         """Nothing is shared."""
 
     def release(self) -> None:
         """Nothing to give back."""
+
+    def copied(self, size_bytes: int) -> "PlainLease":
+        """It is small."""
+        return self
 
 
 _NO_LEASE: Final = PlainLease()
@@ -208,6 +212,11 @@ class Stripes:
         """Return since when the oldest answer is owed."""
         return next(iter(self._asked)).asked_at if self._asked else None
 
+    @property
+    def asked_bytes(self) -> int:
+        """What the answers may have that are owed."""
+        return sum(stripe.size for stripe in self._asked)
+
     def wake(self) -> None:
         """Ask for what may be asked for: there may be memory, a partition or a connection again."""
         if self._applying or self._resting or not self._readings:
@@ -251,11 +260,11 @@ class Stripes:
 
         What waits for its turn must never use up the room of what it waits for.
         """
-        most, under_way = self._owner.most_bytes(), sum(stripe.size for stripe in self._asked)
-        room = min(self._owner.room_bytes(), most)
+        most, under_way = self._owner.most_bytes(), self.asked_bytes
+        room = min(self._owner.room_bytes(), most - under_way)
         if self._rate is not None:
-            room = min(room, self._rate.room_bytes())
-        if room <= under_way:
+            room = min(room, self._rate.room_bytes() - under_way)
+        if room <= 0:
             return None
         is_room_ahead = self._held_bytes < most
         for reading in sorted(self._readings.values(), key=lambda it: len(it.stripes)):
@@ -330,6 +339,7 @@ class Stripes:
                 body = memoryview(bytearray(body))
             answer = decode_fetch(version, body)
             self._throttle.honour(answer.throttle_ms)
+            connection.put_off(answer.throttle_ms)
             if not answer.error_code and answer.partitions and self._waits_for(reading, stripe):
                 stripe.part = answer.partitions[0]
                 if lease is not None:

@@ -10,8 +10,6 @@ from typing import Protocol
 from mm2py.errors import RetriableError
 from mm2py.protocol.groups import DescribedGroup, GroupProtocol, JoinResult, SyncResult
 
-__all__ = ["GroupCoordinator", "InconsistentProtocolError", "Joined", "MembershipEndedError"]
-
 
 class MembershipEndedError(RetriableError):
     """The coordinator dropped us; what we owned may have another owner by now."""

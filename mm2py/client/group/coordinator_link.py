@@ -31,8 +31,6 @@ from mm2py.protocol.group_messages import (
 )
 from mm2py.protocol.groups import DescribedGroup, GroupProtocol, JoinResult, SyncResult
 
-__all__ = ["CoordinatorLink"]
-
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")

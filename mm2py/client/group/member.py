@@ -34,8 +34,6 @@ from mm2py.protocol.error_codes import (
 )
 from mm2py.protocol.groups import DescribedGroup, GroupProtocol, JoinResult
 
-__all__ = ["GroupMember"]
-
 log = logging.getLogger(__name__)
 
 _LEAVE_TIMEOUT_S: Final = 3.0
@@ -89,6 +87,7 @@ class GroupMember:
         self._ended: int | None = (
             None  # our last generation, while the next round has to continue it
         )
+        self._alone = False  # there was no other member in the last round
         self._silent = False  # was logged
         self._changed: asyncio.Future[str] | None = None
         self._beating: asyncio.Task[None] | None = None
@@ -197,6 +196,7 @@ class GroupMember:
             )
             self._raise_if_over()
         self._generation = result.generation_id
+        self._alone = len(result.members) == 1  # a follower gets none
         if self._changed is None or self._changed.done():
             self._changed = asyncio.get_running_loop().create_future()
         if self._beating is None or self._beating.done():
@@ -299,7 +299,8 @@ class GroupMember:
             else:
                 break
         if self._ended is not None:
-            await self._clock.sleep(_GATHER_S)
+            if not self._alone:
+                await self._clock.sleep(_GATHER_S)
             self._complete("")
 
     def _permit_changed(self) -> None:

@@ -10,8 +10,6 @@ from typing import Final
 
 from mm2py.protocol.groups import JoinResult
 
-__all__ = ["EXPIRY_AND_OURS", "why_not_empty", "why_not_the_same"]
-
 EXPIRY_AND_OURS: Final = 2
 """The round in which our expiry left nobody, and the one in which we joined again."""
 

@@ -28,6 +28,7 @@ Invariants (design.md 3, sender rules; the tests carry these numbers):
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import Enum, auto
 from itertools import islice, repeat
 from typing import Final, NamedTuple, final
@@ -38,19 +39,6 @@ from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.record_batch import CODEC_MASK, RecordBatch
 from mm2py.protocol.splice import merge
 from mm2py.types import TopicPartition
-
-__all__ = [
-    "DEFINITE_RETRIABLE",
-    "MAX_SEQUENCE",
-    "REPAIRABLE",
-    "TOO_LARGE",
-    "UNKNOWN_OUTCOME",
-    "LaneState",
-    "MergePlan",
-    "SenderLane",
-    "Sent",
-    "Writer",
-]
 
 MAX_SEQUENCE: Final = 0x7FFFFFFF
 MAX_EPOCH: Final = 32767
@@ -133,6 +121,10 @@ class Writer(NamedTuple):
 
 
 TINY_COMPRESSED_BYTES: Final = 2 * 1024
+
+GROWTH_BYTES: Final = 8
+"""By which a joined record grows: 5 for the time since the batch's first record (up to half a year), 2 for its number, 1 for
+its length. Packed records may grow too, which shows only when they are."""
 
 
 class MergePlan(NamedTuple):
@@ -248,8 +240,8 @@ class SenderLane:
         self.next_source = -1  # source offset behind what was offered, where it is followed
         self.lasting = False  # a successor continues under its producer id
         self.foreign: tuple[int, int] | None = None  # target offsets that another writer took
-        # As of the last ``look_after``: acknowledgements, and the newest batch that waited.
-        self._seen: tuple[int, RecordBatch | None] = (0, None)
+        # As of the last ``look_after``: acknowledgements, and the newest batch that waited, by its id: it must not be kept.
+        self._seen: tuple[int, int] = (0, 0)
         self._was_full = False  # as many batches as may be were under way before the last answer
         self._confirmed = False
 
@@ -537,8 +529,8 @@ class SenderLane:
     def replaced(self, sent: Sent, batches: list[RecordBatch], limit_bytes: int = 0) -> None:
         """Put smaller or recompressed batches of the same records in the place of a refused one.
 
-        The record count stays, so later sequence ranges stay as they are. ``limit_bytes`` is what the target
-        takes, where it said so.
+        The record count stays, so later sequence ranges stay as they are. ``limit_bytes`` is what the batches
+        behind may measure, where that was the matter.
         """
         self.limit_bytes = limit_bytes or self.limit_bytes
         at = self.unsettled.index(sent)
@@ -577,6 +569,29 @@ class SenderLane:
         """Whether some attempt may or may not have been written."""
         return any(s.unknown_before and s.outcome is not Outcome.ACKED for s in self.unsettled)
 
+    def returnable(self) -> list[RecordBatch]:
+        """Return the newest of its batches, oldest first, that nothing may be in the log of or on its way there."""
+        waiting = [batch for _, batch in self.queue]
+        if self.state is LaneState.BACKOFF and not self.transactional:
+            refused = [it for it in self.unsettled if it.outcome is Outcome.NOT_WRITTEN]
+            if len(refused) == len(self.unsettled) and not self.has_unknown():
+                return [sent.batch for sent in refused] + waiting
+        return waiting
+
+    def give_back(self) -> list[RecordBatch]:
+        """Forget what is ``returnable`` and return it: it will be offered again, perhaps cut in another way (4)."""
+        given = self.returnable()
+        if len(given) > len(self.queue):
+            self.next_sequence = self.unsettled[0].base_sequence
+            self.queued_bytes -= sum(sent.counted for sent in self.unsettled)
+            self.unsettled.clear()
+        self.queued_bytes -= sum(len(batch.data) for _, batch in self.queue)
+        self.queue.clear()
+        self._apart = 0
+        if self.next_source >= 0 and given:
+            self.next_source = given[0].runs[0][0]
+        return given
+
     def look_after(self) -> None:
         """Called once a second: what waits since the last call gets bytes of its own; a rest ends trust (1).
 
@@ -590,34 +605,42 @@ class SenderLane:
             for sent in self.unsettled:
                 if sent.outcome is not Outcome.UNDER_WAY:  # the kernel may not have taken those yet
                     sent.batch.detach()
-        waiting = next((n for n, (_, batch) in enumerate(queue, 1) if batch is newest), 0)
+        waiting = next((n for n, (_, batch) in enumerate(queue, 1) if id(batch) == newest), 0)
         for _, batch in islice(queue, waiting):
             batch.detach()
-        self._seen = progress, queue[-1][1] if queue else None
+        self._seen = progress, id(queue[-1][1]) if queue else 0
 
     def _joined(
         self, source: TopicPartition, batch: RecordBatch, target: int, small: int
     ) -> tuple[RecordBatch, int]:
-        """Join ``batch`` with those below ``small`` behind it, up to ``target`` and the topic's limit."""
-        if self.limit_bytes:
-            target = min(target, self.limit_bytes)
-        parts, counted = [batch], len(batch.data)
+        """Join ``batch`` with those below ``small`` behind it, up to ``target``, never above the topic's limit."""
+        most = self.limit_bytes or MAX_SEQUENCE
+        parts, counted, records = [batch], len(batch.data), batch.count
         for waiting_source, waiting in self.queue:
             size = len(waiting.data)
-            if waiting_source != source or size >= small or counted + size > target:
+            records += waiting.count
+            if (
+                waiting_source != source
+                or size >= small
+                or counted + size > target
+                or counted + size + GROWTH_BYTES * records > most
+            ):
                 break
             counted += size
             parts.append(waiting)
         if len(parts) == 1:
             return batch, counted
-        try:
+        joined = None
+        with suppress(ProtocolError, MemoryError):
             joined = merge(parts)
-        except (ProtocolError, MemoryError):
-            # One of them is damaged: each goes as it is, and the target judges it alone.
+        if joined is None or len(joined.data) > most:
+            # One of them is damaged, or packed anew they are larger: each goes as it is, and the target judges it alone.
             self._apart = len(parts) - 1
             return batch, len(batch.data)
         for _ in range(len(parts) - 1):
             self.queue.popleft()
+        if batch.lease is not None:
+            joined.lease = batch.lease.copied(len(joined.data))
         for part in parts:
             if part.lease is not None:
                 part.lease.release()

@@ -1,7 +1,7 @@
 """What brokers of the target say of their own limits: how large a batch may be, how long state is kept.
 
 Flow: DescribeConfigs -> ``TargetLimits`` (kept for minutes) -> ``LaneLimits`` cuts batches in time and knows
-whether a blind resend is safe. Where it may not be read: unknown size, Kafka's default time.
+whether a blind resend is safe. Where it may not be read: unknown size, Kafka's default time. One question at a time.
 """
 
 import asyncio
@@ -14,13 +14,12 @@ from mm2py.client.send.lane import LaneState, SenderLane
 from mm2py.client.send.owner import LaneOwner
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
+from mm2py.protocol import error_codes as codes
 from mm2py.protocol.admin_messages import describe_configs
 from mm2py.protocol.configs import ConfigResource, ConfigResourceType, DescribedConfigs
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.splice import split
 from mm2py.types import TopicPartition
-
-__all__ = ["LaneLimits", "TargetLimits", "fitting", "remembered_ms"]
 
 log = logging.getLogger(__name__)
 
@@ -75,33 +74,41 @@ def _cut(batch: RecordBatch, limit_bytes: int) -> list[RecordBatch]:
 
 @final
 class TargetLimits:
-    """Asks seldom, for many topics at a time; never raises but where ``remembered_ms`` says so."""
+    """Asks seldom, for many topics at a time."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster
         self._clock = clock
         self._sizes: dict[str, tuple[int, float]] = {}
+        self._asking = asyncio.Lock()
         self._expirations: dict[int, tuple[int, float]] = {}
 
     def max_message_bytes(self, topic: str) -> int:
         """Return what a batch of the topic may measure as the target said last, 0 unknown."""
         return self._sizes.get(topic, (0, 0.0))[0]
 
-    def is_old(self, topic: str) -> bool:
-        """Whether the topic's limit was never asked for, or long ago."""
+    def is_old(self, topic: str, max_age_s: float = MAX_AGE_S) -> bool:
+        """Whether the topic's limit was never asked for, or so long ago."""
         known = self._sizes.get(topic)
-        return known is None or self._clock.monotonic() - known[1] > MAX_AGE_S
+        return known is None or self._clock.monotonic() - known[1] > max_age_s
 
-    async def learn_sizes(self, topics: Collection[str]) -> None:
-        """Ask for the limits of topics; those that do not tell are unknown from now on."""
-        names = sorted(set(topics))
-        for start in range(0, len(names), TOPICS_PER_REQUEST):
-            chunk = names[start : start + TOPICS_PER_REQUEST]
-            now = self._clock.monotonic()
-            # Noted before the answer, so that no other caller asks meanwhile.
-            self._sizes.update({name: (self.max_message_bytes(name), now) for name in chunk})
-            known = await self._sizes_of(chunk)
-            self._sizes.update({name: (known.get(name, 0), now) for name in chunk})
+    async def learn_sizes(self, topics: Collection[str], *, max_age_s: float = MAX_AGE_S) -> None:
+        """Ask for the limits that are older than that, 0 where they may not be read.
+
+        They are not learned while the target does not answer, or does not know the topic yet.
+        """
+        asked_at = self._clock.monotonic()
+        async with self._asking:
+            # What another caller asked for meanwhile is new enough.
+            max_age_s += self._clock.monotonic() - asked_at
+            names = sorted(name for name in set(topics) if self.is_old(name, max_age_s))
+            for start in range(0, len(names), TOPICS_PER_REQUEST):
+                chunk, now = names[start : start + TOPICS_PER_REQUEST], self._clock.monotonic()
+                # A limit that is only old serves until the answer: no other caller waits for it, or asks again.
+                again = {name: (self._sizes[name][0], now) for name in chunk if name in self._sizes}
+                self._sizes.update(again)
+                sizes = await self._sizes_of(chunk)
+                self._sizes.update({name: (size, now) for name, size in sizes.items()})
 
     async def remembered_ms(self, node_id: int) -> int:
         """Return how old a batch may be for a broker to recognise its resend (sender rule 5).
@@ -121,12 +128,14 @@ class TargetLimits:
         try:
             async with asyncio.timeout(ASK_TIMEOUT_S):
                 answers = await self._cluster.call_any(call)
-        except (Mm2pyError, TimeoutError):
-            return {}  # not offered, or away: the target refuses what is too large
+        except (RetriableError, TimeoutError):
+            return {}
+        except Mm2pyError:
+            return dict.fromkeys(topics, 0)  # not offered: the target refuses what is too large
         return {
-            answer.resource.name: size
+            answer.resource.name: _number(answer, MAX_MESSAGE_BYTES)
             for answer in answers
-            if (size := _number(answer, MAX_MESSAGE_BYTES)) > 0
+            if answer.error_code not in codes.RETRIABLE
         }
 
     async def _expiration_of(self, node_id: int) -> int:
@@ -180,10 +189,12 @@ class LaneLimits:
         """Whether a topic's limit is worth another question."""
         return self._limits.is_old(topic)
 
-    async def learn(self, topics: set[str]) -> None:
-        """Ask for the limits of topics where they are unknown or old."""
-        if self.cuts:
-            await self._limits.learn_sizes({t for t in topics if self._limits.is_old(t)})
+    async def learn(self, topics: set[str]) -> frozenset[str]:
+        """Ask for the limits of topics where they are unknown or old; return those that could not be asked for."""
+        if not self.cuts:
+            return frozenset()
+        await self._limits.learn_sizes(topics)
+        return frozenset(topic for topic in topics if self._limits.is_old(topic))
 
     async def learn_again(self, topic: str) -> None:
         """The limit may have been raised since: cutting is work for nothing then."""
@@ -192,7 +203,7 @@ class LaneLimits:
 
     async def max_message_bytes(self, topic: str) -> int:
         """Ask what a target topic takes, 0 when it does not say; what waits is cut by it."""
-        await self._limits.learn_sizes([topic])
+        await self._limits.learn_sizes([topic], max_age_s=0)
         self._apply_all(topic)
         return self._limits.max_message_bytes(topic)
 

@@ -13,6 +13,7 @@ from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.connect.round_trip import is_distant, ping
+from mm2py.client.pacing import Throttle
 from mm2py.client.send.lane import MergePlan, SenderLane, Sent
 from mm2py.client.send.owner import LaneOwner
 from mm2py.client.send.transactions import Transactions
@@ -28,8 +29,6 @@ from mm2py.protocol.produce import (
 )
 from mm2py.protocol.record_batch import BufferLease
 from mm2py.protocol.topics import NO_TOPIC_ID
-
-__all__ = ["ProduceNode"]
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +103,9 @@ class ProduceNode:
         self._merges = merges
         self._pinging = self._asks = False
         self._most_bytes = most_bytes  # of one request, as the user says; 0: no limit but ours
-        self._throttled_until = self._rests_until = 0.0
+        self._throttle = Throttle(clock)
+        self._muted: asyncio.TimerHandle | None = None
+        self._rests_until = 0.0
 
     @property
     def is_distant(self) -> bool:
@@ -177,7 +178,10 @@ class ProduceNode:
         connection = self._connection
         if not self._owner.allowed():
             return  # lanes that are ready wait here until ``permitted``
-        if self._throttled_until > self._loop.time():
+        muted_s = self._throttle.remaining_s()
+        if muted_s > 0:
+            if self._muted is None:
+                self._muted = self._loop.call_later(muted_s, self._unmuted)
             return
         if connection is None or connection.closed:
             if self._ready and not self._connecting:
@@ -260,7 +264,7 @@ class ProduceNode:
             return
         answer = decode_produce(self._version, body)
         if answer.throttle_ms > 0:
-            self._throttle(answer.throttle_ms)
+            self._throttled(answer.throttle_ms)
         for part in answer.partitions:
             key = (part.topic, part.partition)
             try:
@@ -285,10 +289,15 @@ class ProduceNode:
             self._schedule()
         # No pump here: answers that came together make lanes ready for one larger request.
 
-    def _throttle(self, throttle_ms: int) -> None:
-        """The broker's quota is used up: send nothing for that long (KIP-219)."""
-        self._throttled_until = self._loop.time() + throttle_ms / 1000
-        self._loop.call_later(throttle_ms / 1000, self._schedule)
+    def _throttled(self, throttle_ms: int) -> None:
+        """The broker's quota is used up: it reads nothing for that long, and nothing is sent (KIP-219)."""
+        self._throttle.honour(throttle_ms)
+        if self._connection is not None:
+            self._connection.put_off(throttle_ms)
+
+    def _unmuted(self) -> None:
+        self._muted = None
+        self._schedule()
 
     def _never_sent(self, key: tuple[str, int]) -> ProtocolError:
         return ProtocolError(

@@ -17,11 +17,9 @@ from mm2py.client.send.owner import LaneOwner
 from mm2py.client.send.resume import Beginning, LaneResume
 from mm2py.client.send.tail import Identical, LaneTail, not_identical
 from mm2py.clock import Clock
-from mm2py.errors import Mm2pyError, ProtocolError, ServerError
+from mm2py.errors import Mm2pyError, ProtocolError, RetriableError, ServerError
 from mm2py.protocol import error_codes as codes
 from mm2py.types import LATEST
-
-__all__ = ["LaneOpening"]
 
 
 @final
@@ -60,6 +58,10 @@ class LaneOpening:
         if self._resume is not None:
             self._resume.offered(lane)
 
+    def needs_queue(self, lane: SenderLane) -> bool:
+        """Whether what waits in a lane that is not open decides where it begins."""
+        return self._resume is not None and self._resume.needs_queue(lane)
+
     async def _open_all(self) -> None:
         while self._waiting:
             lanes, self._waiting = self._waiting, []
@@ -67,7 +69,7 @@ class LaneOpening:
             try:
                 # One question for all: leaders asked for one by one would each refresh the metadata.
                 await self._cluster.metadata(sorted(topics))
-                await self._limits.learn(topics)
+                unlearned = await self._limits.learn(topics)
             except Mm2pyError as error:
                 for lane in lanes:
                     self._later(lane, error)
@@ -77,6 +79,11 @@ class LaneOpening:
                 leader = self._cluster.known_leader(lane.target)
                 if leader is None:
                     self._later(lane, self._cluster.no_leader(lane.target))
+                elif lane.target.topic in unlearned:
+                    text = (
+                        f"what a batch of {lane.target.topic} may measure cannot be asked for now"
+                    )
+                    self._later(lane, RetriableError(text))
                 else:
                     by_leader.setdefault(leader.node_id, []).append(lane)
             for node_id, led in by_leader.items():

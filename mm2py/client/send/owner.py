@@ -13,8 +13,6 @@ from mm2py.client.send.tail import Recognised
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 
-__all__ = ["Announce", "LaneOwner", "MirrorIds"]
-
 Announce = Callable[[int], Awaitable[None]]
 """Makes a producer id known; ``Mm2pyError``: it cannot now, and the id is not used."""
 

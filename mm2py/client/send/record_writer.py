@@ -26,12 +26,9 @@ from mm2py.client.send.transactions import Transactions
 from mm2py.clock import Clock, set_within
 from mm2py.config.clients import ProducerSettings
 from mm2py.errors import ConnectionFailedError, FatalServerError, RetriableError
-from mm2py.protocol.error_codes import server_error
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.types import TopicPartition
-
-__all__ = ["Post", "RecordWriter"]
 
 Done = Callable[[int | Exception], None]
 
@@ -205,11 +202,10 @@ class RecordWriter:
             return
         self.stalled[target] = error
         if isinstance(error, FatalServerError):
-            asyncio.get_running_loop().call_soon(self._refuse, target, error.code)
+            asyncio.get_running_loop().call_soon(self._refuse, target, error)
 
-    def _refuse(self, target: TopicPartition, code: int) -> None:
+    def _refuse(self, target: TopicPartition, error: FatalServerError) -> None:
         """The cluster denies the right to write here: fail what waits, the Sender alone would try without end (5)."""
-        error = server_error(code, f"Write on topic {target.topic}")
         if self._transactions is not None:
             self._transactions.broke(error)
         waiting = self._unanswered.pop(target, deque())

@@ -28,8 +28,6 @@ from mm2py.protocol.log_offsets import EpochQuery, OffsetQuery
 from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Bytes
 from mm2py.types import EARLIEST, TopicPartition
 
-__all__ = ["Landed", "LaneRecovery", "batches_of_producer", "late_write"]
-
 log = logging.getLogger(__name__)
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
@@ -55,6 +53,7 @@ class LaneRecovery:
         self._limits = limits
         self._clock = clock
         self._owner = owner
+        self._repaired: set[TopicPartition] = set()
 
     async def revive(self, lane: SenderLane) -> None:
         """After a refusal or a lost connection: pause, find the leader, read its log where needed."""
@@ -62,7 +61,8 @@ class LaneRecovery:
         backoff.failures = lane.retry()
         code, text = lane.error
         if code and lane.retries > _PATIENT_RETRIES:
-            self._owner.stalled(lane, codes.server_error(code, text))
+            denied = self._cluster.denied(code, "Write", lane.target.topic)
+            self._owner.stalled(lane, denied or codes.server_error(code, text))
         while lane.state in (LaneState.BACKOFF, LaneState.RESOLVING):
             await self._clock.sleep(backoff.next_s())
             try:
@@ -95,6 +95,14 @@ class LaneRecovery:
             return
         if lane.state is not LaneState.REPAIRING:
             return  # given up while the limit was asked for
+        if lane.target not in self._repaired:
+            self._repaired.add(lane.target)
+            log.info(
+                "batches are refused and sent in another form partition=%s cause=%s %s bytes=%d records=%d limit=%d"
+                " batches=%d (the first one is named)",
+                lane.target, codes.error_name(sent.code), sent.message, len(sent.batch.data), sent.batch.count,
+                repair.limit_bytes, len(repair.batches),
+            )  # fmt: skip
         lane.replaced(sent, repair.batches, repair.limit_bytes)
         lease, sent.batch.lease = sent.batch.lease, None
         if lease is not None:
@@ -113,8 +121,16 @@ class LaneRecovery:
         found: dict[int, Landed] = {}
         if lane.has_unknown() or lane.lasting:
             try:
+                if lane.lasting and await _log_end(self._cluster, lane.target) < lane.acked_end:
+                    self._owner.failed(lane, cut_back(lane.target, lane.acked_end))
+                    return
                 found = await batches_of_producer(
-                    self._cluster, lane.target, lane.producer_id, lane.epoch, lane.acked_end
+                    self._cluster,
+                    lane.target,
+                    lane.producer_id,
+                    lane.epoch,
+                    lane.acked_end,
+                    doubtful=sum(sent.batch.count for sent in lane.unsettled),
                 )
             except FatalServerError as error:
                 doubtful = [sent for sent in lane.unsettled if sent.unknown_before]
@@ -159,22 +175,49 @@ def late_write(target: TopicPartition) -> TargetMovedError:
     )
 
 
+def cut_back(target: TopicPartition, acknowledged: int) -> TargetMovedError:
+    """Return the error of a lane whose log ends below what was acknowledged of it."""
+    return TargetMovedError(
+        f"{target} on the target ends below offset {acknowledged}, up to which it had acknowledged records: it lost them"
+        " (unclean leader election); the task reads the log again"
+    )
+
+
 # ---- the tail of a target partition (rules 5-7); headers only
 
 
 async def batches_of_producer(
-    cluster: Cluster, tp: TopicPartition, producer_id: int, epoch: int, from_offset: int
+    cluster: Cluster,
+    tp: TopicPartition,
+    producer_id: int,
+    epoch: int,
+    from_offset: int,
+    *,
+    doubtful: int = 0,
 ) -> dict[int, Landed]:
     """Return base sequence -> offset and records of every batch of (``producer_id``, ``epoch``) in the log.
 
     Reads from ``from_offset`` (the log end before our first batch, or the offset behind our last
-    acknowledged one; from the log start where that is -1, or not in the log any more) to the log end as of the
-    call, which is found by OffsetForLeaderEpoch because ListOffsets and Fetch stop at a lagging high watermark.
+    acknowledged one; from the log start where that is not in the log any more) to the log end as of the call. Where the
+    target lost what it had acknowledged, the ``doubtful`` records under way can only be the last ones of the log.
 
     Raises:
         RetriableError: the leader is away or changed; ask again.
         FatalServerError: the partition may not be read.
     """
+    found: dict[int, Landed] = {}
+    end = await _log_end(cluster, tp)
+    position = from_offset if from_offset <= end else end - doubtful
+    position = max(position, await _log_start(cluster, tp))
+    while position < end:
+        fetched = await fetch_partition(cluster, tp, position, max_bytes=FETCH_BYTES)
+        position = max(position, fetched.log_start_offset)
+        position = _note_ours(fetched.records, position, (producer_id, epoch), found)
+    return found
+
+
+async def _log_end(cluster: Cluster, tp: TopicPartition) -> int:
+    """Return the end by OffsetForLeaderEpoch: ListOffsets and Fetch stop at a lagging high watermark."""
     leader = await cluster.leader(tp)
     query = EpochQuery(tp.topic, tp.partition, leader.epoch, leader.epoch)
     (end,) = await cluster.call_leader(tp, messages.offset_for_leader_epoch([query]))
@@ -182,20 +225,12 @@ async def batches_of_producer(
         # An unknown epoch answers -1 without an error (real-broker.md 7): as good as a moved leader.
         cluster.leader_moved(tp)
         raise codes.server_error(end.error_code or codes.FENCED_LEADER_EPOCH, f"log end of {tp}")
-    found: dict[int, Landed] = {}
-    position = from_offset
-    start = await _log_start(cluster, tp, leader.epoch)
-    if not start <= position <= end.end_offset:
-        position = start
-    while position < end.end_offset:
-        fetched = await fetch_partition(cluster, tp, position, max_bytes=FETCH_BYTES)
-        position = max(position, fetched.log_start_offset)
-        position = _note_ours(fetched.records, position, (producer_id, epoch), found)
-    return found
+    return end.end_offset
 
 
-async def _log_start(cluster: Cluster, tp: TopicPartition, leader_epoch: int) -> int:
-    query = OffsetQuery(tp.topic, tp.partition, EARLIEST, leader_epoch)
+async def _log_start(cluster: Cluster, tp: TopicPartition) -> int:
+    leader = await cluster.leader(tp)
+    query = OffsetQuery(tp.topic, tp.partition, EARLIEST, leader.epoch)
     (start,) = await cluster.call_leader(tp, messages.list_offsets([query]))
     if start.error_code:
         cluster.leader_moved(tp)

@@ -14,24 +14,21 @@ from mm2py.protocol.record_batch import Codec, RecordBatch
 from mm2py.protocol.splice import recompress, repack, split
 from mm2py.types import TopicPartition
 
-__all__ = ["Repair", "refusal", "repaired", "source_offset"]
-
-
 REMEDIES: Final = {
     codes.INVALID_TIMESTAMP: "raise message.timestamp.after.max.ms (1 hour by default since Kafka 4.0) or "
     "message.timestamp.before.max.ms of topic {topic} on the target, or set its message.timestamp.type to "
-    "LogAppendTime, then restart",
-    codes.INVALID_RECORD: "compare the record with the settings of topic {topic} on the target, then restart: one "
+    "LogAppendTime",
+    codes.INVALID_RECORD: "compare the record with the settings of topic {topic} on the target: one "
     "with cleanup.policy=compact takes no record without a key",
     codes.UNSUPPORTED_FOR_MESSAGE_FORMAT: "topic {topic} on the target still has a message format older than "
     "0.11, which knows no idempotent producers: set its message.format.version to 0.11.0 or newer (or remove "
-    "log.message.format.version from its brokers), then restart",
+    "log.message.format.version from its brokers)",
 }
 """What an operator can do about a refusal, better known here than where only the code is."""
 
 
 class Repair(NamedTuple):
-    """Batches to send instead; ``limit_bytes`` is the target's limit where it said so, else 0."""
+    """Batches to send instead; ``limit_bytes`` is what the ones behind may measure, 0 where size was not the matter."""
 
     batches: list[RecordBatch]
     limit_bytes: int = 0
@@ -69,7 +66,7 @@ async def _smaller(
         # Cut so that the record is alone: those before it still go, then it is refused by itself.
         result = split(batch, max(limit, too_large.size_bytes))
     if result.too_large is None and len(result.parts) > 1:
-        return Repair(result.parts, known if known < size else 0)
+        return Repair(result.parts, limit)
     offset, needed = (batch.base_offset, size) if too_large is None else too_large
     takes = f"{known} bytes" if known else "less"
     raise PartitionError(
@@ -78,7 +75,7 @@ async def _smaller(
         topic=sent.source.topic,
         partition=sent.source.partition,
         offset=offset,
-        remedy=f"raise max.message.bytes of topic {target.topic} on the target, then restart",
+        remedy=f"raise max.message.bytes of topic {target.topic} on the target; {_again(sent)}",
     ) from codes.server_error(sent.code, sent.message)
 
 
@@ -116,9 +113,7 @@ def refusal(sent: Sent, target: TopicPartition) -> PartitionError:
         topic=sent.source.topic,
         partition=sent.source.partition,
         offset=source_offset(sent.batch, max(sent.bad_record, 0)),
-        remedy=remedy
-        or said.remedy
-        or "change the target topic or the record, then restart the flow",
+        remedy=f"{remedy or said.remedy or 'change the target topic or the record'}; {_again(sent)}",
     )
     error.__cause__ = (
         said  # returned, not always raised; the ledger distinguishes refusals by their code
@@ -133,3 +128,9 @@ def source_offset(batch: RecordBatch, index: int) -> int:
             return first + index
         index -= count
     return batch.last_offset
+
+
+def _again(sent: Sent) -> str:
+    return (
+        f"it is tried again by itself, or at once: mm2py flow restart --topic {sent.source.topic}"
+    )

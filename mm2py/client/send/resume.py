@@ -37,8 +37,6 @@ from mm2py.protocol.log_offsets import EpochQuery
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import TopicPartition
 
-__all__ = ["Beginning", "LaneResume"]
-
 log = logging.getLogger(__name__)
 
 
@@ -72,6 +70,10 @@ class LaneResume:
         more = self._tails.get(lane.target)
         if more is not None:
             more.set()
+
+    def needs_queue(self, lane: SenderLane) -> bool:
+        """Whether its first batches are compared with the log, or have to begin where that ends."""
+        return lane.target in self._tails or self.identical is Identical.REQUIRE
 
     async def look(
         self, node_id: int, lanes: Sequence[SenderLane], ends: Mapping[TopicPartition, ListedOffset]

@@ -41,8 +41,6 @@ from mm2py.protocol.record_batch import CODEC_MASK, Codec, RecordBatch
 from mm2py.protocol.splice import recompress
 from mm2py.types import TopicPartition
 
-__all__ = ["Sender"]
-
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
@@ -230,6 +228,26 @@ class Sender:
         """Bytes of one target partition that are not acknowledged yet."""
         lane = self._lanes.get(target)
         return lane.queued_bytes if lane is not None else 0
+
+    def returnable(self, target: TopicPartition) -> tuple[int, int] | None:
+        """Return the first source offset and the number of the records that ``give_back`` would drop, None for none."""
+        lane = self._lanes.get(target)
+        if lane is None or (lane.state is LaneState.OPENING and self._opening.needs_queue(lane)):
+            return None
+        batches = lane.returnable()
+        if not batches:
+            return None
+        return batches[0].base_offset, sum(batch.count for batch in batches)
+
+    def give_back(self, target: TopicPartition) -> None:
+        """Drop what of a partition was never sent, or is refused for certain: its source is read again from there."""
+        lane = self._lanes[target]
+        before = lane.queued_bytes
+        for batch in lane.give_back():
+            _release(batch)
+        self.resized(lane.queued_bytes - before)
+        if self.buffered_bytes == 0:
+            self._idle.set()
 
     async def flush(self, timeout_s: float) -> bool:
         """Wait until nothing is queued or under way; False when that takes longer than ``timeout_s``.
@@ -427,7 +445,8 @@ class Sender:
                 self.ready(lane)
         elif state is LaneState.RESOLVING and self.transactions is not None:
             # Its outcome, or our sequence, is in doubt: all of the transaction is sent again.
-            self.transactions.refused(*lane.error)
+            code, text = lane.error
+            self.transactions.refused(code, f"{lane.target} {text}".strip())
         elif state is LaneState.BACKOFF or state is LaneState.RESOLVING:
             self.spawn(self._recover(lane, self._recovery.revive))
         elif state is LaneState.REPAIRING:
@@ -579,6 +598,8 @@ class Sender:
             packed = recompress(batch, codec)
         except ProtocolError:
             return batch  # damaged: the target refuses it, and its partition alone
+        if batch.lease is not None:
+            packed.lease = batch.lease.copied(len(packed.data))
         _release(batch)
         return packed
 

@@ -40,18 +40,6 @@ from mm2py.protocol.record_bytes import walk
 from mm2py.protocol.splice import rewrite
 from mm2py.types import TopicPartition
 
-__all__ = [
-    "CopiedSoFar",
-    "Identical",
-    "KeptProducer",
-    "LaneTail",
-    "LogEnd",
-    "Recognised",
-    "not_identical",
-    "writer_at",
-    "writer_of",
-]
-
 log = logging.getLogger(__name__)
 
 AHEAD_BYTES: Final = 32 * 1024 * 1024

@@ -61,22 +61,12 @@ from mm2py.protocol.transactions import (
 )
 from mm2py.types import TopicPartition
 
-__all__ = [
-    "ENDS_TRANSACTION",
-    "LaneSender",
-    "Phase",
-    "Transactions",
-    "check_transactions",
-    "fence_producers",
-]
-
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
 ENDS_TRANSACTION: Final = frozenset(
     {
-        codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
         codes.DUPLICATE_SEQUENCE_NUMBER,
         codes.INVALID_PRODUCER_EPOCH,
         codes.INVALID_TXN_STATE,
@@ -87,7 +77,8 @@ ENDS_TRANSACTION: Final = frozenset(
         codes.TRANSACTION_ABORTABLE,
     }
 )
-"""Answers to Produce after which the transaction can only be aborted."""
+"""Answers to Produce after which the transaction can only be aborted. OUT_OF_ORDER_SEQUENCE_NUMBER may only follow from the
+refusal of an earlier batch: the lane settles that first, and then says whether the sequence is lost (RESOLVING)."""
 
 FENCED: Final = frozenset({codes.INVALID_PRODUCER_EPOCH, codes.PRODUCER_FENCED})
 """A newer producer, or our own time-out: InitProducerId with our id and epoch shows which (sender rule 8)."""
@@ -185,6 +176,8 @@ class Transactions:
         self.producer_id = self.epoch = -1
         self.began = asyncio.Event()
         """Set while a transaction is open."""
+        self.committed = False
+        """Whether one with data was committed since ``start``."""
         self._phase = Phase.IDLE
         self._error: Exception | None = None
         self._node_id: int | None = None
@@ -321,6 +314,7 @@ class Transactions:
             self._phase, self._ending = Phase.ENDING, True
             # Without a single batch there is nothing to commit, and the new protocol refuses to (48).
             await self._end(commit=self._landed)
+            self.committed = self.committed or self._landed
         self._begin_next()
 
     async def close(self) -> None:
@@ -539,12 +533,12 @@ class Transactions:
         elif code == codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             self.broke(self._refusal(code, "Produce"))
         else:
-            self.broke(
-                TransactionAbortedError(
-                    f"the transaction of {self.transactional_id} is aborted, what it held is copied"
-                    f" again: {reason}"
-                )
+            aborted = TransactionAbortedError(
+                f"the transaction of {self.transactional_id} is aborted, what it held is copied again:"
+                f" {reason}"
             )
+            aborted.__cause__ = codes.server_error(code, text)
+            self.broke(aborted)
 
     def _refusal(self, code: int, what: str) -> Mm2pyError:
         error = codes.server_error(code, f"{what} of transactional id {self.transactional_id}")

@@ -14,8 +14,6 @@ from mm2py.rest.parts import Call, RouteSpec
 from mm2py.rest.raw_path import plain_segment
 from mm2py.runtime.herder.errors import BadRequestError, NotFoundError
 
-__all__ = ["ROUTES"]
-
 LEVELS: Final = frozenset({"OFF", "FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "ALL"})
 
 

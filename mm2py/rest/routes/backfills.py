@@ -19,8 +19,6 @@ from mm2py.rest.raw_path import plain_segment
 from mm2py.rest.routes.flows import RESPONSES, named_flow, visible_flows
 from mm2py.types import FlowName
 
-__all__ = ["backfill_router"]
-
 CREATED: Final = 201
 ACCEPTED: Final = 202
 

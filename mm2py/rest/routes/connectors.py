@@ -21,8 +21,6 @@ from mm2py.runtime.herder.errors import BadRequestError, NotFoundError
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import TargetState
 
-__all__ = ["ROUTES"]
-
 INITIAL_STATES: Final[Mapping[str, TargetState]] = {
     "RUNNING": TargetState.STARTED,
     "PAUSED": TargetState.PAUSED,

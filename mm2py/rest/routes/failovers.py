@@ -19,8 +19,6 @@ from mm2py.mirror.failovers import MOST_LOSS, FailoverKind
 from mm2py.rest.bodies import check_media_types, refuse_unknown
 from mm2py.rest.routes.flows import RESPONSES, FlowPath, named_flow
 
-__all__ = ["failover_router"]
-
 OK: Final = 200
 ACCEPTED: Final = 202
 

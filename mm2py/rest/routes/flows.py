@@ -44,8 +44,6 @@ from mm2py.runtime.herder.errors import BadRequestError, ForwardError, HerderErr
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import FlowName, TaskId, TopicPartition
 
-__all__ = ["RESPONSES", "FlowPath", "named_flow", "router", "visible_flows"]
-
 OK: Final = 200
 CREATED: Final = 201
 UNPROCESSABLE: Final = 422
@@ -165,7 +163,7 @@ class _Reads:
                     said = await self._ask(request, error, flow, "")
                     return _flow_views().validate_json(said)
                 except (HerderError, TimeoutError, ValueError) as failure:
-                    return self._service.describe_here(flow, _why(error, failure))
+                    return self._service.describe_here(flow, error.url, _why(failure))
 
         found = await asyncio.gather(*(one(flow) for flow in visible_flows(self._service, request)))
         return list(found)
@@ -414,9 +412,8 @@ class _Changes:
         await self._forward.send(error, Request(scope, _no_body), herder)
 
 
-def _why(error: ForwardError, failure: Exception) -> str:
-    reason = failure.message if isinstance(failure, HerderError) else "no answer in time"
-    return f"leader {error.url or 'unknown'}: {reason}"
+def _why(failure: Exception) -> str:
+    return failure.message if isinstance(failure, HerderError) else "no answer in time"
 
 
 async def _no_body() -> Message:

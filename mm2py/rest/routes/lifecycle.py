@@ -11,8 +11,6 @@ from mm2py.rest.answers import empty, json_response
 from mm2py.rest.dialect_models import status_json, work_json
 from mm2py.rest.parts import Call, RouteSpec
 
-__all__ = ["ROUTES"]
-
 UNKNOWN: Final = "Unknown connector {}"
 
 

@@ -6,6 +6,7 @@ Each worker shows its own partitions, connectors and tasks, so sums over all wor
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterator
+from dataclasses import replace
 from typing import Final, final
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -16,6 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from mm2py.flows.states import FlowWork, read_flow
+from mm2py.flows.views import is_of_topic
 from mm2py.rest.connector_names import long_name
 from mm2py.rest.metric_families import (
     BackfillReading,
@@ -29,8 +31,6 @@ from mm2py.rest.parts import RestParts
 from mm2py.runtime.herder.errors import BadRequestError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import FlowName, State
-
-__all__ = ["metrics_route"]
 
 PATH: Final = "/metrics"
 COMPAT: Final = "compat"
@@ -103,7 +103,9 @@ async def _read(parts: RestParts) -> WorkerReading:
         _read_works(reading, flow, herder, work)
         if flow is not None:
             node = herder.node_snapshot()
-            reading.nodes.append(node)
+            # Heartbeats and checkpoints count under a name that no topic has.
+            shown = tuple(filter(is_of_topic, node.partitions))
+            reading.nodes.append(replace(node, partitions=shown))
             problems = sum(1 for _ in work.wrongs([node]))
             reading.flows.append(FlowReading(flow, work.state([node]), problems))
             _read_backfill(reading, flow, herder)

@@ -12,8 +12,6 @@ from mm2py.rest.bodies import offset_entries, read_json
 from mm2py.rest.dialect_models import offsets_json
 from mm2py.rest.parts import Call, RouteSpec
 
-__all__ = ["ROUTES"]
-
 
 async def get_offsets(call: Call) -> Response:
     """``GET .../offsets``."""

@@ -17,8 +17,6 @@ from mm2py.rest.parts import Call, RouteSpec
 from mm2py.rest.raw_path import plain_segment
 from mm2py.runtime.herder.errors import BadRequestError
 
-__all__ = ["ROUTES"]
-
 
 def _plugin(call: Call) -> str:
     return plain_segment(str(call.request.path_params["plugin"]))

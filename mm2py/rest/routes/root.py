@@ -15,8 +15,6 @@ from mm2py.rest.parts import Call, RouteSpec
 from mm2py.runtime.herder.api import Health
 from mm2py.runtime.herder.herder import Herder
 
-__all__ = ["ROUTES"]
-
 HEALTH_STATUS: Final[Mapping[str, int]] = {"healthy": 200, "starting": 503, "unhealthy": 500}
 SEVERITY: Final = tuple(HEALTH_STATUS)
 

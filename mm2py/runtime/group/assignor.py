@@ -1,8 +1,9 @@
-"""Who runs what: Connect's incremental cooperative assignment, and the eager one.
+"""Who runs what: Connect's incremental cooperative assignment of tasks, and the eager one.
 
 Flow: last ``AssignorState``, members with what they own, configured work -> ``assign`` -> ``Plan`` with the
 next state. Pure: the leader of a group calls it in each round and keeps the state only when that completed.
-Java: ``IncrementalCooperativeAssignor``, ``EagerAssignor`` (kafka-connect-runtime.md 4.3, 4.4).
+Tasks as Java spreads them (``IncrementalCooperativeAssignor``, ``EagerAssignor``; kafka-connect-runtime.md 4.3, 4.4).
+Connectors all run on the leader: it alone writes task configs, so no worker needs another one over HTTP to copy.
 """
 
 from collections import Counter
@@ -13,17 +14,6 @@ from typing import Final, TypeVar
 
 from mm2py.storage.config_state import ConfigSnapshot
 from mm2py.types import TaskId, Work
-
-__all__ = [
-    "FRESH",
-    "NO_WORK",
-    "AssignorState",
-    "MemberView",
-    "Plan",
-    "assign",
-    "assign_eager",
-    "configured_work",
-]
 
 T = TypeVar("T", str, TaskId)
 
@@ -49,7 +39,7 @@ class MemberView:
 class AssignorState:
     """What a leader remembers from one round to the next.
 
-    ``previous`` is all work that had or waits for an owner after round ``previous_generation``.
+    ``previous`` is all tasks that had or wait for an owner after round ``previous_generation``.
     ``candidates`` were seen without work while the delay ran. ``revocations`` counts the rounds in a
     row that revoked for balance.
     """
@@ -83,6 +73,7 @@ def assign(
     members: Mapping[str, MemberView],
     configured: Work,
     *,
+    leader: str,
     generation: int,
     now_ms: int,
     max_delay_ms: int,
@@ -90,26 +81,30 @@ def assign(
     """Plan one round of the incremental protocols.
 
     ``state`` is the last completed plan's; it counts only where that was the round before
-    ``generation``. ``now_ms`` is of any clock that never goes back.
+    ``generation``. ``now_ms`` is of any clock that never goes back. ``leader`` gets every connector,
+    without a delay; one that another member runs is revoked there first.
     """
     if state.previous_generation != generation - 1:
         # Somebody else led a round meanwhile, or ours did not complete.
         state = replace(state, previous=NO_WORK, members=frozenset(members))
     active = _union(view.owned for view in members.values())
-    shared = _shared(view.owned for view in members.values())
-    unwanted = (active - configured) | shared
+    unwanted = (active - configured) | _shared(view.owned for view in members.values())
+    for who, view in members.items():
+        if who != leader:
+            unwanted |= Work(connectors=view.owned.connectors)
     revoked = {who: view.owned & unwanted for who, view in members.items()}
     kept = {who: view.owned - unwanted for who, view in members.items()}
 
-    created = configured - state.previous - active
-    lost = (state.previous & configured) - active
+    wanted = Work(tasks=configured.tasks)
+    created = wanted - state.previous - active
+    lost = (state.previous & wanted) - active
     returned, waiting, state = _lost_work(
         state, lost, kept, now_ms=now_ms, max_delay_ms=max_delay_ms
     )
 
     delay_ms = 0 if state.delay_ends_ms is None else state.delay_ends_ms - now_ms
     if state.delay_ends_ms is None:
-        surplus = _surplus(kept, configured)
+        surplus = _surplus(kept, len(configured.tasks))
         delay_ms, state = _revocation_round(
             state, wanted=any(surplus.values()), now_ms=now_ms, max_delay_ms=max_delay_ms
         )
@@ -118,23 +113,22 @@ def assign(
             kept = {who: kept[who] - surplus[who] for who in members}
 
     owners = {who: kept[who] | returned[who] for who in members}
+    owners[leader] |= Work(connectors=configured.connectors - active.connectors)
     owners = _fill(owners, (created | lost) - waiting - _union(returned.values()))
     assigned = {who: owners[who] - kept[who] for who in members}
     state = replace(
         state,
-        previous=_union(owners.values()) | waiting,
+        previous=Work(tasks=_union(owners.values()).tasks) | waiting,
         previous_generation=generation,
         members=frozenset(members),
     )
     return Plan(assigned, revoked, delay_ms, owners, state)
 
 
-def assign_eager(members: Collection[str], configured: Work) -> Mapping[str, Work]:
-    """Deal all work round robin over sorted members: connectors, then on with the tasks."""
-    dealt = dict.fromkeys(sorted(members), NO_WORK)
-    work = chain(_single(sorted(configured.connectors)), _single(sorted(configured.tasks)))
-    for who, item in zip(cycle(tuple(dealt)), work, strict=False) if dealt else ():
-        dealt[who] |= item
+def assign_eager(members: Collection[str], configured: Work, *, leader: str) -> Mapping[str, Work]:
+    """Deal all tasks round robin over sorted members; the leader gets the connectors."""
+    dealt = _dealt(members, configured)
+    dealt[leader] |= Work(connectors=configured.connectors)
     return dealt
 
 
@@ -164,11 +158,11 @@ def _lost_work(
         return nothing, NO_WORK, calm
     if state.delay_ends_ms is None and (max_delay_ms <= 0 or state.members <= kept.keys()):
         return nothing, NO_WORK, calm
-    empty = frozenset(who for who, owned in kept.items() if not owned)
+    empty = frozenset(who for who, owned in kept.items() if not owned.tasks)
     if state.delay_ends_ms is not None and now_ms >= state.delay_ends_ms:
         # Who came back within the delay finds its work again; nobody did: everybody takes a share.
         present = sorted(state.candidates & kept.keys())
-        return {**nothing, **assign_eager(present, lost)}, NO_WORK, calm
+        return {**nothing, **_dealt(present, lost)}, NO_WORK, calm
     ends_ms = state.delay_ends_ms
     if ends_ms is None:
         ends_ms = now_ms + max_delay_ms
@@ -190,37 +184,33 @@ def _revocation_round(
     )
 
 
-def _surplus(kept: Mapping[str, Work], configured: Work) -> dict[str, Work]:
-    """Return what each member has above its even share, connectors and tasks on their own."""
-    connectors = _above({who: w.connectors for who, w in kept.items()}, len(configured.connectors))
-    tasks = _above({who: w.tasks for who, w in kept.items()}, len(configured.tasks))
-    return {who: Work(connectors[who], tasks[who]) for who in kept}
-
-
-def _above(kept: Mapping[str, frozenset[T]], total: int) -> dict[str, frozenset[T]]:
-    floor, remainder = divmod(total, len(kept)) if kept else (0, 0)
-    above: dict[str, frozenset[T]] = {}
+def _surplus(kept: Mapping[str, Work], total: int) -> dict[str, Work]:
+    """Return the tasks that each member has above its even share."""
+    floor, remainder = divmod(total, len(kept))
+    above: dict[str, Work] = {}
     # The longest lists may keep the one more.
-    for who, items in sorted(kept.items(), key=lambda item: (-len(item[1]), item[0])):
+    for who, owned in sorted(kept.items(), key=lambda item: (-len(item[1].tasks), item[0])):
         share = floor
-        if remainder and len(items) > floor:
+        if remainder and len(owned.tasks) > floor:
             share, remainder = floor + 1, remainder - 1
-        above[who] = frozenset(sorted(items)[share:])
+        above[who] = Work(tasks=frozenset(sorted(owned.tasks)[share:]))
     return above
 
 
 def _fill(owners: Mapping[str, Work], unowned: Work) -> dict[str, Work]:
-    """Give each piece to the member with the fewest of its kind, then the fewest of all."""
+    """Give each task to the member with the fewest, then with the least work of all."""
     filled = dict(owners)
-    if not filled:
-        return filled
-    for name in sorted(unowned.connectors):
-        who = min(filled, key=lambda m: (len(filled[m].connectors), len(filled[m]), m))
-        filled[who] |= Work(connectors=frozenset({name}))
     for task in sorted(unowned.tasks):
         who = min(filled, key=lambda m: (len(filled[m].tasks), len(filled[m]), m))
         filled[who] |= Work(tasks=frozenset({task}))
     return filled
+
+
+def _dealt(members: Collection[str], work: Work) -> dict[str, Work]:
+    dealt = dict.fromkeys(sorted(members), NO_WORK)
+    for who, task in zip(cycle(tuple(dealt)), sorted(work.tasks), strict=False) if dealt else ():
+        dealt[who] |= Work(tasks=frozenset({task}))
+    return dealt
 
 
 def _union(works: Iterable[Work]) -> Work:
@@ -241,11 +231,3 @@ def _shared(works: Iterable[Work]) -> Work:
 def _repeated(groups: Iterable[frozenset[T]]) -> frozenset[T]:
     counts = Counter(chain.from_iterable(groups))
     return frozenset(item for item, count in counts.items() if count > 1)
-
-
-def _single(items: Iterable[str | TaskId]) -> Iterable[Work]:
-    for item in items:
-        if isinstance(item, TaskId):
-            yield Work(tasks=frozenset({item}))
-        else:
-            yield Work(connectors=frozenset({item}))

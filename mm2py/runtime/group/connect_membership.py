@@ -32,8 +32,6 @@ from mm2py.runtime.herder.errors import ForeignMemberError
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.types import TaskId, Work
 
-__all__ = ["ConnectMembership"]
-
 log = logging.getLogger(__name__)
 
 _REPORT_S: Final = 10.0

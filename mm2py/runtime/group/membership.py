@@ -11,8 +11,6 @@ from mm2py.client.permit import Permit
 from mm2py.errors import RetriableError
 from mm2py.types import TaskId, Work
 
-__all__ = ["Lost", "MembershipLostError", "Rejoin", "Round", "WorkerMembership"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:

@@ -1,63 +1,40 @@
 """Requests between workers are signed with the group's session key.
 
-Flow: leader makes a key -> config topic -> ``sign_...`` at the sender -> ``verify_...`` at the receiver.
-``..._body`` is Java's form (``InternalRequestSignature``), for task configs and fencing; ``..._request`` is ours:
-it covers method, path, query, caller, time, a nonce and the digest of the body, and is checked before the body is read.
+Flow: leader makes a key -> config topic -> ``sign_request`` at the sender -> ``verify_request`` at the receiver. It covers
+method, path, query, caller, time, a nonce and the digest of the body, and is checked before the body is read. Java's form
+(``InternalRequestSignature``) covers the body alone; no worker of ours sends or takes it.
 """
 
 import hmac
 import secrets
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from string import ascii_letters, digits
 from typing import Final, final
 
 from mm2py.errors import ConfigError
 from mm2py.runtime.herder.errors import SignatureError
 from mm2py.storage.config_state import SessionKey
 
-__all__ = [
-    "ALGORITHM_HEADER",
-    "BODY_HEADER",
-    "CALLER_HEADER",
-    "REQUEST_HEADER",
-    "STAMP_HEADER",
-    "SeenRequests",
-    "SignedHead",
-    "check_algorithms",
-    "is_available",
-    "new_session_key",
-    "rotation_due",
-    "sign_body",
-    "sign_request",
-    "verify_body",
-    "verify_request",
-]
-
-BODY_HEADER: Final = "X-Connect-Authorization"
-ALGORITHM_HEADER: Final = "X-Connect-Request-Signature-Algorithm"
 REQUEST_HEADER: Final = "X-Mm2py-Authorization"
 CALLER_HEADER: Final = "X-Mm2py-Caller"
 STAMP_HEADER: Final = "X-Mm2py-Stamp"
 """``time_ms;nonce;sha256 of the body;host:port of the receiver``."""
 
 WINDOW_MS: Final = 60_000
-"""How far the clocks of two workers, and the way of a request, may be apart."""
+"""How long a signed request is valid, by the receiver's clock; a sender with another clock signs once more by that."""
 
 _ALGORITHMS: Final = {
-    "hmacmd5": ("md5", 512),
-    "hmacsha1": ("sha1", 512),
-    "hmacsha224": ("sha224", 224),
-    "hmacsha256": ("sha256", 256),
-    "hmacsha384": ("sha384", 384),
-    "hmacsha512": ("sha512", 512),
+    "hmacmd5": 512,
+    "hmacsha1": 512,
+    "hmacsha224": 224,
+    "hmacsha256": 256,
+    "hmacsha384": 384,
+    "hmacsha512": 512,
 }
-"""Java's names, which it reads in any case: digest, and bits of a key that its ``KeyGenerator`` makes."""
+"""Java's names, which it reads in any case: bits of a key that its ``KeyGenerator`` makes."""
 
-_DIGITS: Final = frozenset(ascii_letters + digits + "+/")
-_REQUEST_ALGORITHM: Final = "HmacSHA256"
 _STILL_STARTING: Final = (
     "This worker is still starting up and has not been able to read a session key from the config"
     " topic yet"
@@ -102,7 +79,7 @@ def new_session_key(
     """
     if not is_available(algorithm):
         raise ValueError(f"no key algorithm: {algorithm}")
-    bits = _ALGORITHMS[algorithm.lower()][1] if size_bits is None else size_bits
+    bits = _ALGORITHMS[algorithm.lower()] if size_bits is None else size_bits
     return SessionKey(secrets.token_bytes((bits + 7) // 8), algorithm, now_ms)
 
 
@@ -117,44 +94,6 @@ def rotation_due(
     if key is None or key.algorithm != algorithm or now_ms - key.created_ms >= ttl_ms:
         return True
     return size_bits is not None and len(key.key) != (size_bits + 7) // 8
-
-
-def sign_body(key: SessionKey, body: bytes, algorithm: str = "HmacSHA256") -> dict[str, str]:
-    """Return Java's two headers for a request with this body."""
-    return {
-        BODY_HEADER: b64encode(_mac(key, algorithm, body)).decode(),
-        ALGORITHM_HEADER: algorithm,
-    }
-
-
-def verify_body(
-    headers: Mapping[str, str], body: bytes, key: SessionKey | None, allowed: Collection[str]
-) -> None:
-    """Check Java's signature; ``allowed`` is ``inter.worker.verification.algorithms``.
-
-    Raises:
-        SignatureError: 400, 403 or 503 with Connect's texts.
-    """
-    signature, algorithm = _header(headers, BODY_HEADER), _header(headers, ALGORITHM_HEADER)
-    if signature is None or algorithm is None:
-        raise SignatureError("Internal request missing required signature", status=400)
-    if not is_available(algorithm):
-        raise SignatureError(f"Algorithm {algorithm} not available", status=400)
-    problem = _base64_problem(signature)
-    if problem:
-        raise SignatureError(problem, status=400)
-    if algorithm not in allowed:
-        raise SignatureError(
-            f"This worker does not support the '{algorithm}' key signing algorithm used by other"
-            f" workers. This worker is currently configured to use: [{', '.join(allowed)}]. Check"
-            " that all workers' configuration files permit the same set of signature algorithms, and"
-            " correct any misconfigured worker and restart it.",
-            status=400,
-        )
-    if key is None:
-        raise SignatureError(_STILL_STARTING, status=503)
-    if not hmac.compare_digest(_decoded(signature), _mac(key, algorithm, body)):
-        raise SignatureError(_INVALID, status=403)
 
 
 def sign_request(
@@ -179,7 +118,7 @@ def sign_request(
         raise ValueError("a caller's name holds control characters")
     stamp = f"{now_ms};{secrets.token_hex(16)};{sha256(body).hexdigest()};{receiver}"
     return {
-        REQUEST_HEADER: b64encode(_head_mac(key, method, raw_target, caller, stamp)).decode(),
+        REQUEST_HEADER: _signature(key, method, raw_target, caller, stamp),
         CALLER_HEADER: caller,
         STAMP_HEADER: stamp,
     }
@@ -220,8 +159,8 @@ def verify_request(
         raise SignatureError("Internal request missing required signature", status=403)
     if key is None:
         raise SignatureError(_STILL_STARTING, status=503)
-    expected = _head_mac(key, method, raw_target, caller, stamp)
-    if _base64_problem(signature) or not hmac.compare_digest(_decoded(signature), expected):
+    expected = _signature(key, method, raw_target, caller, stamp)
+    if not hmac.compare_digest(signature.encode(), expected.encode()):
         raise SignatureError(_INVALID, status=403)
     time_ms, nonce, digest, receiver = stamp.split(";", 3)
     return SignedHead(caller, int(time_ms), nonce, digest, receiver)
@@ -266,14 +205,10 @@ class SeenRequests:
         self._until_ms[head.nonce] = head.time_ms + WINDOW_MS
 
 
-def _mac(key: SessionKey, algorithm: str, data: bytes) -> bytes:
-    return hmac.new(key.key, data, _ALGORITHMS[algorithm.lower()][0]).digest()
-
-
-def _head_mac(key: SessionKey, method: str, raw_target: str, caller: str, stamp: str) -> bytes:
+def _signature(key: SessionKey, method: str, raw_target: str, caller: str, stamp: str) -> str:
     # No part can hold a newline: no two requests have the same text.
     head = f"{method.upper()}\n{raw_target}\n{caller}\n{stamp}"
-    return _mac(key, _REQUEST_ALGORITHM, head.encode())
+    return b64encode(hmac.new(key.key, head.encode(), "sha256").digest()).decode()
 
 
 def _header(headers: Mapping[str, str], name: str) -> str | None:
@@ -281,26 +216,3 @@ def _header(headers: Mapping[str, str], name: str) -> str | None:
     if found is not None:
         return found
     return next((value for key, value in headers.items() if key.lower() == name.lower()), None)
-
-
-def _base64_problem(text: str) -> str:
-    """Say what Java's ``Base64.getDecoder()`` says of a text that it refuses, "" where it reads it."""
-    if len(text) == 1:
-        return "Input byte[] should at least have 2 bytes for base64 bytes"
-    end = next((at for at, character in enumerate(text) if character not in _DIGITS), len(text))
-    left, rest = end % 4, text[end:]
-    if rest and not rest.startswith("="):
-        return f"Illegal base64 character {ord(rest[0]):x}"
-    if left == 1:
-        return "Last unit does not have enough valid bits"
-    padding = {2: "==", 3: "="}.get(left)
-    if rest and (padding is None or not rest.startswith(padding)):
-        return "Input byte array has wrong 4-byte ending unit"
-    if rest and rest != padding:
-        return f"Input byte array has incorrect ending byte at {end + 4 - left}"
-    return ""
-
-
-def _decoded(text: str) -> bytes:
-    unpadded = text.rstrip("=")
-    return b64decode(unpadded + "=" * (-len(unpadded) % 4))

@@ -35,8 +35,6 @@ from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_state import ConfigSnapshot
 from mm2py.types import TaskId, Work
 
-__all__ = ["RoundLeader", "missed_commit"]
-
 log = logging.getLogger(__name__)
 
 _REFRESH_S: Final = 3.0
@@ -101,7 +99,7 @@ class RoundLeader:
         work = configured_work(snapshot, self._runnable)
         return {
             member: encode_assignment(assignment)
-            for member, assignment in self._dealt(base, joined.generation, views, work).items()
+            for member, assignment in self._dealt(base, joined, views, work).items()
         }
 
     def completed(self) -> None:
@@ -130,10 +128,11 @@ class RoundLeader:
         return tuple(sorted(self._urls.values()))
 
     def _dealt(
-        self, base: Assignment, generation: int, views: Mapping[str, MemberView], work: Work
+        self, base: Assignment, joined: Joined, views: Mapping[str, MemberView], work: Work
     ) -> dict[str, Assignment]:
+        leader, generation = joined.leader_id, joined.generation
         if base.version == 0:
-            self._owners = assign_eager(views, work)
+            self._owners = assign_eager(views, work, leader=leader)
             self._planned = AssignorState(previous_generation=generation)
             return {
                 member: replace(base, assigned=connector_tasks(owned))
@@ -143,6 +142,7 @@ class RoundLeader:
             self._state,
             views,
             work,
+            leader=leader,
             generation=generation,
             now_ms=int(self._clock.monotonic() * 1000),
             max_delay_ms=self._max_delay_ms,

@@ -13,8 +13,6 @@ from mm2py.runtime.group.membership import Lost, Rejoin, Round
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.types import TaskId, Work
 
-__all__ = ["SoloMembership"]
-
 
 def _everything(_connector_class: str) -> bool:
     return True

@@ -23,24 +23,6 @@ from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.storage.status_backing_store import StatusBackingStore
 from mm2py.types import FlowName, State, TaskId, TopicPartition
 
-__all__ = [
-    "ConnectorInfo",
-    "ConnectorState",
-    "Health",
-    "HerderNode",
-    "HerderParts",
-    "JsonScalar",
-    "OffsetEditing",
-    "OffsetEntry",
-    "OffsetStore",
-    "Overrides",
-    "PeerClient",
-    "PutResult",
-    "TakesBack",
-    "Validator",
-    "WorkState",
-]
-
 JsonScalar = str | int | float | bool | None
 """A value inside a source partition or offset."""
 
@@ -110,16 +92,6 @@ class Validator(Protocol):
 class PeerClient(Protocol):
     """Asks other workers; failures are ``HerderError`` with the peer's status."""
 
-    async def post_tasks(
-        self, url: str, connector: str, configs: Sequence[Mapping[str, str]], key: SessionKey
-    ) -> None:
-        """Hand a connector's task configs to the leader at ``url``."""
-        ...
-
-    async def put_fence(self, url: str, connector: str, key: SessionKey) -> None:
-        """Let the leader at ``url`` fence the producers of a connector's earlier tasks."""
-        ...
-
     async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
         """Return what the member at ``url`` copies."""
         ...
@@ -149,6 +121,10 @@ class Overrides(Protocol):
 
     def held(self) -> frozenset[TopicPartition]:
         """Return paused source partitions; -1 is a whole topic."""
+        ...
+
+    def check_readable(self) -> None:
+        """Raise ``RetriableError`` while a setting is of a newer version: the flow waits."""
         ...
 
     def listen(self, changed: Callable[[], None]) -> None:

@@ -19,6 +19,7 @@ from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig
 from mm2py.errors import ConfigError, Mm2pyError, PartitionError
 from mm2py.observability.logging import log_scope
+from mm2py.observability.metrics import Finding
 from mm2py.runtime.herder.api import HerderParts
 from mm2py.runtime.herder.worker_connector import ConnectorFacts, WorkerConnector
 from mm2py.runtime.tasks.lifecycle import Status, trace_of
@@ -27,8 +28,6 @@ from mm2py.runtime.tasks.task_transactions import StartGuard
 from mm2py.storage.config_state import ConfigSnapshot, ConnectorConfig
 from mm2py.storage.status_records import StoredStatus
 from mm2py.types import State, TargetState, TaskId, TopicPartition, Work
-
-__all__ = ["PROVEN_S", "STEADY_S", "AssignedWork", "Publish"]
 
 log = logging.getLogger(__name__)
 
@@ -299,6 +298,14 @@ class AssignedWork:
                     f"it runs again after {entry.failures} failures, the last one: {entry.cause}"
                 )
         return problems | dict(self._host.problems())
+
+    def notes(self) -> Sequence[Finding]:
+        """What connectors report though nothing is wrong."""
+        return [
+            Finding(task=name, what=what, text=text, count=1, harms=False)
+            for name, connector in self._connectors.items()
+            for what, text in connector.notes().items()
+        ]
 
     def _is_unproven(self, entry: _Task) -> bool:
         """Whether a task failed several times and has not run for long since."""

@@ -20,8 +20,6 @@ from mm2py.errors import Mm2pyError
 from mm2py.runtime.herder.api import Backfills
 from mm2py.types import TopicPartition
 
-__all__ = ["BackfillWatch"]
-
 log = logging.getLogger(__name__)
 
 FIRST_RETRY_MS: Final = 200

@@ -11,9 +11,7 @@ from mm2py.errors import ConfigError
 from mm2py.observability.loggers import LoggerRegistry
 from mm2py.runtime.herder.queue import HerderQueue
 from mm2py.storage.config_backing_store import ConfigBackingStore
-from mm2py.storage.config_state import RestartRequest, SessionKey
-
-__all__ = ["ConfigNews", "merge_restarts"]
+from mm2py.storage.config_state import RestartRequest
 
 log = logging.getLogger(__name__)
 
@@ -96,10 +94,6 @@ class ConfigNews:
     def target_changed(self, connector: str) -> None:
         """A connector is to pause, stop or run; no round."""
         self._targets.add(connector)
-        self._queue.wake()
-
-    def session_key_changed(self, key: SessionKey) -> None:
-        """A publication may wait for the first key."""
         self._queue.wake()
 
     def restart_requested(self, request: RestartRequest) -> None:

@@ -21,28 +21,6 @@ from typing import Final
 
 from mm2py.errors import Mm2pyError, RetriableError
 
-__all__ = [
-    "CONFLICTING_OPERATION",
-    "NO_LEADER",
-    "REBALANCE_EXPECTED",
-    "STALE_CONFIGURATION",
-    "WORKER_ENDS",
-    "AlreadyExistsError",
-    "BadRequestError",
-    "ConflictError",
-    "ForbiddenError",
-    "ForeignMemberError",
-    "ForwardError",
-    "HerderError",
-    "HerderFailedError",
-    "HerderTimeoutError",
-    "NotFoundError",
-    "PreconditionFailedError",
-    "RebalanceExpectedError",
-    "SignatureError",
-    "WorkerUnreachableError",
-]
-
 STALE_CONFIGURATION: Final = (
     "Cannot complete request momentarily due to stale configuration (typically caused by a concurrent"
     " config change)"

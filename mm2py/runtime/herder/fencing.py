@@ -1,8 +1,9 @@
 """Zombies of earlier task configs are fenced before tasks with exactly-once support start (kcr 4.6).
 
-Flow: a task's producer -> ``fence`` -> the leader: one round per connector and commit of task configs: InitProducerId on
-every transactional id of the tasks before -> task count record -> the task gets its producer -> ``verify``: are its
-configs still in force, and is it still assigned here? A round is skipped where the record is newer than the commit.
+Flow: commit of task configs -> every worker stops the tasks before, a round of the group -> ``compare`` on the leader:
+InitProducerId on every transactional id of the tasks before -> task count record -> each worker reads it, ``fence`` returns
+-> the task gets its producer -> ``verify``: are its configs still in force, and is it still assigned here? Workers ask
+each other for nothing.
 
 Invariants (tests of the same names):
 
@@ -13,25 +14,25 @@ Invariants (tests of the same names):
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import final
+from functools import partial
+from typing import Final, final
 
+from mm2py.clock import Clock
 from mm2py.errors import FatalServerError, Mm2pyError, RetriableError
 from mm2py.runtime.herder.api import HerderParts
-from mm2py.runtime.herder.errors import (
-    BadRequestError,
-    ConflictError,
-    ForwardError,
-    NotFoundError,
-)
 from mm2py.runtime.herder.queue import HerderQueue
 from mm2py.runtime.tasks.task_transactions import StartGuard
+from mm2py.storage.config_state import ConfigSnapshot
 from mm2py.types import TaskId, Work
 
-__all__ = ["Fencing"]
-
 log = logging.getLogger(__name__)
+
+FENCED_S: Final = 30.0
+"""How long a task waits for the leader before it fails, and is started again."""
+LOOK_EVERY_S: Final = 0.1
+RETRY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,41 +46,44 @@ class _Round:
 
 @final
 class Fencing(StartGuard):
-    """Fences as the leader, asks the leader otherwise.
+    """Fences as the leader, waits for the leader's record everywhere.
 
     Args:
         parts: the herder's.
         queue: where the leader writes.
         running: the work that is assigned to this worker.
+        clock: time.
     """
 
-    def __init__(self, parts: HerderParts, queue: HerderQueue, running: Callable[[], Work]) -> None:
-        self._parts, self._queue, self._running = parts, queue, running
+    def __init__(
+        self,
+        parts: HerderParts,
+        queue: HerderQueue,
+        running: Callable[[], Work],
+        *,
+        clock: Clock,
+    ) -> None:
+        self._parts, self._queue, self._running, self._clock = parts, queue, running, clock
         self._rounds: dict[str, asyncio.Task[None]] = {}
+        self._failed: dict[str, Mm2pyError] = {}
 
     # ---- tasks of this worker
 
     async def fence(self, task: TaskId) -> None:
         """Return when the leader has fenced the producers of earlier configs of a connector here."""
-        try:
-            if self._parts.membership.is_leader:
-                await self.fence_connector(task.connector)
-                return
-            await self._ask_leader(task.connector)
-        except (RetriableError, FatalServerError):
-            raise
-        except Mm2pyError as error:
-            raise RetriableError(
-                f"producers of earlier tasks are not fenced yet: {error.message}",
-                remedy=error.remedy,
-            ) from error
-
-    async def _ask_leader(self, connector: str) -> None:
-        url = self._parts.membership.leader_url
-        key = self._parts.config.snapshot().session_key
-        if url is None or key is None:
-            raise RetriableError("the leader of the group is not known yet")
-        await self._parts.peers.put_fence(url, connector, key)
+        until_s = self._clock.monotonic() + FENCED_S
+        while task.connector in self._parts.config.snapshot().pending_fencing:
+            error = self._failed.get(task.connector)
+            if isinstance(error, FatalServerError):
+                raise error
+            if self._clock.monotonic() >= until_s:
+                cause = (
+                    f"the leader of the group at {self._parts.membership.leader_url} has not done it"
+                    if error is None
+                    else str(error)
+                )
+                raise RetriableError(f"producers of earlier tasks are not fenced yet: {cause}")
+            await self._clock.sleep(LOOK_EVERY_S)
 
     async def verify(self, task: TaskId, generation: int) -> None:
         """Return when a task that has its producer may still start here (3)."""
@@ -98,28 +102,68 @@ class Fencing(StartGuard):
 
     # ---- the leader
 
-    async def fence_connector(self, name: str) -> None:
-        """Fence the producers of earlier task configs; calls for one connector share a round.
+    def problems(self) -> Mapping[str, str]:
+        """Return why tasks of which connectors cannot start yet."""
+        pending = self._parts.config.snapshot().pending_fencing
+        return {
+            f"{name}: producers of earlier tasks are not fenced": str(error)
+            for name, error in self._failed.items()
+            if name in pending
+        }
 
-        Raises:
-            ForwardError: another worker leads.
-            NotFoundError: no such connector.
-            BadRequestError: it is not a source connector.
-            ConflictError: new task configs were written meanwhile.
+    def compare(self, snapshot: ConfigSnapshot) -> None:
+        """As the leader, begin a round for every connector whose tasks wait for one.
+
+        To be called behind a round of the group: every member has stopped the tasks before then, so that only
+        zombies are fenced.
         """
-        running = self._rounds.get(name)
-        if running is None:
-            running = self._rounds[name] = asyncio.create_task(self._round(name), name="fencing")
-            running.add_done_callback(lambda _: self._rounds.pop(name, None))
-        await asyncio.shield(running)
+        if not self._parts.settings.leader_writes_in_transactions or not self._leads():
+            return
+        for name in snapshot.pending_fencing - self._rounds.keys():
+            pending = self._pending(name, snapshot)
+            if pending is not None:
+                running = asyncio.create_task(self._follow(name, pending), name="fencing")
+                self._rounds[name] = running
+                running.add_done_callback(partial(self._ended, name))
 
-    async def _round(self, name: str) -> None:
-        async def look() -> _Round | None:
-            await self._refresh()
-            return self._pending(name)
+    def resign(self) -> None:
+        """Another worker leads by now, or soon: fence nothing more."""
+        for running in self._rounds.values():
+            running.cancel()
+        self._failed.clear()
 
-        pending = await self._queue.submit(look)
-        if pending is None:
+    async def fence_tasks(self, name: str, count: int) -> None:
+        """Fence the producers of the first ``count`` tasks of a connector."""
+        group = self._parts.settings.group_id
+        await self._parts.fence_producers([f"{group}-{name}-{number}" for number in range(count)])
+
+    async def _follow(self, name: str, pending: _Round) -> None:
+        try:
+            await self._round(name, pending)
+        except Mm2pyError as error:
+            if str(self._failed.get(name)) != str(error):
+                log.warning(
+                    "producers of earlier tasks are not fenced yet, tried again connector=%s cause=%s",
+                    name,
+                    error,
+                )
+            self._failed[name] = error
+            await self._clock.sleep(RETRY_S)
+        else:
+            self._failed.pop(name, None)
+
+    def _ended(self, name: str, _: asyncio.Task[None]) -> None:
+        del self._rounds[name]
+        self._queue.wake()  # the loop compares again
+
+    async def _round(self, name: str, pending: _Round) -> None:
+        async def is_due() -> bool:
+            parts = self._parts
+            await parts.config.refresh(parts.settings.worker_sync_timeout_ms / 1000)
+            # With other task configs by now, the round of the group that they need comes first.
+            return self._leads() and self._pending(name, parts.config.snapshot()) == pending
+
+        if not await self._queue.submit(is_due):
             return
         before = pending.fenced
         # One producer before and one now have the same id: the new one fences the old one by itself.
@@ -128,44 +172,24 @@ class Fencing(StartGuard):
             log.info("producers of earlier tasks are fenced connector=%s count=%d", name, before)
 
         async def note() -> None:
-            await self._refresh()
-            now = self._pending(name)
-            if now is None:
-                return
-            if now.generation != pending.generation:
-                raise ConflictError(
-                    "Fencing failed because new task configurations were generated for the connector"
-                )
-            await self._parts.config.put_fenced(name, now.tasks)
+            if await is_due():
+                await self._parts.config.put_fenced(name, pending.tasks)
 
         await self._queue.submit(note)
 
-    async def fence_tasks(self, name: str, count: int) -> None:
-        """Fence the producers of the first ``count`` tasks of a connector."""
-        group = self._parts.settings.group_id
-        await self._parts.fence_producers([f"{group}-{name}-{number}" for number in range(count)])
-
-    async def _refresh(self) -> None:
-        self._need_leader()
-        parts = self._parts
-        await parts.config.refresh(parts.settings.worker_sync_timeout_ms / 1000)
-        self._need_leader()
-
-    def _need_leader(self) -> None:
+    def _leads(self) -> bool:
         membership = self._parts.membership
-        if not membership.permit.valid:
-            raise ForwardError(None)  # another worker may lead by now
-        if not membership.is_leader:
-            raise ForwardError(membership.leader_url)
+        return membership.permit.valid and membership.is_leader
 
-    def _pending(self, name: str) -> _Round | None:
-        snapshot = self._parts.config.snapshot()
+    def _pending(self, name: str, snapshot: ConfigSnapshot) -> _Round | None:
+        """Return the round that a connector waits for; a sink, or one without tasks, waits for none."""
         config = snapshot.connectors.get(name)
-        if config is None:
-            raise NotFoundError(f"Connector {name} not found")
-        if self._parts.node.catalog.connector_type(config) == "sink":
-            raise BadRequestError(f"Connector {name} is not a source connector")
-        if name not in snapshot.pending_fencing:
+        if (
+            config is None
+            or name not in snapshot.pending_fencing
+            or not snapshot.tasks(name)
+            or self._parts.node.catalog.connector_type(config) == "sink"
+        ):
             return None
         return _Round(
             snapshot.generations.get(name, -1),

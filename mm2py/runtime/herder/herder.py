@@ -49,8 +49,6 @@ from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.config_state import ConnectorConfig, RestartRequest, SessionKey
 from mm2py.types import FlowName, State, TargetState, TaskId
 
-__all__ = ["Herder"]
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -92,6 +90,11 @@ class Herder:
     def problems(self) -> Sequence[str]:
         """What is wrong on this node now, one line each."""
         return self._life.problems()
+
+    @property
+    def not_ready(self) -> str:
+        """What it waits for before it can take part in its group, with the cause; empty while it does."""
+        return self._life.not_ready()
 
     async def accept_changes(self) -> None:
         """Let overrides be written for a moment while the herder does not run.
@@ -193,14 +196,18 @@ class Herder:
     def node_snapshot(self) -> NodeSnapshot:
         """Return lag and rates of the partitions that this node copies, and what connectors report."""
         snapshot = self._parts.meter.node_snapshot(self._parts.node.worker_id)
-        return replace(snapshot, problems=self._life.reported())
+        findings = (*snapshot.findings, *self._life.work.notes())
+        return replace(snapshot, problems=self._life.reported(), findings=findings)
 
     def member_urls(self) -> tuple[str, ...]:
-        """Return where all members listen; leader only."""
+        """Return where all members listen; leader only. Says what it waits for where it knows no leader therefore."""
         self._need_running()
         membership = self._parts.membership
         if not membership.is_leader:
-            raise ForwardError(membership.leader_url)
+            url = membership.leader_url
+            if url is None and self.not_ready:
+                raise HerderError(f"{self.flow} {self.not_ready}", status=503)
+            raise ForwardError(url)
         return membership.member_urls()
 
     async def apply_holds(self) -> None:
@@ -212,7 +219,9 @@ class Herder:
     # ---- through the queue: 90 s, health 10 s, then HerderTimeoutError
 
     async def health(self) -> Health:
-        """Return whether the loop answers."""
+        """Return whether the loop answers; at once while it waits for a cluster."""
+        if self._life.waiting():
+            return Health("starting", f"Worker {self._life.waiting()}")
         try:
             await self._queue.submit(_nothing, timeout_s=HEALTH_TIMEOUT_S)
         except HerderFailedError as error:
@@ -227,6 +236,9 @@ class Herder:
                 "Worker was unable to handle this request and may be unable to handle other requests."
                 f" {self._queue.stage_summary}",
             )
+        failed = self._life.loop.duties.problems()
+        if failed and not self._parts.config.snapshot().connectors:
+            return Health("unhealthy", "; ".join(f"{it}: {cause}" for it, cause in failed.items()))
         return Health("healthy", "Worker has completed startup and is ready to handle requests.")
 
     async def info(self, name: str) -> ConnectorInfo:
@@ -341,14 +353,6 @@ class Herder:
             log.info("connector is to stop connector=%s actor=%s", name, actor)
 
         await self._queue.submit(change)
-
-    async def put_task_configs(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
-        """Take the task configs that a connector's owner made; the signature is verified before."""
-        await self._queue.submit(lambda: self._life.publication.store(name, configs))
-
-    async def fence(self, name: str) -> None:
-        """Fence the producers of earlier tasks (``PUT .../fence``)."""
-        await self._life.fencing.fence_connector(name)
 
     # ---- target states and levels, any worker
 

@@ -19,8 +19,6 @@ from mm2py.storage.config_state import ConfigSnapshot, SessionKey
 from mm2py.storage.status_records import StoredStatus
 from mm2py.types import State, TargetState, TaskId
 
-__all__ = ["LeaderDuties"]
-
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 1.0
@@ -41,9 +39,9 @@ class LeaderDuties:
         self._timed: SessionKey | None = None
         self._failed: dict[str, Mm2pyError] = {}
 
-    def problems(self) -> Sequence[str]:
-        """What this leader could not write, one line each."""
-        return [f"{what} cannot be written: {cause}" for what, cause in self._failed.items()]
+    def problems(self) -> Mapping[str, str]:
+        """What this leader could not write, with the cause."""
+        return {f"{what} cannot be written": str(cause) for what, cause in self._failed.items()}
 
     async def enter(self, outcome: Round, snapshot: ConfigSnapshot) -> None:
         """Note which worker leads after a round, and do the leader's duties; this may write to the config topic."""

@@ -7,7 +7,7 @@ everything from being written; lost, all work stops, and the group is joined ane
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Final, Literal, final
 
 from mm2py.clock import Clock, or_stop
@@ -17,6 +17,7 @@ from mm2py.runtime.herder.api import HerderParts
 from mm2py.runtime.herder.assigned_work import AssignedWork
 from mm2py.runtime.herder.config_news import ConfigNews
 from mm2py.runtime.herder.errors import ForeignMemberError
+from mm2py.runtime.herder.fencing import Fencing
 from mm2py.runtime.herder.leader_duties import LeaderDuties
 from mm2py.runtime.herder.patience import Patience, attempt
 from mm2py.runtime.herder.queue import HerderQueue
@@ -25,14 +26,13 @@ from mm2py.runtime.herder.task_publication import TaskPublication
 from mm2py.runtime.herder.work_states import connector_state, plan_restart
 from mm2py.types import State, Work
 
-__all__ = ["QUIET_S", "HerderLoop"]
-
 log = logging.getLogger(__name__)
 
 STATUS_FLUSH_S: Final = 5.0
 """Longest wait for states to be written before work is handed over."""
 
 LAST_FLUSH_S: Final = 1.0
+_GROUP: Final = "the flow's group"
 QUIET_S: Final = 3.0
 """A topic that was just made, by us or another worker, is not visible on every broker at once."""
 
@@ -49,8 +49,10 @@ class HerderLoop:
         queue: requests to run between two rounds.
         work: what runs on this node.
         publication: task configs of connectors that run on this node.
+        fencing: of producers before tasks with exactly-once support start.
         stop: set when the herder is to stop; ends every wait.
         clock: time.
+        waits: what it waits for, with the cause, for displays.
     """
 
     def __init__(
@@ -59,12 +61,15 @@ class HerderLoop:
         queue: HerderQueue,
         work: AssignedWork,
         publication: TaskPublication,
+        fencing: Fencing,
         stop: asyncio.Event,
         *,
         clock: Clock,
+        waits: MutableMapping[str, str],
     ) -> None:
+        self._waits = waits
         self._parts, self._queue, self._work, self._clock = parts, queue, work, clock
-        self._publication = publication
+        self._publication, self._fencing = publication, fencing
         self._reconciler = Reconciler(parts, work, publication)
         self._stop = stop
         self._owned = Work()
@@ -93,25 +98,32 @@ class HerderLoop:
 
     async def turn(self) -> None:
         """Handle everything that is due; returns after the next event, or at once where a round is due."""
+        self._check_settings()
         await self._follow_group()
         if self._stop.is_set():
             return
         self.started = True
         await self._queue.run_due(self._holds_requests)
+        self._check_settings()  # again: what woke the loop until here is forgotten
         await self._carry_out_restarts()
         await self._apply_changes()
         self._publication.look_again()
         if not self._must_join:
             self.duties.compare(self._parts.config.snapshot())
+            self._fencing.compare(self._parts.config.snapshot())
             await self._reconciler.compare(self._owned)
             await self._idle()
+
+    def _check_settings(self) -> None:
+        if self._parts.overrides is not None:
+            self._parts.overrides.check_readable()
 
     async def stop_work(self) -> None:
         """Stop everything that runs here, at the end of the herder's life."""
         while self._watches:
             self._watches.pop()()
         self._drop_signal()
-        self.duties.resign()
+        self._resign()
         await self._stop_work(self._work.running)
 
     def note_state(self) -> None:
@@ -173,7 +185,7 @@ class HerderLoop:
                 log.info("the group rebalances reason=%s", signal.reason)
                 self._must_join = True
         # The first worker of a group waits for the coordinator to be made.
-        patience = Patience(self._clock, "the flow's group", self._stop, quiet_s=QUIET_S)
+        patience = Patience(self._clock, _GROUP, self._stop, quiet_s=QUIET_S, waits=self._waits)
         while self._must_join and not self._stop.is_set():
             try:
                 if await or_stop(self._round(), self._stop):
@@ -183,7 +195,11 @@ class HerderLoop:
                 log.warning("the group has members that are not ours cause=%s", error)
                 await self._hand_over()
                 await attempt(
-                    "the flow's group", self._parts.membership.until_ours, self._stop, self._clock
+                    _GROUP,
+                    self._parts.membership.until_ours,
+                    self._stop,
+                    self._clock,
+                    waits=self._waits,
                 )
             except MembershipLostError as error:
                 await self._lose(error.lost)
@@ -267,9 +283,14 @@ class HerderLoop:
 
     async def _lose(self, lost: Lost) -> None:
         log.warning("group membership lost, the flow stops and waits cause=%s", lost.reason)
+        self._waits[_GROUP] = f"has lost its group, nothing is copied: {lost.reason}"
+        self._resign()
         await self._hand_over()
-        self.duties.resign()
         self._must_join = True
+
+    def _resign(self) -> None:
+        self.duties.resign()
+        self._fencing.resign()
 
     def _drop_signal(self) -> None:
         if self._signal is not None:

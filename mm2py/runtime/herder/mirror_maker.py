@@ -12,8 +12,6 @@ from typing import Protocol, final
 from mm2py.errors import Mm2pyError
 from mm2py.types import FlowName
 
-__all__ = ["FlowHerder", "MirrorMaker"]
-
 log = logging.getLogger(__name__)
 
 

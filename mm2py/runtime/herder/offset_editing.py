@@ -22,8 +22,6 @@ from mm2py.storage.offset_entries import (
     scalars_identity,
 )
 
-__all__ = ["NOTHING_GIVEN", "OffsetEditor", "StoredOffsets", "changed_text"]
-
 log = logging.getLogger(__name__)
 
 NOTHING_GIVEN: Final = "Partitions / offsets need to be provided for an alter offsets request"

@@ -1,18 +1,16 @@
 """Waiting for something that will come back: growing pauses, one line at once and one every 10 s.
 
 Flow: ``attempt`` -> a ``RetriableError`` -> ``Patience.wait`` -> the next attempt. There is no last attempt; the
-caller ends it by setting the stop event.
+caller ends it by setting the stop event. The last cause is in ``waits`` until an attempt succeeds, for displays.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Final, final
 
 from mm2py.clock import Clock, or_stop, wait_or_stop
 from mm2py.errors import RetriableError
-
-__all__ = ["Patience", "attempt"]
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +26,10 @@ async def attempt(
     clock: Clock,
     *,
     quiet_s: float = 0.0,
+    waits: MutableMapping[str, str] | None = None,
 ) -> bool:
     """Try ``work`` until it raises no ``RetriableError``; False when ``stop`` is set first."""
-    patience = Patience(clock, what, stop, quiet_s=quiet_s)
+    patience = Patience(clock, what, stop, quiet_s=quiet_s, waits=waits)
     while not stop.is_set():
         try:
             done = await or_stop(_completed(work), stop)
@@ -57,15 +56,23 @@ class Patience:
         what: what is being tried, for the log: ``target cluster B at b1:9092``.
         stop: ends a pause at once.
         quiet_s: no line for what lasts no longer than this.
+        waits: what is being tried -> how long it has failed and why, while it does.
     """
 
     def __init__(
-        self, clock: Clock, what: str, stop: asyncio.Event, *, quiet_s: float = 0.0
+        self,
+        clock: Clock,
+        what: str,
+        stop: asyncio.Event,
+        *,
+        quiet_s: float = 0.0,
+        waits: MutableMapping[str, str] | None = None,
     ) -> None:
         self._clock = clock
         self._what = what
         self._stop = stop
         self._quiet_s = quiet_s
+        self._waits: MutableMapping[str, str] = {} if waits is None else waits
         self._logged = False
         self._failures = 0
         self._since = 0.0
@@ -76,6 +83,10 @@ class Patience:
         now = self._clock.monotonic()
         if self._failures == 0:
             self._since = now
+        if now - self._since >= self._quiet_s:
+            self._waits[self._what] = (
+                f"waits for {self._what}, {now - self._since:.0f} s now: {error}"
+            )
         due = not self._logged or now - self._logged_at >= LOG_EVERY_S
         if due and now - self._since >= self._quiet_s:
             self._logged, self._logged_at = True, now
@@ -94,5 +105,6 @@ class Patience:
                 self._what,
                 self._clock.monotonic() - self._since,
             )
+        self._waits.pop(self._what, None)
         self._failures = 0
         self._logged = False

@@ -17,8 +17,6 @@ from mm2py.clock import Clock, wait_or_stop
 from mm2py.observability.logging import cause_text
 from mm2py.runtime.herder.errors import WORKER_ENDS, HerderError, HerderTimeoutError
 
-__all__ = ["HEALTH_TIMEOUT_S", "REQUEST_TIMEOUT_S", "HerderQueue"]
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")

@@ -13,8 +13,6 @@ from mm2py.runtime.herder.assigned_work import AssignedWork
 from mm2py.runtime.herder.task_publication import TaskPublication
 from mm2py.types import Work
 
-__all__ = ["Reconciler"]
-
 log = logging.getLogger(__name__)
 
 

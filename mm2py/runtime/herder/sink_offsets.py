@@ -25,8 +25,6 @@ from mm2py.runtime.herder.offset_editing import NOTHING_GIVEN, OffsetEditor, cha
 from mm2py.runtime.plugins.catalog import plugin_type
 from mm2py.types import ClusterAlias, TopicPartition
 
-__all__ = ["GroupOffsets", "OffsetEditors", "SinkOffsetEditor", "kafka_groups"]
-
 log = logging.getLogger(__name__)
 
 TOPIC: Final = "kafka_topic"

@@ -25,8 +25,6 @@ from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.config_state import ConfigSnapshot
 from mm2py.types import TargetState, TopicPartition
 
-__all__ = ["StreamWatch"]
-
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0

@@ -25,12 +25,11 @@ from mm2py.runtime.herder.queue import HerderQueue
 from mm2py.runtime.herder.stream_watch import StreamWatch
 from mm2py.runtime.herder.task_publication import TaskPublication
 
-__all__ = ["Supervisor"]
-
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
+_SUSPENDED: Final = "the target does not answer the flow's group: nothing is copied until it does"
 STEADY_S: Final = 300.0
 """A herder that ran this long before it failed starts again with the shortest pause."""
 
@@ -48,7 +47,7 @@ class Supervisor:
     def __init__(self, parts: HerderParts, queue: HerderQueue, *, clock: Clock) -> None:
         self._parts, self._queue, self._clock = parts, queue, clock
         self.publication = TaskPublication(parts, queue, clock=clock)
-        self.fencing = Fencing(parts, queue, lambda: self.work.running)
+        self.fencing = Fencing(parts, queue, lambda: self.work.running, clock=clock)
         self.work = AssignedWork(
             parts,
             self.publication.publish,
@@ -74,6 +73,7 @@ class Supervisor:
         self._retry = asyncio.Event()
         self._failures = 0
         self._opening: asyncio.Task[bool] | None = None
+        self._waits: dict[str, str] = {}
         self.loop = self._new_loop()
         self.failure: Mm2pyError | None = None
         """Why the herder does not run: None while it runs, and until it fails for the first time."""
@@ -107,13 +107,31 @@ class Supervisor:
         if self.failure is not None:
             return (str(self.failure),)
         streams = () if self._streams is None else self._streams.problems().values()
-        return (*self.work.problems(), *streams, *self.loop.duties.problems())
+        duties = (f"{what}: {cause}" for what, cause in self.loop.duties.problems().items())
+        return (*self.work.problems(), *streams, *duties)
+
+    def not_ready(self) -> str:
+        """What this node waits for before it can take part in its group, with the cause; empty while it does."""
+        return self.waiting() or ("" if self.loop.started else "is starting")
+
+    def waiting(self) -> str:
+        """What has been tried in vain until now, with the cause."""
+        return "; ".join(self._waits.values())
 
     def reported(self) -> Mapping[str, str]:
-        """What keeps work from being done that runs, with the cause."""
-        found = dict(self.work.reported())
+        """What keeps work from being done, with the cause."""
+        found = {
+            **self.work.reported(),
+            **self.fencing.problems(),
+            **self._parts.status.problems(),
+        }
+        if self._waits:
+            found["flow"] = self.waiting()
+        elif self._parts.meter.state == "SUSPENDED":
+            found["flow"] = _SUSPENDED
         if self._streams is not None:
             found |= self._streams.problems()
+        found |= self.loop.duties.problems()
         return found
 
     # ---- one life
@@ -137,7 +155,16 @@ class Supervisor:
 
     def _new_loop(self) -> HerderLoop:
         parts, queue = self._parts, self._queue
-        return HerderLoop(parts, queue, self.work, self.publication, self._stop, clock=self._clock)
+        return HerderLoop(
+            parts,
+            queue,
+            self.work,
+            self.publication,
+            self.fencing,
+            self._stop,
+            clock=self._clock,
+            waits=self._waits,
+        )
 
     def _shown(self, error: Exception) -> Mm2pyError:
         if isinstance(error, Mm2pyError):
@@ -151,7 +178,7 @@ class Supervisor:
         if self.failure is None:
             parts.meter.state = "WAITING"
         for what, connect in parts.clusters.items():
-            if not await attempt(what, connect, self._stop, self._clock):
+            if not await attempt(what, connect, self._stop, self._clock, waits=self._waits):
                 return False
         with self._queue.stage("initializing and reading to the end of internal topics"):
             if not await self._patiently("the internal topics", parts.prepare):
@@ -210,7 +237,9 @@ class Supervisor:
         return (opening,)
 
     async def _patiently(self, what: str, start: Callable[[], Awaitable[None]]) -> bool:
-        return await attempt(what, start, self._stop, self._clock, quiet_s=QUIET_S)
+        return await attempt(
+            what, start, self._stop, self._clock, quiet_s=QUIET_S, waits=self._waits
+        )
 
     def _note_state(self) -> None:
         if self.failure is None and not self._stop.is_set():
@@ -221,10 +250,12 @@ class Supervisor:
         if overrides is not None:
             self.work.hold(overrides.held())
             self.loop.duties.derive_again()
+        self._queue.wake()
         self._retry.set()
 
     async def _end(self, loop: HerderLoop) -> None:
         parts = self._parts
+        self._waits.clear()
         if self._stop.is_set():
             parts.meter.state = "STOPPING"
             self._queue.close(HerderError(WORKER_ENDS))

@@ -1,31 +1,28 @@
 """From a connector's task configs to the config topic (kcr 3.3).
 
-Flow: connector -> ``publish`` -> completed, compared with what is stored -> the leader writes, another worker
-sends them to the leader, signed -> commit record -> every worker. It raises what went wrong; the connector
-tries again.
+Flow: connector, which runs on the leader -> ``publish`` -> completed, compared with what is stored -> commit record
+-> every worker. It raises what went wrong; the connector tries again.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final, final
 
 from mm2py.clock import Clock, wait_or_stop
-from mm2py.config.providers import provider_placeholders
+from mm2py.config.providers import placeholders
 from mm2py.errors import ConfigError, RetriableError
 from mm2py.runtime.herder.api import HerderParts
-from mm2py.runtime.herder.errors import BadRequestError, ForwardError, NotFoundError
 from mm2py.runtime.herder.queue import HerderQueue
 from mm2py.storage.config_state import ConfigSnapshot, ConnectorConfig
 from mm2py.types import TargetState
-
-__all__ = ["TaskPublication"]
 
 LEADER_WAIT_S: Final = 10.0
 
 
 @final
 class TaskPublication:
-    """Publishes the task configs of connectors that run on this node; as leader, also of others."""
+    """Publishes the task configs of connectors that run on this node, which leads."""
 
     def __init__(
         self,
@@ -42,7 +39,7 @@ class TaskPublication:
         """Per connector: its raw config, and the task configs that are in force since."""
 
     def look_again(self) -> None:
-        """A round is over or a session key was read: a leader may be known now."""
+        """A round is over: this worker may lead now."""
         self._leader_changed.set()
 
     def forget(self, name: str) -> None:
@@ -70,65 +67,35 @@ class TaskPublication:
             return
         wanted = [self._completed(made_of, config) for config in configs]
         if _differs(name, wanted, snapshot):
-            await self._bring_into_force(name, made_of, wanted)
+            await self._queue.submit(partial(self._store, name, made_of, wanted))
         self._published[name] = made_of, wanted
 
-    async def _bring_into_force(
+    async def _store(
         self, name: str, made_of: ConnectorConfig, wanted: Sequence[Mapping[str, str]]
     ) -> None:
-        parts = self._parts
-        if parts.membership.is_leader:
-
-            async def write() -> None:
-                if _current(name, made_of, parts.config.snapshot()):
-                    await self.store(name, wanted)
-
-            await self._queue.submit(write)
+        """Write task configs; runs in the queue, as everything that the leader writes."""
+        parts, snapshot = self._parts, self._parts.config.snapshot()
+        if not _current(name, made_of, snapshot) or not _differs(name, wanted, snapshot):
             return
-        url, key = parts.membership.leader_url, parts.config.snapshot().session_key
-        if url is None or key is None:
-            raise RetriableError("the leader of the group is not known yet")
-        await parts.peers.post_tasks(url, name, wanted, key)
-        await parts.config.refresh(parts.settings.worker_sync_timeout_ms / 1000)
-
-    async def store(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
-        """Write task configs as the leader; runs in the queue.
-
-        Raises:
-            ForwardError: another worker leads.
-            NotFoundError: no such connector.
-            BadRequestError: it is STOPPED.
-        """
-        parts = self._parts
-        if not parts.membership.permit.valid:
-            raise ForwardError(None)  # another worker may lead by now
-        if not parts.membership.is_leader:
-            raise ForwardError(parts.membership.leader_url)
-        snapshot = parts.config.snapshot()
-        if name not in snapshot.connectors:
-            raise NotFoundError(f"Connector {name} not found")
-        if configs and snapshot.target(name) is TargetState.STOPPED:
-            raise BadRequestError(
-                f"Cannot submit non-empty set of task configs for stopped connector {name}"
+        if not (parts.membership.permit.valid and parts.membership.is_leader):
+            raise RetriableError(
+                f"connector {name} runs on a worker that does not lead the group, only the leader writes task"
+                " configs",
+                remedy="the next rebalance moves it; bring all workers to one version if it does not",
             )
-        if not _differs(name, configs, snapshot):
-            return
-        what = f"writing {len(configs)} task configs for connector {name} to the config topic"
+        what = f"writing {len(wanted)} task configs for connector {name} to the config topic"
         with self._queue.stage(what):
-            await parts.config.put_tasks(name, configs)
+            await parts.config.put_tasks(name, wanted)
 
     async def _until_led(self) -> None:
-        """Wait for the end of a round, and for the first session key: neither is worth a warning."""
+        """Wait for the end of a round, which is not worth a warning."""
         until_s = self._clock.monotonic() + LEADER_WAIT_S
-        while not self._is_led() and (left_s := until_s - self._clock.monotonic()) > 0:
+        while (
+            not self._parts.membership.is_leader
+            and (left_s := until_s - self._clock.monotonic()) > 0
+        ):
             self._leader_changed.clear()
             await wait_or_stop(self._clock, left_s, self._leader_changed)
-
-    def _is_led(self) -> bool:
-        membership, config = self._parts.membership, self._parts.config
-        return membership.is_leader or (
-            membership.leader_url is not None and config.snapshot().session_key is not None
-        )
 
     def _completed(self, raw: ConnectorConfig, config: Mapping[str, str]) -> dict[str, str]:
         """Add Java's task class, and put placeholders back where resolved secrets would be stored."""
@@ -138,7 +105,7 @@ class TaskPublication:
             if task_class is not None:
                 whole["task.class"] = task_class
         for key, text in raw.items():
-            if key in whole and text is not None and any(provider_placeholders(text)):
+            if key in whole and text is not None and placeholders(text):
                 whole[key] = text
         return whole
 

@@ -11,8 +11,6 @@ from mm2py.storage.config_state import RestartRequest
 from mm2py.storage.status_records import StoredStatus
 from mm2py.types import State, TaskId, Work
 
-__all__ = ["connector_info", "connector_state", "plan_restart", "with_restarting", "work_state"]
-
 
 def work_state(stored: StoredStatus) -> WorkState:
     """Return a stored state as it is shown; an empty trace is none."""

@@ -21,8 +21,6 @@ from mm2py.runtime.herder.patience import Patience
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
 from mm2py.types import State, TargetState, TopicPartition
 
-__all__ = ["ConnectorFacts", "WorkerConnector"]
-
 log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S: Final = 5.0
@@ -42,6 +40,13 @@ class _ReportsProblems(Protocol):
     """A connector that reports what is wrong while it runs."""
 
     def problems(self) -> Mapping[str, str]: ...
+
+
+@runtime_checkable
+class _ReportsNotes(Protocol):
+    """A connector that reports what is worth knowing though nothing is wrong."""
+
+    def notes(self) -> Mapping[str, str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,11 @@ class WorkerConnector:
         if self._unpublished:
             problems["task configs are not published yet"] = self._unpublished
         return problems
+
+    def notes(self) -> Mapping[str, str]:
+        """What is worth knowing though nothing is wrong; none where the connector does not report any."""
+        connector: object = self._connector
+        return connector.notes() if isinstance(connector, _ReportsNotes) else {}
 
     def request_reconfiguration(self) -> None:
         """Ask for new task configs; several requests before the next look are one."""

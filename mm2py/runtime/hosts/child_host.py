@@ -27,8 +27,6 @@ from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec, TaskWatcher
 from mm2py.types import State, TaskId, TopicPartition
 
-__all__ = ["ChildTaskHost"]
-
 log = logging.getLogger(__name__)
 
 CUT_OFF_S: Final = 5.0

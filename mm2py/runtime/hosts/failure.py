@@ -12,8 +12,6 @@ from typing import Final, final
 from mm2py import errors
 from mm2py.errors import FatalError, Mm2pyError, PartitionError, ServerError
 
-__all__ = ["Failure", "one_line"]
-
 MOST_CAUSES: Final = 10
 
 

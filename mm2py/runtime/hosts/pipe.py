@@ -42,8 +42,6 @@ from mm2py.errors import FatalError, Mm2pyError, ProtocolError
 from mm2py.observability.logging import log_scope
 from mm2py.runtime.hosts.failure import Failure
 
-__all__ = ["HEADER", "Channel", "Frame", "HostPipe", "body_size", "decode_body", "encode_frame"]
-
 log = logging.getLogger(__name__)
 
 HEADER: Final = struct.Struct(">IB")

@@ -17,8 +17,6 @@ from mm2py.runtime.hosts.pipe import Channel, HostPipe
 from mm2py.runtime.hosts.reports import HostReports, write_line
 from mm2py.runtime.hosts.service import HostService
 
-__all__ = ["HostLink", "HostPool", "HostProcess", "Starter"]
-
 log = logging.getLogger(__name__)
 
 HELLO_WITHIN_S: Final = 30.0

@@ -30,8 +30,6 @@ from mm2py.clock import Clock
 from mm2py.runtime.hosts.pipe import HostPipe
 from mm2py.runtime.hosts.pool import HostLink
 
-__all__ = ["ChildProcess", "HostStarter", "end_with_worker", "serve_starts"]
-
 log = logging.getLogger(__name__)
 
 EXIT_WITHIN_S: Final = 5.0
@@ -45,7 +43,7 @@ ORPHAN_ENDS_AFTER_S: Final = 10.0
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_NAME: Final = 15
 
-ENDS: Final = (signal.SIGINT, signal.SIGTERM)
+ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that the worker answers for its children: a terminal and a service manager signal the whole group."""
 
 _NEWS: Final = struct.Struct("!iii")

@@ -22,16 +22,6 @@ from mm2py.runtime.hosts.pipe import Channel
 from mm2py.runtime.tasks.task_transactions import StartGuard
 from mm2py.types import State, TaskId, TopicPartition
 
-__all__ = [
-    "GuardRelay",
-    "HostReports",
-    "LedgerRelay",
-    "MeterRelay",
-    "PipeLogHandler",
-    "TaskReports",
-    "write_line",
-]
-
 log = logging.getLogger(__name__)
 
 ANSWER_WITHIN_S: Final = 10.0

@@ -31,8 +31,6 @@ from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskWatcher
 from mm2py.types import FlowName, TaskId, TopicPartition
 
-__all__ = ["FlowSpec", "HostService", "HostedFlow"]
-
 log = logging.getLogger(__name__)
 
 METERS_EVERY_S: Final = 1.0

@@ -12,8 +12,6 @@ from typing import final
 
 from mm2py.client.permit import check_all
 
-__all__ = ["ThawSelector", "thawing_loop"]
-
 
 @final
 class ThawSelector(selectors.DefaultSelector):

@@ -24,16 +24,6 @@ from mm2py.runtime.herder.errors import BadRequestError, NotFoundError
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.plugins.transforms.chain import Kind, find, installed, java_class, model_of
 
-__all__ = [
-    "InstalledPlugins",
-    "PluginCatalog",
-    "PluginInfo",
-    "checked_keys",
-    "config_model",
-    "plugin_type",
-    "version_problem",
-]
-
 _OTHER_KINDS: Final = frozenset(
     {
         "FileConfigProvider",

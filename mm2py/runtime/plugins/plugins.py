@@ -14,8 +14,6 @@ from mm2py.api.connector import ConnectorFactory
 from mm2py.config.class_names import canonical_class
 from mm2py.errors import ConfigError
 
-__all__ = ["Plugins"]
-
 log = logging.getLogger(__name__)
 
 GROUP: Final = "mm2py.connectors"

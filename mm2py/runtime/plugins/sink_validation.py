@@ -11,8 +11,6 @@ from mm2py.config.java_regex import PatternList
 from mm2py.config.java_values import parse_list, rendered
 from mm2py.errors import ConfigError
 
-__all__ = ["group_problem", "topic_problems"]
-
 _Texts = Mapping[str, str]
 
 _TOPICS: Final = "topics"

@@ -23,7 +23,7 @@ from mm2py.config.framework import CONVERTER_CONFIGS, converter_class
 from mm2py.config.java_values import invalid
 from mm2py.config.limits import limit_problem
 from mm2py.config.override_policy import OverridePolicy
-from mm2py.config.providers import provider_placeholders
+from mm2py.config.providers import placeholders
 from mm2py.config.secret_names import names_a_secret, secrets_in
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
@@ -39,8 +39,6 @@ from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.plugins.sink_validation import group_problem, topic_problems
 from mm2py.runtime.plugins.transforms.chain import KINDS
 from mm2py.runtime.plugins.transforms.keys import plugin_entries
-
-__all__ = ["ConfigValidator"]
 
 _ENDING: Final = "Connector"
 _BOUNDARY: Final = "transaction.boundary"
@@ -135,7 +133,7 @@ class ConfigValidator:
         provided = {
             name: texts[name]
             for name, raw in config.items()
-            if raw and texts[name] != raw and any(provider_placeholders(raw))
+            if raw and texts[name] != raw and placeholders(raw)
         }
         secrets = secrets_in(texts).union(provided.values())
         self._ask_connector(factory, texts, found, worker)

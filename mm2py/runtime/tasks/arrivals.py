@@ -13,8 +13,6 @@ from mm2py.api.task import Delivery, Run
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 
-__all__ = ["Arrivals"]
-
 GATHER_S: Final = 0.005
 """How long an acknowledgement may wait to be reported: nothing that reads positions is as quick as this."""
 

@@ -21,14 +21,6 @@ from mm2py.runtime.plugins.converters.converter import DataError
 from mm2py.runtime.plugins.converters.registry import RecordConverters
 from mm2py.runtime.tasks.lifecycle import trace_of
 
-__all__ = [
-    "DeadLetterQueue",
-    "ErrantRecords",
-    "ErrorCounters",
-    "Operation",
-    "Stage",
-]
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")

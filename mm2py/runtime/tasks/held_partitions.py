@@ -2,19 +2,31 @@
 
 Flow: backlog after each hand-over, acknowledgements, and the flow's pauses -> ``task.hold`` /
 ``task.release``. A partition is read again when neither reason is left.
+
+Invariants (the model is in tests/unit/runtime/test_worker_task.py):
+
+1. Nothing is read without room in ``buffer.memory``, whatever number of partitions is held.
+2. No partition keeps the others from being read for ever: while the memory is full, those whose target takes nothing give
+   back what is not in its log for certain, and read it again later, each time after a longer pause.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, final
 
-from mm2py.api.task import BatchSourceTask, Outgoing
+from mm2py.api.task import BatchSourceTask, Outgoing, ReadsAgain
+from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.runtime.tasks.target_sender import TargetSender
 from mm2py.types import TopicPartition
 
-__all__ = ["WHOLE_TOPIC", "HeldPartitions"]
-
 WHOLE_TOPIC: Final = -1
 """Partition number for all of a topic in a set of pauses."""
+
+STUCK_S: Final = 5.0
+"""A target partition that took nothing for so long may be stuck for hours; a slow one takes something."""
+
+LONGEST_REST_S: Final = 20.0
+"""How late a partition that gave back all is read again, at most."""
 
 
 @final
@@ -22,8 +34,7 @@ class HeldPartitions:
     """Keeps both reasons apart.
 
     When the memory was full for a moment, every partition is held that has more than its share: ``buffer.memory``
-    / (2 x partitions of the task). What is held then counts no more, and the others have at most half of the
-    memory, so that they can go on however many are held.
+    / (2 x partitions of the task). What a task cannot read again (``ReadsAgain``) stays where it is.
 
     Args:
         task: holds and releases what it is asked to.
@@ -38,15 +49,22 @@ class HeldPartitions:
         sender: TargetSender,
         memory_bytes: int,
         partitions: Callable[[], int],
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._task = task
         self._sender = sender
         self._memory_bytes = memory_bytes
         self._partitions = partitions
+        self._clock = clock
         # Polling again for a few free KiB would shred the fetches; an eighth keeps both sides busy.
         self._least_bytes = max(1, memory_bytes // 8)
         self.full: dict[TopicPartition, TopicPartition] = {}
         """Source -> target of those whose target cannot drain; always the same object."""
+        self._moved_at: dict[TopicPartition, float] = {}
+        """Of those in ``full``: when the target took something last, or when they were held."""
+        self._resting: dict[TopicPartition, float] = {}
+        """Of those in ``full`` that have given back all: until when."""
+        self._rest_s: dict[TopicPartition, float] = {}
         self._wanted: frozenset[TopicPartition] = frozenset()
         self._all = False
         self._paused: set[TopicPartition] = set()
@@ -59,13 +77,7 @@ class HeldPartitions:
     def room_bytes(self) -> int:
         """Return how many bytes may be read now; 0 while there is too little memory for another poll."""
         free = self._memory_bytes - self._sender.buffered_bytes
-        if free >= self._least_bytes:
-            return free
-        if not 0 < len(self.full) < self._partitions():
-            return 0
-        held = sum(map(self._sender.backlog_bytes, self.full.values()))
-        others = self._sender.buffered_bytes - held
-        return self._least_bytes if others <= self._memory_bytes // 2 else 0
+        return free if free >= 2 * self._least_bytes else 0
 
     def hold_full(self, handed_over: Sequence[Outgoing]) -> None:
         """Hold partitions that were just handed over and whose backlog is too large.
@@ -79,21 +91,40 @@ class HeldPartitions:
             self._hold_above(allowed, [(source, target) for source, target, _ in handed_over])
 
     def hold_above_share(self, pairs: Iterable[tuple[TopicPartition, TopicPartition]]) -> None:
-        """Hold those of ``pairs`` (source, target) whose target has more than its share: the memory is full."""
+        """The memory is full: hold those of ``pairs`` (source, target) with more than their share; the stuck ones give back."""
         share = self._memory_bytes // (2 * max(1, self._partitions()))
         self._hold_above(share, pairs)
+        stuck_since = self._clock.monotonic() - STUCK_S
+        if isinstance(self._task, ReadsAgain):
+            for source, target in self.full.items():
+                if self._moved_at[source] <= stuck_since:
+                    self._give_back(self._task, source, target)
+
+    def read_rested(self) -> None:
+        """Read those again that gave back what they had, once their pause is over."""
+        if not self._resting:
+            return
+        now = self._clock.monotonic()
+        over = [source for source, until in self._resting.items() if until <= now]
+        for source in over:
+            self._forget(source)
+        self._task.release([source for source in over if source not in self._paused])
 
     def hold_stalled(self, source: TopicPartition, target: TopicPartition) -> None:
         """Hold a partition whose target takes nothing for now; its next acknowledgements release it."""
         self._hold_above(0, [(source, target)])
+        if source in self.full:
+            self._moved_at[source] = -math.inf
 
     def drained(self, source: TopicPartition, target: TopicPartition) -> None:
         """Read a partition again when its backlog is small; called after an acknowledgement."""
         if source in self.full:
+            self._moved_at[source] = self._clock.monotonic()
+            self._rest_s.pop(source, None)
             free = self._memory_bytes - self._sender.buffered_bytes
             # Before its window runs empty.
             if self._sender.backlog_bytes(target) < max(self._least_bytes // 4, free // 4):
-                del self.full[source]
+                self._forget(source)
                 if source not in self._paused:
                     self._task.release([source])
 
@@ -104,7 +135,7 @@ class HeldPartitions:
 
     def given_up(self, source: TopicPartition) -> None:
         """Forget a partition that failed: it is not read any more."""
-        self.full.pop(source, None)
+        self._forget(source)
 
     def pause(self, wanted: frozenset[TopicPartition]) -> None:
         """Take the complete set of the flow's pauses; ``look`` acts on it."""
@@ -137,7 +168,21 @@ class HeldPartitions:
             s: target for s, target in pairs if s not in full and backlog(target) > allowed_bytes
         }
         full.update(new)
+        self._moved_at.update(dict.fromkeys(new, self._clock.monotonic()))
         self._hold([source for source in new if source not in self._paused])
+
+    def _give_back(self, task: ReadsAgain, source: TopicPartition, target: TopicPartition) -> None:
+        returned = self._sender.returnable(target)
+        if returned is None or not task.read_again(source, *returned):
+            return
+        self._sender.give_back(target)
+        if not self._sender.backlog_bytes(target):  # else an acknowledgement is awaited
+            rest_s = self._rest_s[source] = min(2 * self._rest_s.get(source, 0.5), LONGEST_REST_S)
+            self._resting[source] = self._clock.monotonic() + rest_s
+
+    def _forget(self, source: TopicPartition) -> None:
+        for known in (self.full, self._moved_at, self._resting):
+            known.pop(source, None)
 
     def _hold(self, sources: list[TopicPartition]) -> None:
         if sources:

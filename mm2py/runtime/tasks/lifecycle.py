@@ -20,8 +20,6 @@ from typing import Final, final
 
 from mm2py.types import State
 
-__all__ = ["Lifecycle", "Status", "trace_of"]
-
 log = logging.getLogger(__name__)
 
 

@@ -26,8 +26,6 @@ from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.runtime.tasks.target_sender import TargetSender
 from mm2py.types import TopicPartition
 
-__all__ = ["MapPruning"]
-
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 600.0

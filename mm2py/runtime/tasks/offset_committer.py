@@ -20,8 +20,6 @@ from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.storage.offset_map_store import NoMapStore
 from mm2py.types import TopicPartition
 
-__all__ = ["OffsetCommitter", "OffsetStore"]
-
 log = logging.getLogger(__name__)
 
 
@@ -185,8 +183,5 @@ class OffsetCommitter:
         if self._failing:
             return
         self._failing = True
-        cause = str(error) or f"no acknowledgement within {timeout_s:g} s"
-        self._on_failure(
-            "positions cannot be stored, they stay pending and are retried; a restart now may copy what came since"
-            f" the last commit again: {cause}"
-        )
+        cause = str(error) or f"the target does not answer within {timeout_s:g} s"
+        self._on_failure(f"{cause}: positions are stored later")

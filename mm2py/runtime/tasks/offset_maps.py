@@ -23,8 +23,6 @@ from mm2py.mirror.offset_map import Mark, Page, PartitionMap, Segment, TargetLos
 from mm2py.storage.offset_map_store import MapStore, NoMapStore, StoredMap
 from mm2py.types import TopicPartition
 
-__all__ = ["TaskOffsetMaps"]
-
 log = logging.getLogger(__name__)
 
 
@@ -126,7 +124,9 @@ class TaskOffsetMaps:
         found = self.of(partition)
         resumed, covered = found.resume(position), found.covered
         was_set, found.position = found.is_set(position), position
-        if not was_set:
+        if found.is_empty and (was_set or not covered):
+            found.begin_at(max(position, 0))
+        if found.is_empty or not was_set:
             return resumed
         self._astray.add(partition)
         if position > covered:
@@ -176,9 +176,11 @@ class TaskOffsetMaps:
                 loss = found.lose_target(0 if found.is_of_another(topic_id) else end)
                 if loss is not None:
                     self.on_loss(source, loss)
-            if found.is_empty or source in self._astray:
+            if source in self._astray:
                 found.anchor(max(found.position, 0), end)
                 self._astray.discard(source)
+            elif found.is_empty:
+                found.anchor(found.begins, end)
             found.writes_to(topic_id, producer_id, end)
         await self.write()
 
@@ -203,6 +205,12 @@ class TaskOffsetMaps:
         for partition, position in positions.items():
             self.of(partition).position = position + 1
         self._unsettled.update(positions)
+
+    def begin_at(self, partition: TopicPartition, position: int) -> None:
+        """A copy without a stored position begins behind the start of the source's log."""
+        found = self.of(partition)
+        if found.is_empty:
+            found.begin_at(position)
 
     def cover(self, partition: TopicPartition, offset: int) -> None:
         """Everything up to a source offset is copied or needs no copy."""

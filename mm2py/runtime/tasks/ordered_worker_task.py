@@ -19,8 +19,6 @@ from mm2py.runtime.tasks.task_transactions import TaskTransactions
 from mm2py.runtime.tasks.worker_task import WorkerTask
 from mm2py.types import TopicPartition
 
-__all__ = ["OrderedWorkerTask"]
-
 log = logging.getLogger(__name__)
 
 REST_S: Final = 10.0

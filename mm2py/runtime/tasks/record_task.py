@@ -31,8 +31,6 @@ from mm2py.runtime.plugins.converters.registry import (
 from mm2py.runtime.plugins.transforms.chain import TransformChain, seen_headers
 from mm2py.types import TopicPartition
 
-__all__ = ["Conversion", "RecordTaskAdapter", "new_batch", "packed_batch"]
-
 log = logging.getLogger(__name__)
 
 BATCH_BYTES: Final = 512 << 10

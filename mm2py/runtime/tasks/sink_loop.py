@@ -28,17 +28,6 @@ from mm2py.errors import RetriableError
 from mm2py.observability.logging import cause_text, some_of
 from mm2py.types import State, TopicPartition
 
-__all__ = [
-    "AssignmentListener",
-    "ConsumerFactory",
-    "GroupConsumer",
-    "Prepare",
-    "Progress",
-    "SinkLoop",
-    "SinkObserver",
-    "SinkSettings",
-]
-
 log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.5

@@ -18,8 +18,6 @@ from typing import Final, NamedTuple, Protocol, final
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 
-__all__ = ["MOST_PARTS", "InOrder", "Part", "SourceOrder"]
-
 MOST_PARTS: Final = 1_000
 """From so many unfinished parts on a source partition is not read before the target partition they wait for has taken its records."""
 

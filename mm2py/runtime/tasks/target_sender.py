@@ -11,8 +11,6 @@ from mm2py.client.send.tail import CopiedSoFar
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 
-__all__ = ["OnDelivered", "OnDoubt", "OnFailed", "OnStalled", "SenderFactory", "TargetSender"]
-
 OnDelivered = Callable[[TopicPartition, TopicPartition, RecordBatch, int], None]
 OnFailed = Callable[[TopicPartition, TopicPartition, Exception], None]
 OnStalled = Callable[[TopicPartition, Exception | None], None]
@@ -40,6 +38,14 @@ class TargetSender(Protocol):
 
     def backlog_bytes(self, target: TopicPartition) -> int:
         """Bytes waiting for one target partition."""
+        ...
+
+    def returnable(self, target: TopicPartition, /) -> tuple[int, int] | None:
+        """Return the first source offset and the number of the records that ``give_back`` would drop, None for none."""
+        ...
+
+    def give_back(self, target: TopicPartition, /) -> None:
+        """Drop what of a target partition was never sent, or refused for certain; it is offered again later."""
         ...
 
     async def log_starts(self, targets: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:

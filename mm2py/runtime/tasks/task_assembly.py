@@ -43,6 +43,7 @@ from mm2py.runtime.tasks.ordered_worker_task import OrderedWorkerTask
 from mm2py.runtime.tasks.record_task import Conversion, RecordTaskAdapter
 from mm2py.runtime.tasks.sink_loop import ConsumerFactory, Prepare, SinkSettings
 from mm2py.runtime.tasks.source_order import SourceOrder
+from mm2py.runtime.tasks.target_sender import SenderFactory
 from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.task_host import HostedTask, TaskSpec
 from mm2py.runtime.tasks.task_transactions import (
@@ -54,12 +55,9 @@ from mm2py.runtime.tasks.task_transactions import (
 )
 from mm2py.runtime.tasks.transformed_task import CopyTask, TransformedTask
 from mm2py.runtime.tasks.worker_sink_task import WorkerSinkContext, WorkerSinkTask
-from mm2py.runtime.tasks.worker_task import SenderFactory, TaskSettings, WorkerTask
+from mm2py.runtime.tasks.worker_task import TaskSettings, WorkerTask
 from mm2py.storage.offset_map_store import MapStore, NoMapStore
 from mm2py.types import TaskId
-
-__all__ = ["FlowReports", "SinkClients", "TaskAssembly", "TaskParts"]
-
 
 _WITHOUT_TRANSFORMS: Final = (MIRROR_CHECKPOINT_CONNECTOR, MIRROR_HEARTBEAT_CONNECTOR)
 

@@ -29,8 +29,6 @@ from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.storage.offset_map_store import NoMapStore
 from mm2py.types import TopicPartition
 
-__all__ = ["KEPT_OUT", "LossPolicies", "NoLedger", "PartitionListener", "WorkerTaskContext"]
-
 log = logging.getLogger(__name__)
 
 HEADLINES: Final = {
@@ -145,6 +143,7 @@ class WorkerTaskContext:
         self._states: dict[TopicPartition, PartitionState] = {}
         self._asked: set[TopicPartition] = set()
         self.kept_out: frozenset[TopicPartition] = frozenset()
+        self.buffer_bytes = 0
         self.left_out: set[TopicPartition] = set()
         """Partitions that were kept out when the task asked, and are not taken over since."""
         self._metered: set[TopicPartition] = set()
@@ -312,8 +311,12 @@ class WorkerTaskContext:
             del self._to_note[partition]
             self._events.note_incarnation(partition, topic_id)
 
-    def report_covered(self, partition: TopicPartition, offset: int) -> None:
+    def report_covered(
+        self, partition: TopicPartition, offset: int, *, begins: bool = False
+    ) -> None:
         """Move the position behind what needs no copy."""
+        if begins:
+            self.maps.begin_at(partition, offset + 1)
         if self._listener is not None:
             self._listener.partition_covered(partition, offset)
 

@@ -16,15 +16,6 @@ from mm2py.observability.logging import log_scope
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.types import State, TaskId, TopicPartition
 
-__all__ = [
-    "HostedTask",
-    "InProcessTaskHost",
-    "TaskBuilder",
-    "TaskHost",
-    "TaskSpec",
-    "TaskWatcher",
-]
-
 log = logging.getLogger(__name__)
 
 

@@ -16,6 +16,7 @@ Invariants (tests of the same names):
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol, final
 
 from mm2py.client.connect.cluster import Cluster
@@ -28,8 +29,9 @@ from mm2py.client.send.transactions import Transactions
 from mm2py.clock import Clock, until_tick_s, wait_or_stop
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import ProducerSettings
-from mm2py.errors import FatalError, Mm2pyError
+from mm2py.errors import FatalError, Mm2pyError, ServerError
 from mm2py.mirror.offset_map import Page
+from mm2py.protocol.error_codes import error_name
 from mm2py.protocol.records import NewRecord
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.target_sender import OnDelivered, OnDoubt, OnFailed, OnStalled
@@ -37,22 +39,39 @@ from mm2py.storage.offset_map_store import MapsOver, MapStore, page_entries
 from mm2py.storage.table import Entry, batched, partition_of
 from mm2py.types import TaskId, TopicPartition
 
-__all__ = [
-    "LEDGER_S",
-    "OwnOffsets",
-    "StartGuard",
-    "TaskTransactions",
-    "TransactionCommits",
-    "TransactionMaps",
-    "Unguarded",
-    "committed_reads",
-]
-
 log = logging.getLogger(__name__)
 
 LEDGER_S: Final = 1.0
 SLOW_S: Final = 10.0
 """A commit takes milliseconds."""
+
+SAME_CAUSE: Final = 3
+"""So often a task may fail for one cause before its first commit, so at the same position, until it is started otherwise."""
+
+
+@dataclass(slots=True)
+class Starts:
+    """What the last starts of one task came to: how many in a row failed for one cause before anything was committed."""
+
+    cause: int = 0
+    failures: int = 0
+
+    def ended(self, error: Exception, *, committed: bool) -> None:
+        """Count the end of a task whose transaction broke."""
+        cause = error.__cause__
+        code = cause.code if isinstance(cause, ServerError) and not committed else 0
+        self.failures = self.failures + 1 if code and code == self.cause else int(code != 0)
+        self.cause = code
+
+    @property
+    def remark(self) -> str:
+        """Return why the next start sends one batch at a time, empty where it need not."""
+        if self.failures < SAME_CAUSE:
+            return ""
+        return (
+            f"{self.failures} starts failed for {error_name(self.cause)} before the first commit: one batch of a partition is"
+            " sent at a time from now on; restart the task when the cause is gone"
+        )
 
 
 class StartGuard(Protocol):
@@ -118,6 +137,7 @@ class TaskTransactions:
         guard: the worker's, bound to the task.
         announce: makes each producer id known before anything is sent under it.
         interval_s: how long a transaction stays open for more records.
+        starts: of this task in this process, before this one.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per part of a task's producer
@@ -135,7 +155,13 @@ class TaskTransactions:
         interval_s: float,
         clock: Clock,
         permit: Permit = UNLIMITED,
+        starts: Starts | None = None,
     ) -> None:
+        self._starts = Starts() if starts is None else starts
+        self.remark = self._starts.remark
+        """What is to be reported of this start."""
+        if self.remark:
+            settings = settings.model_copy(update={"max_in_flight_requests_per_connection": 1})
         self._cluster, self._settings = cluster, settings
         self._store, self.topic, self._own = store, topic, own
         self._copying: asyncio.Task[None] | None = None
@@ -150,6 +176,7 @@ class TaskTransactions:
             clock=clock,
             permit=permit,
         )
+        self.transactions.on_broken(self._broken)
         self._writer = RecordWriter(
             cluster, settings, clock=clock, permit=permit, transactions=self.transactions
         )
@@ -181,6 +208,9 @@ class TaskTransactions:
             transactions=self.transactions,
         )
         return self._sender
+
+    def _broken(self, error: Exception) -> None:
+        self._starts.ended(error, committed=self.transactions.committed)
 
     async def start(self) -> None:
         """Become the one producer of this task (3); may be called again after a ``RetriableError``."""

@@ -30,8 +30,6 @@ from mm2py.runtime.tasks.record_task import packed_batch
 from mm2py.runtime.tasks.source_order import Part, SourceOrder
 from mm2py.types import TopicPartition
 
-__all__ = ["CopyTask", "TransformedTask"]
-
 log = logging.getLogger(__name__)
 
 WORK_S: Final = 1.0

@@ -32,8 +32,6 @@ from mm2py.runtime.tasks.sink_loop import (
 )
 from mm2py.types import State, TopicPartition
 
-__all__ = ["WorkerSinkContext", "WorkerSinkTask"]
-
 log = logging.getLogger(__name__)
 
 

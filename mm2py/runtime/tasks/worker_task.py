@@ -2,7 +2,7 @@
 
 Flow: ``task.poll`` -> ``sender.enqueue`` -> acknowledgement -> position + ``task.delivered``; every
 ``offset.flush.interval.ms`` positions -> store. Back-pressure: no poll without room in
-``buffer.memory``; a source partition whose target cannot drain is held alone. Without the flow's permit: no
+``buffer.memory``; a source partition whose target cannot drain is held alone, and gives back what was not sent. Without the flow's permit: no
 poll, no send, no commit. Paused: no poll; what is sent is acknowledged and committed. Knows no sockets.
 """
 
@@ -29,27 +29,11 @@ from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
 from mm2py.runtime.tasks.map_pruning import MapPruning
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
 from mm2py.runtime.tasks.target_sender import (
-    OnDelivered,
-    OnDoubt,
-    OnFailed,
-    OnStalled,
     SenderFactory,
-    TargetSender,
 )
 from mm2py.runtime.tasks.task_context import WorkerTaskContext
 from mm2py.runtime.tasks.task_transactions import LEDGER_S, TaskTransactions, TransactionCommits
 from mm2py.types import State, TopicPartition
-
-__all__ = [
-    "OnDelivered",
-    "OnDoubt",
-    "OnFailed",
-    "OnStalled",
-    "SenderFactory",
-    "TargetSender",
-    "TaskSettings",
-    "WorkerTask",
-]
 
 log = logging.getLogger(__name__)
 
@@ -120,8 +104,13 @@ class WorkerTask:
         self._sources: dict[TopicPartition, set[TopicPartition]] = {}
         """By target partition; several share one only behind transforms."""
         self._holds = HeldPartitions(
-            task, self._sender, settings.buffer_memory_bytes, lambda: context.partitions
+            task,
+            self._sender,
+            settings.buffer_memory_bytes,
+            lambda: context.partitions,
+            context.clock,
         )
+        context.buffer_bytes = settings.buffer_memory_bytes
         self._held = self._holds.full
         self._topics: set[str] = set()
         self._on_topic = on_topic
@@ -263,6 +252,7 @@ class WorkerTask:
     async def _start_transactions(self) -> None:
         """Start them, or stop waiting: fencing waits for the herder, which may wait for the end of this task."""
         assert self._transactions is not None
+        self._context.report_finding("transactions", self._transactions.remark)
         await or_stop(self._transactions.start(), self._stop)
 
     async def _patiently(self, attempt: Callable[[], Awaitable[None]], patience: Patience) -> bool:
@@ -287,6 +277,7 @@ class WorkerTask:
                 continue
             if self._context.left_out and not await self._take_over(patience):
                 continue
+            self._holds.read_rested()
             budget = room_bytes()
             if not budget or not self._permit.was_valid:
                 await self._wait_for_room()
@@ -299,6 +290,7 @@ class WorkerTask:
             patience.succeeded()
             if outgoing:
                 self._send(outgoing)
+            del outgoing  # what is settled while the next poll waits must not be kept
 
     def _poll(self, budget_bytes: int) -> Awaitable[Sequence[Outgoing]]:
         return self._task.poll(budget_bytes)
@@ -333,7 +325,7 @@ class WorkerTask:
             and not await wait_or_stop(self._clock, FULL_FOR_S, self._room)
             and self._permit.was_valid
         ):
-            # Those that fill the memory are held, so that the others continue.
+            # Those that fill the memory are held and give back what they have, so that the others continue.
             self._holds.hold_above_share(
                 (source, target) for target, them in self._sources.items() for source in them
             )

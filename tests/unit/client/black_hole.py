@@ -3,8 +3,6 @@
 import socket
 from contextlib import suppress
 
-__all__ = ["BlackHole"]
-
 
 class BlackHole:
     """A listener whose queue is full: attempts to connect hang, as at an address that drops packets.

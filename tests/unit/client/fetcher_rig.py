@@ -14,10 +14,8 @@ from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.testing.broker import FakeBroker
 from mm2py.testing.delay_proxy import DelayProxy
 from mm2py.testing.seal import sealed
-from mm2py.testing.waiting import eventually, quoted
+from mm2py.testing.waiting import quoted
 from mm2py.types import TopicPartition
-
-__all__ = ["FETCH", "FIRST", "SECOND", "Rig", "eventually", "fetching"]
 
 FETCH = 1
 FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -200,7 +200,7 @@ async def test_calls_end_with_the_last_problem_after_the_api_timeout() -> None:
 async def test_a_broker_that_comes_back_is_found_and_each_change_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "mm2py.client")
+    caplog.set_level(logging.DEBUG, "mm2py.client")
 
     async with connected() as (broker, cluster):
         await cluster.leader(TP)

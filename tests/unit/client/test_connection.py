@@ -26,6 +26,7 @@ from mm2py.protocol.messages import metadata
 from mm2py.protocol.produce import decode_produce, encode_produce
 from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, BufferLease
 from mm2py.testing.broker import FakeBroker
+from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
 
 METADATA = 3
@@ -90,9 +91,11 @@ async def test_call_returns_the_decoded_answer() -> None:
 
 async def test_a_request_the_broker_does_not_speak_is_refused_by_name() -> None:
     async with connected() as (_, connection):
-        with pytest.raises(UnsupportedVersionError, match="ListGroups not at all"):
+        with pytest.raises(UnsupportedVersionError, match=r"ListGroups not at all.*Kafka 2\.4"):
             await connection.call(list_groups())
-        with pytest.raises(UnsupportedVersionError, match="versions 12 to 12, mm2py 0 to 11"):
+        with pytest.raises(UnsupportedVersionError, match=r"ListGroups not at all.*Kafka 2\.6"):
+            await connection.call(list_groups(states=["Empty"]))
+        with pytest.raises(UnsupportedVersionError, match=r"12 to 12, mm2py 0 to 11.*newer mm2py"):
             connection.negotiated(METADATA, 0, 11, "Metadata")
 
 
@@ -119,6 +122,20 @@ async def test_an_overdue_answer_closes_the_connection() -> None:
         with pytest.raises(ConnectionFailedError, match="no answer within 20 ms"):
             await late
         assert connection.closed
+
+
+async def test_an_answer_is_due_later_by_what_the_broker_throttles_the_connection() -> None:
+    async with connected() as (broker, connection):
+        hold = broker.hold(METADATA)
+        calls = [asyncio.create_task(connection.call(metadata(()), timeout_ms=20))]
+        await eventually(lambda: connection.in_flight == 1)
+        connection.put_off(60_000)
+        connection.put_off(1)  # a shorter one ends no longer one
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(calls[0]), 0.1)
+        hold.release()
+        await calls[0]
+        assert connection.round_trip.least_s >= 0
 
 
 async def test_an_idle_connection_closes_itself() -> None:

@@ -1,7 +1,8 @@
 """Partitions that are held and released while others are idle: nobody waits for an idle long poll."""
 
 from mm2py.testing.delay_proxy import DelayProxy
-from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, eventually, fetching
+from mm2py.testing.waiting import eventually
+from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, fetching
 
 LIST_OFFSETS = 2
 LONG_MS = 60_000
@@ -46,7 +47,7 @@ async def test_what_was_under_way_when_its_partition_was_held_is_kept_and_not_re
         rig.fetcher.pause([FIRST])
         rig.fill(FIRST, range(3), pad=40_000)
         await eventually(lambda: rig.fetcher.position(FIRST) == 3)
-        assert rig.fetcher._cluster.pool.leased_bytes == 0  # pyright: ignore[reportPrivateUsage]
+        assert rig.cluster.pool.leased_bytes == 1 << 17, "the buffer that it fills"
         assert rig.fetcher.waiting(FIRST) == 3
         await rig.take()
         assert FIRST not in rig.read
@@ -70,6 +71,25 @@ async def test_what_does_not_fit_beside_what_is_kept_is_read_again() -> None:
         rig.fetcher.resume([FIRST])
         await rig.until(lambda: FIRST in rig.read)
         assert rig.read[FIRST] == [0, 1, 2]
+
+
+async def test_a_held_partition_is_read_again_from_an_offset_behind_what_was_kept_back() -> None:
+    async with fetching() as rig:
+        for number in range(4):
+            rig.fill(FIRST, range(number, number + 1), pad=40_000)
+        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        await rig.until(lambda: rig.read.get(FIRST) == [0, 1, 2, 3])
+        assert not rig.fetcher.rewind(FIRST, 1), "it is not held"
+        rig.fetcher.pause([FIRST])
+        rig.fill(FIRST, range(4, 6), pad=40_000)  # some of it may be kept back
+        assert rig.fetcher.rewind(FIRST, 1)
+        assert rig.fetcher.waiting(FIRST) == 0
+        assert rig.fetcher.position(FIRST) == 1
+        rig.fetcher.resume([FIRST])
+        await rig.until(lambda: len(rig.read[FIRST]) >= 9)
+        assert rig.read[FIRST] == [0, 1, 2, 3, 1, 2, 3, 4, 5]
+        assert rig.gaps == []
+        await eventually(lambda: rig.cluster.pool.leased_bytes == 0)
 
 
 async def test_the_round_trip_is_measured_and_one_partition_gets_larger_answers_over_a_long_one() -> (

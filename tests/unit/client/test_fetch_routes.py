@@ -5,13 +5,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from mm2py.client.fetch.cursor import NO_TOPIC_ID, Cursor
+from mm2py.client.fetch.cursor import Cursor
 from mm2py.client.fetch.losses import FetchLosses
 from mm2py.client.fetch.node import FetchNode
 from mm2py.client.fetch.stripes import PlainLease
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConsumerSettings
 from mm2py.protocol.fetch import FetchedPartition, FetchResponse
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.testing.broker import FakeBroker
 from mm2py.types import EARLIEST, TopicPartition
 from tests.unit.client.black_hole import BlackHole

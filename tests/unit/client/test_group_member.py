@@ -252,6 +252,19 @@ async def test_members_that_expired_together_go_on_together_where_they_saw_the_g
     assert stage.one.events[-1] == stage.two.events[-1] == "resume"
 
 
+async def test_an_expired_member_that_was_alone_waits_for_no_other(stage: Stage) -> None:
+    await stage.one.round()
+    stage.one.link.cut = True
+    await stage.clock.advance(8.0)
+    stage.one.link.cut = False
+    watching = asyncio.create_task(stage.one.watch())
+    await stage.clock.advance(1.2)  # its next heartbeat is refused
+    assert watching.done()
+    assert stage.one.events == ["suspend", "changed:"]
+    assert (await stage.one.round()).generation == stage.group.generation
+    assert stage.one.events[-1] == "resume"
+
+
 async def test_an_expired_member_stays_suspended_until_its_round_is_done(stage: Stage) -> None:
     await stage.one.round()
     stage.one.link.cut = True

@@ -12,7 +12,8 @@ from mm2py.client.send.sender import FOREIGN_LOOK_S, Sender
 from mm2py.client.send.tail import Identical, KeptProducer, LogEnd
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
-from mm2py.errors import ConnectionFailedError
+from mm2py.errors import ConnectionFailedError, TargetMovedError
+from mm2py.protocol import error_codes as codes
 from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import NewRecord, encode_batch
@@ -84,12 +85,13 @@ class Rig:
         self.broker, self.clock = broker, LateClock()
         self.delivered = self.enqueued = 0
         self._sequences: dict[int, int] = {}
+        self.failed: list[Exception] = []
         self.sender = Sender(
             cluster,
             ProducerSettings(connection=cluster.settings),
             clock=self.clock,
             on_delivered=self._on_delivered,
-            on_failed=lambda _source, _target, error: pytest.fail(str(error)),
+            on_failed=lambda _source, _target, error: self.failed.append(error),
             mirror_ids=ids,
             copied=Copied(end),
         )
@@ -131,9 +133,26 @@ async def rig(ids: Ids | None, *, end: int = 0, written_before: int = -1) -> Asy
         await made.sender.start()
         try:
             yield made
+            assert not made.failed
         finally:
             await made.sender.close()
             await cluster.close()
+
+
+async def test_a_target_that_lost_what_it_acknowledged_is_named_and_its_log_is_not_read() -> None:
+    async with rig(None) as made:
+        for _ in range(10):
+            await made.copy()
+        made.broker.partition(TARGET).truncate_to(6)
+        made.broker.fail_next(0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        reads = made.broker.count(1)
+        await made.copy()
+        error = made.failed.pop()
+        assert isinstance(
+            error, TargetMovedError
+        )  # the task starts again, and reports what is lost
+        assert "ends below offset 10, up to which it had acknowledged records" in str(error)
+        assert made.broker.count(1) == reads
 
 
 async def test_a_mirror_is_not_named_and_an_application_behind_it_is(

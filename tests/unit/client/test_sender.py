@@ -13,11 +13,13 @@ from mm2py.client.permit import Permit
 from mm2py.client.send import node
 from mm2py.client.send.lane import MergePlan, SenderLane
 from mm2py.client.send.owner import Announce, MirrorIds
+from mm2py.client.send.recovery import batches_of_producer
 from mm2py.client.send.sender import Sender
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.errors import PartitionError, RetriableError
 from mm2py.protocol import error_codes as codes
+from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.produce import acknowledgements
 from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Codec, RecordBatch, crc32c
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
@@ -63,6 +65,7 @@ class Rig:
         self.delivered: list[tuple[TopicPartition, int, int]] = []
         self.failed: list[tuple[TopicPartition, Exception]] = []
         self.stalled: list[tuple[TopicPartition, bool]] = []
+        self.causes: list[str] = []
         self.doubts: list[tuple[TopicPartition, int, int]] = []
         self.delivery_errors: list[Exception] = []
         self.settled = asyncio.Event()
@@ -77,7 +80,7 @@ class Rig:
             clock=SYSTEM_CLOCK,
             on_delivered=self._on_delivered,
             on_failed=self._on_failed,
-            on_stalled=lambda target, error: self.stalled.append((target, error is not None)),
+            on_stalled=self._stall,
             on_doubt=lambda source, first, last, _: self.doubts.append((source, first, last)),
             mirror_ids=None if announce is None else Ids(announce),
             permit=self.permit,
@@ -90,6 +93,10 @@ class Rig:
         if self.delivery_errors:
             raise self.delivery_errors.pop()
         self.delivered.append((target, batch.base_offset, offset))
+
+    def _stall(self, target: TopicPartition, error: Exception | None) -> None:
+        self.stalled.append((target, error is not None))
+        self.causes += [] if error is None else [str(error)]
 
     def _on_failed(self, _source: TopicPartition, target: TopicPartition, error: Exception) -> None:
         self.failed.append((target, error))
@@ -120,6 +127,10 @@ class Rig:
         data[second + 3] = 0
         batch = RecordBatch(data, first, first + 1, 2, stamp, 0, 0, ((first, 2),), None)
         self.sender.enqueue(SOURCE, target, [batch])
+
+    def go_back(self, target: TopicPartition, number: int) -> None:
+        """Queue from this record on again."""
+        self._next[target] = number
 
     def stored(self, target: TopicPartition) -> list[int]:
         """Return the numbers of the records in the target's log, in order."""
@@ -330,6 +341,48 @@ async def test_a_refused_permission_stalls_the_partition_until_it_is_given(rig: 
     assert rig.stored(FIRST) == [0]
     assert rig.stalled == [(FIRST, True), (FIRST, False)]
     assert not rig.failed
+    (cause,) = rig.causes
+    for named in (
+        "may not Write topic",
+        FIRST.topic,
+        "of cluster",
+        "kafka-acls.sh",
+        "--operation Write",
+    ):
+        assert named in cause
+
+
+async def test_what_is_refused_for_certain_is_given_back_and_sent_anew_when_it_is_offered_again(
+    rig: Rig,
+) -> None:
+    rig.enqueue(FIRST)
+    await rig.flushed()
+    rig.broker.fail_next(PRODUCE, codes.TOPIC_AUTHORIZATION_FAILED, times=6)
+    for _ in range(3):
+        rig.enqueue(FIRST)
+    await eventually(lambda: rig.sender.returnable(FIRST) == (1, 3))
+    rig.sender.give_back(FIRST)
+    assert (rig.sender.buffered_bytes, rig.sender.backlog_bytes(FIRST)) == (0, 0)
+    await rig.flushed()
+    rig.go_back(FIRST, 1)
+    rig.enqueue(FIRST, 5)  # other borders under the same sequences
+    await rig.flushed()
+    assert rig.stored(FIRST) == list(range(6))
+    assert not rig.failed
+
+
+async def test_what_may_be_in_the_log_is_not_given_back(rig: Rig) -> None:
+    rig.broker.fail_next(PRODUCE, codes.REQUEST_TIMED_OUT, times=6, apply=True)
+    rig.enqueue(FIRST)
+    await eventually(lambda: rig.broker.count(PRODUCE) > 3)
+    assert rig.sender.returnable(FIRST) is None
+    rig.enqueue(FIRST, 2)
+    assert rig.sender.returnable(FIRST) == (1, 2)
+    rig.sender.give_back(FIRST)
+    rig.go_back(FIRST, 1)
+    rig.enqueue(FIRST)
+    await rig.flushed()
+    assert rig.stored(FIRST) == [0, 1]
 
 
 async def test_without_a_permit_a_sender_sends_nothing_and_continues_with_the_next(
@@ -533,6 +586,8 @@ async def test_a_batch_that_cannot_be_recompressed_is_passed_on_as_it_is() -> No
 class Lease:
     """Counts references to a receive buffer."""
 
+    held_bytes = 1 << 22
+
     def __init__(self) -> None:
         self.count = 1
 
@@ -541,6 +596,9 @@ class Lease:
 
     def release(self) -> None:
         self.count -= 1
+
+    def copied(self, size_bytes: int) -> "Lease":
+        return Lease()
 
 
 def test_what_waits_for_a_second_pins_no_receive_buffer_although_its_partition_moves() -> None:
@@ -617,6 +675,21 @@ async def test_rule_6_a_look_up_begins_at_the_log_start_where_retention_has_pass
     assert rig.doubts == []
     assert rig.stored(FIRST) == [1, 2, 3]
     assert rig.delivered[-1] == (FIRST, 1, 1)
+
+
+@pytest.mark.parametrize("batches", [8, 64])
+async def test_rule_6_where_the_target_lost_records_only_what_may_be_ours_is_read(
+    rig: Rig, batches: int
+) -> None:
+    for number in range(batches):
+        data = encode_batch([NewRecord(None, bytes(100_000), (), 1)])
+        sign(data, producer_id=7, producer_epoch=0, base_sequence=number)
+        rig.broker.append(FIRST, bytes(data))
+    cluster = cluster_of(rig.broker)
+    await cluster.connect()
+    found = await batches_of_producer(cluster, FIRST, 7, 0, 2 * batches, doubtful=2)
+    await cluster.close()
+    assert list(found) == [batches - 2, batches - 1]
 
 
 async def test_max_request_size_bounds_requests_and_larger_batches_are_split() -> None:

@@ -36,6 +36,7 @@ NOT_JAVAS: Final = {
 """Keys that ours read and Java's connector does not define, besides those marked as ours."""
 
 OTHER_DEFAULTS: Final = {
+    "config.properties.exclude",
     "refresh.topics.interval.seconds",
     "refresh.groups.interval.seconds",
     "emit.checkpoints.interval.seconds",

@@ -129,3 +129,19 @@ def test_a_pattern_of_very_many_groups_is_refused_before_it_is_compiled() -> Non
     for group in ("()", "(?:a)", "(?=a)"):
         with pytest.raises(ConfigError, match="more than 2000 groups"):
             JavaPattern(group * 2_001)
+
+
+def test_slow_matches_of_many_names_have_a_budget_together() -> None:
+    """Each name stays below its own limit: a thousand would hold the loop for longer than a session."""
+    pattern, refused = PatternList.of(r"(a|aa)+\.x"), 0
+    for letters in range(12, 32):
+        for number in range(500):
+            try:
+                pattern.matches(f"{'a' * letters}.{number:03d}")
+            except ConfigError as error:
+                refused += "on names such as" in str(error)
+                break
+        if refused:
+            break
+    assert refused == 1
+    assert JavaPattern("a+").matches("aaa")

@@ -9,7 +9,7 @@ from mm2py.config.limits import (
     MAX_VALUE_BYTES,
     limit_problem,
 )
-from mm2py.config.providers import Providers, placeholders, provider_placeholders
+from mm2py.config.providers import Providers, placeholders
 from mm2py.config.remote_allow_list import remote_problems
 
 MIB = 1024 * 1024
@@ -66,7 +66,7 @@ def test_placeholders_are_those_of_javas_pattern(
     text: str, found: list[tuple[str, str, str]]
 ) -> None:
     # ConfigTransformer: \$\{([^}]*?):(([^}]*?):)?([^}]*?)\}
-    assert [(it.provider, it.path, it.key) for it in provider_placeholders(text)] == found
+    assert [(it.provider, it.path, it.key) for it in placeholders(text)] == found
 
 
 def test_what_is_too_long_is_refused_with_its_size_and_the_limit() -> None:

@@ -67,8 +67,8 @@ class Say:
         ("readahead.queue.capacity = 500", "WARNING: .*no release of MirrorMaker 2 reads it"),
         ("heartbeats.enabled = false", "did you mean emit.heartbeats.enabled?"),
         ("retention.ms=1 day", "WARNING: retention.ms: is not known"),
-        ("A.client.id = ${X}", r"ERROR: A.client.id: \$\{X\} names no config provider"),
-        ("groups = ''", "WARNING: groups: the quotes are .* in practice nothing"),
+        ("A.client.id = ${x:Y}", r"ERROR: A.client.id: \$\{x:Y\}: config provider 'x' is not declared"),
+        ("groups = ''", "WARNING: groups: .* quote, as in Java, and match nothing"),
         ("A->B.topics = <topic>", "ERROR: .*placeholder"),
         ("A.consumer.client.rack = é", "WARNING: .*outside of ASCII"),
         ("Replication.factor=3", "WARNING: .*did you mean replication.factor?"),
@@ -92,7 +92,7 @@ class Say:
         ("use.incremental.alter.configs = never", "WARNING: .*no effect any more"),
         # values
         ("tasks.max = 0", "ERROR: tasks.max: '0' must be at least 1"),
-        ("tasks.max = many", "ERROR: tasks.max: 'many' must be a whole number of 32 bits"),
+        ("tasks.max = many", "'many' must be a whole number of 32 bits; correct tasks.max, for example tasks.max = 1"),
         ("refresh.topics.interval.seconds = 0", "ERROR: .*must be at least 1 s"),
         ("replication.factor = -2", "ERROR: .*must be at least -1"),
         ("replication.factor = 0", "ERROR: .*must not be 0"),
@@ -166,7 +166,8 @@ def test_a_doubled_key_is_told_at_the_line_that_does_not_count(say: Say) -> None
 
 def test_the_effective_pattern_of_quoted_lists_is_shown(say: Say) -> None:
     found = say.all('topics.blacklist="*.internal,__.*"')
-    assert any('"*.internal and __.*" match no name' in f.message for f in found)
+    remedy = "write topics.blacklist = .*.internal, __.*"
+    assert any("match nothing" in f.message and f.remedy == remedy for f in found)
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,10 @@ def test_a_consumers_old_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["zookeeper.connect", "zk.connect"])
 def test_zookeeper_is_refused_with_what_to_write_instead(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name} names ZooKeeper.*bootstrap.servers=HOST:9092"):
-        consumer_file(written(tmp_path, f"{name}=zk:2181\ngroup.id=g\n"))
+    with pytest.raises(
+        ConfigError, match=f":2: {name} names ZooKeeper.*bootstrap.servers=HOST:9092"
+    ):
+        consumer_file(written(tmp_path, f"group.id=g\n{name}=zk:2181\n"))
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,6 @@ def test_an_unknown_security_protocol_is_refused_and_case_does_not_matter() -> N
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("${X}", r"${X} names no config provider"),
         ("${env:X}", r"${env:X} is not found"),
         ("${vault:a:b}", r"config provider 'vault' is not declared"),
     ],
@@ -148,6 +147,16 @@ def test_an_unresolved_variable_is_refused_with_its_line(value: str, said: str) 
     message = refused(text)
     assert said in message
     assert "mm2.properties:5: a.client.id" in message
+
+
+def test_what_no_colon_makes_a_placeholder_is_text() -> None:
+    """``TimestampRouter`` as every guide writes it; Java's ``ConfigTransformer`` leaves it too."""
+    text = "clusters=a,b\nbootstrap.servers=h:1\na->b.enabled=true\na->b.transforms=x\n"
+    text += "a->b.transforms.x.type=org.apache.kafka.connect.transforms.TimestampRouter\n"
+    config = config_of(text + "a->b.transforms.x.topic.format=${topic}-${timestamp}")
+    assert config.findings == []
+    resolved = config.resolved({"transforms.x.topic.format": "${topic}-${timestamp}"})
+    assert resolved == {"transforms.x.topic.format": "${topic}-${timestamp}"}
 
 
 def test_an_unknown_config_provider_class_is_refused_with_its_line() -> None:

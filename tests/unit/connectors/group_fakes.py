@@ -11,9 +11,11 @@ from mm2py.errors import Mm2pyError, ServerError
 from mm2py.mirror.checkpoints import Checkpoint, encode_checkpoint
 from mm2py.mirror.kafka_struct import encode_string
 from mm2py.mirror.offset_lookup import (
+    Beginning,
     MapIndex,
     PartitionIndex,
     Translation,
+    beginning,
     to_source,
     to_target,
 )
@@ -27,8 +29,6 @@ from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import TopicPartition
 from mm2py_connectors.clients import GroupSession, LogSession, MapSession
 from tests.unit.connectors.mirror_fakes import Region
-
-__all__ = ["FakeGroups", "FakeLog", "FakeMap", "GroupRegion", "commit_record"]
 
 
 def commit_record(
@@ -240,6 +240,11 @@ class FakeMap:
         if index is None:
             return None
         return to_source(index, target_offset, lambda ref: self.pages[ref.position])
+
+    async def beginning(self, partition: TopicPartition) -> Beginning | None:
+        """Return where the map begins."""
+        index = self.index.of(partition)
+        return index and beginning(index, lambda ref: self.pages[ref.position])
 
     async def close(self) -> None:
         """Nothing to close."""

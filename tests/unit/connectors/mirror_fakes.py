@@ -15,15 +15,6 @@ from mm2py.testing.reader import FakeReader
 from mm2py.types import EARLIEST, LATEST, TopicPartition
 from mm2py_connectors.clients import AdminSession, ReaderEvents, ReaderSession, WriterSession
 
-__all__ = [
-    "FakeAdmin",
-    "FakeSession",
-    "FakeWriter",
-    "Lease",
-    "MirrorTaskContext",
-    "Region",
-]
-
 
 class FakeSession:
     def __init__(self) -> None:
@@ -203,6 +194,8 @@ class MirrorTaskContext(FakeTaskContext):
 
 
 class Lease:
+    held_bytes = 1 << 22
+
     def __init__(self) -> None:
         self.released = 0
 
@@ -211,3 +204,6 @@ class Lease:
 
     def release(self) -> None:
         self.released += 1
+
+    def copied(self, size_bytes: int) -> "Lease":
+        return Lease()

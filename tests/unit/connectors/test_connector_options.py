@@ -3,6 +3,7 @@
 import pytest
 
 from mm2py.config.definitions import check_config, options_of, parse_config
+from mm2py.config.mirror_options import CONFIG_PROPERTIES_EXCLUDE
 from mm2py.errors import ConfigError
 from mm2py_connectors.config import CONNECTORS
 from mm2py_connectors.mirror_checkpoint_config import MirrorCheckpointConfig
@@ -19,7 +20,9 @@ def test_defaults_are_javas_but_for_these() -> None:
         for name, option in options_of(d.model).items()
         if option.java_default is not None and not option.ours
     }
+    excluded = ",".join(CONFIG_PROPERTIES_EXCLUDE)
     assert differ == {
+        ("config.properties.exclude", excluded, excluded.removesuffix(",message.format.version")),
         ("refresh.topics.interval.seconds", "5", "600"),
         ("refresh.groups.interval.seconds", "5", "600"),
         ("emit.checkpoints.interval.seconds", None, "60"),

@@ -410,7 +410,7 @@ async def test_with_the_same_names_both_ways_no_record_of_the_targets_own_is_ski
     region.log(*SYNCS).sync("t", 0, 0, 0)
     # The target has 30 records of its own from 50 on; 10 of them are on the source.
     region.map.put("t", 0, (0, 50, 0), (60, 40, 80), covered=100)
-    region.map_back.put("t", 0, (50, 10, 50), covered=60)
+    region.map_back.put("t", 0, (0, 0, 50), (50, 10, 50), covered=60)
     region.at_source.put("before", t_0=33)
     region.at_source.put("among", t_0=55)
     region.at_source.put("behind", t_0=80)
@@ -419,14 +419,14 @@ async def test_with_the_same_names_both_ways_no_record_of_the_targets_own_is_ski
         found = {it.group: it.downstream for it in (await bench.polled(3))}
         assert found == {"before": 33, "among": 55, "behind": 60}
         region.at_source.put("behind", t_0=115)
-        region.map_back.put("t", 0, (50, 10, 50), (60, 20, 100), covered=120)
+        region.map_back.put("t", 0, (0, 0, 50), (50, 10, 50), (60, 20, 100), covered=120)
         found = {it.group: it.downstream for it in (await bench.polled(3))}
         assert found["behind"] == 75, "5 of them are not read yet"
         region.map.put("t", 0, (0, 50, 0), (60, 40, 80), (120, 10, 120), covered=130)
         region.at_source.put("behind", t_0=130)
         found = {it.group: it.downstream for it in (await bench.polled(3))}
         assert found["behind"] == 120, "not past what the flow back covers"
-        region.map_back.put("t", 0, (50, 10, 50), (60, 20, 100), covered=130)
+        region.map_back.put("t", 0, (0, 0, 50), (50, 10, 50), (60, 20, 100), covered=130)
         assert [it.downstream for it in await bench.polled(3)] == [130]
 
 
@@ -505,6 +505,69 @@ async def test_offsets_of_idle_groups_never_go_back(region: GroupRegion) -> None
     region.at_target.put("g", {"A.t_0": 100, "A.t_1": 52})
     async with synced(region):
         assert region.at_target.commits == [("g", at("A.t", _0=101))]
+
+
+def taken_over(lag: int, group: str = "g") -> GroupRegion:
+    """Another program has copied 3,392 records and a group so much less; the flow has copied 500 since."""
+    region, made = GroupRegion(), 3_392 - lag
+    syncs = region.log(*SYNCS)
+    for at_ in range(0, 3_900, 100):
+        syncs.sync("t", 0, at_, at_)
+    region.map.put("t", 0, (3_392, 500, 3_392), covered=3_892)
+    region.at_source.put(group, t_0=made)
+    region.shares_at_source.put(group + "-share", t_0=made)
+    return region
+
+
+@pytest.mark.parametrize(("lag", "place"), [(3_103, 1), (1, 3_201), (0, 3_392), (-8, 3_400)])
+async def test_a_group_below_the_beginning_of_the_map_is_placed_by_offset_syncs(
+    lag: int, place: int
+) -> None:
+    region = taken_over(lag)
+    async with synced(region):
+        assert region.at_target.commits == [("g", at("A.t", _0=place))]
+        assert region.shares_at_target.commits == [("g-share", at("A.t", _0=place))]
+
+
+@pytest.mark.parametrize(("now", "after"), [(3_392, 1), (3_393, 3_393)])
+async def test_a_group_that_was_moved_past_unread_records_and_has_not_moved_since_is_set_back(
+    now: int, after: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    region = taken_over(3_103)
+    region.log("B", "A.checkpoints.internal").checkpoint("g", "A.t", 0, 289, now)
+    region.at_target.put("g", {"A.t_0": now})
+    region.shares_at_target.put("g-share", {"A.t_0": now})
+    async with synced(region) as bench:
+        assert region.at_target.offsets["g"][TopicPartition("A.t", 0)].offset == after
+        assert region.shares_at_target.offsets["g-share"][TopicPartition("A.t", 0)].offset == after
+        assert caplog.text.count("was set back on the target") == 2 * (after < now)
+        # It is looked for at the start alone: in place of what was set, the group has its checkpoint.
+        region.at_target.put("g", {"A.t_0": 3_392})
+        region.at_source.put("g", t_0=290)
+        await bench.idle(30)
+        assert region.at_target.offsets["g"][TopicPartition("A.t", 0)].offset == max(3_392, after)
+
+
+async def test_a_group_with_members_is_not_set_back() -> None:
+    region = taken_over(3_103)
+    region.at_target.put("g", {"A.t_0": 3_392})
+    refusal = server_error(UNKNOWN_MEMBER_ID, "refused")
+    region.at_target.refusals = dict.fromkeys(at("A.t", _0=1), refusal)
+    async with synced(region) as bench:
+        region.at_target.refusals.clear()
+        await bench.idle(30)
+        assert region.at_target.offsets["g"][TopicPartition("A.t", 0)].offset == 3_392
+
+
+async def test_where_a_group_that_was_moved_too_far_had_read_to_may_not_be_known(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    region = taken_over(3_103)
+    region.log(*SYNCS).records.clear()
+    region.log("B", "A.checkpoints.internal").checkpoint("g", "A.t", 0, 289, 3_392)
+    async with synced(region):
+        assert region.at_target.commits == []
+        assert "reset its offset there group=g" in caplog.text
 
 
 async def test_groups_in_use_are_left_alone_reported_and_synced_when_they_are_idle(

@@ -220,6 +220,19 @@ def test_records_that_had_room_are_not_sent_twice_when_the_batch_is_put_again() 
     assert len(target.sent) == 5
 
 
+def test_records_of_a_topic_that_was_created_again_are_sent_when_their_batch_is_put_again() -> None:
+    target = Target()
+    task = a_task(target)
+    batch = [record(T0, 98), record(T0, 99), record(T0, 0), record(T0, 1)]
+    for room in (1, 3):
+        target.room = room
+        with pytest.raises(RetriableError):
+            task.put(batch)
+    target.room = 100
+    task.put(batch)
+    assert [it.place[2] for it in target.sent] == [98, 99, 0, 1]
+
+
 def test_a_partition_that_comes_back_is_sent_from_where_it_is_read() -> None:
     target = Target()
     task = a_task(target)

@@ -1,5 +1,6 @@
 """The MirrorSource connector: discovery, creation, refresh, dealing, jobs."""
 
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -215,8 +216,31 @@ async def test_a_copy_that_is_larger_is_left_alone() -> None:
     assert bench.dealt() == ["t-0"]
 
 
-async def test_a_deleted_topic_is_given_up_after_two_looks_and_its_copy_stays() -> None:
+@pytest.mark.parametrize(
+    ("topics", "said"),
+    [
+        ("t1", ""),
+        ("t1,o.*", ""),
+        ("ordes", "topics=ordes matches no topic"),
+        ("x.*", "topics=x.* matches no topic"),
+        ("t1, pya, pay.eu, t.", "not on the source, or not visible to this principal: pya, pay.eu"),
+    ],
+)
+async def test_what_topics_names_and_the_source_lacks_is_noted(topics: str, said: str) -> None:
+    bench = Bench(Region({"t1": 1, "heartbeats": 1}), {"topics": topics})
+    async with running(bench):
+        notes = bench.connector.notes()
+        assert (said in notes.get("topics", ""), bool(notes)) == (True, bool(said))
+        bench.region.source.topics |= dict.fromkeys(("ordes", "pya", "pay.eu", "xy"), 1)
+        await bench.context.clock.advance(6.1)
+        assert not bench.connector.notes()
+
+
+async def test_a_deleted_topic_is_given_up_after_two_looks_and_its_copy_stays(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     bench = Bench(Region({"t1": 1, "t2": 1, "t3": 1, "t4": 1}))
+    caplog.set_level(logging.INFO)
 
     async with running(bench):
         assert bench.dealt() == ["t1-0,t4-0", "t2-0", "t3-0"]
@@ -227,6 +251,13 @@ async def test_a_deleted_topic_is_given_up_after_two_looks_and_its_copy_stays() 
         assert bench.context.reconfigurations == 1
         assert bench.dealt() == ["t4-0", "t2-0", "t3-0"], "the others keep their task"
         assert "A.t1" in bench.region.target.topics
+        assert bench.connector.notes() == {
+            "gone on the source": "t1; not copied any more, copies stay: A.t1"
+        }
+        assert "new=0 () gone=1 (t1)" in caplog.text
+        bench.region.source.topics["t1"] = 1
+        await bench.context.clock.advance(6.1)
+        assert not bench.connector.notes()
 
 
 async def test_a_topic_created_again_with_fewer_partitions_loses_the_others_after_two_equal_looks() -> (

@@ -276,6 +276,26 @@ async def test_a_gap_is_reported_with_its_range_and_copying_goes_on() -> None:
     assert bench.reader.dropped == []
 
 
+async def test_what_was_read_behind_a_loss_alone_is_read_again() -> None:
+    bench = Bench()
+
+    async with running(bench):
+        bench.reader.answers = [[(T0, [a_batch(10, 5)])], [(T0, [a_batch(20, 5)])]]
+        await bench.task.poll(1)
+        bench.reader.events.on_gap(SourceGap(T0, 15, 19, "retention", "deleted"))
+        await bench.task.poll(1)
+        bench.task.hold([T0])
+        assert not bench.task.read_again(T0, 10, 10), "the loss would be reported twice"
+        assert not bench.task.read_again(T0, 20, 5), "what lies before it is under way"
+        bench.task.delivered(delivery(T0, Run(10, 5, 0)))
+        assert bench.task.read_again(T0, 20, 5)
+        assert bench.reader.position(T0) == 20
+        bench.task.release([T0])
+        bench.reader.answers = [[(T0, [a_batch(20, 5)])]]
+        assert await bench.task.poll(1)
+    assert [(it.first_offset, it.last_offset) for it in bench.context.gaps] == [(15, 19)]
+
+
 async def test_at_the_end_a_lost_tail_begins_at_what_was_not_delivered() -> None:
     bench = Bench()
 
@@ -389,6 +409,11 @@ async def test_a_partition_of_which_nothing_comes_is_not_looked_at_for_the_other
             await bench.context.clock.advance(1.0)
             await bench.task.poll(1)
         assert bench.context.lags[T1] == (8, -1), "all of them, now and then"
+        bench.reader.lags = {T0: 60}
+        for _ in range(5):
+            await bench.context.clock.advance(1.0)
+            await bench.task.poll(1)
+        assert bench.context.lags[T1] == (-1, -1), "not known is reported as well"
 
 
 def test_source_partitions_are_stored_in_javas_member_order() -> None:

@@ -172,10 +172,41 @@ def test_what_the_source_lost_is_told_from_what_never_existed() -> None:
     partition.note(Segment(15, 5, 0, Mark.SOURCE_LOST))
     partition.add(21, 1, 5)
     assert translated(partition, 9, 17, 20) == [
-        (Place.NEVER_EXISTED, 0),
+        (Place.UNKNOWN, -1),  # below the first segment of a version that did not keep the beginning
         (Place.LOST, 5),
         (Place.NEVER_EXISTED, 5),
     ]
+
+
+@pytest.mark.parametrize("size", [10, 10_000])
+def test_invariant_8_the_first_segment_is_where_the_map_begins(size: int) -> None:
+    from_start, taken_over = PartitionMap(), PartitionMap()
+    from_start.anchor(
+        0, size
+    )  # the source's log begins later, and the target has records of others
+    taken_over.anchor(size, size)
+    for partition in (from_start, taken_over):
+        assert translated(partition, size) == [(Place.NOT_YET_COPIED, -1)]
+        partition.add(size + 2, 5, size + 3)
+    assert translated(from_start, 0, size - 1) == [(Place.NEVER_EXISTED, size + 3)] * 2
+    assert back(from_start, 0, size - 1) == [(Place.NEVER_EXISTED, size + 2)] * 2
+    assert translated(taken_over, 0, size - 1) == [(Place.UNKNOWN, -1)] * 2
+    assert back(taken_over, 0, size - 1) == [(Place.UNKNOWN, -1)] * 2
+    assert translated(taken_over, size) == [(Place.NEVER_EXISTED, size + 3)]
+    assert back(taken_over, size) == [(Place.NEVER_EXISTED, size + 2)]
+    taken_over.lose_target(0)  # the copy was created again
+    assert translated(taken_over, size - 1) == [(Place.UNKNOWN, -1)]
+
+
+def test_an_offset_before_a_stretch_of_another_program_is_not_moved_past_it() -> None:
+    partition = PartitionMap()
+    partition.add(0, 999, 0)  # and a marker at 999
+    partition.note(Segment(1_000, 4_000, 0, Mark.UNKNOWN))
+    partition.anchor(5_000, 4_999)
+    assert translated(partition, 998, 999) == [(Place.COPIED, 998), (Place.UNKNOWN, -1)]
+    partition.add(5_000, 10, 4_999)
+    assert translated(partition, 999, 5_000) == [(Place.UNKNOWN, -1), (Place.COPIED, 4_999)]
+    assert back(partition, 999, 4_998) == [(Place.UNKNOWN, -1)] * 2
 
 
 def test_the_newest_copy_counts_and_older_ones_lead_back() -> None:

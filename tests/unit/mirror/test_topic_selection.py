@@ -137,6 +137,7 @@ def test_an_empty_topic_list_matches_nothing() -> None:
 def test_config_properties_exclude_replaces_the_defaults() -> None:
     default = DefaultConfigPropertyFilter({})
     assert not default.should_replicate_config_property("min.insync.replicas")
+    assert not default.should_replicate_config_property("message.format.version")
     assert default.should_replicate_config_property("message.timestamp.after.max.ms")
     custom = DefaultConfigPropertyFilter({"config.properties.exclude": "prop2"})
     assert custom.should_replicate_config_property("min.insync.replicas")

@@ -20,6 +20,7 @@ from mm2py.protocol.admin_messages import (
     describe_configs,
     describe_producers,
     incremental_alter_configs,
+    list_transactions,
 )
 from mm2py.protocol.configs import (
     ConfigEntry,
@@ -224,4 +225,16 @@ def test_producers_of_partitions_are_described() -> None:
     )
     answer = adm.DescribeProducersResponse(topics=[kind(name="t", partitions=[part])])
     found = call.decode(0, body(answer, 0))
-    assert found == (ProducersOfPartition(tp, 0, (ActiveProducer(9, 1_000, -1),)),)
+    assert found == (ProducersOfPartition(tp, 0, (ActiveProducer(9, 0, 1_000, -1),)),)
+
+
+def test_transactional_ids_of_producers_are_listed() -> None:
+    call = list_transactions([9])
+    request = adm.ListTransactionsRequest.decode(
+        call.encode(0, 1, "me")[4:], version=0, header=True
+    )
+    assert request.producer_id_filters == [9]
+    kind = adm.ListTransactionsResponse.TransactionState
+    state = kind(transactional_id="till", producer_id=9, transaction_state="Ongoing")
+    answer = adm.ListTransactionsResponse(error_code=0, transaction_states=[state])
+    assert call.decode(0, body(answer, 0)) == {9: "till"}

@@ -1,6 +1,7 @@
 """The pool of receive buffers: what is used again, and what goes back to the system."""
 
 from mm2py.protocol.buffers import BufferPool
+from mm2py.protocol.record_batch import RecordBatch
 
 SMALL, LARGE = 64 * 1024, 4 * 1024 * 1024
 
@@ -42,6 +43,26 @@ def test_only_what_is_free_is_dropped_and_each_size_counts_for_itself() -> None:
     assert (pool.free_bytes, pool.leased_bytes) == (SMALL, LARGE)
     held.release()
     assert pool.free_bytes == SMALL + LARGE
+
+
+def test_a_copy_counts_as_the_buffer_does_and_is_made_only_where_that_frees_much() -> None:
+    pool = BufferPool()
+    released: list[int] = []
+    pool.on_release.add(lambda: released.append(pool.leased_bytes))
+    buffer = pool.acquire(LARGE)
+    parts = [memoryview(buffer.data)[:SMALL], memoryview(buffer.data)[: LARGE // 2]]
+    small, half = (RecordBatch(part, 0, 0, 1, 1, 0, 0, ((0, 1),), buffer) for part in parts)
+    buffer.retain()
+    small.detach()
+    half.detach()
+    assert (half.lease, pool.leased_bytes) == (buffer, LARGE + SMALL)
+    lease = small.lease
+    small.detach()
+    assert small.lease is lease, "it is a copy already"
+    assert lease is not None
+    lease.release()
+    buffer.release()
+    assert released == [LARGE, 0]
 
 
 def test_buffers_that_made_room_for_another_size_are_not_dropped_twice() -> None:

@@ -5,6 +5,7 @@ import struct
 import pytest
 
 from mm2py.errors import ProtocolError
+from mm2py.protocol.abort_filter import marker_type
 from mm2py.protocol.log_batches import log_batch, walk_log
 from mm2py.protocol.record_batch import crc32c
 from mm2py.protocol.records import NewRecord, encode_batch
@@ -44,6 +45,9 @@ def test_markers_and_aborted_batches_are_left_out_and_the_position_passes_them()
     assert committed.next_offset == 11
     everything = walk_log(memoryview(log), 0)
     assert [it.base_offset for it in everything.batches] == [0, 3, 5, 7]
+    marked = [it for it in walk_log(memoryview(log), 0, markers=True).batches if it.is_marker]
+    kinds = [(it.base_offset, marker_type(it.data, it.count)) for it in marked]
+    assert kinds == [(6, ABORT), (9, COMMIT), (10, COMMIT)]
 
 
 def test_an_abort_marker_below_the_wanted_offset_ends_its_span() -> None:

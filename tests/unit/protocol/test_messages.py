@@ -46,7 +46,7 @@ def versions(call: Call[object]) -> range:
 
 def test_every_request_starts_with_its_size_key_version_and_correlation_id() -> None:
     calls: list[Call[object]] = [
-        m.api_versions(), m.metadata(None), m.metadata([]), m.metadata(["t"]), m.describe_cluster(),
+        m.api_versions(), m.metadata(None), m.metadata([]), m.metadata(["t"]),
         m.list_offsets([OffsetQuery("t", 0, -1)]), m.offset_for_leader_epoch([EpochQuery("t", 0, 1)]),
         m.create_topics([NewTopic("t", 1, 1)]), m.create_partitions({"t": 3}), m.delete_topics(["t"]),
         m.delete_records({TopicPartition("t", 0): 5}), m.init_producer_id(),
@@ -239,17 +239,6 @@ def test_init_producer_id_is_read(version: int) -> None:
         0, 2**40, 3
     )
     assert m.init_producer_id("tid", producer_id=5, producer_epoch=1).min_version == 3
-
-
-@pytest.mark.parametrize("version", range(3))
-def test_describe_cluster_is_read(version: int) -> None:
-    broker = adm.DescribeClusterResponse.DescribeClusterBroker(
-        broker_id=1, host="h", port=9092, rack=None
-    )
-    answer = adm.DescribeClusterResponse(cluster_id="c", controller_id=1, brokers=[broker])
-    found = m.describe_cluster().decode(version, body(answer, version))
-    assert (found.cluster_id, found.controller_id) == ("c", 1)
-    assert found.brokers == (BrokerNode(1, "h", 9092, None),)
 
 
 def test_a_cut_answer_is_a_protocol_error() -> None:

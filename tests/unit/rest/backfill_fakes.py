@@ -8,8 +8,6 @@ from mm2py.flows.backfills import CommandEnd
 from mm2py.mirror.backfills import Order
 from mm2py.types import FlowName
 
-__all__ = ["PLAN", "FakeCommands"]
-
 PLAN: Mapping[str, Sequence[object]] = {"lanes": [], "partitions": [], "refused": []}
 
 

@@ -7,8 +7,6 @@ members. Path parameters name what exists as often as not.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-__all__ = ["connect_document"]
-
 Schema = dict[str, object]
 
 TEXT: Final[Schema] = {"type": "string"}

@@ -10,8 +10,6 @@ from mm2py.flows.failover_views import FailoverPlan
 from mm2py.mirror.failovers import Failover, FailoverKind, Step
 from mm2py.types import FlowName
 
-__all__ = ["PLAN", "FakeFailovers"]
-
 PLAN = FailoverPlan(
     flow="A->B",
     kind="failover",
@@ -36,11 +34,18 @@ class FakeFailovers:
         self.record: Failover | None = None
         self.ended = asyncio.Event()
         self.requests: list[FailoverRequest] = []
+        self.open, self.most_open = 0, 0
 
     @asynccontextmanager
     async def opened(self, flow: FlowName, kind: FailoverKind) -> AsyncGenerator["FakeFailovers"]:
         self.planned = replace(self.planned, flow=str(flow), kind=str(kind))
-        yield self
+        self.open += 1
+        self.most_open = max(self.open, self.most_open)
+        await asyncio.sleep(0)
+        try:
+            yield self
+        finally:
+            self.open -= 1
 
     async def newest(self) -> Failover | None:
         return self.record

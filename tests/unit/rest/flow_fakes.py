@@ -87,12 +87,13 @@ class Leader(FakeHerder):
         self,
         flow: FlowName | None = None,
         *,
-        elsewhere: ForwardError | None = None,
+        elsewhere: HerderError | None = None,
         store: FlowOverridesStore | None = None,
     ) -> None:
         super().__init__(flow)
         self.urls: tuple[str, ...] = ("http://worker:8083/",)
-        self.elsewhere, self.store = elsewhere, store
+        self.elsewhere: HerderError | None = elsewhere
+        self.store = store
         self.assigned: dict[int, str] = {}
         self.owner: dict[int, ForwardError] = {}
 
@@ -132,14 +133,6 @@ class Peers:
 
     def __init__(self, answers: Mapping[str, NodeSnapshot | Exception] | None = None) -> None:
         self.answers: Mapping[str, NodeSnapshot | Exception] = answers or {}
-
-    async def post_tasks(
-        self, url: str, connector: str, configs: Sequence[Mapping[str, str]], key: SessionKey
-    ) -> None:
-        raise AssertionError
-
-    async def put_fence(self, url: str, connector: str, key: SessionKey) -> None:
-        raise AssertionError
 
     async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
         answer = self.answers[url]

@@ -6,7 +6,7 @@ Connectors run on paper; their options are checked by the model of MirrorSourceC
 
 import asyncio
 import time
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from typing import Any, ClassVar, Final, Self, TypeVar, final
@@ -39,15 +39,14 @@ from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.storage.memory import MemoryOffsetBackingStore, MemoryTable, MemoryTopic
+from mm2py.testing.waiting import until
 from mm2py.types import FlowName
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from tests.unit.rest.backfill_fakes import FakeCommands
 from tests.unit.rest.failover_fakes import FakeFailovers
 from tests.unit.rest.rest_fakes import FakeLoggers, names_a_secret
-from tests.unit.runtime.herder_fakes import FLOW, Cluster, TestConnector, until
+from tests.unit.runtime.herder_fakes import FLOW, Cluster, TestConnector
 from tests.unit.runtime.runtime_fakes import EagerClock
-
-__all__ = ["CONFIG", "NAME", "PaperWorker"]
 
 NAME: Final = "MirrorSourceConnector"
 REQUEST_S: Final = 20.0
@@ -83,14 +82,6 @@ class _Itself:
     """The only member of the group, asked as if it were another."""
 
     herder: Herder
-
-    async def post_tasks(
-        self, url: str, connector: str, configs: Sequence[Mapping[str, str]], key: SessionKey
-    ) -> None:
-        raise AssertionError
-
-    async def put_fence(self, url: str, connector: str, key: SessionKey) -> None:
-        raise AssertionError
 
     async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
         return self.herder.node_snapshot()

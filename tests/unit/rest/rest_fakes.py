@@ -80,6 +80,7 @@ class FakeHerder(Herder):
         self.said_health, self.snapshot = said_health, snapshot
         self.backfill_store: BackfillStore | None = None
         self.leading = True
+        self.waits = ""
 
     @property
     def flow(self) -> FlowName | None:
@@ -96,6 +97,10 @@ class FakeHerder(Herder):
     @property
     def failure(self) -> Mm2pyError | None:
         return None
+
+    @property
+    def not_ready(self) -> str:
+        return self.waits
 
     @property
     def leads(self) -> bool:

@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from mm2py.mirror.flow_overrides import HistoryEntry
+from mm2py.observability.metrics import Finding
 from mm2py.runtime.herder.api import ConnectorInfo
 from mm2py.runtime.herder.errors import ForwardError
 from mm2py.runtime.tasks.task_context import KEPT_OUT
@@ -72,11 +73,15 @@ def notes_of(rig: Rig) -> list[str]:
 
 def test_a_flow_that_matches_no_topic_is_running_and_notes_it(rig: Rig) -> None:
     assert notes_of(rig) == []
-    without_tasks(rig.herders[AB])
+    herder = rig.herders[AB]
+    text = "topics=ordes matches no topic of the source that this principal may see"
+    note = Finding(task=NAME, what="topics", text=text, count=1, harms=False)
+    herder.snapshot = replace(snapshot("worker:8083", AB), findings=(note,))
     assert flow_of(rig) == ("RUNNING", [])
-    assert notes_of(rig) == ["matches no topic: no topic of the source matches topics=orders.*"]
+    assert notes_of(rig) == [f"{NAME}: topics: {text}"]
+    herder.snapshot = snapshot("worker:8083", AB)
     rig.herders[AB].configs[NAME]["enabled"] = "false"
-    assert (flow_of(rig), notes_of(rig)) == (("RUNNING", []), [])
+    assert (flow_of(rig), notes_of(rig)) == (("DISABLED", []), [])
 
 
 def test_a_flow_whose_task_configs_are_not_published_is_degraded(rig: Rig) -> None:
@@ -105,6 +110,45 @@ def test_the_copy_of_a_topic_is_named_before_its_first_record(rig: Rig) -> None:
         assert [it["target_topic"] for it in rig.ask("GET", f"/flows/A->B/{rows}").json] == [
             "A.orders"
         ]
+
+
+@pytest.mark.parametrize(
+    ("states", "worst"),
+    [
+        ("RUNNING RUNNING", "RUNNING"),
+        ("RUNNING HELD FAILED", "FAILED"),
+        ("HELD HELD HELD", "HELD"),
+        ("PAUSED HELD", "HELD"),
+        ("PAUSED RUNNING", "PARTLY PAUSED"),
+        ("PAUSED PAUSED", "PAUSED"),
+    ],
+)
+def test_a_topic_has_the_worst_state_of_its_partitions(rig: Rig, states: str, worst: str) -> None:
+    parts = [partition("t", n, 1, state=it) for n, it in enumerate(states.split())]
+    rig.herders[AB].snapshot = snapshot("worker:8083", AB, *parts)
+    (topic,) = rig.ask("GET", "/flows/A->B/topics").json
+    assert (topic["state"], topic["held_partitions"]) == (worst, states.count("HELD"))
+    rig.herders[AB].assigned = {0: "t-77"}
+    (topic,) = rig.ask("GET", "/flows/A->B/topics").json
+    assert topic["state"] == (worst if worst in ("FAILED", "HELD") else "UNASSIGNED")
+
+
+def test_a_flow_that_waits_at_start_is_described_with_its_cause_and_what_the_file_wants(
+    rig: Rig,
+) -> None:
+    herder = rig.herders[AB]
+    herder.configs.clear()
+    herder.waits = "waits for target cluster B at b:1, 23 s now: user mm is refused"
+    herder.elsewhere = ForwardError(None)
+    assert herder.snapshot is not None
+    problems = {"flow": herder.waits}
+    herder.snapshot = replace(herder.snapshot, state="WAITING", partitions=(), problems=problems)
+    found = rig.ask("GET", "/flows/A->B").json
+    assert flow_of(rig) == ("WAITING", [f"flow: {herder.waits}"])
+    assert (found["enabled"], found["incomplete"]) == (True, [])
+    assert rig.ask("GET", "/flows").json == [found]
+    asked = rig.ask("GET", "/flows/A->B/groups")
+    assert (asked.status, asked.message) == (503, f"Flow A->B {herder.waits}")
 
 
 def lags_of(rig: Rig) -> list[tuple[object, object]]:

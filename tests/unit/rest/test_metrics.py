@@ -16,6 +16,7 @@ from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState
 from mm2py.observability.metrics import Finding, FlowMeter, Metrics, NodeSnapshot
 from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.credentials import Credentials
+from mm2py.rest.metric_families import FLOW_STATES
 from mm2py.rest.parts import RestParts
 from mm2py.rest.security import gate_for
 from mm2py.runtime.herder.api import ConnectorState, WorkState
@@ -24,6 +25,7 @@ from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.types import FlowName, State, TopicPartition
+from mm2py_workers.flow_commands import WELL
 from tests.unit.rest.paper_worker import PaperWorker
 from tests.unit.rest.rest_fakes import SOURCE, FakeHerder, Reply, ask, flow, parts_of, state
 
@@ -31,6 +33,7 @@ AB = flow("A", "B")
 NAME = "MirrorSourceConnector"
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| ([^|]*)\| [^|]+ \| [^|]+ \|$", re.MULTILINE)
+ALERT = re.compile(r'mm2py_flow_state\{state!~"(.*?)"\}')
 TOPIC = {"flow": "A->B", "topic": "t", "partition": "0"}
 COPY = {"source": "A", "target": "B", "topic": "A.t", "partition": "0"}
 PROMETHEUS = "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5"
@@ -168,6 +171,16 @@ def test_a_paused_partition_shows_its_lag() -> None:
     assert scrape.value("mm2py_partition_state", {**TOPIC, "state": "PAUSED"}) == 1
     assert scrape.value("mm2py_partition_state", {**TOPIC, "state": "RUNNING"}) is None
     assert scrape.value("mm2py_partitions", {"flow": "A->B", "state": "PAUSED"}) == 1
+
+
+def test_heartbeats_and_checkpoints_count_under_no_name_of_a_topic() -> None:
+    meter = fed(FakeClock())
+    meter.partition(TopicPartition("records for heartbeats", 0)).state = "HELD"
+    reply = ask(public_app(dedicated(meter)), "GET", "/metrics")
+    assert (
+        b"records for" in reply.content,
+        Scrape.of(reply).value("mm2py_partitions", {"flow": "A->B", "state": "HELD"}),
+    ) == (False, 0)
 
 
 def test_a_failed_partition_is_counted() -> None:
@@ -344,3 +357,15 @@ def test_the_newest_backfill_is_shown_by_the_worker_that_leads_the_flow() -> Non
         assert scrape.value(name, {**of_flow, **labels}) == value, (name, labels)
     herder.leading = False
     assert not scraped(parts_of({AB: herder}, dedicated=True)).labels_of("mm2py_backfill_state")
+
+
+def test_the_documented_alert_fires_in_each_state_in_which_less_is_copied_than_was_asked_for() -> (
+    None
+):
+    """The state names of the page are those of the metric, and all that the command line calls well."""
+    page = PAGE.read_text(encoding="utf-8")
+    found = ALERT.search(page)
+    assert found is not None
+    quiet = {it for it in FLOW_STATES if re.fullmatch(found[1], it)}
+    assert quiet == WELL
+    assert [it for it in FLOW_STATES if f"`{it}`" not in page] == []

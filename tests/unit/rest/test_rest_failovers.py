@@ -1,5 +1,6 @@
 """``/flows/{flow}/failover``: what is started, shown and refused, over fakes; and how a worker asks itself."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from mm2py.errors import FatalError, ProtocolError, RetriableError
 from mm2py.flows.failover import FailoverRequest
 from mm2py.flows.failovers import FailoverService
+from mm2py.flows.service import READS_AT_ONCE
 from mm2py.mirror.failovers import Failover, FailoverKind, Step
 from mm2py.rest.parts import CALLER
 from mm2py.runtime.herder.errors import ConflictError
@@ -65,6 +67,14 @@ async def test_a_dry_run_shows_what_refuses_and_starts_nothing() -> None:
         assert not commands.requests
         await service.start(AB, replace(REQUEST, accept_loss=9))
         assert [it.accept_loss for it in commands.requests] == [9]
+
+
+async def test_readers_open_few_connections_at_once_however_many_they_are() -> None:
+    async with stage() as (commands, service):
+        shown = [service.show(AB, THERE) for _ in range(100)]
+        planned = [service.plan(AB, REQUEST) for _ in range(100)]
+        await asyncio.gather(*shown, *planned)
+        assert commands.most_open == READS_AT_ONCE
 
 
 async def test_a_failback_of_what_was_not_failed_over_is_a_conflict() -> None:

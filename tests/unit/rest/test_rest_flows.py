@@ -92,6 +92,8 @@ def test_numbers_of_all_members_are_put_together_and_who_is_missing_is_named(rig
     found = rig.ask("GET", "/flows/A->B").json
     assert (found["partitions"], found["lag_records"], found["lag_ms"]) == (3, 12, 70)
     assert (found["incomplete"], found["records_lost"]) == (["http://n3:1/"], 6)
+    assert (found["state"], found["errors"][0]["where"]) == ("DEGRADED", "http://n3:1/")
+    assert found["errors"][0]["message"].startswith("this worker gave no answer (away)")
     rows = rig.ask("GET", "/flows/A->B/partitions").json
     assert [(it["topic"], it["partition"], it["lag_records"]) for it in rows] == [
         ("t", 0, 7),

@@ -1,9 +1,9 @@
 """Requests that another worker answers: hops, signatures, what is copied, what comes back."""
 
 import asyncio
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from email.utils import formatdate
 from typing import ClassVar
 
 import httpx
@@ -15,7 +15,7 @@ from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.forwarding import http_client
 from mm2py.rest.late_peers import LatePeerClient
 from mm2py.rest.peer_client import HttpPeerClient
-from mm2py.runtime.group.request_signing import sign_body, sign_request
+from mm2py.runtime.group.request_signing import sign_request
 from mm2py.runtime.herder.api import PeerClient
 from mm2py.runtime.herder.errors import (
     ForwardError,
@@ -36,6 +36,15 @@ NO_LEADER = (
     "Cannot complete request momentarily due to no known leader URL, likely because a rebalance was"
     " underway."
 )
+SNAPSHOT = NodeSnapshot(
+    worker="w",
+    flow=flow("c", "g"),
+    at_ms=1,
+    state="RUNNING",
+    partitions=(),
+    events={},
+    records_lost=0,
+)
 Herders = Mapping[FlowName | None, Herder]
 
 
@@ -46,6 +55,7 @@ class Net(httpx.AsyncBaseTransport):
     apps: dict[str, ASGIApp] = field(default_factory=dict[str, ASGIApp])
     sent: list[httpx.Request] = field(default_factory=list[httpx.Request])
     answer: httpx.Response | None = None
+    date_ms: int | None = None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         self.sent.append(request)
@@ -54,7 +64,10 @@ class Net(httpx.AsyncBaseTransport):
         app = self.apps.get(request.url.host)
         if app is None:
             raise httpx.ConnectError("refused", request=request)
-        return await httpx.ASGITransport(app).handle_async_request(request)
+        reply = await httpx.ASGITransport(app).handle_async_request(request)
+        if self.date_ms is not None:
+            reply.headers["date"] = formatdate(self.date_ms / 1000, usegmt=True)
+        return reply
 
     def worker(self, host: str, herder: Herder, *, dedicated: bool = False) -> ASGIApp:
         """Add a worker; return its public application."""
@@ -280,11 +293,10 @@ class TestInternalListener:
         for path, headers, status in (
             ("/connectors/c/stop", {**self.signed(), **wrong}, 403),
             ("/connectors/c/stop", wrong, 403),
-            ("/connectors/c/tasks", {}, 400),
-            ("/connectors/c/tasks", sign_body(KEY, b""), 413),
+            ("/connectors/c/tasks", {"X-Connect-Authorization": "YWJj"}, 403),
+            ("/connectors/c/fence", {"X-Connect-Authorization": "YWJj"}, 403),
         ):
-            declared = (b"content-length", b"99999999999") if status == 413 else length
-            sent = asyncio.run(self.unread(app, path, {**headers}, declared))
+            sent = asyncio.run(self.unread(app, path, {**headers}, length))
             assert sent[0]["status"] == status
             assert (b"connection", b"close") in sent[0]["headers"]
 
@@ -304,22 +316,6 @@ class TestInternalListener:
         await app(scope, receive, send)
         return sent
 
-    def test_task_configs_of_peers_are_taken_at_the_head(self) -> None:
-        net = Net()
-        leader = FakeHerder()
-        net.worker("leader", leader)
-
-        async def talk() -> None:
-            async with http_client(transport=net) as client:
-                peers = HttpPeerClient(client, None, algorithm="HmacSHA512", clock=CLOCK)
-                await peers.post_tasks(LEADER, "c", [], KEY)
-
-        asyncio.run(talk())
-        sent = net.sent[0].headers
-        assert sent["x-connect-request-signature-algorithm"] == "HmacSHA512"
-        assert {"x-mm2py-authorization", "x-connect-authorization"} <= set(sent)
-        assert len(leader.calls) == 1
-
 
 def test_the_actor_of_a_forwarded_request_is_who_asked_the_first_worker() -> None:
     leader = FakeHerder()
@@ -331,60 +327,9 @@ def test_the_actor_of_a_forwarded_request_is_who_asked_the_first_worker() -> Non
     assert leader.calls == [("stop", "c", "joë")]
 
 
-@pytest.mark.parametrize(
-    ("method", "target", "body"),
-    [("POST", "/connectors/c/tasks", b'[{"a":"1"}]'), ("PUT", "/connectors/c/fence", b"")],
-)
-def test_the_endpoints_of_java_take_the_signature_of_java(
-    method: str, target: str, body: bytes
-) -> None:
-    leader = FakeHerder()
-    app = internal_app(parts_of({None: leader}))
-    headers = {"Content-Type": "application/json"}
-    unsigned = ask(app, method, target, content=body, headers=headers)
-    assert (unsigned.status, unsigned.message) == (
-        400,
-        "Internal request missing required signature",
-    )
-    wrong = ask(app, method, target, content=body, headers=headers | sign_body(KEY, b"other"))
-    assert wrong.status == 403
-    assert leader.calls == []
-    assert (
-        ask(app, method, target, content=body, headers=headers | sign_body(KEY, body)).status == 204
-    )
-    assert len(leader.calls) == 1
-
-
-def test_the_algorithms_that_the_config_allows_are_accepted_and_no_other() -> None:
-    def allowed(flow: FlowName | None) -> tuple[str, ...]:
-        return () if flow else ("HmacSHA512",)
-
-    app = internal_app(replace(parts_of({None: FakeHerder()}), verification=allowed))
-    for algorithm, status in (("HmacSHA512", 204), ("HmacSHA256", 400)):
-        headers = sign_body(KEY, b"", algorithm)
-        assert ask(app, "PUT", "/connectors/c/fence", headers=headers).status == status
-
-
-def test_task_configs_on_a_former_leader_are_sent_on() -> None:
-    leader = FakeHerder()
-    net, _ = two(leader)
-    headers = {"Content-Type": "application/json"} | sign_body(KEY, b"[]")
-    reply = ask(net.apps["other"], "POST", "/connectors/c/tasks", content=b"[]", headers=headers)
-    assert reply.status == 204
-    assert leader.calls == [("put_task_configs", "c", [])]
-
-
 @pytest.mark.parametrize("name", [None, flow("A", "B"), flow("connectors", "B x")])
-async def test_peers_hand_over_task_configs_and_snapshots(name: FlowName | None) -> None:
-    snapshot = NodeSnapshot(
-        worker="w",
-        flow=name or flow("c", "g"),
-        at_ms=1,
-        state="RUNNING",
-        partitions=(),
-        events={},
-        records_lost=0,
-    )
+async def test_peers_hand_over_snapshots(name: FlowName | None) -> None:
+    snapshot = replace(SNAPSHOT, flow=name or SNAPSHOT.flow)
     leader = FakeHerder(flow=name, snapshot=snapshot)
     net = Net()
     net.worker("leader", leader, dedicated=name is not None)
@@ -392,28 +337,42 @@ async def test_peers_hand_over_task_configs_and_snapshots(name: FlowName | None)
     async def talk() -> NodeSnapshot:
         async with http_client(transport=net) as client:
             peers = HttpPeerClient(client, name, clock=CLOCK)
-            await peers.post_tasks(LEADER, "c d/e", [{"k": "ü"}], KEY)
             return await peers.node_snapshot(LEADER, KEY)
 
     assert await talk() == snapshot
-    assert leader.calls == [("put_task_configs", "c d/e", [{"k": "ü"}])]
-    assert json.loads(net.sent[0].content) == [{"k": "ü"}]
 
 
 async def test_a_peer_that_refuses_keeps_its_status() -> None:
     net = Net()
-    net.worker("leader", FakeHerder(refusal=NotFoundError("Connector c not found")))
+    net.worker("leader", FakeHerder())
 
-    with pytest.raises(HerderError, match="Connector c not found") as caught:
-        async with http_client(transport=net) as client:
-            await HttpPeerClient(client, None, clock=CLOCK).post_tasks(LEADER, "c", [], KEY)
-    assert caught.value.status == 404
+    async with http_client(transport=net) as client:
+        peers = HttpPeerClient(client, None, clock=CLOCK)
+        with pytest.raises(HerderError, match="invalid signature") as caught:
+            await peers.node_snapshot(LEADER, SessionKey(b"x" * 32, "HmacSHA256", 0))
+    assert caught.value.status == 403
+
+
+@pytest.mark.parametrize("ahead_s", [-120, 120])
+async def test_a_worker_with_another_clock_signs_once_more_with_the_receiver_s_time(
+    ahead_s: int,
+) -> None:
+    """The receiver decides how old a signature is; a wrong signature stays refused, asked twice at most."""
+    net = Net(date_ms=CLOCK.now_ms())
+    net.worker("leader", FakeHerder(snapshot=SNAPSHOT))
+    clock = FakeClock(CLOCK.now_ms() + ahead_s * 1000)
+    async with http_client(transport=net) as client:
+        peers = HttpPeerClient(client, None, clock=clock)
+        assert await peers.node_snapshot(LEADER, KEY) == SNAPSHOT
+        assert len(net.sent) == 2
+        with pytest.raises(HerderError, match="invalid signature"):
+            await peers.node_snapshot(LEADER, SessionKey(b"x" * 32, "HmacSHA256", 0))
+    assert len(net.sent) == 4
 
 
 async def test_a_late_peer_client_is_made_once_and_only_when_somebody_is_asked() -> None:
-    leader = FakeHerder()
     net = Net()
-    net.worker("leader", leader)
+    net.worker("leader", FakeHerder(snapshot=SNAPSHOT))
     made: list[HttpPeerClient] = []
 
     def make() -> PeerClient:
@@ -423,6 +382,6 @@ async def test_a_late_peer_client_is_made_once_and_only_when_somebody_is_asked()
     peers = LatePeerClient(make)
     assert made == []
 
-    await peers.post_tasks(LEADER, "c", [], KEY)
-    await peers.post_tasks(LEADER, "c", [], KEY)
-    assert (len(made), len(leader.calls)) == (1, 2)
+    await peers.node_snapshot(LEADER, KEY)
+    await peers.node_snapshot(LEADER, KEY)
+    assert (len(made), len(net.sent)) == (1, 2)

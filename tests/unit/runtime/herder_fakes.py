@@ -38,20 +38,6 @@ from mm2py.testing.waiting import until
 from mm2py.types import ClusterAlias, FlowName, State, TargetState, TaskId, TopicPartition, Work
 from tests.unit.runtime.runtime_fakes import FakeConnector, FakeStore
 
-__all__ = [
-    "CONFIG",
-    "FLOW",
-    "Cluster",
-    "FakeGroup",
-    "FakeMembership",
-    "FakeOverrides",
-    "Node",
-    "ObedientHost",
-    "TestConnector",
-    "a_plugin",
-    "until",
-]
-
 FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 CONFIG = {"connector.class": "TestConnector", "tasks.max": "4"}
 
@@ -158,6 +144,8 @@ class FakeGroup:
         self.rounds: list[Mapping[str, Work]] = []
         self.owners: Mapping[str, Work] = {}
         self.leader = ""
+        self.leader_elsewhere = False
+        """A worker of an earlier version leads, which gives out connectors as well."""
         self._state = FRESH
 
     async def join(self, member: "FakeMembership", view: MemberView) -> Round:
@@ -199,6 +187,7 @@ class FakeGroup:
             self._state,
             views,
             configured_work(snapshot, lambda _: True),
+            leader=self.leader,
             generation=self.generation,
             now_ms=self.clock.now_ms(),
             max_delay_ms=self.max_delay_ms,
@@ -211,7 +200,7 @@ class FakeGroup:
             outcome = Round(
                 member_id=name,
                 generation=self.generation,
-                leader=name == self.leader,
+                leader=name == self.leader and not self.leader_elsewhere,
                 leader_url=f"http://{self.leader}/",
                 config_offset=snapshot.offset,
                 assigned=Work() if failed else plan.assigned.get(name, Work()),
@@ -234,8 +223,6 @@ class FakeMembership:
         self.rejoin_errors: list[RetriableError] = []
         self.offsets_seen: list[int] = []
         self.left = 0
-        self.knows_leader = True
-        """A round under way hides the leader."""
         self.waited_for_ours = 0
         self.ours = asyncio.Event()
         self.ours.set()
@@ -299,7 +286,7 @@ class FakeMembership:
 
     @property
     def leader_url(self) -> str | None:
-        return self._round.leader_url if self._round is not None and self.knows_leader else None
+        return None if self._round is None else self._round.leader_url
 
     def owner_url(self, work: str | TaskId) -> str | None:
         for name, owned in self.group.owners.items():
@@ -344,28 +331,7 @@ class FakeValidator:
 
 
 class FakePeers:
-    """Hands task configs to the herder at a URL, as the internal listener would."""
-
-    def __init__(self, cluster: "Cluster") -> None:
-        self.cluster = cluster
-        self.errors: list[Exception] = []
-        self.posted: list[str] = []
-
-    async def post_tasks(
-        self, url: str, connector: str, configs: Sequence[Mapping[str, str]], key: SessionKey
-    ) -> None:
-        if self.errors:
-            raise self.errors.pop(0)
-        self.posted.append(url)
-        name = url.removeprefix("http://").rstrip("/")
-        await self.cluster.nodes[name].herder.put_task_configs(connector, configs)
-
-    async def put_fence(self, url: str, connector: str, key: SessionKey) -> None:
-        if self.errors:
-            raise self.errors.pop(0)
-        self.posted.append(url)
-        name = url.removeprefix("http://").rstrip("/")
-        await self.cluster.nodes[name].herder.fence(connector)
+    """Another worker that is never asked: nothing that copies depends on one."""
 
     async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
         raise FatalError("not asked for here")
@@ -380,9 +346,11 @@ class FakeOverrides:
         self.paused: frozenset[TopicPartition] = frozenset()
         self.changed: Callable[[], None] = lambda: None
         self.started = 0
+        self.newer = False
 
     async def start(self) -> None:
         self.started += 1
+        self.check_readable()
 
     def effective(self) -> Mapping[str, Mapping[str, str]]:
         return self.wanted
@@ -403,6 +371,10 @@ class FakeOverrides:
 
     def held(self) -> frozenset[TopicPartition]:
         return self.paused
+
+    def check_readable(self) -> None:
+        if self.newer:
+            raise RetriableError("a setting of a newer version")
 
     def listen(self, changed: Callable[[], None]) -> None:
         self.changed = changed
@@ -492,12 +464,12 @@ class Node:
         self.guards: list[StartGuard] = []
         self.fenced: list[tuple[str, ...]] = []
         self.fence_gate: asyncio.Event | None = None
+        self.fence_errors: list[Exception] = []
         self.config = memory_configs(cluster.configs)
         self.status = memory_statuses(cluster.statuses)
         self.offsets = FakeStore()
         self.membership = FakeMembership(name, cluster.group, self.config)
         self.overrides = None if effective is None else FakeOverrides(effective)
-        self.peers = FakePeers(cluster)
         self.editor = FakeEditor()
         self.loggers = FakeLoggers()
         self.meter = FlowMeter(FLOW, cluster.clock)
@@ -531,7 +503,7 @@ class Node:
             offsets=self.offsets,
             membership=self.membership,
             hosts=self._host,
-            peers=self.peers,
+            peers=FakePeers(),
             overrides=self.overrides,
             resolve=resolve or _plain,
             editor=self.editor,
@@ -581,6 +553,8 @@ class Node:
         return "" if stored is None else stored.state.value
 
     async def _fence_producers(self, transactional_ids: Sequence[str]) -> None:
+        if self.fence_errors:
+            raise self.fence_errors.pop()
         self.fenced.append(tuple(transactional_ids))
         if self.fence_gate is not None:
             await self.fence_gate.wait()

@@ -11,8 +11,6 @@ from mm2py.runtime.herder.herder import Herder
 from mm2py.testing.group_coordinator import MemoryCoordinator, MemoryGroup
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node
 
-__all__ = ["FILE", "Stage"]
-
 FILE = {"c": CONFIG | {"name": "c", "work": "0 1 2 3 4 5", "tasks.max": "6"}}
 ALL = {f"c-{n}" for n in range(6)}
 STEP_S = 0.25

@@ -17,8 +17,6 @@ from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_state import ConfigSnapshot
 from mm2py.types import Work
 
-__all__ = ["Configs", "Worker", "configs", "working"]
-
 SESSION_S = 6.0
 
 

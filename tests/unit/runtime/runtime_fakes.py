@@ -13,21 +13,9 @@ from mm2py.clock import Clock
 from mm2py.mirror.source_offsets import source_offset
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.runtime.tasks.lifecycle import Status
-from mm2py.runtime.tasks.worker_task import OnDelivered, OnDoubt, OnFailed, OnStalled
+from mm2py.runtime.tasks.target_sender import OnDelivered, OnDoubt, OnFailed, OnStalled
 from mm2py.storage.memory import MemoryOffsetBackingStore
-from mm2py.testing.waiting import until
 from mm2py.types import TopicPartition
-
-__all__ = [
-    "EagerClock",
-    "FakeSender",
-    "FakeStore",
-    "FakeTask",
-    "Statuses",
-    "a_batch",
-    "outgoing",
-    "until",
-]
 
 
 class EagerClock:
@@ -166,6 +154,15 @@ class FakeSender:
 
     def backlog_bytes(self, target: TopicPartition) -> int:
         return sum(len(item.batch.data) for item in self.waiting if item.target == target)
+
+    def returnable(self, target: TopicPartition) -> tuple[int, int] | None:
+        batches = [item.batch for item in self.waiting if item.target == target]
+        if not batches:
+            return None
+        return batches[0].base_offset, sum(batch.count for batch in batches)
+
+    def give_back(self, target: TopicPartition) -> None:
+        self.waiting = [item for item in self.waiting if item.target != target]
 
     def _permit_changed(self) -> None:
         if self.acknowledge and self.permit.valid:

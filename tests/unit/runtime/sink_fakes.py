@@ -7,17 +7,6 @@ from mm2py.errors import RetriableError
 from mm2py.runtime.tasks.sink_loop import AssignmentListener, Progress
 from mm2py.types import State, TopicPartition
 
-__all__ = [
-    "T0",
-    "T1",
-    "FakeConsumer",
-    "FakeGroup",
-    "Observed",
-    "RecordingTask",
-    "a_record",
-    "not_now",
-]
-
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 

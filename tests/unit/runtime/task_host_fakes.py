@@ -22,8 +22,6 @@ from tests.unit.runtime.runtime_fakes import (
     FakeTask,
 )
 
-__all__ = ["FLOW", "AskingTask", "HostStage", "spec_of"]
-
 FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 
 

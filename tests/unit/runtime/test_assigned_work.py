@@ -9,8 +9,9 @@ from mm2py.runtime.herder.assigned_work import PROVEN_S, STEADY_S
 from mm2py.runtime.herder.errors import HerderError
 from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.storage.config_state import ConnectorConfig
+from mm2py.testing.waiting import until
 from mm2py.types import State, TaskId
-from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, TestConnector, until
+from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, TestConnector
 
 SECRET = "geheim-123"  # noqa: S105 - what herder_fakes masks
 C0, C1 = TaskId("c", 0), TaskId("c", 1)

@@ -37,6 +37,7 @@ def play(
         state,
         {who: MemberView(f"http://{who}/", 7, work) for who, work in owned.items()},
         configured,
+        leader="a",
         generation=state.previous_generation + 1 if generation is None else generation,
         now_ms=now_ms,
         max_delay_ms=max_delay_ms,
@@ -51,7 +52,8 @@ def settled(*members: str) -> Plan:
 def test_first_members_share_everything_at_once() -> None:
     plan = play(FRESH, {"a": NO_WORK, "b": NO_WORK})
     assert {who: len(work.tasks) for who, work in plan.assigned.items()} == {"a": 2, "b": 2}
-    assert plan.assigned["a"].connectors | plan.assigned["b"].connectors == {"c"}
+    assert plan.assigned["a"].connectors == {"c"}
+    assert not plan.assigned["b"].connectors
     assert not any(plan.revoked.values())
     assert plan.delay_ms == 0
     again = play(plan.state, plan.owners)
@@ -176,9 +178,25 @@ def test_one_source_task_does_not_go_where_the_only_connector_runs() -> None:
     assert {len(work) for work in plan.owners.values()} == {1}
 
 
-def test_eager_deals_connectors_and_then_tasks_round_robin() -> None:
+def test_connectors_run_on_the_leader_and_are_revoked_elsewhere_first() -> None:
+    """A change of the leader, also one of workers that spread connectors before: the tasks stay."""
+    plan = play(FRESH, {"b": Work(frozenset("c")) | tasks(0, 1), "a": tasks(2, 3)})
+    assert plan.revoked == {"a": NO_WORK, "b": Work(frozenset("c"))}
+    assert not any(plan.assigned.values()), "not before the old owner has stopped it"
+    second = play(plan.state, plan.owners)
+    assert second.assigned == {"a": Work(frozenset("c")), "b": NO_WORK}
+    assert not any(second.revoked.values())
+
+
+def test_connectors_of_a_leader_that_is_gone_do_not_wait_for_it() -> None:
+    plan = play(FRESH, {"a": tasks(2, 3)})
+    assert plan.assigned["a"].connectors == {"c"}
+    gone = play(plan.state, {"b": NO_WORK, "a": NO_WORK})
+    assert gone.owners["a"].connectors == {"c"}
+
+
+def test_eager_deals_tasks_round_robin_and_connectors_to_the_leader() -> None:
     work = Work(frozenset({"x", "y", "z"})) | tasks(0, 1, connector="x")
-    dealt = assign_eager(["b", "a"], work)
-    assert dealt["a"] == Work(frozenset({"x", "z"}), frozenset({TaskId("x", 1)}))
-    assert dealt["b"] == Work(frozenset({"y"}), frozenset({TaskId("x", 0)}))
-    assert assign_eager([], work) == {}
+    dealt = assign_eager(["b", "a"], work, leader="b")
+    assert dealt["a"] == Work(tasks=frozenset({TaskId("x", 0)}))
+    assert dealt["b"] == Work(work.connectors, frozenset({TaskId("x", 1)}))

@@ -8,8 +8,9 @@ import pytest
 
 from mm2py.errors import ConfigError, ConnectionFailedError, RetriableError
 from mm2py.runtime.herder.errors import ForeignMemberError, ForwardError
+from mm2py.testing.waiting import until
 from mm2py.types import State, TargetState, TaskId, TopicPartition
-from tests.unit.runtime.herder_fakes import CONFIG, Cluster, TestConnector, until
+from tests.unit.runtime.herder_fakes import CONFIG, Cluster, TestConnector
 
 C0, C1 = TaskId("c", 0), TaskId("c", 1)
 
@@ -422,8 +423,6 @@ async def test_a_leader_whose_membership_is_in_doubt_writes_nothing() -> None:
     with pytest.raises(ForwardError) as caught:
         await node.herder.put_config("c", CONFIG, actor="t")
     assert caught.value.url is None
-    with pytest.raises(ForwardError):
-        await node.herder.put_task_configs("c", [])
     assert len(node.cluster.configs.records) == before
     node.permit.grant(inf)
     await node.herder.put_config("c", CONFIG, actor="t")

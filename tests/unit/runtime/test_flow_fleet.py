@@ -11,7 +11,7 @@ from mm2py.flows.edits import created, deleted
 from mm2py.flows.fleet import FleetParts, FlowFleet
 from mm2py.mirror.flow_overrides import FlowEntry, Presence, Revision, encode_flow_record
 from mm2py.runtime.herder.api import PeerClient
-from mm2py.runtime.herder.errors import ForwardError
+from mm2py.runtime.herder.errors import ForwardError, HerderError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
@@ -31,7 +31,7 @@ class Runner(Leader):
         self,
         flow: FlowName,
         *,
-        elsewhere: ForwardError | None,
+        elsewhere: HerderError | None,
         failed: Mm2pyError | None,
         store: FlowOverridesStore,
     ) -> None:
@@ -63,7 +63,7 @@ class Stage:
         self.clock = FakeClock()
         self.topics: dict[FlowName, MemoryTopic] = {}
         self.runners: list[Runner] = []
-        self.elsewhere: ForwardError | None = None
+        self.elsewhere: HerderError | None = None
         self.failed: Mm2pyError | None = None
         self.added: Collection[FlowName] = ()
         parts = FleetParts(
@@ -149,6 +149,11 @@ async def test_opening_waits_until_it_is_known_who_leads(stage: Stage) -> None:
     opening = asyncio.ensure_future(stage.fleet.open(BA))
     await stage.looks(2)
     assert not opening.done()
+    stage.runners[-1].waits = "waits for target cluster B"
+    stage.runners[-1].elsewhere = HerderError("B->A waits for target cluster B", status=503)
+    await stage.looks(2)
+    assert not opening.done()
+    stage.runners[-1].waits = ""
     stage.runners[-1].elsewhere = ForwardError("http://other:1/")
     await stage.looks(1)
     assert (await opening).herder is stage.runners[-1]

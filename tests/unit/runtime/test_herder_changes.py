@@ -22,8 +22,9 @@ from mm2py.runtime.herder.errors import (
 )
 from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import ConnectorConfig
+from mm2py.testing.waiting import until
 from mm2py.types import State, TargetState, TaskId
-from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, TestConnector, until
+from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, TestConnector
 
 C0, C1 = TaskId("c", 0), TaskId("c", 1)
 Ask = Callable[[Herder], Awaitable[object]]
@@ -191,7 +192,6 @@ REFUSALS: list[tuple[Ask, type[HerderError], str]] = [
         " done for the specified connector by issuing a 'PUT' request to the '/connectors/c/stop'"
         " endpoint",
     ),
-    (lambda h: h.put_task_configs("x", []), NotFoundError, "Connector x not found"),
 ]
 
 
@@ -231,8 +231,6 @@ ELSEWHERE: list[Ask] = [
     lambda h: h.restart("c", only_failed=True, include_tasks=True),
     lambda h: h.alter_offsets("x", OFFSETS),
     lambda h: h.reset_offsets("x"),
-    lambda h: h.put_task_configs("x", []),
-    lambda h: h.fence("x"),
     lambda h: h.restart_connector("c"),
     lambda h: h.restart_task(C0),
 ]
@@ -263,13 +261,14 @@ async def test_the_leader_sends_a_restart_to_the_owner() -> None:
     await until(lambda: len(cluster.running()) == 2)
     await until(lambda: first.state("b") == first.state(TaskId("b", 0)) == "RUNNING")
     mine = cluster.group.owners["n2"]
-    (name,) = mine.connectors
-    error = await _refused(first.herder.restart_connector(name))
+    error = await _refused(second.herder.restart_connector("a"))
+    assert isinstance(error, ForwardError)
+    assert error.url == "http://n1/", "connectors run on the leader"
+    await first.herder.restart_connector("a")
+    (task,) = mine.tasks
+    error = await _refused(first.herder.restart_task(task))
     assert isinstance(error, ForwardError)
     assert error.url == "http://n2/"
-    await second.herder.restart_connector(name)
-    (task,) = mine.tasks
-    assert isinstance(await _refused(first.herder.restart_task(task)), ForwardError)
     await second.herder.restart_task(task)
     assert second.host.events[-2:] == [f"stop {task}", f"start {task} 0"]
     await _stop(first)
@@ -353,15 +352,6 @@ async def test_while_a_change_waits_for_a_round_reads_and_restarts_are_told_to_c
     assert isinstance(await asked[1], ConflictError)
     await until(lambda: not news.rebalance_expected)
     assert (await node.herder.info("c")).name == "c"
-    await _stop(node)
-
-
-async def test_a_stopped_connector_takes_no_task_configs() -> None:
-    node = await _running()
-    await node.herder.stop_connector("c", actor="t")
-    error = await _refused(node.herder.put_task_configs("c", [{"p": "0"}]))
-    assert error.message == "Cannot submit non-empty set of task configs for stopped connector c"
-    assert error.status == 400
     await _stop(node)
 
 

@@ -10,8 +10,9 @@ from mm2py.protocol.error_codes import MESSAGE_TOO_LARGE, server_error
 from mm2py.runtime.group.membership import Rejoin
 from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.storage.connect_json import Commit, ConnectorPut, encode_config_record
+from mm2py.testing.waiting import until
 from mm2py.types import State, TargetState, TaskId
-from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, TestConnector, until
+from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, TestConnector
 
 C0, C1 = TaskId("c", 0), TaskId("c", 1)
 
@@ -310,3 +311,18 @@ def test_a_state_of_a_task_that_is_gone_is_removed_within_a_minute() -> None:
         await end(cluster)
 
     asyncio.run(scenario())
+
+
+async def test_a_setting_of_a_newer_version_makes_the_flow_wait_with_the_cause() -> None:
+    """As with a Java member in the group: nothing is copied by half of what people have set."""
+    node = Cluster().node(effective={"c": CONFIG | {"name": "c"}}).start()
+    await node.runs("c-0", "c-1")
+    assert node.overrides is not None
+    node.overrides.newer = True
+    node.overrides.changed()
+    await until(lambda: not node.host.running)
+    assert node.herder.problems() == ("a setting of a newer version",)
+    node.overrides.newer = False
+    await node.cluster.clock.advance(2)
+    await node.runs("c-0", "c-1")
+    await node.stop()

@@ -4,12 +4,13 @@ import asyncio
 
 import pytest
 
-from mm2py.errors import ConfigError, Mm2pyError
+from mm2py.errors import ConfigError, ConnectionFailedError, Mm2pyError
 from mm2py.protocol.error_codes import server_error
-from mm2py.runtime.group.membership import Rejoin
-from mm2py.runtime.herder.errors import HerderFailedError
+from mm2py.runtime.group.membership import Lost, Rejoin
+from mm2py.runtime.herder.errors import HerderError, HerderFailedError
 from mm2py.runtime.herder.herder import CHANGE_S
-from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, until
+from mm2py.testing.waiting import until
+from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node
 
 GROUP_AUTHORIZATION_FAILED = 30
 
@@ -69,6 +70,32 @@ def test_a_failed_flow_refuses_requests_with_its_error() -> None:
         health = await herder.health()
         assert (health.status, "joining group A-mm2" in health.message) == ("unhealthy", True)
         assert herder.connectors() == ("c",)
+        await node.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_flow_that_waits_for_a_cluster_says_so_at_once_wherever_it_is_asked() -> None:
+    async def scenario() -> None:
+        cluster = Cluster()
+        node = cluster.node()
+        node.errors["target"] = [ConnectionFailedError("user mm is refused")] * 3
+        node.start()
+        herder = node.herder
+        await until(lambda: "user mm is refused" in herder.not_ready)
+        asked = [herder.node_snapshot().problems["flow"], (await herder.health()).message]
+        for ask in (herder.member_urls, herder.member_urls):
+            with pytest.raises(HerderError, match="user mm is refused") as caught:
+                ask()
+            assert (type(caught.value), caught.value.status) == (HerderError, 503)
+        assert all("waits for target cluster B at b1:9092" in text for text in asked)
+        assert (await herder.health()).status == "starting"
+        await cluster.clock.advance(5)
+        await until(lambda: node.meter.state == "STANDBY")
+        assert (herder.not_ready, dict(herder.node_snapshot().problems)) == ("", {})
+        node.membership.tell(Lost("no heartbeat for 10 s"))
+        await until(lambda: "no heartbeat for 10 s" in herder.not_ready)
+        await until(lambda: not herder.not_ready)
         await node.stop()
 
     asyncio.run(scenario())

@@ -7,8 +7,9 @@ import pytest
 from mm2py.errors import ConfigError
 from mm2py.runtime.herder.mirror_maker import MirrorMaker
 from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.testing.waiting import until
 from mm2py.types import ClusterAlias, FlowName
-from tests.unit.runtime.herder_fakes import Cluster, until
+from tests.unit.runtime.herder_fakes import Cluster
 
 ONE = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 OTHER = FlowName(ClusterAlias("B"), ClusterAlias("A"))

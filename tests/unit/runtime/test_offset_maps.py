@@ -268,6 +268,73 @@ async def test_a_kill_before_the_first_commit_leaves_where_the_copy_began() -> N
     assert again.target_end(ORDERS, OLD) == 7
 
 
+async def looked_up(topic: MemoryTopic, *offsets: int) -> list[tuple[Place, int]]:
+    """Translate offsets to the target with what is stored."""
+    store = stored_maps(topic)
+    await store.start()
+    index = store.index.of(ORDERS)
+    assert index is not None
+
+    def page(ref: PageRef) -> Page:
+        (record,) = [it for it in topic.records if it.offset == ref.position]
+        assert record.value is not None
+        return decode_page(ref.number, record.value)
+
+    return [to_target(index, offset, page) for offset in offsets]
+
+
+@pytest.mark.parametrize("size", [7, 3_392])
+@pytest.mark.parametrize("beginning", ["stored", "latest", "set on an empty map"])
+async def test_below_a_position_that_the_copy_begins_at_nothing_is_known(
+    beginning: str, size: int
+) -> None:
+    topic = MemoryTopic("map")
+    maps = await restored(topic, ORDERS)
+    if beginning == "set on an empty map":
+        maps.resume(ORDERS, -1)
+        maps.cover(ORDERS, 4)
+        await maps.write()
+        maps = await restored(topic, ORDERS)
+    maps.resume(ORDERS, -1 if beginning == "latest" else size)
+    if beginning == "latest":
+        maps.begin_at(ORDERS, size)
+        maps.cover(ORDERS, size - 1)
+    await maps.begin({ORDERS: LogEnd(size, OLD)})
+    assert await looked_up(topic, 0, size - 1, size) == [
+        (Place.UNKNOWN, -1),
+        (Place.UNKNOWN, -1),
+        (Place.NOT_YET_COPIED, -1),
+    ]
+    maps.of(ORDERS).add(size + 1, 5, size)
+    await maps.write()
+    assert await looked_up(topic, 0, size - 1, size) == [
+        (Place.UNKNOWN, -1),
+        (Place.UNKNOWN, -1),
+        (Place.NEVER_EXISTED, size),
+    ]
+
+
+async def test_what_needs_no_copy_before_the_first_record_is_no_other_program_s() -> None:
+    topic = MemoryTopic("map")
+    maps = await restored(topic, ORDERS)
+    assert maps.resume(ORDERS, -1) == -1
+    for covered in (10, 40):
+        maps.cover(ORDERS, covered - 1)  # a mirror of the other direction has written it
+        await maps.write()
+        maps.stored({ORDERS: covered - 1})
+        maps = await restored(topic, ORDERS)
+        assert maps.resume(ORDERS, covered) == covered
+        assert maps.target_end(ORDERS, OLD) == -1
+    await maps.begin({ORDERS: LogEnd(100, OLD)})
+    maps.of(ORDERS).add(40, 5, 100)
+    await maps.write()
+    assert await looked_up(topic, 0, 39, 40) == [
+        (Place.NEVER_EXISTED, 100),
+        (Place.NEVER_EXISTED, 100),
+        (Place.COPIED, 100),
+    ]
+
+
 async def test_a_start_continues_at_the_map_unless_the_position_was_set() -> None:
     topic = MemoryTopic("map")
     maps = await restored(topic, ORDERS)

@@ -30,11 +30,16 @@ async def test_the_log_is_told_at_once_and_every_ten_seconds(
 ) -> None:
     clock = EagerClock()
     caplog.set_level(logging.INFO)
-    patience = Patience(clock, "target cluster B at b1:9092", asyncio.Event())
+    waits: dict[str, str] = {}
+    what = "target cluster B at b1:9092"
+    patience = Patience(clock, what, asyncio.Event(), waits=waits)
     until = clock.monotonic() + 35
     while clock.monotonic() < until:
         await patience.wait(AWAY)
+    assert waits[what].startswith(f"waits for {what}, 3")
+    assert waits[what].endswith(" s now: connection refused")
     patience.succeeded()
+    assert not waits
     lines = [record.getMessage() for record in caplog.records]
     assert 3 <= len([line for line in lines if line.startswith("waiting")]) <= 4
     assert "target cluster B at b1:9092" in lines[0]

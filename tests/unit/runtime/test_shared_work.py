@@ -1,11 +1,9 @@
 """Several nodes in one group: sharing, moving and losing work, and who may write."""
 
-import pytest
-
-from mm2py.errors import ConnectionFailedError
 from mm2py.runtime.group.membership import Lost, MembershipLostError
+from mm2py.testing.waiting import until
 from mm2py.types import TaskId
-from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, TestConnector, until
+from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, TestConnector
 
 FOUR = "0 1 2 3"
 
@@ -113,54 +111,45 @@ async def test_a_node_that_lost_its_membership_in_a_round_comes_back_with_nothin
     await node.stop()
 
 
-async def test_a_connector_on_another_node_publishes_through_the_leader() -> None:
-    cluster = Cluster()
+async def test_connectors_run_on_the_leader_and_move_with_it_while_tasks_stay() -> None:
+    """The leader alone writes task configs, so no worker has to reach another one to copy a new topic."""
+    cluster = Cluster(max_delay_ms=3_000)
     first, second = cluster.node("n1").start(), cluster.node("n2").start()
     await until(lambda: first.membership.is_leader and len(cluster.group.members) == 2)
     await first.put("a", work="0")
-    await first.put("b", work="0")
-    await _settled(cluster, "a-0", "b-0")
-    await until(lambda: len(second.peers.posted) == 1)
-    assert second.peers.posted == ["http://n1/"]
-    assert first.peers.posted == []
-    await _stop(first, second)
+    await first.put("b", work="0 1 2")
+    await _settled(cluster, "a-0", "b-0", "b-1", "b-2")
+    assert cluster.group.owners["n1"].connectors == {"a", "b"}
+    there = frozenset(second.host.running)
+    await first.stop()
+    del cluster.nodes["n1"]
+    await until(lambda: second.herder.leads and len(cluster.group.owners["n2"].connectors) == 2)
+    assert frozenset(second.host.running) == there, (
+        "tasks of the leaver wait for it, connectors do not"
+    )
+    assert not any(event.startswith("stop") for event in second.host.events[len(there) :])
+    await second.put("b", work="0 1 2 3")
+    await until(lambda: len(second.config.snapshot().tasks("b")) == 4)
+    await second.stop()
 
 
-async def test_a_round_under_way_delays_a_publication_and_is_no_warning(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_connector_on_a_worker_that_does_not_lead_names_that_until_it_leads() -> None:
+    """As an assignment of workers of an earlier version, or a leadership that is being lost."""
     cluster = Cluster()
-    first, second = cluster.node("n1").start(), cluster.node("n2").start()
-    await until(lambda: first.membership.is_leader and len(cluster.group.members) == 2)
-    second.membership.knows_leader = False
-    await first.put("a", work="0")
-    await first.put("b", work="0")
-    await until(lambda: second.state("b") == "RUNNING")
-    await cluster.clock.advance(2.0)
-    assert second.peers.posted == []
-    second.membership.knows_leader = True
-    second.membership.request_rejoin()
-    await cluster.clock.advance(0.2)
-    await _settled(cluster, "a-0", "b-0")
-    await _stop(first, second)
-    assert "not published" not in caplog.text
-
-
-async def test_publication_is_repeated_until_the_leader_answers() -> None:
-    """No. 90."""
-
-    cluster = Cluster()
-    first, second = cluster.node("n1").start(), cluster.node("n2").start()
-    await until(lambda: first.membership.is_leader and len(cluster.group.members) == 2)
-    second.peers.errors = [ConnectionFailedError("no answer")] * 3
-    await first.put("a", work="0")
-    await first.put("b", work="0")
-    await until(lambda: len(second.peers.errors) == 2)
-    for _ in range(4):
-        await cluster.clock.advance(0.5)
-    await _settled(cluster, "a-0", "b-0")
-    assert second.state("b") == "RUNNING"
-    await _stop(first, second)
+    node = cluster.node().start()
+    await node.put(work="0")
+    await node.runs("c-0")
+    cluster.group.leader_elsewhere = True
+    node.membership.request_rejoin()
+    await until(lambda: not node.membership.is_leader)
+    await node.put(work="0 1")
+    await cluster.clock.advance(11)
+    assert any("only the leader writes task configs" in it for it in node.herder.problems())
+    cluster.group.leader_elsewhere = False
+    node.membership.request_rejoin()
+    await cluster.clock.advance(2)
+    await node.runs("c-0", "c-1")
+    await node.stop()
 
 
 async def test_a_partition_never_runs_on_two_nodes_while_tasks_change() -> None:

@@ -12,8 +12,9 @@ from mm2py.runtime.group.solo_membership import SoloMembership
 from mm2py.runtime.herder.errors import AlreadyExistsError, BadRequestError, NotFoundError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.testing.clock import FakeClock
+from mm2py.testing.waiting import until
 from mm2py.types import TargetState, TaskId, Work
-from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, until
+from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node
 
 T = TypeVar("T")
 URL = "http://127.0.0.1:1/"

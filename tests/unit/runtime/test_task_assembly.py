@@ -12,6 +12,7 @@ from mm2py.observability.metrics import Metrics
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.task_assembly import TaskAssembly, TaskParts
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec
+from mm2py.testing.waiting import until
 from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
 from tests.unit.runtime.runtime_fakes import (
     EagerClock,
@@ -21,7 +22,6 @@ from tests.unit.runtime.runtime_fakes import (
     FakeTask,
     Statuses,
     outgoing,
-    until,
 )
 
 CONFIG = {"connector.class": "FakeConnector"}

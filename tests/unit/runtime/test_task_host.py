@@ -4,8 +4,9 @@ import asyncio
 from math import inf
 
 from mm2py.errors import RetriableError
+from mm2py.testing.waiting import until
 from mm2py.types import TaskId, TopicPartition
-from tests.unit.runtime.runtime_fakes import outgoing, until
+from tests.unit.runtime.runtime_fakes import outgoing
 from tests.unit.runtime.task_host_fakes import HostStage, spec_of
 
 ORDERS = TopicPartition("orders", 0)

@@ -7,8 +7,9 @@ import pytest
 
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
 from mm2py.runtime.herder.worker_connector import FIRST_RETRY_S, LONGEST_RETRY_S, WorkerConnector
+from mm2py.testing.waiting import until
 from mm2py.types import State, TargetState
-from tests.unit.runtime.runtime_fakes import EagerClock, FakeConnector, Statuses, until
+from tests.unit.runtime.runtime_fakes import EagerClock, FakeConnector, Statuses
 
 
 class Stage:

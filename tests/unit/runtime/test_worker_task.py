@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from math import inf
@@ -24,6 +25,7 @@ from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskC
 from mm2py.runtime.tasks.task_transactions import TaskTransactions
 from mm2py.runtime.tasks.worker_task import TaskSettings, WorkerTask
 from mm2py.testing.broker import FakeBroker
+from mm2py.testing.waiting import until
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from tests.unit.runtime.runtime_fakes import (
     EagerClock,
@@ -33,7 +35,6 @@ from tests.unit.runtime.runtime_fakes import (
     Statuses,
     a_batch,
     outgoing,
-    until,
 )
 
 FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
@@ -234,21 +235,30 @@ async def test_a_partition_that_cannot_drain_is_held_alone_and_released() -> Non
 
 
 class EndlessTask(FakeTask):
-    """Reads 256 KiB of each partition that is not held, whatever the budget."""
+    """Reads a batch of each partition that is not held, in turn and within the budget, at least one."""
 
-    def __init__(self, topics: Sequence[str]) -> None:
+    def __init__(self, topics: Sequence[str], size: int = 256 << 10) -> None:
         super().__init__()
-        self.topics = topics
+        self.topics, self.size = deque(topics), size
+        self.data = bytearray(size)
         self.read = dict.fromkeys(topics, 0)
+        self.most = dict(self.read)
         self.unread: set[TopicPartition] = set()
 
     async def poll(self, budget_bytes: int) -> Sequence[Outgoing]:
         await super().poll(budget_bytes)
         found: list[Outgoing] = []
-        for topic in self.topics:
-            if TopicPartition(topic, 0) not in self.unread:
-                found.append(outgoing(topic, self.read[topic], size=256 << 10))
-                self.read[topic] += 1
+        for topic in tuple(self.topics):
+            if TopicPartition(topic, 0) in self.unread:
+                continue
+            if found and (len(found) + 1) * self.size > budget_bytes:
+                break
+            found.append(outgoing(topic, self.read[topic]))
+            found[-1].batches[0].data = self.data
+            self.read[topic] += 1
+            self.most[topic] = max(self.most[topic], self.read[topic])
+            self.topics.remove(topic)
+            self.topics.append(topic)
         return found
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
@@ -256,6 +266,12 @@ class EndlessTask(FakeTask):
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
         self.unread.difference_update(partitions)
+
+    def read_again(self, partition: TopicPartition, offset: int, records: int) -> bool:
+        assert partition in self.unread
+        assert self.read[partition.topic] == offset + records
+        self.read[partition.topic] = offset
+        return True
 
 
 class HoldCalls(FakeTask):
@@ -278,21 +294,44 @@ async def test_thousands_of_new_partitions_in_one_round_are_looked_at_once() -> 
     assert (task.calls, set(task.held)) == (1, set(names))
 
 
-@pytest.mark.parametrize("stuck", [1, 6, 7, 20, 60])
-async def test_any_number_of_stuck_partitions_leaves_the_others_flowing(stuck: int) -> None:
+@pytest.mark.parametrize(
+    ("stuck", "size"),
+    [
+        *((count, 256 << 10) for count in (1, 6, 7, 60)),
+        *((count, 16 << 10) for count in (8, 200, 1_000)),
+        *((count, size << 20) for count in (8, 200) for size in (8, 50)),
+    ],
+)
+async def test_stuck_partitions_take_no_more_than_the_memory_and_leave_the_others_flowing(
+    stuck: int, size: int
+) -> None:
     names = [f"stuck{number}" for number in range(stuck)]
-    task = EndlessTask([*names, "orders", "bills"])
+    task = EndlessTask([*names, "orders", "bills"], size)
     bench = Bench(task)
     bench.sender.stuck = {TopicPartition(f"A.{name}", 0) for name in names}
     bench.running.start()
-    await until(lambda: min(task.read["orders"], task.read["bills"]) > 300)
-    memory = TaskSettings().buffer_memory_bytes
-    assert bench.sender.buffered_bytes <= max(memory, stuck * (256 << 10)) + memory // 4
-    # They are copied as soon as their target takes them.
-    before = task.read["stuck0"]
+    most = 0
+
+    def flows(times: int) -> bool:
+        nonlocal most
+        most = max(most, bench.sender.buffered_bytes)
+        return min(task.read["orders"], task.read["bills"]) > times
+
+    await until(lambda: flows(20), turns=100_000)
+    await until(lambda: all(task.most[name] for name in names), turns=100_000)
+    assert flows(0)
+    assert most <= TaskSettings().buffer_memory_bytes + size, "one batch beyond it"
+    # They are copied as soon as their target takes them, each record once and in order.
     bench.sender.stuck.clear()
-    await until(lambda: task.read["stuck0"] > before + 10)
+    bench.sender.acknowledge_all()
+    await until(lambda: all(task.read[name] > 2 for name in names), turns=100_000)
     await bench.running.stop(1.0)
+    ends = dict.fromkeys(task.read, 0)
+    for delivery in task.deliveries:
+        for run in delivery.runs:
+            assert run.source_offset == ends[delivery.source.topic]
+            ends[delivery.source.topic] += run.records
+    assert ends == task.read
 
 
 async def test_a_partition_whose_target_takes_nothing_is_held_at_once_until_it_does() -> None:

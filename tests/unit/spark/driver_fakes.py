@@ -11,8 +11,6 @@ from mm2py.storage.memory import MemoryTopic
 from mm2py.storage.table import Entry
 from mm2py.types import TopicPartition
 
-__all__ = ["Flow", "TopicWriter"]
-
 
 class TopicWriter:
     """A ``PrivilegedWriter`` straight into the topic."""

@@ -4,7 +4,9 @@ import pytest
 
 from mm2py.errors import UsageError
 from mm2py.mirror.boundaries import Boundary, parse_boundary
+from mm2py.protocol.configs import ConfigEntry
 from mm2py.spark.plan import BYTES_PER_S, PartitionPlan, Plan, Refusal, deal_lanes, estimated_s
+from mm2py.spark.survey import smaller_batches
 
 
 def part(number: int, size: int) -> PartitionPlan:
@@ -73,3 +75,16 @@ def test_a_boundary_is_an_edge_an_offset_or_a_time(text: str, boundary: Boundary
 def test_anything_else_is_wrong_usage(text: str) -> None:
     with pytest.raises(UsageError, match="--from"):
         parse_boundary(text, "--from", "earliest")
+
+
+@pytest.mark.parametrize(("target", "source"), [("1000", "1048588"), ("1048588", "1048589")])
+def test_a_target_topic_that_takes_smaller_batches_than_its_source_is_noted(
+    target: str, source: str
+) -> None:
+    def limit(size: str) -> list[ConfigEntry]:
+        return [ConfigEntry("max.message.bytes", size)]
+
+    (note,) = smaller_batches("A.t", limit(target), limit(source))
+    assert note.startswith(f"A.t has max.message.bytes={target}, its source {source}: ")
+    for enough in (limit(source), limit(str(int(source) + 1)), []):
+        assert not smaller_batches("A.t", enough, limit(source))

@@ -10,8 +10,11 @@ from mm2py.mirror.offset_map import Mark, Page, Segment
 from mm2py.spark.dealing import deal
 from mm2py.spark.differences import Comparison, Difference, Kind
 from mm2py.spark.repair_advice import Repair, advice
-from mm2py.spark.verify_plan import KnownMap, PartitionPlan, plan_partition
-from mm2py.types import TopicPartition
+from mm2py.spark.verify import by_the_map, report_of
+from mm2py.spark.verify_plan import KnownMap, PartitionPlan, VerifyPlan, plan_partition
+from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from mm2py_workers.output import OK, UNHEALTHY
+from mm2py_workers.verify_command import exit_code
 
 SOURCE, COPY = TopicPartition("t", 0), TopicPartition("a.t", 0)
 NO_ID = bytes(16)
@@ -69,6 +72,18 @@ def test_what_another_program_copied_is_left_out_and_named() -> None:
     assert found.notes[0].startswith("source offsets 50 to 80 were passed by another program")
 
 
+def test_what_lies_below_the_beginning_of_the_map_is_left_out_and_named() -> None:
+    for kept in (
+        known(Segment(50, 50, 50), covered=100),
+        known(Segment(50, 0, 50), Segment(52, 48, 52), covered=100),
+    ):
+        found = plan(LogEnds(0, 100), LogEnds(0, 100), kept)
+        assert found.source_ranges[0][1] == found.target_ranges[0][1] == 100
+        assert found.source_ranges[0][0] == kept.pages[0].segments[0].source
+        assert found.notes[0].startswith("source offsets 0 to 50 lie below the beginning")
+    assert not plan(LogEnds(50, 100), LogEnds(50, 100), kept).notes
+
+
 def test_copies_behind_the_end_of_the_target_s_log_are_lost() -> None:
     found = plan(LogEnds(0, 100), LogEnds(0, 60), known(Segment(0, 100, 0), covered=100))
     assert found.lost == (60, 100)
@@ -88,6 +103,31 @@ def test_without_a_map_the_first_common_offset_is_taken_to_be_the_same_record() 
     assert (found.source_ranges, found.target_ranges) == ([(50, 100)], [(50, 90)])
     assert found.covered is None
     assert "no exact offset map" in found.notes[0]
+
+
+@pytest.mark.parametrize("size", [1, 1_000])
+def test_a_task_begins_at_the_first_record_that_both_logs_still_have(size: int) -> None:
+    kept = known(Segment(0, 50 * size, 0), Segment(60 * size, 40 * size, 50 * size), covered=100 * size)  # fmt: skip
+    found = plan(LogEnds(0, 110 * size), LogEnds(0, 95 * size), kept)
+    assert found.held_from(0, 0) == found
+
+    def held(source: int, target: int) -> list[tuple[int, int]]:
+        return [
+            (it.source.first, it.target.first)
+            for part in found.parts(40 * size)
+            for it in part.held_from(source * size, target * size).stretches
+        ]
+
+    parts = [(ours.first, theirs.first) for part in found.parts(40 * size) for ours, theirs in part.stretches]  # fmt: skip
+    assert len(parts) > 3
+    assert held(0, 0) == parts
+    # Of the source more is gone, of the target more, and more than was copied.
+    assert held(30, 0)[0] == (30 * size, 30 * size)
+    assert held(55, 0)[0] == (60 * size, 50 * size)
+    assert held(0, 70)[0] == (80 * size, 70 * size)
+    assert held(30, 70)[0] == (80 * size, 70 * size)
+    assert held(30, 0)[1:] == [it for it in parts if it[0] > 30 * size]
+    assert held(100, 0) == []
 
 
 def test_a_plan_is_the_same_behind_json() -> None:
@@ -179,3 +219,21 @@ def test_the_largest_partitions_are_dealt_first() -> None:
     assert deal([0, 0, 0], 2, lambda it: it) == [[0, 0], [0]]
     nothing: list[int] = []
     assert deal(nothing, 4, lambda it: it) == []
+
+
+@pytest.mark.parametrize(("watermark", "unstable"), [(100, False), (101, True), (90_000, True)])
+def test_what_lies_above_an_open_transaction_is_not_compared_and_named(
+    watermark: int, unstable: bool
+) -> None:
+    kept = known(Segment(0, 100, 0), covered=100)
+    ends = LogEnds(0, 100)
+    found = plan_partition(SOURCE, COPY, ends, ends, kept, watermark=watermark)
+    assert PartitionPlan.from_json(json.loads(json.dumps(found.to_json()))) == found
+    plans = VerifyPlan([found], [], ("1", "2"))
+    report = report_of(
+        FlowName(ClusterAlias("A"), ClusterAlias("B")), 0, plans, [by_the_map(found)]
+    )
+    assert report["equal"] is not unstable
+    named = f"t-0: source offsets 100 to {watermark} are from an open transaction on"
+    assert (named in str(report["not_compared"])) is unstable
+    assert exit_code(report) == (UNHEALTHY if unstable else OK)

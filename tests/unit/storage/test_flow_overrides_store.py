@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from mm2py.errors import ConfigError, RequestTimedOutError
+from mm2py.errors import ConfigError, RequestTimedOutError, RetriableError
 from mm2py.mirror.flow_overrides import Change
 from mm2py.storage.flow_overrides_store import HISTORY_KEPT, FlowOverridesStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
@@ -183,3 +183,22 @@ async def test_a_change_that_nobody_acknowledges_has_an_unknown_outcome() -> Non
     await store.start()
     with pytest.raises(RequestTimedOutError, match="whether it was written is unknown"):
         await store.edit("restart", "A->B", lambda now: now, notes=(), actor="anna")
+
+
+async def test_a_setting_of_a_newer_version_is_refused_until_it_is_taken_back() -> None:
+    """Ignored, compaction would decide: with the older record still in the log the topic stays paused."""
+    key, value = b"hold:t", b'\x02{"at":1,"by":"a","revision":1,"until":9}'
+    async with started() as (store, topic):
+        topic.append(b"history:000000000001", value)
+        await store.refresh(1)
+        store.check_readable()
+        topic.append(key, value)
+        await store.refresh(1)
+        with pytest.raises(RetriableError, match=r"newer version of this program \(key hold:t"):
+            store.check_readable()
+        with pytest.raises(RetriableError, match="run that version here"):
+            await on(topic).start()
+        topic.append(key, None)
+        await store.refresh(1)
+        store.check_readable()
+        await on(topic).start()

@@ -146,9 +146,11 @@ def test_a_topic_created_by_another_worker_meanwhile_is_fine() -> None:
     assert _ensure(admin, OFFSETS) == 25
 
 
-def test_the_config_topic_must_have_one_partition() -> None:
+@pytest.mark.parametrize("name", ["mm2-configs.A.internal", "mm2py-flows.A.internal"])
+def test_a_topic_whose_order_counts_must_have_one_partition(name: str) -> None:
+    """A change is one batch of the config topic, or of the flow's changes."""
     topic = InternalTopic(
-        name="mm2-configs.A.internal", purpose="config.storage", partitions=1, replication_factor=1
+        name=name, purpose="config.storage", partitions=1, replication_factor=1, ordered=True
     )
     with pytest.raises(ConfigError, match="exactly 1"):
         _ensure(FakeAdmin(partitions=3), topic)

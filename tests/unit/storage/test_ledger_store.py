@@ -14,8 +14,9 @@ from mm2py.observability.metrics import Metrics
 from mm2py.protocol.records import Record
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.table import Entry, Handler
+from mm2py.testing.waiting import until
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
-from tests.unit.runtime.runtime_fakes import EagerClock, until
+from tests.unit.runtime.runtime_fakes import EagerClock
 
 FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 ORDERS, BILLS = TopicPartition("orders", 0), TopicPartition("bills", 1)

@@ -22,11 +22,13 @@ from mm2py.storage.status_records import (
     topic_value,
 )
 from mm2py.storage.table import Entry, Handler
+from mm2py.testing.waiting import eventually
 from mm2py.types import State, TaskId
 
 TASK = TaskId("c-x", 1)
 RUNNING = StoredStatus(state=State.RUNNING, worker_id="here:8083", generation=7, version="4.3.1")
 FAILED = replace(RUNNING, state=State.FAILED, trace="boom")
+PAUSED = replace(RUNNING, state=State.PAUSED)
 THERE = replace(RUNNING, worker_id="there:8083")
 USE = TopicUse("t", "c:x", 0, 1_700_000_000_000)
 
@@ -240,3 +242,39 @@ async def test_a_safe_put_that_waits_is_taken_back_for_a_newer_state_and_errors_
     assert await store.flush(5)
     await store.stop()
     assert "state was not written topic=statuses" in caplog.text
+
+
+async def test_what_is_not_written_is_a_problem_and_posted_again_until_something_newer_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every display reads states from here: without that a paused flow stays RUNNING there."""
+    monkeypatch.setattr("mm2py.storage.status_backing_store.WRITE_S", 0.01)
+    table = SlowTable()
+    store = StatusBackingStore(table)
+    await store.start()
+    store.put("c", RUNNING)
+    store.put(TASK, RUNNING)
+    store.put("c", PAUSED)
+    (_, stale), (_, task), (_, paused) = table.posted
+    task.set_exception(PartitionError("no leave", topic="statuses", partition=0))
+    await eventually(lambda: len(table.posted) == 5, within_s=60)
+    assert stale.cancelled()
+    assert paused.cancelled(), "posts that are late are taken back, so that the topic is looked for"
+    assert "no leave" in store.problems()["topic statuses"]
+    assert "not acknowledged within" in store.problems()["topic statuses"]
+    again = dict(table.posted[3:])
+    assert set(again) == {
+        (status_key("c"), status_value(PAUSED)),
+        (status_key(TASK), status_value(RUNNING)),
+    }, "the older state of c is not written behind the newer one"
+    for answer in again.values():
+        answer.set_result(1)
+    await asyncio.sleep(0)
+    assert store.problems() == {}
+    # Refused, and meanwhile another worker has the task.
+    store.put(TASK, FAILED)
+    table.posted[-1][1].set_exception(PartitionError("no leave", topic="statuses", partition=0))
+    table.handle(0, Record(0, 1, status_key(TASK), status_value(replace(THERE, generation=8))))
+    await eventually(lambda: store.problems() == {}, within_s=60)
+    assert len(table.posted) == 6
+    await store.stop()

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from mm2py_workers.cli import app
 from mm2py_workers.worker_place import STATE_DIR
 
-__all__ = ["FLOW", "PATH", "TOPIC", "Ended", "FakeApi", "Turns", "refusal"]
-
+URL: Final = "http://localhost:8083"
 PATH: Final = "/flows/A->B"
 FLOW: Final[dict[str, object]] = {
     "flow": "A->B",
@@ -51,7 +50,9 @@ TOPIC: Final[dict[str, object]] = {
     "target_topic": "A.orders",
     "partitions": 2,
     "failed_partitions": 0,
+    "held_partitions": 0,
     "paused_partitions": 0,
+    "state": "RUNNING",
     "lag_records": 1234,
     "lag_ms": 5600,
     "records_per_s": 12.0,
@@ -95,7 +96,7 @@ class FakeApi:
         """Run one command line against this API."""
         transport = httpx.MockTransport(self._answer)
         # Workers that happen to run on this machine are not asked.
-        alone = {STATE_DIR: "/nonexistent", **(env or {})}
+        alone = {STATE_DIR: "/nonexistent", "MM2PY_URL": URL, **(env or {})}
         ended = CliRunner().invoke(app, list(words), obj=transport, env=alone, input=typed)
         if ended.exception is not None and not isinstance(ended.exception, SystemExit):
             raise ended.exception
@@ -103,10 +104,7 @@ class FakeApi:
 
     def sent(self) -> list[tuple[str, str, object]]:
         """Return method, path with query, and body of what was asked."""
-        return [
-            (it.method, str(it.url).removeprefix("http://localhost:8083"), _body(it))
-            for it in self.requests
-        ]
+        return [(it.method, str(it.url).removeprefix(URL), _body(it)) for it in self.requests]
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)

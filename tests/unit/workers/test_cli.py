@@ -31,6 +31,15 @@ def test_version_is_printed() -> None:
     assert result.output.startswith("mm2py ")
 
 
+def test_help_has_its_commands_in_groups_and_a_short_name() -> None:
+    panels = [it.rich_help_panel for it in app.registered_commands]
+    panels += [it.rich_help_panel for it in app.registered_groups]
+    assert all(isinstance(it, str) for it in panels)
+    for words in (["-h"], ["flow", "pause", "-h"]):
+        result = CliRunner().invoke(app, words)
+        assert (result.exit_code, "Usage: mm2py" in result.output) == (0, True)
+
+
 def test_lint_of_a_good_file_ends_with_0(file: Path) -> None:
     assert CliRunner().invoke(app, ["lint", str(file)]).exit_code == 0
 

@@ -34,7 +34,7 @@ def test_list_prints_a_table_of_flows() -> None:
     ended = api().run("flow", "list")
     assert (ended.code, ended.err) == (0, "")
     title, row = ended.out.splitlines()
-    assert title.split()[:4] == ["FLOW", "STATE", "LAG", "BEHIND"]
+    assert title.split()[:4] == ["FLOW", "STATE", "LAG", "RPO"]
     assert row.split() == ["A->B", "RUNNING", "1,234", "5.6", "s", "0.5", "2.5", "KB", "2", "0"]
 
 
@@ -75,10 +75,29 @@ def test_what_is_wrong_is_told_on_stderr_in_one_line_each() -> None:
     errors = [{"where": "orders-1", "message": "record too large; raise max.message.bytes"}]
     ended = api({"state": "DEGRADED", "errors": errors, "records_lost": 7}).run("flow", "list")
     assert ended.err.splitlines() == [
-        "A->B is DEGRADED",
         "A->B orders-1: record too large; raise max.message.bytes",
         "A->B 7 records lost (mm2py ledger names them)",
     ]
+    assert api({"state": "SUSPENDED"}).run("flow", "list").err == "A->B is SUSPENDED\n"
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_errors_of_one_cause_are_one_line_and_those_of_many_are_five(count: int) -> None:
+    same = [{"where": f"t-{it}", "message": "no such topic"} for it in range(count)]
+    named = {"where": "big-0", "message": "big-0 at offset 200: too large"}
+    ended = api({"state": "DEGRADED", "errors": [*same, named]}).run("lag")
+    first = "A->B t-0: no such topic" if count == 1 else "A->B t-0 and 99 more: no such topic"
+    assert ended.err.splitlines() == [first, "A->B big-0 at offset 200: too large"]
+    many = [{"where": f"t-{it}", "message": f"cause {it}"} for it in range(count + 5)]
+    found = api({"state": "DEGRADED", "errors": many})
+    assert found.run("flow", "list").err.splitlines()[4:] == [
+        "A->B t-4: cause 4",
+        f"A->B {count} more causes: mm2py flow describe A/B -o wide",
+    ]
+    found.answers["GET", f"{PATH}/partitions"] = []
+    wide = found.run("flow", "describe", "A/B", "-o", "wide").out
+    assert wide.count("WRONG") == min(count + 5, 101)
+    assert [it for it in wide.splitlines() if it != it.rstrip()] == [], "nobody needs blanks"
 
 
 def test_describe_shows_connectors_and_tasks_and_wide_its_partitions() -> None:
@@ -160,18 +179,30 @@ def test_lag_shows_the_first_topics_but_judges_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic", "state"),
+    ("flow", "state", "code"),
     [
-        ({}, "RUNNING"),
-        ({"failed_partitions": 1, "paused_partitions": 1}, "FAILED"),
-        ({"paused_partitions": 1}, "PARTLY PAUSED"),
-        ({"paused_partitions": 2}, "PAUSED"),
+        ("RUNNING", "RUNNING", 0),
+        ("DEGRADED", "FAILED", 3),
+        ("DEGRADED", "HELD", 3),
+        ("RUNNING", "HELD", 0),  # by a stream on Spark
+        ("DEGRADED", "PARTLY PAUSED", 0),  # another topic is the cause
     ],
 )
-def test_topics_says_the_worst_state_of_a_topic(topic: dict[str, object], state: str) -> None:
-    ended = api(topic=topic).run("topics")
-    assert ended.out.splitlines()[1].endswith(state)
-    assert ended.code == (3 if state == "FAILED" else 0)
+def test_topics_and_lag_show_the_state_of_a_topic(flow: str, state: str, code: int) -> None:
+    found = api({"state": flow}, {"state": state})
+    ended = found.run("topics")
+    assert (ended.out.rstrip().endswith(state), ended.code) == (True, code)
+    assert f" {state} " in found.run("lag").out
+
+
+def test_topics_of_a_flow_that_waits_are_not_simply_none() -> None:
+    waits = [{"where": "flow", "message": "waits for target cluster B"}]
+    found = api({"state": "WAITING", "errors": waits})
+    found.answers["GET", "/lag"] = found.answers["GET", f"{PATH}/lag"] = []
+    for words in (("topics",), ("topics", "--flow", "A/B")):
+        ended = found.run(*words)
+        said = "no topic is copied\nA->B flow: waits for target cluster B\n"
+        assert (ended.code, ended.err) == (3, said)
 
 
 def test_topics_takes_a_pattern_and_sorts_by_name() -> None:
@@ -180,7 +211,7 @@ def test_topics_takes_a_pattern_and_sorts_by_name() -> None:
     rows = json.loads(found.run("topics", "b*", "-o", "json").out)
     assert [it["topic"] for it in rows] == ["b0", "b1"]
     ended = found.run("topics", "c")
-    assert (ended.code, ended.out, ended.err) == (0, "", "no such topic is being copied\n")
+    assert (ended.code, ended.out, ended.err) == (0, "", "no topic c is copied\n")
 
 
 def test_partitions_are_asked_of_every_flow() -> None:

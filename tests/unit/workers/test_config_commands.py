@@ -16,6 +16,7 @@ from mm2py_workers.config_commands import explain_file, lint_file
 from mm2py_workers.wiring import build_node
 
 HEAD = "clusters=A,B\nA.bootstrap.servers=h:1\nB.bootstrap.servers=h:2\n"
+ON = HEAD + "A->B.enabled=true\n"
 
 
 class Screen:
@@ -42,11 +43,45 @@ def screen(tmp_path: Path) -> Screen:
 
 
 def test_lint_prints_one_line_per_finding_and_counts_them(screen: Screen) -> None:
-    code, text = screen.lint(HEAD + "max.tasks=1\n")
+    code, text = screen.lint(ON + "max.tasks=1\n")
     lines = text.splitlines()
     assert code == 0
-    assert lines[0].startswith(f"warning  {screen.path}:4: max.tasks: is not known")
-    assert lines[1] == f"{screen.path}: 0 errors, 1 warnings, 0 remarks"
+    assert lines[0].startswith(f"warning  {screen.path}:5: max.tasks: is not known")
+    assert lines[1] == f"{screen.path}: 0 errors, 1 warnings; it would start"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("clusters=A\nA.bootstrap.servers=h:1\n", "no replication flows; name at least two"),
+        ("clusters=A, A\nA.bootstrap.servers=h:1\n", ":1: clusters: names A twice"),
+        (ON + "listeners = 8083\n", ":5: listeners has '8083', which is no listener"),
+        (ON + "listeners = http://0.0.0.0:70000\n", "which is no listener"),
+        (ON + "rest.max.body.bytes = 0\n", "rest.max.body.bytes"),
+        (ON + "internal.listener = x\n", ":5: internal.listener"),
+    ],
+)
+def test_lint_refuses_what_the_start_refuses(screen: Screen, text: str, said: str) -> None:
+    code, lines = screen.lint(text)
+    assert (code, said in lines, "1 errors" in lines) == (1, True, True)
+    assert lines.endswith("it would not start\n")
+    with pytest.raises(ConfigError):
+        started(screen.path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (HEAD, "no flow is enabled: nothing is copied; set A->B.enabled = true"),
+        (ON.replace("h:2", "h:1"), "A and B have the same bootstrap.servers"),
+        (ON + "rest.basic.auth.file = /no/file\n", ":5: rest.basic.auth.file: is no file"),
+    ],
+)
+def test_lint_warns_of_a_file_that_runs_and_does_less_than_it_seems(
+    screen: Screen, text: str, said: str
+) -> None:
+    code, lines = screen.lint(text)
+    assert (code, said in lines, "1 warnings; it would start" in lines) == (0, True, True)
 
 
 def test_lint_ends_with_1_when_the_file_cannot_run(screen: Screen, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Parts of a failover that ask nobody: where a group continues, where the flow back begins, what refuses."""
 
 import asyncio
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -12,38 +12,50 @@ from typer.testing import CliRunner
 from mm2py.client.connect.group_admin import Committed, GroupCatalog
 from mm2py.errors import FatalError, RetriableError
 from mm2py.flows.failover import FailoverRequest
-from mm2py.flows.failover_views import FailoverPlan
-from mm2py.mirror.offset_lookup import Place, Translation
+from mm2py.flows.failover_views import FailoverPlan, WriterRow
+from mm2py.mirror.failovers import HANGS_MS, OpenTransaction
+from mm2py.mirror.offset_lookup import Place, Translation, beside_own_records
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.testing.clock import FakeClock
-from mm2py.types import TopicPartition
+from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from mm2py_workers.answers import Row
 from mm2py_workers.cli import app
-from mm2py_workers.failover_control import flow_now
-from mm2py_workers.failover_groups import committed_of, groups_of, moves_of, place_of
+from mm2py_workers.failover_control import RestFlows, flow_now
+from mm2py_workers.failover_groups import NOTHING_COPIED, committed_of, groups_of, moves_of
 from mm2py_workers.failover_tail import holes_of
+from mm2py_workers.failover_views import print_plan
+from mm2py_workers.output import Output, Printer
 from tests.unit.rest.failover_fakes import PLAN
 
 T = TypeVar("T")
 
 ONE = TopicPartition("orders", 0)
+NOW_MS = 10 * HANGS_MS
 
 
 @pytest.mark.parametrize(
-    ("forward", "back", "place"),
+    ("found", "own", "place"),
     [
-        (Translation(Place.COPIED, 7), Translation(Place.COPIED, 9), 7),
-        (Translation(Place.NEVER_EXISTED, 3), Translation(Place.COPIED, 9), 9),
-        (Translation(Place.UNKNOWN, -1), Translation(Place.COPIED, 9), 9),
-        (Translation(Place.AT_END, 5), Translation(Place.NEVER_EXISTED, 4), 4),
-        (Translation(Place.AT_END, 5), None, 5),
-        (Translation(Place.NOT_YET_COPIED, -1), None, -1),
-        (None, None, -1),
+        (
+            7,
+            Translation(Place.NEVER_EXISTED, 4),
+            4,
+        ),  # its next own record was there before the copy
+        (12, Translation(Place.COPIED, 9), 9),
+        (-1, Translation(Place.COPIED, 9), 9),
+        (-1, Translation(Place.NEVER_EXISTED, 4), -1),
+        (-1, Translation(Place.AT_END, 4), -1),
+        (5, Translation(Place.UNKNOWN, -1), -1),
+        (5, Translation(Place.AT_END, 4), 5),
+        (9, Translation(Place.NOT_YET_COPIED, -1), 6),
+        (5, None, 5),
+        (NOTHING_COPIED, Translation(Place.AT_END, 4), 6),
     ],
 )
 def test_a_group_continues_at_the_copy_or_the_original_of_its_record(
-    forward: Translation | None, back: Translation | None, place: int
+    found: int, own: Translation | None, place: int
 ) -> None:
-    assert place_of(forward, back) == place
+    assert beside_own_records(found, own, 6) == place
 
 
 def test_offsets_on_the_target_never_go_back() -> None:
@@ -71,8 +83,24 @@ def test_holes_between_copies_are_found_from_a_place_on(
     assert holes_of(spans, at) == holes
 
 
-def plan(*, lost: int = 0, there: bool = True, state: str = "RUNNING") -> FailoverPlan:
-    return replace(PLAN, would_lose=lost, source_reachable=there, state=state)
+def plan(
+    *,
+    lost: int = 0,
+    there: bool = True,
+    state: str = "RUNNING",
+    awaited: int = 0,
+    open_ms: int = -1,
+) -> FailoverPlan:
+    till = OpenTransaction(topic="orders", partition=0, offset=7, transactional_id="till")
+    return replace(
+        PLAN,
+        would_lose=lost,
+        source_reachable=there,
+        state=state,
+        awaited=awaited,
+        at_ms=NOW_MS,
+        transactions=() if open_ms < 0 else (replace(till, since_ms=NOW_MS - open_ms),),
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,6 +110,11 @@ def plan(*, lost: int = 0, there: bool = True, state: str = "RUNNING") -> Failov
         (plan(lost=7), -1, False, "--accept-loss 7"),
         (plan(lost=7), 6, False, "--accept-loss 7"),
         (plan(lost=7), 7, False, ""),
+        (plan(lost=7, awaited=7, open_ms=1), -1, False, ""),
+        (plan(lost=7, awaited=6, open_ms=1), -1, False, "--accept-loss 7"),
+        (plan(lost=7, awaited=7, open_ms=HANGS_MS + 1), -1, False, "till (producer"),
+        (plan(lost=0, open_ms=HANGS_MS + 1), -1, False, "--accept-loss 0"),
+        (plan(lost=0, open_ms=HANGS_MS + 1), 0, False, ""),
         (plan(state=""), -1, False, "no worker of the flow answers"),
         (plan(there=False), 0, False, "--unplanned"),
         (plan(there=False), -1, True, "--accept-loss 0"),
@@ -148,6 +181,8 @@ def test_a_flow_of_the_api_is_understood() -> None:
     assert not now.copies
     assert flow_now({"state": "STOPPED", "connectors": []}).is_stopped
     assert flow_now({"state": "RUNNING", "enabled": False}).is_stopped
+    held = flow_now({"errors": [{"where": "t-0", "message": "user mm may not Write topic A.t"}]})
+    assert held.errors == ("t-0: user mm may not Write topic A.t",)
     waiting = flow_now({"state": "WAITING", "enabled": False})
     assert not waiting.is_stopped
     assert not waiting.copies
@@ -171,6 +206,46 @@ def test_a_flow_that_a_sink_connector_copies_is_refused(tmp_path: Path) -> None:
     ended = CliRunner().invoke(app, ["failover", str(file), "--flow", "A->B", "--plan"])
     assert ended.exit_code == 1
     assert "copy.connector=source" in ended.output
+
+
+class HeldApi:
+    """Of a flow with a partition that is held; nothing else is answered."""
+
+    async def rows(self, path: str) -> Sequence[Row]:
+        if path != "/flows/A-%3EB/partitions":
+            raise RetriableError("not now")
+        common: Row = {"topic": "pay", "cause": ""}
+        return [
+            {**common, "partition": 0, "state": "RUNNING"},
+            {**common, "partition": 1, "state": "HELD", "cause": "B refuses user mm"},
+            {**common, "partition": 2, "state": "FAILED"},
+        ]
+
+    async def post(self, path: str, body: object = None) -> None:
+        raise AssertionError(path, body)
+
+
+async def test_partitions_that_are_held_or_failed_are_known_with_their_cause() -> None:
+    a, b = ClusterAlias("A"), ClusterAlias("B")
+    flow, other = FlowName(a, b), FlowName(b, a)
+    assert await RestFlows(HeldApi()).not_copied(flow) == {
+        TopicPartition("pay", 1): "HELD: B refuses user mm",
+        TopicPartition("pay", 2): "FAILED",
+    }
+    assert await RestFlows(HeldApi()).not_copied(other) == {}
+
+
+@pytest.mark.parametrize(("writers", "said"), [((), True), (None, False)])
+def test_no_writers_are_not_claimed_where_brokers_do_not_disclose_them(
+    capsys: pytest.CaptureFixture[str], writers: tuple[WriterRow, ...] | None, said: bool
+) -> None:
+    till = OpenTransaction(topic="orders", partition=0, offset=7, producer_id=9, epoch=1)
+    found = replace(plan(lost=7, awaited=7), writers=writers, transactions=(till,))
+    print_plan(Printer(Output.TABLE), found, -1)
+    text = "".join(capsys.readouterr())
+    assert ("no producer with an id has written" in text) is said
+    assert "7; 7 above open transactions" in text
+    assert "(producer 9, epoch 1) is open in orders-0 from offset 7" in text
 
 
 class Coordinators:

@@ -216,3 +216,12 @@ def test_a_partition_that_was_paused_is_read_when_it_comes_back(
     scripted.poll(0.0)
     scripted.poll(0.0)
     assert Scripted.paused == set()
+
+
+def test_an_end_counts_until_a_record_behind_it_is_returned(scripted: ConfluentConsumer) -> None:
+    Scripted.script = [[Read(5), End(6), Read(6)], [End(7)], [Read(7), End(8)]]
+    assert [it.offset for it in scripted.poll(1)] == [5, 6]
+    assert scripted.reached() == {}
+    assert (scripted.poll(1), scripted.reached()) == ([], {PLACE: 7})
+    assert [it.offset for it in scripted.poll(1)] == [7]
+    assert scripted.reached() == {PLACE: 8}

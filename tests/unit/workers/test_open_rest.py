@@ -39,7 +39,6 @@ def served(props: Mapping[str, str], use: Use) -> FakeHerder:
             loggers=FakeLoggers(),
             mask=SecretMask(),
             peers=node.peers,
-            verification=lambda _flow: ("HmacSHA256",),
             file_texts=lambda _flow, _name: {},
             clock=SYSTEM_CLOCK,
         )

@@ -11,21 +11,28 @@ from mm2py_workers.verify_command import VerifyOrder, exit_code
 
 
 @pytest.mark.parametrize(
-    ("equal", "checked", "waiting", "code"),
+    ("differences", "not_compared", "checked", "waiting", "code"),
     [
-        (True, 10, [0], OK),
-        (True, 10, [5], OK),
-        (True, 0, [0], OK),  # an empty topic
-        (True, 0, [0, 7], UNHEALTHY),
-        (True, 0, [], UNHEALTHY),
-        (False, 10, [0], NOT_EQUAL),
+        (0, 0, 10, [0], OK),
+        (0, 0, 10, [5], OK),
+        (0, 0, 0, [0], OK),  # an empty topic
+        (0, 0, 0, [0, 7], UNHEALTHY),
+        (0, 0, 0, [], UNHEALTHY),
+        (0, 1, 10, [0, 5], UNHEALTHY),
+        (1, 0, 10, [0], NOT_EQUAL),
+        (1, 1, 10, [0], NOT_EQUAL),
     ],
 )
 def test_the_exit_code_is_that_of_what_was_compared(
-    equal: bool, checked: int, waiting: list[int], code: int
+    differences: int, not_compared: int, checked: int, waiting: list[int], code: int
 ) -> None:
-    partitions = [{"not_copied_offsets": it} for it in waiting]
-    report = {"equal": equal, "checked_records": checked, "partitions": partitions}
+    report: dict[str, object] = {
+        "equal": not differences and not not_compared,
+        "differences": [{"kind": "missing"}] * differences,
+        "not_compared": ["t-0: cannot be read"] * not_compared,
+        "checked_records": checked,
+        "partitions": [{"not_copied_offsets": it} for it in waiting],
+    }
     assert exit_code(report) == code
 
 
@@ -72,9 +79,11 @@ def test_the_report_of_a_repair_has_what_was_found_and_what_is_true_now() -> Non
         "equal": False,
         "checked_records": 8,
         "differences": [difference(0), difference(1)],
+        "not_compared": [],
         "partitions": [row(0, False, 3), row(1, False, 4), row(2, True, 1)],
     }
-    after: dict[str, object] = {"differences": [], "partitions": [row(0, True, 5)]}
+    nothing: dict[str, object] = {"differences": [], "not_compared": []}
+    after = nothing | {"partitions": [row(0, True, 5)]}
     found = repaired_report(before, after, [{"partition": 0, "done": True}])
     assert found["equal"] is False
     assert found["differences"] == [difference(1)]
@@ -85,5 +94,7 @@ def test_the_report_of_a_repair_has_what_was_found_and_what_is_true_now() -> Non
         "checked_records": 8,
         "differences": [difference(0), difference(1)],
     }
-    whole: dict[str, object] = {"differences": [], "partitions": [row(0, True, 5), row(1, True, 4)]}
+    whole = nothing | {"partitions": [row(0, True, 5), row(1, True, 4)]}
     assert repaired_report(before, whole, [])["equal"] is True
+    left_out = repaired_report(before, whole | {"not_compared": ["t-1: cannot be read"]}, [])
+    assert left_out["equal"] is False

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mm2py.errors import UsageError
-from mm2py_workers.worker_place import STATE_DIR, WorkerPlace, find_worker
+from mm2py_workers.worker_place import STATE_DIR, NoWorkerError, WorkerPlace, find_worker
 from tests.unit.workers.cli_api import FLOW, FakeApi
 
 URL = "http://127.0.0.1:43211/"
@@ -18,17 +18,26 @@ URL = "http://127.0.0.1:43211/"
 
 @pytest.fixture
 def state(tmp_path: Path) -> dict[str, str]:
-    return {STATE_DIR: str(tmp_path / "state")}
+    return {STATE_DIR: str(tmp_path / "state"), "MM2PY_URL": ""}
 
 
 @contextmanager
 def running(file: Path, state: dict[str, str], *urls: str) -> Generator[WorkerPlace]:
     place = WorkerPlace(str(file), state)
+    place.begin()
     place.open(urls or (URL,))
     try:
         yield place
     finally:
         place.close()
+
+
+def is_known(state: dict[str, str]) -> bool:
+    try:
+        find_worker(None, state)
+    except NoWorkerError:
+        return False
+    return True
 
 
 def test_a_command_asks_the_worker_of_its_file_wherever_it_listens(
@@ -40,8 +49,27 @@ def test_a_command_asks_the_worker_of_its_file_wherever_it_listens(
         api = FakeApi({("GET", "/flows"): [FLOW]})
         assert api.run("flow", "list", "--file", str(file), env=state).code == 0
         assert str(api.requests[0].url) == f"{URL}flows"
-    assert find_worker(None, state) is None
+    assert not is_known(state)
     assert list((tmp_path / "state").iterdir()) == []
+
+
+def test_without_a_worker_no_other_one_is_asked(tmp_path: Path, state: dict[str, str]) -> None:
+    api = FakeApi({("GET", "/flows"): [FLOW]})
+    for words in (("flow", "list"), ("flow", "pause", "A/B"), ("lag",)):
+        ended = api.run(*words, env=state)
+        assert (ended.code, "no worker of this user" in ended.err, "--url" in ended.err) == (
+            2,
+            True,
+            True,
+        )
+    assert api.requests == []
+    place = WorkerPlace(str(tmp_path / "mm2.properties"), state)
+    place.begin()
+    ended = api.run("flow", "list", env=state)
+    assert (ended.code, "has not opened REST yet; try again" in ended.err) == (2, True)
+    place.open([URL])
+    assert find_worker(None, state) == URL
+    place.close()
 
 
 def test_workers_of_two_files_are_told_apart_and_none_is_guessed(
@@ -62,7 +90,7 @@ def test_workers_of_two_files_are_told_apart_and_none_is_guessed(
 
 
 def test_a_file_without_a_worker_is_named(tmp_path: Path, state: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match=r"no worker of .*mm2\.properties runs here"):
+    with pytest.raises(UsageError, match=r"no worker of .*mm2\.properties of this user"):
         find_worker(tmp_path / "mm2.properties", state)
     ended = FakeApi().run("flow", "list", "--url", "http://a:1", "--file", "x", env=state)
     assert (ended.code, "both given" in ended.err) == (2, True)
@@ -73,7 +101,7 @@ def test_what_a_killed_worker_left_is_ignored(tmp_path: Path, state: dict[str, s
     (tmp_path / "state").mkdir(mode=0o700)
     left = {"file": str(file), "pid": os.getpid(), "url": URL}
     (tmp_path / "state" / "left.json").write_text(json.dumps(left))
-    assert find_worker(None, state) is None
+    assert not is_known(state)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"file": 1}', "{"])
@@ -82,7 +110,7 @@ def test_an_entry_that_cannot_be_read_is_ignored(
 ) -> None:
     with running(tmp_path / "mm2.properties", state):
         next((tmp_path / "state").iterdir()).write_text(text)
-        assert find_worker(None, state) is None
+        assert not is_known(state)
 
 
 def test_a_directory_that_others_may_write_is_not_trusted(
@@ -90,7 +118,7 @@ def test_a_directory_that_others_may_write_is_not_trusted(
 ) -> None:
     with running(tmp_path / "mm2.properties", state):
         (tmp_path / "state").chmod(0o777)
-        assert find_worker(None, state) is None
+        assert not is_known(state)
     assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o777
 
 

@@ -291,6 +291,21 @@ class DescribeProducersResponse(ApiMessage):
     topics: list[TopicResponse]
     def __init__(self, *, throttle_time_ms: int = ..., topics: list[TopicResponse] = ..., version: int | None = ...) -> None: ...
 
+class ListTransactionsRequest(ApiMessage):
+    state_filters: list[str]
+    producer_id_filters: list[int]
+    def __init__(self, *, state_filters: list[str] = ..., producer_id_filters: list[int] = ..., version: int | None = ...) -> None: ...
+
+class ListTransactionsResponse(ApiMessage):
+    class TransactionState(DataContainer):
+        transactional_id: str
+        producer_id: int
+        transaction_state: str
+        def __init__(self, *, transactional_id: str = ..., producer_id: int = ..., transaction_state: str = ..., version: int | None = ...) -> None: ...
+    error_code: int
+    transaction_states: list[TransactionState]
+    def __init__(self, *, error_code: int = ..., transaction_states: list[TransactionState] = ..., version: int | None = ...) -> None: ...
+
 class DescribeClusterRequest(ApiMessage):
     include_cluster_authorized_operations: bool
     endpoint_type: int

@@ -11,8 +11,6 @@ from typing import Final, NoReturn, final
 from mm2py.errors import UsageError
 from mm2py_workers.connect_arguments import ProgramOptions
 
-__all__ = ["COMMIT_MS", "PROGRAM", "Arguments", "read_arguments"]
-
 PROGRAM: Final = "mirror-maker-py"
 COMMIT_MS: Final = 60_000
 """Time between commits, as Java has it."""

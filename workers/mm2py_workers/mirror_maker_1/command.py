@@ -31,8 +31,6 @@ from mm2py_workers.mirror_maker_1.mirror import Mirror, Plan
 from mm2py_workers.mirror_maker_1.stream import handled
 from mm2py_workers.signals import StopSignal
 
-__all__ = ["main"]
-
 log = logging.getLogger(__name__)
 
 HANDLERS: Final = "mm2py.message_handlers"

@@ -29,8 +29,6 @@ from mm2py.types import ClusterAlias, FlowName
 from mm2py_workers.migrated_positions import Group, carry_positions, plan_of
 from mm2py_workers.mirror_maker_1.arguments import COMMIT_MS, Arguments, read_arguments
 
-__all__ = ["migrated"]
-
 _NAME: Final = re.compile("[A-Za-z0-9._-]+")
 _KRB5_CONF: Final = (
     f"{KRB5_CONF} has no property: start the workers with the same KAFKA_OPTS, or with KRB5_CONFIG"

@@ -20,8 +20,6 @@ from mm2py_connectors.record_sender import RecordSender, Sent
 from mm2py_workers.mirror_maker_1.stream import Handle, Stream
 from mm2py_workers.signals import StopSignal
 
-__all__ = ["Mirror", "Plan"]
-
 log = logging.getLogger(__name__)
 
 PROGRESS_S: Final = 10.0

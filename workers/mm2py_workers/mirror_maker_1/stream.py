@@ -35,8 +35,6 @@ from mm2py.types import TopicPartition
 from mm2py_connectors.record_sender import RecordSender, Sent, mirrored
 from mm2py_workers.group_consumer import ConfluentConsumer
 
-__all__ = ["Handle", "Stream", "handled"]
-
 log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.5

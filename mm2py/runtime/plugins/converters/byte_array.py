@@ -5,8 +5,6 @@ from typing import final
 from mm2py.api.schema import Schema, SchemaType
 from mm2py.runtime.plugins.converters.converter import DataError, type_name
 
-__all__ = ["ByteArrayConverter"]
-
 
 @final
 class ByteArrayConverter:

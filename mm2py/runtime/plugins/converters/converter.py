@@ -8,8 +8,6 @@ from typing import Protocol
 from mm2py.api.schema import Schema
 from mm2py.errors import FatalError
 
-__all__ = ["Converter", "DataError", "type_name"]
-
 
 class DataError(FatalError):
     """A value that a converter cannot turn into bytes, or bytes that it cannot read (Java's ``DataException``)."""

@@ -13,8 +13,6 @@ from typing import Final, cast
 
 from mm2py.runtime.plugins.converters.converter import DataError, type_name
 
-__all__ = ["header_text", "java_float", "java_string"]
-
 _LOW, _HIGH = 1e-3, 1e7
 _DIGITS_OF_FLOAT32: Final = 9
 _WORDS: Final = {None: "null", True: "true", False: "false"}

@@ -15,8 +15,6 @@ from mm2py.api.schema import DATE, DECIMAL, TIME, TIMESTAMP, Schema, SchemaType
 from mm2py.runtime.plugins.converters.converter import DataError, type_name
 from mm2py.runtime.plugins.converters.java_text import java_float
 
-__all__ = ["JsonConverter"]
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
 _BITS: Final = {

@@ -6,8 +6,6 @@ from typing import Final, cast, final
 from mm2py.api.schema import Schema, SchemaType
 from mm2py.runtime.plugins.converters.converter import DataError, type_name
 
-__all__ = ["NUMBER_FORMATS", "NumberConverter"]
-
 NUMBER_FORMATS: Final = {
     "Boolean": (SchemaType.BOOLEAN, ">?"),
     "Short": (SchemaType.INT16, ">h"),

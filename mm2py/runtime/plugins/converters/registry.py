@@ -29,8 +29,6 @@ from mm2py.runtime.plugins.converters.number import NumberConverter
 from mm2py.runtime.plugins.converters.simple_header import SimpleHeaderConverter
 from mm2py.runtime.plugins.converters.string import StringConverter
 
-__all__ = ["BYTES_ONLY", "HEADER_NAMES", "Encoded", "RecordConverters", "record_converters"]
-
 HEADER_NAMES: Final = "surrogateescape"
 """Error handler of their encoding: they need not be UTF-8, any bytes survive the way through ``str``."""
 

@@ -7,8 +7,6 @@ from typing import cast, final
 from mm2py.api.schema import Schema, SchemaType
 from mm2py.runtime.plugins.converters.java_text import header_text
 
-__all__ = ["SimpleHeaderConverter"]
-
 
 @final
 class SimpleHeaderConverter:

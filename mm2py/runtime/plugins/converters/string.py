@@ -7,8 +7,6 @@ from mm2py.api.schema import Schema
 from mm2py.errors import ConfigError
 from mm2py.runtime.plugins.converters.java_text import java_string
 
-__all__ = ["StringConverter"]
-
 _BIG_ENDIAN_MARK: Final = b"\xfe\xff"
 
 

@@ -17,8 +17,6 @@ from mm2py.config.java_values import JavaType, JavaValue, invalid
 from mm2py.errors import ConfigError
 from mm2py.runtime.plugins.converters.converter import DataError
 
-__all__ = ["PREDICATES", "TRANSFORMS", "needs_structures"]
-
 _PACKAGE: Final = "org.apache.kafka.connect.transforms."
 _STRING, _LIST = JavaType.STRING, JavaType.LIST
 _CYCLE_YEARS: Final = 400

@@ -21,20 +21,6 @@ from mm2py.observability.logging import cause_text
 from mm2py.runtime.plugins.converters.registry import HEADER_NAMES
 from mm2py.runtime.plugins.transforms.built_in import PREDICATES, TRANSFORMS, needs_structures
 
-__all__ = [
-    "KINDS",
-    "Attempt",
-    "Kind",
-    "Step",
-    "TransformChain",
-    "find",
-    "installed",
-    "java_class",
-    "model_of",
-    "seen_headers",
-    "steps_of",
-]
-
 log = logging.getLogger(__name__)
 
 Kind = Literal["transforms", "predicates"]

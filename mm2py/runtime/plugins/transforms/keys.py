@@ -25,8 +25,6 @@ from mm2py.runtime.plugins.transforms.chain import (
     model_of,
 )
 
-__all__ = ["plugin_entries", "plugin_findings"]
-
 Entry = tuple[ConfigKey, ConfigValue]
 _Texts = Mapping[str, str]
 

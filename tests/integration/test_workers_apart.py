@@ -1,0 +1,122 @@
+"""Two workers of a flow without HTTP between them, in one direction or in both, or with clocks two minutes apart.
+
+Flow: one worker leads, another one joins -> a topic is created -> it is copied -> the displays of both say what is
+wrong -> the leader leaves -> the next topic is copied by the one that is left.
+"""
+
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+import pytest
+
+from mm2py.embedded.region import KafkaAddress
+from tests.integration.conftest import CreateTopic
+from tests.integration.exactly_once import ENABLED, assert_each_once
+from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
+from tests.integration.rest_asking import ask, public_url
+from tests.integration.traffic import Sent, write
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(480)]
+
+SHIFT: Final = Path(__file__).parents[1] / "data" / "clock" / "shifted_clock.c"
+SHIFT_S: Final = 120
+RECORDS: Final = 100
+
+
+def behind_a_firewall(file: Path, name: str) -> Path:
+    """Write the file of a worker whose internal listener is not where the group has it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    lines = f"internal.listener = http://127.0.0.1:{port}\nrest.advertised.host.name = 127.9.9.9\n"
+    own = file.with_name(f"{file.stem}-{name}.properties")
+    own.write_text(file.read_text(encoding="latin-1") + lines, encoding="latin-1")
+    return own
+
+
+def ahead(folder: Path) -> Mapping[str, str]:
+    """Return the environment of a process whose wall clock is ahead."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no compiler for the library that shifts a clock")
+    library = folder / "shifted_clock.so"
+    command = [compiler, "-shared", "-fPIC", "-o", str(library), str(SHIFT), "-ldl"]
+    subprocess.run(command, check=True)
+    return {"LD_PRELOAD": str(library), "SHIFT_S": str(SHIFT_S)}
+
+
+def described(worker: Mirror, flow: Flow) -> dict[str, Any]:
+    """Return the flow as a worker lists it."""
+    status, flows = ask(f"{public_url(worker)}flows")
+    assert status == 200
+    return cast("dict[str, Any]", next(it for it in flows if it["source"] == flow.source_alias))
+
+
+@pytest.mark.parametrize("support", [SHORT_SESSION, ENABLED], ids=["at-least-once", "exactly-once"])
+@pytest.mark.parametrize("apart", ["both", "one", "clocks"])
+def test_new_topics_are_copied_and_displays_say_what_is_wrong(
+    apart: str,
+    support: Mapping[str, str],
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Callable[[str], str],
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    prefix = unique("apart")
+
+    def topic(number: int) -> str:
+        name = f"{prefix}-{number}"
+        create_topic(region_a, name, 2)
+        write(region_a, name, [Sent(n % 2, b"%d" % n) for n in range(RECORDS)])
+        return name
+
+    topics = {"tasks.max": "2", "refresh.topics.interval.seconds": "1", **support}
+    flow = write_flow(tmp_path, region_a, region_b, f"{prefix}-.*", topics)
+    first_file = second_file = flow.file
+    environ: Mapping[str, str] = {}
+    if apart == "clocks":
+        environ = ahead(tmp_path)
+    else:
+        first_file = behind_a_firewall(flow.file, "first")
+    if apart == "both":
+        second_file = behind_a_firewall(flow.file, "second")
+    first_topic = topic(0)
+    with Mirror(first_file, name="first") as first:
+        first.wait_ready()
+        with Mirror(second_file, name="second", environ=environ) as second:
+            second.wait_ready()
+            assert assert_each_once(first, flow, first_topic) == RECORDS
+            assert assert_each_once(first, flow, topic(1)) == RECORDS
+            until(lambda: is_told(apart, first, second, flow), 90, "what is wrong", alive=first)
+            if apart == "clocks":
+                url = f"{public_url(second)}flows/{flow.source_alias}-%3E{flow.target_alias}"
+                assert ask(f"{url}/pause", "POST")[0] == 200
+                assert ask(f"{url}/resume", "POST")[0] == 200
+            assert first.stop() == 0
+            assert assert_each_once(second, flow, topic(2)) == RECORDS
+            until(
+                lambda: described(second, flow)["errors"] == [],
+                90,
+                lambda: str(described(second, flow)),
+                alive=second,
+            )
+            assert second.stop() == 0
+
+
+def is_told(apart: str, first: Mirror, second: Mirror, flow: Flow) -> bool:
+    """Whether each worker names the one that it cannot ask, and nothing else."""
+    leader, other = described(first, flow), described(second, flow)
+    blind = {"both": (leader, other), "one": (other,), "clocks": ()}[apart]
+    return all(
+        (it["state"], len(it["errors"])) == ("DEGRADED", 1)
+        and it["errors"][0]["where"].startswith("http://127.9.9.9:")
+        and "gave no answer" in it["errors"][0]["message"]
+        if it in blind
+        else (it["state"], it["errors"]) == ("RUNNING", [])
+        for it in (leader, other)
+    )
