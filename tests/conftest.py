@@ -14,6 +14,8 @@ from tests.property.effort import is_fuzz, load_profile, seed_of
 
 load_profile()
 
+pytest_plugins = ["tests.kit.regions"]
+
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     # Tests start hundreds of Python processes; one that compiles its modules needs twice the CPU for its start.
     os.environ["PYTHONPYCACHEPREFIX"] = str(Path(__file__).parents[1] / ".mm2py" / "pycache")

@@ -15,9 +15,9 @@ from tests.integration.active_active import (
     wait_until_quiet,
     write_pair,
 )
-from tests.integration.conftest import CreateTopic, NewRegion
 from tests.integration.mirror_process import SHORT_SESSION, Mirror
 from tests.integration.traffic import Load, ends
+from tests.kit.regions import CreateTopic, NewRegion
 
 DURATION_S: Final = float(os.environ.get("MM2PY_CHAOS_ACTIVE_S", "600"))
 

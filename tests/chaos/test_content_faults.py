@@ -11,7 +11,6 @@ import pytest
 from mm2py.embedded.region import Region
 from tests.chaos.conftest import Unique
 from tests.integration.cluster_changes import grow
-from tests.integration.conftest import CreateTopic
 from tests.integration.far_regions import Rig
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.small_disk import FEW_INDEXES, fill, small_disk
@@ -25,6 +24,7 @@ from tests.integration.traffic import (
     wait_for_progress,
     write,
 )
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(400)]
 

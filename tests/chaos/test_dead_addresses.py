@@ -15,10 +15,10 @@ import pytest
 from mm2py.embedded.region import Region
 from mm2py.embedded.server_properties import Listener
 from tests.chaos.conftest import Unique
-from tests.integration.conftest import CreateTopic
 from tests.integration.far_regions import Rig
 from tests.integration.mirror_process import COMMAND, Mirror, write_flow
 from tests.integration.traffic import Load, assert_equal, wait_for_copy, wait_for_progress
+from tests.kit.regions import CreateTopic
 from tests.unit.client.black_hole import BlackHole
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(400)]

@@ -8,9 +8,9 @@ from typing import Final
 import pytest
 
 from mm2py.embedded.region import start_regions
-from tests.integration.conftest import CreateTopic
 from tests.integration.failovers import secured_region
 from tests.integration.test_failover import lose_and_return, move_there_and_back
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(5_400)]
 

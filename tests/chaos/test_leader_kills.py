@@ -9,7 +9,6 @@ import pytest
 from mm2py.embedded.region import Region
 from tests.chaos.conftest import Unique
 from tests.integration.cluster_changes import in_sync, leader_of
-from tests.integration.conftest import CreateTopic
 from tests.integration.far_regions import Rig
 from tests.integration.mirror_process import Mirror, until, write_flow
 from tests.integration.traffic import (
@@ -19,6 +18,7 @@ from tests.integration.traffic import (
     wait_for_copy,
     wait_for_progress,
 )
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(900)]
 

@@ -15,7 +15,6 @@ from tests.chaos.census import Census, rise
 from tests.chaos.conftest import Unique
 from tests.chaos.snapshots import snapshot
 from tests.chaos.throughput import wait_s
-from tests.integration.conftest import CreateTopic, NewRegion
 from tests.integration.far_regions import Rig
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.test_quotas import set_quota
@@ -28,6 +27,7 @@ from tests.integration.traffic import (
     wait_for_progress,
     write,
 )
+from tests.kit.regions import CreateTopic, NewRegion
 
 DURATION_S: Final = float(os.environ.get("MM2PY_CHAOS_MEMORY_S", "300"))
 

@@ -9,7 +9,6 @@ from mm2py.types import TopicPartition
 from tests.chaos.conftest import Unique
 from tests.chaos.raw_batches import damage, odd_batch, plain_batch, write_raw
 from tests.integration.cluster_changes import delete_records
-from tests.integration.conftest import CreateTopic
 from tests.integration.far_regions import Rig
 from tests.integration.ledger_scenes import wait_for_entries
 from tests.integration.mirror_process import Mirror, until, write_flow
@@ -23,6 +22,7 @@ from tests.integration.traffic import (
     wait_for_progress,
     write,
 )
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(400)]
 

@@ -14,11 +14,11 @@ from mm2py.embedded.region import KafkaAddress
 from tests.chaos.conftest import Unique
 from tests.chaos.snapshots import snapshot
 from tests.integration.cluster_changes import delete_topic, topics_of
-from tests.integration.conftest import CreateTopic, NewRegion
 from tests.integration.far_regions import Rig
 from tests.integration.ledger_scenes import Entry, entries
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import copied, ends, producer
+from tests.kit.regions import CreateTopic, NewRegion
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.conftest import Unique
-from tests.integration.conftest import CreateTopic, NewRegion
 from tests.integration.far_regions import Rig
 from tests.integration.ledger_scenes import (
     COMPACTING,
@@ -18,6 +17,7 @@ from tests.integration.ledger_scenes import (
     frozen_round,
 )
 from tests.integration.mirror_process import Mirror
+from tests.kit.regions import CreateTopic, NewRegion
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(600)]
 

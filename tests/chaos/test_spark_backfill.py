@@ -13,9 +13,9 @@ from typing import Final
 import pytest
 
 from tests.chaos.conftest import Unique
-from tests.integration.conftest import CreateTopic, NewRegion
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import Load, copied, ends
+from tests.kit.regions import CreateTopic, NewRegion
 from tests.spark.backfill_process import (
     BackfillProcess,
     Ended,

@@ -9,10 +9,10 @@ from typing import Final
 import pytest
 
 from tests.chaos.conftest import Unique
-from tests.integration.conftest import CreateTopic
 from tests.integration.far_regions import Rig
 from tests.integration.mirror_process import until, write_flow
 from tests.integration.traffic import copied
+from tests.kit.regions import CreateTopic
 from tests.spark.backfill_process import BackfillProcess
 from tests.spark.long_logs import digests, write_many
 

@@ -19,7 +19,6 @@ from tests.integration.cluster_changes import (
     set_config,
     topics_of,
 )
-from tests.integration.conftest import CreateTopic, NewRegion
 from tests.integration.far_regions import Rig
 from tests.integration.ledger_scenes import entries
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
@@ -33,6 +32,7 @@ from tests.integration.traffic import (
     wait_for_copy,
     write,
 )
+from tests.kit.regions import CreateTopic, NewRegion
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(400)]
 

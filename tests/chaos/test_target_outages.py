@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.conftest import Unique
-from tests.integration.conftest import CreateTopic
 from tests.integration.far_regions import Rig
 from tests.integration.target_outages import PARTITIONS, outages
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(900)]
 

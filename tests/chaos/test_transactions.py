@@ -8,7 +8,6 @@ import pytest
 
 from tests.chaos.census import Census
 from tests.chaos.conftest import Unique
-from tests.integration.conftest import CreateTopic
 from tests.integration.far_regions import Rig
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import (
@@ -29,6 +28,7 @@ from tests.integration.transactions import (
     write_mixed,
     write_one,
 )
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.conftest import Unique
-from tests.integration.conftest import CreateTopic, NewRegion
 from tests.integration.ledger_scenes import COMPACTING, PARTITIONS, write_compacted
 from tests.integration.mirror_process import Mirror, write_flow
 from tests.integration.offset_census import take_census
 from tests.integration.test_offset_translation import PROPERTIES, wait_until_covered
 from tests.integration.traffic import copied, read, wait_for_copy, wait_for_progress
 from tests.integration.transactions import write_mixed
+from tests.kit.regions import CreateTopic, NewRegion
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(1800)]
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from tests.docker.containers import Clusters, in_containers, two_clusters
-from tests.integration.conftest import CreateTopic
 from tests.integration.main_job import (
     PARTITIONS,
     Start,
@@ -22,6 +21,7 @@ from tests.integration.main_job import (
     the_tasks_of_a_killed_worker_run_in_the_other,
 )
 from tests.integration.mirror_process import Flow, write_flow
+from tests.kit.regions import CreateTopic
 
 pytestmark = [
     pytest.mark.timeout(1200),

@@ -28,10 +28,10 @@ from mm2py.embedded.server_properties import Listener
 from mm2py.errors import ProtocolError
 from mm2py.mirror.failovers import Failover, decode_failover, failover_topic
 from tests.integration.active_active import IDENTITY
-from tests.integration.conftest import ANY_SESSION, CreateTopic
 from tests.integration.mirror_process import Flow, Mirror, running, until, write_flow
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.traffic import producer, read
+from tests.kit.regions import ANY_SESSION, CreateTopic
 
 Sides = tuple[Region, Region]
 PARTITIONS: Final = 2

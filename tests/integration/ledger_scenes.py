@@ -17,7 +17,6 @@ from typing import Final
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.cluster_changes import delete_records, set_config
-from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import (
     Logs,
@@ -30,6 +29,7 @@ from tests.integration.traffic import (
     wait_for_copy,
     write,
 )
+from tests.kit.regions import CreateTopic
 
 PARTITIONS: Final = 5
 COMMAND: Final = str(Path(sys.executable).parent / "mm2py")

@@ -8,7 +8,7 @@ from typing import Final
 
 from mm2py.embedded.jars import Jar, cache_dir, fetch
 from mm2py.embedded.region import Region
-from tests.integration.conftest import ANY_SESSION
+from tests.kit.regions import ANY_SESSION
 
 _LISTS: Final = Path(__file__).parent.parent / "data"
 

@@ -17,7 +17,6 @@ from tests.integration.active_active import (
     wait_until_quiet,
     write_pair,
 )
-from tests.integration.conftest import CreateTopic, NewRegion
 from tests.integration.ledger_scenes import COMPACTING
 from tests.integration.mirror_process import (
     READY,
@@ -29,6 +28,7 @@ from tests.integration.mirror_process import (
 )
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.traffic import Load, Sent, ends, read, write
+from tests.kit.regions import CreateTopic, NewRegion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 

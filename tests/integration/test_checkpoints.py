@@ -17,10 +17,10 @@ from mm2py.mirror_client import (
     upstream_clusters,
 )
 from tests.integration.active_active import IDENTITY
-from tests.integration.conftest import CreateTopic
 from tests.integration.java_mm2 import formatted_by_java, read_all
 from tests.integration.mirror_process import Mirror, until, write_flow
 from tests.integration.traffic import Sent, write
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

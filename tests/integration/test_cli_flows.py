@@ -20,10 +20,10 @@ from mm2py.embedded.ports import free_ports
 from mm2py.embedded.region import ForeignRegion, KafkaAddress
 from mm2py_workers.cli import app
 from tests.certificates import Authority
-from tests.integration.conftest import CreateTopic
 from tests.integration.flow_questions import flows_file
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import Load
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

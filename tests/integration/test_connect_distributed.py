@@ -8,7 +8,6 @@ import pytest
 from kafka_connect import KafkaConnect
 
 from mm2py.embedded.region import KafkaAddress
-from tests.integration.conftest import CreateTopic
 from tests.integration.connect_process import (
     DISTRIBUTED,
     Rest,
@@ -19,6 +18,7 @@ from tests.integration.connect_process import (
 )
 from tests.integration.mirror_process import Mirror, until
 from tests.integration.traffic import Sent, ends, read, write
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

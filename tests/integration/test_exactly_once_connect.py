@@ -7,7 +7,6 @@ from typing import Final
 import pytest
 
 from mm2py.embedded.region import KafkaAddress
-from tests.integration.conftest import CreateTopic
 from tests.integration.connect_process import (
     DISTRIBUTED,
     install_plugin,
@@ -17,6 +16,7 @@ from tests.integration.connect_process import (
 )
 from tests.integration.mirror_process import Mirror, until
 from tests.integration.traffic import Sent, assert_equal, read, write
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -22,7 +22,6 @@ from mm2py_workers.failover_work import FailoverWork, opened
 from mm2py_workers.rest_access import Access
 from mm2py_workers.rest_client import RemoteApi
 from tests.integration.cluster_changes import topics_of
-from tests.integration.conftest import CreateTopic
 from tests.integration.failovers import (
     PARTITIONS,
     Drivers,
@@ -53,6 +52,7 @@ from tests.integration.traffic import (
     read,
     write,
 )
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -10,11 +10,11 @@ import pytest
 from confluent_kafka import Producer
 
 from mm2py.embedded.region import start_regions
-from tests.integration.conftest import CreateTopic
 from tests.integration.failovers import PARTITIONS, Drivers, Ended, Sides, home, secured_region
 from tests.integration.mirror_process import until
 from tests.integration.traffic import Sent, ends, producer, read, write
 from tests.integration.transactions import abandon, take_over
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

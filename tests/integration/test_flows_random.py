@@ -12,7 +12,6 @@ from typing import Any, Final, final
 import pytest
 
 from mm2py.embedded.region import KafkaAddress
-from tests.integration.conftest import CreateTopic
 from tests.integration.flow_questions import (
     SOURCE,
     Asked,
@@ -23,6 +22,7 @@ from tests.integration.flow_questions import (
 )
 from tests.integration.mirror_process import Flow, Mirror, until
 from tests.integration.traffic import Load, assert_equal, copied, wait_for_copy
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.integration, pytest.mark.timeout(480)]
 

@@ -16,12 +16,12 @@ from mm2py.mirror.offset_lookup import Place, Translation
 from mm2py.mirror_client import exact_offsets, translate_offset, translate_offsets
 from mm2py.types import TopicPartition
 from mm2py_workers.cli import app
-from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.test_checkpoints import consumer
 from tests.integration.traffic import Sent, producer, write
 from tests.integration.transactions import ABORTED, write_one
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

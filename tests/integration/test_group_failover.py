@@ -18,8 +18,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from mm2py.embedded.region import KafkaAddress
-from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import Mirror, until, write_flow
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 

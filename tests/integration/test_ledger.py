@@ -9,7 +9,6 @@ import pytest
 
 from mm2py.embedded.region import KafkaAddress, Region
 from tests.integration.cluster_changes import configs_of, delete_records, delete_topic, topics_of
-from tests.integration.conftest import CreateTopic
 from tests.integration.ledger_scenes import (
     COMPACTING,
     PARTITIONS,
@@ -30,6 +29,7 @@ from tests.integration.traffic import (
     read,
     write,
 )
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

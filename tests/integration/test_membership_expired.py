@@ -21,7 +21,6 @@ from mm2py.embedded.region import KafkaAddress, Region
 from mm2py.embedded.server_properties import Listener
 from mm2py.protocol.connect_group import WorkerMetadata, offers
 from mm2py.testing.delay_proxy import DelayProxy
-from tests.integration.conftest import ANY_SESSION, CreateTopic
 from tests.integration.mirror_process import (
     SHORT_SESSION,
     SHORT_SESSION_S,
@@ -38,6 +37,7 @@ from tests.integration.traffic import (
     wait_for_copy,
     wait_for_progress,
 )
+from tests.kit.regions import ANY_SESSION, CreateTopic
 
 log = logging.getLogger(__name__)
 

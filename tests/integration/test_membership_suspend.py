@@ -10,9 +10,9 @@ from typing import Protocol
 import pytest
 
 from mm2py.embedded.region import KafkaAddress, Region
-from tests.integration.conftest import ANY_SESSION
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.traffic import Load, assert_equal, ends, wait_for_copy
+from tests.kit.regions import ANY_SESSION
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

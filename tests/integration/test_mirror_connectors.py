@@ -14,7 +14,6 @@ from mm2py.types import TopicPartition
 from mm2py_connectors.mirror_heartbeat import MirrorHeartbeatConnector
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from mm2py_connectors.mirror_source_task import MirrorSourceTask
-from tests.integration.conftest import CreateTopic, NewRegion, Pair
 from tests.integration.mirror_bench import (
     Context,
     Copier,
@@ -25,6 +24,7 @@ from tests.integration.mirror_bench import (
     until,
     write,
 )
+from tests.kit.regions import CreateTopic, NewRegion, Pair
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

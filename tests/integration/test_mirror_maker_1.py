@@ -12,7 +12,6 @@ import pytest
 
 from mm2py.embedded.region import ForeignRegion, KafkaAddress
 from mm2py.storage.table import partition_of
-from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_maker_1 import (
     Files,
     committed,
@@ -23,6 +22,7 @@ from tests.integration.mirror_maker_1 import (
 )
 from tests.integration.mirror_process import until
 from tests.integration.traffic import Load, Sent, ends, read, write
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

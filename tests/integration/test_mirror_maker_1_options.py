@@ -11,7 +11,6 @@ import pytest
 from bench.workloads import batch_shape
 from mm2py.embedded.java import run_java
 from mm2py.embedded.region import KafkaAddress, Region
-from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_maker_1 import (
     Files,
     committed,
@@ -23,6 +22,7 @@ from tests.integration.mirror_maker_1 import (
 )
 from tests.integration.mirror_process import until
 from tests.integration.traffic import Sent, ends, read, write
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

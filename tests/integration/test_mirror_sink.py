@@ -15,7 +15,6 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.embedded.java import run_java
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.cluster_changes import delete_topic
-from tests.integration.conftest import CreateTopic, NewRegion
 from tests.integration.connect_process import (
     DISTRIBUTED,
     Rest,
@@ -56,6 +55,7 @@ from tests.integration.traffic import (
     write,
 )
 from tests.integration.transactions import kept, write_mixed
+from tests.kit.regions import CreateTopic, NewRegion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mm2py.embedded.region import KafkaAddress
-from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import Mirror, until, write_flow
 from tests.integration.traffic import Load, Sent, ends, wait_for_progress, write
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 

@@ -15,7 +15,6 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
 from mm2py.embedded.region import KafkaAddress, Region
 from tests.integration.cluster_changes import configs_of, grow, topics_of
-from tests.integration.conftest import CreateTopic
 from tests.integration.exactly_once import (
     ENABLED,
     SMALL_LIMIT,
@@ -36,6 +35,7 @@ from tests.integration.traffic import (
     write,
 )
 from tests.integration.transactions import write_one
+from tests.kit.regions import CreateTopic
 
 RELEASES: Final = ("2.4.1", "2.8.2", "4.4.0")
 ONCE: Final = (("2.8.2", "source"), ("2.8.2", "target"), ("2.4.1", "target"))

@@ -17,11 +17,11 @@ from tests.integration.cluster_changes import (
     permit_writing,
     topics_of,
 )
-from tests.integration.conftest import ANY_SESSION, CreateTopic
 from tests.integration.flow_questions import path_of
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.traffic import Sent, copied, ends, write
+from tests.kit.regions import ANY_SESSION, CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]
 

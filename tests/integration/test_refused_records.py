@@ -9,7 +9,6 @@ import pytest
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.cluster_changes import set_config
-from tests.integration.conftest import CreateTopic
 from tests.integration.ledger_scenes import entries
 from tests.integration.mirror_process import Mirror, until, write_flow
 from tests.integration.traffic import (
@@ -21,6 +20,7 @@ from tests.integration.traffic import (
     wait_for_copy,
     write,
 )
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

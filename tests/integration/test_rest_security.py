@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.certificates import PASSWORD, Authority
-from tests.integration.conftest import Pair
 from tests.integration.connect_process import DISTRIBUTED, write_worker
 from tests.integration.mirror_process import Flow, Mirror, run_to_end, until, write_flow
+from tests.kit.regions import Pair
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

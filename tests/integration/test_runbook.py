@@ -25,10 +25,10 @@ from mm2py.embedded.java import find_java
 from mm2py.embedded.reaper import REAPER
 from mm2py.embedded.region import Region, start_regions
 from tests.integration.cluster_changes import set_config
-from tests.integration.conftest import ANY_SESSION, CreateTopic
 from tests.integration.mirror_process import until, write_file
 from tests.integration.small_disk import FEW_INDEXES, fill, small_disk
 from tests.integration.traffic import Load, Sent, assert_equal, ends, read, write
+from tests.kit.regions import ANY_SESSION, CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(420)]
 

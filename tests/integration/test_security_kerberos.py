@@ -24,7 +24,6 @@ from mm2py.errors import ConnectionFailedError
 from mm2py.protocol.buffers import BufferPool
 from mm2py.protocol.messages import metadata
 from tests.certificates import PASSWORD, write_jks
-from tests.integration.conftest import CreateTopic
 from tests.integration.kerberos import (
     KRB5,
     NEEDS_KERBEROS,
@@ -39,6 +38,7 @@ from tests.integration.mirror_process import Flow, Mirror, running, until, write
 from tests.integration.secured import jaas
 from tests.integration.test_security_connections import admin_data_and_groups, connected
 from tests.integration.traffic import Load, Sent, assert_equal, ends, wait_for_copy, write
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), NEEDS_KERBEROS]
 

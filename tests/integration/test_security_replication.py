@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.certificates import PASSWORD
-from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import Flow, Mirror, run_to_end, until, write_flow
 from tests.integration.secured import (
     LONG_SESSION_MS,
@@ -18,6 +17,7 @@ from tests.integration.secured import (
     SecuredRegion,
 )
 from tests.integration.traffic import Load, Sent, assert_equal, wait_for_copy, write
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -8,9 +8,9 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.protocol.record_batch import HEADER_BYTES, RecordBatch
 from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.types import TopicPartition
-from tests.integration.conftest import CreateTopic, Pair
 from tests.integration.sending import SOURCE, sending
 from tests.integration.traffic import ends
+from tests.kit.regions import CreateTopic, Pair
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

@@ -32,11 +32,11 @@ from mm2py.errors import Mm2pyError
 from mm2py.types import TopicPartition as Partition
 from mm2py_workers.cli import app
 from tests.integration.cluster_changes import forbid_group, permit_group, set_group_config
-from tests.integration.conftest import ANY_SESSION, CreateTopic
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.test_group_commands import commit_at, offset_of
 from tests.integration.test_security_connections import connected
+from tests.kit.regions import ANY_SESSION, CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

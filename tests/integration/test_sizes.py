@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.integration.cluster_changes import create_topics
-from tests.integration.conftest import CreateTopic, Pair
 from tests.integration.mirror_process import until, write_flow
 from tests.integration.several_workers import Workers
 from tests.integration.traffic import Sent, producer, wait_for_copy, write
+from tests.kit.regions import CreateTopic, Pair
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

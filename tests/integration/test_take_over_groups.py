@@ -15,12 +15,12 @@ from mm2py.mirror.offset_lookup import Place
 from mm2py.mirror_client import translate_offset, translate_offsets
 from mm2py.types import TopicPartition
 from tests.integration.cluster_changes import delete_topic
-from tests.integration.conftest import CreateTopic
 from tests.integration.java_mm2 import JAVA_STOPPED, eventually
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.test_group_commands import commit_at, offset_of
 from tests.integration.test_share_groups import Shares, produce, start_offsets
 from tests.integration.traffic import ends
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(580)]
 

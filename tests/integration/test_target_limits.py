@@ -12,10 +12,10 @@ from mm2py.embedded.server_properties import Listener
 from mm2py.testing.delay_proxy import DelayProxy, Way
 from mm2py.types import TopicPartition
 from tests.integration.cluster_changes import set_config
-from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import until
 from tests.integration.sending import sending
 from tests.integration.traffic import ends, read
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

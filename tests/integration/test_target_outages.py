@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.conftest import CreateTopic
 from tests.integration.far_regions import far_pair
 from tests.integration.target_outages import PARTITIONS, outages
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -12,7 +12,6 @@ import pytest
 
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.cluster_changes import delete_records
-from tests.integration.conftest import CreateTopic
 from tests.integration.ledger_scenes import wait_for_entries
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.rest_asking import ask, public_url
@@ -24,6 +23,7 @@ from tests.integration.traffic import (
     wait_for_progress,
     write,
 )
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

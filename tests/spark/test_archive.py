@@ -25,7 +25,6 @@ from mm2py.spark.session import OpenSession
 from mm2py_workers.backfill_lane import LaneConnections
 from mm2py_workers.bulk_flow import flow_plan, flow_sides
 from mm2py_workers.cli import app
-from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.small_disk import fill, small_disk
 from tests.integration.traffic import (
@@ -39,6 +38,7 @@ from tests.integration.traffic import (
     write,
 )
 from tests.integration.transactions import write_mixed
+from tests.kit.regions import CreateTopic
 from tests.spark.backfill_process import RestoreProcess
 from tests.spark.test_verify import differences_of, report_of
 

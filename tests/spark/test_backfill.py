@@ -8,7 +8,6 @@ import pytest
 
 from mm2py.embedded.region import KafkaAddress
 from tests.integration.cluster_changes import configs_of
-from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import (
     Sent,
@@ -19,6 +18,7 @@ from tests.integration.traffic import (
     wait_for_copy,
     write,
 )
+from tests.kit.regions import CreateTopic
 from tests.spark.backfill_process import BackfillProcess, command, command_line
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]

@@ -13,9 +13,9 @@ from mm2py.errors import ConfigError, PartitionError
 from mm2py.spark import Mm2pyDataSource
 from mm2py.spark.data_source import ReadOptions
 from mm2py.spark.session import OpenSession
-from tests.integration.conftest import CreateTopic
 from tests.integration.traffic import YEAR_MS, Logs, Sent, read, write
 from tests.integration.transactions import write_mixed
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(300)]
 

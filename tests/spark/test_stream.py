@@ -12,7 +12,6 @@ from typing import Final
 import pytest
 
 from mm2py.embedded.region import KafkaAddress
-from tests.integration.conftest import CreateTopic
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import (
@@ -24,6 +23,7 @@ from tests.integration.traffic import (
     wait_for_copy,
     write,
 )
+from tests.kit.regions import CreateTopic
 from tests.spark.backfill_process import (
     MM2PY,
     attempts,

@@ -31,10 +31,10 @@ from mm2py_workers.bulk_flow import flow_sides
 from mm2py_workers.cli import app
 from mm2py_workers.output import NOT_EQUAL, UNHEALTHY
 from mm2py_workers.verify_command import exit_code
-from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import Load, Sent, wait_for_copy, wait_for_progress, write
 from tests.integration.transactions import write_mixed
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(400)]
 

@@ -21,11 +21,11 @@ from mm2py.errors import Mm2pyError
 from mm2py.mirror.proofs import Proof, proof_group, proofs_of
 from mm2py.spark.reading import ask_cluster
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
-from tests.integration.conftest import CreateTopic
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.mirror_process import Flow, Mirror, write_flow
 from tests.integration.traffic import Load, Sent, wait_for_copy, wait_for_progress, write
 from tests.integration.transactions import write_mixed
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(400)]
 

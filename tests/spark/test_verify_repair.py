@@ -23,9 +23,9 @@ from mm2py.storage.offset_map_store import page_entries
 from mm2py.types import ClusterAlias, TopicPartition
 from mm2py_workers.backfill_flow import BackfillSession
 from mm2py_workers.bulk_flow import flow_plan
-from tests.integration.conftest import CreateTopic
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import Sent, ends, read, wait_for_copy, write
+from tests.kit.regions import CreateTopic
 from tests.spark.backfill_process import command as backfill
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]

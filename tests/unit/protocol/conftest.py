@@ -1,1 +1,0 @@
-"""Loads the schema library through our module, which keeps its import warnings quiet."""
