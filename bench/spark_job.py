@@ -163,7 +163,7 @@ def _confluent(opened: OpenSession, job: SparkJob) -> int:
         }
         for lane in range(LANES)
     ]
-    run_lanes(opened.spark, copy_lane, lanes, tag="confluent", description="confluent-kafka")
+    run_lanes(opened, copy_lane, lanes, tag="confluent", description="confluent-kafka")
     return sum(job.ends)
 
 

@@ -243,6 +243,7 @@ class Order:
     cause: str = ""
     log: tuple[str, ...] = ()
     accept_expiry: bool = False
+    wait_executors_s: int = 0
 
 
 BackfillRecord = Job | Lease | Wish | Notice | Order
@@ -271,8 +272,10 @@ def encode_backfill(record: BackfillRecord) -> tuple[bytes, bytes]:
     """Return key and value: the version byte, then ASCII JSON with sorted members."""
     key = backfill_key(record)
     members = _ADAPTERS[key.partition(":")[0]].dump_python(record, mode="json")
-    if isinstance(record, Order) and not record.accept_expiry:
-        del members["accept_expiry"]  # as versions before it wrote
+    if isinstance(record, Order):
+        for name in ("accept_expiry", "wait_executors_s"):
+            if not members[name]:
+                del members[name]  # as versions before it wrote
     text = json.dumps(members, separators=(",", ":"), sort_keys=True)
     return key.encode(), bytes((BACKFILL_VERSION,)) + text.encode("ascii")
 

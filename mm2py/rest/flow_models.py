@@ -118,6 +118,10 @@ class BackfillRequest(BaseModel):
         description="Spark master: `local[N]`, or one of `rest.spark.masters`; empty: all cores of the leader's machine",
     )
 
+    wait_executors_s: Annotated[int, Field(strict=True, ge=0, le=(1 << 31) - 1)] = Field(
+        default=0,
+        description="seconds after which a run ends that the Spark cluster gives no executor; 0: 120",
+    )
     accept_expiry: Annotated[bool, Field(strict=True)] = Field(
         default=False,
         description="also copy what the target deletes when the copy is done, as it keeps records for a shorter time",
@@ -149,6 +153,7 @@ class BackfillRequest(BaseModel):
             master=self.master,
             by=by,
             accept_expiry=self.accept_expiry,
+            wait_executors_s=self.wait_executors_s,
         )
 
 

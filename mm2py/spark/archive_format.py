@@ -6,7 +6,8 @@ one before it ended, and has the digest of its file. No I/O but through ``Archiv
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -15,7 +16,7 @@ from typing import Final, Self, cast, final
 import pyarrow as pa
 from pyarrow import parquet
 
-from mm2py.errors import ConfigError, PartitionError, ProtocolError
+from mm2py.errors import ConfigError, FatalError, PartitionError, ProtocolError
 from mm2py.protocol.log_batches import LogBatch, log_batch
 from mm2py.spark.archive_store import ArchiveStore
 from mm2py.types import TopicPartition
@@ -198,6 +199,30 @@ def chain_of(store: ArchiveStore, tp: TopicPartition) -> list[FileManifest]:
             )
         chain.append(found)
     return chain
+
+
+def offset_at(store: ArchiveStore, tp: TopicPartition, timestamp: int) -> int:
+    """Return the offset of the first batch with a record that is not older, the archive's end if there is none.
+
+    By halves, as a broker's index has it: of a chain of thousands of files a few are opened, and these two columns of them.
+    """
+    chain = chain_of(store, tp)
+    files = [it for it in chain if it.size_bytes]
+
+    def young(manifest: FileManifest) -> list[int]:
+        try:
+            found = store.columns(
+                f"{partition_folder(tp)}/{manifest.file}", ("base_offset", "max_timestamp")
+            )
+        except FatalError:
+            return [manifest.first]  # damaged, which its lane reports
+        rows = cast("Sequence[Mapping[str, int]]", found)
+        return [it["base_offset"] for it in rows if it["max_timestamp"] >= timestamp]
+
+    at = bisect_left(files, 1, key=lambda it: bool(young(it)))
+    if at < len(files):
+        return young(files[at])[0]
+    return chain[-1].end if chain else 0
 
 
 def batch_row(batch: LogBatch) -> tuple[object, ...]:

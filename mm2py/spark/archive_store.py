@@ -8,11 +8,11 @@ are at it in the same instant. A file that is not published is an orphan, and ha
 import importlib
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar, cast, final
 
-from pyarrow import fs
+from pyarrow import fs, parquet
 
 from mm2py.errors import ConfigError, FatalError
 
@@ -49,6 +49,18 @@ class ArchiveStore:
             with self._system.open_input_stream(self._at(name)) as stream:
                 return stream.read()
         except OSError as error:
+            raise FatalError(f"archive file {name} below {self.path}: {error}") from error
+
+    def columns(self, name: str, names: Sequence[str]) -> list[dict[str, object]]:
+        """Return the rows of columns of a Parquet file, without reading the others.
+
+        Raises:
+            FatalError: it is not there, cannot be read, or is none.
+        """
+        try:
+            with self._system.open_input_file(self._at(name)) as file:
+                return parquet.ParquetFile(file).read(columns=list(names)).to_pylist()
+        except (OSError, ValueError) as error:
             raise FatalError(f"archive file {name} below {self.path}: {error}") from error
 
     def write(self, name: str, data: bytes) -> None:

@@ -37,5 +37,5 @@ def answers_of(
     """
     dealt = deal(items, opened.slots * LANES_PER_SLOT, weight)
     lanes = [lane_of(lane) for lane in dealt]
-    found = run_lanes(opened.spark, function, lanes, tag=name, description=name)
+    found = run_lanes(opened, function, lanes, tag=name, description=name)
     return [it for answer in found for it in cast("list[dict[str, object]]", answer["partitions"])]

@@ -1,6 +1,6 @@
 """Ends a job whose cluster has no executor any more: Spark itself waits for a master that has stopped, without an end.
 
-Flow: ``ExecutorWatch`` around a job -> executors by the JVM, every ``LOOK_S`` -> none for ``NO_EXECUTOR_S`` -> the job is cancelled by its
+Flow: ``ExecutorWatch`` around a job -> executors by the JVM, every ``LOOK_S`` -> none for as long as a run waits -> the job is cancelled by its
 tag, and ``cause`` says why. Not for Spark in one process, nor for Spark Connect, whose server watches its own.
 """
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 LOOK_S: Final = 2.0
 
-NO_EXECUTOR_S: Final = 120.0
-"""As long as a cluster that is full, or that starts containers for an application, may take."""
+WAIT_EXECUTORS_S: Final = 120
+"""As long as a cluster that starts containers for an application may take; one whose queue is full takes longer."""
 
 
 class _Sized(Protocol):
@@ -38,9 +38,7 @@ class ExecutorWatch:
         no_executor_s: for how long there may be none.
     """
 
-    def __init__(
-        self, context: "SparkContext", tag: str, *, no_executor_s: float = NO_EXECUTOR_S
-    ) -> None:
+    def __init__(self, context: "SparkContext", tag: str, no_executor_s: float) -> None:
         self._context, self._tag, self._no_executor_s = context, tag, no_executor_s
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="executors", daemon=True)
@@ -61,7 +59,7 @@ class ExecutorWatch:
             if without * LOOK_S >= self._no_executor_s:
                 self.cause = (
                     f"Spark on {self._context.master} has had no executor for {self._no_executor_s:.0f} s: its master or"
-                    " workers have stopped, or have no room"
+                    " workers have stopped, or have no room (--wait-executors waits longer)"
                 )
                 self._context.cancelJobsWithTag(self._tag)
                 return

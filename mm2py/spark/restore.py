@@ -6,13 +6,16 @@ backfill of the flow, which continues behind it; other names are a flow of their
 of their own, so that a restore that was interrupted continues there too.
 """
 
+import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
 from mm2py.client.connect.admin import Admin, TopicDescription
+from mm2py.clock import Clock
 from mm2py.errors import ConfigError
+from mm2py.mirror.backfills import SettingChange
 from mm2py.mirror.offset_map import Page
 from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic
 from mm2py.spark.archive_format import (
@@ -20,9 +23,11 @@ from mm2py.spark.archive_format import (
     Shape,
     chain_of,
     head_of,
+    offset_at,
     topic_of,
 )
 from mm2py.spark.archive_store import ArchiveStore
+from mm2py.spark.expiry import expiring, refused_expiry, value_of
 from mm2py.spark.plan import PartitionPlan, Plan, Refusal
 from mm2py.spark.restored_flows import is_renamed
 from mm2py.spark.survey import REASONS, Known, changed_settings
@@ -138,19 +143,30 @@ class Restore:
         flow: the flow itself, or its ``renamed_flow``.
         logs: of the archive.
         target: administration of the target.
+        store: the archive.
     """
 
-    def __init__(self, flow: FlowName, logs: Sequence[ArchivedLog], target: Admin) -> None:
+    def __init__(
+        self,
+        flow: FlowName,
+        logs: Sequence[ArchivedLog],
+        target: Admin,
+        store: ArchiveStore,
+        clock: Clock,
+    ) -> None:
         self.flow = flow
         self.is_renamed = is_renamed(flow)
         self.logs = {self._key(it): it for it in logs}
-        self._target = target
+        self._target, self._store, self._clock = target, store, clock
 
     def _key(self, log: ArchivedLog) -> TopicPartition:
         return log.target if self.is_renamed else TopicPartition(log.topic.topic, log.partition)
 
-    async def plan(self, known: Known) -> Plan:
-        """Return ranges and refusals; ``known`` are the positions and maps of the flow."""
+    async def plan(self, known: Known, *, accepts_expiry: bool = False) -> Plan:
+        """Return ranges and refusals; ``known`` are the positions and maps of the flow.
+
+        Partitions of which the target would delete records behind the run are refused, unless that is accepted.
+        """
         logs = {key: it for key, it in self.logs.items() if it.end > it.begins}
         copies = await self._target.describe_topics({it.target_topic for it in logs.values()})
         refused = self._too_small(copies)
@@ -186,14 +202,43 @@ class Restore:
                 )
             )
         settings, notes = await changed_settings(self._target, planned, copies)
+        short = {} if accepts_expiry else await self._expiring(settings, planned)
         return Plan(
             flow=str(self.flow),
             partitions=tuple(planned),
-            refused=tuple(Refusal(*key, reason) for key, reason in sorted(refused.items())),
+            refused=(
+                *(Refusal(*key, reason) for key, reason in sorted(refused.items())),
+                *refused_expiry(short),
+            ),
             settings=settings,
             reasons=REASONS,
             notes=notes,
         )
+
+    async def _expiring(
+        self, settings: Sequence[SettingChange], planned: Sequence[PartitionPlan]
+    ) -> dict[TopicPartition, str]:
+        configs = await self._target.describe_topic_configs({it.topic for it in settings})
+        found: dict[TopicPartition, str] = {}
+        for it in settings:
+            entries = {entry.name: entry for entry in configs[it.topic]}
+            ranges = [
+                part for part in planned if part.target_topic == it.topic and part.start < part.end
+            ]
+            kept = value_of(entries, it.name)
+            found |= await expiring(it.name, kept, entries, ranges, self._older)
+        return found
+
+    async def _older(
+        self, ranges: Sequence[PartitionPlan], retention_ms: int
+    ) -> dict[TopicPartition, int]:
+        oldest = self._clock.now_ms() - retention_ms
+        found: dict[TopicPartition, int] = {}
+        for it in ranges:
+            tp = TopicPartition(self.logs[it.source].topic.topic, it.partition)
+            end = await asyncio.to_thread(offset_at, self._store, tp, oldest)
+            found[it.source] = max(0, min(it.end, end) - it.start)
+        return found
 
     def stale(self, plan: Plan, known: Known) -> list[TopicPartition]:
         """Return partitions of a restore under other names whose topic was deleted since: they begin anew."""

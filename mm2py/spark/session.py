@@ -16,11 +16,12 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
-from mm2py.spark.executor_watch import ExecutorWatch
+from mm2py.spark.executor_watch import WAIT_EXECUTORS_S, ExecutorWatch
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -71,11 +72,17 @@ class _Answer(NamedTuple):
 
 @final
 class OpenSession:
-    """A session, and whether it was opened here; only then ``close`` stops it."""
+    """A session, and whether it was opened here; only then ``close`` stops it.
 
-    def __init__(self, spark: "SparkSession", *, owned: bool) -> None:
+    ``wait_executors_s``: for how long a job of it may have no executor.
+    """
+
+    def __init__(
+        self, spark: "SparkSession", *, owned: bool, wait_executors_s: float = WAIT_EXECUTORS_S
+    ) -> None:
         self.spark = spark
         self.owned = owned
+        self.wait_executors_s = wait_executors_s
 
     @property
     def slots(self) -> int:
@@ -94,8 +101,24 @@ class OpenSession:
         self.close()
 
 
+@dataclass(frozen=True, slots=True)
+class SparkPlace:
+    """Where lanes of a command run: ``--master`` and ``--wait-executors``."""
+
+    master: str = ""
+    wait_executors_s: float = WAIT_EXECUTORS_S
+
+    def open(self, name: str = "mm2py") -> OpenSession:
+        """Open a session there; see ``open_session``."""
+        return open_session(self.master, name=name, wait_executors_s=self.wait_executors_s)
+
+
 def open_session(
-    master: str = "", *, name: str = "mm2py", settings: Mapping[str, str] | None = None
+    master: str = "",
+    *,
+    name: str = "mm2py",
+    settings: Mapping[str, str] | None = None,
+    wait_executors_s: float = WAIT_EXECUTORS_S,
 ) -> OpenSession:
     """Open a session on ``master``; without one use the session that exists, else all cores of this machine.
 
@@ -111,7 +134,7 @@ def open_session(
     existing = _existing_session()
     if existing is not None:
         _check_same_master(existing, master)
-        return OpenSession(existing, owned=False)
+        return OpenSession(existing, owned=False, wait_executors_s=wait_executors_s)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
     builder = SparkSession.builder.appName(name)
     wanted = _with_attempts(master or ("" if submitted else "local[*]"))
@@ -135,11 +158,11 @@ def open_session(
         ) from error
     if not _is_connect(spark):
         spark.sparkContext.setLogLevel("ERROR")
-    return OpenSession(spark, owned=not submitted)
+    return OpenSession(spark, owned=not submitted, wait_executors_s=wait_executors_s)
 
 
 def run_lanes(
-    spark: "SparkSession",
+    opened: OpenSession,
     function: LaneFunction,
     lanes: Sequence[Mapping[str, object]],
     *,
@@ -163,7 +186,8 @@ def run_lanes(
         found = function(json.loads(texts[number]))
         return json.dumps([time.monotonic() - begun_s, time.process_time() - cpu_s, found])
 
-    with _named_job(spark, tag, description), _watched(spark, tag) as watch:
+    spark = opened.spark
+    with _named_job(spark, tag, description), _watched(opened, tag) as watch:
         try:
             answers = (
                 _connect_answers(spark, answer, len(lanes))
@@ -240,12 +264,13 @@ def _named_job(spark: "SparkSession", tag: str, description: str) -> Generator[N
 
 
 def _watched(
-    spark: "SparkSession", tag: str
+    opened: OpenSession, tag: str
 ) -> AbstractContextManager[ExecutorWatch] | AbstractContextManager[None]:
     """Watch the executors of a job, where there are any."""
+    spark = opened.spark
     if _is_connect(spark) or _LOCAL.fullmatch(spark.sparkContext.master or ""):
         return nullcontext()
-    return ExecutorWatch(spark.sparkContext, tag)
+    return ExecutorWatch(spark.sparkContext, tag, opened.wait_executors_s)
 
 
 def _is_connect(spark: "SparkSession") -> bool:

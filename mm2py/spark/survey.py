@@ -30,6 +30,7 @@ from mm2py.mirror.source_offsets import (
 )
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.records import Record
+from mm2py.spark.expiry import expiring, refused_expiry, value_of
 from mm2py.spark.plan import PartitionPlan, Plan, Refusal
 from mm2py.types import EARLIEST, LATEST, ClusterAlias, FlowName, TopicPartition
 
@@ -189,7 +190,7 @@ class Survey:
             if it.source in copies
         ]
         described = await self._target.describe_topics({it.target_topic for it in planned})
-        settings, notes, expiring = await self._settings(planned, described)
+        settings, notes, short = await self._settings(planned, described)
         refused = [it for it in whole.refused if TopicPartition(it.topic, it.partition) in copies]
         there = {it.source for it in planned} | {
             TopicPartition(it.topic, it.partition) for it in refused
@@ -199,7 +200,7 @@ class Survey:
             for it in copies
             if it not in there
         )
-        refused += (Refusal(*tp, reason) for tp, reason in expiring.items())
+        refused += (Refusal(*tp, reason) for tp, reason in short.items())
         return replace(
             whole, partitions=tuple(planned), refused=tuple(refused), settings=settings, notes=notes
         )
@@ -245,12 +246,7 @@ class Survey:
                     resumes=known.has(partition),
                 )
             )
-        settings, notes, expiring = await self._settings(planned, copies)
-        if not accepts_expiry:
-            refused |= {
-                tp: f"{reason}, or accept it with --accept-expiry"
-                for tp, reason in expiring.items()
-            }
+        settings, notes, short = await self._settings(planned, copies)
         missing = [
             Refusal(name, -1, "the source has no such topic")
             for name in chosen
@@ -262,6 +258,7 @@ class Survey:
             refused=(
                 *missing,
                 *(Refusal(*it, reason) for it, reason in sorted(refused.items())),
+                *(() if accepts_expiry else refused_expiry(short)),
             ),
             settings=settings,
             reasons=REASONS,
@@ -283,34 +280,27 @@ class Survey:
         for name, source in sources.items():
             notes += smaller_batches(name, now.get(name, ()), configs.get(source, ()))
         changes: list[SettingChange] = []
-        expiring: dict[TopicPartition, str] = {}
+        refused: dict[TopicPartition, str] = {}
         for change in settings:
             name, entries = change.name, {it.name: it for it in now.get(change.topic, ())}
             of_source = configs.get(sources[change.topic], ())
             synced = {it.name: it for it in self._flow.synced(of_source)}.get(name)
-            kept = _value(entries, name)
+            kept = value_of(entries, name)
             if synced is not None:
                 kept = synced.value or kept
                 change = replace(change, before=synced.value)  # noqa: PLW2901 - the same change
                 of = f"{name}={kept} of its source" if synced.value else f"the default {name}"
                 notes += (f"{change.topic} has {of} after the run, by config sync",)
             changes.append(change)
-            source_keeps = _value({it.name: it for it in of_source}, name)
-            if not name.startswith("retention.") or _keeps(kept, source_keeps):
-                continue
-            if name == "retention.bytes":
-                counts = {it.source: _beyond(it, int(kept)) for it in partitions[change.topic]}
-            elif _value(entries, "message.timestamp.type") == "LogAppendTime":
-                continue
-            else:
-                counts = await self._older(partitions[change.topic], int(kept))
-            expiring |= {
-                tp: f"about {count:,} records are more than {name}={kept} of {change.topic} on the target keeps (the source: {source_keeps}):"
-                f" it would delete them when the copy is done; raise {name} there"
-                for tp, count in counts.items()
-                if count > 0
-            }
-        return tuple(changes), notes, expiring
+            refused |= await expiring(
+                name,
+                kept,
+                entries,
+                partitions[change.topic],
+                self._older,
+                source_keeps=value_of({it.name: it for it in of_source}, name),
+            )
+        return tuple(changes), notes, refused
 
     async def _older(
         self, planned: Sequence[PartitionPlan], retention_ms: int
@@ -449,7 +439,7 @@ def smaller_batches(
 ) -> tuple[str, ...]:
     """Return a note where a target topic takes smaller batches than its source topic."""
     here, there = (
-        _value({it.name: it for it in side}, "max.message.bytes") for side in (entries, of_source)
+        value_of({it.name: it for it in side}, "max.message.bytes") for side in (entries, of_source)
     )
     if not here or not there or int(here) >= int(there):
         return ()
@@ -459,24 +449,12 @@ def smaller_batches(
     )
 
 
-def _keeps(kept: str, source_keeps: str) -> bool:
-    """Whether a retention is as long as that of the source: what is beyond expires there as well."""
-    return int(kept) < 0 or 0 <= int(source_keeps or -1) <= int(kept)
-
-
 def _before(part: PartitionPlan, boundary: ListedOffset) -> int:
     """Return how many offsets of a range are before a boundary; -1 as its offset: all of them."""
     if boundary.error is not None:
         return 0
     end = part.end if boundary.offset < 0 else min(part.end, boundary.offset)
     return max(0, end - part.start)
-
-
-def _beyond(part: PartitionPlan, retention_bytes: int) -> int:
-    """Return how many offsets of a range are beyond a size, as far as sizes are known."""
-    if not 0 <= retention_bytes < part.bytes:
-        return 0
-    return (part.end - part.start) * (part.bytes - retention_bytes) // part.bytes
 
 
 def _placed(
@@ -493,7 +471,7 @@ def _placed(
 
 def _changes(topic: str, entries: Mapping[str, ConfigEntry]) -> list[SettingChange]:
     changes: list[SettingChange] = []
-    deletes = "delete" in _value(entries, "cleanup.policy")
+    deletes = "delete" in value_of(entries, "cleanup.policy")
     for name, unlimited in UNLIMITED_VALUES.items():
         entry = entries.get(name)
         if entry is None or entry.value in (None, unlimited):
@@ -507,19 +485,14 @@ def _changes(topic: str, entries: Mapping[str, ConfigEntry]) -> list[SettingChan
 
 def _notes(topic: str, entries: Mapping[str, ConfigEntry]) -> list[str]:
     notes: list[str] = []
-    if _value(entries, "message.timestamp.type") == "LogAppendTime":
+    if value_of(entries, "message.timestamp.type") == "LogAppendTime":
         notes.append(
             f"{topic} has message.timestamp.type=LogAppendTime: records get the time of the copy"
         )
-    if (codec := _value(entries, "compression.type")) not in ("", "producer"):
+    if (codec := value_of(entries, "compression.type")) not in ("", "producer"):
         notes.append(
             f"{topic} has compression.type={codec}: the target compresses every batch anew"
         )
-    if "compact" in _value(entries, "cleanup.policy"):
+    if "compact" in value_of(entries, "cleanup.policy"):
         notes.append(f"{topic} is compacted: counts of both sides differ by right")
     return notes
-
-
-def _value(entries: Mapping[str, ConfigEntry], name: str) -> str:
-    entry = entries.get(name)
-    return (entry.value or "") if entry is not None else ""

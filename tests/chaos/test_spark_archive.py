@@ -30,7 +30,7 @@ def where(lane):
 
 
 with open_session("local-cluster[1,1,512]", settings={"spark.executor.memory": "512m"}) as opened:
-    print(json.dumps(run_lanes(opened.spark, where, [{}], tag="where", description="where")))
+    print(json.dumps(run_lanes(opened, where, [{}], tag="where", description="where")))
 """
 
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, cast
@@ -70,14 +70,20 @@ def archived(
 
 
 def restored(
-    flow: Flow, folder: Path, *, topics: str = "", rename: str = "", code: int = 0
+    flow: Flow,
+    folder: Path,
+    *,
+    topics: str = "",
+    rename: str = "",
+    options: Sequence[str] = (),
+    code: int = 0,
 ) -> dict[str, object]:
     """Run ``mm2py restore`` in this process; return its report."""
     name = f"{flow.source_alias}->{flow.target_alias}"
     arguments = ["restore", str(flow.file), "--flow", name, "--from", str(folder), "-o", "json"]
     arguments += ["--topics", topics] if topics else []
     arguments += ["--rename", rename] if rename else []
-    done = CliRunner().invoke(app, arguments)
+    done = CliRunner().invoke(app, [*arguments, *options])
     assert done.exit_code == code, done.output
     return (
         cast("dict[str, object]", json.loads(done.stdout))
@@ -144,6 +150,44 @@ def test_a_flow_that_is_started_behind_a_restore_continues_with_the_next_record(
     proof = report_of(lanes_session, flow, topic)
     assert differences_of(proof) == []
     assert proof["checked_records"] == sum(len(log.records) for log in truth.values())
+
+
+def test_records_that_an_existing_topic_would_delete_are_refused_unless_that_is_accepted(
+    lanes_session: OpenSession,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Unique,
+    tmp_path: Path,
+) -> None:
+    topic, short = unique("expiring"), unique("short")
+    flow = write_flow(tmp_path, region_a, region_b, topic)
+    create_topic(region_a, topic, 2, config={"retention.ms": "-1"})
+    create_topic(region_b, short, 2, config={"retention.ms": "3600000"})
+    # Three files, the last one with records of now; the other partition has no old ones.
+    write(region_a, topic, old_records(300, 0))
+    archived(lanes_session, flow, topic, tmp_path / "archive")
+    write(region_a, topic, [*old_records(200, 0, 1), Sent(1, b"new")])
+    archived(lanes_session, flow, topic, tmp_path / "archive")
+    write(region_a, topic, [Sent(0, b"new %d" % n) for n in range(50)])
+    archived(lanes_session, flow, topic, tmp_path / "archive")
+    rename = f"{topic}={short}"
+    (refused,) = cast(
+        "list[dict[str, object]]",
+        restored(flow, tmp_path / "archive", rename=rename, code=3)["refused"],
+    )
+    assert (refused["topic"], refused["partition"]) == (short, 0)
+    assert f"about 500 records are more than retention.ms=3600000 of {short}" in str(
+        refused["reason"]
+    )
+    assert "--accept-expiry" in str(refused["reason"])
+    assert ends(region_b, short) == {0: 0, 1: 0}
+    accepted = restored(flow, tmp_path / "archive", rename=rename, options=["--accept-expiry"])
+    assert accepted["restored_records"] == 551
+    # A topic that is made keeps them all.
+    made = restored(flow, tmp_path / "archive")
+    assert made["restored_records"] == 551
+    assert_equal(read(region_a, topic), read(region_b, flow.remote(topic)))
 
 
 SLOW = "100000"

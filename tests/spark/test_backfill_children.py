@@ -30,9 +30,11 @@ async def test_why_a_command_failed_is_its_last_word(children: BackfillChildren)
     planned = await children.plan(FLOW, ORDER)
     assert (planned.code, planned.out) == (1, "")
     assert "127.0.0.1:9" in planned.cause
-    usage = await children.run(FLOW, Order(id="j", start="yesterday"))
+    usage = await children.run(FLOW, Order(id="j", start="yesterday", wait_executors_s=600))
     assert usage.code == 2
     assert "--from 'yesterday' is not understood" in usage.cause
+    refused = await children.run(FLOW, Order(id="j", wait_executors_s=-1))
+    assert "--wait-executors" in " ".join(refused.log)
 
 
 async def test_a_child_that_is_ended_with_its_worker_leaves_nothing_behind(

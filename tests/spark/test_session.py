@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 def test_answers_come_in_the_order_of_the_lanes(lanes_session: OpenSession) -> None:
     lanes = [{"number": number} for number in range(5)]
     answers = run_lanes(
-        lanes_session.spark, lane_functions.double, lanes, tag="double", description="doubles"
+        lanes_session, lane_functions.double, lanes, tag="double", description="doubles"
     )
     assert [answer["twice"] for answer in answers] == [0, 2, 4, 6, 8]
 
@@ -35,7 +35,7 @@ def test_what_lanes_took_is_in_the_line_that_ends_their_job(
 ) -> None:
     lanes: list[dict[str, object]] = [{"number": number} for number in range(3)]
     with caplog.at_level(logging.INFO, "mm2py.spark.session"):
-        run_lanes(lanes_session.spark, lane_functions.double, lanes, tag="c", description="d")
+        run_lanes(lanes_session, lane_functions.double, lanes, tag="c", description="d")
     (line,) = [it for it in caplog.records if it.name == "mm2py.spark.session"]
     assert isinstance(line.args, tuple)
     (cost,) = [it for it in line.args if isinstance(it, LanesCost)]
@@ -45,14 +45,14 @@ def test_what_lanes_took_is_in_the_line_that_ends_their_job(
 
 
 def test_no_lanes_run_no_job(lanes_session: OpenSession) -> None:
-    assert run_lanes(lanes_session.spark, lane_functions.double, [], tag="t", description="d") == []
+    assert run_lanes(lanes_session, lane_functions.double, [], tag="t", description="d") == []
 
 
 def test_a_lane_is_run_again_when_its_worker_is_killed(
     lanes_session: OpenSession, tmp_path: Path
 ) -> None:
     answers = run_lanes(
-        lanes_session.spark,
+        lanes_session,
         lane_functions.die_once,
         [{"mark": str(tmp_path / "died")}],
         tag="die",
@@ -63,7 +63,7 @@ def test_a_lane_is_run_again_when_its_worker_is_killed(
 
 def test_an_error_of_a_lane_is_named(lanes_session: OpenSession) -> None:
     with pytest.raises(FatalError, match="the job failed: ValueError: lane is wrong"):
-        run_lanes(lanes_session.spark, lane_functions.fail, [{}], tag="f", description="the job")
+        run_lanes(lanes_session, lane_functions.fail, [{}], tag="f", description="the job")
 
 
 async def test_a_job_is_cancelled_by_its_tag(lanes_session: OpenSession, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ async def test_a_job_is_cancelled_by_its_tag(lanes_session: OpenSession, tmp_pat
     job = asyncio.create_task(
         asyncio.to_thread(
             run_lanes,
-            lanes_session.spark,
+            lanes_session,
             lane_functions.until_killed,
             [{"mark": str(mark)}],
             tag="long",

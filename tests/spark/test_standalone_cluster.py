@@ -15,17 +15,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.chaos, pytest.mark.timeout(400)]
 
 DRIVER = """
 import sys
-from functools import partial
-from mm2py.spark import session
-from mm2py.spark.executor_watch import ExecutorWatch
-from mm2py.spark.session import open_session, run_lanes
+from mm2py.spark.session import SparkPlace, run_lanes
 from tests.spark import lane_functions
-session.ExecutorWatch = partial(ExecutorWatch, no_executor_s=6)
-with open_session(sys.argv[1]) as opened:
+with SparkPlace(sys.argv[1], wait_executors_s=6).open() as opened:
     numbers = [{"number": number} for number in range(3)]
-    answers = run_lanes(opened.spark, lane_functions.double, numbers, tag="a", description="double")
+    answers = run_lanes(opened, lane_functions.double, numbers, tag="a", description="double")
     print([it["twice"] for it in answers], flush=True)
-    run_lanes(opened.spark, lane_functions.until_killed, [{"mark": sys.argv[2]}], tag="b", description="long")
+    run_lanes(opened, lane_functions.until_killed, [{"mark": sys.argv[2]}], tag="b", description="long")
 """
 
 

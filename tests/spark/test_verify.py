@@ -9,7 +9,6 @@ from typing import Final, cast
 
 import pytest
 from confluent_kafka import Producer
-from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from mm2py.embedded.region import KafkaAddress
@@ -253,7 +252,7 @@ def test_a_partition_in_parts_has_the_report_of_the_whole(
     lanes: list[int] = []
 
     def counted(
-        spark: SparkSession,
+        opened: OpenSession,
         function: LaneFunction,
         given: Sequence[Mapping[str, object]],
         *,
@@ -261,7 +260,7 @@ def test_a_partition_in_parts_has_the_report_of_the_whole(
         description: str,
     ) -> list[dict[str, object]]:
         lanes.append(sum(len(cast("Sequence[object]", it["partitions"])) for it in given))
-        return run_lanes(spark, function, given, tag=tag, description=description)
+        return run_lanes(opened, function, given, tag=tag, description=description)
 
     monkeypatch.setattr("mm2py.spark.dealing.run_lanes", counted)
     for tier in (1, 2):
@@ -294,7 +293,7 @@ def test_what_retention_deletes_meanwhile_is_left_out(
     runs: list[int] = []
 
     def run_after_deletion(
-        spark: SparkSession,
+        opened: OpenSession,
         function: LaneFunction,
         lanes: Sequence[Mapping[str, object]],
         *,
@@ -304,7 +303,7 @@ def test_what_retention_deletes_meanwhile_is_left_out(
         delete(region_b, copy, 40)
         delete(region_a, TopicPartition(topic, 0), 50 + 20 * len(runs))
         runs.append(len(lanes))
-        return run_lanes(spark, function, lanes, tag=tag, description=description)
+        return run_lanes(opened, function, lanes, tag=tag, description=description)
 
     monkeypatch.setattr("mm2py.spark.dealing.run_lanes", run_after_deletion)
     report = report_of(lanes_session, flow, topic)

@@ -1,5 +1,7 @@
 """The part of pyarrow.parquet that mm2py.spark uses."""
 
+from collections.abc import Sequence
+
 from pyarrow import NativeFile, RecordBatch, Schema, Table
 
 class ParquetWriter:
@@ -14,3 +16,4 @@ class ParquetFile:
     @property
     def schema_arrow(self) -> Schema: ...
     def read_row_group(self, i: int) -> Table: ...
+    def read(self, columns: Sequence[str]) -> Table: ...

@@ -1,14 +1,13 @@
-"""``mm2py archive`` and ``mm2py restore``: a flow's source topics as Parquet files, and back into its target.
+"""``mm2py archive``: a flow's source topics as Parquet files.
 
-Flow: file -> ``mm2py.spark.archive`` -> report as JSON or a table on standard output; ``mm2py_workers.restore_runs``.
+Flow: file -> ``mm2py.spark.archive`` -> report as JSON or a table on standard output.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Final
 
-from mm2py.spark.session import open_session, require_spark
+from mm2py.spark.session import SparkPlace, require_spark
 from mm2py_workers.answers import count_of, rows_of
 from mm2py_workers.bulk_flow import flow_sides
 from mm2py_workers.output import FAILED, OK, Column, Output, Printer, say, size_text
@@ -31,7 +30,7 @@ def run_archive(
     topics: str | None,
     folder: str,
     shape: str,
-    master: str,
+    place: SparkPlace,
     output: Output,
 ) -> int:
     """Archive, print the report, and return the exit code.
@@ -44,7 +43,7 @@ def run_archive(
     from mm2py.spark.archive_format import Shape
 
     sides = flow_sides(path, flow, topics, needs_target=False)
-    report = archive_flow(sides, folder, Shape(shape), partial(open_session, master))
+    report = archive_flow(sides, folder, Shape(shape), place.open)
     _print(report, Printer(output), _ARCHIVED, "nothing new to archive")
     for row in rows_of(report, "partitions"):
         lost = count_of(row, "lost_from")
@@ -58,38 +57,6 @@ def run_archive(
     records, size = count_of(report, "records") or 0, size_text(count_of(report, "bytes"))
     say(f"archived {records:,} records in {size} to {report['path']}")
     return FAILED if any(row["cause"] for row in rows_of(report, "partitions")) else OK
-
-
-def run_restore(
-    path: Path,
-    flow: str,
-    *,
-    topics: str | None,
-    folder: str,
-    rename: str | None,
-    master: str,
-    rate_limit: int,
-    output: Output,
-) -> int:
-    """Restore, print the report, and return the exit code.
-
-    Raises:
-        Mm2pyError: see ``mm2py_workers.restore_runs``.
-    """
-    require_spark()
-    from mm2py_workers.restore_runs import RestoreOrder
-    from mm2py_workers.restore_runs import run_restore as run
-
-    order = RestoreOrder(
-        file=path,
-        flow=flow,
-        folder=folder,
-        topics=topics or "",
-        rename=rename or "",
-        master=master,
-        rate_limit=rate_limit,
-    )
-    return run(order, Printer(output))
 
 
 def _print(

@@ -171,6 +171,7 @@ def _options(order: Order) -> Sequence[str]:
         f"--rate-limit={order.rate_limit}",
         f"--order={order.id}",
         *(("--accept-expiry",) if order.accept_expiry else ()),
+        *((f"--wait-executors={order.wait_executors_s}",) if order.wait_executors_s else ()),
     )
 
 

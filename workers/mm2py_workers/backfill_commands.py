@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from mm2py.spark.executor_watch import WAIT_EXECUTORS_S
+from mm2py_workers.bulk_options import ExpiryOption, MasterOption, RateOption, WaitOption
 from mm2py_workers.output import DebugOption, Output, OutputOption, Printer, end_with, examples
 
 if TYPE_CHECKING:
@@ -42,25 +44,6 @@ FromOption = Annotated[
     typer.Option("--from", help="earliest, a timestamp, or offset:N; where nothing is copied yet"),
 ]
 ToOption = Annotated[str, typer.Option("--to", help="now, a timestamp, or offset:N (exclusive)")]
-MasterOption = Annotated[
-    str,
-    typer.Option(
-        "--master",
-        help="Spark master; without it the session that exists, else all cores of this machine",
-    ),
-]
-RateOption = Annotated[
-    int,
-    typer.Option("--rate-limit", min=0, help="bytes per second of all lanes together; 0: no limit"),
-]
-
-ExpiryOption = Annotated[
-    bool,
-    typer.Option(
-        "--accept-expiry",
-        help="also copy what the target deletes when the copy is done: it keeps records for a shorter time",
-    ),
-]
 JobOption = Annotated[
     str,
     typer.Option(
@@ -99,6 +82,7 @@ def _order_command(name: str, text: str, load: Callable[[], OrderWork]) -> None:
         start: FromOption = "earliest",
         end: ToOption = "now",
         master: MasterOption = "",
+        wait_executors: WaitOption = WAIT_EXECUTORS_S,
         rate_limit: RateOption = 0,
         accept_expiry: ExpiryOption = False,  # noqa: FBT002 - typer's way to declare a flag
         job: JobOption = "",
@@ -106,6 +90,7 @@ def _order_command(name: str, text: str, load: Callable[[], OrderWork]) -> None:
         debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
     ) -> None:
         def work() -> int:
+            from mm2py.spark.session import SparkPlace
             from mm2py_workers.backfill_runs import BackfillOrder
 
             order = BackfillOrder(
@@ -114,7 +99,7 @@ def _order_command(name: str, text: str, load: Callable[[], OrderWork]) -> None:
                 topics,
                 start,
                 end,
-                master,
+                SparkPlace(master, wait_executors),
                 rate_limit,
                 job,
                 accepts_expiry=accept_expiry,

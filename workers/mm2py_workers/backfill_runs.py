@@ -22,6 +22,7 @@ from mm2py.mirror.boundaries import parse_boundary
 from mm2py.spark.backfill import BackfillDriver, Request
 from mm2py.spark.live_flow import workers_of
 from mm2py.spark.plan import Plan
+from mm2py.spark.session import SparkPlace
 from mm2py.spark.survey import Survey
 from mm2py.storage.job_claim import BackfillRefusedError
 from mm2py_workers.backfill_commands import REFUSED
@@ -49,7 +50,7 @@ class BackfillOrder:
     topics: str
     start: str
     end: str
-    master: str
+    place: SparkPlace
     rate_limit: int
     id: str = ""
     """Of the job, where a worker has planned it; this process then ends with that worker."""
@@ -77,7 +78,7 @@ def show_plan(order: BackfillOrder, printer: Printer) -> int:
 async def _show_plan(order: BackfillOrder, printer: Printer) -> int:
     async with BackfillSession(flow_plan(order.file, order.flow)) as session:
         plan = await order.plan(await session.survey())
-    found = _CORES.match(order.master)
+    found = _CORES.match(order.place.master)
     lanes = int(found[1]) if found else len(os.sched_getaffinity(0))
     document = plan.document(lanes, order.rate_limit)
     if printer.is_table:
@@ -192,7 +193,7 @@ class _Run:
                 start=order.start,
                 end=order.end,
             ),
-            master=order.master,
+            place=order.place,
             rate_limit=order.rate_limit,
         )
         print_report(self._printer, job, list(session.connections.store.leases.values()))

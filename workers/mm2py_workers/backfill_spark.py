@@ -14,7 +14,7 @@ from mm2py.clock import Clock
 from mm2py.mirror.backfills import Job
 from mm2py.spark.backfill import BackfillDriver, Request
 from mm2py.spark.plan import Plan
-from mm2py.spark.session import OpenSession, cancel_lanes, open_session, run_lanes
+from mm2py.spark.session import OpenSession, SparkPlace, cancel_lanes, run_lanes
 from mm2py.types import TopicPartition
 from mm2py_workers.backfill_flow import BackfillSession
 from mm2py_workers.backfill_lane import dealt_lanes, run_backfill_lane
@@ -48,7 +48,7 @@ class SparkRun:
         task: Mapping[str, str],
         request: Request,
         *,
-        master: str,
+        place: SparkPlace,
         rate_limit: int = 0,
     ) -> Job:
         """Run the unfinished job, or a new one by ``plan``; return it as it ended, its leases read.
@@ -57,14 +57,14 @@ class SparkRun:
             plan: what to copy.
             task: config of the lanes' tasks.
             request: of a new job; its lanes are as many as Spark has slots.
-            master: of Spark.
+            place: of Spark.
             rate_limit: bytes per second of all lanes together; 0: that of the flow.
 
         Raises:
             Mm2pyError: see ``BackfillDriver.run`` and ``open_session``.
         """
         session = self._session
-        opened = await asyncio.to_thread(open_session, master, name=f"mm2py {session.name}")
+        opened = await asyncio.to_thread(place.open, f"mm2py {session.name}")
         try:
             lanes = _SparkLanes(opened, session, task, rate_limit)
             job = await self._drive(plan, replace(request, lanes=opened.slots), lanes)
@@ -119,7 +119,7 @@ class _SparkLanes:
         specs = dealt_lanes(common, lanes, rate_limit=self._rate_limit)
         await asyncio.to_thread(
             run_lanes,
-            self._opened.spark,
+            self._opened,
             run_backfill_lane,
             specs,
             tag=self._tag,

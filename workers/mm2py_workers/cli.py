@@ -12,12 +12,14 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
+from mm2py.spark.executor_watch import WAIT_EXECUTORS_S
 from mm2py_workers.backfill_commands import backfill_app
+from mm2py_workers.bulk_options import ExpiryOption, MasterOption, RateOption, WaitOption
 from mm2py_workers.failover_commands import add_failover_commands
 from mm2py_workers.flow_changes import commands as flow_app
 from mm2py_workers.group_commands import group_app
 from mm2py_workers.lag_command import show_lag
-from mm2py_workers.output import DebugOption, Output, OutputOption, end_with, examples
+from mm2py_workers.output import DebugOption, Output, OutputOption, Printer, end_with, examples
 from mm2py_workers.stream_commands import show_stream
 from mm2py_workers.topic_command import show_topics
 from mm2py_workers.translation_commands import import_app, migrate_app
@@ -60,9 +62,6 @@ class LedgerOutput(StrEnum):
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="mm2.properties")]
 TopicsOption = Annotated[
     str | None, typer.Option(metavar="REGEX", help="topics in place of those of the file")
-]
-MasterOption = Annotated[
-    str, typer.Option(help="Spark master; without it the session that exists, else all cores here")
 ]
 
 
@@ -217,6 +216,7 @@ def verify(  # noqa: PLR0913 - one argument per option
         Path | None, typer.Option(metavar="REPORT", help="only check a report that was kept")
     ] = None,
     master: MasterOption = "",
+    wait_executors: WaitOption = WAIT_EXECUTORS_S,
     output: OutputOption = Output.TABLE,
     debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
 ) -> None:
@@ -226,6 +226,7 @@ def verify(  # noqa: PLR0913 - one argument per option
     """
 
     def run() -> int:
+        from mm2py.spark.session import SparkPlace
         from mm2py_workers.backfill_commands import refusing
         from mm2py_workers.verify_command import VerifyOrder, check_file, run_verify
 
@@ -236,7 +237,7 @@ def verify(  # noqa: PLR0913 - one argument per option
             flow=flow,
             topics=topics,
             tier=tier,
-            master=master,
+            place=SparkPlace(master, wait_executors),
             repairs=repair,
             deletes=delete_copies,
             continuous=continuous,
@@ -265,7 +266,7 @@ FlowName = Annotated[str, typer.Option("--flow", metavar="A->B", help="which flo
         "mm2py archive mm2.properties --flow 'A->B' --to s3://bucket/lake --shape records",
     ),
 )
-def archive(
+def archive(  # noqa: PLR0913 - an argument per option
     file: FileArgument,
     flow: FlowName,
     to: Annotated[
@@ -276,16 +277,19 @@ def archive(
         ShapeOption, typer.Option(help="batches can be restored, records can be queried")
     ] = ShapeOption.BATCHES,
     master: MasterOption = "",
+    wait_executors: WaitOption = WAIT_EXECUTORS_S,
     output: OutputOption = Output.TABLE,
     debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
 ) -> None:
     """Archive a flow's source topics as Parquet files, on Spark; run again it adds what is new."""
 
     def run() -> int:
+        from mm2py.spark.session import SparkPlace
         from mm2py_workers.archive_commands import run_archive
 
+        place = SparkPlace(master, wait_executors)
         return run_archive(
-            file, flow, topics=topics, folder=to, shape=shape.value, master=master, output=output
+            file, flow, topics=topics, folder=to, shape=shape.value, place=place, output=output
         )
 
     end_with(run, debug=debug)
@@ -310,31 +314,32 @@ def restore(  # noqa: PLR0913 - an argument per option
         typer.Option(metavar="REGEX=REPLACEMENT", help="other names than the flow's copies have"),
     ] = None,
     master: MasterOption = "",
-    rate_limit: Annotated[
-        int,
-        typer.Option(min=0, help="bytes per second of all lanes together; 0: that of the flow"),
-    ] = 0,
+    wait_executors: WaitOption = WAIT_EXECUTORS_S,
+    rate_limit: RateOption = 0,
+    accept_expiry: ExpiryOption = False,  # noqa: FBT002 - typer's way to declare a flag
     output: OutputOption = Output.TABLE,
     debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
 ) -> None:
     """Restore an archive into the flow's target, on Spark; run again it continues where the log ends."""
 
     def run() -> int:
-        from mm2py_workers.archive_commands import run_restore
+        from mm2py.spark.session import SparkPlace, require_spark
         from mm2py_workers.backfill_commands import refusing
 
-        return refusing(
-            lambda: run_restore(
-                file,
-                flow,
-                topics=topics,
-                folder=source,
-                rename=rename,
-                master=master,
-                rate_limit=rate_limit,
-                output=output,
-            )
-        )()
+        require_spark()  # before pyarrow is loaded
+        from mm2py_workers.restore_runs import RestoreOrder, run_restore
+
+        order = RestoreOrder(
+            file=file,
+            flow=flow,
+            topics=topics or "",
+            folder=source,
+            rename=rename or "",
+            place=SparkPlace(master, wait_executors),
+            rate_limit=rate_limit,
+            accepts_expiry=accept_expiry,
+        )
+        return refusing(lambda: run_restore(order, Printer(output)))()
 
     end_with(run, debug=debug)
 

@@ -14,6 +14,7 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.mirror.backfills import CopyAgain, Lease, new_id
 from mm2py.spark.backfill import Request
 from mm2py.spark.repair_advice import Repair
+from mm2py.spark.session import SparkPlace
 from mm2py.storage.job_claim import unfinished
 from mm2py.types import TopicPartition
 from mm2py_workers.answers import Row, rows_of
@@ -31,7 +32,7 @@ class RepairOrder:
 
     file: Path
     flow: str
-    master: str
+    place: SparkPlace
     deletes: bool
 
 
@@ -122,7 +123,7 @@ async def _copy(
             id=new_id(SYSTEM_CLOCK.now_ms()), topics=topics, start="earliest", end="now", lanes=1
         )
         spark = SparkRun(session, driver, printer, clock=SYSTEM_CLOCK)
-        job = await spark.run(plan, task, request, master=order.master)
+        job = await spark.run(plan, task, request, place=order.place)
         leases: Mapping[TopicPartition, Lease] = session.connections.store.leases
         causes = {
             it.source: leases[it.source].cause if it.source in leases else ""

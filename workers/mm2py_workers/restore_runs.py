@@ -26,6 +26,7 @@ from mm2py.spark.backfill import Request
 from mm2py.spark.plan import Plan
 from mm2py.spark.restore import ArchivedLog, Rename, Restore, read_archive
 from mm2py.spark.restored_flows import renamed_flow
+from mm2py.spark.session import SparkPlace
 from mm2py.types import FlowName, TopicPartition
 from mm2py_workers.answers import count_of
 from mm2py_workers.backfill_flow import BackfillSession
@@ -55,8 +56,9 @@ class RestoreOrder:
     folder: str
     topics: str = ""
     rename: str = ""
-    master: str = ""
+    place: SparkPlace
     rate_limit: int = 0
+    accepts_expiry: bool = False
 
     def request(self, root: str) -> Request:
         """Return a job as its record keeps it: another run continues it only with the same arguments."""
@@ -194,7 +196,9 @@ class _RestoreRun:
         printer: Printer,
     ) -> None:
         self._order, self._session, self._printer = order, session, printer
-        self._restore = Restore(session.name, logs, session.target)
+        self._restore = Restore(
+            session.name, logs, session.target, ArchiveStore(root), SYSTEM_CLOCK
+        )
         self._root, self._request = root, order.request(root)
         self._begun: Mapping[TopicPartition, int] = {}
         self.refused = Plan(flow=str(session.name), partitions=())
@@ -203,7 +207,7 @@ class _RestoreRun:
     async def plan(self) -> None:
         """Check everything; changes nothing."""
         known = await self._session.known(self._restore.logs)
-        plan = await self._restore.plan(known)
+        plan = await self._restore.plan(known, accepts_expiry=self._order.accepts_expiry)
         if plan.refused and await self._is_unfinished():
             # What a restore has written that was killed before it stored a position: its lanes find it in the log.
             plan = replace(plan, refused=())
@@ -230,7 +234,7 @@ class _RestoreRun:
             say(f"restore {job.id} is unfinished, it is continued")
         await restore.make_topics()
         known = await session.known(restore.logs)
-        plan = await restore.plan(known)
+        plan = await restore.plan(known, accepts_expiry=True)  # it was asked for above
         stale = restore.stale(plan, known)
         plan = replace(plan, forgotten=tuple(stale))
         self._begun = {it: max(0, known.target_end(it)) for it in restore.logs if it not in stale}
@@ -239,7 +243,7 @@ class _RestoreRun:
             plan,
             self._task(),
             self._request,
-            master=self._order.master,
+            place=self._order.place,
             rate_limit=self._order.rate_limit,
         )
         self._leases = dict(session.connections.store.leases)

@@ -11,7 +11,8 @@ from typing import Annotated, Final
 import typer
 
 from mm2py.observability.logging import SecretMask, configure_logging
-from mm2py_workers.backfill_commands import FileArgument, FlowOption, MasterOption, refusing
+from mm2py_workers.backfill_commands import FileArgument, FlowOption, refusing
+from mm2py_workers.bulk_options import MasterOption
 from mm2py_workers.output import DebugOption, Output, OutputOption, Printer, end_with
 
 TERM_S: Final = 120.0

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, cast, final
 
 from mm2py.errors import ConfigError, UsageError
-from mm2py.spark.session import open_session
+from mm2py.spark.session import SparkPlace
 from mm2py.spark.verify import verify_flow
 from mm2py.spark.verify_report import check_report, sign_report
 from mm2py.types import TopicPartition
@@ -50,7 +50,7 @@ class VerifyOrder:
     flow: str | None
     topics: str | None
     tier: int
-    master: str
+    place: SparkPlace
     repairs: bool = False
     deletes: bool = False
     continuous: bool = False
@@ -73,7 +73,7 @@ class VerifyOrder:
             )
         if self.continuous and self.repairs:
             raise UsageError("--continuous repairs nothing", remedy="run --repair by itself")
-        if self.continuous and self.master:
+        if self.continuous and self.place.master:
             raise UsageError("--continuous runs without Spark", remedy="leave --master out")
         if self.bytes_per_s and not self.continuous:
             raise UsageError("--rate-limit is about --continuous", remedy="leave it out")
@@ -94,7 +94,7 @@ def run_verify(order: VerifyOrder, output: Output) -> int:
         from mm2py_workers.verify_continuous import ContinuousOrder, run_continuous
 
         return run_continuous(ContinuousOrder(sides, order.every_s, order.bytes_per_s), printer)
-    verify = partial(verify_flow, sides, order.tier, partial(open_session, order.master))
+    verify = partial(verify_flow, sides, order.tier, order.place.open)
     found = verify()
     if order.repairs and found["differences"]:
         found = _repaired(order, found, verify, printer)
@@ -115,7 +115,7 @@ def _repaired(
     from mm2py_workers.repair_run import RepairOrder, repair, repaired_report
 
     say(_verdict(found, rows_of(found, "differences")))
-    wanted = RepairOrder(order.path, str(order.flow), order.master, order.deletes)
+    wanted = RepairOrder(order.path, str(order.flow), order.place, order.deletes)
     repairs = repair(wanted, found, printer)
     done = [
         TopicPartition(str(it["topic"]), int(str(it["partition"]))) for it in repairs if it["done"]

@@ -285,6 +285,7 @@ async def _post(store: BackfillStore) -> None:
         ({"flow": "A->B", "topics": "("}, 422, "body.topics: "),
         ({"flow": "A->B", "rate_limit": "5"}, 422, "body.rate_limit: "),
         ({"flow": "A->B", "rate_limit": -1}, 422, "body.rate_limit: "),
+        ({"flow": "A->B", "wait_executors_s": -1}, 422, "body.wait_executors_s: "),
         ({"flow": "A->B", "rate": 5}, 422, "body.rate: "),
         ({"flow": "A->X"}, 404, "No flow A->X"),
         ({"flow": "A->B", "master": "spark://x:1"}, 400, "body.master: "),

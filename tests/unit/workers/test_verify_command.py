@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from mm2py.errors import UsageError
+from mm2py.spark.session import SparkPlace
 from mm2py_workers.output import NOT_EQUAL, OK, UNHEALTHY
 from mm2py_workers.repair_run import repaired_report
 from mm2py_workers.verify_command import VerifyOrder, exit_code
@@ -41,7 +42,7 @@ def order(
     continuous: bool = False, bytes_per_s: int = 0,
 ) -> VerifyOrder:  # fmt: skip
     return VerifyOrder(
-        path=Path("f"), flow=flow, topics=None, tier=tier, master=master, repairs=repairs, deletes=deletes,
+        path=Path("f"), flow=flow, topics=None, tier=tier, place=SparkPlace(master), repairs=repairs, deletes=deletes,
         continuous=continuous, bytes_per_s=bytes_per_s,
     )  # fmt: skip
 
