@@ -13,6 +13,9 @@ from typing import cast
 
 import pytest
 
+pytestmark = pytest.mark.timeout(120)
+"""It reads each file of the tree, beside whatever else the machine does."""
+
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("mm2py", "connectors/mm2py_connectors", "workers/mm2py_workers")
 WARN_LINES, MAX_LINES = 700, 900
