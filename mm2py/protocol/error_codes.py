@@ -29,6 +29,7 @@ NOT_ENOUGH_REPLICAS: Final = 19
 NOT_ENOUGH_REPLICAS_AFTER_APPEND: Final = 20
 ILLEGAL_GENERATION: Final = 22
 UNKNOWN_MEMBER_ID: Final = 25
+INVALID_SESSION_TIMEOUT: Final = 26
 REBALANCE_IN_PROGRESS: Final = 27
 TOPIC_AUTHORIZATION_FAILED: Final = 29
 GROUP_AUTHORIZATION_FAILED: Final = 30
@@ -219,6 +220,7 @@ RETRIABLE: Final = frozenset(
 
 _REMEDIES: Final = {
     MESSAGE_TOO_LARGE: "raise max.message.bytes of the target topic",
+    INVALID_SESSION_TIMEOUT: "set session.timeout.ms between the brokers' group.min.session.timeout.ms and group.max.session.timeout.ms",
     TOPIC_AUTHORIZATION_FAILED: "grant this principal access to the topic",
     GROUP_AUTHORIZATION_FAILED: "grant this principal access to the group",
     CLUSTER_AUTHORIZATION_FAILED: "grant this principal the operation on the cluster resource",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mm2py.errors import RetriableError, UsageError
-from mm2py_workers.bulk_flow import flow_plan, flow_sides
+from mm2py_workers.bulk_flow import SOURCE, flow_plan, flow_sides, reads_committed
 from tests.integration.mirror_process import write_file
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(120)]
@@ -46,3 +46,26 @@ def test_a_flow_that_the_file_does_not_have_is_refused_one_that_it_disables_is_n
     write_file(file, {**LINES, "A->B.enabled": "false"})
     # What it has copied before can be verified, archived and restored.
     assert flow_sides(file, "A->B", None, needs_target=False).chooses("orders")
+
+
+@pytest.mark.parametrize(
+    ("lines", "committed"),
+    [
+        ({}, False),
+        ({"A.consumer.isolation.level": "read_committed"}, True),
+        ({"B.exactly.once.source.support": "enabled"}, True),
+        (
+            {
+                "B.exactly.once.source.support": "enabled",
+                "A.consumer.isolation.level": "read_uncommitted",
+            },
+            False,
+        ),
+    ],
+)
+def test_what_a_flow_copies_of_transactions_is_what_its_consumer_says_where_it_says_so(
+    file: Path, lines: dict[str, str], committed: bool
+) -> None:
+    write_file(file, LINES | lines)
+    plan = flow_plan(file, "A->B")
+    assert reads_committed(plan, plan.connectors[SOURCE]) == committed

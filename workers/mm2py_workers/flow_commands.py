@@ -245,12 +245,14 @@ def wrongs(flow: Row, most: int = MOST_CAUSES) -> Iterator[str]:
         yield f"is {text_of(flow, 'state')}"
     for message, places in islice(causes.items(), most):
         more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-        named = message.startswith(places[0])
-        yield message if named and not more else f"{places[0]}{more}: {message}"
+        says_where = message.startswith(places[0])
+        yield message if says_where and not more else f"{places[0]}{more}: {message}"
     if len(causes) > most:
         yield f"{len(causes) - most} more causes: mm2py flow describe {text_of(flow, 'flow').replace('->', '/')} -o wide"
+    named = {place for places in causes.values() for place in places}
     for worker in texts_of(flow, "incomplete"):
-        yield f"numbers are incomplete, no answer from {worker}"
+        if worker not in named:
+            yield f"numbers are incomplete, no answer from {worker}"
     lost = count_of(flow, "records_lost")
     if lost:
         yield f"{lost:,} records lost (mm2py ledger names them)"

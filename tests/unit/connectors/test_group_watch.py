@@ -128,6 +128,7 @@ async def test_the_number_of_groups_asked_per_second_is_bounded() -> None:
         assert all(bench.offset(f"g{number}") == 3 for number in range(100)), "they changed lately"
         text, _, harms = bench.context.findings["commits"]
         assert ("grant" in text, harms) == (True, False)
+        assert "unless the source has no consumer group yet: then there is no such topic" in text
 
 
 async def test_a_log_that_is_lost_for_a_while_is_asked_for_what_it_left_out() -> None:

@@ -260,6 +260,18 @@ async def test_a_deleted_topic_is_given_up_after_two_looks_and_its_copy_stays(
         assert not bench.connector.notes()
 
 
+async def test_a_topic_that_is_gone_on_the_source_is_named_for_a_day() -> None:
+    bench = Bench(Region({"t1": 1, "t2": 1}), {"refresh.topics.interval.seconds": "20000"})
+    async with running(bench):
+        del bench.region.source.topics["t1"]
+        await bench.context.clock.advance(40_001)
+        assert "t1" in bench.connector.notes()["gone on the source"]
+        await bench.context.clock.advance(86_300)
+        assert "t1" in bench.connector.notes()["gone on the source"]
+        await bench.context.clock.advance(20_101)
+        assert not bench.connector.notes()
+
+
 async def test_a_topic_created_again_with_fewer_partitions_loses_the_others_after_two_equal_looks() -> (
     None
 ):

@@ -70,6 +70,14 @@ def test_a_failover_of_thousands_of_partitions_fits_into_a_record() -> None:
     assert decode_failover(key, value) == failover
 
 
+def test_a_failover_of_a_program_that_knew_no_transactions_is_read() -> None:
+    failover = Failover(id="f", flow="A->B", kind=FailoverKind.FAILOVER, step=Step.DRAIN, run=1)
+    key, value = encode_failover(failover)
+    former = value.replace(b',"transactions":[]', b"")
+    assert former != value
+    assert decode_failover(key, former) == failover
+
+
 def test_members_of_a_newer_program_are_ignored() -> None:
     assert decode_failover(b"fence", b'\x01{"by":"x","rules":[],"why":1}') == Fence(by="x")
 

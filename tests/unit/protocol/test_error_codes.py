@@ -43,3 +43,7 @@ def test_a_code_newer_than_the_table_is_fatal_and_keeps_its_number() -> None:
     assert isinstance(error, FatalServerError)
     assert error.name == "ERROR_4711"
     assert error_name(-1) == "UNKNOWN_SERVER_ERROR"
+
+
+def test_a_session_timeout_that_is_refused_names_the_brokers_limits() -> None:
+    assert "group.max.session.timeout.ms" in server_error(26).remedy

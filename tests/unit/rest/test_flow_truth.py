@@ -6,6 +6,7 @@ from typing import cast
 import httpx
 import pytest
 
+from mm2py.flows.edits import patched
 from mm2py.mirror.flow_overrides import HistoryEntry
 from mm2py.observability.metrics import Finding
 from mm2py.runtime.herder.api import ConnectorInfo
@@ -266,6 +267,25 @@ def test_a_change_of_a_flow_that_was_changed_meanwhile_is_a_412(rig: Rig) -> Non
     assert [call for call in rig.herders[AB].calls if call[0] == "pause"] == []
     assert rig.ask("POST", "/flows/A->B/pause", headers={"If-Match": "*"}).status == 200
     assert rig.ask("POST", "/flows/A->B/pause", headers={"If-Match": "x"}).status == 422
+
+
+class ChangedBeside(Leader):
+    """Somebody else's change is written while a pause is carried out, as over another worker."""
+
+    async def pause(self, name: str, *, actor: str) -> None:
+        await super().pause(name, actor=actor)
+        assert self.store is not None
+        changed = patched({name: {"tasks.max": "2"}}, {})
+        await self.store.edit("patch", name, changed, actor="beside")
+
+
+def test_a_pause_that_is_done_is_no_412_and_is_in_the_history(rig: Rig) -> None:
+    before, store = rig.herders[AB], rig.stores[AB]
+    now = rig.herders[AB] = ChangedBeside(AB, store=store)
+    now.configs, now.states, now.snapshot = before.configs, before.states, before.snapshot
+    reply = rig.ask("POST", "/flows/A->B/pause", headers={"If-Match": '"0"'})
+    assert (reply.status, reply.json["revision"]) == (200, 2)
+    assert [it.action for it in store.history()] == ["pause", "patch"]
 
 
 def test_a_config_that_was_changed_meanwhile_is_a_412_in_connects_dialect(rig: Rig) -> None:

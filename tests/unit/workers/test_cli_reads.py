@@ -78,6 +78,18 @@ def test_what_is_wrong_is_told_on_stderr_in_one_line_each() -> None:
         "A->B orders-1: record too large; raise max.message.bytes",
         "A->B 7 records lost (mm2py ledger names them)",
     ]
+
+
+def test_a_worker_that_gives_no_answer_is_told_once() -> None:
+    silent, unknown = "http://w2:1/", "leader unknown"
+    errors = [{"where": silent, "message": "this worker gave no answer (refused)"}]
+    flow = {"state": "DEGRADED", "errors": errors, "incomplete": [silent, unknown]}
+    assert api(flow).run("flow", "list").err.splitlines() == [
+        f"A->B {silent}: this worker gave no answer (refused)",
+        f"A->B numbers are incomplete, no answer from {unknown}",
+    ]
+    described = api(flow).run("flow", "describe", "A/B").out
+    assert [described.count(it) for it in (silent, unknown)] == [1, 1]
     assert api({"state": "SUSPENDED"}).run("flow", "list").err == "A->B is SUSPENDED\n"
 
 
