@@ -337,8 +337,22 @@ WriterFactory = Callable[[Mapping[str, str], str, Clock], WriterSession]
 
 GroupFactory = Callable[[Mapping[str, str], str, Clock], GroupSession]
 
-LogFactory = Callable[[Mapping[str, str], str, str, Clock], LogSession]
-"""Effective client properties, cluster alias, topic, time -> session."""
+
+class LogFactory(Protocol):
+    """Effective client properties, cluster alias, topic, time -> session; see ``LogReader`` for ``waits_for_topic``."""
+
+    def __call__(
+        self,
+        props: Mapping[str, str],
+        alias: str,
+        topic: str,
+        clock: Clock,
+        *,
+        waits_for_topic: bool = True,
+    ) -> LogSession:
+        """Build a reader of one small topic."""
+        ...
+
 
 MapFactory = Callable[[Mapping[str, str], str, str, Clock], MapSession]
 """Effective client properties, cluster alias, alias of the flow's source, time -> session."""
@@ -362,10 +376,18 @@ def open_groups(props: Mapping[str, str], alias: str, clock: Clock) -> GroupSess
     return GroupSession(cluster, GroupAdmin(cluster), GroupAdmin(cluster, SHARE_GROUPS))
 
 
-def open_log(props: Mapping[str, str], alias: str, topic: str, clock: Clock) -> LogSession:
+def open_log(
+    props: Mapping[str, str],
+    alias: str,
+    topic: str,
+    clock: Clock,
+    *,
+    waits_for_topic: bool = True,
+) -> LogSession:
     """Build a reader of one small topic; ``ConfigError`` when its properties are wrong."""
     cluster = Cluster(consumer_settings(props).connection, alias=alias, clock=clock)
-    return LogSession(cluster, LogReader(cluster, topic, clock=clock))
+    reader = LogReader(cluster, topic, clock=clock, waits_for_topic=waits_for_topic)
+    return LogSession(cluster, reader)
 
 
 def open_map(props: Mapping[str, str], alias: str, source_alias: str, clock: Clock) -> MapSession:

@@ -49,7 +49,7 @@ from mm2py_connectors.group_watch import (
     GroupWatch,
 )
 from mm2py_connectors.mirror_checkpoint_config import MirrorCheckpointTaskConfig
-from mm2py_connectors.offset_translator import OffsetTranslator
+from mm2py_connectors.offset_translator import FlowBack, OffsetTranslator
 from mm2py_connectors.share_support import until_share_groups
 from mm2py_connectors.translated_groups import TranslatedGroups
 
@@ -111,9 +111,9 @@ class MirrorCheckpointTask(SourceTask):
             written = await self._open_log("target", "checkpoints-target", self._checkpoints_topic)
             syncs = await self._open_log(side, f"offset-syncs-{side}", self._syncs_topic())
             exact = await self._open_map("target", config.source_cluster_alias)
-            back = None
+            flow_back = None
             if not self._policy.detects_cycles:  # the target's own records are between the copies
-                back = await self._open_map("source", config.target_cluster_alias)
+                flow_back = await self._open_flow_back()
             syncs_groups = config.sync_group_offsets_enabled or config.syncs_share_groups
             target = await self._open_groups("target") if syncs_groups else None
         except BaseException:
@@ -124,7 +124,7 @@ class MirrorCheckpointTask(SourceTask):
             syncs.log,
             self._syncs_topic(),
             exact,
-            back=back,
+            back=flow_back,
             context=self._context,
             on_moved=self._news.set,
         )
@@ -244,9 +244,9 @@ class MirrorCheckpointTask(SourceTask):
             assigned=config.task_assigned_groups,
         )
 
-    def _syncs_topic(self) -> str:
+    def _syncs_topic(self, *, of_flow_back: bool = False) -> str:
         config = self._config
-        at_source = config.offset_syncs_topic_location == "source"
+        at_source = (config.offset_syncs_topic_location == "source") is not of_flow_back
         other = config.target_cluster_alias if at_source else config.source_cluster_alias
         return self._policy.offset_syncs_topic(other)
 
@@ -264,9 +264,23 @@ class MirrorCheckpointTask(SourceTask):
         await opened.session.connect()
         return opened
 
-    async def _open_log(self, side: Side, what: str, topic: str) -> LogSession:
+    async def _open_flow_back(self) -> FlowBack:
+        at_source = self._config.offset_syncs_topic_location == "source"
+        syncs = await self._open_log(
+            "target" if at_source else "source",
+            "offset-syncs-back",
+            self._syncs_topic(of_flow_back=True),
+            waits_for_topic=False,
+        )
+        return FlowBack(
+            await self._open_map("source", self._config.target_cluster_alias), syncs.log
+        )
+
+    async def _open_log(
+        self, side: Side, what: str, topic: str, *, waits_for_topic: bool = True
+    ) -> LogSession:
         props, alias = self._client(side, "consumer", f"{what}-consumer")
-        opened = self._logs(props, alias, topic, self._clock)
+        opened = self._logs(props, alias, topic, self._clock, waits_for_topic=waits_for_topic)
         self._sessions.append(opened.session)
         await opened.session.connect()
         return opened

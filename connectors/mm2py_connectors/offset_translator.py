@@ -3,13 +3,15 @@
 Flow: the exact map, else the offset-syncs topic (``OffsetSyncStore``), both read and followed -> ``translate``;
 ``take_moved`` names the source partitions of which more is known than before. A translation never skips a record;
 it is exact where the map covers the offset. Where both flows of a pair keep names, the target has records of its own
-between the copies: there the map of the flow back decides too, and the lower offset counts.
+between the copies: there the map of the flow back decides too, and the lower offset counts. Where it was lost, the offset
+syncs of the flow back show that it has copied a partition: then the offset is unknown.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from typing import Final, final
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple, final
 
 from mm2py.api.context import TaskContext
 from mm2py.client.backoff import Backoff
@@ -37,6 +39,13 @@ _Beyond = dict[TopicPartition, tuple[int, int]]
 """How far a map went when an offset was beyond it, and from which source offset on that matters."""
 
 
+class FlowBack(NamedTuple):
+    """What is known of the flow back, where names are the same on both sides; none of its topics need exist."""
+
+    map: ExactMap
+    syncs: TopicLog
+
+
 @final
 class OffsetTranslator:
     """Translates offsets of one flow.
@@ -45,7 +54,7 @@ class OffsetTranslator:
         syncs: the offset-syncs topic.
         topic: its name.
         exact: the flow's exact map; its topic need not exist.
-        back: the map of the flow back where names are the same on both sides, else None; its topic need not exist.
+        back: the flow back where names are the same on both sides, else None.
         context: time and findings.
         on_moved: called when there is something for ``take_moved``.
     """
@@ -56,12 +65,13 @@ class OffsetTranslator:
         topic: str,
         exact: ExactMap,
         *,
-        back: ExactMap | None = None,
+        back: FlowBack | None = None,
         context: TaskContext,
         on_moved: Callable[[], None],
     ) -> None:
         self._syncs, self._topic, self._map = syncs, topic, exact
         self._back, self._knows_back, self._has_back = back, back is None, False
+        self._copied_back: set[TopicPartition] = set()
         self._context, self._clock, self._on_moved = context, context.clock, on_moved
         self._store = OffsetSyncStore(keeps_backlog=True)
         self._moved: dict[TopicPartition, int] = {}
@@ -86,11 +96,16 @@ class OffsetTranslator:
 
     async def _beside_own_records(self, source: TopicPartition, offset: int, found: int) -> int:
         """Return ``found``, or the target's first own record that a group at ``offset`` has not read, if that is lower."""
-        index = self._back.index_of(source) if self._back is not None and self._has_back else None
-        if self._back is None or index is None:
+        if self._back is None:
             return found
+        index = self._back.map.index_of(source) if self._has_back else None
+        if index is None:
+            if source not in self._copied_back:
+                return found
+            self._note_beyond(self._held_back, source, -1, 0)
+            return -1  # its map was lost, and begins with its next record
         try:
-            own = await self._back.to_source(source, offset)
+            own = await self._back.map.to_source(source, offset)
         except Mm2pyError as error:
             log.debug(
                 "offset map of the flow back cannot be read partition=%s cause=%s", source, error
@@ -179,20 +194,25 @@ class OffsetTranslator:
         backoff = Backoff(_RETRY_MS, _MAP_RETRY_MS)
         while not self._has_back:
             try:
-                await back.read_to_end()
+                # Before the map: a partition that is copied from now on is in that first.
+                await _read_if_there(back.syncs.read_to_end(self._take_back))
+                self._has_back = await _read_if_there(back.map.read_to_end())
             except Mm2pyError as error:
-                if isinstance(error, ServerError) and error.code == UNKNOWN_TOPIC_OR_PARTITION:
-                    self._report_back(None)
-                    self._note_back(back)  # no flow back yet, or one that is not ours
-                else:
-                    self._report_back(error)
+                self._report_back(error)
                 await self._clock.sleep(backoff.next_s())
-            else:
-                back.follow()
-                self._has_back = True
-        self._report_back(None)
-        self._note_back(back)
-        await self._watch(back, self._held_back)
+                continue
+            self._report_back(None)
+            self._note_back(back.map)
+            if not self._has_back:  # no flow back yet, or one that is not ours
+                await self._clock.sleep(backoff.next_s())
+        back.map.follow()
+        await self._watch(back.map, self._held_back)
+
+    def _take_back(self, _partition: int, record: Record) -> None:
+        if record.key is not None and record.value is not None:
+            with suppress(ProtocolError):  # the flow back logs it
+                sync = decode_offset_sync(bytes(record.key), bytes(record.value))
+                self._copied_back.add(sync.partition)
 
     async def _watch(self, exact: ExactMap, beyond: _Beyond) -> None:
         """Note when a map reaches offsets that were beyond it."""
@@ -219,7 +239,9 @@ class OffsetTranslator:
         self._on_moved()
 
     def _report_back(self, error: Mm2pyError | None) -> None:
-        text = "" if error is None else f"offset map of the flow back cannot be read: {error}"
+        text = (
+            "" if error is None else f"offset map or syncs of the flow back cannot be read: {error}"
+        )
         self._context.report_finding(BACK_FINDING, text)
 
     def _note_moved(self, source: TopicPartition, lowest: int) -> None:
@@ -258,3 +280,14 @@ class OffsetTranslator:
             else f"topic {self._topic} cannot be read, offsets are translated by what was read before: {error}"
         )
         self._context.report_finding(FINDING, text)
+
+
+async def _read_if_there(reading: Awaitable[None]) -> bool:
+    """Return whether the topic that is read exists."""
+    try:
+        await reading
+    except ServerError as error:
+        if error.code == UNKNOWN_TOPIC_OR_PARTITION:
+            return False
+        raise
+    return True

@@ -81,6 +81,11 @@ class Known:
         page = self.pages.get(partition)
         return page.segments[-1].target_end if page is not None and page.segments else -1
 
+    @property
+    def without_map(self) -> Collection[TopicPartition]:
+        """Partitions with a stored position and no map: it was carried over, or the map was lost."""
+        return self.positions.keys() - self.pages.keys()
+
     def has(self, partition: TopicPartition) -> bool:
         """Whether the flow has copied anything of a partition."""
         return partition in self.positions or partition in self.pages

@@ -1,7 +1,8 @@
 """Same names both ways on two real clusters: nothing runs in a circle, nothing is lost."""
 
+import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from tests.integration.active_active import (
     wait_until_quiet,
     write_pair,
 )
+from tests.integration.cluster_changes import delete_topic
+from tests.integration.failovers import Drivers
 from tests.integration.ledger_scenes import COMPACTING
 from tests.integration.mirror_process import (
     READY,
@@ -391,3 +394,70 @@ def test_a_group_that_moves_skips_nothing_of_either_region(
             }
             skipped = passed - have_read
             assert not skipped, f"partition {partition} at {here} skips at {offset}: {skipped}"
+
+
+def test_a_group_skips_nothing_of_either_region_where_maps_were_lost(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    topic = unique("both-ways")
+    for region in (region_a, region_b):
+        create_topic(region, topic, 1)
+    sync = {
+        "{source}->{target}.sync.group.offsets.enabled": "true",
+        "{source}->{target}.groups": f"{topic}-.*",
+        "{source}->{target}.refresh.groups.interval.seconds": "1",
+    }
+    flow = write_pair(tmp_path, region_a, region_b, topic, sync)
+    sides = region_a, region_b
+    maps = {
+        "back": (region_a, f"mm2py-offset-map.{flow.target_alias}.internal"),
+        "there": (region_b, f"mm2py-offset-map.{flow.source_alias}.internal"),
+    }
+    # Each region has its own records first: a group that has read those of the first has read none of the second's. At the
+    # end there is one of the second, then one of the first.
+    for region, mark in zip(sides, MARKS, strict=True):
+        write(region, topic, [Sent(0, b"0:%d:%s" % (n, mark)) for n in range(20)])
+    with Mirror(flow.file, name="before") as mirror:
+        for to, (region, mark) in zip(
+            (41, 42), reversed(tuple(zip(sides, MARKS, strict=True))), strict=True
+        ):
+            until_grown(mirror, sides, topic, to - 1)
+            write(region, topic, [Sent(0, b"0:%d:%s" % (to, mark))])
+        until_grown(mirror, sides, topic, 42)
+        assert mirror.stop() == 0
+    for turn, lost in enumerate((("back",), ("there",), ("back", "there"))):
+        for it in lost:
+            delete_topic(*maps[it])
+        names = early, newest, _ = [f"{topic}-{it}-{turn}" for it in ("early", "newest", "end")]
+        groups = [Group(sides, topic, it) for it in names]
+        at = dict(zip(names, (20, 41), strict=False))
+        for group, offset in zip(groups, at.values(), strict=False):
+            group.commit({0: offset})
+        with Mirror(flow.file, name=f"turn-{turn}") as mirror:
+            wait_both_ready(mirror)
+            drill = tmp_path / f"drill-{turn}.json"
+            ended = Drivers(flow, mirror).run("drill", "--report", str(drill))
+            reasons = " ".join(json.loads(drill.read_text())["reasons"])
+            for group_id in names[:2] if turn != 1 else [newest]:
+                wanted = f"group {group_id}: {topic}-0 {at[group_id]} has no place there"
+                assert wanted in reasons, ended.said
+            for region, mark in zip(sides, MARKS, strict=True):
+                write(region, topic, [Sent(0, b"0:%d:%s" % (50 + turn, mark))])
+            end = 44 + 2 * turn
+            until_grown(mirror, sides, topic, end)
+            groups[2].commit({0: end})
+            until(groups[2].there, 90, "the group at the end", alive=mirror)
+            assert groups[0].there().get(0, 0) == 0, f"{lost}: {early} skips the second region's"
+            assert groups[1].there().get(0, 0) <= 41, f"{lost}: {newest} skips the first region's"
+            assert mirror.stop() == 0
+        for group in groups:
+            group.close()
+
+
+def until_grown(mirror: Mirror, sides: Sequence[KafkaAddress], topic: str, to: int) -> None:
+    """Wait until the first partition of a topic ends there on both sides."""
+    until(lambda: all(ends(it, topic)[0] >= to for it in sides), 90, f"{to} records", alive=mirror)

@@ -1,9 +1,11 @@
 """Groups of a flow that takes over from the real Java MirrorMaker 2: no record that they have not read is skipped."""
 
+import json
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from confluent_kafka import Consumer
@@ -14,12 +16,14 @@ from mm2py.embedded.region import KafkaAddress
 from mm2py.mirror.offset_lookup import Place
 from mm2py.mirror_client import translate_offset, translate_offsets
 from mm2py.types import TopicPartition
-from tests.integration.cluster_changes import delete_topic
+from tests.integration.cluster_changes import delete_records, delete_topic
+from tests.integration.failovers import COMMAND
 from tests.integration.java_mm2 import JAVA_STOPPED, eventually
+from tests.integration.ledger_scenes import entries
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.test_group_commands import commit_at, offset_of
 from tests.integration.test_share_groups import Shares, produce, start_offsets
-from tests.integration.traffic import ends
+from tests.integration.traffic import Sent, ends, producer, read, write
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(580)]
@@ -211,3 +215,165 @@ def both_ways(flow: Flow, topics: dict[str, int]) -> None:
                 assert found is not None
                 wanted = (Place.UNKNOWN, -1) if offset < size else (Place.COPIED, offset)
                 assert found == wanted, f"{partition} {offset}"
+
+
+BIG: Final = 50 << 20
+LONG: Final = {
+    "{source}.consumer.isolation.level": "read_committed",
+    "{source}->{target}.emit.checkpoints.interval.seconds": "1",
+    "{source}->{target}.refresh.groups.interval.seconds": "1",
+    "{target}.producer.max.request.size": str(BIG + (1 << 20)),
+    "{target}.producer.buffer.memory": str(3 * BIG),
+}
+"""Group offsets are not synced: checkpoints alone say where groups continue."""
+
+
+@dataclass
+class Turns:
+    """Java, we, Java, we: topics to which something happens between Java's stop and our start, and groups with checkpoints alone."""
+
+    flow: Flow
+    at: dict[tuple[str, str], tuple[int, int]] = field(
+        default_factory=dict[tuple[str, str], tuple[int, int]]
+    )
+    """By group and topic: its offset on the source, and how many records of the copy it has not passed at most."""
+
+    def commit(self, group: str, topic: str, offset: int, most: int | None = None) -> None:
+        commit_at(self.flow.source, topic, f"{group}-{topic}", offset)
+        self.at[f"{group}-{topic}", topic] = offset, offset if most is None else most
+
+    def checkpoint(self, group: str, topic: str) -> int:
+        """Return where the group would continue, -1 where nothing is known."""
+        copy = TopicPartition(self.flow.remote(topic), 0)
+        properties = {"bootstrap.servers": self.flow.target.bootstrap_servers}
+        found = translate_offsets(properties, self.flow.source_alias, group).get(copy)
+        return -1 if found is None else found.offset
+
+    def copied(self, topic: str, end: int) -> Callable[[], bool]:
+        return lambda: ends(self.flow.target, self.flow.remote(topic)).get(0) == end
+
+    def check(self, turn: str, topic: str, end: int, at: int, *, exact: bool) -> None:
+        """Wait until a new group at the end has its checkpoint, hence more was translated; then none is too far."""
+        group = f"end-{turn}"
+        self.commit(group, topic, end, at)
+
+        def is_there() -> bool:
+            found = self.checkpoint(f"{group}-{topic}", topic)
+            return found == at if exact else found >= 0
+
+        eventually(is_there, f"{turn}: a checkpoint at the end of {topic}")
+        for (name, of), (offset, most) in self.at.items():
+            found = self.checkpoint(name, of)
+            assert found <= most, f"{turn}: {name} at {offset} skips {found - most} records"
+
+    def values(self, topic: str) -> list[bytes | None]:
+        return [it.value for it in read(self.flow.target, self.flow.remote(topic))[0].records]
+
+
+@pytest.mark.chaos
+def test_checkpoints_alone_skip_nothing_whatever_happens_between_java_and_us(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Callable[[str], str],
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    plain, cut, again, held, large = topics = [
+        unique(it) for it in ("plain", "cut", "again", "open", "large")
+    ]
+    for topic in topics[:-1]:
+        create_topic(region_a, topic, 1)
+    create_topic(region_a, large, 1, config={"max.message.bytes": str(BIG + 1024)})
+    flow = write_flow(tmp_path, region_a, region_b, ",".join(topics), LONG)
+    turns = Turns(flow)
+    big = [bytes([n]) * BIG for n in range(2)]
+    write(region_a, large, [Sent(0, big[0])], message_max_bytes=2 * BIG)
+    client = producer(region_a, transactional_id=held, transaction_timeout_ms=600_000)
+    client.init_transactions(60)
+    for first in (0, 6):  # the second one stays open over the take-over
+        client.begin_transaction()
+        for number in range(first, first + 5):
+            client.produce(held, b"%d" % number, partition=0)
+        assert client.flush(60) == 0
+        if not first:
+            client.commit_transaction(60)
+    produce(region_a, held, 11, 5)
+    with start_java(flow.file, tmp_path / "java-1.log", jvm_flags=QUICK_START_FLAGS) as java:
+        for topic, count in ((plain, 200), (cut, 40), (again, 30)):
+            produce(region_a, topic, 0, count)
+            turns.commit("lags", topic, count // 4)
+            eventually(turns.copied(topic, count), f"Java copies {topic}")
+            turns.commit("read", topic, count)
+        turns.commit("lags", held, 3)
+        eventually(turns.copied(held, 5), "Java copies what is committed")
+        eventually(turns.copied(large, 1), "Java copies 50 MB")
+        turns.check("java", plain, 200, 200, exact=False)
+        assert java.stop() == JAVA_STOPPED
+    # Retention goes past Java's position; a topic is created again; a transaction is open.
+    produce(region_a, cut, 40, 40)
+    delete_records(region_a, cut, 0, 60)
+    turns.commit("behind", cut, 70, 50)
+    delete_topic(region_a, again)
+    create_topic(region_a, again, 1)
+    produce(region_a, again, 100, 10)
+    del turns.at[f"lags-{again}", again], turns.at[f"read-{again}", again]
+    turns.commit("new", again, 4, 34)
+    plan = run_plan(flow)
+    assert {(it["topic"], it["from"]) for it in plan["partitions"]} >= {(plain, 200), (cut, 60)}
+    with Mirror(flow.file, name="ours") as mirror:
+        mirror.wait_ready()
+        write(region_a, large, [Sent(0, big[1])], message_max_bytes=2 * BIG)
+        produce(region_a, plain, 200, 50)
+        for topic, end in ((plain, 250), (cut, 60), (again, 40), (large, 2)):
+            until(turns.copied(topic, end), 90, f"we copy {topic}", alive=mirror)
+        client.commit_transaction(60)
+        until(turns.copied(held, 15), 90, "what was open", alive=mirror)
+        turns.commit("inside", held, 9, 8)
+        turns.check("ours", plain, 250, 250, exact=True)
+        turns.check("ours", cut, 80, 60, exact=True)
+        turns.check("ours", again, 10, 40, exact=True)
+        turns.check("ours", held, 17, 15, exact=True)
+        assert [it for it in entries(flow) if it.topic == cut]
+        assert mirror.stop() == 0
+    assert turns.values(large) == big
+    assert turns.values(held) == [b"%d" % n for n in (*range(5), *range(6, 16))]
+    assert turns.values(cut) == [b"%d" % n for n in (*range(40), *range(60, 80))]
+    # Java is second now: our offset syncs place its groups, and its checkpoints continue behind ours.
+    with start_java(flow.file, tmp_path / "java-2.log", jvm_flags=QUICK_START_FLAGS) as java:
+        produce(region_a, plain, 250, 50)
+        eventually(turns.copied(plain, 300), "Java continues")
+        turns.commit("between", plain, 270)
+        turns.check("java-second", plain, 300, 300, exact=False)
+        assert java.stop() == JAVA_STOPPED
+    with Mirror(flow.file, name="ours-again") as mirror:
+        mirror.wait_ready()
+        produce(region_a, plain, 300, 50)
+        until(turns.copied(plain, 350), 90, "we continue", alive=mirror)
+        turns.check("ours-again", plain, 350, 350, exact=True)
+        assert mirror.stop() == 0
+    assert turns.values(plain) == [b"%d" % n for n in range(350)]
+    properties = {"bootstrap.servers": flow.target.bootstrap_servers}
+    for offset, place in ((100, Place.UNKNOWN), (220, Place.COPIED), (270, Place.UNKNOWN)):
+        for name, to_source in ((plain, False), (flow.remote(plain), True)):
+            found = translate_offset(
+                properties,
+                flow.source_alias,
+                TopicPartition(name, 0),
+                offset,
+                to_source=to_source,
+            )
+            assert found is not None
+            assert found == (place, offset if place is Place.COPIED else -1), f"{name} {offset}"
+
+
+def run_plan(flow: Flow) -> dict[str, Any]:
+    """Return what a backfill would copy."""
+    name = f"{flow.source_alias}->{flow.target_alias}"
+    done = subprocess.run(
+        [COMMAND, "backfill", "plan", str(flow.file), "--flow", name, "-o", "json"],
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found

@@ -43,7 +43,7 @@ from mm2py.protocol.log_batches import LogBatch
 from mm2py.protocol.producers import ActiveProducer
 from mm2py.protocol.record_batch import HEADER
 from mm2py.protocol.records import Record, decode_batches
-from mm2py.spark.survey import CopiesReader
+from mm2py.spark.survey import CopiesReader, Known
 from mm2py.storage.failover_store import FailoverStore
 from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
@@ -321,6 +321,20 @@ class FailoverClusters:
         """Return below which source offset everything is copied, for each partition that has copies; asks the target alone."""
         known = await self._copies.read()
         return {tp: known.resume(tp) for tp in known.positions.keys() | known.pages.keys()}
+
+    async def known(self) -> Known:
+        """Return how far the flow has copied; asks the target alone."""
+        return await self._copies.read()
+
+    async def known_back(self) -> Known:
+        """Return how far the flow back has copied."""
+        topic = self.back.worker.offset_storage_topic
+        async with self.source() as source:
+            reader = CopiesReader(Admin(source), self.name.target, topic, self.clock)
+            try:
+                return await reader.read()
+            finally:
+                await reader.close()
 
     async def copies_end(self, partition: TopicPartition) -> int:
         """Return the target offset behind the newest copy of a source partition, -1 where that is not known."""

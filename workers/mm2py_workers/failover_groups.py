@@ -228,11 +228,16 @@ class _Maps:
         self._clusters = clusters
         self._forward = OffsetMapReader(clusters.target, clusters.name.source, clock=clusters.clock)
         self._back: OffsetMapReader | None = None
+        self._lost: Collection[TopicPartition] = ()
+        self._lost_back: Collection[TopicPartition] = ()
+        """Partitions that the flow, and the flow back, copies without having a map of them."""
         self._back_is_stopped = False
 
     async def read(self) -> None:
         clusters = self._clusters
         await _read(clusters.target, self._forward)
+        self._lost = (await clusters.known()).without_map
+        self._lost_back = (await clusters.known_back()).without_map
         async with clusters.source() as source:
             self._back = OffsetMapReader(source, clusters.name.target, clock=clusters.clock)
             await _read(source, self._back)
@@ -268,6 +273,8 @@ class _Maps:
             async with clusters.source():
                 own = await self._back.to_source(original, offset)
             index = self._back.index_of(original)
+            if index is None and original in self._lost_back:
+                return -1
             covered = NOTHING_COPIED if index is None else index.covered
             if self._back_is_stopped and found != NOTHING_COPIED:
                 # Clients left the target then, and all of their records were copied: only copies follow.
@@ -283,7 +290,7 @@ class _Maps:
             return NOTHING_COPIED
         found, index = await self._forward.to_target(tp, offset), self._forward.index_of(tp)
         if found is None or index is None:
-            return NOTHING_COPIED
+            return -1 if tp in self._lost else NOTHING_COPIED
         # A group beyond the map has read all that it knows of.
         return index.target_end if found.place is Place.NOT_YET_COPIED else found.offset
 

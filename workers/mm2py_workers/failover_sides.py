@@ -25,7 +25,6 @@ from mm2py.mirror.failovers import (
 from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl
 from mm2py.protocol.error_codes import error_name
-from mm2py.spark.survey import CopiesReader, Known
 from mm2py.storage.failover_store import FailoverStore
 from mm2py.types import LATEST, FlowName, State, TopicPartition
 from mm2py_workers.bulk_flow import SOURCE, store_positions
@@ -205,20 +204,9 @@ class FailoverSides:
 
     async def divergence(self, ends_there: Sequence[Place]) -> Sequence[Place]:
         """Return where the flow back begins."""
-        known = await self._copied_back()
+        known = await self._clusters.known_back()
         back_at = {it.tp: max(0, known.resume(it.tp)) for it in ends_there}
         return await reverse_starts(self._clusters, ends_there, back_at)
-
-    async def _copied_back(self) -> Known:
-        """Return how far the flow back has copied."""
-        clusters = self._clusters
-        topic = clusters.back.worker.offset_storage_topic
-        async with clusters.source() as source:
-            reader = CopiesReader(Admin(source), clusters.name.target, topic, self._clock)
-            try:
-                return await reader.read()
-            finally:
-                await reader.close()
 
     # ---- the flows
 
@@ -285,7 +273,7 @@ class FailoverSides:
     async def _begin_back(self, starts: Sequence[Place]) -> None:
         """Store where the flow back begins, but where it is further already: a driver before this one may have started it."""
         clusters = self._clusters
-        known = await self._copied_back() if starts else None
+        known = await self._clusters.known_back() if starts else None
         positions = {
             it.tp: it.offset
             for it in starts

@@ -16,7 +16,7 @@ from mm2py.client.permit import UNLIMITED
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.errors import ServerError
 from mm2py.mirror.failovers import Place, Tail, quarantine_topic
-from mm2py.mirror.offset_map import Mark
+from mm2py.mirror.offset_map import Mark, Segment
 from mm2py.protocol.abort_filter import ABORT, marker_type
 from mm2py.protocol.error_codes import TOPIC_ALREADY_EXISTS
 from mm2py.protocol.log_batches import LogBatch
@@ -200,9 +200,7 @@ async def reverse_starts(
         return []
     maps = await known_maps(clusters.target, clusters.name.source)
     spans = {
-        clusters.copy_of(tp): [
-            (it.target, it.target_end) for it, _ in known.segments() if it.mark is Mark.COPIED
-        ]
+        clusters.copy_of(tp): spans_of([it for it, _ in known.segments()])
         for tp, known in maps.items()
     }
     logs = await log_ends(clusters.target, [it.tp for it in ends_there], read_committed=False)
@@ -235,6 +233,20 @@ async def _start(
                 if producer_of(batch) not in looping:
                     return max(first, batch.base_offset)
     return max(least, spans[-1][1])
+
+
+def spans_of(segments: Sequence[Segment]) -> list[tuple[int, int]]:
+    """Return the places of copies, also of those that another program made between them: where no more was written than it passed."""
+    found: list[tuple[int, int]] = []
+    passed = 0
+    for it in segments:
+        if it.mark is Mark.UNKNOWN:
+            passed += it.records
+        elif it.mark is Mark.COPIED:
+            end = found[-1][1] if found else it.target
+            found.append((end if it.target - end <= passed else it.target, it.target_end))
+            passed = 0
+    return found
 
 
 def holes_of(spans: Sequence[tuple[int, int]], at: int) -> list[tuple[int, int]]:

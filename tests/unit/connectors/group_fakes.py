@@ -133,6 +133,7 @@ class FakeLog:
 
     def __init__(self) -> None:
         self.records: list[Record] = []
+        self.waits_for_topic = True
         self.broken: list[Mm2pyError] = []
         self._handlers: list[RecordHandler] = []
         self._troubles: list[Trouble] = []
@@ -161,6 +162,8 @@ class FakeLog:
         """Hand on what is there."""
         if self.broken:
             raise self.broken.pop(0)
+        if not self.records and not self.waits_for_topic:
+            raise server_error(UNKNOWN_TOPIC_OR_PARTITION, "topic")
         for record in self.records:
             handle(0, record)
 
@@ -271,9 +274,17 @@ class GroupRegion(Region):
         return GroupSession(self._session(props), groups, shares)
 
     def open_log(
-        self, props: Mapping[str, str], alias: str, topic: str, clock: Clock
+        self,
+        props: Mapping[str, str],
+        alias: str,
+        topic: str,
+        clock: Clock,
+        *,
+        waits_for_topic: bool = True,
     ) -> LogSession:
-        return LogSession(self._session(props), self.log(alias, topic))
+        found = self.log(alias, topic)
+        found.waits_for_topic = waits_for_topic
+        return LogSession(self._session(props), found)
 
     def open_map(
         self, props: Mapping[str, str], alias: str, source_alias: str, clock: Clock

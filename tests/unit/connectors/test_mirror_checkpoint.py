@@ -430,6 +430,26 @@ async def test_with_the_same_names_both_ways_no_record_of_the_targets_own_is_ski
         assert [it.downstream for it in await bench.polled(3)] == [130]
 
 
+async def test_with_the_same_names_both_ways_a_lost_map_of_the_flow_back_leaves_offsets_unknown() -> (
+    None
+):
+    region = GroupRegion()
+    # Each side had 20 records of its own first: who has read those of the source has read none of the target's.
+    region.map.put("t", 0, (0, 20, 20), covered=40)
+    region.log("B", "mm2-offset-syncs.A.internal").sync("t", 0, 0, 20)
+    region.at_source.put("early", t_0=20)
+    region.at_source.put("late", t_0=40)
+    region.map.put("u", 0, (0, 20, 0), covered=20)
+    region.at_source.put("copied-nothing-back", u_0=20)
+    names = {"replication.policy.class": "IdentityReplicationPolicy"}
+    async with running(region, **names) as bench:
+        assert [it.group for it in await bench.polled(3)] == ["copied-nothing-back"]
+        region.map_back.put("t", 0, (40, 1, 40), covered=41)
+        assert await bench.polled(12) == [
+            Checkpoint("late", TopicPartition("t", 0), 40, 40, metadata="")
+        ]
+
+
 # -- group offsets --------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from mm2py.flows.failover import FailoverRequest
 from mm2py.flows.failover_views import FailoverPlan, WriterRow
 from mm2py.mirror.failovers import HANGS_MS, OpenTransaction
 from mm2py.mirror.offset_lookup import Place, Translation, beside_own_records
+from mm2py.mirror.offset_map import Mark, Segment
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
@@ -22,7 +23,7 @@ from mm2py_workers.answers import Row
 from mm2py_workers.cli import app
 from mm2py_workers.failover_control import RestFlows, flow_now
 from mm2py_workers.failover_groups import NOTHING_COPIED, committed_of, groups_of, moves_of
-from mm2py_workers.failover_tail import holes_of
+from mm2py_workers.failover_tail import holes_of, spans_of
 from mm2py_workers.failover_views import print_plan
 from mm2py_workers.output import Output, Printer
 from tests.unit.rest.failover_fakes import PLAN
@@ -81,6 +82,34 @@ def test_holes_between_copies_are_found_from_a_place_on(
     spans: list[tuple[int, int]], at: int, holes: list[tuple[int, int]]
 ) -> None:
     assert holes_of(spans, at) == holes
+
+
+@pytest.mark.parametrize(
+    ("segments", "spans"),
+    [
+        # It took over from another program at 10: what that had copied is no place to begin at, nor is what lies below.
+        ([Segment(10, 0, 10), Segment(10, 5, 10)], [(10, 10), (10, 15)]),
+        # Another program copied 5 to 8 meanwhile.
+        (
+            [Segment(0, 5, 0), Segment(5, 3, 5, Mark.UNKNOWN), Segment(8, 2, 8)],
+            [(0, 5), (5, 10)],
+        ),
+        # Its position was set, and somebody wrote more than that.
+        (
+            [Segment(0, 5, 0), Segment(5, 3, 5, Mark.UNKNOWN), Segment(8, 2, 9)],
+            [(0, 5), (9, 11)],
+        ),
+        (
+            [Segment(0, 5, 0), Segment(5, 3, 5, Mark.SOURCE_LOST), Segment(8, 2, 9)],
+            [(0, 5), (9, 11)],
+        ),
+        ([Segment(5, 3, 5, Mark.UNKNOWN)], []),
+    ],
+)
+def test_what_another_program_copied_between_is_no_record_of_the_target(
+    segments: list[Segment], spans: list[tuple[int, int]]
+) -> None:
+    assert spans_of(segments) == spans
 
 
 def plan(
