@@ -18,6 +18,7 @@ from mm2py.clock import Clock
 from mm2py.config.java_regex import PatternList
 from mm2py.errors import RetriableError, ServerError
 from mm2py.mirror.topic_selection import TopicSelection
+from mm2py.observability.logging import some_of
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.topics import NewTopic
 from mm2py.types import TopicPartition
@@ -114,7 +115,7 @@ class RemoteTopics:
             found["topics"] = f"{wanted} matches no topic of the source that this principal may see"
         elif self._absent:
             found["topics"] = (
-                f"not on the source, or not visible to this principal: {_named(self._absent)}"
+                f"not on the source, or not visible to this principal: {some_of(self._absent, LOGGED_TOPICS)}"
             )
         gone = [
             it
@@ -122,9 +123,9 @@ class RemoteTopics:
             if it not in self._source and self._clock.monotonic() - since < GONE_S
         ]
         if gone:
-            copies = _named([self._flow.remote_topic(it) for it in gone])
+            copies = some_of([self._flow.remote_topic(it) for it in gone], LOGGED_TOPICS)
             found["gone on the source"] = (
-                f"{_named(gone)}; not copied any more, copies stay: {copies}"
+                f"{some_of(gone, LOGGED_TOPICS)}; not copied any more, copies stay: {copies}"
             )
         return found
 
@@ -171,9 +172,9 @@ class RemoteTopics:
                 "source topics changed topics=%d new=%d (%s) gone=%d (%s)",
                 len(found),
                 len(new),
-                _named(sorted(new)),
+                some_of(sorted(new), LOGGED_TOPICS),
                 len(gone),
-                _named(sorted(gone)),
+                some_of(sorted(gone), LOGGED_TOPICS),
             )
         self._source = found
         return changed
@@ -355,8 +356,3 @@ def _absent(wanted: Sequence[str], listed: Collection[str]) -> Sequence[str]:
     """Return the plain names of ``topics`` that no topic has; a dot may also stand for any character."""
     names = [it for it in wanted if _PLAIN.fullmatch(it) and it not in listed]
     return [it for it in names if "." not in it or not any(map(PatternList((it,)).matches, listed))]
-
-
-def _named(topics: Sequence[str]) -> str:
-    more = len(topics) - LOGGED_TOPICS
-    return ", ".join(topics[:LOGGED_TOPICS]) + (f" and {more} more" if more > 0 else "")

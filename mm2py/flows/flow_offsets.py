@@ -30,6 +30,7 @@ from mm2py.mirror.offset_lookup import Place, Translation
 from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.proofs import proof_group, proofs_of
+from mm2py.observability.logging import some_of
 from mm2py.protocol.groups import FetchedOffset
 from mm2py.runtime.herder.errors import BadRequestError, NotFoundError
 from mm2py.types import LATEST, ClusterAlias, FlowName, TopicPartition
@@ -507,5 +508,4 @@ def _sum(numbers: Sequence[int | None]) -> int | None:
 def _without_place(parts: Sequence[GroupPartitionView]) -> str:
     """Return which partitions have no offset for the target yet; empty where all have one."""
     names = [f"{it.topic}-{it.partition}" for it in parts if it.continues_at is None]
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{names[0]}{more}: not copied or not checkpointed yet" if names else ""
+    return f"{some_of(names, 1)}: not copied or not checkpointed yet" if names else ""

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
+from mm2py.observability.logging import some_of
 from mm2py_workers.answers import Row, count_of, flow_path, rows_of, text_of, texts_of
 from mm2py_workers.output import (
     NOT_EQUAL,
@@ -244,9 +245,8 @@ def wrongs(flow: Row, most: int = MOST_CAUSES) -> Iterator[str]:
     if not causes and text_of(flow, "state") not in WELL:
         yield f"is {text_of(flow, 'state')}"
     for message, places in islice(causes.items(), most):
-        more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-        says_where = message.startswith(places[0])
-        yield message if says_where and not more else f"{places[0]}{more}: {message}"
+        says_where = len(places) == 1 and message.startswith(places[0])
+        yield message if says_where else f"{some_of(places, 1)}: {message}"
     if len(causes) > most:
         yield f"{len(causes) - most} more causes: mm2py flow describe {text_of(flow, 'flow').replace('->', '/')} -o wide"
     named = {place for places in causes.values() for place in places}

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import typer
 
+from mm2py.observability.logging import some_of
 from mm2py_workers.answers import Row, count_of, flow_path, rows_of, text_of
 from mm2py_workers.flow_commands import FlowArgument
 from mm2py_workers.output import (
@@ -98,8 +99,7 @@ def list_groups(
             why.setdefault(text_of(it, "not_synced"), []).append(text_of(it, "group"))
         why.pop("", None)
         for reason, groups in why.items():
-            more = f" and {len(groups) - 1} more" if len(groups) > 1 else ""
-            say(f"{groups[0]}{more} not synced: {reason}")
+            say(f"{some_of(groups, 1)} not synced: {reason}")
     return _health(found)
 
 
