@@ -230,6 +230,8 @@ class JobClaim:
     async def _write(self, records: Sequence[BackfillRecord]) -> None:
         if self._lost is not None:
             raise self._lost
+        if not records:
+            return  # a stream that begins again before its first reservation has none to take over
         entries = [encode_backfill(record) for record in records]
         mine = next((it for it in reversed(records) if isinstance(it, Job)), None)
         self.job = mine or self.job
