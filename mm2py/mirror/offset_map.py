@@ -203,7 +203,8 @@ class PartitionMap:
         self._pending: deque[tuple[int, Segment | None]] = deque()
         self._changed: bool = False
         if page is not None and page.segments:
-            self._next_target = page.segments[-1].target_end
+            if not _precedes_copies(page):
+                self._next_target = page.segments[-1].target_end
             self._reopen(list(page.segments))
         self.cut_below = -1
         """Target offset from which on earlier pages are lost too: ``rebase`` takes the page that has it."""
@@ -541,6 +542,13 @@ class PartitionMap:
             if not self._pending:
                 self._next_source = self._source + self._records
         self._segments = segments
+
+
+def _precedes_copies(page: Page) -> bool:
+    """Whether there is nothing but what the source had lost before the first copy: where that lands is not known."""
+    return not page.number and all(
+        it.mark is Mark.SOURCE_LOST and not it.target for it in page.segments
+    )
 
 
 def _span(segments: Sequence[Segment]) -> Span:

@@ -17,10 +17,11 @@ from mm2py.mirror.offset_lookup import Place
 from mm2py.mirror_client import translate_offset, translate_offsets
 from mm2py.types import TopicPartition
 from tests.integration.cluster_changes import delete_records, delete_topic
-from tests.integration.failovers import COMMAND
+from tests.integration.failovers import COMMAND, Drivers
 from tests.integration.java_mm2 import JAVA_STOPPED, eventually
 from tests.integration.ledger_scenes import entries
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.rest_asking import ask
 from tests.integration.test_group_commands import commit_at, offset_of
 from tests.integration.test_share_groups import Shares, produce, start_offsets
 from tests.integration.traffic import Sent, ends, producer, read, write
@@ -312,6 +313,7 @@ def test_checkpoints_alone_skip_nothing_whatever_happens_between_java_and_us(
     # Retention goes past Java's position; a topic is created again; a transaction is open.
     produce(region_a, cut, 40, 40)
     delete_records(region_a, cut, 0, 60)
+    turns.commit("lost", cut, 50, 40)
     turns.commit("behind", cut, 70, 50)
     delete_topic(region_a, again)
     create_topic(region_a, again, 1)
@@ -350,6 +352,7 @@ def test_checkpoints_alone_skip_nothing_whatever_happens_between_java_and_us(
         produce(region_a, plain, 300, 50)
         until(turns.copied(plain, 350), 90, "we continue", alive=mirror)
         turns.check("ours-again", plain, 350, 350, exact=True)
+        fail_over(turns, mirror)
         assert mirror.stop() == 0
     assert turns.values(plain) == [b"%d" % n for n in range(350)]
     properties = {"bootstrap.servers": flow.target.bootstrap_servers}
@@ -364,6 +367,24 @@ def test_checkpoints_alone_skip_nothing_whatever_happens_between_java_and_us(
             )
             assert found is not None
             assert found == (place, offset if place is Place.COPIED else -1), f"{name} {offset}"
+
+
+def fail_over(turns: Turns, mirror: Mirror) -> None:
+    """Move all groups: in what Java copied by their checkpoints, nothing counts as not copied."""
+    flow = turns.flow
+    url = Drivers(flow, mirror).url + "/failover"
+    status, begun = ask(url, "POST")
+    assert status == 202, begun
+    done = until(
+        lambda: (it := ask(url)[1]["failover"])["step"] == "DONE" and it,
+        120,
+        lambda: f"{ask(url)}",
+        alive=mirror,
+    )
+    assert done["tail"] == []
+    for (group, topic), (offset, most) in turns.at.items():
+        moved = offset_of(flow.target, flow.remote(topic), group)
+        assert turns.checkpoint(group, topic) <= moved <= most, f"{group} at {offset}: {moved}"
 
 
 def run_plan(flow: Flow) -> dict[str, Any]:

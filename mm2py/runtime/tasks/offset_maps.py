@@ -179,8 +179,8 @@ class TaskOffsetMaps:
             if source in self._astray:
                 found.anchor(max(found.position, 0), end)
                 self._astray.discard(source)
-            elif found.is_empty:
-                found.anchor(found.begins, end)
+            elif found.target_end < 0:
+                found.anchor(found.begins if found.is_empty else found.covered, end)
             found.writes_to(topic_id, producer_id, end)
         await self.write()
 

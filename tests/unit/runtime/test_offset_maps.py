@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import pytest
 
-from mm2py.api.context import SourceGap
+from mm2py.api.context import EventKind, SourceGap
 from mm2py.client.send.tail import LogEnd
 from mm2py.errors import ConfigError, ConnectionFailedError
 from mm2py.mirror.offset_lookup import Place, to_target
@@ -266,6 +266,23 @@ async def test_a_kill_before_the_first_commit_leaves_where_the_copy_began() -> N
     again = await restored(topic, ORDERS)
     assert again.resume(ORDERS, 40) == 40
     assert again.target_end(ORDERS, OLD) == 7
+
+
+async def test_a_kill_behind_a_loss_at_a_take_over_leaves_where_the_copy_began() -> None:
+    """The position that another program left lies below the source's log: the loss is noted before the first copy."""
+    topic = MemoryTopic("map")
+    maps = await restored(topic, ORDERS)
+    assert maps.resume(ORDERS, 40) == 40
+    maps.note_gap(SourceGap(ORDERS, 40, 59, EventKind.RETENTION, ""))
+    maps.cover(ORDERS, 59)
+    await maps.write()
+    again = await restored(topic, ORDERS)
+    assert again.resume(ORDERS, 40) == 60
+    assert again.target_end(ORDERS, OLD) == -1, "none of ours: the target's log is not searched"
+    await again.begin({ORDERS: LogEnd(40, OLD)})
+    killed = await restored(topic, ORDERS)
+    assert killed.resume(ORDERS, 40) == 60
+    assert killed.target_end(ORDERS, OLD) == 40
 
 
 async def looked_up(topic: MemoryTopic, *offsets: int) -> list[tuple[Place, int]]:
