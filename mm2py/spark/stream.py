@@ -201,8 +201,7 @@ class StreamDriver:
             for tp, it in kept.items()
             if tp not in partitions.chosen and it.state is LeaseState.RESERVED
         ]
-        if new or gone:
-            await self._claim.write([*new, *gone])
+        await self._claim.write([*new, *gone])
         new += [it for tp, it in kept.items() if it.run == _UNCONFIRMED and tp in partitions.chosen]
         try:
             await live_flow_lets_go(self._name, self._flow, self._store, new, self._clock)

@@ -219,7 +219,7 @@ class JobClaim:
         await self.release(JobState.DONE, cause)
 
     async def write(self, records: Sequence[BackfillRecord]) -> None:
-        """Write records in one transaction; behind a failure only if no other driver has taken over.
+        """Write records, if there are any, in one transaction; behind a failure only if no other driver has taken over.
 
         Raises:
             DriverSupersededError: one has.
@@ -231,7 +231,7 @@ class JobClaim:
         if self._lost is not None:
             raise self._lost
         if not records:
-            return  # a stream that begins again before its first reservation has none to take over
+            return
         entries = [encode_backfill(record) for record in records]
         mine = next((it for it in reversed(records) if isinstance(it, Job)), None)
         self.job = mine or self.job

@@ -23,6 +23,8 @@ class TopicWriter:
         self.claimed = True
 
     async def write(self, entries: Sequence[Entry]) -> None:
+        if not entries:
+            raise ValueError("a batch needs at least one record")
         for key, value in entries:
             self._topic.append(key, value)
 

@@ -264,6 +264,15 @@ async def test_a_lane_that_renews_no_more_is_replaced_and_a_target_that_takes_no
     await stage.driver.close()
 
 
+async def test_a_stream_whose_query_fails_before_its_first_reservation_begins_again() -> None:
+    stage = Stage()
+    await stage.begin(StreamPartitions(frozenset()))
+    await stage.passing(stage.driver.again("no executor"))
+    assert (stage.driver.job.run, stage.driver.job.cause) == (2, "no executor")
+    assert not stage.store.leases
+    await stage.driver.close()
+
+
 async def test_a_stream_that_is_asked_to_end_says_so() -> None:
     stage = Stage()
     await stage.begin()
