@@ -7,8 +7,7 @@ from typing import Final
 
 import pytest
 
-from mm2py.embedded.region import start_regions
-from tests.integration.failovers import secured_region
+from tests.integration.failovers import secured_pair
 from tests.integration.test_failover import lose_and_return, move_there_and_back
 from tests.kit.regions import CreateTopic
 
@@ -25,14 +24,9 @@ STEPS: Final = ("FENCE", "DRAIN", "GROUPS", "VERIFY", "SWITCH", "TAIL", "REVERSE
 def test_twenty_failovers_and_failbacks_with_drivers_killed_at_every_step_lose_nothing(
     unique: Callable[[str], str], create_topic: CreateTopic, tmp_path: Path
 ) -> None:
-    a, b = secured_region("chaos-a"), secured_region("chaos-b")
     kills = [(STEPS[n % 7], STEPS[(n + 3) % 7]) for n in range(ROUNDS - 1)] + [("", "")]
-    try:
-        start_regions(a, b)
-        gaps = move_there_and_back((a, b), unique, create_topic, tmp_path, kills=kills)
-    finally:
-        a.close()
-        b.close()
+    with secured_pair("chaos") as pair:
+        gaps = move_there_and_back(pair, unique, create_topic, tmp_path, kills=kills)
     log.warning("clients could not write for %s s", [round(it, 1) for it in gaps])
     assert len(gaps) == 2 * ROUNDS
     # A driver that was killed is started again by the test: on a machine with other work that takes seconds of its own.
@@ -44,9 +38,7 @@ def test_twenty_failovers_and_failbacks_with_drivers_killed_at_every_step_lose_n
 def test_the_tail_of_a_lost_region_is_listed_exactly_and_kept(
     unique: Callable[[str], str], create_topic: CreateTopic, tmp_path: Path, number: int
 ) -> None:
-    a, b = secured_region(f"lost-a{number}"), secured_region(f"lost-b{number}")
-    try:
-        start_regions(a, b)
+    with secured_pair(f"lost{number}") as (a, b):
         lose_and_return(
             a,
             b,
@@ -56,6 +48,3 @@ def test_the_tail_of_a_lost_region_is_listed_exactly_and_kept(
             tail=2 + 13 * number,
             restarts=bool(number % 2),
         )
-    finally:
-        a.close()
-        b.close()

@@ -48,7 +48,8 @@ MOST_GROWTH_MB = 20.0
 CUTS_S = (8.0, 15.0)
 """Longer than a session of the dedicated mode (6 s): workers that are cut off from the target lose their membership."""
 EVERY_S: Final = 10.0
-HELD_S: Final = 20.0
+HELD_SAMPLES: Final = 40
+"""Of memory, while nothing can be written: 20 s."""
 MOST_KEPT_MB: Final = 60.0
 """By which a worker's least need of the second half may be above that of its first seconds: what two task hosts keep
 of a backlog until they collect again. It was 70 and 150 when they did not."""
@@ -235,7 +236,8 @@ def test_memory_is_bounded_while_no_partition_can_be_written_and_all_arrives_aft
         with Census(mirror.pid) as census:
             with fault(target):
                 write(source, topic, records, message_max_bytes=len(value) + 100_000)
-                time.sleep(HELD_S)
+                held = len(census.used_mb) + HELD_SAMPLES
+                until(lambda: len(census.used_mb) >= held, 90, "samples", alive=mirror)
             wait_until_arrived(mirror, flow, topic)
         assert_content(flow, topic, rewinds=1)
         assert mirror.stop() == 0

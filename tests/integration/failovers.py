@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
-from mm2py.embedded.region import KafkaAddress, Region
+from mm2py.embedded.region import KafkaAddress, Region, start_regions
 from mm2py.embedded.server_properties import Listener
 from mm2py.errors import ProtocolError
 from mm2py.mirror.failovers import Failover, decode_failover, failover_topic
@@ -52,6 +52,18 @@ def secured_region(name: str) -> Region:
     return Region(
         name, properties=ANY_SESSION, listeners=[Listener(LISTENER, "SASL_PLAINTEXT", login)]
     )
+
+
+@contextmanager
+def secured_pair(name: str) -> Generator[Sides]:
+    """Start the two regions of a flow side by side; both are removed at the end."""
+    a, b = secured_region(f"{name}-a"), secured_region(f"{name}-b")
+    try:
+        start_regions(a, b)
+        yield a, b
+    finally:
+        a.close()
+        b.close()
 
 
 def login(region: Region) -> dict[str, str]:

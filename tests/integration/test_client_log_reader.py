@@ -1,7 +1,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol
 
 import pytest
 from confluent_kafka import Producer
@@ -10,30 +9,13 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
-from mm2py.embedded.region import KafkaAddress, Region
+from mm2py.embedded.region import KafkaAddress
 from mm2py.protocol.messages import delete_records
 from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition
+from tests.kit.regions import CreateTopic, NewRegion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
-
-
-class CreateTopic(Protocol):
-    def __call__(
-        self,
-        region: KafkaAddress,
-        topic: str,
-        partitions: int = ...,
-        *,
-        replicas: int = ...,
-        config: dict[str, str] | None = ...,
-    ) -> None: ...
-
-
-class NewRegion(Protocol):
-    def __call__(
-        self, name: str = ..., *, nodes: int = ..., properties: dict[str, str] | None = ...
-    ) -> Region: ...
 
 
 @asynccontextmanager

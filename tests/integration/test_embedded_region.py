@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -16,18 +15,11 @@ from confluent_kafka.admin import AdminClient
 from mm2py.embedded.broker import StartFailedError
 from mm2py.embedded.java import compile_java, run_java
 from mm2py.embedded.region import KafkaAddress, Region, start_regions
+from tests.kit.regions import CreateTopic, NewRegion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 LONG_AGO_MS = 1_000_000_000_000  # 2001: Kafka's default retention would delete such a record
-
-
-class NewRegion(Protocol):
-    def __call__(self, name: str = ..., *, nodes: int = ...) -> Region: ...
-
-
-class CreateTopic(Protocol):
-    def __call__(self, region: KafkaAddress, topic: str, *, replicas: int = ...) -> None: ...
 
 
 def produce(servers: str, topic: str, values: list[str]) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
@@ -12,6 +11,7 @@ from tests.integration.exactly_once import ENABLED, assert_each_once
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.test_group_commands import commit_at, offset_of
 from tests.integration.traffic import Load, Log, Record, copied, ends, read, wait_for_progress
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(500)]
 
@@ -30,10 +30,6 @@ COMMITTED = {
     "{source}->{target}.refresh.groups.interval.seconds": "1",
 }
 Unique = Callable[[str], str]
-
-
-class CreateTopic(Protocol):
-    def __call__(self, region: KafkaAddress, topic: str, partitions: int = ...) -> None: ...
 
 
 @pytest.fixture

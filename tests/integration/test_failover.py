@@ -11,7 +11,7 @@ from typing import Final, final
 
 import pytest
 
-from mm2py.embedded.region import Region, start_regions
+from mm2py.embedded.region import Region
 from mm2py.errors import RetriableError
 from mm2py.mirror.failovers import FailoverKind, Tail
 from mm2py.mirror.producer_ids import PRODUCERS_TOPIC, MirrorProducer, encode_producer
@@ -30,7 +30,7 @@ from tests.integration.failovers import (
     Sides,
     home,
     same_names,
-    secured_region,
+    secured_pair,
     values_of,
 )
 from tests.integration.mirror_process import (
@@ -63,13 +63,8 @@ MORE: Final = "is more than the 9 offsets that would not be copied now"
 
 @pytest.fixture(scope="module")
 def sides() -> Iterator[Sides]:
-    a, b = secured_region("fo-a"), secured_region("fo-b")
-    try:
-        start_regions(a, b)
-        yield a, b
-    finally:
-        a.close()
-        b.close()
+    with secured_pair("fo") as pair:
+        yield pair
 
 
 EXACTLY_ONCE: Final = {
@@ -381,14 +376,9 @@ def test_a_flow_that_no_worker_knows_yet_is_not_taken_for_one_that_has_stopped(
 def test_a_lost_region_s_tail_is_listed_exactly_and_kept(
     unique: Unique, create_topic: CreateTopic, tmp_path: Path, worker: str
 ) -> None:
-    a, b = secured_region("lost-a"), secured_region("lost-b")
-    try:
-        start_regions(a, b)
+    with secured_pair("lost") as (a, b):
         restarts = worker == "restarts"
         lose_and_return(a, b, unique("orders"), create_topic, tmp_path, tail=7, restarts=restarts)
-    finally:
-        a.close()
-        b.close()
 
 
 def lose_and_return(

@@ -9,8 +9,7 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Producer
 
-from mm2py.embedded.region import start_regions
-from tests.integration.failovers import PARTITIONS, Drivers, Ended, Sides, home, secured_region
+from tests.integration.failovers import PARTITIONS, Drivers, Ended, Sides, home, secured_pair
 from tests.integration.mirror_process import until
 from tests.integration.traffic import Sent, ends, producer, read, write
 from tests.integration.transactions import abandon, take_over
@@ -27,13 +26,8 @@ OPEN: Final = ("mm2py.source.transaction", b"open")
 
 @pytest.fixture(scope="module")
 def sides() -> Iterator[Sides]:
-    a, b = secured_region("ft-a"), secured_region("ft-b")
-    try:
-        start_regions(a, b)
-        yield a, b
-    finally:
-        a.close()
-        b.close()
+    with secured_pair("ft") as pair:
+        yield pair
 
 
 def opened(sides: Sides, name: str) -> Producer:
@@ -117,7 +111,7 @@ def test_a_drain_waits_for_producers_that_write_on_hang_or_are_fenced_and_names_
 def test_what_a_transaction_writes_after_a_step_is_copied_or_kept(
     sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path, step: str
 ) -> None:
-    """By a producer whom no rule stops, which commits after the failover is done where clients have moved already."""
+    """By a producer that no ACL blocks, which commits after the failover is done where clients have moved already."""
     a, _ = sides
     topic, till = unique("orders"), unique("till")
     with home(sides, topic, create_topic, tmp_path, COMMITTED) as drivers:

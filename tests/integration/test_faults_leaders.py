@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
@@ -10,24 +9,13 @@ from mm2py.embedded.region import KafkaAddress, Region
 from tests.integration.cluster_changes import leader_of
 from tests.integration.mirror_process import Mirror, until, write_flow
 from tests.integration.traffic import Load, assert_equal, ends, wait_for_copy, wait_for_progress
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 PARTITIONS = 4
 RATE = 1_000
 Unique = Callable[[str], str]
-
-
-class CreateTopic(Protocol):
-    def __call__(
-        self,
-        region: KafkaAddress,
-        topic: str,
-        partitions: int = ...,
-        *,
-        replicas: int = ...,
-        config: dict[str, str] | None = ...,
-    ) -> None: ...
 
 
 THREE_REPLICAS = {

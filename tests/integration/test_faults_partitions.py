@@ -4,11 +4,10 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress, Region
+from mm2py.embedded.region import KafkaAddress
 from tests.integration.cluster_changes import (
     delete_records,
     delete_topic,
@@ -27,25 +26,11 @@ from tests.integration.traffic import (
     wait_for_copy,
     write,
 )
+from tests.kit.regions import CreateTopic, NewRegion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 Unique = Callable[[str], str]
-
-
-class CreateTopic(Protocol):
-    def __call__(
-        self,
-        region: KafkaAddress,
-        topic: str,
-        partitions: int = ...,
-        *,
-        config: dict[str, str] | None = ...,
-    ) -> None: ...
-
-
-class NewRegion(Protocol):
-    def __call__(self, name: str = ..., *, properties: dict[str, str] | None = ...) -> Region: ...
 
 
 def numbered(first: int, count: int, partitions: int = 1) -> list[Sent]:

@@ -3,7 +3,6 @@
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
@@ -17,16 +16,13 @@ from tests.integration.traffic import (
     wait_for_copy,
     wait_for_progress,
 )
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 PARTITIONS = 4
 RATE = 1_500
 Unique = Callable[[str], str]
-
-
-class CreateTopic(Protocol):
-    def __call__(self, region: KafkaAddress, topic: str, partitions: int = ...) -> None: ...
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 import pytest
 from confluent_kafka import Producer
@@ -14,6 +13,7 @@ from mm2py.embedded.region import KafkaAddress
 from mm2py.types import TopicPartition
 from tests.integration.cluster_changes import delete_records, delete_topic, topics_of
 from tests.integration.fetching import produce, reading
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -23,18 +23,6 @@ PATIENT = ConsumerSettings(
 COMMITTED = ConsumerSettings(
     connection=ConnectionSettings(bootstrap_servers=()), isolation_level="read_committed"
 )
-
-
-class CreateTopic(Protocol):
-    def __call__(
-        self,
-        region: KafkaAddress,
-        topic: str,
-        partitions: int = ...,
-        *,
-        replicas: int = ...,
-        config: dict[str, str] | None = ...,
-    ) -> None: ...
 
 
 Name = Callable[[str], str]

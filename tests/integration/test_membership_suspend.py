@@ -5,23 +5,18 @@ Flow: load -> kill the target -> wait for the suspension -> start it -> everythi
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
 from mm2py.embedded.region import KafkaAddress, Region
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.traffic import Load, assert_equal, ends, wait_for_copy
-from tests.kit.regions import ANY_SESSION
+from tests.kit.regions import ANY_SESSION, CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 PARTITIONS = 4
 RATE = 1_000
-
-
-class CreateTopic(Protocol):
-    def __call__(self, region: KafkaAddress, topic: str, partitions: int = ...) -> None: ...
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import pytest
 
@@ -28,6 +28,7 @@ from tests.integration.traffic import (
     wait_for_progress,
     write,
 )
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -37,10 +38,6 @@ TWO_WORKERS: Final = {"tasks.max": str(PARTITIONS), **SHORT_SESSION}
 """Each of two workers has a source task: with two tasks one worker may have both, and the other the checkpoints."""
 ROUNDS: Final = int(os.environ.get("MM2PY_KILL_ROUNDS", "3"))
 Unique = Callable[[str], str]
-
-
-class CreateTopic(Protocol):
-    def __call__(self, region: KafkaAddress, topic: str, partitions: int = ...) -> None: ...
 
 
 @pytest.fixture

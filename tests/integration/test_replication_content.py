@@ -3,12 +3,11 @@
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.embedded.region import KafkaAddress, Region
+from mm2py.embedded.region import KafkaAddress
 from tests.integration.cluster_changes import configs_of, grow
 from tests.integration.main_job import (
     CODECS,
@@ -27,25 +26,11 @@ from tests.integration.traffic import (
     wait_for_copy,
     write,
 )
+from tests.kit.regions import CreateTopic, NewRegion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 Unique = Callable[[str], str]
-
-
-class CreateTopic(Protocol):
-    def __call__(
-        self,
-        region: KafkaAddress,
-        topic: str,
-        partitions: int = ...,
-        *,
-        config: dict[str, str] | None = ...,
-    ) -> None: ...
-
-
-class NewRegion(Protocol):
-    def __call__(self, name: str = ..., *, properties: dict[str, str] | None = ...) -> Region: ...
 
 
 def test_every_kind_of_record_and_codec_arrives_unchanged(

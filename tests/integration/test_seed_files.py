@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
@@ -13,18 +12,13 @@ from mm2py.embedded.region import KafkaAddress, Region
 from tests.integration.cluster_changes import replicas_of, topics_of
 from tests.integration.mirror_process import Flow, Mirror, run_to_end, until
 from tests.integration.traffic import Sent, assert_equal, wait_for_copy, write
+from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 SEEDS = Path(__file__).parents[1] / "data" / "config"
 GUIDE_TOPIC = "toa.evehicles-latest-dev"
 Unique = Callable[[str], str]
-
-
-class CreateTopic(Protocol):
-    def __call__(
-        self, region: KafkaAddress, topic: str, partitions: int = ..., *, replicas: int = ...
-    ) -> None: ...
 
 
 @pytest.fixture(scope="module")

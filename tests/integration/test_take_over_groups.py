@@ -38,6 +38,18 @@ SYNC: Final = {
 SIZES: Final = {"small": 120, "large": 3_400}
 
 
+def copied(flow: Flow, topic: str, end: int) -> Callable[[], bool]:
+    return lambda: ends(flow.target, flow.remote(topic)).get(0) == end
+
+
+def is_at(flow: Flow, group: str, topic: str, offset: int) -> Callable[[], bool]:
+    return lambda: offset_of(flow.target, flow.remote(topic), group) == offset
+
+
+def is_synced(flow: Flow, group: str, topic: str) -> Callable[[], bool]:
+    return lambda: offset_of(flow.target, flow.remote(topic), group) >= 0
+
+
 @dataclass
 class Scene:
     """Topics of two sizes that Java has copied, and where groups are on the source; offsets are the same on both sides."""
@@ -97,12 +109,7 @@ class Scene:
             self.commit(f"new-{turn}", topic, end - 1)
         for (group, topic), at in self.committed.items():
             if at >= self.topics[topic]:
-                until(
-                    lambda g=group, t=topic, at=at: offset_of(flow.target, flow.remote(t), g) == at,  # type: ignore[misc]
-                    90,
-                    f"{group} is exact at {at}",
-                    alive=mirror,
-                )
+                until(is_at(flow, group, topic, at), 90, f"{group} is exact at {at}", alive=mirror)
         for (group, topic), at in self.committed.items():
             there = offset_of(flow.target, flow.remote(topic), group)
             # An offset that was right when it was written does not go back with its group; its checkpoint does.
@@ -122,12 +129,7 @@ def grow(mirror: Mirror, scene: Scene, records: int) -> None:
     for topic in scene.topics:
         produce(flow.source, topic, ends(flow.source, topic)[0], records)
         end = ends(flow.source, topic)[0]
-        until(
-            lambda t=topic, end=end: ends(flow.target, flow.remote(t))[0] == end,  # type: ignore[misc]
-            90,
-            f"all of {topic} is copied",
-            alive=mirror,
-        )
+        until(copied(flow, topic, end), 90, f"all of {topic} is copied", alive=mirror)
 
 
 def copied_by_java(scene: Scene, folder: Path) -> None:
@@ -139,10 +141,7 @@ def copied_by_java(scene: Scene, folder: Path) -> None:
                 end = size * piece // 4
                 first = size * (piece - 1) // 4
                 produce(flow.source, topic, first, end - first)
-                eventually(
-                    lambda t=topic, end=end: ends(flow.target, flow.remote(t)).get(0) == end,  # type: ignore[misc]
-                    f"Java copies {topic}",
-                )
+                eventually(copied(flow, topic, end), f"Java copies {topic}")
                 if piece == 1:
                     scene.commit("lags", topic, end - 7)
                     scene.read_some("kip848", topic, end - 9, group_protocol="consumer")
@@ -151,10 +150,7 @@ def copied_by_java(scene: Scene, folder: Path) -> None:
         for topic, size in scene.topics.items():
             scene.commit("all-read", topic, size)
             group = scene.commit("rewound", topic, size - 1)
-            eventually(
-                lambda g=group, t=topic: offset_of(flow.target, flow.remote(t), g) >= 0,  # type: ignore[misc]
-                "Java syncs groups",
-            )
+            eventually(is_synced(flow, group, topic), "Java syncs groups")
             scene.commit("rewound", topic, 10)
         assert java.stop() == JAVA_STOPPED
 
@@ -250,9 +246,6 @@ class Turns:
         found = translate_offsets(properties, self.flow.source_alias, group).get(copy)
         return -1 if found is None else found.offset
 
-    def copied(self, topic: str, end: int) -> Callable[[], bool]:
-        return lambda: ends(self.flow.target, self.flow.remote(topic)).get(0) == end
-
     def check(self, turn: str, topic: str, end: int, at: int, *, exact: bool) -> None:
         """Wait until a new group at the end has its checkpoint, hence more was translated; then none is too far."""
         group = f"end-{turn}"
@@ -303,11 +296,11 @@ def test_checkpoints_alone_skip_nothing_whatever_happens_between_java_and_us(
         for topic, count in ((plain, 200), (cut, 40), (again, 30)):
             produce(region_a, topic, 0, count)
             turns.commit("lags", topic, count // 4)
-            eventually(turns.copied(topic, count), f"Java copies {topic}")
+            eventually(copied(flow, topic, count), f"Java copies {topic}")
             turns.commit("read", topic, count)
         turns.commit("lags", held, 3)
-        eventually(turns.copied(held, 5), "Java copies what is committed")
-        eventually(turns.copied(large, 1), "Java copies 50 MB")
+        eventually(copied(flow, held, 5), "Java copies what is committed")
+        eventually(copied(flow, large, 1), "Java copies 50 MB")
         turns.check("java", plain, 200, 200, exact=False)
         assert java.stop() == JAVA_STOPPED
     # Retention goes past Java's position; a topic is created again; a transaction is open.
@@ -327,9 +320,9 @@ def test_checkpoints_alone_skip_nothing_whatever_happens_between_java_and_us(
         write(region_a, large, [Sent(0, big[1])], message_max_bytes=2 * BIG)
         produce(region_a, plain, 200, 50)
         for topic, end in ((plain, 250), (cut, 60), (again, 40), (large, 2)):
-            until(turns.copied(topic, end), 90, f"we copy {topic}", alive=mirror)
+            until(copied(flow, topic, end), 90, f"we copy {topic}", alive=mirror)
         client.commit_transaction(60)
-        until(turns.copied(held, 15), 90, "what was open", alive=mirror)
+        until(copied(flow, held, 15), 90, "what was open", alive=mirror)
         turns.commit("inside", held, 9, 8)
         turns.check("ours", plain, 250, 250, exact=True)
         turns.check("ours", cut, 80, 60, exact=True)
@@ -343,14 +336,14 @@ def test_checkpoints_alone_skip_nothing_whatever_happens_between_java_and_us(
     # Java is second now: our offset syncs place its groups, and its checkpoints continue behind ours.
     with start_java(flow.file, tmp_path / "java-2.log", jvm_flags=QUICK_START_FLAGS) as java:
         produce(region_a, plain, 250, 50)
-        eventually(turns.copied(plain, 300), "Java continues")
+        eventually(copied(flow, plain, 300), "Java continues")
         turns.commit("between", plain, 270)
         turns.check("java-second", plain, 300, 300, exact=False)
         assert java.stop() == JAVA_STOPPED
     with Mirror(flow.file, name="ours-again") as mirror:
         mirror.wait_ready()
         produce(region_a, plain, 300, 50)
-        until(turns.copied(plain, 350), 90, "we continue", alive=mirror)
+        until(copied(flow, plain, 350), 90, "we continue", alive=mirror)
         turns.check("ours-again", plain, 350, 350, exact=True)
         fail_over(turns, mirror)
         assert mirror.stop() == 0

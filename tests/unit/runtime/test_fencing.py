@@ -27,6 +27,17 @@ async def fenced(*nodes: Node, task: TaskId = C0) -> None:
         each.result()
 
 
+async def two_with_fenced_tasks() -> tuple[Cluster, Node, Node]:
+    """Return a leader and another worker, a task on each."""
+    cluster = Cluster()
+    leader, other = await started(cluster), await started(cluster, "n2")
+    await until(lambda: len(cluster.group.members) == 2 and leader.membership.is_leader)
+    await leader.put()
+    await until(lambda: len(cluster.running()) == 2)
+    await fenced(leader, other)
+    return cluster, leader, other
+
+
 async def test_the_first_tasks_of_a_connector_need_no_round_but_a_record() -> None:
     node = await started(Cluster())
     await node.put()
@@ -40,13 +51,8 @@ async def test_the_first_tasks_of_a_connector_need_no_round_but_a_record() -> No
 
 
 async def test_a_round_fences_every_producer_of_the_tasks_before_once() -> None:
-    """Nothing asks for it: the leader does, and the record in the config topic tells every worker."""
-    cluster = Cluster()
-    leader, other = await started(cluster), await started(cluster, "n2")
-    await until(lambda: len(cluster.group.members) == 2 and leader.membership.is_leader)
-    await leader.put()
-    await until(lambda: len(cluster.running()) == 2)
-    await fenced(leader, other)
+    """The leader fences without a request; every worker reads its record in the config topic."""
+    cluster, leader, other = await two_with_fenced_tasks()
     await leader.put(work="a b c")
     await until(lambda: len(cluster.running()) == 3)
     await fenced(leader, other)
@@ -58,12 +64,7 @@ async def test_a_round_fences_every_producer_of_the_tasks_before_once() -> None:
 
 async def test_producers_are_fenced_only_when_every_member_has_stopped_the_tasks_before() -> None:
     """Else a task that is about to stop in order loses its open transaction."""
-    cluster = Cluster()
-    leader, other = await started(cluster), await started(cluster, "n2")
-    await until(lambda: len(cluster.group.members) == 2 and leader.membership.is_leader)
-    await leader.put()
-    await until(lambda: len(cluster.running()) == 2)
-    await fenced(leader, other)
+    cluster, leader, other = await two_with_fenced_tasks()
     gate, stop_task = asyncio.Event(), other.host.stop_task
 
     async def held_up(task: TaskId, timeout_s: float) -> None:
@@ -117,12 +118,7 @@ async def test_new_task_configs_during_a_round_need_a_round_of_their_own() -> No
 
 
 async def test_a_round_that_fails_is_shown_made_again_and_fails_the_tasks_that_wait() -> None:
-    cluster = Cluster()
-    leader, other = await started(cluster), await started(cluster, "n2")
-    await until(lambda: len(cluster.group.members) == 2 and leader.membership.is_leader)
-    await leader.put()
-    await until(lambda: len(cluster.running()) == 2)
-    await fenced(leader, other)
+    cluster, leader, other = await two_with_fenced_tasks()
     leader.fence_errors = [FatalServerError(53, "NOT_AUTHORIZED", remedy="grant it")] * 40
     await leader.put(work="a b c")
     await until(lambda: len(leader.fence_errors) < 40)

@@ -94,7 +94,7 @@ def test_holes_between_copies_are_found_from_a_place_on(
             [Segment(0, 5, 0), Segment(5, 3, 5, Mark.UNKNOWN), Segment(8, 2, 8)],
             [(0, 5), (5, 10)],
         ),
-        # Its position was set, and somebody wrote more than that.
+        # Its position was set, and another program wrote more records than that.
         (
             [Segment(0, 5, 0), Segment(5, 3, 5, Mark.UNKNOWN), Segment(8, 2, 9)],
             [(0, 5), (9, 11)],
