@@ -14,6 +14,8 @@ COPY pyproject.toml hatch_build.py README.md ./
 COPY mm2py mm2py
 COPY connectors connectors
 COPY workers workers
+COPY jobs jobs
+COPY migrate migrate
 # The C kernel is built here; the image that runs needs no compiler.
 RUN /opt/mm2py/bin/python -m pip install --no-cache-dir --disable-pip-version-check --no-deps --no-build-isolation .
 

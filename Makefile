@@ -45,7 +45,7 @@ fuzz-kernel: setup  ## the C kernel under AddressSanitizer and UndefinedBehavior
 	  $(BIN)/python -m pytest -p tests.sanitized_kernel -q --timeout=0 tests/property/test_protocol_kernel.py tests/unit/protocol/test_splice.py tests/unit/protocol/test_batch_stage.py $(PYTEST_ARGS)
 
 demo: setup-demo  ## two regions mirror each other; DEMO_SECONDS=20: unattended, with proof; WORKERS=3 share the work; BACKFILL=1: and Spark copies history
-	@$(BIN)/mm2py demo $(if $(WORKERS),--workers $(WORKERS)) $(if $(BACKFILL),--backfill) $(DEMO_ARGS)
+	@$(BIN)/python -m examples.demo $(if $(WORKERS),--workers $(WORKERS)) $(if $(BACKFILL),--backfill) $(DEMO_ARGS)
 
 bench: setup  ## the Java MirrorMaker 2 and mm2py on the same brokers, ratios printed
 	$(BIN)/python -m bench.run $(BENCH_ARGS)

@@ -18,9 +18,9 @@ from cryptography.x509.oid import NameOID
 
 from bench.flow_file import Endpoint
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.embedded.ports import HOST
-from mm2py.embedded.region import Region, start_regions
-from mm2py.embedded.server_properties import Listener
+from tests.kit.kafka.ports import HOST
+from tests.kit.kafka.region import Region, start_regions
+from tests.kit.kafka.server_properties import Listener
 
 TLS_LISTENER: Final = "TLS"
 _DAY: Final = datetime.timedelta(days=1)

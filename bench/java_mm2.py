@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from bench.mirror_process import MirrorProcess
-from mm2py.embedded.jars import fetch_jars
-from mm2py.embedded.java import find_java
+from mm2py_jobs.spark.java import find_java
+from tests.kit.kafka.jars import fetch_jars
 
 MAIN_CLASS: Final = "org.apache.kafka.connect.mirror.MirrorMaker"
 SCRIPT_FLAGS: Final = (

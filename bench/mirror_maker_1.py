@@ -20,8 +20,8 @@ from bench.mirror_process import MirrorProcess
 from bench.steady import wait_until
 from bench.topics import Topics
 from bench.workloads import PARTITIONS, Workload, fill
-from mm2py.embedded.jars import Jar, cache_dir, fetch
-from mm2py.embedded.java import find_java
+from mm2py_jobs.spark.java import find_java
+from tests.kit.kafka.jars import Jar, cache_dir, fetch
 
 RECORD_BYTES: Final = 500
 STREAMS: Final = 2

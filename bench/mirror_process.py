@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Self, final
 
-from mm2py.embedded.reaper import REAPER
+from tests.kit.kafka.reaper import REAPER
 
 STOP_TIMEOUT_S: Final = 60.0
 _TAIL_LINES: Final = 25

@@ -18,7 +18,7 @@ from rich.table import Table
 from bench.java_contender import QUICK_ROUNDS, ROUNDS
 from bench.measure import CopyCost
 from bench.outcomes import Figure, Outcome
-from mm2py.embedded.jars import KAFKA_VERSION
+from tests.kit.kafka.jars import KAFKA_VERSION
 
 COPY_COLUMNS: Final = (
     "workload",

@@ -19,7 +19,7 @@ from bench.flow_file import write_flow_file
 from bench.mm2py_worker import change_flow, public_url, start_mm2py
 from bench.stream import Arrivals, Stream
 from bench.topics import Topics
-from mm2py.embedded.reaper import REAPER
+from tests.kit.kafka.reaper import REAPER
 
 ONE: Final = "bench-source"
 TWO: Final = "bench-target"

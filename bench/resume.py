@@ -22,7 +22,7 @@ from bench.mirror_process import MirrorProcess
 from bench.mm2py_worker import start_mm2py
 from bench.stream import Arrivals, Stream
 from bench.topics import Topics
-from mm2py.embedded.reaper import REAPER
+from tests.kit.kafka.reaper import REAPER
 
 TOPIC: Final = "resume"
 PARTITIONS: Final = 6

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from mm2py.embedded.jars import Jar, cache_dir, fetch
+from tests.kit.kafka.jars import Jar, cache_dir, fetch
 
 CONNECTOR_VERSION: Final = "4.2.0"
 _JARS: Final = {

@@ -26,8 +26,8 @@ from bench.spark_report import Cost, Measured, show, write
 from bench.topics import Topics
 from bench.workloads import WORKLOADS, Workload, fill
 from bench.workspace import RESULTS, bench_folder, room_and_load
-from mm2py.embedded.reaper import REAPER
 from mm2py.errors import Mm2pyError
+from tests.kit.kafka.reaper import REAPER
 
 MIN_FREE_BYTES: Final = 8 << 30
 DEADLINE_S: Final = 900.0

@@ -24,7 +24,7 @@ from bench.mm2py_worker import change_flow, public_url, start_mm2py
 from bench.stream import Arrivals, Stream
 from bench.topics import Topics
 from bench.workloads import WORKLOADS, Workload, fill
-from mm2py.embedded.reaper import REAPER
+from tests.kit.kafka.reaper import REAPER
 
 MASTER: Final = "local[2]"
 SIZES: Final = {"1k": (1_000_000, 150_000), "100b": (6_000_000, 900_000)}

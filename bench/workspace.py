@@ -13,7 +13,7 @@ from typing import Final
 
 from rich.console import Console
 
-from mm2py.embedded.reaper import REAPER
+from tests.kit.kafka.reaper import REAPER
 
 RESULTS: Final = Path(__file__).parent / "results"
 QUIET_LOAD: Final = 1.0

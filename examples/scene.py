@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from mm2py.embedded.region import Region, start_regions
+from tests.kit.kafka.region import Region, start_regions
 
 ADDRESSES: Final = "localhost:9092", "localhost:9093"
 """Placeholders of the two clusters in the files of the examples."""

@@ -20,8 +20,8 @@ trap 'rm -f "$build"' EXIT
 echo 'hatchling>=1.27' >"$build" # installs the checkout without a build environment of its own
 
 # The smaller sets take the pins of the largest, so that they can share one .venv.
-pin requirements/dev.txt pyproject.toml --extra demo --extra spark --group dev "$@"
-pin requirements/demo.txt pyproject.toml "$build" --extra demo --constraint requirements/dev.txt
+pin requirements/dev.txt pyproject.toml --extra spark --group dev "$@"
+pin requirements/demo.txt pyproject.toml "$build" --group demo --constraint requirements/dev.txt
 pin docker/requirements.txt pyproject.toml "$build" --constraint requirements/dev.txt
 pin requirements/jre.txt <(sed -n 's/^jre = \["\(.*\)"\].*/\1/p' pyproject.toml)
 pin requirements/kerberos.txt <(sed -n 's/^kerberos = \["\(.*\)"\].*/\1/p' pyproject.toml) --constraint requirements/dev.txt

@@ -2,7 +2,7 @@
 
 For maintainers: ``.venv/bin/python scripts/resolve_jars.py`` after changing ``KAFKA``, or with the releases
 whose brokers the tests start beside it (``2.4.1 2.8.2 4.4.0``); then read the diff. Needs jgo (dependency
-group ``dev``) and takes half a minute. The product never resolves anything: ``mm2py.embedded.jars`` fetches
+group ``dev``) and takes half a minute. The product never resolves anything: ``tests.kit.kafka.jars`` fetches
 the pinned list, ``tests/integration/other_releases.py`` the others.
 """
 

@@ -1,8 +1,8 @@
 """The right to copy a flow with Spark: one driver at a time, its beats, its records, and the live flow kept out.
 
 Flow: ``claim`` -> ``begin`` of a run -> ``write`` of its leases -> ``beat`` while lanes copy -> ``release``;
-``take_back`` on a worker of the flow, where the driver of a stream is gone. Shared by ``mm2py.spark.backfill`` and
-``mm2py.spark.stream``, which have one topic, one driver's id and one set of lanes' ids per flow, so that neither starts
+``take_back`` on a worker of the flow, where the driver of a stream is gone. Shared by ``mm2py_jobs.copy.backfill`` and
+``mm2py_jobs.copy.stream``, which have one topic, one driver's id and one set of lanes' ids per flow, so that neither starts
 beside the other.
 
 Invariants, tests of the same names:

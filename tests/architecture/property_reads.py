@@ -14,7 +14,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 PRODUCT: Final = ("mm2py", "connectors/mm2py_connectors", "workers/mm2py_workers")
 _ANY: Final = "\0"
-_NOT_PRODUCT: Final = ("mm2py/testing", "mm2py/embedded")
+_NOT_PRODUCT: Final = ("mm2py/testing", "tests/kit/kafka")
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,16 @@ pytestmark = pytest.mark.timeout(120)
 """It reads each file of the tree, beside whatever else the machine does."""
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("mm2py", "connectors/mm2py_connectors", "workers/mm2py_workers")
+PRODUCT = (
+    "mm2py",
+    "connectors/mm2py_connectors",
+    "workers/mm2py_workers",
+    "jobs/mm2py_jobs",
+    "migrate/mm2py_migrate",
+)
 WARN_LINES, MAX_LINES = 700, 900
 # What Spark's users import from the package; the names of kafka-python that we use.
-FACES = ("mm2py/spark/__init__.py", "mm2py/protocol/schema.py")
+FACES = ("jobs/mm2py_jobs/spark/__init__.py", "mm2py/protocol/schema.py")
 # In two halves, so that this file does not name what it forbids.
 REGISTRY_HOSTS = [
     a + b
@@ -35,9 +41,9 @@ REGISTRY_HOSTS = [
     )
 ]
 MACHINE_PATHS = ["/" + path for path in ("work/main", "work/shared", "work/notes", "root/")]
-MODULE_NAME = re.compile(r"`((?:mm2py|mm2py_connectors|mm2py_workers)(?:\.\w+)+)(?:\(.*?\))?`")
+MODULE_NAME = re.compile(r"`(mm2py(?:_connectors|_workers|_jobs|_migrate)?(?:\.\w+)+)(?:\(.*?\))?`")
 FILE_NAME = re.compile(
-    r"`((?:mm2py|connectors|workers|tests|bench|examples|docs|scripts)/[\w./-]+)`"
+    r"`((?:mm2py|connectors|workers|jobs|migrate|tests|bench|examples|docs|scripts)/[\w./-]+)`"
 )
 
 
@@ -82,7 +88,7 @@ def test_only_faces_list_what_they_offer() -> None:
 
 def test_every_module_is_imported_and_has_what_it_offers() -> None:
     missing: list[str] = []
-    for package_name in ("mm2py", "mm2py_connectors", "mm2py_workers"):
+    for package_name in (Path(it).name for it in PRODUCT):
         package = importlib.import_module(package_name)
         for found in pkgutil.walk_packages(package.__path__, f"{package_name}."):
             module = importlib.import_module(found.name)

@@ -9,13 +9,13 @@ from typing import Final
 from mm2py.client.connect.cluster import Cluster
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
-from mm2py.embedded.region import KafkaAddress, Region
 from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.produce import PRODUCE_KEY, decode_produce, encode_produce
 from mm2py.protocol.record_batch import HEADER, HEADER_BYTES
 from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import TopicPartition
+from tests.kit.kafka.region import KafkaAddress, Region
 
 OLDEST: Final = 9
 NEWEST: Final = 12

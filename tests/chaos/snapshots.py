@@ -6,8 +6,8 @@ from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.traffic import Log, Logs, Record, ends
+from tests.kit.kafka.region import KafkaAddress
 
 READ_TIMEOUT_S: Final = 240.0
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.region import Region
 from tests.chaos.conftest import Unique
 from tests.integration.cluster_changes import grow
 from tests.integration.far_regions import Rig
@@ -24,6 +23,7 @@ from tests.integration.traffic import (
     wait_for_progress,
     write,
 )
+from tests.kit.kafka.region import Region
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(400)]

@@ -12,12 +12,12 @@ from typing import Final
 
 import pytest
 
-from mm2py.embedded.region import Region
-from mm2py.embedded.server_properties import Listener
 from tests.chaos.conftest import Unique
 from tests.integration.far_regions import Rig
 from tests.integration.mirror_process import COMMAND, Mirror, write_flow
 from tests.integration.traffic import Load, assert_equal, wait_for_copy, wait_for_progress
+from tests.kit.kafka.region import Region
+from tests.kit.kafka.server_properties import Listener
 from tests.kit.regions import CreateTopic
 from tests.unit.client.black_hole import BlackHole
 

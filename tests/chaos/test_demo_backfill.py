@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.timeout(900)]
 
 def test_the_demo_backfills_history_and_proves_it(tmp_path: Path) -> None:
     done = subprocess.run(
-        [str(Path(sys.executable).parent / "mm2py"), "demo", "--backfill"],
+        [sys.executable, "-m", "examples.demo", "--backfill"],
         cwd=tmp_path,
         env={**os.environ, "DEMO_SECONDS": "10"},
         capture_output=True,

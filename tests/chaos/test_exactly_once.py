@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.region import Region, start_regions
 from tests.chaos.conftest import Unique
 from tests.integration.exactly_once import (
     ENABLED,
@@ -20,6 +19,7 @@ from tests.integration.mirror_process import Flow, Mirror, write_flow
 from tests.integration.other_releases import region_of
 from tests.integration.several_workers import Workers
 from tests.integration.traffic import Load
+from tests.kit.kafka.region import Region, start_regions
 from tests.kit.regions import ANY_SESSION, CreateTopic
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(1_800)]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.region import Region
 from tests.chaos.conftest import Unique
 from tests.integration.cluster_changes import in_sync, leader_of
 from tests.integration.far_regions import Rig
@@ -18,6 +17,7 @@ from tests.integration.traffic import (
     wait_for_copy,
     wait_for_progress,
 )
+from tests.kit.kafka.region import Region
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(900)]

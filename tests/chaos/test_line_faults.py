@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.testing.delay_proxy import Way
 from tests.chaos.census import Census
 from tests.chaos.conftest import Unique
 from tests.chaos.throughput import wait_s
 from tests.integration.far_regions import Far, Rig
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import Load, assert_equal, ends, wait_for_copy
+from tests.kit.lines.delay_proxy import Way
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(400)]

@@ -10,13 +10,13 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from mm2py.embedded.ports import HOST
-from mm2py.embedded.region import ForeignRegion, KafkaAddress, Region
 from tests.chaos.conftest import Unique
 from tests.integration.cluster_changes import in_sync, leaders_of
 from tests.integration.far_regions import Rig
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import Load, assert_equal, ends, wait_for_copy
+from tests.kit.kafka.ports import HOST
+from tests.kit.kafka.region import ForeignRegion, KafkaAddress, Region
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(600)]
 

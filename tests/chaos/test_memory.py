@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from mm2py.embedded.region import Region
 from tests.chaos.census import Census, rise
 from tests.chaos.conftest import Unique
 from tests.chaos.snapshots import snapshot
@@ -27,6 +26,7 @@ from tests.integration.traffic import (
     wait_for_progress,
     write,
 )
+from tests.kit.kafka.region import Region
 from tests.kit.regions import CreateTopic, NewRegion
 
 DURATION_S: Final = float(os.environ.get("MM2PY_CHAOS_MEMORY_S", "300"))

@@ -10,7 +10,6 @@ from typing import Self, final
 import pytest
 from confluent_kafka import KafkaError, Message
 
-from mm2py.embedded.region import KafkaAddress
 from tests.chaos.conftest import Unique
 from tests.chaos.snapshots import snapshot
 from tests.integration.cluster_changes import delete_topic, topics_of
@@ -18,6 +17,7 @@ from tests.integration.far_regions import Rig
 from tests.integration.ledger_scenes import Entry, entries
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import copied, ends, producer
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic, NewRegion
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(600)]

@@ -18,13 +18,13 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from mm2py.embedded.region import KafkaAddress
 from tests.chaos.conftest import Unique
 from tests.integration.cluster_changes import create_topics, delete_topics, topics_of
 from tests.integration.far_regions import Rig
 from tests.integration.ledger_scenes import Entry, entries
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import producer
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import NewRegion
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(600)]

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.timeout(600)]
 DRIVER: Final = """
 import json
 
-from mm2py.spark.session import open_session, run_lanes
+from mm2py_jobs.spark.session import open_session, run_lanes
 
 
 def where(lane):

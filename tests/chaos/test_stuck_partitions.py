@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.region import Region
 from tests.chaos.conftest import Unique
 from tests.integration.cluster_changes import (
     delete_topic,
@@ -32,6 +31,7 @@ from tests.integration.traffic import (
     wait_for_copy,
     write,
 )
+from tests.kit.kafka.region import Region
 from tests.kit.regions import CreateTopic, NewRegion
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(400)]

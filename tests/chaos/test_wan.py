@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.region import Region
-from mm2py.testing.far_line import LineUnavailableError
 from tests.chaos.census import Census
 from tests.chaos.conftest import Unique
 from tests.chaos.throughput import Pace, pace_of_copy, write_backlog
 from tests.integration.far_regions import Far, Rig, TwoSides, two_sides
 from tests.integration.mirror_process import COMMAND, Mirror, write_flow
 from tests.integration.traffic import assert_equal, wait_for_copy
+from tests.kit.kafka.region import Region
+from tests.kit.lines.far_line import LineUnavailableError
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(300)]

@@ -9,9 +9,9 @@ from typing import Final
 from confluent_kafka import Consumer, TopicPartition
 
 from bench.measure import ProcessTree
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.mirror_process import Mirror, until
 from tests.integration.traffic import Load, Sent, write
+from tests.kit.kafka.region import KafkaAddress
 
 RECORD_BYTES: Final = 1024
 COPY_TIMEOUT_S: Final = 100.0

@@ -16,10 +16,10 @@ from testcontainers.core.image import DockerImage
 from testcontainers.core.network import Network
 from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
-from mm2py.embedded.region import ForeignRegion
 from tests.docker.compose_file import ROOT, load, mapping
 from tests.integration.main_job import Start
 from tests.integration.mirror_process import Flow, Running
+from tests.kit.kafka.region import ForeignRegion
 
 OUTSIDE: Final = 9092
 START_S: Final = 120

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.mirror_process import READY, Flow, Mirror, Running, until, write_flow
 from tests.integration.traffic import Logs, ends, read
+from tests.kit.kafka.region import KafkaAddress
 
 IDENTITY: Final = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
 READ_S: Final = 300.0

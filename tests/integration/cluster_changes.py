@@ -17,7 +17,7 @@ from confluent_kafka.admin._metadata import ClusterMetadata
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from mm2py.embedded.region import KafkaAddress
+from tests.kit.kafka.region import KafkaAddress
 
 TIMEOUT_S: Final = 30.0
 DELETE_TRIES: Final = 3

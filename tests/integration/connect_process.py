@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast, final
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.mirror_process import Mirror, until, write_file
 from tests.integration.rest_asking import ask, public_url
+from tests.kit.kafka.region import KafkaAddress
 
 DISTRIBUTED: Final = (sys.executable, "-m", "mm2py_workers.connect_distributed")
 STANDALONE: Final = (sys.executable, "-m", "mm2py_workers.connect_standalone")

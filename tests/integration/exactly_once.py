@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.mirror_process import Flow, Mirror, Running, until
 from tests.integration.traffic import Logs, Sent, assert_equal, ends, read, write
+from tests.kit.kafka.region import KafkaAddress
 
 ENABLED: Final[Mapping[str, str]] = {
     "{target}.exactly.once.source.support": "enabled",

@@ -23,14 +23,14 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
-from mm2py.embedded.region import KafkaAddress, Region, start_regions
-from mm2py.embedded.server_properties import Listener
 from mm2py.errors import ProtocolError
 from mm2py.mirror.failovers import Failover, decode_failover, failover_topic
 from tests.integration.active_active import IDENTITY
 from tests.integration.mirror_process import Flow, Mirror, running, until, write_flow
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.traffic import producer, read
+from tests.kit.kafka.region import KafkaAddress, Region, start_regions
+from tests.kit.kafka.server_properties import Listener
 from tests.kit.regions import ANY_SESSION, CreateTopic
 
 Sides = tuple[Region, Region]

@@ -9,10 +9,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from mm2py.embedded.region import Region, start_regions
-from mm2py.embedded.server_properties import Listener
-from mm2py.testing.delay_proxy import DelayProxy
-from mm2py.testing.far_line import FarLine
+from tests.kit.kafka.region import Region, start_regions
+from tests.kit.kafka.server_properties import Listener
+from tests.kit.lines.delay_proxy import DelayProxy
+from tests.kit.lines.far_line import FarLine
 
 LISTENER: Final = "FAR"
 NEAR_LISTENER: Final = "NEAR"

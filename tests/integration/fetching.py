@@ -11,10 +11,10 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.fetcher import Fetcher
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ConsumerSettings, parse_bootstrap_servers
-from mm2py.embedded.region import KafkaAddress
 from mm2py.protocol.records import decode_batches
-from mm2py.testing.seal import sealed
 from mm2py.types import TopicPartition
+from tests.kit.fakes.seal import sealed
+from tests.kit.kafka.region import KafkaAddress
 
 
 class Reading:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final, final
 from urllib.parse import quote, urlencode
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.mirror_process import Flow, Mirror, until, write_file
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.traffic import Sent, copied, write
+from tests.kit.kafka.region import KafkaAddress
 
 SOURCE: Final = "MirrorSourceConnector"
 SINGLE_REPLICA: Final = tuple(

@@ -14,10 +14,10 @@ import httpx
 
 from bench.java_mm2 import QUICK_START_FLAGS
 from bench.mirror_process import MirrorProcess
-from mm2py.embedded.jars import fetch_jars
-from mm2py.embedded.java import find_java
-from mm2py.embedded.ports import HOST, free_ports
+from mm2py_jobs.spark.java import find_java
 from tests.integration.connect_stores import eventually
+from tests.kit.kafka.jars import fetch_jars
+from tests.kit.kafka.ports import HOST, free_ports
 
 CONVERTER: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
 START_S: Final = 90.0

@@ -19,8 +19,8 @@ from bench.java_mm2 import QUICK_START_FLAGS, start_java
 from bench.mirror_process import MirrorProcess
 from bench.mm2py_worker import start_mm2py
 from bench.topics import Topics
-from mm2py.embedded.java import run_java
-from mm2py.embedded.region import KafkaAddress
+from tests.kit.kafka.java import run_java
+from tests.kit.kafka.region import KafkaAddress
 
 PARTITIONS: Final = 3
 DEADLINE_S: Final = 240.0

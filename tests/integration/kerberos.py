@@ -16,13 +16,13 @@ from typing import Final, Self, final
 
 import pytest
 
-from mm2py.embedded.ports import HOST, free_ports
-from mm2py.embedded.reaper import REAPER
-from mm2py.embedded.region import Region
-from mm2py.embedded.server_properties import Listener
 from tests.certificates import PASSWORD, Authority
 from tests.integration.mirror_process import until
 from tests.integration.secured import jaas
+from tests.kit.kafka.ports import HOST, free_ports
+from tests.kit.kafka.reaper import REAPER
+from tests.kit.kafka.region import Region
+from tests.kit.kafka.server_properties import Listener
 
 REALM: Final = "EXAMPLE.COM"
 KRB5: Final = "com.sun.security.auth.module.Krb5LoginModule"

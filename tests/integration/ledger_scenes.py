@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.cluster_changes import delete_records, set_config
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import (
@@ -29,6 +28,7 @@ from tests.integration.traffic import (
     wait_for_copy,
     write,
 )
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 PARTITIONS: Final = 5

@@ -16,9 +16,9 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.send.sender import Sender
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.clients import connection_settings, producer_settings
-from mm2py.embedded.region import KafkaAddress
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
+from tests.kit.kafka.region import KafkaAddress
 
 Line = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]
 

@@ -14,9 +14,9 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.mirror_process import Mirror, Running, until, write_file
 from tests.integration.traffic import Record, ends, read
+from tests.kit.kafka.region import KafkaAddress
 
 COMMAND: Final = str(Path(sys.executable).parent / "mirror-maker-py")
 

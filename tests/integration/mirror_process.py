@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, TypeVar, final
 
-from mm2py.embedded.reaper import REAPER
-from mm2py.embedded.region import KafkaAddress
+from tests.kit.kafka.reaper import REAPER
+from tests.kit.kafka.region import KafkaAddress
 
 COMMAND: Final = str(Path(sys.executable).parent / "connect-mirror-maker-py")
 READY: Final = "source task started"

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from mm2py.embedded.jars import Jar, cache_dir, fetch
-from mm2py.embedded.region import Region
+from tests.kit.kafka.jars import Jar, cache_dir, fetch
+from tests.kit.kafka.region import Region
 from tests.kit.regions import ANY_SESSION
 
 _LISTS: Final = Path(__file__).parent.parent / "data"

@@ -22,9 +22,9 @@ from confluent_kafka.admin._scram import (
 )
 
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.embedded.region import Region
-from mm2py.embedded.server_properties import Listener
 from tests.certificates import PASSWORD, Authority, Issued, write_jks
+from tests.kit.kafka.region import Region
+from tests.kit.kafka.server_properties import Listener
 
 _PACKAGE: Final = "org.apache.kafka.common.security."
 PLAIN: Final = f"{_PACKAGE}plain.PlainLoginModule"

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, cast
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.connect_process import rest_of
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.traffic import Sent, committed, ends
+from tests.kit.kafka.region import KafkaAddress
 
 PARTITIONS: Final = 6
 TASKS: Final = 3

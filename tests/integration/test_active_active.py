@@ -10,7 +10,6 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.active_active import (
     IDENTITY,
     check_sides,
@@ -31,6 +30,7 @@ from tests.integration.mirror_process import (
 )
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.traffic import Load, Sent, ends, read, write
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic, NewRegion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]

@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from mm2py.embedded.java import compile_java, run_java
-from mm2py.embedded.region import KafkaAddress
 from mm2py.mirror.checkpoints import Checkpoint, decode_checkpoint
 from mm2py.mirror_client import (
     checkpoint_topics,
@@ -20,6 +18,8 @@ from tests.integration.active_active import IDENTITY
 from tests.integration.java_mm2 import formatted_by_java, read_all
 from tests.integration.mirror_process import Mirror, until, write_flow
 from tests.integration.traffic import Sent, write
+from tests.kit.kafka.java import compile_java, run_java
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -16,13 +16,13 @@ from typing import Any, Final, cast
 import pytest
 from typer.testing import CliRunner
 
-from mm2py.embedded.ports import free_ports
-from mm2py.embedded.region import ForeignRegion, KafkaAddress
 from mm2py_workers.cli import app
 from tests.certificates import Authority
 from tests.integration.flow_questions import flows_file
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import Load
+from tests.kit.kafka.ports import free_ports
+from tests.kit.kafka.region import ForeignRegion, KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

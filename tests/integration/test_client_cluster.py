@@ -9,12 +9,12 @@ import pytest
 from mm2py.client.connect.admin import Admin, ConfigOp, TopicDescription
 from mm2py.client.connect.cluster import Cluster
 from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
-from mm2py.embedded.region import KafkaAddress
 from mm2py.errors import ConnectionFailedError, RetriableServerError
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.configs import ConfigEntry, ConfigSource
 from mm2py.protocol.topics import NewTopic
 from mm2py.types import EARLIEST, LATEST, TopicPartition
+from tests.kit.kafka.region import KafkaAddress
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

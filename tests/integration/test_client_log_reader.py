@@ -9,10 +9,10 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
-from mm2py.embedded.region import KafkaAddress
 from mm2py.protocol.messages import delete_records
 from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic, NewRegion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.connect_dialogue import Exchange, exchanges, hold, write_exchanges
 from tests.integration.connect_process import DISTRIBUTED, rest_of, write_worker
 from tests.integration.java_connect import JavaConnect
 from tests.integration.mirror_process import Mirror
 from tests.integration.traffic import Sent, write
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]

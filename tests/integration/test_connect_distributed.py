@@ -7,7 +7,6 @@ from typing import Final, TypeVar, cast
 import pytest
 from kafka_connect import KafkaConnect
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.connect_process import (
     DISTRIBUTED,
     Rest,
@@ -18,6 +17,7 @@ from tests.integration.connect_process import (
 )
 from tests.integration.mirror_process import Mirror, until
 from tests.integration.traffic import Sent, ends, read, write
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.connect_process import (
     STANDALONE,
     install_plugin,
@@ -16,6 +15,7 @@ from tests.integration.connect_process import (
 )
 from tests.integration.mirror_process import Mirror, until, write_file
 from tests.integration.traffic import Sent, ends, read, write
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

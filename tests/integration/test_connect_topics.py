@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress, Region
 from mm2py.storage.status_records import StoredStatus, TopicUse
 from mm2py.types import State, TargetState, TaskId
 from tests.integration.connect_stores import eventually, open_stores
+from tests.kit.kafka.region import KafkaAddress, Region
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

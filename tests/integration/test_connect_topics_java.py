@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress
 from mm2py.storage.status_records import StoredStatus, TopicUse
 from mm2py.types import State, TargetState, TaskId
 from tests.integration.connect_stores import Stores, eventually, open_stores
 from tests.integration.java_connect import JavaConnect
+from tests.kit.kafka.region import KafkaAddress
 
 pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(300)]
 

@@ -10,10 +10,10 @@ from typing import Final
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.mirror_process import Flow, write_flow
 from tests.integration.several_workers import CALM, Workers, assert_nothing_lost
 from tests.integration.traffic import Load, assert_equal, committed_positions, wait_for_copy
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(480)]

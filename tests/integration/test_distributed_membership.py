@@ -13,10 +13,10 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.group.coordinator_link import CoordinatorLink
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
-from mm2py.embedded.region import Region
 from mm2py.protocol.connect_group import WorkerMetadata, decode_metadata, encode_metadata
 from mm2py.protocol.groups import DescribedGroup, GroupProtocol, JoinResult, SyncResult
 from mm2py.types import TaskId, Work
+from tests.kit.kafka.region import Region
 from tests.unit.runtime.membership_rig import Configs, Worker, configs, working
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.java import java_command
-from mm2py.embedded.java_process import JavaProcess
-from mm2py.embedded.region import KafkaAddress
 from mm2py.errors import FatalError
+from tests.kit.kafka.java import java_command
+from tests.kit.kafka.java_process import JavaProcess
+from tests.kit.kafka.region import KafkaAddress
 
 pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(300)]
 

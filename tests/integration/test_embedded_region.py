@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from mm2py.embedded.broker import StartFailedError
-from mm2py.embedded.java import compile_java, run_java
-from mm2py.embedded.region import KafkaAddress, Region, start_regions
+from tests.kit.kafka.broker import StartFailedError
+from tests.kit.kafka.java import compile_java, run_java
+from tests.kit.kafka.region import KafkaAddress, Region, start_regions
 from tests.kit.regions import CreateTopic, NewRegion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -137,7 +137,7 @@ def test_a_region_moves_to_other_ports_when_someone_took_its_own() -> None:
 
 def test_brokers_and_data_disappear_with_a_killed_owner(tmp_path: Path) -> None:
     program = (
-        "import pathlib, sys; from mm2py.embedded.region import Region\n"
+        "import pathlib, sys; from tests.kit.kafka.region import Region\n"
         "region = Region('orphan', folder=pathlib.Path(sys.argv[1])); region.start()\n"
         "sys.stdout.write(f'{region.node(1).pid}\\n'); sys.stdout.flush(); sys.stdin.read()\n"
     )

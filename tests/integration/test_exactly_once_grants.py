@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress, Region
 from tests.integration.cluster_changes import forbid_transactions, permit_transactions
 from tests.integration.exactly_once import ENABLED, assert_each_once
 from tests.integration.mirror_process import Mirror, run_to_end, write_flow
 from tests.integration.traffic import Sent, write
+from tests.kit.kafka.region import KafkaAddress, Region
 from tests.kit.regions import ANY_SESSION, CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from bench.java_mm2 import QUICK_START_FLAGS, start_java
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.exactly_once import ENABLED, assert_each_once
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.test_group_commands import commit_at, offset_of
 from tests.integration.traffic import Load, Log, Record, copied, ends, read, wait_for_progress
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(500)]

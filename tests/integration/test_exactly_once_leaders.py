@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress, Region
 from tests.integration.exactly_once import ENABLED, assert_each_once, wait_for_more
 from tests.integration.mirror_process import Mirror, write_flow
 from tests.integration.traffic import Load
+from tests.kit.kafka.region import KafkaAddress, Region
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mm2py.config.lint import lint
-from mm2py.embedded.region import KafkaAddress
 from mm2py_connectors.config import CONNECTORS
+from tests.kit.kafka.region import KafkaAddress
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

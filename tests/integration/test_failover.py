@@ -11,14 +11,13 @@ from typing import Final, final
 
 import pytest
 
-from mm2py.embedded.region import Region
 from mm2py.errors import RetriableError
 from mm2py.mirror.failovers import FailoverKind, Tail
 from mm2py.mirror.producer_ids import PRODUCERS_TOPIC, MirrorProducer, encode_producer
-from mm2py.storage.failover_store import FailoverStore
+from mm2py_jobs.failover.failover_control import FlowNow, FlowsApi, RestFlows
+from mm2py_jobs.failover.failover_store import FailoverStore
+from mm2py_jobs.failover.failover_work import FailoverWork, opened
 from mm2py_workers.answers import Row
-from mm2py_workers.failover_control import FlowNow, FlowsApi, RestFlows
-from mm2py_workers.failover_work import FailoverWork, opened
 from mm2py_workers.rest_access import Access
 from mm2py_workers.rest_client import RemoteApi
 from tests.integration.cluster_changes import topics_of
@@ -52,6 +51,7 @@ from tests.integration.traffic import (
     read,
     write,
 )
+from tests.kit.kafka.region import Region
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

@@ -8,7 +8,7 @@ from collections.abc import Generator
 
 import pytest
 
-from mm2py.testing.far_line import FarLine, LineUnavailableError
+from tests.kit.lines.far_line import FarLine, LineUnavailableError
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 

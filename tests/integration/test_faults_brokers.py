@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress, Region
 from tests.integration.mirror_process import Mirror, until, write_flow
 from tests.integration.traffic import (
     YEAR_MS,
@@ -16,6 +15,7 @@ from tests.integration.traffic import (
     wait_for_progress,
     write,
 )
+from tests.kit.kafka.region import KafkaAddress, Region
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.testing.delay_proxy import Way
 from tests.integration.far_regions import Rig, far_pair
 from tests.integration.mirror_process import Mirror, write_flow
 from tests.integration.traffic import Load, assert_equal, wait_for_copy, wait_for_progress
+from tests.kit.lines.delay_proxy import Way
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

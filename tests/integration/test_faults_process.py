@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.main_job import processes, the_tasks_of_a_killed_worker_run_in_the_other
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import (
@@ -16,6 +15,7 @@ from tests.integration.traffic import (
     wait_for_copy,
     wait_for_progress,
 )
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

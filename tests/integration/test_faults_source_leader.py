@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress, Region
 from tests.integration.cluster_changes import leader_of
 from tests.integration.mirror_process import Mirror, write_flow
 from tests.integration.traffic import Load, assert_equal, wait_for_copy, wait_for_progress
+from tests.kit.kafka.region import KafkaAddress, Region
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.mirror_process import Mirror, until, write_flow
 from tests.integration.traffic import assert_equal, copied, wait_for_copy
 from tests.integration.transactions import abandon, is_aborted, kept, write_mixed
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic, NewRegion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -11,10 +11,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from mm2py.embedded.region import Region
 from mm2py.types import TopicPartition
 from tests.integration.cluster_changes import delete_topic
 from tests.integration.fetching import reading
+from tests.kit.kafka.region import Region
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 

@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from mm2py.embedded.region import Region
 from mm2py.types import TopicPartition
 from tests.integration.cluster_changes import leader_of
 from tests.integration.fetching import Reading, produce, reading
+from tests.kit.kafka.region import Region
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

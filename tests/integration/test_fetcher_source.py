@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import Producer
 
 from mm2py.config.clients import ConnectionSettings, ConsumerSettings
-from mm2py.embedded.region import KafkaAddress
 from mm2py.types import TopicPartition
 from tests.integration.cluster_changes import delete_records, delete_topic, topics_of
 from tests.integration.fetching import produce, reading
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

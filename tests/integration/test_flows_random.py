@@ -11,7 +11,6 @@ from typing import Any, Final, final
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.flow_questions import (
     SOURCE,
     Asked,
@@ -22,6 +21,7 @@ from tests.integration.flow_questions import (
 )
 from tests.integration.mirror_process import Flow, Mirror, until
 from tests.integration.traffic import Load, assert_equal, copied, wait_for_copy
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.integration, pytest.mark.timeout(480)]

@@ -9,10 +9,10 @@ from typing import Final
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.flow_questions import Asked, flows_file, path_of, push, wait_for_records
 from tests.integration.mirror_process import Flow, Mirror, until
 from tests.integration.traffic import assert_equal, copied, ends, wait_for_copy
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -11,7 +11,6 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as Where
 from typer.testing import CliRunner
 
-from mm2py.embedded.region import KafkaAddress
 from mm2py.mirror.offset_lookup import Place, Translation
 from mm2py.mirror_client import exact_offsets, translate_offset, translate_offsets
 from mm2py.types import TopicPartition
@@ -21,6 +20,7 @@ from tests.integration.rest_asking import ask, public_url
 from tests.integration.test_checkpoints import consumer
 from tests.integration.traffic import Sent, producer, write
 from tests.integration.transactions import ABORTED, write_one
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -17,8 +17,8 @@ from typing import Final
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.mirror_process import Mirror, until, write_flow
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]

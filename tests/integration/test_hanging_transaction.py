@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.mirror_process import Mirror, until, write_flow
 from tests.integration.traffic import Sent, assert_equal, ends, producer, wait_for_copy, write
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -13,8 +13,8 @@ import pytest
 
 from mm2py.config.java_regex import JavaPattern
 from mm2py.config.properties import parse
-from mm2py.embedded.java import compile_java, run_java
 from mm2py.errors import ConfigError
+from tests.kit.kafka.java import compile_java, run_java
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.java import compile_java, run_java
+from tests.kit.kafka.java import compile_java, run_java
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 

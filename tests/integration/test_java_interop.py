@@ -7,7 +7,6 @@ from secrets import token_hex
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.java_mm2 import (
     JAVA_STOPPED,
     Handover,
@@ -15,6 +14,7 @@ from tests.integration.java_mm2 import (
     formatted_by_java,
     read_all,
 )
+from tests.kit.kafka.region import KafkaAddress
 
 pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(400)]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from mm2py.config.jaas import LoginModule, login_of_file, parse_jaas
-from mm2py.embedded.java import compile_java, run_java
 from mm2py.errors import ConfigError
+from tests.kit.kafka.java import compile_java, run_java
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 

@@ -12,9 +12,9 @@ from mm2py.config.mirror_maker import MirrorMakerConfig, option_names
 from mm2py.config.old_names import modern_name
 from mm2py.config.properties import parse
 from mm2py.config.worker import DEDICATED_DEFAULTS
-from mm2py.embedded.java import compile_java, run_java
 from mm2py.errors import ConfigError
 from mm2py_connectors.config import CONNECTORS
+from tests.kit.kafka.java import compile_java, run_java
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
 

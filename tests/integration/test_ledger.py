@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress, Region
 from tests.integration.cluster_changes import configs_of, delete_records, delete_topic, topics_of
 from tests.integration.ledger_scenes import (
     COMPACTING,
@@ -29,6 +28,7 @@ from tests.integration.traffic import (
     read,
     write,
 )
+from tests.kit.kafka.region import KafkaAddress, Region
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -17,10 +17,7 @@ from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
-from mm2py.embedded.region import KafkaAddress, Region
-from mm2py.embedded.server_properties import Listener
 from mm2py.protocol.connect_group import WorkerMetadata, offers
-from mm2py.testing.delay_proxy import DelayProxy
 from tests.integration.mirror_process import (
     SHORT_SESSION,
     SHORT_SESSION_S,
@@ -37,6 +34,9 @@ from tests.integration.traffic import (
     wait_for_copy,
     wait_for_progress,
 )
+from tests.kit.kafka.region import KafkaAddress, Region
+from tests.kit.kafka.server_properties import Listener
+from tests.kit.lines.delay_proxy import DelayProxy
 from tests.kit.regions import ANY_SESSION, CreateTopic
 
 log = logging.getLogger(__name__)

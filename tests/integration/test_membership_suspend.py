@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress, Region
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.traffic import Load, assert_equal, ends, wait_for_copy
+from tests.kit.kafka.region import KafkaAddress, Region
 from tests.kit.regions import ANY_SESSION, CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -17,7 +17,6 @@ from urllib.parse import quote
 import pytest
 
 from bench.java_mm2 import QUICK_START_FLAGS, start_java
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.connect_process import DISTRIBUTED, mirror_config, rest_of, write_worker
 from tests.integration.java_connect import JavaConnect
 from tests.integration.mirror_maker_1 import (
@@ -29,6 +28,7 @@ from tests.integration.mirror_maker_1 import (
 )
 from tests.integration.mirror_process import Flow, Mirror, until
 from tests.integration.traffic import Sent, committed_positions, ends, read, write
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(420)]

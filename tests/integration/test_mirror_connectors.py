@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from mm2py.client.connect.admin import ConfigOp
-from mm2py.embedded.region import KafkaAddress
 from mm2py.mirror.offset_syncs import decode_offset_sync
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.types import TopicPartition
@@ -24,6 +23,7 @@ from tests.integration.mirror_bench import (
     until,
     write,
 )
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic, NewRegion, Pair
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

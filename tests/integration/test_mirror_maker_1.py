@@ -10,7 +10,6 @@ from typing import Final
 
 import pytest
 
-from mm2py.embedded.region import ForeignRegion, KafkaAddress
 from mm2py.storage.table import partition_of
 from tests.integration.mirror_maker_1 import (
     Files,
@@ -22,6 +21,7 @@ from tests.integration.mirror_maker_1 import (
 )
 from tests.integration.mirror_process import until
 from tests.integration.traffic import Load, Sent, ends, read, write
+from tests.kit.kafka.region import ForeignRegion, KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

@@ -9,8 +9,6 @@ from typing import Final
 import pytest
 
 from bench.workloads import batch_shape
-from mm2py.embedded.java import run_java
-from mm2py.embedded.region import KafkaAddress, Region
 from tests.integration.mirror_maker_1 import (
     Files,
     committed,
@@ -22,6 +20,8 @@ from tests.integration.mirror_maker_1 import (
 )
 from tests.integration.mirror_process import until
 from tests.integration.traffic import Sent, ends, read, write
+from tests.kit.kafka.java import run_java
+from tests.kit.kafka.region import KafkaAddress, Region
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

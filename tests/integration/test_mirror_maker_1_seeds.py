@@ -10,10 +10,10 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress, Region, start_regions
 from tests.integration.mirror_maker_1 import Files, start
 from tests.integration.mirror_process import Mirror, until
 from tests.integration.traffic import Sent, ends, read, write
+from tests.kit.kafka.region import KafkaAddress, Region, start_regions
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -12,8 +12,6 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.embedded.java import run_java
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.cluster_changes import delete_topic
 from tests.integration.connect_process import (
     DISTRIBUTED,
@@ -55,6 +53,8 @@ from tests.integration.traffic import (
     write,
 )
 from tests.integration.transactions import kept, write_mixed
+from tests.kit.kafka.java import run_java
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic, NewRegion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

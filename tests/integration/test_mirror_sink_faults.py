@@ -7,7 +7,6 @@ from typing import Final
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress, Region
 from tests.integration.connect_process import Rest, rest_of
 from tests.integration.mirror_process import Mirror, until
 from tests.integration.sinks import (
@@ -29,6 +28,7 @@ from tests.integration.traffic import (
     wait_for_progress,
     write,
 )
+from tests.kit.kafka.region import KafkaAddress, Region
 from tests.kit.regions import ANY_SESSION, CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

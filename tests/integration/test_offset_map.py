@@ -12,7 +12,6 @@ import pytest
 from mm2py.client.connect.cluster import Cluster
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
-from mm2py.embedded.region import KafkaAddress
 from mm2py.mirror.offset_lookup import Place
 from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.types import TopicPartition
@@ -28,6 +27,7 @@ from tests.integration.traffic import (
     wait_for_progress,
     write,
 )
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]

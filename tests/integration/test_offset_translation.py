@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress, Region
 from tests.integration.ledger_scenes import COMPACTING, PARTITIONS, write_compacted
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.offset_census import take_census
 from tests.integration.traffic import committed_positions, ends, read, wait_for_copy
 from tests.integration.transactions import write_mixed
+from tests.kit.kafka.region import KafkaAddress, Region
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

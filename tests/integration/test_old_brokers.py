@@ -13,7 +13,6 @@ import pytest
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
-from mm2py.embedded.region import KafkaAddress, Region
 from tests.integration.cluster_changes import configs_of, grow, topics_of
 from tests.integration.exactly_once import (
     ENABLED,
@@ -35,6 +34,7 @@ from tests.integration.traffic import (
     write,
 )
 from tests.integration.transactions import write_one
+from tests.kit.kafka.region import KafkaAddress, Region
 from tests.kit.regions import CreateTopic
 
 RELEASES: Final = ("2.4.1", "2.8.2", "4.4.0")

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress, Region
 from tests.integration.active_active import IDENTITY
 from tests.integration.cluster_changes import (
     delete_topic,
@@ -21,6 +20,7 @@ from tests.integration.flow_questions import path_of
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.traffic import Sent, copied, ends, write
+from tests.kit.kafka.region import KafkaAddress, Region
 from tests.kit.regions import ANY_SESSION, CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]

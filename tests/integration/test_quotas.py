@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.java import run_java
-from mm2py.embedded.region import Region, start_regions
 from tests.chaos.census import Census
 from tests.integration.mirror_process import Mirror, until, write_flow
 from tests.integration.traffic import Sent, assert_equal, copied, wait_for_copy, write
+from tests.kit.kafka.java import run_java
+from tests.kit.kafka.region import Region, start_regions
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(300)]

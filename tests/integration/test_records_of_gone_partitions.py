@@ -11,13 +11,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from mm2py.api.mirror_maker_1 import OutgoingRecord
 from mm2py.config.librdkafka import Value
-from mm2py.embedded.region import KafkaAddress, Region
 from mm2py_connectors.record_sender import RecordSender
 from mm2py_connectors.record_sender import Sent as Handed
 from tests.integration.mirror_process import Mirror, until
 from tests.integration.sinks import PARTITIONS, a_flow, group_of, wait_committed
 from tests.integration.traffic import Sent as Record
 from tests.integration.traffic import assert_resumed, ends, read, wait_for_copy, write
+from tests.kit.kafka.region import KafkaAddress, Region
 from tests.kit.regions import ANY_SESSION, CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import pytest
 
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.cluster_changes import set_config
 from tests.integration.ledger_scenes import entries
 from tests.integration.mirror_process import Mirror, until, write_flow
@@ -20,6 +19,7 @@ from tests.integration.traffic import (
     wait_for_copy,
     write,
 )
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.cluster_changes import configs_of, grow
 from tests.integration.main_job import (
     CODECS,
@@ -26,6 +25,7 @@ from tests.integration.traffic import (
     wait_for_copy,
     write,
 )
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic, NewRegion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress
 from mm2py.rest.app import DIALECT
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.kit.kafka.region import KafkaAddress
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

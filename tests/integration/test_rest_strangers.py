@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.mirror_process import COMMAND, Mirror, until, write_flow
+from tests.kit.kafka.region import KafkaAddress
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -20,14 +20,14 @@ from typing import Final, final
 import pytest
 
 from bench.java_mm2 import MAIN_CLASS, QUICK_START_FLAGS
-from mm2py.embedded.jars import fetch_jars
-from mm2py.embedded.java import find_java
-from mm2py.embedded.reaper import REAPER
-from mm2py.embedded.region import Region, start_regions
+from mm2py_jobs.spark.java import find_java
 from tests.integration.cluster_changes import set_config
 from tests.integration.mirror_process import until, write_file
 from tests.integration.small_disk import FEW_INDEXES, fill, small_disk
 from tests.integration.traffic import Load, Sent, assert_equal, ends, read, write
+from tests.kit.kafka.jars import fetch_jars
+from tests.kit.kafka.reaper import REAPER
+from tests.kit.kafka.region import Region, start_regions
 from tests.kit.regions import ANY_SESSION, CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(420)]

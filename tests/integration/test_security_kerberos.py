@@ -18,11 +18,10 @@ from confluent_kafka import KafkaException, Producer
 
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.config.clients import connection_settings
-from mm2py.embedded.java import find_java
-from mm2py.embedded.region import KafkaAddress
 from mm2py.errors import ConnectionFailedError
 from mm2py.protocol.buffers import BufferPool
 from mm2py.protocol.messages import metadata
+from mm2py_jobs.spark.java import find_java
 from tests.certificates import PASSWORD, write_jks
 from tests.integration.kerberos import (
     KRB5,
@@ -38,6 +37,7 @@ from tests.integration.mirror_process import Flow, Mirror, running, until, write
 from tests.integration.secured import jaas
 from tests.integration.test_security_connections import admin_data_and_groups, connected
 from tests.integration.traffic import Load, Sent, assert_equal, ends, wait_for_copy, write
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), NEEDS_KERBEROS]

@@ -8,10 +8,10 @@ import pytest
 
 from examples.failover.show import show
 from examples.scene import Scene
-from mm2py.embedded.region import KafkaAddress, Region
 from tests.integration.cluster_changes import replicas_of, topics_of
 from tests.integration.mirror_process import Flow, Mirror, run_to_end, until
 from tests.integration.traffic import Sent, assert_equal, wait_for_copy, write
+from tests.kit.kafka.region import KafkaAddress, Region
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -26,8 +26,6 @@ from mm2py.client.connect.group_admin import GroupAdmin
 from mm2py.client.connect.group_requests import SHARE_GROUPS
 from mm2py.client.connect.share_positions import delivered_behind
 from mm2py.config.clients import connection_settings
-from mm2py.embedded.java import run_java
-from mm2py.embedded.region import KafkaAddress, Region
 from mm2py.errors import Mm2pyError
 from mm2py.types import TopicPartition as Partition
 from mm2py_workers.cli import app
@@ -36,6 +34,8 @@ from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.test_group_commands import commit_at, offset_of
 from tests.integration.test_security_connections import connected
+from tests.kit.kafka.java import run_java
+from tests.kit.kafka.region import KafkaAddress, Region
 from tests.kit.regions import ANY_SESSION, CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -10,10 +10,10 @@ from typing import Final
 import pytest
 
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.cluster_changes import topics_of
 from tests.integration.mirror_process import Mirror, until, write_flow
 from tests.integration.traffic import Record, Sent, committed_positions, read, write
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

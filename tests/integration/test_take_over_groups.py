@@ -12,7 +12,6 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Where
 
 from bench.java_mm2 import QUICK_START_FLAGS, start_java
-from mm2py.embedded.region import KafkaAddress
 from mm2py.mirror.offset_lookup import Place
 from mm2py.mirror_client import translate_offset, translate_offsets
 from mm2py.types import TopicPartition
@@ -25,6 +24,7 @@ from tests.integration.rest_asking import ask
 from tests.integration.test_group_commands import commit_at, offset_of
 from tests.integration.test_share_groups import Shares, produce, start_offsets
 from tests.integration.traffic import Sent, ends, producer, read, write
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(580)]

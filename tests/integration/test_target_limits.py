@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.embedded.region import Region
-from mm2py.embedded.server_properties import Listener
-from mm2py.testing.delay_proxy import DelayProxy, Way
 from mm2py.types import TopicPartition
 from tests.integration.cluster_changes import set_config
 from tests.integration.mirror_process import until
 from tests.integration.sending import sending
 from tests.integration.traffic import ends, read
+from tests.kit.kafka.region import Region
+from tests.kit.kafka.server_properties import Listener
+from tests.kit.lines.delay_proxy import DelayProxy, Way
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.traffic import (
     Load,
@@ -19,6 +18,7 @@ from tests.integration.traffic import (
     wait_for_copy,
     wait_for_progress,
 )
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -10,7 +10,6 @@ from typing import Final, cast, final
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.cluster_changes import delete_records
 from tests.integration.ledger_scenes import wait_for_entries
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
@@ -23,6 +22,7 @@ from tests.integration.traffic import (
     wait_for_progress,
     write,
 )
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

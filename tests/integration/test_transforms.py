@@ -6,7 +6,6 @@ from typing import Final
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.connect_process import DISTRIBUTED, mirror_config, rest_of, write_worker
 from tests.integration.exactly_once import ENABLED
 from tests.integration.java_connect import JavaConnect
@@ -37,6 +36,7 @@ from tests.integration.traffic import (
     write,
 )
 from tests.integration.transactions import write_mixed
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]

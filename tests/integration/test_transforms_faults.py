@@ -11,7 +11,6 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.exactly_once import ENABLED
 from tests.integration.flow_questions import SOURCE, Asked, path_of
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
@@ -26,6 +25,7 @@ from tests.integration.traffic import (
     read,
     write,
 )
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]

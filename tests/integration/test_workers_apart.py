@@ -13,11 +13,11 @@ from typing import Any, Final, cast
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.exactly_once import ENABLED, assert_each_once
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.traffic import Sent, write
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(480)]

@@ -23,8 +23,8 @@ from confluent_kafka import (
 )
 
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.mirror_process import Flow, Running, until
+from tests.kit.kafka.region import KafkaAddress
 
 YEAR_MS: Final = 365 * 86_400_000
 READ_TIMEOUT_S: Final = 90.0

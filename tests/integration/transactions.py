@@ -7,8 +7,8 @@ from typing import Final
 
 from confluent_kafka import Producer
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.traffic import producer
+from tests.kit.kafka.region import KafkaAddress
 
 ABORTED: Final = b"aborted"
 PARTITIONS: Final = 2

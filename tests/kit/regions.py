@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from mm2py.embedded.region import ForeignRegion, KafkaAddress, Region, start_regions
 from tests.integration.secured import SecuredRegion
+from tests.kit.kafka.region import ForeignRegion, KafkaAddress, Region, start_regions
 
 Pair = tuple[KafkaAddress, KafkaAddress]
 ANY_SESSION: Final = {"group.min.session.timeout.ms": "500"}

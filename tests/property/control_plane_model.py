@@ -37,8 +37,8 @@ from mm2py.storage.connect_json import ConnectorPut, decode_config_record
 from mm2py.storage.status_backing_store import StatusBackingStore
 from mm2py.storage.table import Entry, Handler
 from mm2py.testing.clock import FakeClock
-from mm2py.testing.group_coordinator import MemoryCoordinator, MemoryGroup
 from mm2py.types import State, TargetState, TaskId
+from tests.kit.fakes.group_coordinator import MemoryCoordinator, MemoryGroup
 from tests.property.play_loop import PROCESS, PlayClock, PlayLoop
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, ObedientHost
 

@@ -10,14 +10,14 @@ from hypothesis import given, settings, strategies
 
 from mm2py.errors import RetriableError
 from mm2py.mirror.backfills import Job, JobState, LeaseState
-from mm2py.spark.backfill import BackfillDriver, Request
-from mm2py.spark.plan import Plan
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import BackfillRefusedError, JobClaim
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.table import Entry
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
+from mm2py_jobs.copy.backfill import BackfillDriver, Request
+from mm2py_jobs.copy.plan import Plan
 from tests.property.effort import examples
 from tests.unit.spark.driver_fakes import Flow
 from tests.unit.spark.test_backfill_driver import ONE, SETTING, TWO, part

@@ -1,6 +1,6 @@
 """Copies that are made again by drivers that crash and freeze between any two steps, and by cancels: no record lost, none doubled.
 
-Invariant 5 of ``mm2py.spark.backfill`` and the steps of ``mm2py.spark.copy_again``. A driver that froze may be thawed behind all others.
+Invariant 5 of ``mm2py_jobs.copy.backfill`` and the steps of ``mm2py_jobs.copy.copy_again``. A driver that froze may be thawed behind all others.
 """
 
 import asyncio
@@ -14,15 +14,15 @@ from hypothesis import example, given, settings, strategies
 from mm2py.client.permit import Permit
 from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.mirror.backfills import CopyAgain, Job, LeaseState
-from mm2py.spark.backfill import BackfillDriver, Request
-from mm2py.spark.plan import Plan
-from mm2py.spark.survey import Known
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import JobClaim
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.table import Entry
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
+from mm2py_jobs.copy.backfill import BackfillDriver, Request
+from mm2py_jobs.copy.plan import Plan
+from mm2py_jobs.copy.survey import Known
 from tests.property.effort import examples
 from tests.unit.spark.driver_fakes import Flow
 from tests.unit.spark.test_backfill_driver import COPY_OF_ONE, ONE, part

@@ -24,9 +24,9 @@ from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.offset_map_store import OffsetMapStore
-from mm2py.testing.broker import FakeBroker, Hold
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
+from tests.kit.fakes.broker import FakeBroker, Hold
 
 PRODUCE = 0
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("A.orders", 0)

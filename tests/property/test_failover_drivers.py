@@ -1,6 +1,6 @@
 """Failovers driven by processes that crash between any two awaits, and by cancels: always legal, nothing lost, nothing doubled.
 
-The invariants of ``mm2py.flows.failover``. The flow, its clients and the source's death go on while drivers come and go.
+The invariants of ``mm2py_jobs.failover.failover``. The flow, its clients and the source's death go on while drivers come and go.
 """
 
 import asyncio
@@ -13,19 +13,19 @@ import pytest
 from hypothesis import given, settings, strategies
 
 from mm2py.errors import FatalError, Mm2pyError, RetriableError
-from mm2py.flows.failover import (
+from mm2py.mirror.failovers import Failover, GroupMove, OpenTransaction, Place, Step, Tail
+from mm2py.storage.memory import MemoryTable, MemoryTopic
+from mm2py.storage.table import Entry
+from mm2py.testing.waiting import until
+from mm2py.types import TopicPartition
+from mm2py_jobs.failover.failover import (
     FailoverDriver,
     FailoverRefusedError,
     FailoverRequest,
     Progress,
     SourceAwayError,
 )
-from mm2py.mirror.failovers import Failover, GroupMove, OpenTransaction, Place, Step, Tail
-from mm2py.storage.failover_store import FailoverStore
-from mm2py.storage.memory import MemoryTable, MemoryTopic
-from mm2py.storage.table import Entry
-from mm2py.testing.waiting import until
-from mm2py.types import TopicPartition
+from mm2py_jobs.failover.failover_store import FailoverStore
 from tests.property.effort import examples
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(120)]

@@ -9,9 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mm2py.errors import Mm2pyError
-from mm2py.testing.group_coordinator import MemoryGroup
 from mm2py.testing.waiting import until
 from mm2py.types import TargetState, TaskId
+from tests.kit.fakes.group_coordinator import MemoryGroup
 from tests.property.effort import examples
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node
 from tests.unit.runtime.herder_stage import Stage

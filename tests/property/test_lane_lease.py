@@ -1,4 +1,4 @@
-"""The model of ``mm2py.spark.lease``: attempts of one lane that crash, freeze and overlap; its invariants by number.
+"""The model of ``mm2py_jobs.copy.lease``: attempts of one lane that crash, freeze and overlap; its invariants by number.
 
 The topic is a log with one transactional writer id: InitProducerId fences whichever attempt had it. Attempts take steps in any
 order; time passes between any two. A frozen attempt keeps its permit object, which compares the instant itself.
@@ -14,10 +14,10 @@ import pytest
 from mm2py.client.permit import Permit
 from mm2py.errors import RetriableError
 from mm2py.mirror.backfills import LEASE_S, Job, JobState, Lease, LeaseState, decode_backfill
-from mm2py.spark.lease import LaneLease, LaneSupersededError
 from mm2py.storage.table import Entry
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
+from mm2py_jobs.copy.lease import LaneLease, LaneSupersededError
 
 TP = TopicPartition("t", 0)
 

@@ -19,11 +19,11 @@ from mm2py.protocol.batch_stage import DropReason, classify
 from mm2py.protocol.record_batch import HEADER
 from mm2py.protocol.records import NewRecord, Record, encode_batch
 from mm2py.testing.contexts import FakeTaskContext
-from mm2py.testing.seal import sealed
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
 from mm2py_connectors.conflicts import ConflictWatch
 from mm2py_connectors.loop_suppression import LoopFilter, ProducerLog
+from tests.kit.fakes.seal import sealed
 
 pytestmark = pytest.mark.fuzz
 

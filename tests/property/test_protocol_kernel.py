@@ -22,7 +22,7 @@ from mm2py.protocol.record_bytes import (
     varint,
 )
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
-from mm2py.testing.seal import sealed
+from tests.kit.fakes.seal import sealed
 from tests.property.effort import examples
 
 Result = TypeVar("Result")

@@ -12,8 +12,8 @@ from mm2py.client.send.limits import fitting
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Codec, RecordBatch, crc32c
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
-from mm2py.testing.seal import sealed
 from mm2py.types import TopicPartition
+from tests.kit.fakes.seal import sealed
 from tests.property.effort import examples
 
 SOURCE = TopicPartition("orders", 0)

@@ -1,4 +1,4 @@
-"""Comparing a partition with its copy: the invariants of ``mm2py.spark.compare`` and of ``mm2py.spark.digests``, by their names."""
+"""Comparing a partition with its copy: the invariants of ``mm2py_jobs.verify.compare`` and of ``mm2py_jobs.verify.digests``, by their names."""
 
 import asyncio
 import json
@@ -14,10 +14,10 @@ from mm2py.errors import ProtocolError
 from mm2py.protocol.log_batches import LogBatch, log_batch
 from mm2py.protocol.record_batch import Codec, crc32c
 from mm2py.protocol.records import Header, NewRecord, encode_batch
-from mm2py.spark import compare as compare_module
-from mm2py.spark import log_entries
-from mm2py.spark.compare import Keys, compare, find, resync_point
-from mm2py.spark.differences import (
+from mm2py_jobs.verify import compare as compare_module
+from mm2py_jobs.verify import log_entries
+from mm2py_jobs.verify.compare import Keys, compare, find, resync_point
+from mm2py_jobs.verify.differences import (
     CompareRules,
     Comparison,
     Difference,
@@ -26,9 +26,9 @@ from mm2py.spark.differences import (
     classify,
     join,
 )
-from mm2py.spark.digests import SequenceDigest, part_hash, record_hash
-from mm2py.spark.log_entries import Entry, LogSide, OffsetRange
-from mm2py.testing.seal import sealed
+from mm2py_jobs.verify.digests import SequenceDigest, part_hash, record_hash
+from mm2py_jobs.verify.log_entries import Entry, LogSide, OffsetRange
+from tests.kit.fakes.seal import sealed
 from tests.property.effort import examples
 
 relaxed = settings(max_examples=examples(60), deadline=None)

@@ -24,9 +24,9 @@ from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskC
 from mm2py.runtime.tasks.task_transactions import Starts, TaskTransactions
 from mm2py.runtime.tasks.worker_task import TaskSettings, WorkerTask
 from mm2py.storage.table import partition_of
-from mm2py.testing.broker import FakeBroker
-from mm2py.testing.broker_state import FakeCluster
 from mm2py.types import ClusterAlias, FlowName, State, TopicPartition
+from tests.kit.fakes.broker import FakeBroker
+from tests.kit.fakes.broker_state import FakeCluster
 
 CONNECTOR = "MirrorSourceConnector"
 NAME = "A-mm2-MirrorSourceConnector-0"

@@ -17,12 +17,12 @@ from typing import Final, Self, cast
 
 from typer.testing import CliRunner
 
-from mm2py.embedded.reaper import REAPER
 from mm2py.errors import ProtocolError
 from mm2py.mirror.backfills import Lease, LeaseState, backfill_topic, decode_backfill
 from mm2py_workers.cli import app
 from tests.integration.mirror_process import Flow, until
 from tests.integration.traffic import read
+from tests.kit.kafka.reaper import REAPER
 
 MM2PY: Final = str(Path(sys.executable).parent / "mm2py")
 MASTER: Final = "local[2]"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mm2py.spark.session import OpenSession, open_session
+from mm2py_jobs.spark.session import OpenSession, open_session
 
 
 @pytest.fixture(scope="session")

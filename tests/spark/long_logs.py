@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.traffic import Sent, partitions_of, produce, producer, reader
+from tests.kit.kafka.region import KafkaAddress
 
 READ_S: Final = 300.0
 _WAIT_S: Final = 0.2

@@ -13,9 +13,9 @@ from typing import Self
 
 import pyspark
 
-from mm2py.embedded.java import find_java
-from mm2py.embedded.reaper import REAPER
+from mm2py_jobs.spark.java import find_java
 from tests.integration.mirror_process import until
+from tests.kit.kafka.reaper import REAPER
 
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"

@@ -13,16 +13,15 @@ import pytest
 from typer.testing import CliRunner
 
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.embedded.region import KafkaAddress
 from mm2py.errors import ConfigError, FatalError
 from mm2py.mirror.backfills import BackfillRecord, Job, JobState, Lease, LeaseState
-from mm2py.spark.archive import archive_flow
-from mm2py.spark.archive_format import FileManifest, Shape
-from mm2py.spark.archive_store import ArchiveStore
-from mm2py.spark.restore import Rename
-from mm2py.spark.restored_flows import renamed_flow
-from mm2py.spark.session import OpenSession
-from mm2py_workers.backfill_lane import LaneConnections
+from mm2py_jobs.archive.archive import archive_flow
+from mm2py_jobs.archive.archive_format import FileManifest, Shape
+from mm2py_jobs.archive.archive_store import ArchiveStore
+from mm2py_jobs.archive.restore import Rename
+from mm2py_jobs.copy.backfill_lane import LaneConnections
+from mm2py_jobs.copy.restored_flows import renamed_flow
+from mm2py_jobs.spark.session import OpenSession
 from mm2py_workers.bulk_flow import flow_plan, flow_sides
 from mm2py_workers.cli import app
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
@@ -38,6 +37,7 @@ from tests.integration.traffic import (
     write,
 )
 from tests.integration.transactions import write_mixed
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 from tests.spark.backfill_process import RestoreProcess
 from tests.spark.test_verify import differences_of, report_of

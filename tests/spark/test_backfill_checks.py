@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.mirror_process import write_flow
 from tests.integration.traffic import Sent, ends, write
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 from tests.spark.backfill_process import command, command_line
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from mm2py.mirror.backfills import Order
-from mm2py.spark import session
 from mm2py.types import ClusterAlias, FlowName
-from mm2py_workers.backfill_children import BackfillChildren
+from mm2py_jobs.copy.backfill_children import BackfillChildren
+from mm2py_jobs.spark import session
 from tests.integration.mirror_process import write_file
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(120)]

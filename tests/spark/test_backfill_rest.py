@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress
 from mm2py_workers.bulk_flow import flow_sides
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.traffic import Sent, assert_equal, copied, wait_for_copy, write
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 from tests.spark.backfill_process import command_line, drivers_of, flow_name
 

@@ -8,13 +8,13 @@ from typing import Final, NamedTuple
 import pytest
 from confluent_kafka import Producer
 
-from mm2py.embedded.region import KafkaAddress
 from mm2py.errors import ConfigError, PartitionError
-from mm2py.spark import Mm2pyDataSource
-from mm2py.spark.data_source import ReadOptions
-from mm2py.spark.session import OpenSession
+from mm2py_jobs.spark import Mm2pyDataSource
+from mm2py_jobs.spark.data_source import ReadOptions
+from mm2py_jobs.spark.session import OpenSession
 from tests.integration.traffic import YEAR_MS, Logs, Sent, read, write
 from tests.integration.transactions import write_mixed
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(300)]

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.mirror_process import until, write_flow
 from tests.integration.traffic import Load, Logs, ends, read, write
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 from tests.spark.backfill_process import BackfillProcess, command, taken_over, thaw
 from tests.spark.test_archive import Unique, old_records

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress
-from mm2py.spark.session import OpenSession
+from mm2py_jobs.spark.session import OpenSession
 from tests.integration.mirror_process import Mirror, until, write_flow
 from tests.integration.traffic import assert_equal, copied, wait_for_copy, write
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 from tests.spark.backfill_process import BackfillProcess, command, taken_over, thaw
 from tests.spark.test_archive import Unique, archived, old_records, restored

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
-from mm2py.spark.session import (
+from mm2py.testing.waiting import eventually
+from mm2py_jobs.spark.session import (
     LanesCost,
     OpenSession,
     cancel_lanes,
     open_session,
     run_lanes,
 )
-from mm2py.testing.waiting import eventually
 from tests.spark import lane_functions
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
@@ -34,9 +34,9 @@ def test_what_lanes_took_is_in_the_line_that_ends_their_job(
     lanes_session: OpenSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     lanes: list[dict[str, object]] = [{"number": number} for number in range(3)]
-    with caplog.at_level(logging.INFO, "mm2py.spark.session"):
+    with caplog.at_level(logging.INFO, "mm2py_jobs.spark.session"):
         run_lanes(lanes_session, lane_functions.double, lanes, tag="c", description="d")
-    (line,) = [it for it in caplog.records if it.name == "mm2py.spark.session"]
+    (line,) = [it for it in caplog.records if it.name == "mm2py_jobs.spark.session"]
     assert isinstance(line.args, tuple)
     (cost,) = [it for it in line.args if isinstance(it, LanesCost)]
     assert cost.lanes == 3
@@ -103,7 +103,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_no_java_is_named_before_anything_is_started(tmp_path: Path) -> None:
-    code = "from mm2py.spark.session import open_session; open_session('local[1]')"
+    code = "from mm2py_jobs.spark.session import open_session; open_session('local[1]')"
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -120,9 +120,7 @@ async def test_a_master_that_does_not_run_is_named(scheme: str) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-    code = (
-        f"from mm2py.spark.session import open_session; open_session('{scheme}://127.0.0.1:{port}')"
-    )
+    code = f"from mm2py_jobs.spark.session import open_session; open_session('{scheme}://127.0.0.1:{port}')"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, stderr=asyncio.subprocess.PIPE
     )

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.chaos, pytest.mark.timeout(400)]
 
 DRIVER = """
 import sys
-from mm2py.spark.session import SparkPlace, run_lanes
+from mm2py_jobs.spark.session import SparkPlace, run_lanes
 from tests.spark import lane_functions
 with SparkPlace(sys.argv[1], wait_executors_s=6).open() as opened:
     numbers = [{"number": number} for number in range(3)]

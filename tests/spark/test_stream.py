@@ -11,7 +11,6 @@ from typing import Final
 
 import pytest
 
-from mm2py.embedded.region import KafkaAddress
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import (
@@ -23,6 +22,7 @@ from tests.integration.traffic import (
     wait_for_copy,
     write,
 )
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 from tests.spark.backfill_process import (
     MM2PY,

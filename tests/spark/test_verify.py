@@ -11,28 +11,28 @@ import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner, Result
 
-from mm2py.embedded.region import KafkaAddress
 from mm2py.errors import ConfigError, PartitionError
 from mm2py.mirror.offset_map import Page, Segment, offset_map_topic
 from mm2py.protocol.messages import delete_records
 from mm2py.protocol.topics import NO_TOPIC_ID
-from mm2py.spark.archive import archive_flow
-from mm2py.spark.archive_format import Shape, chain_of
-from mm2py.spark.archive_store import ArchiveStore
-from mm2py.spark.data_source import Mm2pyReader, ReadOptions
-from mm2py.spark.reading import ask_cluster
-from mm2py.spark.session import LaneFunction, OpenSession, run_lanes
-from mm2py.spark.verify import verify_flow
-from mm2py.spark.verify_report import KEY_FILE, check_report, sign_report
 from mm2py.storage.offset_map_store import page_entries
 from mm2py.types import TopicPartition
+from mm2py_jobs.archive.archive import archive_flow
+from mm2py_jobs.archive.archive_format import Shape, chain_of
+from mm2py_jobs.archive.archive_store import ArchiveStore
+from mm2py_jobs.spark.data_source import Mm2pyReader, ReadOptions
+from mm2py_jobs.spark.reading import ask_cluster
+from mm2py_jobs.spark.session import LaneFunction, OpenSession, run_lanes
+from mm2py_jobs.verify.verify import verify_flow
+from mm2py_jobs.verify.verify_command import exit_code
+from mm2py_jobs.verify.verify_report import KEY_FILE, check_report, sign_report
 from mm2py_workers.bulk_flow import flow_sides
 from mm2py_workers.cli import app
 from mm2py_workers.output import NOT_EQUAL, UNHEALTHY
-from mm2py_workers.verify_command import exit_code
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import Load, Sent, wait_for_copy, wait_for_progress, write
 from tests.integration.transactions import write_mixed
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(400)]
@@ -262,11 +262,11 @@ def test_a_partition_in_parts_has_the_report_of_the_whole(
         lanes.append(sum(len(cast("Sequence[object]", it["partitions"])) for it in given))
         return run_lanes(opened, function, given, tag=tag, description=description)
 
-    monkeypatch.setattr("mm2py.spark.dealing.run_lanes", counted)
+    monkeypatch.setattr("mm2py_jobs.copy.dealing.run_lanes", counted)
     for tier in (1, 2):
         found: list[Mapping[str, object]] = []
         for size in (500_000, 10 * count):
-            monkeypatch.setattr("mm2py.spark.verify.PART_OFFSETS", size)
+            monkeypatch.setattr("mm2py_jobs.verify.verify.PART_OFFSETS", size)
             report = report_of(lanes_session, flow, topic, tier)
             assert sorted(differences_of(report), key=str) == sorted(expected, key=str)
             found.append(report)
@@ -311,7 +311,7 @@ def test_what_retention_deletes_meanwhile_is_left_out(
         runs.append(len(lanes))
         return run_lanes(opened, function, lanes, tag=tag, description=description)
 
-    monkeypatch.setattr("mm2py.spark.dealing.run_lanes", run_after_deletion)
+    monkeypatch.setattr("mm2py_jobs.copy.dealing.run_lanes", run_after_deletion)
     report = report_of(lanes_session, flow, topic)
     assert differences_of(report) == []
     assert (report["equal"], len(runs)) == (True, 1)

@@ -15,16 +15,16 @@ from typing import Final, cast
 import pytest
 
 from mm2py.client.connect.group_admin import GroupAdmin
-from mm2py.embedded.reaper import REAPER
-from mm2py.embedded.region import KafkaAddress
 from mm2py.errors import Mm2pyError
 from mm2py.mirror.proofs import Proof, proof_group, proofs_of
-from mm2py.spark.reading import ask_cluster
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from mm2py_jobs.spark.reading import ask_cluster
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.mirror_process import Flow, Mirror, write_flow
 from tests.integration.traffic import Load, Sent, wait_for_copy, wait_for_progress, write
 from tests.integration.transactions import write_mixed
+from tests.kit.kafka.reaper import REAPER
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(400)]

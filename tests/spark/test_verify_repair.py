@@ -14,17 +14,17 @@ from typing import Final, cast
 
 import pytest
 
-from mm2py.embedded.reaper import REAPER
-from mm2py.embedded.region import KafkaAddress
 from mm2py.mirror.offset_map import Segment, offset_map_topic
-from mm2py.spark.reading import ask_cluster
-from mm2py.spark.verify_plan import known_maps
 from mm2py.storage.offset_map_store import page_entries
 from mm2py.types import ClusterAlias, TopicPartition
-from mm2py_workers.backfill_flow import BackfillSession
+from mm2py_jobs.copy.backfill_flow import BackfillSession
+from mm2py_jobs.spark.reading import ask_cluster
+from mm2py_jobs.verify.verify_plan import known_maps
 from mm2py_workers.bulk_flow import flow_plan
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import Sent, ends, read, wait_for_copy, write
+from tests.kit.kafka.reaper import REAPER
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 from tests.spark.backfill_process import command as backfill
 

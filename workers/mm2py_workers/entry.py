@@ -6,8 +6,6 @@ A worker keeps the handlers until it can stop in order (``StopSignal``). Imports
 
 import os
 import signal
-import sys
-from importlib.util import find_spec
 from types import FrameType
 from typing import Final, NoReturn
 
@@ -16,7 +14,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 def connect_mirror_maker() -> NoReturn:
     """Run ``connect-mirror-maker-py``."""
-    _end_at_signals()
+    end_at_signals()
     from mm2py_workers.connect_mirror_maker import main
 
     main()
@@ -24,7 +22,7 @@ def connect_mirror_maker() -> NoReturn:
 
 def connect_distributed() -> NoReturn:
     """Run ``connect-distributed-py``."""
-    _end_at_signals()
+    end_at_signals()
     from mm2py_workers.connect_distributed import main
 
     main()
@@ -32,28 +30,15 @@ def connect_distributed() -> NoReturn:
 
 def connect_standalone() -> NoReturn:
     """Run ``connect-standalone-py``."""
-    _end_at_signals()
+    end_at_signals()
     from mm2py_workers.connect_standalone import main
-
-    main()
-
-
-def mirror_maker() -> NoReturn:
-    """Run ``mirror-maker-py``, which needs confluent-kafka."""
-    _end_at_signals()
-    if find_spec("confluent_kafka") is None:
-        sys.stderr.write(
-            "mirror-maker-py: confluent-kafka is not installed: pip install 'mm2py[mm1]'\n"
-        )
-        sys.exit(1)
-    from mm2py_workers.mirror_maker_1.command import main
 
     main()
 
 
 def mm2py() -> NoReturn:
     """Run ``mm2py``, whose commands clear up when they are interrupted."""
-    _end_at_signals()
+    end_at_signals()
     from mm2py_workers.cli import main
 
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -61,7 +46,8 @@ def mm2py() -> NoReturn:
     main()
 
 
-def _end_at_signals() -> None:
+def end_at_signals() -> None:
+    """End this process at SIGINT or SIGTERM, without a stack trace."""
     for number in _SIGNALS:
         signal.signal(number, _end)
 

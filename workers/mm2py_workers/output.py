@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn, final
 
 import typer
@@ -42,6 +43,18 @@ _STYLES: Final = {
 }
 
 
+class Panel(StrEnum):
+    """Groups of commands in the help."""
+
+    LOOK = "Look"
+    CHANGE = "See and change flows"
+    MOVE = "Move clients"
+    CHECK = "Check copies"
+    COPY = "Copy beside the flow"
+    FILES = "Files"
+    OTHERS = "Others"
+
+
 class Output(StrEnum):
     """How a command prints."""
 
@@ -55,6 +68,7 @@ OutputOption = Annotated[
     Output, typer.Option("-o", "--output", help="wide is a table with more columns")
 ]
 DebugOption = Annotated[bool, typer.Option("--debug", help="show stack traces")]
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="mm2.properties")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ from mm2py.rest.listening import BoundListener, Listener, bind
 from mm2py.runtime.herder.api import PeerClient
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import FlowName
-from mm2py_workers.backfill_children import BackfillChildren
 from mm2py_workers.node_parts import NodeParts
 
 if TYPE_CHECKING:  # a quarter of a second that most workers never need
@@ -41,8 +40,7 @@ class Served:
     """What REST answers about: herders by flow (None: the one of an ordinary worker).
 
     ``fleet`` has the flows that ``/flows`` shows and changes, ``property_problem`` judges names of their
-    properties and ``readers`` says which connectors they are for, ``backfills`` runs the program for ``/backfills``; an ordinary worker has no flows, its counts are in
-    ``meters``.
+    properties and ``readers`` says which connectors they are for; an ordinary worker has no flows, its counts are in ``meters``.
     """
 
     herders: Mapping[FlowName | None, Herder]
@@ -51,7 +49,6 @@ class Served:
     property_problem: Callable[[str], str] = lambda _: ""
     readers: Callable[[str], Sequence[str]] = lambda _: ()
     meters: Callable[[], Collection[FlowMeter]] = tuple
-    backfills: BackfillChildren | None = None
     file: Path | None = None
     """The properties file of a worker that has flows."""
 
@@ -67,6 +64,10 @@ class RunningRest(Protocol):
     @property
     def public_urls(self) -> tuple[str, ...]:
         """Where users reach it."""
+        ...
+
+    async def close_jobs(self) -> None:
+        """End what requests have started in this process."""
         ...
 
     async def stop(self, timeout_s: float) -> None:
@@ -188,6 +189,11 @@ class RestNode:
             log.warning("%s", notice)
         public = ",".join(self._running.public_urls)
         log.info("rest listens public=%s internal=%s", public, self.url)
+
+    async def close_jobs(self) -> None:
+        """End the jobs that requests have started in this process."""
+        if self._running is not None:
+            await self._running.close_jobs()
 
     async def stop(self, *, timeout_s: float = STOP_S) -> None:
         """Close what is open; requests under way get ``timeout_s``."""

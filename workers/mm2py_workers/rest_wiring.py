@@ -18,23 +18,19 @@ from mm2py.config.limits import limit_problem
 from mm2py.config.remote_allow_list import refusal_text, remote_problems
 from mm2py.config.rest_settings import ListenAddress, RestSettings
 from mm2py.config.secret_names import names_a_secret
-from mm2py.flows.backfills import BackfillService
-from mm2py.flows.failovers import FailoverService
 from mm2py.flows.service import FlowParts, FlowService
 from mm2py.rest.app import internal_app, own_app, public_app
 from mm2py.rest.credentials import Credentials
 from mm2py.rest.forwarding import Forwarder
+from mm2py.rest.job_routes import JobRoutes, RouteHost, open_job_routes
 from mm2py.rest.listener_tls import peer_context, server_context
 from mm2py.rest.listening import BoundListener, Listener
 from mm2py.rest.parts import RestParts
-from mm2py.rest.routes.backfills import backfill_router
-from mm2py.rest.routes.failovers import failover_router
 from mm2py.rest.routes.flows import router
 from mm2py.rest.security import gate_for
 from mm2py.rest.server import RestServer
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import FlowName
-from mm2py_workers.failover_inside import failovers_inside
 from mm2py_workers.rest_node import RestNode, Served
 
 _Refusal = Callable[[FlowName | None, str, ConnectorConfig], str | None]
@@ -47,12 +43,15 @@ class OpenRest:
 
     public_urls: tuple[str, ...]
     servers: tuple[RestServer, ...]
-    failovers: FailoverService | None
+    jobs: tuple[JobRoutes, ...]
+
+    async def close_jobs(self) -> None:
+        """End what requests have started here: drivers of backfills in order, those of failovers where they are."""
+        await asyncio.gather(*(job.close() for job in self.jobs))
 
     async def stop(self, timeout_s: float) -> None:
-        """Close the listeners; running requests get ``timeout_s``, drivers of failovers end where they are."""
-        if self.failovers is not None:
-            await self.failovers.close()
+        """Close the listeners; running requests get ``timeout_s``."""
+        await self.close_jobs()
         for server in self.servers:
             await server.stop(timeout_s)
 
@@ -68,9 +67,14 @@ async def open_rest(node: RestNode, served: Served) -> OpenRest:
     parts.mask.add(credentials.secrets)
     peer_context(settings.tls)  # refused now, not by the first request to another worker
     forward = Forwarder(lambda: node.http, parts.clock)
-    failovers = _failovers(served, lambda: own_app(rest))
     refusal = _refusal(settings, served)
-    rest = RestParts(
+
+    def application() -> ASGIApp:
+        return own_app(rest)
+
+    # A third of a second of CPU, which would hold up heartbeats on a busy machine.
+    flows, jobs = await asyncio.to_thread(_flows, settings, served, forward, refusal, application)
+    rest: RestParts = RestParts(
         herders=lambda: served.herders,
         dedicated=served.dedicated,
         catalog=parts.catalog,
@@ -80,8 +84,7 @@ async def open_rest(node: RestNode, served: Served) -> OpenRest:
         clock=parts.clock,
         forward=forward,
         gate=gate_for(settings, credentials),
-        # A third of a second of CPU, which would hold up heartbeats on a busy machine.
-        flows=await asyncio.to_thread(_flows, settings, served, forward, refusal, failovers),
+        flows=flows,
         meters=served.meters,
         remote_refusal=refusal,
         names_a_secret=names_a_secret,
@@ -105,7 +108,7 @@ async def open_rest(node: RestNode, served: Served) -> OpenRest:
     except BaseException:
         await inside.stop(0)
         raise
-    return OpenRest(urls, (outside, inside), failovers)
+    return OpenRest(urls, (outside, inside), jobs)
 
 
 def _public(node: RestNode) -> Sequence[Listener | BoundListener]:
@@ -117,19 +120,16 @@ def _public(node: RestNode) -> Sequence[Listener | BoundListener]:
     return [replace(it, ssl=like.ssl) for it, like in zip(node.public, found, strict=True)]
 
 
-def _failovers(served: Served, app: Callable[[], ASGIApp]) -> FailoverService | None:
-    return None if served.file is None else FailoverService(failovers_inside(served.file, app))
-
-
 def _flows(
     settings: RestSettings,
     served: Served,
     forward: Forwarder,
     refusal: _Refusal,
-    failovers: FailoverService | None,
-) -> APIRouter | None:
-    if served.fleet is None or served.backfills is None:
-        return None
+    app: Callable[[], ASGIApp],
+) -> tuple[APIRouter | None, tuple[JobRoutes, ...]]:
+    """Return the routes of ``/flows`` with those of the jobs, and the jobs."""
+    if served.fleet is None or served.file is None:
+        return None, ()
     parts = FlowParts(
         fleet=served.fleet,
         validator=served.parts.validator,
@@ -141,14 +141,19 @@ def _flows(
         readers=served.readers,
     )
     flows = FlowService(parts)
-    backfills = BackfillService(
-        served.backfills, masters=settings.spark_masters, mask=parts.mask, clock=parts.clock
-    )
     routes = router(flows, parts, forward)
-    routes.include_router(backfill_router(flows, backfills))
-    if failovers is not None:
-        routes.include_router(failover_router(flows, failovers, served.parts.clock))
-    return routes
+    host = RouteHost(
+        file=served.file,
+        flows=flows,
+        settings=settings,
+        mask=parts.mask,
+        clock=parts.clock,
+        application=app,
+    )
+    jobs = tuple(open_job_routes(host))
+    for job in jobs:
+        routes.include_router(job.router)
+    return routes, jobs
 
 
 def _refusal(settings: RestSettings, served: Served) -> _Refusal:

@@ -41,7 +41,6 @@ from mm2py.runtime.plugins.validation import ConfigValidator
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import ClusterAlias, FlowName
-from mm2py_workers.backfill_children import BackfillChildren
 from mm2py_workers.flow_watch import FlowWatch
 from mm2py_workers.flow_wiring import wire_flow
 from mm2py_workers.host_wiring import PROCESSES, host_pool, host_processes, host_starter
@@ -64,7 +63,6 @@ class Node:
     meters: tuple[FlowMeter, ...]
     clock: Clock
     place: WorkerPlace
-    backfills: BackfillChildren
 
     @property
     def maker(self) -> MirrorMaker:
@@ -89,7 +87,7 @@ class Node:
     async def stop(self, timeout_s: float) -> bool:
         """Stop every flow, then REST; False if a flow had to be cut off after ``timeout_s``."""
         self.place.close()
-        ending = asyncio.create_task(self.backfills.close())
+        ending = asyncio.create_task(self.rest.close_jobs())
         clean = await self.fleet.stop(timeout_s)
         await ending
         await self.watch.close()
@@ -184,7 +182,6 @@ def build_node(
         ),
         clock=clock,
     )
-    backfills = BackfillChildren(Path(config.path))
     catalog = Catalog(config.definitions, config.option_names, config.clusters)
     served = Served(
         herders=fleet.herders,
@@ -192,11 +189,10 @@ def build_node(
         fleet=fleet,
         property_problem=lambda name: property_problem(catalog, name),
         readers=catalog.readers,
-        backfills=backfills,
         file=Path(config.path),
     )
     meters = tuple(metrics.flow(name) for name in flows)
-    return Node(fleet, rest, served, watch, meters, clock, WorkerPlace(config.path), backfills)
+    return Node(fleet, rest, served, watch, meters, clock, WorkerPlace(config.path))
 
 
 def processes_of(config: MirrorMakerConfig) -> int:

@@ -11,11 +11,11 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.client_options import CONNECTIONS
 from mm2py.config.clients import ConnectionSettings, ConsumerSettings
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
-from mm2py.testing.broker import FakeBroker
-from mm2py.testing.delay_proxy import DelayProxy
-from mm2py.testing.seal import sealed
 from mm2py.testing.waiting import quoted
 from mm2py.types import TopicPartition
+from tests.kit.fakes.broker import FakeBroker
+from tests.kit.fakes.seal import sealed
+from tests.kit.lines.delay_proxy import DelayProxy
 
 FETCH = 1
 FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -19,11 +19,11 @@ from mm2py.errors import (
 )
 from mm2py.protocol.messages import init_producer_id, metadata
 from mm2py.protocol.topics import NewTopic
-from mm2py.testing.broker import FakeBroker
-from mm2py.testing.broker_state import FakeCluster
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import eventually
 from mm2py.types import EARLIEST, LATEST, TopicPartition
+from tests.kit.fakes.broker import FakeBroker
+from tests.kit.fakes.broker_state import FakeCluster
 from tests.unit.client.black_hole import BlackHole
 
 METADATA, LIST_OFFSETS, CREATE_TOPICS, INIT_PRODUCER_ID = 3, 2, 19, 22

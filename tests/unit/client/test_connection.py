@@ -25,9 +25,9 @@ from mm2py.protocol.group_messages import list_groups
 from mm2py.protocol.messages import metadata
 from mm2py.protocol.produce import decode_produce, encode_produce
 from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, BufferLease
-from mm2py.testing.broker import FakeBroker
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
+from tests.kit.fakes.broker import FakeBroker
 
 METADATA = 3
 TP = TopicPartition("t", 0)

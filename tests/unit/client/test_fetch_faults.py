@@ -11,10 +11,10 @@ from mm2py.client.fetch.open_transactions import OpenTransactions
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.batch_stage import Origins, StageResult, classify
 from mm2py.protocol.record_batch import BufferLease, crc32c
-from mm2py.testing.broker import FakeBroker
-from mm2py.testing.broker_log import PartitionLog
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
+from tests.kit.fakes.broker import FakeBroker
+from tests.kit.fakes.broker_log import PartitionLog
 from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, fetching
 
 BY_ID = {FETCH: (4, 17)}

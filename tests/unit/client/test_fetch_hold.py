@@ -1,7 +1,7 @@
 """Partitions that are held and released while others are idle: nobody waits for an idle long poll."""
 
-from mm2py.testing.delay_proxy import DelayProxy
 from mm2py.testing.waiting import eventually
+from tests.kit.lines.delay_proxy import DelayProxy
 from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, fetching
 
 LIST_OFFSETS = 2

@@ -15,8 +15,8 @@ from mm2py.protocol import error_codes as codes
 from mm2py.protocol.batch_stage import Origins
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import NewRecord, encode_batch
-from mm2py.testing.seal import sealed
 from mm2py.types import TopicPartition
+from tests.kit.fakes.seal import sealed
 from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, Rig, fetching
 
 MIRRORS = frozenset({900, 901})

@@ -13,8 +13,8 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConsumerSettings
 from mm2py.protocol.fetch import FetchedPartition, FetchResponse
 from mm2py.protocol.topics import NO_TOPIC_ID
-from mm2py.testing.broker import FakeBroker
 from mm2py.types import EARLIEST, TopicPartition
+from tests.kit.fakes.broker import FakeBroker
 from tests.unit.client.black_hole import BlackHole
 from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, Rig, fetching
 

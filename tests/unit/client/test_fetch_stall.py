@@ -1,6 +1,6 @@
 """What a Fetcher says of partitions whose broker is away."""
 
-from mm2py.testing.broker import FakeBroker
+from tests.kit.fakes.broker import FakeBroker
 from tests.unit.client.fetcher_rig import FIRST, fetching
 
 

@@ -14,9 +14,9 @@ from mm2py.protocol.error_codes import (
     NOT_LEADER_OR_FOLLOWER,
     OFFSET_OUT_OF_RANGE,
 )
-from mm2py.testing.delay_proxy import DelayProxy
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
+from tests.kit.lines.delay_proxy import DelayProxy
 from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, Rig, fetching
 
 ROUND_TRIP_S = 0.03

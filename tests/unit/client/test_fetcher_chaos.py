@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from mm2py.protocol import error_codes as codes
-from mm2py.testing.broker import FakeBroker
 from mm2py.types import TopicPartition
+from tests.kit.fakes.broker import FakeBroker
 from tests.unit.client.fetcher_rig import FETCH, Rig, fetching
 
 PARTITIONS = 6

@@ -17,7 +17,7 @@ from mm2py.config.security import TlsSettings
 from mm2py.errors import ConnectionFailedError, Mm2pyError
 from mm2py.protocol.buffers import BufferPool
 from mm2py.protocol.messages import metadata
-from mm2py.testing.broker import FakeBroker
+from tests.kit.fakes.broker import FakeBroker
 
 METADATA = 3
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -24,7 +24,7 @@ from mm2py.protocol.error_codes import (
 )
 from mm2py.protocol.groups import GroupProtocol
 from mm2py.testing.clock import FakeClock
-from mm2py.testing.group_coordinator import MemoryCoordinator, MemoryGroup
+from tests.kit.fakes.group_coordinator import MemoryCoordinator, MemoryGroup
 
 SESSION_S = 6.0
 OFFERS = (GroupProtocol("p", b"meta"),)

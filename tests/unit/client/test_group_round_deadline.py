@@ -6,7 +6,7 @@ from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
 from mm2py.protocol.groups import GroupProtocol
 from mm2py.testing.clock import FakeClock
-from mm2py.testing.group_coordinator import MemoryCoordinator, MemoryGroup
+from tests.kit.fakes.group_coordinator import MemoryCoordinator, MemoryGroup
 
 OFFERS = (GroupProtocol("p", b""),)
 REBALANCE_S = 10

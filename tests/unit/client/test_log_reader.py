@@ -16,8 +16,8 @@ from mm2py.errors import (
 from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.record_batch import HEADER, crc32c
 from mm2py.protocol.records import NewRecord, Record, encode_batch
-from mm2py.testing.broker import FakeBroker
 from mm2py.types import TopicPartition
+from tests.kit.fakes.broker import FakeBroker
 
 FETCH, LIST_OFFSETS, METADATA = 1, 2, 3
 CONTROL_BITS = 0x30

@@ -19,9 +19,9 @@ from mm2py.protocol.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from mm2py.protocol.records import NewRecord, Record, encode_batch
-from mm2py.testing.broker import FakeBroker
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
+from tests.kit.fakes.broker import FakeBroker
 
 FETCH = 1
 TP, OTHER = TopicPartition("log", 0), TopicPartition("log", 1)

@@ -17,9 +17,9 @@ from mm2py.protocol import error_codes as codes
 from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import NewRecord, encode_batch
-from mm2py.testing.broker import FakeBroker
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
+from tests.kit.fakes.broker import FakeBroker
 
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("orders", 0)
 MIRROR, APPLICATION = 7_001, 7_002

@@ -14,8 +14,8 @@ from mm2py.errors import ConnectionFailedError, FatalServerError, RetriableError
 from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.error_codes import NOT_LEADER_OR_FOLLOWER
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
-from mm2py.testing.broker import FakeBroker
 from mm2py.types import TopicPartition
+from tests.kit.fakes.broker import FakeBroker
 
 FETCH = 1
 PARTITIONS = [TopicPartition(f"t{topic}", number) for topic in range(20) for number in range(3)]

@@ -21,8 +21,8 @@ from mm2py.protocol.error_codes import (
 )
 from mm2py.protocol.produce import PRODUCE_KEY
 from mm2py.protocol.records import NewRecord, decode_batches
-from mm2py.testing.broker import FakeBroker
 from mm2py.types import TopicPartition
+from tests.kit.fakes.broker import FakeBroker
 
 TP = TopicPartition("configs", 0)
 

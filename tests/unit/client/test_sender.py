@@ -23,10 +23,10 @@ from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.produce import acknowledgements
 from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Codec, RecordBatch, crc32c
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
-from mm2py.testing.broker import FakeBroker
-from mm2py.testing.broker_state import FakeCluster
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
+from tests.kit.fakes.broker import FakeBroker
+from tests.kit.fakes.broker_state import FakeCluster
 
 PRODUCE, LIST_OFFSETS, METADATA, EPOCH_ENDS = 0, 2, 3, 23
 KIP_951 = {PRODUCE: (3, 10)}

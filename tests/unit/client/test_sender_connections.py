@@ -13,10 +13,10 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
-from mm2py.testing.broker import FakeBroker
-from mm2py.testing.delay_proxy import DelayProxy
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
+from tests.kit.fakes.broker import FakeBroker
+from tests.kit.lines.delay_proxy import DelayProxy
 
 SOURCE = TopicPartition("t", 0)
 TARGETS = [TopicPartition("copy", number) for number in range(6)]

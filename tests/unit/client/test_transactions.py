@@ -25,9 +25,9 @@ from mm2py.errors import (
 from mm2py.protocol.error_codes import TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import NewRecord, encode_batch
-from mm2py.testing.broker import FakeBroker
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
+from tests.kit.fakes.broker import FakeBroker
 
 PRODUCE, FIND, INIT, ADD, END = 0, 10, 22, 24, 26
 NAME = "A-mm2-c-0"

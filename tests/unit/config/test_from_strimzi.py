@@ -7,7 +7,6 @@ import pytest
 import yaml
 
 from mm2py.config.findings import Severity
-from mm2py.config.from_strimzi import mirror_maker_2_file, operator_flows
 from mm2py.config.lint import lint
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.properties import parse
@@ -15,6 +14,7 @@ from mm2py.config.written_file import Translation
 from mm2py.errors import ConfigError
 from mm2py.types import ClusterAlias, FlowName
 from mm2py_connectors.config import CONNECTORS
+from mm2py_migrate.from_strimzi import mirror_maker_2_file, operator_flows
 
 OLD: Final = """
 apiVersion: kafka.strimzi.io/v1beta2

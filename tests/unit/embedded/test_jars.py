@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.jars import Jar, fetch, fetch_jars, jars_of
 from mm2py.errors import ConfigError, RetriableError
+from tests.kit.kafka.jars import Jar, fetch, fetch_jars, jars_of
 
 CONTENT = b"not really a jar"
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.embedded.java import JavaResult, find_java
 from mm2py.errors import ConfigError, FatalError
+from mm2py_jobs.spark.java import find_java
+from tests.kit.kafka.java import JavaResult
 
 
 def fake_java(folder: Path, version: str) -> Path:

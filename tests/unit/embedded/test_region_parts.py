@@ -6,10 +6,10 @@ from pathlib import Path
 import jproperties
 import pytest
 
-from mm2py.embedded.ports import HOST, brokers_listed, free_ports
-from mm2py.embedded.region import ForeignRegion, KafkaAddress, Region
-from mm2py.embedded.server_properties import Listener, NodePorts, server_properties
 from mm2py.errors import ConfigError
+from tests.kit.kafka.ports import HOST, brokers_listed, free_ports
+from tests.kit.kafka.region import ForeignRegion, KafkaAddress, Region
+from tests.kit.kafka.server_properties import Listener, NodePorts, server_properties
 
 NODES = [NodePorts(1, 15001, 15002), NodePorts(2, 15003, 15004), NodePorts(3, 15005, 15006)]
 

@@ -11,8 +11,8 @@ from mm2py.mirror.checkpoints import Checkpoint, encode_checkpoint
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror_client import MirrorClient, RemoteOffset, hop_count
 from mm2py.protocol.records import NewRecord, encode_batch
-from mm2py.testing.broker import FakeBroker
 from mm2py.types import TopicPartition
+from tests.kit.fakes.broker import FakeBroker
 
 SEPARATOR = "replication.policy.separator"
 IDENTITY = {

@@ -10,7 +10,7 @@ from mm2py.protocol import batch_stage
 from mm2py.protocol.batch_stage import Dropped, DropReason, ProblemKind, classify
 from mm2py.protocol.record_batch import Codec, crc32c
 from mm2py.protocol.records import NewRecord, Record, decode_batches, encode_batch
-from mm2py.testing.seal import sealed
+from tests.kit.fakes.seal import sealed
 
 CONTROL, TRANSACTIONAL, LOG_APPEND, HORIZON = 0x20, 0x10, 0x08, 0x40
 

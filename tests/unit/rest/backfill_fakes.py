@@ -4,15 +4,15 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 
-from mm2py.flows.backfills import CommandEnd
 from mm2py.mirror.backfills import Order
 from mm2py.types import FlowName
+from mm2py_jobs.copy.backfill_jobs import CommandEnd
 
 PLAN: Mapping[str, Sequence[object]] = {"lanes": [], "partitions": [], "refused": []}
 
 
 class FakeCommands:
-    """Implements ``mm2py.flows.backfills.BackfillCommands``; a run lasts until ``end`` is set."""
+    """Implements ``mm2py_jobs.copy.backfill_jobs.BackfillCommands``; a run lasts until ``end`` is set."""
 
     def __init__(self) -> None:
         self.without_spark = ""

@@ -5,10 +5,10 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from mm2py.flows.failover import FailoverRefusedError, FailoverRequest
-from mm2py.flows.failover_views import FailoverPlan
 from mm2py.mirror.failovers import Failover, FailoverKind, Step
 from mm2py.types import FlowName
+from mm2py_jobs.failover.failover import FailoverRefusedError, FailoverRequest
+from mm2py_jobs.failover.failover_views import FailoverPlan
 
 PLAN = FailoverPlan(
     flow="A->B",
@@ -27,7 +27,7 @@ PLAN = FailoverPlan(
 
 
 class FakeFailovers:
-    """Implements ``mm2py.flows.failovers.FailoverCommands`` of any flow; a driver lasts until ``ended`` is set."""
+    """Implements ``mm2py_jobs.failover.failovers.FailoverCommands`` of any flow; a driver lasts until ``ended`` is set."""
 
     def __init__(self) -> None:
         self.planned = PLAN

@@ -9,7 +9,6 @@ import httpx
 from starlette.types import ASGIApp
 
 from mm2py.config.connect_definitions import ConfigInfos
-from mm2py.flows.backfills import BackfillService
 from mm2py.flows.fleet import Since
 from mm2py.flows.graph import CircleGuard, FlowNode
 from mm2py.flows.service import FlowParts, FlowService
@@ -17,7 +16,6 @@ from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import NodeSnapshot, PartitionSnapshot
 from mm2py.rest.app import public_app
 from mm2py.rest.parts import RestParts
-from mm2py.rest.routes.backfills import backfill_router
 from mm2py.rest.routes.flows import router
 from mm2py.runtime.herder.errors import ForwardError, HerderError
 from mm2py.runtime.herder.herder import Herder
@@ -27,6 +25,8 @@ from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.types import FlowName, TaskId, TopicPartition
+from mm2py_jobs.copy.backfill_jobs import BackfillService
+from mm2py_jobs.copy.backfill_routes import backfill_router
 from tests.unit.rest.backfill_fakes import FakeCommands
 from tests.unit.rest.rest_fakes import (
     SOURCE,

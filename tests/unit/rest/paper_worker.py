@@ -17,8 +17,6 @@ from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR
 from mm2py.config.definitions import ConfigModel
 from mm2py.config.override_policy import override_policy
 from mm2py.config.remote_allow_list import refusal_text, remote_problems
-from mm2py.flows.backfills import BackfillService
-from mm2py.flows.failovers import FailoverService
 from mm2py.flows.fleet import Since
 from mm2py.flows.graph import CircleGuard, FlowNode, Sources
 from mm2py.flows.service import FlowParts, FlowService
@@ -26,8 +24,6 @@ from mm2py.observability.metrics import NodeSnapshot
 from mm2py.rest.app import public_app
 from mm2py.rest.forwarding import Forwarder, http_client
 from mm2py.rest.parts import RestParts
-from mm2py.rest.routes.backfills import backfill_router
-from mm2py.rest.routes.failovers import failover_router
 from mm2py.rest.routes.flows import router
 from mm2py.runtime.herder.errors import RebalanceExpectedError
 from mm2py.runtime.herder.herder import Herder
@@ -42,6 +38,10 @@ from mm2py.storage.memory import MemoryOffsetBackingStore, MemoryTable, MemoryTo
 from mm2py.testing.waiting import until
 from mm2py.types import FlowName
 from mm2py_connectors.mirror_source import MirrorSourceConnector
+from mm2py_jobs.copy.backfill_jobs import BackfillService
+from mm2py_jobs.copy.backfill_routes import backfill_router
+from mm2py_jobs.failover.failover_routes import failover_router
+from mm2py_jobs.failover.failovers import FailoverService
 from tests.unit.rest.backfill_fakes import FakeCommands
 from tests.unit.rest.failover_fakes import FakeFailovers
 from tests.unit.rest.rest_fakes import FakeLoggers, names_a_secret

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from mm2py.flows.backfills import BackfillService, BackfillView, CommandEnd
 from mm2py.flows.graph import FlowNode
 from mm2py.mirror.backfills import ALIVE_S, Job, JobState, Lease, LeaseState, Order, Wanted
 from mm2py.observability.logging import SecretMask
@@ -24,6 +23,7 @@ from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import until
 from mm2py.types import FlowName
+from mm2py_jobs.copy.backfill_jobs import BackfillService, BackfillView, CommandEnd
 from tests.unit.rest.backfill_fakes import FakeCommands
 from tests.unit.rest.flow_fakes import AB, BA, LEADER, Network, Rig
 

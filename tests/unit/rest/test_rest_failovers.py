@@ -12,15 +12,15 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from mm2py.errors import FatalError, ProtocolError, RetriableError
-from mm2py.flows.failover import FailoverRequest
-from mm2py.flows.failovers import FailoverService
 from mm2py.flows.service import READS_AT_ONCE
 from mm2py.mirror.failovers import Failover, FailoverKind, Step
 from mm2py.rest.parts import CALLER
 from mm2py.runtime.herder.errors import ConflictError
 from mm2py.testing.waiting import until
-from mm2py_workers.failover_control import RestFlows
-from mm2py_workers.failover_inside import OwnApi
+from mm2py_jobs.failover.failover import FailoverRequest
+from mm2py_jobs.failover.failover_control import RestFlows
+from mm2py_jobs.failover.failover_inside import OwnApi
+from mm2py_jobs.failover.failovers import FailoverService
 from tests.unit.rest.failover_fakes import PLAN, FakeFailovers
 from tests.unit.rest.flow_fakes import AB
 

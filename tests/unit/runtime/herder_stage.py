@@ -8,7 +8,7 @@ from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
 from mm2py.runtime.group.connect_membership import ConnectMembership
 from mm2py.runtime.herder.herder import Herder
-from mm2py.testing.group_coordinator import MemoryCoordinator, MemoryGroup
+from tests.kit.fakes.group_coordinator import MemoryCoordinator, MemoryGroup
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node
 
 FILE = {"c": CONFIG | {"name": "c", "work": "0 1 2 3 4 5", "tasks.max": "6"}}

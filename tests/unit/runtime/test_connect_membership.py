@@ -12,8 +12,8 @@ from mm2py.protocol.groups import GroupProtocol
 from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin
 from mm2py.runtime.herder.errors import ForeignMemberError
 from mm2py.testing.clock import FakeClock
-from mm2py.testing.group_coordinator import MemoryCoordinator, MemoryGroup
 from mm2py.types import TaskId, Work
+from tests.kit.fakes.group_coordinator import MemoryCoordinator, MemoryGroup
 from tests.unit.runtime.membership_rig import SESSION_S, Configs, Worker, configs, working
 
 COUNTS = {"source": 5, "beat": 1}

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from mm2py.flows.fence import EVERYBODY, fence_of, principal_of
 from mm2py.mirror.failovers import Rule
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
+from mm2py_jobs.failover.fence import EVERYBODY, fence_of, principal_of
 
 SHOP = Acl(
     AclResourceType.TOPIC,

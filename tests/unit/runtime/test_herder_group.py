@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from mm2py.protocol.groups import GroupProtocol
-from mm2py.testing.group_coordinator import MemoryCoordinator, MemoryGroup
+from tests.kit.fakes.group_coordinator import MemoryCoordinator, MemoryGroup
 from tests.unit.runtime.herder_fakes import Cluster
 from tests.unit.runtime.herder_stage import Stage
 

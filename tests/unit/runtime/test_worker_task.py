@@ -24,9 +24,9 @@ from mm2py.runtime.tasks.source_order import SourceOrder
 from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.task_transactions import TaskTransactions
 from mm2py.runtime.tasks.worker_task import TaskSettings, WorkerTask
-from mm2py.testing.broker import FakeBroker
 from mm2py.testing.waiting import until
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from tests.kit.fakes.broker import FakeBroker
 from tests.unit.runtime.runtime_fakes import (
     EagerClock,
     FakeSender,

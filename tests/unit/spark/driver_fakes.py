@@ -6,10 +6,10 @@ from mm2py.client.connect.admin import ConfigOp
 from mm2py.errors import ServerError
 from mm2py.protocol.connect_group import WorkerMetadata, encode_metadata
 from mm2py.protocol.groups import DescribedGroup, GroupMember
-from mm2py.spark.survey import Known
 from mm2py.storage.memory import MemoryTopic
 from mm2py.storage.table import Entry
 from mm2py.types import TopicPartition
+from mm2py_jobs.copy.survey import Known
 
 
 class TopicWriter:

@@ -1,4 +1,4 @@
-"""What a lane of a restore reads; the names are the contract of tasks and the invariants of ``mm2py.spark.archive_task``."""
+"""What a lane of a restore reads; the names are the contract of tasks and the invariants of ``mm2py_jobs.archive.archive_task``."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -15,19 +15,19 @@ from mm2py.client.pacing import ByteRate
 from mm2py.mirror.source_offsets import mirror_source_partition, source_offset
 from mm2py.protocol.log_batches import log_batch
 from mm2py.protocol.records import NewRecord, encode_batch
-from mm2py.spark.archive_format import (
+from mm2py.testing.contexts import FakeTaskContext
+from mm2py.testing.task_contract import BatchTaskContract, ended
+from mm2py.types import TopicPartition
+from mm2py_jobs.archive.archive_format import (
     BATCHES,
     FileManifest,
     batch_row,
     manifest_name,
     partition_folder,
 )
-from mm2py.spark.archive_order import ArchivedTopic, TaskArchive
-from mm2py.spark.archive_store import ArchiveStore
-from mm2py.spark.archive_task import ArchiveTask
-from mm2py.testing.contexts import FakeTaskContext
-from mm2py.testing.task_contract import BatchTaskContract, ended
-from mm2py.types import TopicPartition
+from mm2py_jobs.archive.archive_order import ArchivedTopic, TaskArchive
+from mm2py_jobs.archive.archive_store import ArchiveStore
+from mm2py_jobs.archive.archive_task import ArchiveTask
 
 ONE, TWO = TopicPartition("one", 0), TopicPartition("two", 0)
 BUDGET = 1 << 20

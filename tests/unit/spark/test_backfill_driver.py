@@ -1,4 +1,4 @@
-"""The driver over a topic in memory; the names are the invariants of ``mm2py.spark.backfill``."""
+"""The driver over a topic in memory; the names are the invariants of ``mm2py_jobs.copy.backfill``."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -21,15 +21,15 @@ from mm2py.mirror.backfills import (
     Wanted,
     Wish,
 )
-from mm2py.spark.backfill import BackfillDriver, Request
-from mm2py.spark.live_flow import LET_GO_S
-from mm2py.spark.plan import PartitionPlan, Plan
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import BackfillRefusedError, DriverSupersededError, JobClaim
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import until
 from mm2py.types import TopicPartition
+from mm2py_jobs.copy.backfill import BackfillDriver, Request
+from mm2py_jobs.copy.live_flow import LET_GO_S
+from mm2py_jobs.copy.plan import PartitionPlan, Plan
 from tests.unit.spark.driver_fakes import Flow, TopicWriter
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""One attempt of a lane over fakes; the names are the invariants of ``mm2py.spark.lanes``."""
+"""One attempt of a lane over fakes; the names are the invariants of ``mm2py_jobs.copy.lanes``."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -9,10 +9,10 @@ import pytest
 from mm2py.errors import FatalError, PartitionError
 from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState, Wanted
 from mm2py.runtime.tasks.lifecycle import Status
-from mm2py.spark.lanes import TASK_STARTS, CopyProgress, LaneResult, LaneRun, Term
-from mm2py.spark.lease import RENEW_S, LaneSupersededError
 from mm2py.testing.clock import FakeClock
 from mm2py.types import State, TopicPartition
+from mm2py_jobs.copy.lanes import TASK_STARTS, CopyProgress, LaneResult, LaneRun, Term
+from mm2py_jobs.copy.lease import RENEW_S, LaneSupersededError
 
 ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)
 

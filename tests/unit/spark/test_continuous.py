@@ -11,11 +11,11 @@ from mm2py.errors import PartitionError
 from mm2py.mirror.offset_map import Page, Segment
 from mm2py.mirror.proofs import Proof, proofs_of, to_commit
 from mm2py.protocol.groups import FetchedOffset
-from mm2py.spark.continuous import ContinuousProof, Round
-from mm2py.spark.differences import Comparison, Difference, Kind
-from mm2py.spark.verify_plan import KnownMap, PartitionPlan, VerifyPlan, plan_partition
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
+from mm2py_jobs.verify.continuous import ContinuousProof, Round
+from mm2py_jobs.verify.differences import Comparison, Difference, Kind
+from mm2py_jobs.verify.verify_plan import KnownMap, PartitionPlan, VerifyPlan, plan_partition
 
 SOURCE, COPY = TopicPartition("t", 0), TopicPartition("a.t", 0)
 NO_ID = bytes(16)
@@ -97,7 +97,7 @@ async def rounds_until_idle(proof: ContinuousProof) -> Round:
 async def test_1_a_proof_grows_only_over_records_that_were_compared(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mm2py.spark.continuous.PIECE_OFFSETS", 20)
+    monkeypatch.setattr("mm2py_jobs.verify.continuous.PIECE_OFFSETS", 20)
     chance, logs, clock = random.Random(seed), Logs(), FakeClock()
     proof = ContinuousProof(logs, clock=clock)
     for _ in range(40):

@@ -7,8 +7,8 @@ import pytest
 
 from mm2py.mirror.backfills import CopyAgain, Lease, LeaseState, decode_backfill, encode_backfill
 from mm2py.mirror.offset_map import Mark, Page, PartitionMap, Segment
-from mm2py.spark.copy_again import begun, cut_pages, go_back
 from mm2py.types import TopicPartition
+from mm2py_jobs.copy.copy_again import begun, cut_pages, go_back
 
 SOURCE, COPY = TopicPartition("t", 0), TopicPartition("a.t", 0)
 NO_ID = bytes(16)

@@ -4,8 +4,8 @@ import pytest
 
 from mm2py.mirror.offset_map import Page, Segment
 from mm2py.protocol.topics import NO_TOPIC_ID
-from mm2py.spark.survey import Known
 from mm2py.types import TopicPartition
+from mm2py_jobs.copy.survey import Known
 
 ONE = TopicPartition("t", 0)
 

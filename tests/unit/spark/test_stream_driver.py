@@ -1,4 +1,4 @@
-"""The driver of a stream over a topic in memory; the names are the invariants of ``mm2py.spark.stream`` and the claim's."""
+"""The driver of a stream over a topic in memory; the names are the invariants of ``mm2py_jobs.copy.stream`` and the claim's."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -20,13 +20,13 @@ from mm2py.mirror.backfills import (
     Wanted,
     Wish,
 )
-from mm2py.spark.live_flow import LET_GO_S
-from mm2py.spark.stream import STUCK_BEATS, StreamDriver, StreamPartitions, deal_term
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import BackfillRefusedError, JobClaim
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
+from mm2py_jobs.copy.live_flow import LET_GO_S
+from mm2py_jobs.copy.stream import STUCK_BEATS, StreamDriver, StreamPartitions, deal_term
 from tests.unit.spark.driver_fakes import Flow, TopicWriter
 
 T = TypeVar("T")

@@ -7,14 +7,14 @@ import pytest
 
 from mm2py.client.fetch.range_reader import LogEnds
 from mm2py.mirror.offset_map import Mark, Page, Segment
-from mm2py.spark.dealing import deal
-from mm2py.spark.differences import Comparison, Difference, Kind
-from mm2py.spark.repair_advice import Repair, advice
-from mm2py.spark.verify import by_the_map, report_of
-from mm2py.spark.verify_plan import KnownMap, PartitionPlan, VerifyPlan, plan_partition
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from mm2py_jobs.copy.dealing import deal
+from mm2py_jobs.verify.differences import Comparison, Difference, Kind
+from mm2py_jobs.verify.repair_advice import Repair, advice
+from mm2py_jobs.verify.verify import by_the_map, report_of
+from mm2py_jobs.verify.verify_command import exit_code
+from mm2py_jobs.verify.verify_plan import KnownMap, PartitionPlan, VerifyPlan, plan_partition
 from mm2py_workers.output import OK, UNHEALTHY
-from mm2py_workers.verify_command import exit_code
 
 SOURCE, COPY = TopicPartition("t", 0), TopicPartition("a.t", 0)
 NO_ID = bytes(16)

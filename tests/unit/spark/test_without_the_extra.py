@@ -6,13 +6,13 @@ import sys
 import pytest
 
 from mm2py.errors import ConfigError
-from mm2py.spark.session import require_spark
+from mm2py_jobs.spark.session import require_spark
 
 _CODE = """
 import sys
 for name in ("pyspark", "pyarrow", "pandas"):
     sys.modules[name] = None
-import mm2py_workers.backfill_runs
+import mm2py_jobs.copy.backfill_runs
 """
 
 

@@ -12,8 +12,8 @@ from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.errors import RetriableError
 from mm2py.protocol.produce import PRODUCE_KEY
 from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
-from mm2py.testing.broker import FakeBroker
 from mm2py.types import TopicPartition
+from tests.kit.fakes.broker import FakeBroker
 
 CONFIGS = TopicPartition("mm2-configs.A.internal", 0)
 

@@ -17,8 +17,8 @@ from mm2py.errors import ConnectionFailedError, RequestTimedOutError, RetriableE
 from mm2py.protocol.produce import PRODUCE_KEY
 from mm2py.protocol.records import Record, decode_batches
 from mm2py.storage.table import KafkaTable, partition_of
-from mm2py.testing.broker import FakeBroker
 from mm2py.types import TopicPartition
+from tests.kit.fakes.broker import FakeBroker
 
 PARTITIONS = 5
 

@@ -1,6 +1,6 @@
 from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.record_batch import HEADER, HEADER_BYTES
-from mm2py.testing.broker_log import PartitionLog
+from tests.kit.fakes.broker_log import PartitionLog
 
 
 def batch(count: int = 1, *, producer_id: int = 7, epoch: int = 0, sequence: int = 0) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mm2py.testing.delay_proxy import DelayProxy, Way
+from tests.kit.lines.delay_proxy import DelayProxy, Way
 
 ANSWER_S = 10.0
 ROUND_TRIP_S = 0.1

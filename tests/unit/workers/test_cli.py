@@ -5,8 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
+from examples.demo.__main__ import demo as demo_command
 from mm2py.errors import ConfigError
 from mm2py_workers.cli import app
 
@@ -55,7 +57,7 @@ def test_explain_prints_properties_of_one_flow(file: Path) -> None:
     assert "offset.flush.interval.ms" in result.output
 
 
-@pytest.mark.parametrize("words", [["lint"], ["no-such-command"], ["demo", "--seconds", "x"]])
+@pytest.mark.parametrize("words", [["lint"], ["no-such-command"], ["verify", "--tier", "x"]])
 def test_wrong_usage_ends_with_2(words: list[str]) -> None:
     assert CliRunner().invoke(app, words).exit_code == 2
 
@@ -69,10 +71,12 @@ def test_a_failure_is_one_line_unless_debug(
 ) -> None:
     # The only way to a machine without disk space; nothing of ours is replaced.
     monkeypatch.setattr("shutil.disk_usage", _almost_full)
-    result = CliRunner().invoke(app, ["demo", "--seconds", "1"])
+    demo = typer.Typer()
+    demo.command()(demo_command)
+    result = CliRunner().invoke(demo, ["--seconds", "1"])
     assert result.exit_code == 1
     assert "1 MiB are free" in result.output
-    assert isinstance(CliRunner().invoke(app, ["demo", "--debug"]).exception, ConfigError)
+    assert isinstance(CliRunner().invoke(demo, ["--debug"]).exception, ConfigError)
 
 
 @pytest.mark.parametrize(

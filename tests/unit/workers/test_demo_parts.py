@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from examples.demo.demo import properties_text
+from examples.demo.table import FlowTable
+from examples.demo.topics import TOPICS
+from examples.demo.verify import Comparison, Counts, Side
+from examples.demo.verify_records import Difference
+from examples.demo.workers import FIRST_KILL_S, FlowSeen, plan_kill
 from mm2py.config.lint import load_checked
 from mm2py.observability.metrics import Metrics
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_connectors.config import CONNECTORS
-from mm2py_workers.demo import properties_text
-from mm2py_workers.demo_table import FlowTable
-from mm2py_workers.demo_topics import TOPICS
-from mm2py_workers.demo_verify import Comparison, Counts, Side
-from mm2py_workers.demo_verify_records import Difference
-from mm2py_workers.demo_workers import FIRST_KILL_S, FlowSeen, plan_kill
 
 FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 

@@ -50,4 +50,4 @@ def test_a_worker_that_asks_no_other_loads_nothing_for_terminals_and_no_http_cli
     loaded = subprocess.run(
         [sys.executable, "-c", program], timeout=60, capture_output=True, text=True, check=True
     ).stdout.split()
-    assert not {"rich", "httpx", "pygments", "mm2py.embedded"} & set(loaded)
+    assert not {"rich", "httpx", "pygments", "tests.kit.kafka"} & set(loaded)

@@ -11,20 +11,20 @@ from typer.testing import CliRunner
 
 from mm2py.client.connect.group_admin import Committed, GroupCatalog
 from mm2py.errors import FatalError, RetriableError
-from mm2py.flows.failover import FailoverRequest
-from mm2py.flows.failover_views import FailoverPlan, WriterRow
 from mm2py.mirror.failovers import HANGS_MS, OpenTransaction
 from mm2py.mirror.offset_lookup import Place, Translation, beside_own_records
 from mm2py.mirror.offset_map import Mark, Segment
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from mm2py_jobs.failover.failover import FailoverRequest
+from mm2py_jobs.failover.failover_control import RestFlows, flow_now
+from mm2py_jobs.failover.failover_groups import NOTHING_COPIED, committed_of, groups_of, moves_of
+from mm2py_jobs.failover.failover_tables import print_plan
+from mm2py_jobs.failover.failover_tail import holes_of, spans_of
+from mm2py_jobs.failover.failover_views import FailoverPlan, WriterRow
 from mm2py_workers.answers import Row
 from mm2py_workers.cli import app
-from mm2py_workers.failover_control import RestFlows, flow_now
-from mm2py_workers.failover_groups import NOTHING_COPIED, committed_of, groups_of, moves_of
-from mm2py_workers.failover_tail import holes_of, spans_of
-from mm2py_workers.failover_views import print_plan
 from mm2py_workers.output import Output, Printer
 from tests.unit.rest.failover_fakes import PLAN
 

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from mm2py.api.context import EventKind, LossEvent
 from mm2py.mirror.ledger import LedgerRecord, encode_ledger_record
 from mm2py.protocol.records import NewRecord, encode_batch
-from mm2py.testing.broker import FakeBroker
 from mm2py.types import TopicPartition
 from mm2py_workers.cli import app
+from tests.kit.fakes.broker import FakeBroker
 
 TOPIC = "mm2py-ledger.A.internal"
 

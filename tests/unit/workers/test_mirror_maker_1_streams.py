@@ -12,8 +12,8 @@ from mm2py.errors import FatalError, RetriableError
 from mm2py.runtime.tasks.sink_loop import AssignmentListener
 from mm2py.types import TopicPartition
 from mm2py_connectors.record_sender import Idle, RecordSender, Sent
-from mm2py_workers.mirror_maker_1 import stream as stream_module
-from mm2py_workers.mirror_maker_1.stream import Handle, Stream
+from mm2py_migrate.mirror_maker_1 import stream as stream_module
+from mm2py_migrate.mirror_maker_1.stream import Handle, Stream
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

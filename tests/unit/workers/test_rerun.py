@@ -8,9 +8,9 @@ from mm2py.mirror.boundaries import Boundary
 from mm2py.protocol.log_batches import log_batch
 from mm2py.protocol.record_batch import Codec
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
-from mm2py.testing.seal import sealed
 from mm2py.types import TopicPartition
-from mm2py_workers.rerun import cut, placed
+from mm2py_jobs.copy.rerun import cut, placed
+from tests.kit.fakes.seal import sealed
 
 TP = TopicPartition("t", 0)
 LOG = LogEnds(10, 20)

@@ -16,9 +16,9 @@ from mm2py.mirror.producer_ids import MirrorProducer, decode_producer
 from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.producer_id_store import ProducerIdStore
-from mm2py.testing.broker import FakeBroker
 from mm2py.types import ClusterAlias, FlowName, TaskId
 from mm2py_workers.target_senders import TargetSenders
+from tests.kit.fakes.broker import FakeBroker
 
 FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 SAME = {"replication.policy.class": IDENTITY_REPLICATION_POLICY}

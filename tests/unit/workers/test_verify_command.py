@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from mm2py.errors import UsageError
-from mm2py.spark.session import SparkPlace
+from mm2py_jobs.spark.session import SparkPlace
+from mm2py_jobs.verify.repair_run import repaired_report
+from mm2py_jobs.verify.verify_command import VerifyOrder, exit_code
 from mm2py_workers.output import NOT_EQUAL, OK, UNHEALTHY
-from mm2py_workers.repair_run import repaired_report
-from mm2py_workers.verify_command import VerifyOrder, exit_code
 
 
 @pytest.mark.parametrize(

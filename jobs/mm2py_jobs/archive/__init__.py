@@ -1,0 +1,1 @@
+"""Archives of source topics as Parquet, and what restores them."""

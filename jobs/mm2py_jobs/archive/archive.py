@@ -1,0 +1,327 @@
+"""Archive: the log of a flow's source topics as Parquet files, continued by each run.
+
+Flow: ends of the logs and chains of manifests on the driver -> lanes of whole partitions -> ``RangeReader`` -> Parquet file -> its
+manifest, put-if-absent -> the next one. Whatever is killed leaves whole files with manifests, and orphans that nothing
+names; the next run continues behind the last manifest. An attempt that lost a manifest to another one ends its partition there.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from typing import Final, NamedTuple, cast, final
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.range_reader import OffsetsGoneError, RangeReader, log_ends
+from mm2py.errors import PartitionError, ProtocolError
+from mm2py.protocol.log_batches import LogBatch
+from mm2py.protocol.record_batch import Codec
+from mm2py.types import FlowName, TopicPartition
+from mm2py_jobs.archive.archive_format import (
+    BATCHES,
+    ArchivedTopic,
+    ArchiveHead,
+    FileManifest,
+    Shape,
+    batch_row,
+    chain_of,
+    manifest_name,
+    partition_folder,
+    put_or_check,
+)
+from mm2py_jobs.archive.archive_store import ArchiveStore
+from mm2py_jobs.archive.record_columns import ARROW_SCHEMA, RecordColumns
+from mm2py_jobs.copy.dealing import answers_of
+from mm2py_jobs.spark.reading import connected
+from mm2py_jobs.spark.session import OpenSession
+from mm2py_workers.flow_sides import FlowSides
+
+FILE_BYTES: Final = 64 * 1024 * 1024
+"""Of a log in one file, which is held in memory while it is written."""
+
+_GROUP_BYTES: Final = 8 * 1024 * 1024
+
+
+class _Ranges(NamedTuple):
+    """What is to be archived: partition, first, end, and what was lost before it (-1: nothing)."""
+
+    topic: str
+    partition: int
+    first: int
+    end: int
+    lost_from: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.first
+
+
+def archive_root(path: str, flow: FlowName) -> str:
+    """Return where the archive of a flow is below a path."""
+    return f"{path.rstrip('/')}/{flow.source}-{flow.target}"
+
+
+def archive_flow(
+    flow: FlowSides, path: str, shape: Shape, open_spark: Callable[[], OpenSession]
+) -> dict[str, object]:
+    """Archive what there is of the flow's topics and is not archived yet; return the report.
+
+    Raises:
+        ConfigError: the folder has another archive.
+        Mm2pyError: the source cannot be read, or the archive not written; what was published stays.
+    """
+    root = archive_root(path, flow.flow)
+    ranges, refused = asyncio.run(_plan(flow, ArchiveStore(root), shape))
+    answers: list[dict[str, object]] = []
+    waiting = [it for it in ranges if it.size or it.lost_from >= 0]
+    if waiting:
+        with open_spark() as opened:
+            common: dict[str, object] = {
+                "source": flow.source,
+                "alias": flow.flow.source,
+                "read_committed": flow.read_committed,
+                "path": root,
+                "shape": shape.value,
+            }
+            answers = answers_of(
+                opened,
+                run_lane,
+                waiting,
+                lambda it: it.size,
+                lambda lane: common | {"partitions": lane},
+                name=f"archive {flow.flow}",
+            )
+    answers += refused
+    answers.sort(key=lambda it: (str(it["topic"]), int(str(it["partition"]))))
+    return {
+        "flow": str(flow.flow),
+        "path": root,
+        "shape": shape.value,
+        "records": sum(int(str(it["records"])) for it in answers),
+        "bytes": sum(int(str(it["bytes"])) for it in answers),
+        "partitions": answers,
+    }
+
+
+async def _plan(
+    flow: FlowSides, store: ArchiveStore, shape: Shape
+) -> tuple[list[_Ranges], list[dict[str, object]]]:
+    """Return what is to be archived, and the answers about partitions that cannot be."""
+    async with connected(flow.source, alias=flow.flow.source) as source:
+        admin = Admin(source)
+        topics = flow.chosen(await admin.list_topics())
+        described = await admin.describe_topics(topics)
+        configs = await admin.describe_topic_configs(topics)
+        head = ArchiveHead(flow=str(flow.flow), source_cluster=source.cluster_id, shape=shape)
+        put_or_check(store, "manifest.json", head)
+        partitions: list[TopicPartition] = []
+        for topic in topics:
+            found = described[topic]
+            archived = ArchivedTopic(
+                topic=topic,
+                topic_id=found.topic_id.hex(),
+                partitions=len(found.partitions),
+                configs={
+                    it.name: it.value or "" for it in configs.get(topic, ()) if not it.is_default
+                },
+            )
+            put_or_check(store, f"topic={topic}/topic.json", archived)
+            partitions += (TopicPartition(topic, it) for it in sorted(found.partitions))
+        ends = await log_ends(source, partitions, read_committed=flow.read_committed)
+    ranges: list[_Ranges] = []
+    refused: list[dict[str, object]] = []
+    for tp in partitions:
+        chain = chain_of(store, tp)
+        done, log = chain[-1].end if chain else ends[tp].start, ends[tp]
+        if done > log.end:
+            cause = f"the archive ends at offset {done}, the log at {log.end}: its records are gone from the source; archive to another folder"
+            refused.append(
+                _PartitionArchive(store, shape, _Ranges(*tp, done, done, -1)).answer(cause)
+            )
+            continue
+        lost_from = done if done < log.start else -1
+        ranges.append(_Ranges(*tp, max(done, log.start), log.end, lost_from))
+    return ranges, refused
+
+
+# ---- in a task
+
+
+def run_lane(lane: Mapping[str, object]) -> dict[str, object]:
+    """Archive the partitions of a lane; runs in a Spark task."""
+    return asyncio.run(_run_lane(lane))
+
+
+async def _run_lane(lane: Mapping[str, object]) -> dict[str, object]:
+    store, shape = ArchiveStore(str(lane["path"])), Shape(str(lane["shape"]))
+    answers: list[dict[str, object]] = []
+    properties = cast("Mapping[str, str]", lane["source"])
+    async with connected(properties, alias=str(lane["alias"])) as source:
+        for row in cast("Sequence[tuple[str, int, int, int, int]]", lane["partitions"]):
+            copied = _PartitionArchive(store, shape, _Ranges(*row))
+            cause = ""
+            try:
+                await copied.run(source, read_committed=bool(lane["read_committed"]))
+            except (PartitionError, ProtocolError) as error:
+                cause = str(error)  # of this partition alone
+            answers.append(copied.answer(cause))
+    return {"partitions": answers}
+
+
+@final
+class _PartitionArchive:
+    """Writes the files of one partition."""
+
+    def __init__(self, store: ArchiveStore, shape: Shape, wanted: _Ranges) -> None:
+        self._store, self._shape = store, shape
+        self._tp = TopicPartition(wanted.topic, wanted.partition)
+        self._end, self._lost_from = wanted.end, wanted.lost_from
+        self._from = self._first = wanted.first
+        self._lost_at_start, self._lost_to = wanted.lost_from, wanted.first
+        self._records = self._bytes = self._files = 0
+        self._waiting: list[LogBatch] = []
+        self._size = 0
+
+    async def run(self, source: Cluster, *, read_committed: bool) -> None:
+        """Archive up to the end what the source still has when it is read.
+
+        Raises:
+            PartitionError: another run has archived it meanwhile.
+            ProtocolError: a batch is damaged.
+            FatalError: a file cannot be written.
+        """
+        self._continue()
+        reader = RangeReader(source, read_committed=read_committed)
+        gone: OffsetsGoneError | None = None
+        while gone is None or self._skip(gone):
+            try:
+                await self._read(reader)
+            except OffsetsGoneError as error:
+                gone = error
+            else:
+                break
+        if self._first < self._end or self._lost_from >= 0:
+            self._publish(self._end)
+
+    async def _read(self, reader: RangeReader) -> None:
+        async for batches in reader.read(self._tp, self._first, self._end):
+            for batch in batches:
+                self._waiting.append(batch)
+                self._size += len(batch.data)
+                if self._size >= FILE_BYTES:
+                    self._publish(batch.last_offset + 1)
+
+    def _skip(self, gone: OffsetsGoneError) -> bool:
+        """Continue where the log begins by now, as the manifest says; False behind the end."""
+        if gone.log_start <= gone.offset:
+            raise gone  # the log has become shorter
+        if self._first < gone.offset:
+            self._publish(gone.offset)
+        if self._lost_from < 0:
+            self._lost_from = gone.offset
+        if self._lost_at_start < 0:
+            self._lost_at_start = self._lost_from
+        self._first = self._lost_to = min(gone.log_start, self._end)
+        return self._first < self._end
+
+    def answer(self, cause: str) -> dict[str, object]:
+        """Return what was archived; ``cause``: why not all of it."""
+        return {
+            "topic": self._tp.topic,
+            "partition": self._tp.partition,
+            "from": self._from,
+            "to": self._end if not cause else self._first,
+            "lost_from": self._lost_at_start,
+            "lost_to": self._lost_to if self._lost_at_start >= 0 else -1,
+            "cause": cause,
+            "records": self._records,
+            "bytes": self._bytes,
+            "files": self._files,
+        }
+
+    def _continue(self) -> None:
+        """Begin behind what an earlier attempt of this lane has published."""
+        begins = self._first if self._lost_from < 0 else self._lost_from
+        for found in chain_of(self._store, self._tp):
+            if found.begins >= begins:
+                self._records += found.records
+                self._bytes += found.size_bytes
+                self._files += 1
+                self._first, self._lost_from = found.end, -1
+
+    def _publish(self, end: int) -> None:
+        batches, self._waiting, self._size = self._waiting, [], 0
+        data, records = self._parquet(batches, end) if batches else (b"", 0)
+        name = f"{self._first:020d}-{end - 1:020d}.{secrets.token_hex(4)}.parquet"
+        manifest = FileManifest(
+            topic=self._tp.topic,
+            partition=self._tp.partition,
+            first=self._first,
+            end=end,
+            records=records,
+            size_bytes=len(data),
+            file=name,
+            sha256=sha256(data).hexdigest(),
+            lost_from=self._lost_from,
+        )
+        path = f"{partition_folder(self._tp)}/{name}"
+        self._store.write(path, data)
+        if not self._store.put_if_absent(
+            manifest_name(self._tp, manifest.begins), manifest.to_bytes()
+        ):
+            self._store.delete(path)
+            raise PartitionError(
+                f"another run has archived from offset {manifest.begins} on meanwhile",
+                topic=self._tp.topic,
+                partition=self._tp.partition,
+                offset=manifest.begins,
+                remedy="run the same command again; it continues behind that",
+            )
+        self._first, self._lost_from = end, -1
+        self._records += records
+        self._bytes += len(data)
+        self._files += 1
+
+    def _parquet(self, batches: Sequence[LogBatch], end: int) -> tuple[bytes, int]:
+        schema = BATCHES if self._shape is Shape.BATCHES else ARROW_SCHEMA
+        # What is compressed already is not compressed again.
+        plain = self._shape is Shape.RECORDS or batches[0].codec is Codec.NONE
+        out, records = pa.BufferOutputStream(), 0
+        writer = parquet.ParquetWriter(out, schema, compression="zstd" if plain else "none")
+        if self._shape is Shape.BATCHES:
+            for group in _grouped(batches):
+                writer.write_batch(_batch_rows(group))
+            records = sum(batch.count for batch in batches)
+        else:
+            columns = RecordColumns(self._tp, self._first, end)
+            for batch in batches:
+                for rows in columns.take(batch):
+                    writer.write_batch(rows)
+                    records += rows.num_rows
+            for rows in columns.rest():
+                writer.write_batch(rows)
+                records += rows.num_rows
+        writer.close()
+        return out.getvalue().to_pybytes(), records
+
+
+def _grouped(batches: Sequence[LogBatch]) -> list[list[LogBatch]]:
+    groups: list[list[LogBatch]] = [[]]
+    size = 0
+    for batch in batches:
+        if size >= _GROUP_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(batch)
+        size += len(batch.data)
+    return groups
+
+
+def _batch_rows(batches: Sequence[LogBatch]) -> pa.RecordBatch:
+    columns = zip(*map(batch_row, batches), strict=True)
+    arrays = [pa.array(list(column), BATCHES.field(at).type) for at, column in enumerate(columns)]
+    return pa.RecordBatch.from_arrays(arrays, schema=BATCHES)

@@ -1,0 +1,66 @@
+"""``mm2py archive``: a flow's source topics as Parquet files.
+
+Flow: file -> ``mm2py_jobs.archive.archive`` -> report as JSON or a table on standard output.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from mm2py_jobs.spark.session import SparkPlace, require_spark
+from mm2py_workers.answers import count_of, rows_of
+from mm2py_workers.bulk_flow import flow_sides
+from mm2py_workers.output import FAILED, OK, Column, Output, Printer, say, size_text
+
+_ARCHIVED: Final = (
+    Column.text("TOPIC", "topic"),
+    Column.count("PARTITION", "partition"),
+    Column.count("FROM", "from"),
+    Column.count("TO", "to"),
+    Column.count("RECORDS", "records"),
+    Column.size("BYTES", "bytes"),
+    Column.count("FILES", "files"),
+)
+
+
+def run_archive(
+    path: Path,
+    flow: str,
+    *,
+    topics: str | None,
+    folder: str,
+    shape: str,
+    place: SparkPlace,
+    output: Output,
+) -> int:
+    """Archive, print the report, and return the exit code.
+
+    Raises:
+        Mm2pyError: see ``archive_flow``.
+    """
+    require_spark()
+    from mm2py_jobs.archive.archive import archive_flow
+    from mm2py_jobs.archive.archive_format import Shape
+
+    sides = flow_sides(path, flow, topics, needs_target=False)
+    report = archive_flow(sides, folder, Shape(shape), place.open)
+    _print(report, Printer(output), _ARCHIVED, "nothing new to archive")
+    for row in rows_of(report, "partitions"):
+        lost = count_of(row, "lost_from")
+        if lost is not None and lost >= 0:
+            say(
+                f"{row['topic']}-{row['partition']}: offsets {lost} to {row['lost_to']} were gone from the source"
+                " before they were archived"
+            )
+        if row["cause"]:
+            say(f"not archived: {row['cause']}")
+    records, size = count_of(report, "records") or 0, size_text(count_of(report, "bytes"))
+    say(f"archived {records:,} records in {size} to {report['path']}")
+    return FAILED if any(row["cause"] for row in rows_of(report, "partitions")) else OK
+
+
+def _print(
+    report: Mapping[str, object], printer: Printer, columns: Sequence[Column], nothing: str
+) -> None:
+    rows = rows_of(report, "partitions")
+    printer.rows(report, rows, columns, nothing)

@@ -1,0 +1,308 @@
+"""The format of archives (docs/archive.md): names of files, manifests, and the Parquet rows of the shape ``batches``.
+
+Layout below ``<path>/<source>-<target>``: ``manifest.json`` (whose, which shape), per topic ``topic=<t>/topic.json`` (id, partitions, configs), per
+file of a partition ``<first>.json`` beside the Parquet file that it names. The manifests of a partition are a chain: each begins where the
+one before it ended, and has the digest of its file. No I/O but through ``ArchiveStore``.
+"""
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from hashlib import sha256
+from typing import Final, Self, cast, final
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from mm2py.errors import ConfigError, FatalError, PartitionError, ProtocolError
+from mm2py.protocol.log_batches import LogBatch, log_batch
+from mm2py.types import TopicPartition
+from mm2py_jobs.archive.archive_store import ArchiveStore
+
+VERSION: Final = 1
+
+BATCHES: Final = pa.schema(
+    [
+        pa.field("base_offset", pa.int64()),
+        pa.field("last_offset", pa.int64()),
+        pa.field("records", pa.int32()),
+        pa.field("first_timestamp", pa.int64()),
+        pa.field("max_timestamp", pa.int64()),
+        pa.field("attributes", pa.int32()),
+        pa.field("runs", pa.string()),
+        pa.field("batch", pa.large_binary()),
+    ]
+)
+"""One row per batch; ``runs`` is JSON for batches that were converted from old formats, else empty."""
+
+
+class Shape(StrEnum):
+    """What a row of an archive is."""
+
+    BATCHES = "batches"
+    """A batch of the log, byte for byte: can be restored."""
+    RECORDS = "records"
+    """A record, with the columns of ``format("mm2py")``: can be queried."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveHead:
+    """``manifest.json``: whose archive it is."""
+
+    flow: str
+    source_cluster: str
+    shape: Shape
+    version: int = VERSION
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedTopic:
+    """``topic.json``: what a topic was when its archive began."""
+
+    topic: str
+    topic_id: str
+    partitions: int
+    configs: Mapping[str, str]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileManifest:
+    """``<first>.json``: one file of a partition, which has what there was of ``first <= offset < end``.
+
+    Offsets from ``lost_from`` to ``first`` were gone from the source before they were archived; -1 for none.
+    """
+
+    topic: str
+    partition: int
+    first: int
+    end: int
+    records: int
+    size_bytes: int
+    file: str
+    sha256: str
+    lost_from: int = -1
+
+    @property
+    def begins(self) -> int:
+        """The offset from which on it speaks."""
+        return self.first if self.lost_from < 0 else self.lost_from
+
+    def to_bytes(self) -> bytes:
+        """Return the file."""
+        return _document(asdict(self))
+
+    @classmethod
+    def parse(cls, data: bytes, name: str) -> Self:
+        """Read the file.
+
+        Raises:
+            ConfigError: it is none.
+        """
+        try:
+            return cls(**_members(data, name))  # type: ignore[arg-type] # the members are those of to_bytes
+        except TypeError as error:
+            raise ConfigError(f"{name} is damaged: {error}") from error
+
+
+def partition_folder(tp: TopicPartition) -> str:
+    """Return where the files of a partition are."""
+    return f"topic={tp.topic}/partition={tp.partition}"
+
+
+def manifest_name(tp: TopicPartition, begins: int) -> str:
+    """Return the name of the manifest that speaks from ``begins`` on: two writers of the same range meet there."""
+    return f"{partition_folder(tp)}/{begins:020d}.json"
+
+
+def put_or_check(store: ArchiveStore, name: str, found: ArchiveHead | ArchivedTopic) -> None:
+    """Publish a head, or compare it with the one that is there.
+
+    Raises:
+        ConfigError: the archive there is another one.
+    """
+    document = asdict(found)
+    if store.put_if_absent(name, _document(document)):
+        return
+    there = _members(store.read(name), name)
+    for member in ("version", "flow", "source_cluster", "shape", "topic", "topic_id"):
+        if there.get(member) != document.get(member):
+            raise ConfigError(
+                f"{store.path} has an archive with {member}={there.get(member)} in {name}, not {document.get(member)}",
+                remedy="archive to another folder",
+            )
+
+
+def head_of(store: ArchiveStore) -> ArchiveHead:
+    """Return whose archive it is.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if not store.exists("manifest.json"):
+        raise ConfigError(f"{store.path} has no archive: there is no manifest.json")
+    found = _members(store.read("manifest.json"), "manifest.json")
+    if found.get("version") != VERSION:
+        raise ConfigError(f"{store.path} has an archive of version {found.get('version')}")
+    try:
+        shape = Shape(str(found["shape"]))
+        return ArchiveHead(
+            flow=str(found["flow"]), source_cluster=str(found["source_cluster"]), shape=shape
+        )
+    except (KeyError, ValueError) as error:
+        raise ConfigError(f"{store.path}: manifest.json is damaged: {error}") from error
+
+
+def topic_of(store: ArchiveStore, topic: str) -> ArchivedTopic:
+    """Return what a topic was when its archive began.
+
+    Raises:
+        ConfigError: its file is damaged.
+    """
+    name = f"topic={topic}/topic.json"
+    found = _members(store.read(name), name)
+    try:
+        return ArchivedTopic(
+            topic=str(found["topic"]),
+            topic_id=str(found["topic_id"]),
+            partitions=int(str(found["partitions"])),
+            configs=cast("dict[str, str]", found["configs"]),
+        )
+    except (KeyError, ValueError) as error:
+        raise ConfigError(f"{store.path}: {name} is damaged: {error}") from error
+
+
+def chain_of(store: ArchiveStore, tp: TopicPartition) -> list[FileManifest]:
+    """Return the manifests of a partition, in order.
+
+    Raises:
+        PartitionError: one is missing between others, or is not of this partition.
+    """
+    chain: list[FileManifest] = []
+    for name in store.names(partition_folder(tp)):
+        if not name.endswith(".json"):
+            continue
+        path = f"{partition_folder(tp)}/{name}"
+        found = FileManifest.parse(store.read(path), path)
+        expected = chain[-1].end if chain else found.begins
+        if (found.topic, found.partition) != tp or found.begins != expected:
+            raise PartitionError(
+                f"manifest {path} speaks of {found.topic}-{found.partition} from offset {found.begins}, expected {expected}",
+                topic=tp.topic,
+                partition=tp.partition,
+                offset=expected,
+                remedy="files of the archive are missing or were changed; copy it anew from where it was kept",
+            )
+        chain.append(found)
+    return chain
+
+
+def offset_at(store: ArchiveStore, tp: TopicPartition, timestamp: int) -> int:
+    """Return the offset of the first batch with a record that is not older, the archive's end if there is none.
+
+    By halves, as a broker's index has it: of a chain of thousands of files a few are opened, and these two columns of them.
+    """
+    chain = chain_of(store, tp)
+    files = [it for it in chain if it.size_bytes]
+
+    def young(manifest: FileManifest) -> list[int]:
+        try:
+            found = store.columns(
+                f"{partition_folder(tp)}/{manifest.file}", ("base_offset", "max_timestamp")
+            )
+        except FatalError:
+            return [manifest.first]  # damaged, which its lane reports
+        rows = cast("Sequence[Mapping[str, int]]", found)
+        return [it["base_offset"] for it in rows if it["max_timestamp"] >= timestamp]
+
+    at = bisect_left(files, 1, key=lambda it: bool(young(it)))
+    if at < len(files):
+        return young(files[at])[0]
+    return chain[-1].end if chain else 0
+
+
+def batch_row(batch: LogBatch) -> tuple[object, ...]:
+    """Return the columns of ``BATCHES`` for a batch."""
+    return (
+        batch.base_offset,
+        batch.last_offset,
+        batch.count,
+        batch.base_timestamp,
+        batch.max_timestamp,
+        batch.attributes,
+        json.dumps(batch.runs) if batch.runs else "",
+        bytes(batch.data),
+    )
+
+
+def archived_batches(store: ArchiveStore, manifest: FileManifest) -> Iterator[LogBatch]:
+    """Yield the batches of a file whose digest is right.
+
+    Raises:
+        PartitionError: the file or a batch is not what its manifest has.
+    """
+    tp = TopicPartition(manifest.topic, manifest.partition)
+    name = f"{partition_folder(tp)}/{manifest.file}"
+    data = store.read(name)
+    digest = sha256(data).hexdigest()
+    if (len(data), digest) != (manifest.size_bytes, manifest.sha256):
+        raise _damaged(
+            manifest,
+            f"{name} has {len(data)} bytes with digest {digest}, its manifest {manifest.size_bytes} with {manifest.sha256}",
+        )
+    if not data:
+        return
+    file = parquet.ParquetFile(pa.BufferReader(data))
+    for group in range(file.num_row_groups):
+        for rows in file.read_row_group(group).to_batches():
+            runs, batches = rows.column("runs").to_pylist(), rows.column("batch").to_pylist()
+            for text, content in zip(runs, batches, strict=True):
+                yield _restored(manifest, str(text), cast("bytes", content))
+
+
+def _restored(manifest: FileManifest, runs: str, content: bytes) -> LogBatch:
+    try:
+        batch = log_batch(memoryview(bytearray(content)))
+    except ProtocolError as error:
+        raise _damaged(manifest, error.message) from error
+    if not runs:
+        return batch
+    pairs = tuple((first, count) for first, count in cast("list[list[int]]", json.loads(runs)))
+    return LogBatch(
+        batch.data,
+        pairs[0][0],
+        sum(pairs[-1]) - 1,
+        batch.count,
+        batch.attributes,
+        batch.base_timestamp,
+        batch.max_timestamp,
+        pairs,
+    )
+
+
+def _damaged(manifest: FileManifest, text: str) -> PartitionError:
+    return PartitionError(
+        text,
+        topic=manifest.topic,
+        partition=manifest.partition,
+        offset=manifest.first,
+        remedy="the archive is damaged; copy it anew from where it was kept",
+    )
+
+
+def _document(members: Mapping[str, object]) -> bytes:
+    return json.dumps(members, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def _members(data: bytes, name: str) -> dict[str, object]:
+    try:
+        found: object = json.loads(data)
+    except ValueError as error:
+        raise ConfigError(f"{name} is no manifest: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{name} is no manifest")
+    return cast("dict[str, object]", found)

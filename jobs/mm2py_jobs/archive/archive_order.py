@@ -1,0 +1,55 @@
+"""What a lane of a restore is to read, as it travels in its task's config; needs neither pyspark nor pyarrow.
+
+Flow: ``TaskArchive`` -> text under ``ARCHIVE`` -> ``archive_plugins`` -> ``mm2py_jobs.archive.archive_task``.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.metadata import EntryPoint
+from typing import Final, NamedTuple, cast
+
+from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.types import TopicPartition
+
+ARCHIVE: Final = "archive"
+"""Key of a lane's task config: a ``TaskArchive`` as JSON. No property: users do not write it."""
+
+_CONNECTOR: Final = "mm2py_jobs.archive.archive_task:ArchiveConnector"
+
+
+class ArchivedTopic(NamedTuple):
+    """A topic of the archive: its name and id there, and the topic that it is restored into."""
+
+    name: str
+    topic_id: str
+    target: str
+
+
+class TaskArchive(NamedTuple):
+    """What a task restores: a path, and by the name that positions are kept under its topics and partitions with their ends."""
+
+    path: str
+    topics: Mapping[str, ArchivedTopic]
+    ends: Mapping[TopicPartition, int]
+
+    def to_text(self) -> str:
+        """Return it as JSON."""
+        ends = [[*partition, end] for partition, end in self.ends.items()]
+        return json.dumps({"path": self.path, "topics": self.topics, "ends": ends})
+
+    @classmethod
+    def parse(cls, text: str) -> "TaskArchive":
+        """Read what ``to_text`` returned."""
+        found = json.loads(text)
+        topics = cast("Mapping[str, Sequence[str]]", found["topics"])
+        ends = cast("Sequence[tuple[str, int, int]]", found["ends"])
+        return cls(
+            found["path"],
+            {name: ArchivedTopic(*topic) for name, topic in topics.items()},
+            {TopicPartition(topic, partition): end for topic, partition, end in ends},
+        )
+
+
+def archive_plugins() -> Plugins:
+    """Return plug-ins among which MirrorSource is ``mm2py_jobs.archive.archive_task.ArchiveConnector``: a restored topic counts as copied by it."""
+    return Plugins([EntryPoint("MirrorSourceConnector", _CONNECTOR, "mm2py.connectors")])

@@ -1,0 +1,312 @@
+"""Plans a restore: what an archive has, where it goes, and what refuses it.
+
+Flow: heads and chains of manifests -> ``ArchivedLog`` per partition -> what the flow has copied and what the target's logs have ->
+``Plan`` -> the driver and the lanes of a backfill, whose source is the archive (``archive_task``). Into the flow's own copies it is a
+backfill of the flow, which continues behind it; other names are a flow of their own (``renamed_flow``), with positions and a map
+of their own, so that a restore that was interrupted continues there too.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+from mm2py.client.connect.admin import Admin, TopicDescription
+from mm2py.clock import Clock
+from mm2py.errors import ConfigError
+from mm2py.mirror.backfills import SettingChange
+from mm2py.mirror.offset_map import Page
+from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic
+from mm2py.types import LATEST, FlowName, TopicPartition
+from mm2py_jobs.archive.archive_format import (
+    ArchivedTopic,
+    Shape,
+    chain_of,
+    head_of,
+    offset_at,
+    topic_of,
+)
+from mm2py_jobs.archive.archive_store import ArchiveStore
+from mm2py_jobs.copy.expiry import expiring, refused_expiry, value_of
+from mm2py_jobs.copy.plan import PartitionPlan, Plan, Refusal
+from mm2py_jobs.copy.restored_flows import is_renamed
+from mm2py_jobs.copy.survey import REASONS, Known, changed_settings
+
+
+@final
+class Rename:
+    """``--rename 'REGEX=REPLACEMENT'``: names of topics that match as a whole; ``$1`` is a group.
+
+    Raises:
+        ConfigError: it is not written so.
+    """
+
+    def __init__(self, text: str | None) -> None:
+        self._pattern, self._replacement = None, ""
+        if text is None:
+            return
+        pattern, equals, replacement = text.partition("=")
+        try:
+            self._pattern = re.compile(pattern)
+            self._replacement = re.sub(r"\$(\d+)", r"\\g<\1>", replacement)
+            re.compile(pattern).sub(self._replacement, "")
+        except re.error as error:
+            raise ConfigError(f"--rename {text}: {error}") from error
+        if not equals or not replacement:
+            raise ConfigError(f"--rename {text}: write REGEX=REPLACEMENT")
+
+    def name(self, topic: str, otherwise: str) -> str:
+        """Return the new name of a topic, or ``otherwise`` if it does not match."""
+        found = None if self._pattern is None else self._pattern.fullmatch(topic)
+        return otherwise if found is None else found.expand(self._replacement)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedLog:
+    """One partition of an archive: offsets ``begins`` to ``end`` (exclusive), and the topic that it is restored into."""
+
+    topic: ArchivedTopic
+    partition: int
+    target_topic: str
+    begins: int
+    end: int
+    records: int
+    bytes: int
+    lost: int
+
+    @property
+    def target(self) -> TopicPartition:
+        """Where it is restored."""
+        return TopicPartition(self.target_topic, self.partition)
+
+
+def read_archive(
+    store: ArchiveStore, topics: Callable[[str], bool], name: Callable[[str], str]
+) -> list[ArchivedLog]:
+    """Return what there is of the chosen topics; ``name`` gives the topic that one is restored into.
+
+    Raises:
+        ConfigError: there is no such archive, its shape cannot be restored, or two topics get the same name.
+        PartitionError: a manifest is missing between others, or is not of its partition.
+    """
+    head = head_of(store)
+    if head.shape is not Shape.BATCHES:
+        raise ConfigError(
+            f"{store.path} is an archive of the shape {head.shape}, which is for queries",
+            remedy="restore from one that was made with --shape batches",
+        )
+    names = [it.removeprefix("topic=") for it in store.names("") if it.startswith("topic=")]
+    chosen = [topic_of(store, it) for it in names if topics(it)]
+    if not chosen:
+        raise ConfigError(f"{store.path} has none of the topics that are meant")
+    targets: dict[str, str] = {}
+    logs: list[ArchivedLog] = []
+    for topic in chosen:
+        target = name(topic.topic)
+        other = targets.setdefault(target, topic.topic)
+        if other != topic.topic:
+            raise ConfigError(f"--rename gives {other} and {topic.topic} the same name {target}")
+        for number in range(max(topic.partitions, 1 + _last_partition(store, topic.topic))):
+            chain = chain_of(store, TopicPartition(topic.topic, number))
+            logs.append(
+                ArchivedLog(
+                    topic=topic,
+                    partition=number,
+                    target_topic=target,
+                    begins=chain[0].first if chain else 0,
+                    end=chain[-1].end if chain else 0,
+                    records=sum(it.records for it in chain),
+                    bytes=sum(it.size_bytes for it in chain),
+                    lost=sum(it.first - it.begins for it in chain),
+                )
+            )
+    return logs
+
+
+def _last_partition(store: ArchiveStore, topic: str) -> int:
+    folders = [it for it in store.names(f"topic={topic}") if it.startswith("partition=")]
+    return max((int(it.removeprefix("partition=")) for it in folders), default=-1)
+
+
+_KEPT_CONFIGS: Final = frozenset({"cleanup.policy", "max.message.bytes"})
+
+_KEEP_ALL: Final = {"retention.ms": "-1", "retention.bytes": "-1"}
+"""Of topics that are made here: retention would delete old records as they come. The operator sets it afterwards."""
+
+
+@final
+class Restore:
+    """Plans the restore of some logs under the positions of one flow, and makes their topics.
+
+    Args:
+        flow: the flow itself, or its ``renamed_flow``.
+        logs: of the archive.
+        target: administration of the target.
+        store: the archive.
+    """
+
+    def __init__(
+        self,
+        flow: FlowName,
+        logs: Sequence[ArchivedLog],
+        target: Admin,
+        store: ArchiveStore,
+        clock: Clock,
+    ) -> None:
+        self.flow = flow
+        self.is_renamed = is_renamed(flow)
+        self.logs = {self._key(it): it for it in logs}
+        self._target, self._store, self._clock = target, store, clock
+
+    def _key(self, log: ArchivedLog) -> TopicPartition:
+        return log.target if self.is_renamed else TopicPartition(log.topic.topic, log.partition)
+
+    async def plan(self, known: Known, *, accepts_expiry: bool = False) -> Plan:
+        """Return ranges and refusals; ``known`` are the positions and maps of the flow.
+
+        Partitions of which the target would delete records behind the run are refused, unless that is accepted.
+        """
+        logs = {key: it for key, it in self.logs.items() if it.end > it.begins}
+        copies = await self._target.describe_topics({it.target_topic for it in logs.values()})
+        refused = self._too_small(copies)
+        there = {
+            it.target: LATEST
+            for key, it in logs.items()
+            if it.target_topic in copies and key not in refused
+        }
+        ends = await self._target.list_offsets(there)
+        planned: list[PartitionPlan] = []
+        for key, log in logs.items():
+            if key in refused:
+                continue
+            found = ends.get(log.target)
+            if found is not None and found.error is not None:
+                refused[key] = f"the end of {log.target} on the target is not known: {found.error}"
+                continue
+            end = 0 if found is None else found.offset
+            reason = self._refusal(key, log, known, end)
+            if reason:
+                refused[key] = reason
+                continue
+            at = max(known.resume(key) if end else -1, log.begins)
+            planned.append(
+                PartitionPlan(
+                    topic=key.topic,
+                    partition=key.partition,
+                    target_topic=log.target_topic,
+                    start=min(at, log.end),
+                    end=log.end,
+                    bytes=log.bytes * (log.end - min(at, log.end)) // (log.end - log.begins),
+                    resumes=end > 0,
+                )
+            )
+        settings, notes = await changed_settings(self._target, planned, copies)
+        short = {} if accepts_expiry else await self._expiring(settings, planned)
+        return Plan(
+            flow=str(self.flow),
+            partitions=tuple(planned),
+            refused=(
+                *(Refusal(*key, reason) for key, reason in sorted(refused.items())),
+                *refused_expiry(short),
+            ),
+            settings=settings,
+            reasons=REASONS,
+            notes=notes,
+        )
+
+    async def _expiring(
+        self, settings: Sequence[SettingChange], planned: Sequence[PartitionPlan]
+    ) -> dict[TopicPartition, str]:
+        configs = await self._target.describe_topic_configs({it.topic for it in settings})
+        found: dict[TopicPartition, str] = {}
+        for it in settings:
+            entries = {entry.name: entry for entry in configs[it.topic]}
+            ranges = [
+                part for part in planned if part.target_topic == it.topic and part.start < part.end
+            ]
+            kept = value_of(entries, it.name)
+            found |= await expiring(it.name, kept, entries, ranges, self._older)
+        return found
+
+    async def _older(
+        self, ranges: Sequence[PartitionPlan], retention_ms: int
+    ) -> dict[TopicPartition, int]:
+        oldest = self._clock.now_ms() - retention_ms
+        found: dict[TopicPartition, int] = {}
+        for it in ranges:
+            tp = TopicPartition(self.logs[it.source].topic.topic, it.partition)
+            end = await asyncio.to_thread(offset_at, self._store, tp, oldest)
+            found[it.source] = max(0, min(it.end, end) - it.start)
+        return found
+
+    def stale(self, plan: Plan, known: Known) -> list[TopicPartition]:
+        """Return partitions of a restore under other names whose topic was deleted since: they begin anew."""
+        return [it.source for it in plan.partitions if not it.resumes and known.has(it.source)]
+
+    def _too_small(self, copies: Mapping[str, TopicDescription]) -> dict[TopicPartition, str]:
+        return {
+            key: f"topic {it.target_topic} has {len(copies[it.target_topic].partitions)} partitions, the archive more:"
+            " add partitions, or restore into another topic with --rename"
+            for key, it in self.logs.items()
+            if it.target_topic in copies and it.partition not in copies[it.target_topic].partitions
+        }
+
+    def _refusal(self, key: TopicPartition, log: ArchivedLog, known: Known, end: int) -> str:
+        """Return why a log cannot be restored behind what the target has, empty where it can."""
+        position = known.resume(key)
+        page = known.pages.get(key)
+        if not end:
+            if position < 0 or self.is_renamed:
+                return ""
+            return (
+                f"the flow {self.flow} has copied it up to offset {position}, but {log.target} is empty: reset the flow's"
+                " offsets of it (DELETE .../connectors/MirrorSourceConnector/offsets), then restore"
+            )
+        there = f"{log.target} on the target is not empty (its log ends at {end})"
+        if position < 0:
+            return (
+                f"{there} and nothing was restored or copied into it: restore into another topic with --rename, or"
+                " delete that one first"
+            )
+        if _is_of_another(page, log.topic.topic_id):
+            return f"{there} and has copies of another topic of that name: use --rename"
+        if position < log.begins:
+            return (
+                f"{there} and has copies up to offset {position}, the archive begins at {log.begins}: what is between"
+                " would be missing"
+            )
+        return ""
+
+    async def make_topics(self) -> None:
+        """Make the topics that are missing.
+
+        Raises:
+            ConfigError: one cannot be made.
+        """
+        partitions: dict[str, int] = {}
+        for log in self.logs.values():
+            before = partitions.get(log.target_topic, 0)
+            partitions[log.target_topic] = max(before, log.partition + 1)
+        there = await self._target.describe_topics(partitions)
+        missing = {
+            log.target_topic: _configs(log.topic.configs)
+            for log in self.logs.values()
+            if log.target_topic not in there
+        }
+        created = await self._target.create_topics(
+            [NewTopic(name, partitions[name], -1, configs) for name, configs in missing.items()]
+        )
+        for name, error in created.items():
+            if error is not None:
+                raise ConfigError(f"topic {name} cannot be created: {error}")
+
+
+def _configs(archived: Mapping[str, str]) -> dict[str, str]:
+    return {key: text for key, text in archived.items() if key in _KEPT_CONFIGS} | _KEEP_ALL
+
+
+def _is_of_another(page: Page | None, topic_id: str) -> bool:
+    archived = bytes.fromhex(topic_id)
+    known = NO_TOPIC_ID if page is None else page.source_id
+    return bool(archived) and NO_TOPIC_ID not in (known, archived) and known != archived

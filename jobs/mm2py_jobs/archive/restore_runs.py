@@ -1,0 +1,281 @@
+"""What ``mm2py restore`` does: an archive into the target, as a backfill whose source is the archive.
+
+Flow: archive -> ``Restore.plan`` for copies of the flow, and for topics under other names -> refused, or topics are made and
+``SparkRun`` runs the lanes -> report. The source cluster is not asked: it may be gone.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, final
+
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.definitions import parse_config
+from mm2py.config.java_regex import PatternList
+from mm2py.config.worker import WorkerConfig
+from mm2py.errors import ConfigError
+from mm2py.mirror.backfills import Job, JobState, Lease, new_id
+from mm2py.mirror.filters import topic_filter_from_config
+from mm2py.mirror.policies import policy_from_config
+from mm2py.mirror.topic_selection import TopicSelection
+from mm2py.types import FlowName, TopicPartition
+from mm2py_jobs.archive.archive import archive_root
+from mm2py_jobs.archive.archive_order import ARCHIVE, ArchivedTopic, TaskArchive
+from mm2py_jobs.archive.archive_store import ArchiveStore
+from mm2py_jobs.archive.restore import ArchivedLog, Rename, Restore, read_archive
+from mm2py_jobs.copy.backfill import Request
+from mm2py_jobs.copy.backfill_flow import BackfillSession
+from mm2py_jobs.copy.backfill_runs import driver_of, refuse
+from mm2py_jobs.copy.plan import Plan
+from mm2py_jobs.copy.restored_flows import renamed_flow
+from mm2py_jobs.spark.backfill_spark import SparkRun
+from mm2py_jobs.spark.session import SparkPlace
+from mm2py_workers.answers import count_of
+from mm2py_workers.bulk_flow import SOURCE, flow_plan, refuse_transforms
+from mm2py_workers.node_parts import FlowPlan
+from mm2py_workers.output import FAILED, OK, Column, Printer, say
+
+_COLUMNS: Final = (
+    Column.text("TOPIC", "topic"),
+    Column.count("PARTITION", "partition"),
+    Column.text("INTO", "target_topic"),
+    Column.count("RECORDS", "records"),
+    Column.count("RESTORED NOW", "restored_records"),
+    Column.count("TO", "target_to"),
+    Column.text("CAUSE", "cause"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreOrder:
+    """The arguments."""
+
+    file: Path
+    flow: str
+    folder: str
+    topics: str = ""
+    rename: str = ""
+    place: SparkPlace
+    rate_limit: int = 0
+    accepts_expiry: bool = False
+
+    def request(self, root: str) -> Request:
+        """Return a job as its record keeps it: another run continues it only with the same arguments."""
+        archive = f"{root} as {self.rename}" if self.rename else root
+        return Request(id=new_id(SYSTEM_CLOCK.now_ms()), topics=self.topics, archive=archive)
+
+
+def run_restore(order: RestoreOrder, printer: Printer) -> int:
+    """Restore, print the report, and return the exit code.
+
+    Raises:
+        Mm2pyError: the archive cannot be restored, or a cluster does not answer.
+    """
+    return asyncio.run(_run(order, printer))
+
+
+async def _run(order: RestoreOrder, printer: Printer) -> int:
+    rename = Rename(order.rename or None)
+    async with BackfillSession(flow_plan(order.file, order.flow)) as session:
+        refuse_transforms(
+            session.name,
+            session.connector,
+            "an archive has them as they are on the source, with what the transforms drop",
+        )
+        names = _Names(session.name, session.connector)
+        root = archive_root(order.folder, session.name)
+        logs = await asyncio.to_thread(
+            read_archive,
+            ArchiveStore(root),
+            PatternList.of(order.topics or ".*").matches,
+            lambda topic: names.checked(topic, rename.name(topic, names.copy_of(topic))),
+        )
+        copies = [it for it in logs if it.target_topic == names.copy_of(it.topic.topic)]
+        others = [it for it in logs if it.target_topic != names.copy_of(it.topic.topic)]
+        runs: list[_RestoreRun] = []
+        if copies:
+            runs.append(_RestoreRun(order, root, session, copies, printer))
+        async with BackfillSession(_renamed_plan(session.plan, session.connector)) as renamed:
+            if others:
+                runs.append(_RestoreRun(order, root, renamed, others, printer))
+            for run in runs:
+                await run.plan()
+            if any(run.refused.refused for run in runs):
+                return refuse(_joined([run.refused for run in runs]), printer)
+            ended = [await run.run() for run in runs]
+    rows = [row for run in runs for row in run.rows()]
+    report = {
+        "flow": str(session.name),
+        "path": root,
+        "state": _state(ended),
+        "records": sum(count_of(row, "records") or 0 for row in rows),
+        "restored_records": sum(count_of(row, "restored_records") or 0 for row in rows),
+        "partitions": rows,
+    }
+    printer.rows(report, rows, _COLUMNS, "the archive has no records of these topics")
+    for cause in filter(None, (job.cause for job in ended)):
+        say(f"restore: {cause}")
+    for row in rows:
+        if row["lost_in_archive"]:
+            say(
+                f"{row['topic']}-{row['partition']}: the archive lacks {row['lost_in_archive']} offsets"
+            )
+    say(
+        f"restored {report['restored_records']:,} records; topics that were made here keep all records (retention.ms=-1)"
+    )
+    return OK if report["state"] == JobState.DONE.value else FAILED
+
+
+def _state(jobs: Sequence[Job]) -> str:
+    return next((it.state.value for it in jobs if it.state is not JobState.DONE), "DONE")
+
+
+def _joined(plans: Sequence[Plan]) -> Plan:
+    return replace(plans[0], refused=tuple(it for plan in plans for it in plan.refused))
+
+
+@final
+class _Names:
+    """Names of copies, and which names the flow uses by itself."""
+
+    def __init__(self, flow: FlowName, connector: Mapping[str, str]) -> None:
+        self._flow = flow
+        self._policy = policy_from_config(connector)
+        self._selection = TopicSelection(
+            self._policy,
+            topic_filter_from_config(connector),
+            source_alias=flow.source,
+            target_alias=flow.target,
+            replicate_heartbeats=False,
+        )
+
+    def copy_of(self, topic: str) -> str:
+        """Return the name of a topic's copy."""
+        return self._policy.remote_topic(self._flow.source, topic)
+
+    def checked(self, topic: str, name: str) -> str:
+        """Return a new name of a topic, if it is not that of another topic's copy."""
+        source = self._policy.upstream_topic(name) or name
+        if source != topic and self.copy_of(source) == name and self._selection.replicate(source):
+            raise ConfigError(
+                f"--rename gives {topic} the name {name}, which is the copy of {source} in the flow {self._flow}",
+                remedy="give it a name that the flow does not write to",
+            )
+        return name
+
+
+def _renamed_plan(plan: FlowPlan, connector: Mapping[str, str]) -> FlowPlan:
+    """Return the flow that restores under other names: it has no workers, and internal topics of its own."""
+    name = renamed_flow(plan.name)
+    props = {
+        **plan.props,
+        "group.id": f"{name.source}-mm2",
+        "offset.storage.topic": f"mm2-offsets.{name.source}.internal",
+    }
+    return FlowPlan(
+        name=name,
+        props=props,
+        worker=parse_config(WorkerConfig, props),
+        connectors={SOURCE: {**connector, "source.cluster.alias": name.source}},
+        resolve=lambda raw: {key: text for key, text in raw.items() if text is not None},
+        by_file=True,
+    )
+
+
+@final
+class _RestoreRun:
+    """The part of a restore whose positions one flow keeps."""
+
+    def __init__(
+        self,
+        order: RestoreOrder,
+        root: str,
+        session: BackfillSession,
+        logs: Sequence[ArchivedLog],
+        printer: Printer,
+    ) -> None:
+        self._order, self._session, self._printer = order, session, printer
+        self._restore = Restore(
+            session.name, logs, session.target, ArchiveStore(root), SYSTEM_CLOCK
+        )
+        self._root, self._request = root, order.request(root)
+        self._begun: Mapping[TopicPartition, int] = {}
+        self.refused = Plan(flow=str(session.name), partitions=())
+        self._leases: Mapping[TopicPartition, Lease] = {}
+
+    async def plan(self) -> None:
+        """Check everything; changes nothing."""
+        known = await self._session.known(self._restore.logs)
+        plan = await self._restore.plan(known, accepts_expiry=self._order.accepts_expiry)
+        if plan.refused and await self._is_unfinished():
+            # What a restore has written that was killed before it stored a position: its lanes find it in the log.
+            plan = replace(plan, refused=())
+        self.refused = plan
+
+    async def _is_unfinished(self) -> bool:
+        session = self._session
+        if not await session.has_topic():
+            return False
+        await session.open_topic()
+        job = session.connections.store.job
+        return job is not None and not job.state.is_over and job.archive == self._request.archive
+
+    async def run(self) -> Job:
+        """Make the topics and restore; continues an unfinished restore of the same archive."""
+        session, restore = self._session, self._restore
+        await session.open_topic()
+        driver = driver_of(session, SYSTEM_CLOCK)
+        job = await driver.claim(archive=None if restore.is_renamed else self._request.archive)
+        if job is not None and job.archive != self._request.archive:
+            await driver.cancel()  # its topics keep what they have, and no flow waits for them
+            job = None
+        if job is not None:
+            say(f"restore {job.id} is unfinished, it is continued")
+        await restore.make_topics()
+        known = await session.known(restore.logs)
+        plan = await restore.plan(known, accepts_expiry=True)  # it was asked for above
+        stale = restore.stale(plan, known)
+        plan = replace(plan, forgotten=tuple(stale))
+        self._begun = {it: max(0, known.target_end(it)) for it in restore.logs if it not in stale}
+        spark = SparkRun(session, driver, self._printer, clock=SYSTEM_CLOCK)
+        ended = await spark.run(
+            plan,
+            self._task(),
+            self._request,
+            place=self._order.place,
+            rate_limit=self._order.rate_limit,
+        )
+        self._leases = dict(session.connections.store.leases)
+        return ended
+
+    def _task(self) -> Mapping[str, str]:
+        topics = {
+            key.topic: ArchivedTopic(it.topic.topic, it.topic.topic_id, it.target_topic)
+            for key, it in self._restore.logs.items()
+        }
+        archive = TaskArchive(self._root, topics, {})
+        return {**self._session.connector, ARCHIVE: archive.to_text()}
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return the partitions of the report; ``target_to`` is exclusive."""
+        found: list[dict[str, object]] = []
+        for key, log in self._restore.logs.items():
+            lease = self._leases.get(key)
+            end = lease.target_end if lease is not None else self._begun.get(key, 0)
+            found.append(
+                {
+                    "topic": log.topic.topic,
+                    "partition": log.partition,
+                    "target_topic": log.target_topic,
+                    "state": "" if lease is None else lease.state.value,
+                    "records": max(0, end),
+                    "restored_records": max(0, end - self._begun.get(key, 0)),
+                    "target_from": 0,
+                    "target_to": max(0, end),
+                    "source_to": log.end,
+                    "lost_in_archive": log.lost,
+                    "cause": "" if lease is None else lease.cause,
+                }
+            )
+        return found

@@ -1,0 +1,1 @@
+"""Copies of history on Spark: backfills, streams, reruns; their lanes, leases and drivers."""

@@ -1,0 +1,346 @@
+"""What a Spark task of a backfill or a stream runs: one lane with real connections, in an event loop of its own.
+
+Flow: lane as JSON -> ``run_backfill_lane`` -> ``LaneRun`` over one ``InProcessTaskHost`` -> counts as JSON. The data plane is that of
+a task host (``hosted_flow``); its permit is the lane's lease.
+"""
+
+import asyncio
+import logging
+import os
+import platform
+import secrets
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Final, final
+
+from pydantic import TypeAdapter
+
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.permit import UNLIMITED, Permit
+from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.clients import connection_settings
+from mm2py.config.definitions import parse_config
+from mm2py.config.worker import WorkerConfig
+from mm2py.mirror.backfills import LeaseState, backfill_topic, lane_id
+from mm2py.mirror.flow_overrides import flows_topic
+from mm2py.mirror.start_positions import START_POSITIONS
+from mm2py.observability.metrics import FlowMeter, PartitionMeter
+from mm2py.runtime.hosts.thaw import thawing_loop
+from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.runtime.tasks.lifecycle import Status
+from mm2py.runtime.tasks.task_assembly import FlowReports
+from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec
+from mm2py.runtime.tasks.task_transactions import committed_reads
+from mm2py.storage.backfill_store import BackfillStore
+from mm2py.storage.flow_overrides_store import FlowOverridesStore
+from mm2py.storage.ledger_store import LedgerStore
+from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
+from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
+from mm2py_connectors.mirror_source_config import MirrorSourceConfig
+from mm2py_connectors.partition_deal import (
+    ASSIGNED_PARTITIONS,
+    END_OFFSETS,
+    format_ends,
+    format_partitions,
+)
+from mm2py_jobs.archive.archive_order import ARCHIVE, TaskArchive, archive_plugins
+from mm2py_jobs.copy.lanes import NO_PART, CopyProgress, LaneRun, Term
+from mm2py_jobs.copy.lease import LaneLease
+from mm2py_jobs.copy.observed_stores import ObservedMaps, ObservedOffsets
+from mm2py_workers.hosted_flow import HostedMaps, HostedOffsets, task_assembly
+from mm2py_workers.internal_stores import FlowTables, offset_topic, store_producer
+
+FIRST_NUMBER: Final = 10_000
+"""Of a lane's task, which is part of its client ids; the live flow's tasks count from 0."""
+
+_SOURCE: Final = "MirrorSourceConnector"
+_RATE: Final = "flow.max.bytes.per.second"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillLane:
+    """A lane as it travels to its task; the configs are resolved, secrets included.
+
+    Without partitions it is the lanes' common part, and as a lane it only has its process import what later ones need.
+    """
+
+    source: str
+    target: str
+    job: str
+    run: int
+    worker: Mapping[str, str]
+    connector: Mapping[str, str]
+    task: Mapping[str, str]
+    lane: int = -1
+    partitions: Sequence[tuple[str, int]] = ()
+    term: Term | None = None
+    log_level: str = "WARNING"
+
+    @property
+    def is_restore(self) -> bool:
+        """Whether the source is an archive."""
+        return ARCHIVE in self.task
+
+    @property
+    def flow(self) -> FlowName:
+        """The flow."""
+        return FlowName(ClusterAlias(self.source), ClusterAlias(self.target))
+
+
+_LANES: Final = TypeAdapter(BackfillLane)
+
+
+def dealt_lanes(
+    common: BackfillLane, lanes: Sequence[Sequence[TopicPartition]], *, rate_limit: int = 0
+) -> list[dict[str, object]]:
+    """Return the lanes of a run as JSON; each has an equal share of the limit in bytes per second, 0: that of the flow."""
+    options = parse_config(MirrorSourceConfig, common.connector)
+    limit = rate_limit or options.flow_max_bytes_per_second
+    share = {_RATE: str(max(1, limit // len(lanes)))} if limit else {}
+    return [
+        asdict(
+            replace(
+                common,
+                lane=number,
+                task={**common.task, **share},
+                partitions=[(it.topic, it.partition) for it in lane],
+            )
+        )
+        for number, lane in enumerate(lanes)
+    ]
+
+
+def run_backfill_lane(lane: Mapping[str, object]) -> Mapping[str, object]:
+    """Run one lane to its end; what ``mm2py_jobs.spark.session.run_lanes`` and ``mm2py_jobs.spark.stream_query`` call."""
+    spec = _LANES.validate_python(lane)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=spec.log_level,
+        format=f"%(asctime)s [backfill lane-{spec.lane}] %(message)s",
+    )
+    if not spec.partitions:
+        return {"lane": spec.lane, "parts": [asdict(NO_PART)]}
+    with asyncio.Runner(loop_factory=thawing_loop) as runner:
+        return runner.run(_run(spec, SYSTEM_CLOCK))
+
+
+async def _run(spec: BackfillLane, clock: Clock) -> Mapping[str, object]:
+    connections = LaneConnections(spec.flow, spec.worker, clock)
+    permit = Permit(clock)
+    copy = _TaskCopy(spec, permit, clock)
+    try:
+        await connections.open()
+        if spec.term is not None:
+            await connections.follow_pauses(copy.hold)
+        lease = LaneLease(
+            connections.store,
+            connections.writer(lane_id(str(spec.flow), spec.lane)),
+            permit,
+            job=spec.job,
+            run=spec.run,
+            lane=spec.lane,
+            attempt=f"{platform.node()}/{os.getpid()}/{secrets.token_hex(3)}",
+            clock=clock,
+        )
+        partitions = [TopicPartition(*each) for each in spec.partitions]
+        run = LaneRun(
+            partitions,
+            lease,
+            copy,
+            connections.store,
+            run=spec.run,
+            clock=clock,
+            # The flow would copy to the end of a topic whose beginning is not restored yet.
+            given_up=LeaseState.RESERVED if spec.is_restore else LeaseState.RELEASED,
+            term=spec.term,
+        )
+        return {"lane": spec.lane, **asdict(await run.run())}
+    finally:
+        await copy.close()
+        await connections.close()
+
+
+def without_transactions(props: Mapping[str, str]) -> dict[str, str]:
+    """Return a worker's properties for tasks that write without transactions: sequences and the map keep them exact."""
+    return {**props, "exactly.once.source.support": "disabled"}
+
+
+@final
+class LaneConnections:
+    """The backfill topic of a flow, and what writes it; its writes need no permit."""
+
+    def __init__(self, flow: FlowName, worker: Mapping[str, str], clock: Clock) -> None:
+        settings = connection_settings(worker, scope=f"worker of {flow}")
+        self.cluster = Cluster(settings, alias=flow.target, clock=clock)
+        self._producer = store_producer(worker, flow)
+        self._flow, self._clock = flow, clock
+        self.tables = FlowTables(self.cluster, self._producer, permit=UNLIMITED, clock=clock)
+        self._factor = parse_config(WorkerConfig, worker).offset_storage_replication_factor
+        self.store = BackfillStore(
+            self.tables.own_table(
+                backfill_topic(flow.source), "compact", self._factor, transactional=True
+            )
+        )
+        self._overrides: FlowOverridesStore | None = None
+        self._writers: list[KafkaPrivilegedWriter] = []
+
+    async def open(self) -> None:
+        """Connect and read the topic to its end."""
+        await self.cluster.connect()
+        await self.store.start()
+
+    async def follow_pauses(self, hold: Callable[[frozenset[TopicPartition]], None]) -> None:
+        """Call ``hold`` with the topics and partitions that are paused over REST, now and after each change."""
+        topic = flows_topic(self._flow.source)
+        # Only what is paused is asked of it: that needs no config of a file.
+        overrides = self._overrides = FlowOverridesStore(
+            self.tables.own_table(topic, "compact", self._factor), {}, clock=self._clock
+        )
+        overrides.listen(lambda: hold(overrides.held()))
+        await overrides.start()
+        hold(overrides.held())
+
+    def writer(self, transactional_id: str) -> KafkaPrivilegedWriter:
+        """Return what writes the topic under a transactional id."""
+        writer = KafkaPrivilegedWriter(
+            self.cluster,
+            self._producer,
+            transactional_id,
+            TopicPartition(backfill_topic(self._flow.source), 0),
+            permit=UNLIMITED,
+            clock=self._clock,
+        )
+        self._writers.append(writer)
+        return writer
+
+    async def close(self) -> None:
+        """Close everything."""
+        for writer in self._writers:
+            await writer.close()
+        if self._overrides is not None:
+            await self._overrides.stop()
+        await self.store.stop()
+        await self.tables.close()
+        await self.cluster.close()
+
+
+@final
+class _TaskCopy:
+    """Implements ``mm2py_jobs.copy.lanes.LaneCopy``: a source task in this process."""
+
+    def __init__(self, spec: BackfillLane, permit: Permit, clock: Clock) -> None:
+        flow = spec.flow
+        self._spec, self._permit = spec, permit
+        given = parse_config(WorkerConfig, spec.worker)
+        props = without_transactions(spec.worker)
+        worker = parse_config(WorkerConfig, props)
+        settings = connection_settings(props, scope=f"worker of {flow}")
+        self._cluster = Cluster(settings, alias=flow.target, clock=clock)
+        self._tables = FlowTables(
+            self._cluster, store_producer(props, flow), permit=permit, clock=clock
+        )
+        factor = worker.offset_storage_replication_factor
+        self._offsets = HostedOffsets(
+            self._tables, offset_topic(props, worker), transactional=given.exactly_once
+        )
+        self._maps = HostedMaps(self._tables, flow.source, factor, transactional=given.exactly_once)
+        self._seen_offsets = ObservedOffsets(self._offsets)
+        self._seen_maps = ObservedMaps(self._maps)
+        self._meter = FlowMeter(flow, clock)
+        self._ledger: LedgerStore = self._tables.ledger(flow.source, factor, self._meter)
+        self._task = TaskId(_SOURCE, FIRST_NUMBER + spec.lane)
+        self._copied: dict[TopicPartition, tuple[int, int]] = {}
+        self._lags: dict[TopicPartition, int] = {}
+        self._failed: dict[TopicPartition, str] = {}
+        self._meter.on_forget = self._forgotten
+        self._host = InProcessTaskHost(
+            task_assembly(
+                flow,
+                props,
+                worker,
+                plugins=archive_plugins() if spec.is_restore else Plugins(),
+                store=self._seen_offsets,
+                maps=self._seen_maps,
+                reports=FlowReports(
+                    meter=self._meter, events=self._ledger, on_topic=lambda _task, _topic: None
+                ),
+                permit=permit,
+                producers=self._tables.producer_ids(factor),
+                target_name=f"target cluster {flow.target}",
+                clock=clock,
+            ),
+            lambda _task, _status: None,
+            graceful_s=worker.task_shutdown_graceful_timeout_ms / 1000,
+        )
+        self._connector = {**spec.connector, "exactly.once.support": "requested"}
+        self._config = committed_reads(spec.task) if given.exactly_once else spec.task
+
+    async def start(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Copy these up to their ends."""
+        await self._cluster.connect()
+        self._ledger.start()
+        for partition in ends:
+            self._failed.pop(partition, None)
+        config = {**self._config, ASSIGNED_PARTITIONS: format_partitions(list(ends))}
+        if self._spec.term is None:
+            # Where nothing is stored the history is what is wanted.
+            config["source.consumer.auto.offset.reset"] = "earliest"
+            config[START_POSITIONS] = ""
+            config[END_OFFSETS] = format_ends(ends)
+        if self._spec.is_restore:
+            archive = TaskArchive.parse(self._config[ARCHIVE])
+            config[ARCHIVE] = archive._replace(ends=ends).to_text()
+        await self._host.start_task(
+            TaskSpec(id=self._task, connector_config=self._connector, config=config)
+        )
+
+    def hold(self, partitions: frozenset[TopicPartition]) -> None:
+        """Read none of these partitions and all others of the lane; -1 is a whole topic."""
+        self._host.hold(partitions)
+
+    async def pause(self, *, paused: bool) -> None:
+        """Read nothing, or continue."""
+        await self._host.pause_task(self._task, paused=paused)
+
+    def status(self) -> Status | None:
+        """State of the task."""
+        return self._host.status(self._task)
+
+    def progress(self, partition: TopicPartition) -> CopyProgress:
+        """Return how far a partition is."""
+        meter = self._meter.partition(partition)
+        records, size_bytes = self._copied.get(partition, (0, 0))
+        lag = meter.lag_records
+        return CopyProgress(
+            position=self._seen_offsets.positions.get(partition, -1),
+            target_start=self._seen_maps.target_starts.get(partition, -1),
+            target_end=self._seen_maps.target_ends.get(partition, -1),
+            records=records + meter.records,
+            bytes=size_bytes + meter.bytes,
+            lag=lag if lag >= 0 else self._lags.get(partition, -1),
+            failed=meter.state == "FAILED" or partition in self._failed,
+            cause=meter.cause or self._failed.get(partition, ""),
+        )
+
+    async def stop(self, timeout_s: float) -> None:
+        """Deliver what was read, store positions, close."""
+        await self._host.stop_task(self._task, timeout_s)
+
+    async def close(self) -> None:
+        """Close connections; the task is stopped."""
+        await self._host.close()
+        await self._ledger.stop()
+        await self._maps.close()
+        await self._offsets.close()
+        await self._tables.close()
+        await self._cluster.close()
+
+    def _forgotten(self, meter: PartitionMeter) -> None:
+        """Keep what a task's meters had when it ended."""
+        source = meter.source
+        records, size_bytes = self._copied.get(source, (0, 0))
+        self._copied[source] = records + meter.records, size_bytes + meter.bytes
+        self._lags[source] = meter.lag_records
+        if meter.state == "FAILED":
+            self._failed[source] = meter.cause

@@ -1,0 +1,128 @@
+"""``/backfills``: history that Spark copies beside the running flow, described at ``/openapi.json``.
+
+Flow: request -> ``BackfillService`` -> views. Reading is answered by any worker from the backfill topic; changes are the leader's,
+forwarded by the application.
+"""
+
+from typing import Annotated, Final, final
+
+from fastapi import APIRouter, Depends, Path
+from starlette.requests import Request
+
+from mm2py.flows.service import FlowService
+from mm2py.mirror.backfills import Wanted
+from mm2py.rest.bodies import check_media_types, read_json, refuse_unknown
+from mm2py.rest.flow_models import BackfillRequest, backfill_request, body_schema
+from mm2py.rest.job_routes import JobRoutes, RouteHost
+from mm2py.rest.parts import signed_in
+from mm2py.rest.raw_path import plain_segment
+from mm2py.rest.routes.flows import RESPONSES, named_flow, visible_flows
+from mm2py.types import FlowName
+from mm2py_jobs.copy.backfill_children import BackfillChildren
+from mm2py_jobs.copy.backfill_jobs import (
+    BackfillService,
+    BackfillSummary,
+    BackfillView,
+    PlannedBackfill,
+)
+
+CREATED: Final = 201
+ACCEPTED: Final = 202
+
+Id = Annotated[str, Path(description="the backfill")]
+
+
+def open_backfills(host: RouteHost) -> JobRoutes:
+    """Serve ``/backfills``; the entry point ``mm2py.routes``."""
+    children = BackfillChildren(host.file)
+    backfills = BackfillService(
+        children, masters=host.settings.spark_masters, mask=host.mask, clock=host.clock
+    )
+    return JobRoutes(backfill_router(host.flows, backfills), children.close)
+
+
+def backfill_router(flows: FlowService, backfills: BackfillService) -> APIRouter:
+    """Return the routes."""
+    routes = APIRouter(
+        tags=["backfills"],
+        dependencies=[Depends(check_media_types), Depends(refuse_unknown)],
+        responses=RESPONSES,
+    )
+    calls = _Calls(flows, backfills)
+    routes.add_api_route("/backfills", calls.overview, methods=["GET"])
+    routes.add_api_route(
+        "/backfills",
+        calls.plan,
+        methods=["POST"],
+        status_code=CREATED,
+        openapi_extra=body_schema(BackfillRequest),
+    )
+    routes.add_api_route("/backfills/{backfill}", calls.get, methods=["GET"])
+    for action, post in (
+        ("start", calls.start),
+        ("pause", calls.pause),
+        ("resume", calls.resume),
+        ("cancel", calls.cancel),
+    ):
+        routes.add_api_route(
+            f"/backfills/{{backfill}}:{action}", post, methods=["POST"], status_code=ACCEPTED
+        )
+    return routes
+
+
+@final
+class _Calls:
+    def __init__(self, flows: FlowService, backfills: BackfillService) -> None:
+        self._flows, self._backfills = flows, backfills
+
+    async def overview(self, request: Request) -> list[BackfillSummary]:
+        """List of each flow what was planned last, and the newest backfill."""
+        nodes = self._flows.flows()
+        visible = visible_flows(self._flows, request)
+        return self._backfills.all({flow: nodes[flow] for flow in visible})
+
+    async def get(self, request: Request, backfill: Id) -> BackfillView:
+        """Describe one backfill by partition, with the last lines of a driver that failed."""
+        identifier = plain_segment(backfill)
+        flow = self._flow(request, identifier)
+        return self._backfills.show(self._flows.flows(), flow, identifier)
+
+    async def plan(self, request: Request) -> PlannedBackfill:
+        """Plan a backfill: lanes, ranges, bytes, what the checks refuse; nothing is copied before it is started."""
+        asked = backfill_request(await read_json(request, numbers_as_written=False))
+        flow = named_flow(self._flows, request, asked.flow)
+        order = asked.order(signed_in(request))
+        return await self._backfills.plan(self._flows.flows(), flow, order)
+
+    async def start(self, request: Request, backfill: Id) -> BackfillView:
+        """Start a planned backfill, or continue one whose driver is gone, in a process beside the leader of the flow."""
+        identifier = plain_segment(backfill)
+        flow = self._flow(request, identifier)
+        return await self._backfills.start(
+            self._flows.flows(), flow, identifier, signed_in(request)
+        )
+
+    async def pause(self, request: Request, backfill: Id) -> BackfillView:
+        """Let the lanes read nothing until the backfill is resumed."""
+        return await self._wish(request, backfill, Wanted.PAUSE)
+
+    async def resume(self, request: Request, backfill: Id) -> BackfillView:
+        """Let paused lanes continue at the next record."""
+        return await self._wish(request, backfill, Wanted.RUN)
+
+    async def cancel(self, request: Request, backfill: Id) -> BackfillView:
+        """End a backfill: what is copied stays, the running flow continues every partition where it is."""
+        return await self._wish(request, backfill, Wanted.CANCEL)
+
+    async def _wish(self, request: Request, backfill: str, wanted: Wanted) -> BackfillView:
+        identifier = plain_segment(backfill)
+        flow = self._flow(request, identifier)
+        return await self._backfills.wish(self._flows.flows(), flow, identifier, wanted)
+
+    def _flow(self, request: Request, identifier: str) -> FlowName:
+        """Return the flow of a backfill, and let the application forward for it."""
+        nodes = self._flows.flows()
+        visible = {flow: nodes[flow] for flow in visible_flows(self._flows, request)}
+        flow = self._backfills.flow_of(visible, identifier)
+        request.state.herder = nodes[flow].herder
+        return flow

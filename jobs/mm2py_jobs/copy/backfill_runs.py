@@ -1,0 +1,243 @@
+"""What the commands of ``mm2py backfill`` do: survey, Spark session, driver, progress, report.
+
+Flow: ``BackfillOrder`` -> ``BackfillSession`` -> ``Survey.plan`` -> refused, or ``SparkRun`` with a ``BackfillDriver`` -> report.
+"""
+
+import asyncio
+import os
+import re
+import signal
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final, final
+
+from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.java_regex import JavaPattern
+from mm2py.errors import ConfigError, UsageError
+from mm2py.mirror.backfill_report import cause_of, order_report, without_driver
+from mm2py.mirror.backfills import Job, JobState, Wanted, new_id
+from mm2py.mirror.boundaries import parse_boundary
+from mm2py.storage.job_claim import BackfillRefusedError
+from mm2py_jobs.copy.backfill import BackfillDriver, Request
+from mm2py_jobs.copy.backfill_commands import REFUSED
+from mm2py_jobs.copy.backfill_flow import BackfillSession
+from mm2py_jobs.copy.backfill_views import (
+    partition_text,
+    print_nothing,
+    print_plan,
+    print_report,
+    print_status,
+)
+from mm2py_jobs.copy.live_flow import workers_of
+from mm2py_jobs.copy.plan import Plan
+from mm2py_jobs.copy.survey import Survey
+from mm2py_jobs.spark.backfill_spark import SparkRun
+from mm2py_jobs.spark.session import SparkPlace
+from mm2py_workers.bulk_flow import flow_plan
+from mm2py_workers.output import FAILED, OK, Printer, say
+
+_CORES: Final = re.compile(r"local\[(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillOrder:
+    """The arguments of plan and run."""
+
+    file: Path
+    flow: str
+    topics: str
+    start: str
+    end: str
+    place: SparkPlace
+    rate_limit: int
+    id: str = ""
+    """Of the job, where a worker has planned it; this process then ends with that worker."""
+    accepts_expiry: bool = False
+
+    async def plan(self, survey: Survey, job: Job | None = None) -> Plan:
+        """Return the plan, of an unfinished job by what it was begun with."""
+        topics, start, end = (
+            (self.topics, self.start, self.end) if job is None else (job.topics, job.start, job.end)
+        )
+        return await survey.plan(
+            topics,
+            parse_boundary(start, "--from", "earliest"),
+            parse_boundary(end, "--to", "now"),
+            accepts_expiry=self.accepts_expiry or job is not None,
+        )
+
+
+def show_plan(order: BackfillOrder, printer: Printer) -> int:
+    """Print the plan; return the exit code."""
+    _begin(order)
+    return asyncio.run(_show_plan(order, printer))
+
+
+async def _show_plan(order: BackfillOrder, printer: Printer) -> int:
+    async with BackfillSession(flow_plan(order.file, order.flow)) as session:
+        plan = await order.plan(await session.survey())
+    found = _CORES.match(order.place.master)
+    lanes = int(found[1]) if found else len(os.sched_getaffinity(0))
+    document = plan.document(lanes, order.rate_limit)
+    if printer.is_table:
+        print_plan(printer, plan, document)
+    else:
+        printer.document(document)
+    return REFUSED if plan.refused else OK
+
+
+def run_backfill(order: BackfillOrder, printer: Printer) -> int:
+    """Run a backfill; return the exit code."""
+    _begin(order)
+    flow = flow_plan(order.file, order.flow)
+    # Before the loop: Spark starts a process of its own, and connections would be inherited.
+    return asyncio.run(_Run(order, BackfillSession(flow), printer).run())
+
+
+def show_status(file: Path, flow: str, printer: Printer) -> int:
+    """Print the newest backfill; return the exit code."""
+    return asyncio.run(_show_status(file, flow, printer))
+
+
+async def _show_status(file: Path, flow: str, printer: Printer) -> int:
+    async with BackfillSession(flow_plan(file, flow)) as session:
+        if not await session.has_topic():
+            return print_nothing(str(session.name), printer)
+        await session.open_topic()
+        store = session.connections.store
+        job = store.job
+        if job is not None and job.state.is_copied:
+            driven = await driver_of(session, SYSTEM_CLOCK).is_driven()
+            await store.refresh()
+            job = store.job
+            if job is not None and job.state.is_copied and not driven:
+                job = without_driver(job)
+        workers = workers_of(await session.group()) if store.order is not None else ()
+        planned = order_report(store.order, job, workers)
+        if job is None and planned is None:
+            return print_nothing(str(session.name), printer)
+        if job is not None:
+            job = replace(job, cause=cause_of(job, store.order))
+        print_status(printer, job, list(store.leases.values()), planned)
+        return OK
+
+
+def make_wish(wanted: Wanted, file: Path, flow: str, printer: Printer) -> int:
+    """Pause, resume or cancel the newest backfill; return the exit code."""
+    return asyncio.run(_make_wish(wanted, file, flow, printer))
+
+
+async def _make_wish(wanted: Wanted, file: Path, flow: str, printer: Printer) -> int:
+    async with BackfillSession(flow_plan(file, flow)) as session:
+        if not await session.has_topic():
+            raise BackfillRefusedError(f"there was no backfill of {session.name}")
+        await session.open_topic()
+        job = await driver_of(session, SYSTEM_CLOCK).wish(wanted)
+        store = session.connections.store
+        await store.refresh()
+        print_report(printer, job, list(store.leases.values()))
+        return OK
+
+
+def driver_of(session: BackfillSession, clock: Clock) -> BackfillDriver:
+    """Return the driver of a flow whose backfill topic is open."""
+    return BackfillDriver(
+        session.claim, session.connections.store, session, name=str(session.name), clock=clock
+    )
+
+
+@final
+class _Run:
+    """One ``mm2py backfill run``."""
+
+    def __init__(self, order: BackfillOrder, session: BackfillSession, printer: Printer) -> None:
+        self._order, self._session, self._printer = order, session, printer
+        self._clock = SYSTEM_CLOCK
+
+    async def run(self) -> int:
+        """Run to the end or to a stop signal; return the exit code."""
+        async with self._session as session:
+            survey = await session.survey()
+            plan = await self._order.plan(survey)
+            await session.open_topic()
+            driver = driver_of(session, self._clock)
+            job = await driver.claim(archive="")
+            if job is not None and session.connections.store.wanted is Wanted.CANCEL:
+                await driver.cancel()
+                say(f"backfill {job.id} was to be cancelled, which is done; a new one begins")
+                job = None
+            if job is not None:
+                say(f"backfill {job.id} is unfinished, it is continued")
+                plan = await self._order.plan(survey, job)
+            elif plan.refused:
+                return refuse(plan, self._printer)
+            task = await session.prepare_topics()
+            if job is None:
+                # Topics that were just created have configs to look at.
+                plan = await self._order.plan(survey)
+                if plan.refused:
+                    return refuse(plan, self._printer)
+            return await self._copy(driver, plan, task)
+
+    async def _copy(self, driver: BackfillDriver, plan: Plan, task: Mapping[str, str]) -> int:
+        session, order = self._session, self._order
+        spark = SparkRun(session, driver, self._printer, clock=self._clock)
+        job = await spark.run(
+            plan,
+            task,
+            Request(
+                id=order.id or new_id(self._clock.now_ms()),
+                topics=order.topics,
+                start=order.start,
+                end=order.end,
+            ),
+            place=order.place,
+            rate_limit=order.rate_limit,
+        )
+        print_report(self._printer, job, list(session.connections.store.leases.values()))
+        if job.state is not JobState.DONE:
+            say(f"backfill {job.id} is {job.state.value}: {job.cause}")
+        return OK if job.state is JobState.DONE else FAILED
+
+
+def _begin(order: BackfillOrder) -> None:
+    """Refuse wrong arguments before anything is opened; end with the worker that started this process."""
+    parse_boundary(order.start, "--from", "earliest")
+    parse_boundary(order.end, "--to", "now")
+    check_pattern(order.topics)
+    if order.id:
+        threading.Thread(target=_end_with_input, daemon=True).start()
+
+
+def _end_with_input() -> None:
+    while os.read(0, 4096):
+        pass
+    # The worker is gone, and with it the reader of what is written here.
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for output in (1, 2):
+        os.dup2(nothing, output)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def check_pattern(topics: str) -> None:
+    """Refuse a wrong pattern of ``--topics``.
+
+    Raises:
+        UsageError: it is none of Java.
+    """
+    try:
+        JavaPattern(topics)
+    except ConfigError as error:
+        raise UsageError(f"--topics: {error.message}", remedy=error.remedy) from error
+
+
+def refuse(plan: Plan, printer: Printer) -> int:
+    """Print what the checks refuse; return the exit code."""
+    if printer.is_table:
+        for it in plan.refused:
+            say(f"refused: {partition_text(it.topic, it.partition)}: {it.reason}")
+    else:
+        printer.document({"state": "REFUSED", "refused": [asdict(it) for it in plan.refused]})
+    return REFUSED

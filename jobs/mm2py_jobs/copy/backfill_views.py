@@ -1,0 +1,213 @@
+"""What the commands of ``mm2py backfill`` show: bars or lines while it runs, plans and reports as tables or JSON.
+
+Flow: leases as they are read from the backfill topic -> ``show_progress`` on standard error; ``Plan``, ``Job`` -> standard output.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from mm2py.clock import Clock
+from mm2py.mirror.backfill_report import OrderReport, report
+from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState, Wanted
+from mm2py.storage.backfill_store import BackfillStore
+from mm2py.types import TopicPartition
+from mm2py_jobs.copy.plan import Plan
+from mm2py_workers.answers import count_of, rows_of
+from mm2py_workers.output import OK, Column, Printer, say, size_text
+
+PROGRESS_S: Final = 0.5
+LINES_S: Final = 10.0
+"""How often progress is a line where it goes to no terminal."""
+
+_NOTHING: Final[Mapping[str, object]] = {
+    "id": None,
+    "state": None,
+    "records": 0,
+    "bytes": 0,
+    "partitions": [],
+    "cause": "",
+}
+"""The report where there was no job."""
+
+SHOWN_PARTITIONS: Final = 8
+RATE_OVER_S: Final = 5.0
+
+
+async def show_progress(store: BackfillStore, printer: Printer, clock: Clock) -> None:
+    """Show bars on a terminal, lines elsewhere, on standard error."""
+    console = Console(stderr=True)
+    if not console.is_terminal or not printer.is_table:
+        while True:
+            await clock.sleep(LINES_S)
+            done, total = _sums(list(store.leases.values()))
+            say(f"backfill {_doing(store)}: {done:,} of {total:,} offsets")
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        bars: dict[TopicPartition | None, TaskID] = {None: progress.add_task("", rate="")}
+        before: tuple[float, int] | None = None
+        while True:
+            leases = list(store.leases.values())
+            done, total = _sums(leases)
+            size, now = sum(it.bytes for it in leases), clock.monotonic()
+            rate = "" if before is None else _rate_text(size - before[1], now - before[0])
+            progress.update(
+                bars[None], description=_doing(store), completed=done, total=total, rate=rate
+            )
+            before = before if before is not None and now - before[0] < RATE_OVER_S else (now, size)
+            _update_partitions(progress, bars, leases)
+            await clock.sleep(PROGRESS_S)
+
+
+def _update_partitions(
+    progress: Progress, bars: dict[TopicPartition | None, TaskID], leases: Sequence[Lease]
+) -> None:
+    running = [it for it in leases if it.state is LeaseState.COPYING][:SHOWN_PARTITIONS]
+    shown = {it.source for it in running}
+    for partition in [it for it in bars if it is not None and it not in shown]:
+        progress.remove_task(bars.pop(partition))
+    for lease in running:
+        if lease.source not in bars:
+            bars[lease.source] = progress.add_task(f"  {lease.source}", rate="")
+        progress.update(
+            bars[lease.source],
+            completed=lease.position - lease.start,
+            total=lease.end - lease.start,
+            rate=lease.cause[:60],
+        )
+
+
+def _doing(store: BackfillStore) -> str:
+    """Say what the driver does now."""
+    job = store.job
+    if job is None or (job.state is JobState.RUNNING and not store.leases):
+        return "starting"
+    if store.wanted is Wanted.CANCEL and job.state.is_copied:
+        return "is cancelled"
+    copies = any(it.state is LeaseState.COPYING for it in store.leases.values())
+    if job.state is JobState.RUNNING and not copies:
+        return "starts lanes"
+    return {JobState.RUNNING: "copies", JobState.PAUSED: "is paused"}.get(
+        job.state, job.state.value
+    )
+
+
+def _sums(leases: Sequence[Lease]) -> tuple[int, int]:
+    done = sum(min(it.position, it.end) - it.start for it in leases)
+    return done, sum(it.end - it.start for it in leases)
+
+
+def _rate_text(size: int, seconds: float) -> str:
+    return f"{size_text(size / seconds)}/s" if seconds > 0 else ""
+
+
+def print_nothing(flow: str, printer: Printer) -> int:
+    """Print that there was no backfill of a flow; return the exit code."""
+    if printer.is_table:
+        say(f"there was no backfill of {flow}")
+    else:
+        printer.document({**_NOTHING, "planned": None})
+    return OK
+
+
+def print_status(
+    printer: Printer, job: Job | None, leases: Sequence[Lease], planned: OrderReport | None
+) -> None:
+    """Print the newest job, and what was planned over REST behind it."""
+    if not printer.is_table:
+        document = _NOTHING if job is None else report(job, leases)
+        printer.document({**document, "planned": planned})
+        return
+    if planned is not None:
+        printer.fields(
+            [
+                ("planned over REST", planned["id"]),
+                ("state", planned["state"]),
+                ("topics", planned["topics"] or "all of the flow"),
+                ("from", planned["from"]),
+                ("to", planned["to"]),
+                ("by", planned["by"]),
+                ("worker", planned["worker"]),
+                ("cause", planned["cause"]),
+            ]
+        )
+    if job is not None:
+        print_report(printer, job, leases)
+
+
+def print_report(printer: Printer, job: Job, leases: Sequence[Lease]) -> None:
+    """Print a job and its partitions."""
+    document = report(job, leases)
+    if not printer.is_table:
+        printer.document(document)
+        return
+    printer.fields(
+        [
+            ("backfill", job.id),
+            ("state", job.state.value),
+            ("records", f"{document['records']:,}"),
+            ("cause", job.cause),
+        ]
+    )
+    printer.show(
+        printer.table(
+            rows_of(document, "partitions"),
+            [
+                Column.text("TOPIC", "topic"),
+                Column.text("PARTITION", "partition"),
+                Column.text("STATE", "state"),
+                Column.count("FROM", "from"),
+                Column.count("TO", "to"),
+                Column.count("POSITION", "position"),
+                Column.count("TARGET FROM", "target_from"),
+                Column.count("TARGET TO", "target_to"),
+                Column.size("BYTES", "bytes"),
+                Column.text("CAUSE", "cause"),
+            ],
+        )
+    )
+
+
+def print_plan(printer: Printer, plan: Plan, document: Mapping[str, object]) -> None:
+    """Print a plan as tables."""
+    columns = [
+        Column.text("TOPIC", "topic"),
+        Column.text("PARTITION", "partition"),
+        Column.count("FROM", "from"),
+        Column.count("TO", "to"),
+        Column.size("BYTES", "bytes"),
+    ]
+    printer.show(printer.table(rows_of(document, "partitions"), columns))
+    size = count_of(document, "bytes")
+    printer.fields(
+        [
+            ("lanes", str(len(rows_of(document, "lanes")))),
+            ("bytes", size_text(size) if size is not None else "not known"),
+            ("about", f"{document['estimated_seconds']} s" if size is not None else "not known"),
+            *(
+                (
+                    "changes",
+                    f"{it.topic} {it.name}={it.during} for the run: {plan.reasons.get(it.name, '')}",
+                )
+                for it in plan.settings
+            ),
+            *(("note", note) for note in plan.notes),
+            *(
+                ("refused", f"{partition_text(it.topic, it.partition)}: {it.reason}")
+                for it in plan.refused
+            ),
+        ]
+    )
+
+
+def partition_text(topic: str, partition: int) -> str:
+    """Return ``topic-partition``, the topic alone for -1."""
+    return topic if partition < 0 else f"{topic}-{partition}"

@@ -1,0 +1,336 @@
+"""One lane: a source task over its partitions, under a lease, until each is handed over, or to the end of its term in a stream.
+
+Flow: ``LaneLease.claim`` -> the task host of this process copies -> stored positions -> ``renew`` with progress -> a partition whose
+position reached its end is handed over in the next record -> the live flow continues there. Knows neither Spark nor sockets.
+
+Invariants, tests of the same names:
+
+1. A partition is handed over only when the stored position, and with it the offset map, has reached its end.
+2. What is not handed over when a lane ends stays reserved, at its stored position.
+3. A lane that is cancelled or superseded has stopped its task before it returns.
+4. A lane that has a term keeps every partition reserved, failed ones too, and returns when the term is over: by time, by bytes, or
+   because the partitions are dealt anew.
+"""
+
+import logging
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, final
+
+from mm2py.clock import Clock
+from mm2py.errors import FatalError, PartitionError
+from mm2py.mirror.backfills import Job, Lease, LeaseState, Wanted
+from mm2py.runtime.tasks.lifecycle import Status
+from mm2py.types import State, TopicPartition
+from mm2py_jobs.copy.lease import RENEW_S, LaneSupersededError
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.5
+"""How often a lane looks at its task."""
+
+STOP_S: Final = 10.0
+TASK_STARTS: Final = 5
+"""How often a task that failed as a whole is started before the attempt of the lane counts as failed."""
+
+PAUSE_S: Final = 1.0
+LEAST_PART: Final = 1 / 3
+
+
+@dataclass(frozen=True, slots=True)
+class CopyProgress:
+    """How far one partition is: what is stored, and what stops it."""
+
+    position: int = -1
+    target_start: int = -1
+    target_end: int = -1
+    records: int = 0
+    bytes: int = 0
+    lag: int = -1
+    failed: bool = False
+    cause: str = ""
+
+
+class LaneCopy(Protocol):
+    """The data plane of a lane: one source task and its stores."""
+
+    async def start(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Copy these partitions up to their ends, from their stored positions on; a task that runs is replaced."""
+        ...
+
+    async def pause(self, *, paused: bool) -> None:
+        """Read nothing, or continue."""
+        ...
+
+    def status(self) -> Status | None:
+        """State of the task."""
+        ...
+
+    def progress(self, partition: TopicPartition) -> CopyProgress:
+        """Return how far a partition is."""
+        ...
+
+    async def stop(self, timeout_s: float) -> None:
+        """Deliver what was read, store positions, close; safe twice."""
+        ...
+
+
+class ShowsWishes(Protocol):
+    """What a lane looks at in ``mm2py.storage.backfill_store.BackfillStore``."""
+
+    @property
+    def job(self) -> Job | None:
+        """The newest backfill."""
+        ...
+
+    @property
+    def leases(self) -> Mapping[TopicPartition, Lease]:
+        """Its partitions."""
+        ...
+
+    @property
+    def wanted(self) -> Wanted:
+        """What people want of it."""
+        ...
+
+
+class RenewsLeases(Protocol):
+    """What a lane needs of ``mm2py_jobs.copy.lease.LaneLease``."""
+
+    def claim(
+        self, partitions: Collection[TopicPartition]
+    ) -> Awaitable[Mapping[TopicPartition, Lease]]:
+        """Take partitions over; return those that are left to copy."""
+        ...
+
+    def renew(self, leases: Sequence[Lease]) -> Awaitable[None]:
+        """Write leases; ``LaneSupersededError`` where they are not ours any more."""
+        ...
+
+    def release(self, leases: Sequence[Lease]) -> Awaitable[None]:
+        """Write the last leases."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """How long a lane of a stream copies: ``seconds`` at most, until a moment.
+
+    ``bytes`` is what all lanes of the job may have copied, those of former terms included (0: no limit). ``turn`` is the job's; the lane
+    ends when it rises.
+    """
+
+    turn: int
+    seconds: float
+    until_ms: int
+    bytes: int = 0
+
+    def left_s(self, now_ms: int) -> float:
+        """Return how long a lane copies that starts now: one that starts late gets a part of the term, or it would copy nothing."""
+        left_s = (self.until_ms - now_ms) / 1000
+        return min(self.seconds, max(left_s, self.seconds * LEAST_PART))
+
+
+@dataclass(frozen=True, slots=True)
+class TermPart:
+    """What a lane copied of one partition in its term: source offsets ``start`` to ``end`` (exclusive), -1 where none is stored."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    records: int
+    bytes: int
+    lag: int
+    cause: str
+
+
+NO_PART: Final = TermPart("", -1, -1, -1, 0, 0, -1, "")
+"""The row of a lane without partitions: Spark's first row costs far more than each later one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneResult:
+    """How a lane ended: partitions by state; ``parts`` has them by name where the lane has a term."""
+
+    handed_over: int
+    released: int
+    left: int
+    parts: tuple[TermPart, ...] = ()
+
+
+@final
+class LaneRun:
+    """Runs one attempt of one lane.
+
+    Args:
+        partitions: of the lane, done or not.
+        lease: of this attempt.
+        copy: copies; stopped in any case.
+        topic: what people want.
+        given_up: state of a partition of a backfill that cannot be copied further.
+        term: of a stream; None for a backfill.
+    """
+
+    def __init__(
+        self,
+        partitions: Collection[TopicPartition],
+        lease: RenewsLeases,
+        copy: LaneCopy,
+        topic: ShowsWishes,
+        *,
+        run: int,
+        clock: Clock,
+        given_up: LeaseState = LeaseState.RELEASED,
+        term: Term | None = None,
+    ) -> None:
+        self._given_up = given_up if term is None else LeaseState.RESERVED
+        self._partitions = tuple(partitions)
+        self._term = term
+        self._deadline_s = 0.0
+        self._lease, self._copy, self._topic = lease, copy, topic
+        self._run, self._clock = run, clock
+        self._left: dict[TopicPartition, Lease] = {}
+        self._before: dict[TopicPartition, int] = {}
+        """Bytes that former attempts had copied."""
+        self._ended: list[Lease] = []
+        self._starts = 0
+        self._paused = False
+        self._written_s = 0.0
+
+    async def run(self) -> LaneResult:
+        """Copy until every partition is handed over, released, or the lane is cancelled.
+
+        Raises:
+            LaneSupersededError: another attempt has the partitions.
+            FatalError: the task failed again and again.
+        """
+        begun = self._left = dict(await self._lease.claim(self._partitions))
+        if self._term is not None:
+            self._deadline_s = self._clock.monotonic() + self._term.left_s(self._clock.now_ms())
+        self._before = {tp: lease.bytes for tp, lease in self._left.items()}
+        try:
+            if self._left and not self._is_over():
+                await self._start()
+            while not self._is_over():
+                await self._clock.sleep(self._until_look_s())
+                await self._follow_wish()
+                await self._look()
+        except LaneSupersededError:
+            # What is sent is under the permit's rules; positions are another attempt's.
+            await self._copy.stop(0)
+            raise
+        except BaseException:
+            await self._copy.stop(STOP_S)
+            raise
+        await self._copy.stop(STOP_S)
+        left = [self._with_progress(it) for it in self._left.values()]
+        await self._lease.release([replace(it, state=LeaseState.RESERVED) for it in left])
+        handed_over = sum(it.state is LeaseState.HANDED_OVER for it in self._ended)
+        parts = () if self._term is None else map(self._part, begun.values())
+        return LaneResult(
+            handed_over, len(self._ended) - handed_over, len(self._left), tuple(parts)
+        )
+
+    def _part(self, begun: Lease) -> TermPart:
+        now = self._copy.progress(begun.source)
+        return TermPart(
+            *begun.source,
+            begun.position,
+            max(begun.position, now.position),
+            now.records,
+            now.bytes,
+            now.lag,
+            now.cause,
+        )
+
+    def _until_look_s(self) -> float:
+        """Return when the task is looked at next; the lanes of a term end at the same moment, as the next one waits for all of them."""
+        if self._term is None:
+            return LOOK_S
+        return min(LOOK_S, max(0.0, self._deadline_s - self._clock.monotonic()))
+
+    def _is_over(self) -> bool:
+        if self._topic.wanted is Wanted.CANCEL or not self._is_current():
+            return True
+        return not self._left if self._term is None else self._is_term_over(self._term)
+
+    def _is_term_over(self, term: Term) -> bool:
+        job = self._topic.job
+        if self._clock.monotonic() >= self._deadline_s or job is None or job.turn != term.turn:
+            return True
+        # All lanes end for it within a renewal: one alone would leave its partitions until the others end, too.
+        return 0 < term.bytes <= sum(it.bytes for it in self._topic.leases.values())
+
+    def _is_current(self) -> bool:
+        job = self._topic.job
+        return job is not None and job.run == self._run and job.state.is_copied
+
+    async def _start(self) -> None:
+        self._starts += 1
+        await self._copy.start({tp: lease.end for tp, lease in self._left.items()})
+
+    async def _follow_wish(self) -> None:
+        paused = self._topic.wanted is Wanted.PAUSE
+        if paused is not self._paused:
+            self._paused = paused
+            await self._copy.pause(paused=paused)
+
+    async def _look(self) -> None:
+        """Look at the task, and write what changed when it is time."""
+        progress = {tp: self._with_progress(lease) for tp, lease in self._left.items()}
+        ended = [it for it in map(self._outcome, progress.values()) if it is not None]
+        if progress and (ended or self._clock.monotonic() - self._written_s >= RENEW_S):
+            self._written_s = self._clock.monotonic()
+            over = {it.source for it in ended}
+            left = {tp: it for tp, it in progress.items() if tp not in over}
+            changed = [it for tp, it in left.items() if it != self._left[tp]]
+            # One record renews the lease of them all.
+            await self._lease.renew(changed + ended or list(left.values())[:1])
+            self._ended += ended
+            self._left = left
+        await self._mend()
+
+    async def _mend(self) -> None:
+        """Start a task again that failed as a whole; its next start finds the positions in the target's log."""
+        status = self._copy.status()
+        if not self._left or status is None or status.state is not State.FAILED:
+            return
+        cause = status.cause
+        if isinstance(cause, PartitionError):  # of its last partition that could be copied
+            stopped = self._left.pop(TopicPartition(cause.topic, cause.partition), None)
+            if stopped is not None:
+                last = replace(stopped, state=self._given_up, cause=str(cause))
+                await self._lease.renew([last])
+                self._ended.append(last)
+                self._starts -= 1
+            if not self._left:
+                return
+        if self._starts >= TASK_STARTS:
+            raise FatalError(
+                f"the lane's task failed {self._starts} times, the last cause: {cause}"
+            )
+        log.warning("task of a lane is started again cause=%s", cause)
+        await self._clock.sleep(PAUSE_S * self._starts)
+        await self._start()
+
+    def _with_progress(self, lease: Lease) -> Lease:
+        found = self._copy.progress(lease.source)
+        started = lease.target_start if lease.target_start >= 0 else found.target_start
+        return replace(
+            lease,
+            position=max(lease.position, found.position),
+            target_start=started,
+            target_end=max(lease.target_end, found.target_end, started),
+            bytes=self._before[lease.source] + found.bytes,
+            lag=found.lag,
+            cause=found.cause,
+        )
+
+    def _outcome(self, lease: Lease) -> Lease | None:
+        """Return the last record of a partition, None while it is copied."""
+        if lease.position >= lease.end:
+            return replace(lease, state=LeaseState.HANDED_OVER, cause="")
+        if self._term is None and self._copy.progress(lease.source).failed:
+            return replace(lease, state=self._given_up)
+        return None

@@ -1,0 +1,93 @@
+"""The live flow of a target as drivers on Spark see it: its positions, its group, and that its workers let go of partitions."""
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+from mm2py.client.connect.admin import ConfigOp
+from mm2py.clock import Clock
+from mm2py.errors import ProtocolError, ServerError
+from mm2py.mirror.backfills import Lease
+from mm2py.protocol.connect_group import decode_metadata, is_ours
+from mm2py.protocol.groups import DescribedGroup
+from mm2py.storage.backfill_store import BackfillStore
+from mm2py.storage.job_claim import LOOK_S, BackfillRefusedError
+from mm2py.types import TopicPartition
+from mm2py_jobs.copy.copy_again import CopiesAgain
+from mm2py_jobs.copy.survey import Known
+
+log = logging.getLogger(__name__)
+
+LET_GO_S: Final = 90.0
+"""How long workers of the live flow may take to stop copying what was reserved."""
+
+
+class BackfillFlow(CopiesAgain, Protocol):
+    """What a driver asks of the flow's target."""
+
+    async def group(self) -> DescribedGroup:
+        """Return the group of the live flow's workers."""
+        ...
+
+    async def known(self, partitions: Collection[TopicPartition]) -> Known:
+        """Return stored positions and maps."""
+        ...
+
+    async def restored_elsewhere(self) -> Mapping[str, str]:
+        """Return topics that unfinished restores of other flows write, with what to call each restore."""
+        ...
+
+    async def fence(self, transactional_ids: Sequence[str]) -> None:
+        """Fence producers."""
+        ...
+
+    async def alter_topic_configs(
+        self, changes: Mapping[str, Sequence[ConfigOp]]
+    ) -> Mapping[str, ServerError | None]:
+        """Change topic configs of the target; None or the refusal per topic."""
+        ...
+
+
+async def live_flow_lets_go(
+    name: str, flow: BackfillFlow, store: BackfillStore, leases: Sequence[Lease], clock: Clock
+) -> None:
+    """Wait until every worker of the live flow has confirmed that it copies none of the partitions.
+
+    Raises:
+        BackfillRefusedError: it does not within ``LET_GO_S``, or is run by another program.
+    """
+    if not leases:
+        return
+    await store.refresh()
+    reserved, deadline = store.reserved, clock.monotonic() + LET_GO_S
+    while True:
+        group = await flow.group()
+        if group.members and group.protocol_name and not is_ours(group.protocol_name):
+            raise BackfillRefusedError(
+                f"the flow {name} is run by another program (group {group.group_id}), which does not leave"
+                " partitions to Spark",
+                remedy="stop its workers, and run this command again",
+            )
+        await store.refresh()
+        pending = [it for it in workers_of(group) if store.noticed(it) < reserved]
+        if not pending:
+            return
+        if clock.monotonic() > deadline:
+            raise BackfillRefusedError(
+                f"workers of the flow {name} have not let go of the partitions within {LET_GO_S:.0f} s:"
+                f" {', '.join(pending)}",
+                remedy="look at their logs; a worker that does not answer leaves the group after its session timeout",
+            )
+        await clock.sleep(LOOK_S)
+
+
+def workers_of(group: DescribedGroup) -> list[str]:
+    """Return the workers of a group, by the addresses in their metadata; members join meanwhile have none yet."""
+    workers: list[str] = []
+    for member in group.members:
+        try:
+            workers.append(urlsplit(decode_metadata(member.metadata).url).netloc)
+        except ProtocolError:
+            workers.append(member.client_id or member.member_id)
+    return workers

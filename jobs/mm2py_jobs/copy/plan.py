@@ -1,0 +1,125 @@
+"""What a backfill would do: ranges of partitions, checks, settings to change, lanes. Values and arithmetic, no I/O.
+
+Flow: ``mm2py_jobs.copy.survey`` -> ``PartitionPlan`` and ``Refusal`` -> ``deal_lanes`` (longest processing time first) -> ``Plan`` -> JSON.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+from mm2py.mirror.backfills import CopyAgain, SettingChange
+from mm2py.types import TopicPartition
+from mm2py_jobs.copy.dealing import deal
+
+BYTES_PER_S: Final = 60 << 20
+"""What a lane copies on a machine that it shares with nothing (docs/backfill.md), where no rate is asked for."""
+
+LEAST_BYTES: Final = 64 * 1024
+"""What even an empty partition counts for in a lane: it costs requests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPlan:
+    """One partition to copy: source offsets ``start`` to ``end`` (exclusive), and about how many bytes that is.
+
+    ``again``: it is copied from ``start`` on whatever was copied before.
+    """
+
+    topic: str
+    partition: int
+    target_topic: str
+    start: int
+    end: int
+    bytes: int
+    resumes: bool = False
+    again: CopyAgain | None = None
+
+    @property
+    def source(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a partition (-1: a topic) is not copied."""
+
+    topic: str
+    partition: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The whole of it; ``settings`` are changed for the run and put back, ``notes`` need nothing.
+
+    ``forgotten``: partitions whose positions are removed first, because their copies are gone.
+    """
+
+    flow: str
+    partitions: tuple[PartitionPlan, ...]
+    refused: tuple[Refusal, ...] = ()
+    settings: tuple[SettingChange, ...] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict[str, str])
+    notes: tuple[str, ...] = ()
+    forgotten: tuple[TopicPartition, ...] = ()
+
+    def document(self, lanes: int, rate_limit: int) -> dict[str, object]:
+        """Return the plan as JSON members; ``to`` is exclusive."""
+        dealt = deal_lanes(self.partitions, lanes)
+        return {
+            "flow": self.flow,
+            "lanes": [
+                {
+                    "lane": number,
+                    "bytes": _known_bytes(lane),
+                    "partitions": [str(it.source) for it in lane],
+                }
+                for number, lane in enumerate(dealt)
+            ],
+            "partitions": [
+                {
+                    "topic": it.topic,
+                    "partition": it.partition,
+                    "target_topic": it.target_topic,
+                    "from": it.start,
+                    "to": it.end,
+                    "offsets": it.end - it.start,
+                    "bytes": _known_bytes([it]),
+                }
+                for it in self.partitions
+            ],
+            "refused": [asdict(it) for it in self.refused],
+            "settings": [
+                {
+                    "topic": it.topic,
+                    "property": it.name,
+                    "from": it.before,
+                    "to": it.during,
+                    "reason": self.reasons.get(it.name, ""),
+                }
+                for it in self.settings
+            ],
+            "notes": list(self.notes),
+            "bytes": _known_bytes(self.partitions),
+            "estimated_seconds": round(estimated_s(dealt, rate_limit), 1),
+        }
+
+
+def _known_bytes(partitions: Sequence[PartitionPlan]) -> int | None:
+    """Return None where the brokers have not said how large logs with records are."""
+    total = sum(it.bytes for it in partitions)
+    return total if total or all(it.start == it.end for it in partitions) else None
+
+
+def deal_lanes(partitions: Sequence[PartitionPlan], lanes: int) -> list[list[PartitionPlan]]:
+    """Deal partitions to at most ``lanes`` lanes: the largest first, each to the lane with the least so far."""
+    in_order = sorted(partitions, key=lambda it: it.source)
+    return deal(in_order, max(1, lanes), lambda it: max(LEAST_BYTES, it.bytes))
+
+
+def estimated_s(dealt: Sequence[Sequence[PartitionPlan]], rate_limit: int) -> float:
+    """Return how long the longest lane takes, or all together under a rate limit."""
+    total = sum(it.bytes for lane in dealt for it in lane)
+    longest = max((sum(it.bytes for it in lane) for lane in dealt), default=0) / BYTES_PER_S
+    return max(longest, total / rate_limit) if rate_limit > 0 else longest

@@ -1,0 +1,328 @@
+"""``mm2py rerun``: a range of one source topic once more, into a topic of its own on the target.
+
+Flow: file -> the flow as its workers run it -> a range of offsets per partition -> a new topic with the same partitions -> batches in order,
+cut exactly where the range begins and ends -> report. No part of the flow: it has no position, no offset map and no ledger, so the
+copies of the flow and its groups are not touched. A run that was cut short is begun anew, into an empty topic.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+from mm2py.client.connect.admin import Admin, ListedOffset
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.range_reader import LogEnds, RangeReader, log_ends
+from mm2py.client.send.sender import Sender
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.client_properties import framework_producer_properties
+from mm2py.config.clients import connection_settings, producer_settings
+from mm2py.errors import ConfigError, Mm2pyError, PartitionError
+from mm2py.mirror.boundaries import Boundary, parse_boundary
+from mm2py.protocol.batch_stage import classify
+from mm2py.protocol.log_batches import LogBatch
+from mm2py.protocol.record_batch import RecordBatch
+from mm2py.protocol.records import decode_batch
+from mm2py.protocol.topics import NewTopic
+from mm2py.runtime.tasks.record_task import new_batch
+from mm2py.types import TopicPartition
+from mm2py_workers.answers import Row
+from mm2py_workers.bulk_flow import flow_sides
+from mm2py_workers.flow_sides import FlowSides
+from mm2py_workers.output import OK, Column, Output, Printer, say
+
+_UNDER_WAY_BYTES: Final = 16 << 20
+"""Read and not acknowledged yet, of all partitions; one batch of each may be above."""
+_AT_ONCE: Final = 8
+_READY_S: Final = 30.0
+_REST_S: Final = 0.1
+
+_COLUMNS: Final = (
+    Column.text("TOPIC", "topic"),
+    Column.count("PARTITION", "partition"),
+    Column.text("INTO", "into", wide=True),
+    Column.count("FROM", "from"),
+    Column.count("TO", "to"),
+    Column.count("RECORDS", "records"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RerunOrder:
+    """The arguments of ``mm2py rerun``; no partitions are all of them."""
+
+    path: Path
+    flow: str
+    topic: str
+    into: str
+    start: str
+    end: str
+    partitions: Collection[int] = ()
+
+
+def run_rerun(order: RerunOrder, output: Output) -> int:
+    """Copy the range, print the report, and return the exit code.
+
+    Raises:
+        UsageError: an argument is not understood.
+        ConfigError: there is no such topic or partition, or ``into`` is not empty, or is the copy of a topic; or the flow has transforms.
+        Mm2pyError: a cluster refuses, or does not answer.
+    """
+    start = parse_boundary(order.start, "--from", "earliest")
+    end = parse_boundary(order.end, "--to", "now")
+    reason = "they would be copied as they are on the source, with what the transforms drop"
+    sides = flow_sides(order.path, order.flow, None, as_they_are=reason)
+    rows = asyncio.run(_run(order, sides, start, end))
+    Printer(output).rows(rows, rows, _COLUMNS, "the range has no partitions")
+    say(
+        f"copied {sum(int(str(it['records'])) for it in rows):,} records of {order.topic} to {order.into}"
+    )
+    return OK
+
+
+async def _run(order: RerunOrder, sides: FlowSides, start: Boundary, end: Boundary) -> list[Row]:
+    source = _cluster(sides.source, sides.flow.source)
+    target = _cluster(sides.target, sides.flow.target)
+    try:
+        await source.connect()
+        await target.connect()
+        rerun = _Rerun(order, sides, source, target)
+        partitions = await rerun.partitions()
+        ranges = await rerun.ranges(partitions, start, end)
+        await rerun.make_topic(max(it.partition for it in partitions) + 1)
+        return await rerun.copy(ranges)
+    finally:
+        await target.close()
+        await source.close()
+
+
+def _cluster(props: Mapping[str, str], alias: str) -> Cluster:
+    settings = connection_settings(props, scope=f"cluster {alias}")
+    return Cluster(settings, alias=alias, clock=SYSTEM_CLOCK)
+
+
+@final
+class _Rerun:
+    """One run; ``source`` and ``target`` are connected, and closed by the caller."""
+
+    def __init__(
+        self, order: RerunOrder, sides: FlowSides, source: Cluster, target: Cluster
+    ) -> None:
+        self._order, self._sides = order, sides
+        self._source, self._target = source, target
+        self._reader = RangeReader(source, read_committed=sides.read_committed)
+        self._sender = Sender(
+            target,
+            producer_settings(framework_producer_properties(sides.target, {})),
+            clock=SYSTEM_CLOCK,
+            on_delivered=self._delivered,
+            on_failed=self._failed,
+        )
+        self._records: dict[TopicPartition, int] = {}
+        self._pending: dict[TopicPartition, int] = {}
+        self._error: Exception | None = None
+        self._moved = asyncio.Event()
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def partitions(self) -> list[TopicPartition]:
+        """Return the partitions that are meant.
+
+        Raises:
+            ConfigError: the source has no such topic or partition.
+        """
+        topic = self._order.topic
+        found = (await Admin(self._source).describe_topics([topic])).get(topic)
+        if found is None:
+            raise ConfigError(f"{self._source} has no topic {topic}", remedy="correct --topic")
+        if found.error is not None:
+            raise found.error
+        wanted = sorted(set(self._order.partitions) or set(found.partitions))
+        absent = set(wanted).difference(found.partitions)
+        if absent:
+            raise ConfigError(
+                f"{topic} of {self._source} has no partition {min(absent)}",
+                remedy="correct --partition",
+            )
+        return [TopicPartition(topic, number) for number in wanted]
+
+    async def ranges(
+        self, partitions: list[TopicPartition], start: Boundary, end: Boundary
+    ) -> dict[TopicPartition, LogEnds]:
+        """Return the offsets to copy, as far as the log has them.
+
+        Raises:
+            ConfigError: there are none.
+        """
+        committed = self._sides.read_committed
+        ends = await log_ends(self._source, partitions, read_committed=committed)
+        firsts, lasts = [await self._times(partitions, it) for it in (start, end)]
+        found: dict[TopicPartition, LogEnds] = {}
+        for tp, log in ends.items():
+            first = placed(start, firsts.get(tp), log, log.start)
+            found[tp] = LogEnds(first, max(first, placed(end, lasts.get(tp), log, log.end)))
+        if all(it.start == it.end for it in found.values()):
+            tp, log = min(ends.items())
+            number = next((it for it in (self._order.start, self._order.end) if it.isdigit()), "")
+            hint = (
+                f"; {number} is a time in ms since 1970, offset:{number} is an offset"
+                if number
+                else ""
+            )
+            raise ConfigError(
+                f"the range from {self._order.start or 'earliest'} to {self._order.end or 'now'} of {tp.topic} has no offsets",
+                remedy=f"correct --from and --to; {tp} has {log.start} to {log.end}, exclusive{hint}",
+            )
+        return found
+
+    async def _times(
+        self, partitions: list[TopicPartition], boundary: Boundary
+    ) -> dict[TopicPartition, ListedOffset]:
+        if boundary.timestamp is None:
+            return {}
+        found = await Admin(self._source).list_offsets(
+            dict.fromkeys(partitions, boundary.timestamp), read_committed=self._sides.read_committed
+        )
+        for answer in found.values():
+            if answer.error is not None:
+                raise answer.error
+        return found
+
+    async def make_topic(self, count: int) -> None:
+        """Create the topic, or check that the one that is there is empty.
+
+        Raises:
+            ConfigError: it is the copy of the flow, is not empty, or has too few partitions.
+        """
+        into, admin = self._order.into, Admin(self._target)
+        if into == self._sides.copy_of(self._order.topic):
+            raise ConfigError(
+                f"--into {into} is the flow's own copy of {self._order.topic}",
+                remedy="name another topic",
+            )
+        there = (await admin.describe_topics([into])).get(into)
+        if there is None:
+            # What is old is meant to be read, however long brokers keep records by default.
+            new = NewTopic(into, count, configs={"retention.ms": "-1"})
+            refusal = (await admin.create_topics([new]))[into]
+            if refusal is not None:
+                raise refusal
+            await self._until_led(into, count)
+            return
+        if there.error is not None:
+            raise there.error
+        if len(there.partitions) < count:
+            raise ConfigError(
+                f"topic {into} of {self._target} has {len(there.partitions)} partitions, {count} are needed",
+                remedy="add partitions, or name another topic with --into",
+            )
+        every = [TopicPartition(into, number) for number in there.partitions]
+        ends = await log_ends(self._target, every, read_committed=False)
+        if any(it.start < it.end for it in ends.values()):
+            raise ConfigError(
+                f"topic {into} of {self._target} is not empty",
+                remedy="delete it, or name another topic with --into",
+            )
+
+    async def _until_led(self, topic: str, count: int) -> None:
+        every = [TopicPartition(topic, number) for number in range(count)]
+        async with asyncio.timeout(_READY_S):
+            while True:
+                found = await Admin(self._target).list_offsets(dict.fromkeys(every, 0))
+                if not any(it.error for it in found.values()):
+                    return
+                await SYSTEM_CLOCK.sleep(_REST_S)
+
+    async def copy(self, ranges: Mapping[TopicPartition, LogEnds]) -> list[Row]:
+        """Copy everything and return a row for each partition."""
+        try:
+            await self._sender.start()
+            async with asyncio.TaskGroup() as group:
+                for tp, log in ranges.items():
+                    group.create_task(self._copy(tp, log))
+        except* Mm2pyError as errors:
+            raise _first(errors) from None
+        finally:
+            await self._sender.close()
+        return [
+            {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "into": self._order.into,
+                "from": log.start,
+                "to": log.end,
+                "records": self._records.get(tp, 0),
+            }
+            for tp, log in ranges.items()
+        ]
+
+    async def _copy(self, tp: TopicPartition, log: LogEnds) -> None:
+        target = TopicPartition(self._order.into, tp.partition)
+        async with self._slots:
+            async for batches in self._reader.read(tp, log.start, log.end):
+                for batch in batches:
+                    inside = cut(tp, batch, log)
+                    self._pending[tp] = self._pending.get(tp, 0) + sum(it.count for it in inside)
+                    self._sender.enqueue(tp, target, inside)
+                await self._until(lambda: self._sender.buffered_bytes < _UNDER_WAY_BYTES)
+            await self._until(lambda: not self._pending.get(tp))
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            if self._error is not None:
+                raise self._error
+            self._moved.clear()
+            await self._moved.wait()
+        if self._error is not None:
+            raise self._error
+
+    def _delivered(
+        self, source: TopicPartition, _target: TopicPartition, batch: RecordBatch, _offset: int
+    ) -> None:
+        self._records[source] = self._records.get(source, 0) + batch.count
+        self._pending[source] -= batch.count
+        self._moved.set()
+
+    def _failed(self, _source: TopicPartition, _target: TopicPartition, error: Exception) -> None:
+        self._error = self._error or error
+        self._moved.set()
+
+
+def placed(boundary: Boundary, listed: ListedOffset | None, log: LogEnds, edge: int) -> int:
+    """Return the offset of a boundary in a log; ``edge`` where it is the log's own end."""
+    if boundary.offset is not None:
+        return min(max(boundary.offset, log.start), log.end)
+    if listed is None:
+        return edge
+    # No record is as young: nothing is behind it.
+    return log.end if listed.offset < 0 else min(max(listed.offset, log.start), log.end)
+
+
+def cut(tp: TopicPartition, batch: LogBatch, log: LogEnds) -> list[RecordBatch]:
+    """Return what of a batch is in the range, as the Sender takes it."""
+    if not batch.runs and log.start <= batch.base_offset and batch.last_offset < log.end:
+        staged = classify(memoryview(bytearray(batch.data)), batch.base_offset, None)
+        if staged.problem is not None:
+            raise PartitionError(
+                staged.problem.text,
+                topic=tp.topic,
+                partition=tp.partition,
+                offset=batch.base_offset,
+            )
+        return staged.batches
+    inside = [
+        it
+        for it in decode_batch(batch.data, batch.runs).records
+        if log.start <= it.offset < log.end
+    ]
+    if not inside:
+        return []
+    return [new_batch([it.offset for it in inside], inside, batch.codec)]
+
+
+def _first(errors: BaseExceptionGroup[Mm2pyError]) -> Mm2pyError:
+    found: BaseException = errors
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    assert isinstance(found, Mm2pyError)
+    return found

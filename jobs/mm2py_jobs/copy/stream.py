@@ -1,0 +1,303 @@
+"""The driver of a stream: keeps the partitions of a flow for Spark, as long as it lives, and gives them back at its end.
+
+Flow: ``begin`` -> Spark gets ready -> ``follow``: partitions are reserved, the live flow lets go of them -> terms of lanes
+(``mm2py_jobs.spark.stream_query``) -> ``follow`` for topics that come and go -> ``end`` -> the live flow, or the next stream, continues at the
+stored positions.
+
+A lane copies for a term of tens of seconds, with its connections, producers and fetch sessions open, and its records are on their way
+within milliseconds of their arrival, as those of a worker's task. A micro-batch for each few hundred milliseconds of records would open
+all of them anew each time: Spark gives a task any executor, so nothing can be kept from one to the next. What Spark plans and shows is
+the term; positions, offset map and offset syncs are written by the lanes while they copy, and Kafka's count.
+
+Invariants, tests of the same names:
+
+1. A partition is dealt to a lane only after every worker of the live flow has confirmed that it does not copy it.
+2. Lanes of a former run are fenced, and their leases have run out, before partitions are dealt again.
+3. A partition that is given back is copied by no lane any more.
+4. A partition that is found later begins at its first record, whatever ``auto.offset.reset`` is.
+5. A lane that renews no more is replaced, by a new run; a target that takes nothing now ends no run.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, final
+
+from mm2py.clock import Clock
+from mm2py.errors import FatalError
+from mm2py.mirror.backfills import (
+    BEAT_S,
+    NO_END,
+    Job,
+    JobKind,
+    JobState,
+    Lease,
+    LeaseState,
+    Wanted,
+    Wish,
+)
+from mm2py.storage.backfill_store import BackfillStore
+from mm2py.storage.job_claim import LOOK_S, BackfillRefusedError, JobClaim
+from mm2py.types import TopicPartition
+from mm2py_jobs.copy.dealing import deal
+from mm2py_jobs.copy.live_flow import BackfillFlow, live_flow_lets_go
+from mm2py_jobs.copy.plan import LEAST_BYTES
+
+log = logging.getLogger(__name__)
+
+_UNCONFIRMED: Final = 0
+"""In place of the run in a lease: workers of the live flow may still copy the partition."""
+
+_ENDED: Final = "mm2py stream was ended"
+
+STUCK_BEATS: Final = 45
+"""Beats of the driver, which the target took, without a renewal by a lane that copies: it is frozen. A retry of Spark takes less."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPartitions:
+    """What a flow copies now; ``late`` were found after the first start of the flow."""
+
+    chosen: frozenset[TopicPartition]
+    late: frozenset[TopicPartition] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTerm:
+    """The lanes of a term as JSON, and where the source's logs end: topic -> partition -> offset."""
+
+    lanes: Sequence[Mapping[str, object]] = ()
+    ends: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
+
+
+TermPlanner = Callable[[int, int], PlannedTerm]
+"""Plans a term: its number, and how many bytes it may copy (0: no limit); without lanes nothing can be copied now. Pickled."""
+
+
+def deal_term(
+    leases: Mapping[TopicPartition, Lease],
+    ends: Mapping[TopicPartition, int],
+    lanes: int,
+    terms: int,
+) -> list[list[TopicPartition]]:
+    """Deal the partitions that the source still has to lanes: by the bytes that wait and those that came in a former term.
+
+    Args:
+        leases: of the stream; those that workers of the live flow have not confirmed yet are left out.
+        ends: where the source's logs end.
+        lanes: as many as run at the same time: one that waits for another would copy nothing meanwhile.
+        terms: how many there were.
+    """
+
+    def weight(partition: TopicPartition) -> int:
+        lease = leases[partition]
+        mean = lease.bytes // lease.records if lease.records else 1
+        waiting = max(0, ends[partition] - lease.position)
+        return LEAST_BYTES + mean * waiting + lease.bytes // max(1, terms)
+
+    ready = [tp for tp, lease in leases.items() if lease.run != _UNCONFIRMED and tp in ends]
+    return deal(sorted(ready), max(1, lanes), weight)
+
+
+@final
+class StreamDriver:
+    """Drives the stream of a flow.
+
+    Args:
+        claim: of the flow, shared with nothing.
+        store: the backfill topic, open and followed.
+        flow: the target.
+        name: ``A->B``.
+    """
+
+    def __init__(
+        self, claim: JobClaim, store: BackfillStore, flow: BackfillFlow, *, name: str, clock: Clock
+    ) -> None:
+        self._claim, self._store, self._flow, self._name = claim, store, flow, name
+        self._clock = clock
+        self._beats: asyncio.Task[None] | None = None
+        self._renewed: dict[int, tuple[int, int]] = {}
+        """Lane that copies -> its newest record, and the driver's beat when that was seen first."""
+
+    @property
+    def job(self) -> Job:
+        """The stream as it was written last."""
+        return self._claim.mine
+
+    @property
+    def dealing(self) -> bool:
+        """Whether terms are to be planned: ``end_term`` was not called."""
+        return not self._claim.stopped
+
+    @property
+    def has_partitions(self) -> bool:
+        """Whether partitions were reserved: lanes copy them, and the live flow does not."""
+        return self.job.turn > 0
+
+    async def begin(self, lanes: int, *, job: str) -> None:
+        """Begin a stream named ``job``, which reserves nothing yet; one that died is continued, with the partitions it had.
+
+        Raises:
+            BackfillRefusedError: another stream or a backfill has the flow.
+        """
+        before = await self._claim.claim(JobKind.STREAM)
+        if before is None:
+            await self._store.forget_notices()
+            begun = Job(
+                id=job,
+                state=JobState.RUNNING,
+                run=1,
+                lanes=lanes,
+                kind=JobKind.STREAM,
+                started_ms=self._clock.now_ms(),
+            )
+            await self._claim.begin(begun)
+        else:
+            log.info("a stream was not ended in order, it is continued run=%d", before.run + 1)
+            await self._take_up(before, lanes)
+        self._beats = asyncio.create_task(self._claim.beat(), name="stream driver")
+
+    async def again(self, cause: str) -> None:
+        """Begin a new run behind a query that failed; ``cause`` is shown meanwhile.
+
+        Raises:
+            BackfillRefusedError: another driver has taken over.
+        """
+        self._renewed.clear()
+        await self._take_up(replace(self.job, cause=cause), self.job.lanes)
+
+    def check_lanes(self) -> None:
+        """Find a lane that is frozen: Spark would wait for it for ever, and every other lane for the end of its term (5).
+
+        Raises:
+            FatalError: there is one.
+        """
+        job = self._store.job
+        beat = 0 if job is None else job.beat
+        leases = self._store.kept_out().values()
+        renewed: dict[int, tuple[int, int]] = {}
+        for lane in {it.lane for it in leases if it.state is LeaseState.COPYING}:
+            newest = self._store.renewed(lane)
+            record, since = self._renewed.get(lane, (newest, beat))
+            renewed[lane] = (record, since) if record == newest else (newest, beat)
+            if beat - renewed[lane][1] >= STUCK_BEATS:
+                raise FatalError(
+                    f"lane {lane} has not renewed its lease for {STUCK_BEATS * BEAT_S:.0f} s"
+                )
+        self._renewed = renewed
+
+    async def follow(self, partitions: StreamPartitions) -> None:
+        """Reserve partitions that are new, give back those that are gone, and let lanes be dealt anew.
+
+        Raises:
+            BackfillRefusedError: the live flow does not let go; everything is given back.
+        """
+        await self._store.refresh()
+        kept = self._store.kept_out()
+        new = [self._new(it) for it in sorted(partitions.chosen - kept.keys())]
+        gone = [
+            replace(it, state=LeaseState.RELEASED, cause="the flow copies it no more")
+            for tp, it in kept.items()
+            if tp not in partitions.chosen and it.state is LeaseState.RESERVED
+        ]
+        await self._claim.write([*new, *gone])
+        new += [it for tp, it in kept.items() if it.run == _UNCONFIRMED and tp in partitions.chosen]
+        try:
+            await live_flow_lets_go(self._name, self._flow, self._store, new, self._clock)
+        except BackfillRefusedError as error:
+            await self._close(str(error))
+            raise
+        await self._place(new, partitions.late)
+        await self._claim.write([replace(self.job, turn=self.job.turn + 1)])
+        log.info("partitions of the stream partitions=%d new=%d", len(partitions.chosen), len(new))
+
+    async def proven(self) -> None:
+        """Forget why the last query failed: this one copies."""
+        if self.job.cause:
+            await self._claim.write([replace(self.job, cause="")])
+
+    async def wait_recalled(self) -> str:
+        """Return why the flow's workers are to copy again, once they ask for it.
+
+        Raises:
+            BackfillRefusedError: another driver has taken over.
+        """
+        beats = self._beats
+        assert beats is not None
+        while self._store.wanted is not Wanted.CANCEL:
+            if beats.done():
+                beats.result()
+                raise FatalError("the stream's driver beats no more")
+            await self._clock.sleep(LOOK_S)
+        return "flow.engine is worker again: the flow's workers take over"
+
+    async def end_term(self) -> None:
+        """Let lanes store what is copied and end; none is dealt after that."""
+        self._claim.stopped = True
+        await self._claim.write([replace(self.job, state=JobState.FAILED, cause=_ENDED)])
+
+    async def end(self) -> None:
+        """Give everything back, after the query has ended."""
+        await self._close(_ENDED)
+
+    async def close(self) -> None:
+        """End the beats; what is reserved stays so."""
+        beats, self._beats = self._beats, None
+        if beats is not None:
+            beats.cancel()
+            await asyncio.gather(beats, return_exceptions=True)
+
+    async def _close(self, cause: str) -> None:
+        self._claim.stopped = True
+        await self._claim.begin(replace(self.job, state=JobState.FAILED, cause=cause))
+        await self._claim.release(JobState.DONE, cause)
+        await self.close()
+
+    async def _take_up(self, before: Job, lanes: int) -> None:
+        """Begin another run of a stream (2)."""
+        run = before.run + 1
+        job = replace(before, run=run, state=JobState.RUNNING, lanes=max(before.lanes, lanes))
+        await self._claim.begin(job, Wish(job=job.id, wanted=Wanted.RUN))
+        left = [
+            replace(it, state=LeaseState.RESERVED, run=run if it.run else _UNCONFIRMED)
+            for it in self._store.kept_out().values()
+        ]
+        await self._claim.write(left)
+        await self._place([it for it in left if it.run], frozenset())
+
+    def _new(self, partition: TopicPartition) -> Lease:
+        return Lease(
+            topic=partition.topic,
+            partition=partition.partition,
+            job=self.job.id,
+            run=_UNCONFIRMED,
+            state=LeaseState.RESERVED,
+            start=0,
+            end=NO_END,
+            position=-1,
+        )
+
+    async def _place(self, leases: Sequence[Lease], late: Collection[TopicPartition]) -> None:
+        """Note where each copy is; what was found late and has no position begins at its first record (4)."""
+        if not leases:
+            return
+        known = await self._flow.known([it.source for it in leases])
+        first = [it.source for it in leases if it.source in late and not known.has(it.source)]
+        if first:
+            await self._flow.set_positions(dict.fromkeys(first, 0))
+        placed = [
+            replace(
+                it,
+                run=self.job.run,
+                position=known.resume(it.source),
+                start=known.resume(it.source) if it.position < 0 else it.start,
+                target_start=known.target_end(it.source)
+                if it.target_start < 0
+                else it.target_start,
+                target_end=known.target_end(it.source),
+            )
+            for it in leases
+        ]
+        await self._claim.write(placed)
+        await self._store.refresh()

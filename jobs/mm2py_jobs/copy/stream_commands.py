@@ -1,0 +1,57 @@
+"""``mm2py stream FILE --flow A->B``: the records of a flow copied by Spark until SIGTERM.
+
+Exit codes: 0 ended in order, 1 failed, 2 usage, 3 refused: the flow's engine is not spark, or something else copies it.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from mm2py.observability.logging import SecretMask, configure_logging
+from mm2py_jobs.copy.backfill_commands import FileArgument, FlowOption, refusing
+from mm2py_jobs.copy.bulk_options import MasterOption
+from mm2py_workers.output import DebugOption, Output, OutputOption, Printer, end_with
+
+TERM_S: Final = 120.0
+"""A second or two pass between terms; partitions that come do not wait for the end of one."""
+
+
+def show_stream(
+    file: FileArgument,
+    flow: FlowOption,
+    checkpoint: Annotated[
+        str,
+        typer.Option(help="folder of Spark's checkpoint; where it is lost, nothing else is"),
+    ] = "",
+    master: MasterOption = "",
+    term: Annotated[
+        float,
+        typer.Option("--term", min=1, help="seconds that lanes copy until they are dealt anew"),
+    ] = TERM_S,
+    max_bytes: Annotated[
+        int,
+        typer.Option(
+            "--max-bytes-per-trigger",
+            min=0,
+            help="all lanes end a term early when they have copied so much; 0: no limit",
+        ),
+    ] = 0,
+    output: OutputOption = Output.TABLE,
+    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
+) -> None:
+    """Copy a flow with Spark until SIGTERM, in place of the tasks of its workers (flow.engine = spark)."""
+
+    def command() -> int:
+        from mm2py.config.jaas import file_secrets
+        from mm2py_jobs.copy.stream_runs import run_stream
+        from mm2py_jobs.spark.stream_copy import StreamOrder
+
+        mask = SecretMask(file_secrets(os.environ))
+        configure_logging(sys.stderr, mask, debug=debug)
+        order = StreamOrder(Path(file), flow, master, checkpoint, term, max_bytes)
+        return run_stream(order, Printer(output), mask)
+
+    end_with(refusing(command), debug=debug)

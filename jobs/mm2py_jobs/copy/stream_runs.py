@@ -1,0 +1,114 @@
+"""What ``mm2py stream`` does: the flow as its workers run it, a Spark session, one copy after the other where its config changes.
+
+Flow: ``StreamOrder`` -> ``BackfillSession`` -> ``StreamTopics`` -> ``open_session`` -> ``StreamCopy`` -> the summary.
+"""
+
+import asyncio
+import logging
+from typing import final
+
+from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.secret_names import secrets_in
+from mm2py.observability.logging import SecretMask
+from mm2py.storage.job_claim import BackfillRefusedError
+from mm2py_jobs.copy.backfill_flow import BackfillSession
+from mm2py_jobs.copy.stream_topics import StreamTopics
+from mm2py_jobs.spark.session import OpenSession, open_session
+from mm2py_jobs.spark.stream_copy import CopyEnd, CopyTotals, StreamCopy, StreamOrder
+from mm2py_workers.bulk_flow import flow_plan, refuse_transforms
+from mm2py_workers.output import OK, Printer, say
+from mm2py_workers.signals import StopSignal
+
+log = logging.getLogger(__name__)
+
+
+def run_stream(order: StreamOrder, printer: Printer, mask: SecretMask) -> int:
+    """Copy until a stop signal; return the exit code; ``mask`` gets the secrets of the flow.
+
+    Raises:
+        BackfillRefusedError: the flow's engine is not spark, or is worker again, or something else copies it.
+        Mm2pyError: Spark or a cluster cannot be used.
+    """
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    return asyncio.run(_Stream(order, printer, mask, SYSTEM_CLOCK).run())
+
+
+@final
+class _Stream:
+    """One ``mm2py stream``."""
+
+    def __init__(
+        self, order: StreamOrder, printer: Printer, mask: SecretMask, clock: Clock
+    ) -> None:
+        self._order, self._printer, self._clock = order, printer, clock
+        self._mask = mask
+        self._totals = CopyTotals()
+        self._opened: OpenSession | None = None
+        self._name = ""
+
+    async def run(self) -> int:
+        """Copy; a changed config begins anew with it."""
+        ended = CopyEnd.CHANGED
+        with StopSignal() as stop:
+            try:
+                while ended is CopyEnd.CHANGED:
+                    ended = await self._with_config_of_now(stop)
+            finally:
+                if self._opened is not None:
+                    await asyncio.to_thread(_close, self._opened)
+        if ended is CopyEnd.RECALLED:
+            raise BackfillRefusedError(
+                f"flow.engine of {self._name} is worker for its workers: they take over",
+                remedy="set flow.engine = spark for them, too (their file, or over REST)",
+            )
+        totals = self._totals
+        report = {
+            "flow": self._name,
+            "state": "ENDED",
+            "terms": totals.terms,
+            "records": totals.records,
+            "bytes": totals.bytes,
+        }
+        if not self._printer.is_table:
+            self._printer.document(report)
+        say(f"ended, positions are stored: {totals.records:,} records in {totals.terms:,} terms")
+        return OK
+
+    async def _with_config_of_now(self, stop: StopSignal) -> CopyEnd:
+        async with BackfillSession(flow_plan(self._order.file, self._order.flow)) as session:
+            self._name = str(session.name)
+            self._mask.add(secrets_in(session.connector) | secrets_in(session.plan.props))
+            engine = session.connector.get("flow.engine", "worker")
+            if engine != "spark":
+                raise BackfillRefusedError(
+                    f"flow.engine of {session.name} is {engine}: its workers copy it",
+                    remedy=f"set {session.name}.flow.engine = spark in the file (or over REST), and run this again",
+                )
+            refuse_transforms(
+                session.name,
+                session.connector,
+                "Spark copies whole batches, which would arrive as they are",
+            )
+            await session.open_topic()
+            topics = StreamTopics(session, self._clock)
+            try:
+                if not await topics.start(stop):
+                    return CopyEnd.STOPPED
+                if self._opened is None:
+                    name = f"mm2py stream {session.name}"
+                    self._opened = await asyncio.to_thread(
+                        open_session, self._order.master, name=name
+                    )
+                return await StreamCopy(
+                    self._order, session, topics, self._opened, self._totals, stop, self._clock
+                ).run()
+            finally:
+                await topics.close()
+
+
+def _close(opened: OpenSession) -> None:
+    """Close Spark; a service manager that signals every process of a service has ended its JVM already."""
+    try:
+        opened.close()
+    except Exception as error:  # noqa: BLE001 - py4j raises what it likes, and the copy has ended
+        log.debug("Spark is not closed in order cause=%s", error)

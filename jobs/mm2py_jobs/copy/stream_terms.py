@@ -1,0 +1,100 @@
+"""What runs of ``mm2py stream`` outside of its driver: the plan of a term, beside Spark's driver, and its lanes, in tasks.
+
+Flow: ``StreamSpec`` -> ``plan_term`` (leases of the stream, ends of the source's logs) -> lanes as JSON -> ``run_backfill_lane``.
+Connections are opened for each plan: a term is tens of seconds long. Before partitions are reserved, lanes are without any.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.client_properties import effective_client_properties
+from mm2py.config.clients import connection_settings
+from mm2py.errors import FatalError
+from mm2py.mirror.backfills import Lease
+from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
+from mm2py.types import LATEST, TopicPartition
+from mm2py_jobs.copy.backfill_lane import BackfillLane, LaneConnections, dealt_lanes
+from mm2py_jobs.copy.lanes import Term
+from mm2py_jobs.copy.stream import PlannedTerm, deal_term
+
+IDLE_S: Final = 0.5
+"""Pause where there is nothing to deal: Spark asks again at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSpec:
+    """A run of a stream as it travels to its planner.
+
+    Args:
+        lane: what its lanes have in common.
+        slots: how many run at the same time.
+        seconds: how long a term is.
+    """
+
+    lane: BackfillLane
+    slots: int
+    seconds: float
+
+
+def plan_term(spec: StreamSpec, term: int, most_bytes: int) -> PlannedTerm:
+    """Plan a term as of now; the function of ``mm2py_jobs.spark.stream_query``.
+
+    Raises:
+        FatalError: another run of the stream has taken over.
+        RetriableError: a cluster does not answer.
+    """
+    return asyncio.run(_plan_term(spec, term, most_bytes, SYSTEM_CLOCK))
+
+
+async def _plan_term(spec: StreamSpec, term: int, most_bytes: int, clock: Clock) -> PlannedTerm:
+    lane = spec.lane
+    connections = LaneConnections(lane.flow, lane.worker, clock)
+    try:
+        await connections.open()
+        job, leases = connections.store.job, connections.store.kept_out()
+        if job is None or (job.id, job.run) != (lane.job, lane.run):
+            raise FatalError(f"stream {lane.job}, run {lane.run}: another run has taken over")
+        if not job.turn and job.state.is_copied:
+            # The live flow copies meanwhile: once this has run, lanes can begin within a second.
+            return PlannedTerm(dealt_lanes(lane, [()] * spec.slots))
+        ends = await _log_ends(lane, leases, clock) if job.state.is_copied and leases else {}
+        dealt = deal_term(leases, ends, spec.slots, term)
+        copied = sum(it.bytes for it in connections.store.leases.values())
+    finally:
+        await connections.close()
+    if not dealt:
+        await clock.sleep(IDLE_S)
+        return PlannedTerm()
+    until_ms = clock.now_ms() + round(spec.seconds * 1000)
+    limit = copied + most_bytes if most_bytes else 0
+    common = replace(lane, term=Term(job.turn, spec.seconds, until_ms, limit))
+    shown: dict[str, dict[str, int]] = {}
+    for tp, end in ends.items():
+        shown.setdefault(tp.topic, {})[str(tp.partition)] = end
+    return PlannedTerm(dealt_lanes(common, dealt), shown)
+
+
+async def _log_ends(
+    lane: BackfillLane, leases: Mapping[TopicPartition, Lease], clock: Clock
+) -> dict[TopicPartition, int]:
+    """Return where logs end; a partition whose end is not known now is copied, one that is gone is left out."""
+    props = effective_client_properties(lane.connector, "source", "admin", role="stream")
+    settings = connection_settings(props, scope=f"cluster {lane.source}")
+    cluster = Cluster(settings, alias=lane.source, clock=clock)
+    try:
+        await cluster.connect()
+        admin = Admin(cluster)
+        topics = await admin.describe_topics({it.topic for it in leases})
+        found = await admin.list_offsets({tp: LATEST for tp in leases if tp.topic in topics})
+    finally:
+        await cluster.close()
+    return {
+        tp: max(0, leases[tp].position) if it.error is not None else it.offset
+        for tp, it in found.items()
+        if it.error is None or it.error.code != UNKNOWN_TOPIC_OR_PARTITION
+    }

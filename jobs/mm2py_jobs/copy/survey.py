@@ -1,0 +1,503 @@
+"""Asks both clusters what a backfill would copy and what refuses it; changes nothing.
+
+Flow: source topics of the flow -> ends and sizes of their logs; target topics, their ends and configs; stored positions and the
+offset map -> a range per partition, or why it is refused -> ``Plan``.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, final
+
+from mm2py.client.connect.admin import Admin, ConfigOp, ListedOffset, TopicDescription
+from mm2py.client.fetch.log_reader import LogReader, RecordHandler
+from mm2py.clock import Clock
+from mm2py.config.java_regex import JavaPattern
+from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
+from mm2py.mirror.backfills import CopyAgain, SettingChange
+from mm2py.mirror.boundaries import Boundary
+from mm2py.mirror.offset_map import (
+    Page,
+    PartitionMap,
+    decode_page,
+    decode_page_key,
+    offset_map_topic,
+)
+from mm2py.mirror.source_offsets import (
+    committed_offset,
+    parse_source_offset_key,
+    parse_source_offset_value,
+)
+from mm2py.protocol.configs import ConfigEntry
+from mm2py.protocol.records import Record
+from mm2py.types import EARLIEST, LATEST, ClusterAlias, FlowName, TopicPartition
+from mm2py_jobs.copy.expiry import expiring, refused_expiry, value_of
+from mm2py_jobs.copy.plan import PartitionPlan, Plan, Refusal
+
+log = logging.getLogger(__name__)
+
+LONG_MAX: Final = str((1 << 63) - 1)
+LEADERS_S: Final = 20.0
+LOOK_S: Final = 0.3
+SOURCE_CONNECTOR: Final = "MirrorSourceConnector"
+
+REASONS: Final[Mapping[str, str]] = {
+    "retention.ms": "the target would delete records older than that as soon as they are copied",
+    "retention.bytes": "the target would delete the beginning while the end is copied",
+    "message.timestamp.before.max.ms": "the target would refuse records that are older than that",
+}
+UNLIMITED_VALUES: Final = {
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "message.timestamp.before.max.ms": LONG_MAX,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FlowTopics:
+    """Source topics of the flow with the names of their copies."""
+
+    flow: FlowName
+    copies: Mapping[str, str]
+    offsets_topic: str
+    read_committed: bool = False
+    synced: Callable[[Sequence[ConfigEntry]], Sequence[ConfigOp]] = lambda _entries: ()
+    """What config sync makes of a source topic's configs; nothing where it is off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Copies of the flow so far: stored positions, and newest pages of the offset map."""
+
+    positions: Mapping[TopicPartition, int]
+    pages: Mapping[TopicPartition, Page]
+
+    def resume(self, partition: TopicPartition) -> int:
+        """Return where the copy of a partition continues, -1 where there is none."""
+        return PartitionMap(self.pages.get(partition)).resume(self.positions.get(partition, -1))
+
+    def target_end(self, partition: TopicPartition) -> int:
+        """Return the target offset behind the newest copy of a partition, -1 where it is not known."""
+        page = self.pages.get(partition)
+        return page.segments[-1].target_end if page is not None and page.segments else -1
+
+    @property
+    def without_map(self) -> Collection[TopicPartition]:
+        """Partitions with a stored position and no map: it was carried over, or the map was lost."""
+        return self.positions.keys() - self.pages.keys()
+
+    def has(self, partition: TopicPartition) -> bool:
+        """Whether the flow has copied anything of a partition."""
+        return partition in self.positions or partition in self.pages
+
+
+async def known_copies(
+    target: Admin, flow: FlowTopics, partitions: Collection[TopicPartition], clock: Clock
+) -> Known:
+    """Read stored positions and the offset map; topics that do not exist hold nothing."""
+    reader = CopiesReader(target, flow.flow.source, flow.offsets_topic, clock)
+    try:
+        found = await reader.read()
+    finally:
+        await reader.close()
+    positions = {tp: it for tp, it in found.positions.items() if tp in partitions}
+    return Known(positions, found.pages)
+
+
+@final
+class CopiesReader:
+    """Reads how far a flow has copied, again and again: each time only what is new.
+
+    Args:
+        target: of the flow, connected.
+        source: alias of its source.
+        offsets_topic: where its worker stores positions.
+    """
+
+    def __init__(
+        self, target: Admin, source: ClusterAlias, offsets_topic: str, clock: Clock
+    ) -> None:
+        self._target, self._source, self._clock = target, source, clock
+        self._takes: Mapping[str, RecordHandler] = {
+            offsets_topic: self._take_position,
+            offset_map_topic(source): self._take_page,
+        }
+        self._readers: dict[str, LogReader] = {}
+        self._positions: dict[TopicPartition, int] = {}
+        self._pages: dict[TopicPartition, Page] = {}
+
+    async def read(self) -> Known:
+        """Read to the ends of now; topics that do not exist hold nothing.
+
+        Raises:
+            RetriableError: not now; a later call continues.
+        """
+        missing = self._takes.keys() - self._readers.keys()
+        for topic in await self._target.describe_topics(missing) if missing else ():
+            self._readers[topic] = LogReader(
+                self._target.cluster, topic, clock=self._clock, waits_for_transactions=True
+            )
+        for topic, reader in self._readers.items():
+            await reader.read_to_end(self._takes[topic])
+        return Known(dict(self._positions), dict(self._pages))
+
+    async def close(self) -> None:
+        """End a read that is under way."""
+        for reader in self._readers.values():
+            await reader.close()
+
+    def _take_position(self, _partition: int, record: Record) -> None:
+        try:
+            connector, found = parse_source_offset_key(bytes(record.key or b""))
+        except ProtocolError:
+            return  # another connector's, or another program's
+        topic, number = found.get("topic"), found.get("partition")
+        of_flow = connector == SOURCE_CONNECTOR and found.get("cluster") == self._source
+        if not of_flow or not isinstance(topic, str) or not isinstance(number, int):
+            return
+        value = None if record.value is None else bytes(record.value)
+        last = committed_offset(parse_source_offset_value(value))
+        partition = TopicPartition(topic, number)
+        self._positions.pop(partition, None)
+        if last >= 0:
+            self._positions[partition] = last + 1
+
+    def _take_page(self, _partition: int, record: Record) -> None:
+        pages = self._pages
+        try:
+            partition, number = decode_page_key(record.key)
+            if record.value is not None:
+                pages[partition] = decode_page(number, bytes(record.value))
+            elif partition in pages and pages[partition].number == number:
+                del pages[partition]
+        except ProtocolError as error:
+            log.warning("record of the offset map is ignored cause=%s", error)
+
+
+@final
+class Survey:
+    """Plans a backfill of one flow.
+
+    Args:
+        source, target: administration of both clusters, connected.
+        flow: its topics.
+    """
+
+    def __init__(self, source: Admin, target: Admin, flow: FlowTopics, *, clock: Clock) -> None:
+        self._source, self._target, self._flow, self._clock = source, target, flow, clock
+
+    async def plan_again(self, copies: Mapping[TopicPartition, tuple[int, CopyAgain]]) -> Plan:
+        """Return the plan for partitions that are copied again, each from an offset to its end now."""
+        whole = await self.plan("", Boundary(), Boundary(), accepts_expiry=True)
+        planned = [
+            replace(it, start=copies[it.source][0], again=copies[it.source][1])
+            for it in whole.partitions
+            if it.source in copies
+        ]
+        described = await self._target.describe_topics({it.target_topic for it in planned})
+        settings, notes, short = await self._settings(planned, described)
+        refused = [it for it in whole.refused if TopicPartition(it.topic, it.partition) in copies]
+        there = {it.source for it in planned} | {
+            TopicPartition(it.topic, it.partition) for it in refused
+        }
+        refused += (
+            Refusal(*it, f"the flow {self._flow.flow} does not copy it")
+            for it in copies
+            if it not in there
+        )
+        refused += (Refusal(*tp, reason) for tp, reason in short.items())
+        return replace(
+            whole, partitions=tuple(planned), refused=tuple(refused), settings=settings, notes=notes
+        )
+
+    async def plan(
+        self, topics: str, start: Boundary, end: Boundary, *, accepts_expiry: bool = False
+    ) -> Plan:
+        """Return the plan for the flow's topics that match ``topics``, a Java pattern; empty: all.
+
+        Partitions of which the target would delete records behind the run are refused, unless that is accepted.
+        """
+        chosen = self._chosen(topics)
+        if not chosen:
+            what = f"topics that match {topics}" if topics else "topics"
+            refusal = Refusal(topics, -1, f"the flow {self._flow.flow} copies no {what}")
+            return Plan(flow=str(self._flow.flow), partitions=(), refused=(refusal,))
+        sources = await self._source.describe_topics(chosen)
+        copies = await self._target.describe_topics(chosen.values())
+        partitions = [
+            TopicPartition(name, number)
+            for name, topic in sorted(sources.items())
+            for number in topic.partitions
+        ]
+        ranges, refused = await self._ranges(partitions, start, end)
+        known = await known_copies(self._target, self._flow, partitions, self._clock)
+        refused |= await self._target_refusals(partitions, chosen, copies, known)
+        sizes = await self._sizes(sources)
+        planned: list[PartitionPlan] = []
+        for partition in partitions:
+            if partition in refused:
+                continue
+            first, last, log_start = ranges[partition]
+            begin = max(known.resume(partition), log_start) if known.has(partition) else first
+            share = max(0, last - begin) / max(1, last - log_start)
+            planned.append(
+                PartitionPlan(
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    target_topic=chosen[partition.topic],
+                    start=min(begin, last),
+                    end=last,
+                    bytes=int(sizes.get(partition, 0) * min(1.0, share)),
+                    resumes=known.has(partition),
+                )
+            )
+        settings, notes, short = await self._settings(planned, copies)
+        missing = [
+            Refusal(name, -1, "the source has no such topic")
+            for name in chosen
+            if name not in sources
+        ]
+        return Plan(
+            flow=str(self._flow.flow),
+            partitions=tuple(planned),
+            refused=(
+                *missing,
+                *(Refusal(*it, reason) for it, reason in sorted(refused.items())),
+                *(() if accepts_expiry else refused_expiry(short)),
+            ),
+            settings=settings,
+            reasons=REASONS,
+            notes=notes,
+        )
+
+    async def _settings(
+        self, planned: Sequence[PartitionPlan], copies: Mapping[str, TopicDescription]
+    ) -> tuple[tuple[SettingChange, ...], tuple[str, ...], dict[TopicPartition, str]]:
+        """Return settings to change, notes, and why copies of which partitions would expire when they are put back."""
+        settings, notes = await changed_settings(self._target, planned, copies)
+        partitions: dict[str, list[PartitionPlan]] = {}
+        for it in planned:
+            if it.target_topic in copies and it.start < it.end:
+                partitions.setdefault(it.target_topic, []).append(it)
+        sources = {name: its[0].topic for name, its in partitions.items()}
+        configs = await self._source.describe_topic_configs(set(sources.values()))
+        now = await self._target.describe_topic_configs(sources)
+        for name, source in sources.items():
+            notes += smaller_batches(name, now.get(name, ()), configs.get(source, ()))
+        changes: list[SettingChange] = []
+        refused: dict[TopicPartition, str] = {}
+        for change in settings:
+            name, entries = change.name, {it.name: it for it in now.get(change.topic, ())}
+            of_source = configs.get(sources[change.topic], ())
+            synced = {it.name: it for it in self._flow.synced(of_source)}.get(name)
+            kept = value_of(entries, name)
+            if synced is not None:
+                kept = synced.value or kept
+                change = replace(change, before=synced.value)  # noqa: PLW2901 - the same change
+                of = f"{name}={kept} of its source" if synced.value else f"the default {name}"
+                notes += (f"{change.topic} has {of} after the run, by config sync",)
+            changes.append(change)
+            refused |= await expiring(
+                name,
+                kept,
+                entries,
+                partitions[change.topic],
+                self._older,
+                source_keeps=value_of({it.name: it for it in of_source}, name),
+            )
+        return tuple(changes), notes, refused
+
+    async def _older(
+        self, planned: Sequence[PartitionPlan], retention_ms: int
+    ) -> dict[TopicPartition, int]:
+        """Return how many offsets of each range have records that are older than that."""
+        oldest = self._clock.now_ms() - retention_ms
+        found = await self._offsets(
+            self._source, dict.fromkeys((it.source for it in planned), max(0, oldest))
+        )
+        return {it.source: _before(it, found[it.source]) for it in planned}
+
+    def _chosen(self, topics: str) -> Mapping[str, str]:
+        if not topics:
+            return self._flow.copies
+        pattern = JavaPattern(topics)
+        return {name: copy for name, copy in self._flow.copies.items() if pattern.matches(name)}
+
+    async def _ranges(
+        self, partitions: Sequence[TopicPartition], start: Boundary, end: Boundary
+    ) -> tuple[dict[TopicPartition, tuple[int, int, int]], dict[TopicPartition, str]]:
+        """Return (first, end, log start) of each partition, and those whose ends are not known."""
+        committed = self._flow.read_committed
+        lists = [
+            await self._offsets(self._source, dict.fromkeys(partitions, EARLIEST)),
+            await self._offsets(
+                self._source, dict.fromkeys(partitions, LATEST), read_committed=committed
+            ),
+        ]
+        by_time: list[Mapping[TopicPartition, ListedOffset]] = []
+        for boundary in (start, end):
+            asked = (
+                {} if boundary.timestamp is None else dict.fromkeys(partitions, boundary.timestamp)
+            )
+            by_time.append(await self._offsets(self._source, asked) if asked else {})
+        ranges: dict[TopicPartition, tuple[int, int, int]] = {}
+        refused: dict[TopicPartition, str] = {}
+        for partition in partitions:
+            errors = [found[partition].error for found in lists if found[partition].error]
+            if errors:
+                refused[partition] = (
+                    f"the source does not tell where its log begins and ends: {errors[0]}"
+                )
+                continue
+            low, high = (found[partition].offset for found in lists)
+            first = _placed(start, by_time[0].get(partition), low, high, low)
+            last = _placed(end, by_time[1].get(partition), low, high, high)
+            if start.offset is not None and start.offset > high:
+                refused[partition] = (
+                    f"--from offset:{start.offset} is behind the source's end {high}"
+                )
+                continue
+            ranges[partition] = first, max(first, last), low
+        return ranges, refused
+
+    async def _offsets(
+        self, admin: Admin, asked: Mapping[TopicPartition, int], *, read_committed: bool = False
+    ) -> Mapping[TopicPartition, ListedOffset]:
+        """Return offsets; a topic that was just created has no leaders for a moment."""
+        deadline = self._clock.monotonic() + LEADERS_S
+        while True:
+            found = await admin.list_offsets(asked, read_committed=read_committed)
+            late = self._clock.monotonic() > deadline
+            if late or not any(isinstance(it.error, RetriableError) for it in found.values()):
+                return found
+            await self._clock.sleep(LOOK_S)
+
+    async def _target_refusals(
+        self,
+        partitions: Sequence[TopicPartition],
+        chosen: Mapping[str, str],
+        copies: Mapping[str, TopicDescription],
+        known: Known,
+    ) -> dict[TopicPartition, str]:
+        refused: dict[TopicPartition, str] = {}
+        there: dict[TopicPartition, TopicPartition] = {}
+        for partition in partitions:
+            copy = copies.get(chosen[partition.topic])
+            if copy is None:
+                continue  # it is made with the source's partitions
+            if copy.error is not None:
+                refused[partition] = f"target topic {copy.name} cannot be described: {copy.error}"
+            elif partition.partition not in copy.partitions:
+                refused[partition] = (
+                    f"target topic {copy.name} has {len(copy.partitions)} partitions, none of this number: add"
+                    " partitions, or start the flow, which does"
+                )
+            else:
+                there[partition] = TopicPartition(copy.name, partition.partition)
+        ends = await self._offsets(self._target, dict.fromkeys(there.values(), LATEST))
+        for partition, copy_of in there.items():
+            found = ends[copy_of]
+            if found.error is not None:
+                refused[partition] = (
+                    f"the end of {copy_of} on the target is not known: {found.error}"
+                )
+            elif found.offset > 0 and not known.has(partition):
+                refused[partition] = (
+                    f"target partition {copy_of} is not empty (its log ends at {found.offset}) and this flow has"
+                    " copied nothing into it: history cannot be put in front of what is there"
+                )
+        return refused
+
+    async def _sizes(self, topics: Mapping[str, TopicDescription]) -> Mapping[TopicPartition, int]:
+        try:
+            return await self._source.partition_sizes(
+                {name: topic.partitions for name, topic in topics.items()}
+            )
+        except Mm2pyError as error:
+            log.warning(
+                "sizes of the source's logs are not known, lanes are dealt without cause=%s", error
+            )
+            return {}
+
+
+async def changed_settings(
+    target: Admin, planned: Sequence[PartitionPlan], copies: Mapping[str, TopicDescription]
+) -> tuple[tuple[SettingChange, ...], tuple[str, ...]]:
+    """Return what has to be changed on target topics for a run, and what is only worth knowing."""
+    wanted = sorted({it.target_topic for it in planned if it.start < it.end})
+    configs = await target.describe_topic_configs([it for it in wanted if it in copies])
+    changes: list[SettingChange] = []
+    notes: list[str] = []
+    for topic in wanted:
+        entries = {entry.name: entry for entry in configs.get(topic, ())}
+        changes += _changes(topic, entries)
+        notes += _notes(topic, entries)
+        if topic not in copies:
+            notes.append(
+                f"{topic} does not exist on the target yet, it is created with the source's partitions and configs"
+            )
+    return tuple(changes), tuple(notes)
+
+
+def smaller_batches(
+    topic: str, entries: Sequence[ConfigEntry], of_source: Sequence[ConfigEntry]
+) -> tuple[str, ...]:
+    """Return a note where a target topic takes smaller batches than its source topic."""
+    here, there = (
+        value_of({it.name: it for it in side}, "max.message.bytes") for side in (entries, of_source)
+    )
+    if not here or not there or int(here) >= int(there):
+        return ()
+    return (
+        f"{topic} has max.message.bytes={here}, its source {there}: batches above it are cut, a record above it stops"
+        f" its partition; raise max.message.bytes of {topic}",
+    )
+
+
+def _before(part: PartitionPlan, boundary: ListedOffset) -> int:
+    """Return how many offsets of a range are before a boundary; -1 as its offset: all of them."""
+    if boundary.error is not None:
+        return 0
+    end = part.end if boundary.offset < 0 else min(part.end, boundary.offset)
+    return max(0, end - part.start)
+
+
+def _placed(
+    boundary: Boundary, by_time: ListedOffset | None, low: int, high: int, default: int
+) -> int:
+    """Return the offset of a boundary inside the log."""
+    if boundary.offset is not None:
+        return min(max(boundary.offset, low), high)
+    if boundary.timestamp is not None:
+        # No record so late: the end.
+        return by_time.offset if by_time is not None and by_time.offset >= 0 else high
+    return default
+
+
+def _changes(topic: str, entries: Mapping[str, ConfigEntry]) -> list[SettingChange]:
+    changes: list[SettingChange] = []
+    deletes = "delete" in value_of(entries, "cleanup.policy")
+    for name, unlimited in UNLIMITED_VALUES.items():
+        entry = entries.get(name)
+        if entry is None or entry.value in (None, unlimited):
+            continue
+        if name.startswith("retention.") and not deletes:
+            continue
+        own = any(it.name == name and it.source.name == "DYNAMIC_TOPIC_CONFIG" for it in (entry,))
+        changes.append(SettingChange(topic, name, entry.value if own else None, unlimited))
+    return changes
+
+
+def _notes(topic: str, entries: Mapping[str, ConfigEntry]) -> list[str]:
+    notes: list[str] = []
+    if value_of(entries, "message.timestamp.type") == "LogAppendTime":
+        notes.append(
+            f"{topic} has message.timestamp.type=LogAppendTime: records get the time of the copy"
+        )
+    if (codec := value_of(entries, "compression.type")) not in ("", "producer"):
+        notes.append(
+            f"{topic} has compression.type={codec}: the target compresses every batch anew"
+        )
+    if "compact" in value_of(entries, "cleanup.policy"):
+        notes.append(f"{topic} is compacted: counts of both sides differ by right")
+    return notes

@@ -1,0 +1,1 @@
+"""Failover and failback: clients change sides, nothing is lost."""

@@ -1,0 +1,259 @@
+"""Records that a failover left behind, kept in quarantine topics of the target; and where the flow back begins.
+
+Flow: ``Tail`` -> the source's log, record by record -> ``mm2py-quarantine.<source>.<topic>.internal``, same partition, key, value, timestamp
+and headers, and one header more with the source offset, by which a later run knows what is kept already.
+"""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Final
+
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.range_reader import RangeReader, log_ends
+from mm2py.client.permit import UNLIMITED
+from mm2py.client.send.record_writer import RecordWriter
+from mm2py.errors import ServerError
+from mm2py.mirror.failovers import Place, Tail, quarantine_topic
+from mm2py.mirror.offset_map import Mark, Segment
+from mm2py.protocol.abort_filter import ABORT, marker_type
+from mm2py.protocol.error_codes import TOPIC_ALREADY_EXISTS
+from mm2py.protocol.log_batches import LogBatch
+from mm2py.protocol.records import NewRecord, Record, decode_batch
+from mm2py.protocol.topics import NewTopic
+from mm2py.types import TopicPartition
+from mm2py_jobs.failover.failover_clusters import FailoverClusters, producer_of
+from mm2py_jobs.verify.verify_plan import known_maps
+from mm2py_workers.internal_stores import store_producer
+
+SOURCE_OFFSET: Final = b"mm2py.source.offset"
+"""Header of a record in quarantine: its offset on the source, in decimal."""
+
+SOURCE_TRANSACTION: Final = b"mm2py.source.transaction"
+"""Header of one whose transaction was open when it was kept, with the value ``open``; of a flow that copies committed records."""
+
+Markers = Mapping[int, Sequence[tuple[int, int]]]
+"""Offset and type of the markers of each producer id."""
+
+_COMMIT: Final = 1
+_OPEN: Final = -1
+BATCH_RECORDS: Final = 500
+BATCH_BYTES: Final = 256 * 1024
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of a batch in quarantine: it is not compressed, as the source's may be."""
+
+MOST_HOLES: Final = 1_000
+"""Places between copies that are looked at, of a partition; the flow back begins at the next one, and drops copies itself."""
+
+
+# ---- quarantine
+
+
+async def quarantine(clusters: FailoverClusters, tails: Sequence[Tail]) -> list[Tail]:
+    """Keep the records of tails, each once; return the tails with their numbers of records.
+
+    Raises:
+        SourceAwayError: the source does not answer.
+        PartitionError: records are gone from the source meanwhile.
+    """
+    topics = await clusters.topics()
+    await _create(clusters, {it.topic: len(topics.get(it.topic, ())) for it in tails})
+    settings = store_producer(clusters.plan.props, clusters.name)
+    writer = RecordWriter(clusters.target, settings, clock=clusters.clock, permit=UNLIMITED)
+    try:
+        await writer.start()
+        return [await _keep(clusters, writer, it) for it in tails]
+    finally:
+        await writer.close()
+
+
+async def _keep(clusters: FailoverClusters, writer: RecordWriter, tail: Tail) -> Tail:
+    kept_in = TopicPartition(quarantine_topic(clusters.name.source, tail.topic), tail.partition)
+    # The topic may hold those of an earlier failover, too.
+    kept = [
+        it async for it in _source_offsets(clusters.target, kept_in) if tail.start <= it < tail.end
+    ]
+    records, first = len(kept), max(kept, default=tail.start - 1) + 1
+    async with aclosing(_missing(clusters, tail, first)) as parts:
+        async for part in parts:
+            await writer.write(kept_in, part)
+            records += len(part)
+    return replace(tail, records=records)
+
+
+async def _missing(
+    clusters: FailoverClusters, tail: Tail, first: int
+) -> AsyncGenerator[list[NewRecord]]:
+    """Yield what the source has of a tail from ``first`` on. Nothing is written in here: an error of the target is none of the source's."""
+    waiting: list[NewRecord] = []
+    async with clusters.source() as source:
+        log = (await log_ends(source, [tail.tp], read_committed=False))[tail.tp]
+        first = max(first, log.start)
+        reader = RangeReader(source, read_committed=False)
+        looping = await clusters.source_looping()
+        # A fetch of committed records ends where a transaction is open: those that are committed above it are kept, too.
+        markers = await _markers(reader, tail.tp, first, log.end)
+        async for batches in reader.read(tail.tp, first, tail.end):
+            for batch in batches:
+                end = _end_of(batch, markers) if clusters.read_committed else _COMMIT
+                if end == ABORT or producer_of(batch) in looping:
+                    continue
+                waiting += (
+                    _in_quarantine(record, is_open=end == _OPEN)
+                    for record in decode_batch(batch.data, batch.runs).records
+                    if first <= record.offset < tail.end
+                )
+                if len(waiting) >= BATCH_RECORDS or _size(waiting) > BATCH_BYTES:
+                    yield waiting
+                    waiting = []
+    if waiting:
+        yield waiting
+
+
+async def _markers(reader: RangeReader, tp: TopicPartition, first: int, end: int) -> Markers:
+    found: dict[int, list[tuple[int, int]]] = {}
+    async for batches in reader.read(tp, first, end, markers=True):
+        for it in batches:
+            if it.is_marker:
+                kind = marker_type(it.data, it.count)
+                found.setdefault(producer_of(it), []).append((it.base_offset, kind))
+    return found
+
+
+def _end_of(batch: LogBatch, markers: Markers) -> int:
+    """Return the type of the marker that ends the transaction of a batch; without a transaction it is committed."""
+    if not batch.is_transactional:
+        return _COMMIT
+    ends = markers.get(producer_of(batch), ())
+    return next((kind for at, kind in ends if at > batch.last_offset), _OPEN)
+
+
+def _in_quarantine(record: Record, *, is_open: bool) -> NewRecord:
+    marks = [(SOURCE_OFFSET, str(record.offset).encode())]
+    if is_open:
+        marks.append((SOURCE_TRANSACTION, b"open"))
+    return NewRecord(record.key, record.value, (*record.headers, *marks), record.timestamp)
+
+
+def _size(records: Sequence[NewRecord]) -> int:
+    return sum(len(it.key or b"") + len(it.value or b"") for it in records)
+
+
+async def _source_offsets(cluster: Cluster, tp: TopicPartition) -> AsyncGenerator[int]:
+    """Yield the source offsets of what a quarantine partition holds."""
+    ends = (await log_ends(cluster, [tp], read_committed=False))[tp]
+    reader = RangeReader(cluster, read_committed=False)
+    async for batches in reader.read(tp, ends.start, ends.end):
+        for record in (
+            it for batch in batches for it in decode_batch(batch.data, batch.runs).records
+        ):
+            marks = [value for name, value in record.headers if name == SOURCE_OFFSET]
+            if marks and marks[-1] is not None:
+                yield int(marks[-1])
+
+
+async def _create(clusters: FailoverClusters, partitions: Mapping[str, int]) -> None:
+    configs = {
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "cleanup.policy": "delete",
+        "max.message.bytes": str(MAX_BYTES),
+    }
+    new = [
+        NewTopic(
+            quarantine_topic(clusters.name.source, topic),
+            count,
+            clusters.replication_factor,
+            configs=configs,
+        )
+        for topic, count in partitions.items()
+    ]
+    admin = Admin(clusters.target)
+    for error in (await admin.create_topics(new)).values():
+        if isinstance(error, ServerError) and error.code != TOPIC_ALREADY_EXISTS:
+            raise error
+    # One of an earlier failover has as many as its topic had then.
+    there = await admin.describe_topics([it.name for it in new])
+    few = {
+        it.name: it.partitions
+        for it in new
+        if it.name in there and 0 < len(there[it.name].partitions) < it.partitions
+    }
+    for error in (await admin.create_partitions(few)).values():
+        if error is not None:
+            raise error
+
+
+# ---- where the flow back begins
+
+
+async def reverse_starts(
+    clusters: FailoverClusters, ends_there: Sequence[Place], back_at: Mapping[TopicPartition, int]
+) -> list[Place]:
+    """Return where the flow back begins in the topics that both flows keep the names of.
+
+    That is the first record behind ``back_at``, where the flow back was before, which the flow back copies; where nothing is known
+    of a copy, the end that it had before clients wrote there. Topics with prefixes need nothing: the flow back leaves copies alone.
+    """
+    if not clusters.keeps_names or not ends_there:
+        return []
+    maps = await known_maps(clusters.target, clusters.name.source)
+    spans = {
+        clusters.copy_of(tp): spans_of([it for it, _ in known.segments()])
+        for tp, known in maps.items()
+    }
+    logs = await log_ends(clusters.target, [it.tp for it in ends_there], read_committed=False)
+    async with aclosing(clusters.target_looping()) as ids:
+        looping = await ids.read()
+        starts: list[Place] = []
+        for it in ends_there:
+            least = max(back_at.get(it.tp, 0), logs[it.tp].start)
+            at = await _start(clusters.target, it, spans.get(it.tp, []), least, looping)
+            starts.append(replace(it, offset=at))
+        return starts
+
+
+async def _start(
+    target: Cluster,
+    end_there: Place,
+    spans: Sequence[tuple[int, int]],
+    least: int,
+    looping: frozenset[int],
+) -> int:
+    if not spans:
+        return max(least, end_there.offset)
+    at = max(least, spans[0][0])
+    reader = RangeReader(target, read_committed=False)
+    for looked, (first, end) in enumerate(holes_of(spans, at)):
+        if looked == MOST_HOLES:
+            return first
+        async for batches in reader.read(end_there.tp, first, end):
+            for batch in batches:
+                if producer_of(batch) not in looping:
+                    return max(first, batch.base_offset)
+    return max(least, spans[-1][1])
+
+
+def spans_of(segments: Sequence[Segment]) -> list[tuple[int, int]]:
+    """Return the places of copies, also of those that another program made between them: where no more was written than it passed."""
+    found: list[tuple[int, int]] = []
+    passed = 0
+    for it in segments:
+        if it.mark is Mark.UNKNOWN:
+            passed += it.records
+        elif it.mark is Mark.COPIED:
+            end = found[-1][1] if found else it.target
+            found.append((end if it.target - end <= passed else it.target, it.target_end))
+            passed = 0
+    return found
+
+
+def holes_of(spans: Sequence[tuple[int, int]], at: int) -> list[tuple[int, int]]:
+    """Return the places from ``at`` on, before the end of the last span, that no span covers; spans rise."""
+    holes: list[tuple[int, int]] = []
+    for first, end in spans:
+        if first > at:
+            holes.append((at, first))
+        at = max(at, end)
+    return holes

@@ -1,0 +1,144 @@
+"""One failover with open connections, whoever asks for it: the command line, or a worker over REST.
+
+Flow: file, ``A->B``, kind -> ``opened`` -> ``FailoverWork``: plan, execute, cancel, newest.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import final
+
+from mm2py.client.connect.admin import Admin
+from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.mirror.failovers import Failover, FailoverKind, Step, failover_topic
+from mm2py.types import FlowName
+from mm2py_jobs.failover.failover import FailoverDriver, FailoverRefusedError, FailoverRequest
+from mm2py_jobs.failover.failover_clusters import FailoverClusters
+from mm2py_jobs.failover.failover_control import RestFlows
+from mm2py_jobs.failover.failover_plan import plan_failover
+from mm2py_jobs.failover.failover_sides import FailoverSides
+from mm2py_jobs.failover.failover_stop import is_stopped_on_record
+from mm2py_jobs.failover.failover_views import FailoverPlan
+from mm2py_workers.bulk_flow import flow_plan
+
+
+@asynccontextmanager
+async def opened(
+    file: Path, flow: str, kind: FailoverKind, control: RestFlows, clock: Clock = SYSTEM_CLOCK
+) -> AsyncGenerator["FailoverWork"]:
+    """Connect to the clusters of a flow; for a failback those of the flow back.
+
+    Raises:
+        UsageError, ConfigError: there is no such flow.
+        RetriableError: its target does not answer.
+    """
+    plan = await asyncio.to_thread(flow_plan, file, flow)
+    back = await asyncio.to_thread(
+        flow_plan, file, str(FlowName(plan.name.target, plan.name.source))
+    )
+    if kind is FailoverKind.FAILBACK:
+        plan, back = back, plan
+    async with FailoverClusters(plan, back, clock) as clusters:
+        yield FailoverWork(clusters, control, kind)
+
+
+@final
+class FailoverWork:
+    """What can be done with a failover; read-only but for ``execute`` and ``cancel``. Implements ``FailoverCommands``."""
+
+    def __init__(self, clusters: FailoverClusters, control: RestFlows, kind: FailoverKind) -> None:
+        self.clusters, self.control = clusters, control
+        self.sides = FailoverSides(clusters, control)
+        self._kind = kind
+
+    async def newest(self) -> Failover | None:
+        """Return the newest failover of the flow."""
+        await self._open_store(creates=False)
+        return self.clusters.store.failover
+
+    async def plan(self) -> FailoverPlan:
+        """Return what would be done; ``RetriableError`` where the target does not answer."""
+        await self._open_store(creates=False)
+        plan = await plan_failover(self.clusters, self.sides, self.control, self._kind)
+        return replace(plan, standing=await self._standing(plan))
+
+    async def execute(
+        self,
+        request: FailoverRequest,
+        report: Callable[[Failover], None],
+        planned: Callable[[FailoverPlan], None] = lambda _: None,
+    ) -> Failover:
+        """Do it; raises as ``FailoverDriver.run``, and where the plan refuses to begin.
+
+        Args:
+            request: what is asked for.
+            report: told of each record.
+            planned: told of the plan, where one had to be made.
+        """
+        begun = await self.newest()
+        if begun is None or not begun.goes_on(unplanned=request.unplanned):
+            plan = await self.plan()
+            planned(plan)
+            if refusals := plan.refusals(request):
+                raise FailoverRefusedError("; ".join(refusals))
+        await self._open_store(creates=True)
+        return await self._driver(report).run(request, begun)
+
+    async def cancel(self, report: Callable[[Failover], None], *, dry_run: bool) -> Failover:
+        """Undo an unfinished one; a dry run returns what would be undone.
+
+        Raises:
+            FailoverRefusedError: there is none, or clients may have written to the target.
+        """
+        driver = self._driver(report)
+        failover = driver.check_cancel(await self.newest())
+        return failover if dry_run else await driver.cancel()
+
+    def _driver(self, report: Callable[[Failover], None]) -> FailoverDriver:
+        clusters = self.clusters
+        return FailoverDriver(
+            clusters.store,
+            self.sides,
+            name=str(clusters.name),
+            clock=clusters.clock,
+            report=report,
+        )
+
+    async def _open_store(self, *, creates: bool) -> None:
+        """Read the failover topic; what only reads does not create it."""
+        clusters = self.clusters
+        topic = failover_topic(clusters.name.source)
+        if creates or topic in await Admin(clusters.target).describe_topics([topic]):
+            await clusters.store.start()
+
+    async def _standing(self, plan: FailoverPlan) -> str:
+        """Return why clients cannot be moved from where they stand, by the newest record of either way; empty where they can."""
+        there = self.clusters.name
+        mine = self.clusters.store.failover
+        moved = mine is not None and mine.step is Step.DONE and mine.switched_ms
+        already = f"clients of {there} are on {there.target} already"
+        if not plan.source_reachable:
+            # Whether they have returned is recorded on the source; the flow would copy then.
+            stopped = moved and await is_stopped_on_record(
+                self.clusters.target, self.clusters.plan, self.clusters.clock
+            )
+            returned = (
+                f", unless they have returned: mm2py flow resume {there.source}/{there.target} then"
+            )
+            return already + returned if stopped else ""
+        back = FlowName(there.target, there.source)
+        store = await self.clusters.seen_source_store()
+        other = None if store is None else store.failover
+        if other is not None and not other.step.is_over:
+            cancels = "" if other.step.is_switched else ", or --cancel it"
+            return f"{other.kind} {other.id} of {back} is at {other.step}: --execute it to its end{cancels}"
+        returned_ms = 0 if other is None or other.step is not Step.DONE else other.switched_ms
+        is_back = self._kind is FailoverKind.FAILBACK
+        if moved and moved > returned_ms:
+            way = FailoverKind.FAILOVER if is_back else FailoverKind.FAILBACK
+            return f"{already}; mm2py {way} moves them from there"
+        if is_back and not returned_ms:
+            return f"clients of {back} were not failed over"
+        return ""

@@ -1,0 +1,131 @@
+"""Runs the driver of a backfill, or of a restore, with its lanes on Spark.
+
+Flow: ``Plan`` -> ``SparkRun`` opens a session -> ``BackfillDriver.run`` with ``_SparkLanes`` -> the job as it ended. A stop signal ends the
+lanes in order; the next run continues.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final, final
+
+from mm2py.clock import Clock
+from mm2py.mirror.backfills import Job
+from mm2py.types import TopicPartition
+from mm2py_jobs.copy.backfill import BackfillDriver, Request
+from mm2py_jobs.copy.backfill_flow import BackfillSession
+from mm2py_jobs.copy.backfill_lane import dealt_lanes, run_backfill_lane
+from mm2py_jobs.copy.backfill_views import show_progress
+from mm2py_jobs.copy.plan import Plan
+from mm2py_jobs.spark.session import OpenSession, SparkPlace, cancel_lanes, run_lanes
+from mm2py_workers.output import Printer, say
+from mm2py_workers.signals import StopSignal
+
+STOP_WITHIN_S: Final = 40.0
+"""How long lanes may take to stop in order before Spark cancels them."""
+
+
+@final
+class SparkRun:
+    """One run of a driver.
+
+    Args:
+        session: of the flow, its backfill topic open.
+        driver: has claimed the flow.
+        printer: whether progress is for people.
+    """
+
+    def __init__(
+        self, session: BackfillSession, driver: BackfillDriver, printer: Printer, *, clock: Clock
+    ) -> None:
+        self._session, self._driver = session, driver
+        self._printer, self._clock = printer, clock
+
+    async def run(
+        self,
+        plan: Plan,
+        task: Mapping[str, str],
+        request: Request,
+        *,
+        place: SparkPlace,
+        rate_limit: int = 0,
+    ) -> Job:
+        """Run the unfinished job, or a new one by ``plan``; return it as it ended, its leases read.
+
+        Args:
+            plan: what to copy.
+            task: config of the lanes' tasks.
+            request: of a new job; its lanes are as many as Spark has slots.
+            place: of Spark.
+            rate_limit: bytes per second of all lanes together; 0: that of the flow.
+
+        Raises:
+            Mm2pyError: see ``BackfillDriver.run`` and ``open_session``.
+        """
+        session = self._session
+        opened = await asyncio.to_thread(place.open, f"mm2py {session.name}")
+        try:
+            lanes = _SparkLanes(opened, session, task, rate_limit)
+            job = await self._drive(plan, replace(request, lanes=opened.slots), lanes)
+        finally:
+            await asyncio.to_thread(opened.close)
+        await session.connections.store.refresh()
+        return job
+
+    async def _drive(self, plan: Plan, request: Request, lanes: "_SparkLanes") -> Job:
+        with StopSignal() as stop:
+            running = asyncio.create_task(self._driver.run(plan, request, lanes))
+            stopping = asyncio.create_task(stop.wait())
+            progress = asyncio.create_task(
+                show_progress(self._session.connections.store, self._printer, self._clock)
+            )
+            try:
+                await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if not running.done():
+                    say(
+                        "stopping: lanes store what is copied; run the same command again to continue"
+                    )
+                    await self._driver.stop()
+                    await asyncio.wait({running}, timeout=STOP_WITHIN_S)
+                    if not running.done():
+                        lanes.cancel()
+                return await running
+            finally:
+                for task in (stopping, progress):
+                    task.cancel()
+                await asyncio.gather(stopping, progress, return_exceptions=True)
+
+
+@final
+class _SparkLanes:
+    """Implements ``mm2py_jobs.copy.backfill.Lanes``."""
+
+    def __init__(
+        self,
+        opened: OpenSession,
+        session: BackfillSession,
+        task: Mapping[str, str],
+        rate_limit: int,
+    ) -> None:
+        self._opened, self._session, self._task = opened, session, task
+        self._rate_limit = rate_limit
+        self._tag = f"mm2py-backfill-{secrets.token_hex(4)}"
+
+    async def run(self, job: Job, lanes: Sequence[Sequence[TopicPartition]]) -> None:
+        """Run every lane to its end."""
+        name = self._session.name
+        common = self._session.lane(job, self._task)
+        specs = dealt_lanes(common, lanes, rate_limit=self._rate_limit)
+        await asyncio.to_thread(
+            run_lanes,
+            self._opened,
+            run_backfill_lane,
+            specs,
+            tag=self._tag,
+            description=f"{name} backfill {job.id}",
+        )
+
+    def cancel(self) -> None:
+        """Let Spark kill lanes that did not stop in order."""
+        cancel_lanes(self._opened.spark, self._tag)

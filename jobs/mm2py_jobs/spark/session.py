@@ -1,0 +1,363 @@
+"""A Spark session, and lanes on it: one job, one task per lane, one small answer from each.
+
+Flow: ``open_session`` -> ``run_lanes`` -> one task per lane calls a function of ours -> answers in the order of the lanes.
+Only plans go out and only statistics come back: no record passes the JVM. Lanes are few and long, because a Python task
+costs 50 ms. What a lane has done is known from Kafka, never from Spark: a lane may run twice, also at the same time.
+
+pyspark is imported when a session is opened, so that nothing needs it before.
+"""
+
+import json
+import logging
+import os
+import re
+import socket
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final, NamedTuple, final
+
+from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
+from mm2py_jobs.spark.executor_watch import WAIT_EXECUTORS_S, ExecutorWatch
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from pyspark.sql import SparkSession
+
+LaneFunction = Callable[[Mapping[str, object]], Mapping[str, object]]
+"""What runs in a task: takes a lane, returns its answer; both are JSON. Pickled: a function of a module, or a partial of one."""
+
+log = logging.getLogger(__name__)
+
+TASK_ATTEMPTS: Final = 4
+"""How often a lane is tried where Spark runs in one process, which tries once without it; a cluster's own default is 4."""
+
+REACH_S: Final = 5.0
+"""How long a master may take to accept a connection."""
+
+_LOCAL_SETTINGS: Final = {
+    "spark.driver.memory": "512m",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""A JVM in our own process tree schedules, and no record passes it: it need not be large or fast, but start soon.
+
+The quick compiler alone, and plans that are interpreted, halve the CPU of a session and its first job.
+"""
+
+_LOCAL = re.compile(r"local(?:\[\s*(\*|\d+)\s*(?:,\s*(\d+)\s*)?\])?")
+_ADDRESSED = re.compile(r"(spark|sc)://(?P<hosts>[^/;]+)")
+_DEFAULT_PORTS: Final = {"spark": 7077, "sc": 15002}
+_REMEDY: Final = "pip install 'mm2py[spark]'"
+
+
+class LanesCost(NamedTuple):
+    """What the functions of a job's lanes took, without Spark's own part; an argument of the log line that ends the job."""
+
+    lanes: int
+    seconds: float
+    cpu_seconds: float
+
+
+class _Answer(NamedTuple):
+    seconds: float
+    cpu_seconds: float
+    found: dict[str, object]
+
+
+@final
+class OpenSession:
+    """A session, and whether it was opened here; only then ``close`` stops it.
+
+    ``wait_executors_s``: for how long a job of it may have no executor.
+    """
+
+    def __init__(
+        self, spark: "SparkSession", *, owned: bool, wait_executors_s: float = WAIT_EXECUTORS_S
+    ) -> None:
+        self.spark = spark
+        self.owned = owned
+        self.wait_executors_s = wait_executors_s
+
+    @property
+    def slots(self) -> int:
+        """How many tasks run at the same time; a guess of 2 for Spark Connect, whose server does not disclose it."""
+        return 2 if _is_connect(self.spark) else self.spark.sparkContext.defaultParallelism
+
+    def close(self) -> None:
+        """Stop the session if it was opened here."""
+        if self.owned:
+            self.spark.stop()
+
+    def __enter__(self) -> "OpenSession":
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class SparkPlace:
+    """Where lanes of a command run: ``--master`` and ``--wait-executors``."""
+
+    master: str = ""
+    wait_executors_s: float = WAIT_EXECUTORS_S
+
+    def open(self, name: str = "mm2py") -> OpenSession:
+        """Open a session there; see ``open_session``."""
+        return open_session(self.master, name=name, wait_executors_s=self.wait_executors_s)
+
+
+def open_session(
+    master: str = "",
+    *,
+    name: str = "mm2py",
+    settings: Mapping[str, str] | None = None,
+    wait_executors_s: float = WAIT_EXECUTORS_S,
+) -> OpenSession:
+    """Open a session on ``master``; without one use the session that exists, else all cores of this machine.
+
+    Blocks for about five seconds where a JVM is started. ``settings`` are Spark properties for a session that is opened here.
+
+    Raises:
+        ConfigError: pyspark or Java is missing, or the session that exists runs on another master.
+        ConnectionFailedError: the master does not accept connections.
+    """
+    require_spark()
+    from pyspark.sql import SparkSession
+
+    existing = _existing_session()
+    if existing is not None:
+        _check_same_master(existing, master)
+        return OpenSession(existing, owned=False, wait_executors_s=wait_executors_s)
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
+    builder = SparkSession.builder.appName(name)
+    wanted = _with_attempts(master or ("" if submitted else "local[*]"))
+    if not wanted.startswith("sc://") and "SPARK_REMOTE" not in os.environ:
+        _prepare_jvm(wanted)
+    _check_reachable(wanted)
+    options = dict(settings or {})
+    if wanted.startswith("sc://"):
+        builder = builder.remote(wanted)
+    elif wanted:
+        builder = builder.master(wanted).config("spark.ui.showConsoleProgress", "false")
+        if wanted.startswith("local"):
+            options = dict(_LOCAL_SETTINGS) | options
+    for key, value in options.items():
+        builder = builder.config(key, value)
+    try:
+        spark = builder.getOrCreate()
+    except Exception as error:
+        raise FatalError(
+            f"Spark cannot be started on {wanted or 'the submitted master'}: {_first_line(error)}"
+        ) from error
+    if not _is_connect(spark):
+        spark.sparkContext.setLogLevel("ERROR")
+    return OpenSession(spark, owned=not submitted, wait_executors_s=wait_executors_s)
+
+
+def run_lanes(
+    opened: OpenSession,
+    function: LaneFunction,
+    lanes: Sequence[Mapping[str, object]],
+    *,
+    tag: str,
+    description: str,
+) -> list[dict[str, object]]:
+    """Call ``function`` once per lane, each in a task of one job; return the answers in the order of ``lanes``.
+
+    Blocks until all are done. A lane whose worker dies is run again, so ``function`` must be able to continue its own
+    work. ``tag`` names the job for ``cancel_lanes``, from another thread; ``description`` is shown in Spark's UI.
+
+    Raises:
+        FatalError: a lane raised in each of its attempts, the job was cancelled, Spark itself failed, or its cluster is gone.
+    """
+    if not lanes:
+        return []
+    texts = [json.dumps(lane) for lane in lanes]
+
+    def answer(number: int) -> str:
+        begun_s, cpu_s = time.monotonic(), time.process_time()
+        found = function(json.loads(texts[number]))
+        return json.dumps([time.monotonic() - begun_s, time.process_time() - cpu_s, found])
+
+    spark = opened.spark
+    with _named_job(spark, tag, description), _watched(opened, tag) as watch:
+        try:
+            answers = (
+                _connect_answers(spark, answer, len(lanes))
+                if _is_connect(spark)
+                # Not a frame: its first job costs 7 s of CPU for plans and for pandas in each worker.
+                else spark.sparkContext.parallelize(range(len(lanes)), len(lanes))
+                .map(answer)
+                .collect()
+            )
+        except Exception as error:
+            cause = (watch.cause if watch is not None else "") or cause_of(error)
+            raise FatalError(f"{description} failed: {cause}") from error
+    done = [_Answer(*json.loads(text)) for text in answers]
+    cost = LanesCost(len(done), sum(it.seconds for it in done), sum(it.cpu_seconds for it in done))
+    log.info("lanes ended job=%s cost=%s", description, cost)
+    return [it.found for it in done]
+
+
+def require_spark() -> None:
+    """Refuse where the extra is not installed; imports nothing.
+
+    Raises:
+        ConfigError: names the module that is missing.
+    """
+    for module in ("pyspark", "pyarrow", "pandas"):
+        if find_spec(module) is None:
+            raise ConfigError(f"Spark is not installed: no module named {module}", remedy=_REMEDY)
+
+
+def cancel_lanes(spark: "SparkSession", tag: str) -> None:
+    """Cancel the job of that tag: its workers are killed two seconds later, without a chance to clean up."""
+    if _is_connect(spark):
+        spark.interruptTag(tag)
+    else:
+        spark.sparkContext.cancelJobsWithTag(tag)
+
+
+def _connect_answers(
+    spark: "SparkSession", answer: Callable[[int], str], lanes: int
+) -> Sequence[str]:
+    """Run one task per lane through Spark Connect, which has frames alone."""
+
+    def work(batches: "Iterator[RecordBatch]") -> "Iterator[RecordBatch]":
+        from pyarrow import RecordBatch
+
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                assert isinstance(number, int)
+                yield RecordBatch.from_pydict({"lane": [number], "answer": [answer(number)]})
+
+    frame = spark.range(0, lanes, 1, lanes).mapInArrow(work, "lane long, answer string")
+    rows = {int(row["lane"]): str(row["answer"]) for row in frame.collect()}
+    return [rows[number] for number in range(lanes)]
+
+
+@contextmanager
+def _named_job(spark: "SparkSession", tag: str, description: str) -> Generator[None]:
+    """Tag and describe the jobs of this thread."""
+    if _is_connect(spark):
+        spark.addTag(tag)
+        try:
+            yield
+        finally:
+            spark.removeTag(tag)
+        return
+    context = spark.sparkContext
+    context.addJobTag(tag)
+    context.setJobDescription(description)
+    try:
+        yield
+    finally:
+        context.removeJobTag(tag)
+        context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type] # removes it
+
+
+def _watched(
+    opened: OpenSession, tag: str
+) -> AbstractContextManager[ExecutorWatch] | AbstractContextManager[None]:
+    """Watch the executors of a job, where there are any."""
+    spark = opened.spark
+    if _is_connect(spark) or _LOCAL.fullmatch(spark.sparkContext.master or ""):
+        return nullcontext()
+    return ExecutorWatch(spark.sparkContext, tag, opened.wait_executors_s)
+
+
+def _is_connect(spark: "SparkSession") -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+# ---- before a session is there
+
+
+def _existing_session() -> "SparkSession | None":
+    """Return the session of this process, which only the thread that opened it has as its active one."""
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:
+        return None
+
+
+def _check_same_master(spark: "SparkSession", master: str) -> None:
+    if not master:
+        return
+    running = "Spark Connect" if _is_connect(spark) else spark.sparkContext.master
+    if running not in (master, _with_attempts(master)):
+        raise ConfigError(
+            f"--master {master}: this process has a session on {running}",
+            remedy="leave --master out to use that session, or stop it first",
+        )
+
+
+def _with_attempts(master: str) -> str:
+    """Return the master, with attempts for one that runs in this process tree: ``local[2]`` runs each task once."""
+    found = _LOCAL.fullmatch(master)
+    if found is None:
+        return master
+    cores, attempts = found.groups()
+    return f"local[{cores or 1},{attempts or TASK_ATTEMPTS}]"
+
+
+def _prepare_jvm(master: str) -> None:
+    """Set what Spark's launcher reads from the environment."""
+    # Not in tasks, which load this module too: rich, which it brings, is a seventh of what a worker loads.
+    from mm2py_jobs.spark.java import find_java
+
+    java = find_java()
+    os.environ.setdefault("JAVA_HOME", str(java.executable.resolve().parent.parent))
+    if master.startswith("local"):
+        # Without it workers are the first python3 on PATH; a cluster's workers have their own.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # its web page, too
+
+
+def _check_reachable(master: str) -> None:
+    """Refuse at once: Spark itself tries for a minute and then ends with a stack trace."""
+    found = _ADDRESSED.match(master)
+    if found is None:
+        return
+    causes: list[str] = []
+    for address in found["hosts"].split(","):
+        host, _, port = address.rpartition(":") if ":" in address else (address, "", "")
+        try:
+            number = int(port or _DEFAULT_PORTS[found[1]])
+            socket.create_connection((host, number), timeout=REACH_S).close()
+        except (OSError, ValueError) as error:
+            causes.append(f"{address}: {error}")
+        else:
+            return
+    raise ConnectionFailedError(
+        f"Spark master {master} does not accept connections ({'; '.join(causes)})",
+        remedy="start it, or name another one with --master; --master 'local[*]' uses this machine",
+    )
+
+
+# ---- errors
+
+
+def cause_of(error: Exception) -> str:
+    """Return what a lane raised: the last line of its Python traceback, or else the first line of Spark's message."""
+    text = str(error)
+    if "No module named 'mm2py" in text:
+        return "mm2py is not installed where Spark runs tasks; ship it with --archives, or install it there"
+    inner = re.findall(
+        r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)): .+$", text, re.MULTILINE
+    )
+    return str(inner[-1]) if inner else _first_line(error)
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,258 @@
+"""The copy of a flow by Spark under one config: a driver, and one query after the other where one fails.
+
+Flow: ``StreamCopy.run`` -> ``StreamDriver.begin`` -> ``StreamQuery``, whose first batch only warms Spark's processes up -> partitions are
+reserved -> terms, until a stop signal, a recall by the flow's workers, or a changed config -> ``StreamDriver.end``.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Final, final
+
+from mm2py.client.backoff import Backoff
+from mm2py.clock import Clock
+from mm2py.errors import FatalError, Mm2pyError, RetriableError
+from mm2py.mirror.backfills import Lease, new_id
+from mm2py.storage.job_claim import BackfillRefusedError
+from mm2py.types import TopicPartition
+from mm2py_jobs.copy.backfill_flow import BackfillSession
+from mm2py_jobs.copy.backfill_lane import run_backfill_lane
+from mm2py_jobs.copy.stream import StreamDriver
+from mm2py_jobs.copy.stream_terms import StreamSpec, plan_term
+from mm2py_jobs.copy.stream_topics import StreamTopics
+from mm2py_jobs.spark.session import OpenSession
+from mm2py_jobs.spark.stream_query import StreamQuery
+from mm2py_workers.output import say
+from mm2py_workers.signals import StopSignal
+
+log = logging.getLogger(__name__)
+
+CONFIG_LOOK_S: Final = 5.0
+"""How often changes made over REST are looked for; flow.engine=worker comes sooner, from the flow's workers."""
+
+END_S: Final = 15.0
+"""How long lanes may take to end in order before Spark kills them."""
+
+MOST_FAILURES: Final = 6
+LOOK_S: Final = 0.5
+FIRST_RETRY_MS: Final = 1_000
+LONGEST_RETRY_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOrder:
+    """The arguments of ``mm2py stream``."""
+
+    file: Path
+    flow: str
+    master: str
+    checkpoint: str
+    term_s: float
+    most_bytes: int
+
+
+class CopyEnd(Enum):
+    """Why the copy ended."""
+
+    STOPPED = "stopped"
+    RECALLED = "recalled"
+    CHANGED = "changed"
+
+
+@final
+class CopyTotals:
+    """What a command has copied: terms that ended, and records and bytes by the leases of its stream, whether a term ended or not."""
+
+    def __init__(self) -> None:
+        self.terms = self.records = self.bytes = 0
+        self._seen: dict[TopicPartition, tuple[int, int]] = {}
+
+    def begin(self, leases: Mapping[TopicPartition, Lease]) -> None:
+        """Count from here on: these are what former drivers have copied."""
+        self._seen = {tp: (it.records, it.bytes) for tp, it in leases.items()}
+
+    def note(self, leases: Mapping[TopicPartition, Lease]) -> None:
+        """Count what came since the last call."""
+        for tp, lease in leases.items():
+            records, size_bytes = self._seen.get(tp, (0, 0))
+            self.records += max(0, lease.records - records)
+            self.bytes += max(0, lease.bytes - size_bytes)
+            self._seen[tp] = lease.records, lease.bytes
+
+
+@final
+class StreamCopy:
+    """The copy under one config: a driver, and one query after the other where one fails."""
+
+    def __init__(
+        self,
+        order: StreamOrder,
+        session: BackfillSession,
+        topics: StreamTopics,
+        opened: OpenSession,
+        totals: CopyTotals,
+        stop: StopSignal,
+        clock: Clock,
+    ) -> None:
+        self._order, self._session, self._topics, self._opened = order, session, topics, opened
+        self._totals, self._stop, self._clock = totals, stop, clock
+        self._driver = StreamDriver(
+            session.claim, session.connections.store, session, name=str(session.name), clock=clock
+        )
+        self._backoff = Backoff(FIRST_RETRY_MS, LONGEST_RETRY_MS)
+        self._failures = 0
+        self._warm = asyncio.Event()
+
+    async def run(self) -> CopyEnd:
+        """Copy until it ends for another reason than a failed query."""
+        driver, store = self._driver, self._session.connections.store
+        await driver.begin(self._opened.slots, job=new_id(self._clock.now_ms()))
+        self._totals.begin(store.leases)
+        try:
+            ended = await self._beside(self._queries())
+            await store.refresh()
+            self._totals.note(store.leases)
+        except BaseException:
+            await driver.close()
+            raise
+        await driver.end()
+        return ended
+
+    async def _beside(self, queries: Coroutine[object, object, None]) -> CopyEnd:
+        """Run queries until something ends them in order."""
+        ends: dict[asyncio.Task[object], CopyEnd] = {
+            asyncio.ensure_future(self._stop.wait()): CopyEnd.STOPPED,
+            asyncio.ensure_future(self._driver.wait_recalled()): CopyEnd.RECALLED,
+            asyncio.ensure_future(self._config_changes()): CopyEnd.CHANGED,
+        }
+        copying: asyncio.Task[object] = asyncio.ensure_future(queries)
+        following: asyncio.Task[object] = asyncio.ensure_future(self._follow())
+        try:
+            await asyncio.wait({*ends, copying, following}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (copying, following, *ends):
+                if task.done():
+                    task.result()
+            ended = next(why for task, why in ends.items() if task.done())
+            log.info("stream ends in order cause=%s", ended.value)
+            following.cancel()
+            await self._driver.end_term()
+            await asyncio.wait({copying}, timeout=END_S)
+            return ended
+        finally:
+            for task in (*ends, copying, following):
+                task.cancel()
+            await asyncio.gather(*ends, copying, following, return_exceptions=True)
+
+    async def _queries(self) -> None:
+        """Run a query; where it fails, another one behind a new run, with growing pauses.
+
+        Raises:
+            FatalError: ``MOST_FAILURES`` in a row failed before a term was over: Spark itself may be gone.
+        """
+        cause = ""
+        while True:
+            try:
+                if cause:
+                    await self._driver.again(cause)
+                await self._query()
+            except RetriableError as error:
+                pause_s = self._backoff.next_s()
+                log.warning(
+                    "the run is not begun, tried again pause_s=%.0f cause=%s", pause_s, error
+                )
+            except FatalError as error:
+                if not self._driver.dealing:
+                    log.info(
+                        "lanes that began as the stream ended have copied nothing cause=%s", error
+                    )
+                    return
+                self._failures += 1
+                if isinstance(error, BackfillRefusedError) or self._failures >= MOST_FAILURES:
+                    raise
+                cause, pause_s = str(error), self._backoff.next_s()
+                log.warning(
+                    "query failed, another one begins pause_s=%.0f cause=%s", pause_s, error
+                )
+            else:
+                return
+            await self._clock.sleep(pause_s)
+
+    async def _query(self) -> None:
+        """Run one query until it fails, or the driver lets it end.
+
+        Raises:
+            FatalError: it failed.
+        """
+        session = self._session
+        spec = StreamSpec(
+            lane=session.lane(self._driver.job, self._topics.task),
+            slots=self._opened.slots,
+            seconds=self._order.term_s,
+        )
+        query = StreamQuery(self._opened, f"mm2py {session.name}", self._order.checkpoint)
+        try:
+            await asyncio.to_thread(
+                query.start,
+                partial(plan_term, spec),
+                run_backfill_lane,
+                most_bytes=self._order.most_bytes,
+            )
+            ended = False
+            while not ended and self._driver.dealing:
+                ended = await asyncio.to_thread(query.wait, LOOK_S)
+                await self._note(query)
+                self._driver.check_lanes()
+            while not ended and session.connections.store.copying:
+                ended = await asyncio.to_thread(query.wait, LOOK_S)
+            await self._note(query)
+        finally:
+            await asyncio.to_thread(query.stop)
+        if self._driver.dealing:
+            raise FatalError("the query was stopped from outside")
+
+    async def _note(self, query: StreamQuery) -> None:
+        if not self._warm.is_set():
+            has_run = self._driver.has_partitions or await asyncio.to_thread(query.has_run)
+            if has_run:
+                self._warm.set()
+        self._totals.note(self._session.connections.store.leases)
+        for progress in await asyncio.to_thread(query.new_progress):
+            self._backoff.reset()
+            self._failures = 0
+            await self._driver.proven()
+            self._totals.terms += 1
+            log.info("term ended %s", " ".join(f"{key}={it}" for key, it in progress.items()))
+
+    async def _follow(self) -> None:
+        """Reserve partitions once Spark can copy them; then let the stream copy those that come, and no more those that go."""
+        await self._warm.wait()
+        while True:
+            partitions = self._topics.partitions()
+            try:
+                await self._driver.follow(partitions)
+            except RetriableError as error:
+                log.warning("partitions are dealt again after a pause cause=%s", error)
+                self._topics.request_reconfiguration()
+            else:
+                lanes = min(self._opened.slots, len(partitions.chosen))
+                say(
+                    f"copying {self._session.name}: {len(partitions.chosen)} partitions, {lanes} lanes"
+                )
+            await self._clock.sleep(LOOK_S)
+            await self._topics.changed()
+
+    async def _config_changes(self) -> None:
+        """Return when the flow's config is another one than at the begin."""
+        while True:
+            await self._clock.sleep(CONFIG_LOOK_S)
+            try:
+                config = await self._session.current_connector()
+            except Mm2pyError as error:
+                log.debug("the flow's config cannot be read now cause=%s", error)
+                continue
+            if config != self._session.connector:
+                return

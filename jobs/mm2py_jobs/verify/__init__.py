@@ -1,0 +1,1 @@
+"""Verify: what a flow has copied, compared with its source."""

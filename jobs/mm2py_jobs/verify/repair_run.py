@@ -1,0 +1,151 @@
+"""``mm2py verify --repair``: partitions that are not equal are copied again where that is possible, and compared again.
+
+Flow: report -> advice of each partition (``mm2py_jobs.verify.repair_advice``) -> ``BackfillDriver`` over those that can be repaired -> both in
+one report: what was found, what was done, what is true now.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast, final
+
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.mirror.backfills import CopyAgain, Lease, new_id
+from mm2py.storage.job_claim import unfinished
+from mm2py.types import TopicPartition
+from mm2py_jobs.copy.backfill import Request
+from mm2py_jobs.copy.backfill_flow import BackfillSession
+from mm2py_jobs.copy.backfill_runs import driver_of
+from mm2py_jobs.spark.backfill_spark import SparkRun
+from mm2py_jobs.spark.session import SparkPlace
+from mm2py_jobs.verify.repair_advice import Repair
+from mm2py_workers.answers import Row, rows_of
+from mm2py_workers.bulk_flow import flow_plan
+from mm2py_workers.output import Printer
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RepairOrder:
+    """The arguments; ``deletes``: copies may be deleted where nothing else helps."""
+
+    file: Path
+    flow: str
+    place: SparkPlace
+    deletes: bool
+
+
+def repair(
+    order: RepairOrder, report: Mapping[str, object], printer: Printer
+) -> list[dict[str, object]]:
+    """Repair what can be repaired; return what was done about each partition that is not equal.
+
+    Raises:
+        BackfillRefusedError: a backfill of the flow is unfinished, or the flow does not let go of the partitions.
+        Mm2pyError: it failed; ``mm2py backfill run`` continues it.
+    """
+    rows = [row for row in rows_of(report, "partitions") if "repair" in row]
+    again = {
+        _source(row): (int(str(_advice(row)["source_offset"])), _copy_again(row))
+        for row in rows
+        if _advice(row)["action"] in order_actions(order)
+    }
+    causes = asyncio.run(_copy(order, again, printer)) if again else {}
+    return [
+        {
+            "topic": row["topic"],
+            "partition": row["partition"],
+            "action": _advice(row)["action"],
+            "from": _advice(row)["source_offset"],
+            "done": _source(row) in again and not causes[_source(row)],
+            "cause": causes.get(
+                _source(row), "" if _source(row) in again else _advice(row)["text"]
+            ),
+        }
+        for row in rows
+    ]
+
+
+def _lines(report: Mapping[str, object]) -> Sequence[str]:
+    return cast("Sequence[str]", report["not_compared"])
+
+
+def order_actions(order: RepairOrder) -> Sequence[Repair]:
+    """Return what may be done."""
+    return (Repair.APPEND, Repair.RENEW) if order.deletes else (Repair.APPEND,)
+
+
+def repaired_report(
+    before: Mapping[str, object],
+    after: Mapping[str, object],
+    repairs: Sequence[Mapping[str, object]],
+) -> dict[str, object]:
+    """Return the report of all partitions as they are now; ``before`` has what was found first."""
+    now = {_source(row): row for row in rows_of(after, "partitions")}
+    partitions = [now.get(_source(row), row) for row in rows_of(before, "partitions")]
+    differences = [
+        *(row for row in rows_of(before, "differences") if _source(row) not in now),
+        *rows_of(after, "differences"),
+    ]
+    not_compared = [*_lines(before), *_lines(after)]
+    return {
+        **before,
+        "equal": not differences and not not_compared,
+        "not_compared": not_compared,
+        "checked_records": sum(int(str(row["checked_records"])) for row in partitions),
+        "differences": differences,
+        "partitions": partitions,
+        "repairs": list(repairs),
+        "before": {name: before[name] for name in ("equal", "checked_records", "differences")},
+    }
+
+
+async def _copy(
+    order: RepairOrder,
+    again: Mapping[TopicPartition, tuple[int, CopyAgain]],
+    printer: Printer,
+) -> dict[TopicPartition, str]:
+    """Copy partitions again; return why one was not, or an empty text."""
+    async with BackfillSession(flow_plan(order.file, order.flow)) as session:
+        plan = await (await session.survey()).plan_again(again)
+        refused = {TopicPartition(it.topic, it.partition): it.reason for it in plan.refused}
+        await session.open_topic()
+        driver = driver_of(session, SYSTEM_CLOCK)
+        job = await driver.claim()
+        if job is not None:
+            raise unfinished(job, str(session.name))
+        if not plan.partitions:
+            return refused
+        task = await session.prepare_topics()
+        topics = "|".join(sorted({it.topic for it in plan.partitions}))
+        request = Request(
+            id=new_id(SYSTEM_CLOCK.now_ms()), topics=topics, start="earliest", end="now", lanes=1
+        )
+        spark = SparkRun(session, driver, printer, clock=SYSTEM_CLOCK)
+        job = await spark.run(plan, task, request, place=order.place)
+        leases: Mapping[TopicPartition, Lease] = session.connections.store.leases
+        causes = {
+            it.source: leases[it.source].cause if it.source in leases else ""
+            for it in plan.partitions
+        }
+        if job.cause:
+            causes = {tp: cause or job.cause for tp, cause in causes.items()}
+        return refused | causes
+
+
+def _source(row: Row) -> TopicPartition:
+    return TopicPartition(str(row["topic"]), int(str(row["partition"])))
+
+
+def _advice(row: Row) -> Row:
+    return cast("Row", row["repair"])
+
+
+def _copy_again(row: Row) -> CopyAgain:
+    advice = _advice(row)
+    return CopyAgain(
+        topic=str(row["target_topic"]),
+        compared_to=int(str(advice["target_end"])),
+        deletes=advice["action"] == Repair.RENEW,
+    )

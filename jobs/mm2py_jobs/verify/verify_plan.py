@@ -1,0 +1,520 @@
+"""What is compared with what: ranges of source offsets and of their copies, fixed on the driver.
+
+Flow: the exact offset map, then log ends of the target, then those of the source -> ``plan_partition`` -> ``PartitionPlan``, cut
+into ``parts`` -> as JSON for tasks. In this order every copy that the map has is in the target's log, and every copy that is
+compared has its source record in the range. Reads no data.
+
+What the map has in its place: where the copy began, what was copied again after a source's log was cut, what was passed by
+another program. Without a map (a mirror of another kind) a task looks for the first record that both logs have.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Final, NamedTuple, Self, cast, final
+
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.log_reader import LogReader
+from mm2py.client.fetch.range_reader import LogEnds, log_ends
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.errors import ProtocolError
+from mm2py.mirror.offset_lookup import beginning_of, valid_segments
+from mm2py.mirror.offset_map import (
+    Mark,
+    Page,
+    Segment,
+    decode_page,
+    decode_page_key,
+    offset_map_topic,
+)
+from mm2py.protocol.configs import ConfigEntry
+from mm2py.protocol.records import Record
+from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.types import ClusterAlias, TopicPartition
+from mm2py_jobs.verify.log_entries import OffsetRange
+from mm2py_workers.flow_sides import FlowSides
+
+
+class Stretch(NamedTuple):
+    """A range of the source and the range of the target that has its copies, in order."""
+
+    source: OffsetRange
+    target: OffsetRange
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets are read."""
+        return sum(max(0, end - first) for first, end in self)
+
+
+class CopiedPiece(NamedTuple):
+    """``records`` source offsets from ``source`` on are at ``target`` on."""
+
+    source: int
+    records: int
+    target: int
+
+
+NOTHING: Final = OffsetRange(0, 0)
+
+NO_MAP: Final = (
+    "there is no exact offset map: compared from the first record on that both logs have"
+)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPlan:
+    """What is compared of one partition, in the order of the target's log.
+
+    ``lost`` is what the map has behind the end of the target's log; ``part`` counts the tasks that share the partition. The copies could
+    be deleted and made again from source offset ``renew_from``, -1: they cannot, ``not_renewable`` has the reason. ``unstable`` is
+    what the source has from an open transaction on, which no reader of committed records gets.
+    """
+
+    topic: str
+    partition: int
+    target_topic: str
+    stretches: tuple[Stretch, ...]
+    part: int = 0
+    pieces: tuple[CopiedPiece, ...] = ()
+    covered: int | None = None
+    source_compacts: bool = False
+    target_compacts: bool = False
+    lost: OffsetRange = NOTHING
+    source_log: OffsetRange = NOTHING
+    target_log: OffsetRange = NOTHING
+    unstable: OffsetRange = NOTHING
+    renew_from: int = -1
+    not_renewable: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def source(self) -> TopicPartition:
+        """The source partition."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def target(self) -> TopicPartition:
+        """Its copy."""
+        return TopicPartition(self.target_topic, self.partition)
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets are read."""
+        return sum(it.offsets for it in self.stretches)
+
+    @property
+    def source_ranges(self) -> list[OffsetRange]:
+        """Return what is read of the source."""
+        return [it.source for it in self.stretches if it.source.first < it.source.end]
+
+    @property
+    def target_ranges(self) -> list[OffsetRange]:
+        """Return what is read of the target."""
+        return [it.target for it in self.stretches if it.target.first < it.target.end]
+
+    def expected(self, source_offset: int) -> int:
+        """Return where the map has a source offset; -1 unknown."""
+        at = bisect_right(self.pieces, source_offset, key=lambda it: it.source) - 1
+        if at < 0 or source_offset >= self.pieces[at].source + self.pieces[at].records:
+            return -1
+        return self.pieces[at].target + source_offset - self.pieces[at].source
+
+    def parts(self, offsets: int) -> "list[PartitionPlan]":
+        """Cut it into parts of about so many offsets of both sides, each at a record whose copy the map has.
+
+        What compacts is not cut: whether a record may be gone is decided by the whole log behind it. Nor is what has no map.
+        """
+        if self.source_compacts or self.target_compacts or self.offsets <= offsets:
+            return [self]
+        by_target = sorted(self.pieces, key=lambda it: it.target)
+        found: list[PartitionPlan] = []
+        stretches: list[Stretch] = []
+        room = offsets
+        for stretch in self.stretches:
+            rest = stretch
+            while rest.offsets > room:
+                cut = _cut(rest, by_target, room // 2)
+                if cut is None:
+                    break
+                first, rest = cut
+                # All that the source has before a cut was copied.
+                found.append(self._part(len(found), [*stretches, first], first.source.end))
+                stretches, room = [], offsets
+            stretches.append(rest)
+            room = max(2, room - rest.offsets)
+        return [*found, self._part(len(found), stretches, self.covered)]
+
+    def _part(
+        self, number: int, stretches: Sequence[Stretch], covered: int | None
+    ) -> "PartitionPlan":
+        ranges = [it.target for it in stretches]
+        pieces = tuple(
+            it
+            for it in self.pieces
+            if any(it.target < end and first < it.target + it.records for first, end in ranges)
+        )
+        return replace(
+            self, part=number, stretches=tuple(stretches), covered=covered, pieces=pieces, notes=()
+        )
+
+    def held_from(self, source: int, target: int) -> "PartitionPlan":
+        """Return what is left where the logs begin at these offsets by now: from the first record on that both still have."""
+        left: list[Stretch] = []
+        for ours, theirs in self.stretches:
+            if ours.first >= source and theirs.first >= target:
+                left.append(Stretch(ours, theirs))
+                continue
+            both: list[tuple[int, int]] = []
+            for piece in self.pieces:
+                shift = piece.target - piece.source
+                least = max(piece.target, theirs.first, target)
+                first = max(piece.source, ours.first, source, least - shift)
+                end = min(piece.source + piece.records, ours.end, theirs.end - shift)
+                if first < end:
+                    both.append((first + shift, first))
+            if both:
+                at, first = min(both)
+                left.append(Stretch(OffsetRange(first, ours.end), OffsetRange(at, theirs.end)))
+        return replace(self, stretches=tuple(left))
+
+    def behind(self, source: int, target: int) -> "PartitionPlan | None":
+        """Return what is behind offsets of both sides up to which it was compared; None: the target's log ends before them."""
+        if not self.stretches or target > self.stretches[-1].target.end:
+            return None if self.stretches else self
+        left: list[Stretch] = []
+        for at, (ours, theirs) in enumerate(self.stretches, 1):
+            if theirs.first >= target:
+                left.append(Stretch(ours, theirs))
+            elif theirs.end > target or at == len(self.stretches):
+                first = max(ours.first, source)
+                left.append(Stretch(OffsetRange(first, ours.end), OffsetRange(target, theirs.end)))
+        return replace(self, stretches=tuple(left))
+
+    def to_json(self) -> dict[str, object]:
+        """Return it for a task."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, object]) -> Self:
+        """Read what ``to_json`` returned, after JSON."""
+        document = dict(found)
+        stretches = cast("Sequence[Sequence[Sequence[int]]]", document["stretches"])
+        document["stretches"] = tuple(
+            Stretch(*(OffsetRange(*it) for it in row)) for row in stretches
+        )
+        pieces = cast("Sequence[Sequence[int]]", document["pieces"])
+        document["pieces"] = tuple(CopiedPiece(*it) for it in pieces)
+        for name in ("lost", "source_log", "target_log", "unstable"):
+            document[name] = OffsetRange(*cast("Sequence[int]", document[name]))
+        document["notes"] = tuple(cast("Sequence[str]", document["notes"]))
+        return cls(**document)  # type: ignore[arg-type] # the members are those of to_json
+
+
+def _cut(
+    stretch: Stretch, by_target: Sequence[CopiedPiece], target_offsets: int
+) -> tuple[Stretch, Stretch] | None:
+    """Cut a stretch at a copy that is so far behind its start, or at the next one behind that; None: there is none."""
+    (source_first, source_end), (target_first, target_end) = stretch
+    wanted = target_first + max(1, target_offsets)
+    at = max(0, bisect_right(by_target, wanted, key=lambda it: it.target) - 1)
+    for piece in by_target[at : at + 2]:
+        target = max(wanted, piece.target)
+        source = piece.source + target - piece.target
+        inside = target < min(piece.target + piece.records, target_end)
+        if inside and source_first < source < source_end:
+            return (
+                Stretch(OffsetRange(source_first, source), OffsetRange(target_first, target)),
+                Stretch(OffsetRange(source, source_end), OffsetRange(target, target_end)),
+            )
+    return None
+
+
+@final
+@dataclass(slots=True)
+class KnownMap:
+    """The whole map of one partition."""
+
+    pages: dict[int, Page] = field(default_factory=dict[int, Page])
+
+    def put(self, page: Page) -> None:
+        """Take a page; it ends all with higher numbers."""
+        self.pages = {number: it for number, it in self.pages.items() if number < page.number}
+        self.pages[page.number] = page
+
+    @property
+    def newest(self) -> Page:
+        """The page that grows."""
+        return self.pages[max(self.pages)]
+
+    def segments(self) -> list[tuple[Segment, int]]:
+        """Return the segments with the source offset that ends each, in the order of the target's log."""
+        found = [it for number in sorted(self.pages) for it in self.pages[number].segments]
+        return valid_segments(tuple(found))
+
+
+@final
+class FlowMaps:
+    """The exact maps of a flow, read to their end as often as is asked."""
+
+    def __init__(self, target: Cluster, source: ClusterAlias) -> None:
+        self._target, self._topic = target, offset_map_topic(source)
+        self._maps: dict[TopicPartition, KnownMap] = {}
+        self._reader: LogReader | None = None
+
+    async def read(self) -> Mapping[TopicPartition, KnownMap]:
+        """Return the maps as they are now; none where there is no such topic.
+
+        Raises:
+            Mm2pyError: the topic cannot be read.
+        """
+        if self._reader is None:
+            if self._topic not in await Admin(self._target).describe_topics([self._topic]):
+                return {}
+            self._reader = LogReader(
+                self._target, self._topic, clock=SYSTEM_CLOCK, waits_for_transactions=True
+            )
+        await self._reader.read_to_end(self._take)
+        return {partition: known for partition, known in self._maps.items() if known.pages}
+
+    async def close(self) -> None:
+        """Stop reading."""
+        if self._reader is not None:
+            await self._reader.close()
+
+    def _take(self, _partition: int, record: Record) -> None:
+        try:
+            partition, number = decode_page_key(record.key)
+            page = decode_page(number, record.value) if record.value is not None else None
+        except ProtocolError:
+            return  # of a later version; what it is about is compared as if it were not mapped
+        known = self._maps.setdefault(partition, KnownMap())
+        if page is None:
+            known.pages.pop(number, None)
+        else:
+            known.put(page)
+
+
+async def known_maps(target: Cluster, source: ClusterAlias) -> Mapping[TopicPartition, KnownMap]:
+    """Read the exact maps of a flow; none where there is no such topic."""
+    maps = FlowMaps(target, source)
+    try:
+        return await maps.read()
+    finally:
+        await maps.close()
+
+
+class VerifyPlan(NamedTuple):
+    """All partitions, and what is not compared with the reason."""
+
+    partitions: list[PartitionPlan]
+    not_compared: list[str]
+    clusters: tuple[str, str]
+
+
+async def plan_verify(
+    flow: FlowSides, source: Cluster, target: Cluster, read_maps: FlowMaps | None = None
+) -> VerifyPlan:
+    """Fix what is compared; ``read_maps`` are kept from plan to plan.
+
+    Raises:
+        Mm2pyError: a cluster cannot be asked.
+    """
+    topics = flow.chosen(await Admin(source).list_topics())
+    described = await Admin(source).describe_topics(topics)
+    copies = await Admin(target).describe_topics(flow.copy_of(it) for it in topics)
+    pairs: dict[TopicPartition, TopicPartition] = {}
+    not_compared: list[str] = []
+    for topic in topics:
+        copy = copies.get(flow.copy_of(topic))
+        for number in sorted(described[topic].partitions):
+            if copy is None or number not in copy.partitions:
+                not_compared.append(f"{topic}-{number} has no copy on {flow.flow.target}")
+            else:
+                pairs[TopicPartition(topic, number)] = TopicPartition(copy.name, number)
+    maps = await (read_maps or FlowMaps(target, flow.flow.source)).read()
+    target_ends = await log_ends(target, list(pairs.values()), read_committed=True)
+    # Before the last stable offsets: what is written between both questions is no open transaction.
+    watermarks = await log_ends(source, list(pairs), read_committed=False)
+    source_ends = (
+        await log_ends(source, list(pairs), read_committed=True)
+        if flow.read_committed
+        else watermarks
+    )
+    source_configs = await Admin(source).describe_topic_configs({it.topic for it in pairs})
+    target_configs = await Admin(target).describe_topic_configs({it.topic for it in pairs.values()})
+    partitions: list[PartitionPlan] = []
+    for tp, copy_tp in pairs.items():
+        known = maps.get(tp)
+        ids = (known.newest.target_id, copies[copy_tp.topic].topic_id) if known else ()
+        if NO_TOPIC_ID not in ids and len(set(ids)) > 1:
+            not_compared.append(f"{tp}: {copy_tp.topic} was created again, its copy begins anew")
+            continue
+        partitions.append(
+            plan_partition(
+                tp,
+                copy_tp,
+                source_ends[tp],
+                target_ends[copy_tp],
+                known,
+                watermark=watermarks[tp].end,
+                source_cleanup=_cleanup(source_configs.get(tp.topic, ())),
+                target_cleanup=_cleanup(target_configs.get(copy_tp.topic, ())),
+            )
+        )
+    return VerifyPlan(partitions, not_compared, (source.cluster_id, target.cluster_id))
+
+
+def _cleanup(entries: Sequence[ConfigEntry]) -> str:
+    return next((it.value or "" for it in entries if it.name == "cleanup.policy"), "delete")
+
+
+def plan_partition(
+    source: TopicPartition,
+    target: TopicPartition,
+    source_log: LogEnds,
+    target_log: LogEnds,
+    known: KnownMap | None,
+    *,
+    watermark: int = -1,
+    source_cleanup: str = "delete",
+    target_cleanup: str = "delete",
+) -> PartitionPlan:
+    """Decide which ranges are compared; a copy with the name of its source may have other writers, which are left out."""
+    segments = known.segments() if known is not None else []
+    if known is None or not segments:
+        found = _without_map(source_log, target_log)
+    else:
+        found = _Ranges(source_log, target_log, segments)
+        found.build(exact=source.topic == target.topic)
+    if source.topic == target.topic:
+        renew_from, reason = -1, f"other programs write to {target} too: correct it there"
+    elif "delete" not in target_cleanup:
+        policy = (
+            f"cleanup.policy={target_cleanup} of {target.topic} does not let its records be deleted"
+        )
+        renew_from, reason = -1, f"{policy}: add delete to it for the repair"
+    else:
+        renew_from, reason = _renewable(source_log, target_log, segments, target)
+    return PartitionPlan(
+        topic=source.topic,
+        partition=source.partition,
+        target_topic=target.topic,
+        stretches=tuple(
+            Stretch(OffsetRange(*one), OffsetRange(*other))
+            for one, other in zip(found.source, found.target, strict=True)
+        ),
+        pieces=tuple(sorted(found.pieces)),
+        covered=None if known is None or not segments else known.newest.covered,
+        source_compacts="compact" in source_cleanup,
+        target_compacts="compact" in target_cleanup,
+        lost=found.lost,
+        source_log=OffsetRange(source_log.start, source_log.end),
+        target_log=OffsetRange(target_log.start, target_log.end),
+        unstable=OffsetRange(source_log.end, watermark) if watermark > source_log.end else NOTHING,
+        renew_from=renew_from,
+        not_renewable=reason,
+        notes=tuple(found.notes),
+    )
+
+
+def _renewable(
+    source: LogEnds,
+    target: LogEnds,
+    segments: Sequence[tuple[Segment, int]],
+    copy: TopicPartition,
+) -> tuple[int, str]:
+    """Return where a copy would begin again that has all that the target has now; -1 with the reason if the source does not have it."""
+    copies = [it for it, _ in segments if it.mark is Mark.COPIED]
+    if not copies:
+        return -1, f"there is no exact offset map: whose the records of {copy} are is not known"
+    if target.start < copies[0].target:
+        foreign = f"records of {copy} below offset {copies[0].target} are of another writer"
+        return -1, f"{foreign}, deleting the copies would delete them too"
+    there = [it for it in copies if it.target_end > target.start]
+    first = min(
+        (it.source + max(0, target.start - it.target) for it in there), default=source.start
+    )
+    if first < source.start:
+        gone = f"the source has deleted its offsets {first} to {source.start}, of which {copy} has the only copies"
+        return -1, f"{gone}: they would be lost"
+    return first, ""
+
+
+@final
+class _Ranges:
+    """Ranges of both sides in the order of the target's log, as the map has them."""
+
+    def __init__(
+        self, source: LogEnds, target: LogEnds, segments: Sequence[tuple[Segment, int]]
+    ) -> None:
+        self._source_log, self._target_log = source, target
+        self._segments = segments
+        self.source: list[list[int]] = []
+        self.target: list[list[int]] = []
+        self.pieces: list[CopiedPiece] = []
+        self.lost = NOTHING
+        self.notes: list[str] = []
+
+    def build(self, *, exact: bool) -> None:
+        """Fill the ranges; ``exact``: only what was copied, not what lies between or behind it."""
+        breaks = True
+        begins = beginning_of(self._segments[0][0]).source
+        if self._source_log.start < begins and self._segments[0][0].mark is not Mark.UNKNOWN:
+            self.notes.append(
+                f"source offsets {self._source_log.start} to {begins} lie below the beginning of the offset map and are"
+                " not compared"
+            )
+        for segment, limit in self._segments:
+            if segment.mark is Mark.UNKNOWN:
+                self.notes.append(
+                    f"source offsets {segment.source} to {limit} were passed by another program and are not compared"
+                )
+                breaks = True
+            elif segment.mark is Mark.COPIED and not segment.is_anchor:
+                breaks = not self._add(segment, limit, breaks=breaks or exact) and breaks
+        first = self._segments[0][0]
+        source, target = self._source_log, self._target_log
+        if not exact:
+            if first.is_anchor and first.source >= source.start and first.target >= target.start:
+                self._begin(first)
+            if self.source:
+                self.source[-1][1] = max(self.source[-1][1], source.end)
+                self.target[-1][1] = target.end
+
+    def _begin(self, anchor: Segment) -> None:
+        if self.source:
+            self.source[0][0] = min(self.source[0][0], anchor.source)
+            self.target[0][0] = min(self.target[0][0], anchor.target)
+        else:
+            self.source.append([anchor.source, self._source_log.end])
+            self.target.append([anchor.target, self._target_log.end])
+
+    def _add(self, segment: Segment, limit: int, *, breaks: bool) -> bool:
+        shift = segment.target - segment.source
+        first = max(segment.source, self._source_log.start, self._target_log.start - shift)
+        end = min(limit, self._source_log.end)
+        copied = min(end, self._target_log.end - shift)
+        if copied < end:
+            begin = max(copied, first) if self.lost is NOTHING else self.lost.first
+            self.lost = OffsetRange(begin, max(end, self.lost.end))
+        if first >= copied:
+            return False
+        self.pieces.append(CopiedPiece(first, copied - first, first + shift))
+        if breaks or first < self.source[-1][1]:
+            self.source.append([first, copied])
+            self.target.append([first + shift, copied + shift])
+        else:
+            self.source[-1][1] = copied
+            self.target[-1][1] = copied + shift
+        return True
+
+
+def _without_map(source: LogEnds, target: LogEnds) -> _Ranges:
+    found = _Ranges(source, target, ())
+    first = max(source.start, target.start)
+    found.source, found.target = [[first, source.end]], [[first, target.end]]
+    found.notes.append(NO_MAP)
+    return found

@@ -1,0 +1,226 @@
+"""Positions of a mirror as those of the flow that takes its place.
+
+Flow: committed offsets of a MirrorMaker 1 group on the source, or source offsets of an operator's connector on the target -> source
+offsets in ``mm2-offsets.<source>.internal`` on the target, in Java's bytes, before the flow has run: its first start continues at the
+next record of each partition. Nothing of the old mirror is changed, so it can be started again.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.connect.group_admin import GroupAdmin
+from mm2py.client.fetch.log_reader import LogReader
+from mm2py.client.permit import UNLIMITED
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.clients import ConnectionSettings, connection_settings
+from mm2py.config.findings import first_error
+from mm2py.config.mirror_maker import MirrorMakerConfig
+from mm2py.config.properties import parse
+from mm2py.errors import ConfigError, Mm2pyError, ProtocolError
+from mm2py.mirror.source_offsets import (
+    committed_offset,
+    mirror_source_partition,
+    parse_source_offset_key,
+    parse_source_offset_value,
+    partition_identity,
+    source_offset,
+    source_offset_key,
+    source_offset_value,
+)
+from mm2py.protocol.records import Record
+from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
+from mm2py.types import FlowName, TopicPartition
+from mm2py_connectors.config import CONNECTORS
+from mm2py_migrate.from_strimzi import OperatorFlow
+from mm2py_workers.bulk_flow import SOURCE
+from mm2py_workers.internal_stores import FlowTables, offset_topic, store_producer
+from mm2py_workers.node_parts import FlowPlan
+from mm2py_workers.wiring import derive_plan
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The consumer group of a mirror: ``connection`` reaches its cluster, ``matches`` tells its topics."""
+
+    name: str
+    connection: ConnectionSettings
+    matches: Callable[[str], bool]
+
+
+def plan_of(text: str, flow: FlowName) -> FlowPlan:
+    """Return the plan of a flow, from the very text of its file; ``ConfigError`` where that is wrong."""
+    config = MirrorMakerConfig(
+        parse(text.encode("latin-1"), path="the file of the flow"), CONNECTORS
+    )
+    error = first_error(config.findings)
+    if error is not None:
+        raise error.as_error(config.path)
+    return derive_plan(config, flow, Plugins(), by_file=True)
+
+
+async def carry_positions(plan: FlowPlan, group: Group) -> list[str]:
+    """Store where the flow has to continue; return a line for each thing that people should know.
+
+    Raises:
+        ConfigError: the group has members or no offsets, the flow runs, or it has other positions already.
+        RetriableError: a cluster does not answer; the same call completes what it has begun.
+    """
+    source = Cluster(group.connection, alias=plan.name.source, clock=SYSTEM_CLOCK)
+    settings = connection_settings(plan.props, scope=f"worker of {plan.name}")
+    target = Cluster(settings, alias=plan.name.target, clock=SYSTEM_CLOCK)
+    try:
+        await source.connect()
+        await target.connect()
+        committed = await _committed(source, group)
+        chosen = {tp: offset for tp, offset in committed.items() if group.matches(tp.topic)}
+        if not chosen:
+            raise ConfigError(
+                f"the consumer group {group.name} has committed no offset of these topics",
+                remedy="check group.id and the topics, or leave --carry-positions out",
+            )
+        return [
+            await _carried(target, plan, chosen, f"group {group.name}"),
+            *(
+                f"{tp.topic}-{tp.partition} of the group is none of these topics, and left out"
+                for tp in sorted(committed.keys() - chosen.keys())
+            ),
+            *await _other_counts(source, target, {tp.topic for tp in chosen}),
+        ]
+    finally:
+        await source.close()
+        await target.close()
+
+
+async def carry_operator_positions(plan: FlowPlan, flow: OperatorFlow) -> list[str]:
+    """Store where the flow has to continue; return a line for each thing that people should know.
+
+    Raises:
+        ConfigError: the operator's Connect cluster runs or has no positions of this mirror, the flow runs, or it has other positions
+            already.
+        RetriableError: the target does not answer; the same call completes what it has begun.
+    """
+    settings = connection_settings(plan.props, scope=f"worker of {plan.name}")
+    target = Cluster(settings, alias=plan.name.target, clock=SYSTEM_CLOCK)
+    try:
+        await target.connect()
+        await _refuse_members(target, flow.group_id, f"the Connect cluster {flow.group_id} runs")
+        found = await _of_connector(target, flow)
+        if not found:
+            raise ConfigError(
+                f"{flow.offsets_topic} on {flow.target} has no position of {flow.connector}",
+                remedy="check group and topics of the resource, or leave --carry-positions out",
+            )
+        return [await _carried(target, plan, found, flow.connector)]
+    finally:
+        await target.close()
+
+
+async def _of_connector(target: Cluster, flow: OperatorFlow) -> dict[TopicPartition, int]:
+    """Return the next offsets of a connector in the offsets topic of a Connect cluster."""
+    found: dict[TopicPartition, int] = {}
+
+    def take(_partition: int, record: Record) -> None:
+        try:
+            connector, source = parse_source_offset_key(bytes(record.key or b""))
+        except ProtocolError:
+            return  # not of Connect
+        topic, number = source.get("topic"), source.get("partition")
+        if connector != flow.connector or not isinstance(topic, str) or not isinstance(number, int):
+            return
+        value = None if record.value is None else bytes(record.value)
+        last = committed_offset(parse_source_offset_value(value))
+        found.pop(TopicPartition(topic, number), None)
+        if last >= 0:
+            found[TopicPartition(topic, number)] = last + 1
+
+    if flow.offsets_topic not in await Admin(target).describe_topics([flow.offsets_topic]):
+        return found
+    log = LogReader(target, flow.offsets_topic, clock=SYSTEM_CLOCK, waits_for_transactions=True)
+    try:
+        await log.read_to_end(take)
+    finally:
+        await log.close()
+    return found
+
+
+async def _committed(source: Cluster, group: Group) -> dict[TopicPartition, int]:
+    await _refuse_members(source, group.name, f"the consumer group {group.name} has members")
+    found = (await GroupAdmin(source).committed([group.name]))[group.name]
+    if isinstance(found, Mm2pyError):
+        raise found
+    return {tp: it.offset for tp, it in found.items() if it.offset >= 0}
+
+
+async def _refuse_members(cluster: Cluster, group_id: str, problem: str) -> None:
+    members = (await Admin(cluster).describe_group(group_id)).members
+    if members:
+        clients = ", ".join(sorted({it.client_id for it in members}))
+        raise ConfigError(
+            f"{problem}: {clients}", remedy="stop it in order (SIGTERM), then repeat this command"
+        )
+
+
+async def _carried(
+    target: Cluster, plan: FlowPlan, committed: Mapping[TopicPartition, int], of: str
+) -> str:
+    """Store positions of a flow that does not run; return the line that says so."""
+    await _refuse_members(target, plan.worker.group_id, f"the flow {plan.name} runs")
+    await _store(target, plan, committed)
+    topics = {tp.topic for tp in committed}
+    return (
+        f"{len(committed)} partitions of {len(topics)} topics continue at the next record of {of}"
+    )
+
+
+async def _store(target: Cluster, plan: FlowPlan, committed: Mapping[TopicPartition, int]) -> None:
+    tables = FlowTables(
+        target, store_producer(plan.props, plan.name), permit=UNLIMITED, clock=SYSTEM_CLOCK
+    )
+    topic = offset_topic(plan.props, plan.worker)
+    store = KafkaOffsetBackingStore(
+        tables.table(topic, follow=False, transactional=plan.worker.exactly_once)
+    )
+    values: dict[bytes, bytes | None] = {}
+    for tp, offset in sorted(committed.items()):
+        key = source_offset_key(SOURCE, mirror_source_partition(plan.name.source, tp))
+        # A source offset is the last record that was copied, a committed offset the next one to read.
+        values[key] = source_offset_value(source_offset(offset - 1))
+    try:
+        await tables.prepare(topic.name)
+        await store.start()
+        stored = await store.entries(SOURCE)
+        if not _by_content(stored).items() <= _by_content(values).items():
+            raise ConfigError(
+                f"{topic.name} has other positions of {plan.name} already",
+                remedy="change them over REST (PATCH /connectors/.../offsets), or name the clusters otherwise",
+            )
+        await store.set(values)
+    finally:
+        await store.stop()
+        await tables.close()
+
+
+def _by_content(stored: Mapping[bytes, bytes | None]) -> dict[object, bytes | None]:
+    return {
+        partition_identity(parse_source_offset_key(key)[1]): value for key, value in stored.items()
+    }
+
+
+async def _other_counts(source: Cluster, target: Cluster, topics: set[str]) -> list[str]:
+    """Name the topics whose keys go to other partitions than before: MirrorMaker 1 dealt them by the target's count."""
+    here = await Admin(source).describe_topics(topics)
+    there = await Admin(target).describe_topics(topics)
+    counts = {
+        name: (len(here[name].partitions), len(there[name].partitions))
+        for name in sorted(topics)
+        if name in here and name in there
+    }
+    return [
+        f"{name} has {ours} partitions on the source and {theirs} on the target: from now on each record keeps its"
+        " partition, so keys go to other partitions than before"
+        for name, (ours, theirs) in counts.items()
+        if ours != theirs
+    ]

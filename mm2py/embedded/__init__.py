@@ -1,1 +1,0 @@
-"""Real Kafka brokers from pinned jars, for the demo, tests and benches."""

@@ -1,0 +1,107 @@
+"""Ends the brokers of a process that died: pids and folders -> a watching process -> SIGKILL, removal.
+
+The watcher reads lines from a pipe whose other end only the watched process holds, so it sees the end of
+it however it died; a death signal of the kernel would follow the *thread* that started the child.
+Ordinary stops do not pass here.
+"""
+
+import atexit
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Final, final
+
+_EXIT_TIMEOUT_S: Final = 10.0
+
+
+@final
+class Reaper:
+    """Tells the watcher what to end; starts the watcher on first use. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watcher: subprocess.Popen[bytes] | None = None
+        self._owner = 0
+
+    def watch_process(self, pid: int) -> None:
+        """Kill ``pid`` when this process is gone."""
+        self._tell(f"+{pid}")
+
+    def forget_process(self, pid: int) -> None:
+        """The process has ended and was waited for."""
+        self._tell(f"-{pid}")
+
+    def watch_folder(self, folder: Path) -> None:
+        """Remove ``folder`` when this process is gone."""
+        self._tell(f"f{folder}")
+
+    def forget_folder(self, folder: Path) -> None:
+        """The folder was removed."""
+        self._tell(f"u{folder}")
+
+    def _tell(self, line: str) -> None:
+        with self._lock:
+            if self._watcher is None or self._owner != os.getpid():
+                self._watcher = self._start()
+                self._owner = os.getpid()
+                atexit.register(self._at_exit)
+            pipe = self._watcher.stdin
+            if pipe is not None:
+                # A watcher that someone killed costs the safety net, never the brokers.
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.write(line.encode() + b"\n")
+                    pipe.flush()
+
+    def _at_exit(self) -> None:
+        """Close the pipe: the watcher ends what was left running, then itself."""
+        with self._lock:
+            watcher = self._watcher
+            if watcher is None or self._owner != os.getpid():
+                return  # a forked child leaves its parent's brokers alone
+            self._watcher = None
+        with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
+            watcher.communicate(timeout=_EXIT_TIMEOUT_S)
+
+    @staticmethod
+    def _start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C in the terminal must not reach it
+        )
+
+
+REAPER: Final = Reaper()
+
+
+def _watch() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    pids: set[int] = set()
+    folders: set[str] = set()
+    for line in sys.stdin:
+        verb, value = line[0], line[1:].rstrip("\n")
+        if verb == "+":
+            pids.add(int(value))
+        elif verb == "-":
+            pids.discard(int(value))
+        elif verb == "f":
+            folders.add(value)
+        else:
+            folders.discard(value)
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    _watch()
