@@ -75,9 +75,7 @@ class TrafficProcess:
 
     def __init__(self, region: str, bootstrap: str, rate: int) -> None:
         self.region = region
-        self.child = DemoChild(
-            region, "traffic", "--bootstrap", bootstrap, "--rate", str(rate)
-        )
+        self.child = DemoChild(region, "traffic", "--bootstrap", bootstrap, "--rate", str(rate))
 
     async def finish(self) -> TrafficCount:
         """Let it stop, wait for its last acknowledgement, return what it wrote."""

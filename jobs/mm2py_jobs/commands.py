@@ -4,7 +4,6 @@ Flow: arguments -> a request -> the job, which is loaded when it runs: help is q
 """
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -39,22 +38,6 @@ DeleteCopiesOption = Annotated[
     ),
 ]
 
-ContinuousOption = Annotated[
-    bool,
-    typer.Option(
-        "--continuous", help="compare what is new again and again, until SIGTERM; no Spark"
-    ),
-]
-EveryOption = Annotated[
-    float, typer.Option("--every", min=0.1, help="seconds between two rounds of --continuous")
-]
-ProofRateOption = Annotated[
-    int,
-    typer.Option(
-        "--rate-limit", min=0, help="bytes per second that --continuous reads; 0: no limit"
-    ),
-]
-
 
 def verify(  # noqa: PLR0913 - one argument per option
     file: FileArgument,
@@ -70,12 +53,6 @@ def verify(  # noqa: PLR0913 - one argument per option
     ] = 1,
     repair: RepairOption = False,  # noqa: FBT002 - typer's way to declare a flag
     delete_copies: DeleteCopiesOption = False,  # noqa: FBT002 - typer's way to declare a flag
-    continuous: ContinuousOption = False,  # noqa: FBT002 - typer's way to declare a flag
-    every: EveryOption = 10.0,
-    rate_limit: ProofRateOption = 0,
-    check: Annotated[
-        Path | None, typer.Option(metavar="REPORT", help="only check a report that was kept")
-    ] = None,
     master: MasterOption = "",
     wait_executors: WaitOption = WAIT_EXECUTORS_S,
     output: OutputOption = Output.TABLE,
@@ -89,10 +66,8 @@ def verify(  # noqa: PLR0913 - one argument per option
     def run() -> int:
         from mm2py_jobs.copy.backfill_commands import refusing
         from mm2py_jobs.spark.session import SparkPlace
-        from mm2py_jobs.verify.verify_command import VerifyOrder, check_file, run_verify
+        from mm2py_jobs.verify.verify_command import VerifyOrder, run_verify
 
-        if check is not None:
-            return check_file(check, output)
         order = VerifyOrder(
             path=file,
             flow=flow,
@@ -101,9 +76,6 @@ def verify(  # noqa: PLR0913 - one argument per option
             place=SparkPlace(master, wait_executors),
             repairs=repair,
             deletes=delete_copies,
-            continuous=continuous,
-            every_s=every,
-            bytes_per_s=rate_limit,
         )
         return refusing(lambda: run_verify(order, output))()
 
@@ -239,8 +211,6 @@ def add_commands(app: typer.Typer) -> None:
             "mm2py verify mm2.properties --flow 'A->B'",
             "mm2py verify mm2.properties --flow 'A->B' --topics orders --tier 3 -o json > report.json",
             "mm2py verify mm2.properties --flow 'A->B' --topics orders --repair",
-            "mm2py verify mm2.properties --flow 'A->B' --continuous --rate-limit 10000000",
-            "mm2py verify mm2.properties --check report.json",
         ),
     )(verify)
     app.command(

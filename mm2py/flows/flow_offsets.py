@@ -22,14 +22,12 @@ from mm2py.config.client_properties import Side, effective_client_properties
 from mm2py.config.clients import connection_settings
 from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.errors import Mm2pyError, RetriableError, ServerError
-from mm2py.flows.flow_proofs import ProofView, proof_view
 from mm2py.mirror.checkpoint_log import read_checkpoints
 from mm2py.mirror.checkpoints import Checkpoint
 from mm2py.mirror.filters import group_filter_from_config, topic_filter_from_config
 from mm2py.mirror.offset_lookup import Place, Translation
 from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.mirror.policies import policy_from_config
-from mm2py.mirror.proofs import proof_group, proofs_of
 from mm2py.observability.logging import some_of
 from mm2py.protocol.groups import FetchedOffset
 from mm2py.runtime.herder.errors import BadRequestError, NotFoundError
@@ -246,19 +244,6 @@ class FlowOffsets:
     async def _exists(self, topic: str) -> bool:
         found = (await Admin(self._target).describe_topics([topic])).get(topic)
         return found is not None and found.error is None
-
-    async def proof(self) -> ProofView:
-        """Return how far the copies are proved to be equal.
-
-        Raises:
-            RetriableError: the target does not answer.
-            ServerError: the group's offsets may not be read.
-        """
-        group = proof_group(self._flow)
-        committed = (await GroupAdmin(self._target).committed([group]))[group]
-        if isinstance(committed, Mm2pyError):
-            raise committed
-        return proof_view(self._flow, proofs_of(committed).values(), self._clock.now_ms())
 
     # -- groups -------------------------------------------------------------------------------
 

@@ -19,7 +19,6 @@ from mm2py.config.class_names import (
 from mm2py.errors import ConfigError
 from mm2py.flows.fleet import Since
 from mm2py.flows.flow_offsets import Direction, FlowOffsets, GroupView, TranslationView
-from mm2py.flows.flow_proofs import ProofView
 from mm2py.flows.graph import FlowNode, source_configs
 from mm2py.flows.states import assigned_now, enabled, read_flow, unfinished_job
 from mm2py.flows.views import (
@@ -148,11 +147,6 @@ class FlowService:
         """Return one group of a flow's source; ``NotFoundError`` where there is none."""
         async with self._reads, self._offsets(flow) as offsets:
             return await offsets.group(name)
-
-    async def proof(self, flow: FlowName) -> ProofView:
-        """Return how far the copies of a flow are proved to be equal; ``RetriableError`` while its target is away."""
-        async with self._reads, self._offsets(flow) as offsets:
-            return await offsets.proof()
 
     def _offsets(self, flow: FlowName) -> FlowOffsets:
         herder = self._node(flow).herder

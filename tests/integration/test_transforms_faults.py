@@ -223,7 +223,6 @@ def test_commands_that_move_records_as_they_are_refuse_a_flow_with_transforms(
         ("backfill", "plan", *where),
         ("backfill", "run", *where),
         ("verify", *where),
-        ("verify", *where, "--continuous"),
         ("rerun", *where, "--topic", topic, "--into", unique("again")),
         ("restore", *where, "--from", str(tmp_path)),
     ):

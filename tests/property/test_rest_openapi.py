@@ -39,7 +39,7 @@ CONFORMS: Final[list[Any]] = [
 ]
 
 
-ASK_CLUSTERS: Final = ("/groups", "/groups/{group}", "/translate", "/proof")
+ASK_CLUSTERS: Final = ("/groups", "/groups/{group}", "/translate")
 """What ends so asks the flow's clusters, which a worker on paper does not reach: it answers 503."""
 
 

@@ -1,4 +1,4 @@
-"""``mm2py flow list|describe|proof|history|config``: what ``/flows`` says of flows.
+"""``mm2py flow list|describe|history|config``: what ``/flows`` says of flows.
 
 Flow: REST answer -> rows -> table, JSON or YAML -> exit code 3 where a flow is not well. Changes are in
 ``flow_changes``, which shares this module's ``flow_app``.
@@ -14,7 +14,6 @@ import typer
 from mm2py.observability.logging import some_of
 from mm2py_workers.answers import Row, count_of, flow_path, rows_of, text_of, texts_of
 from mm2py_workers.output import (
-    NOT_EQUAL,
     OK,
     UNHEALTHY,
     Column,
@@ -86,17 +85,6 @@ _PARTITIONS: Final = (
     Column.text("TASK", "task"),
     Column.text("CAUSE", "cause"),
 )
-_PROOFS: Final = (
-    Column.text("TOPIC", "topic"),
-    Column.count("PARTITION", "partition"),
-    Column.count("FROM", "source_from"),
-    Column.count("PROVED TO", "source_to"),
-    Column.count("RECORDS", "records"),
-    Column("SECONDS AGO", lambda row: f"{float(str(row['seconds_ago'])):.0f}"),
-    Column.count("DIFFERENCES", "differences"),
-    Column.text("FIRST", "first"),
-    Column.count("SKIPPED", "skipped", wide=True),
-)
 _HISTORY: Final = (
     Column.count("REVISION", "revision"),
     Column("TIME (UTC)", lambda row: _utc(row, "at_ms")),
@@ -158,26 +146,6 @@ def describe_flow(
     if partitions:
         printer.show(printer.table(partitions, _PARTITIONS))
     return OK if is_well(found) else UNHEALTHY
-
-
-@flow_app.command("proof", epilog=examples("mm2py flow proof A/B", "mm2py flow proof A/B -o json"))
-@asks_rest
-def show_proof(access: Access, flow: FlowArgument, *, output: OutputOption = Output.TABLE) -> int:
-    """Show how far copies are proved to be equal by mm2py verify --continuous.
-
-    Ends with 4 if they are not, with 3 if nothing is proved.
-    """
-    with access.client() as rest:
-        found = rest.row(flow_path(flow_name(flow), "proof"))
-    printer = Printer(output)
-    if printer.is_table:
-        printer.show(printer.table(rows_of(found, "partitions"), _PROOFS))
-        say(str(found["text"]))
-    else:
-        printer.document(found)
-    if found["equal"] is None:
-        return UNHEALTHY
-    return OK if found["equal"] else NOT_EQUAL
 
 
 @flow_app.command(

@@ -1,7 +1,7 @@
 """``mm2py verify FILE --flow A->B``: is what the flow has copied equal to its source?
 
-Flow: file -> ``mm2py_jobs.verify.verify`` -> signed report -> JSON or tables on standard output. Exit code 0 equal, 4 not equal, 3 nothing
-could be compared or a report fails its check.
+Flow: file -> ``mm2py_jobs.verify.verify`` -> report -> JSON or tables on standard output. Exit code 0 equal, 4 not equal, 3 nothing
+could be compared.
 """
 
 import json
@@ -11,11 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final, cast, final
 
-from mm2py.errors import ConfigError, UsageError
+from mm2py.errors import UsageError
 from mm2py.types import TopicPartition
 from mm2py_jobs.spark.session import SparkPlace
 from mm2py_jobs.verify.verify import verify_flow
-from mm2py_jobs.verify.verify_report import check_report, sign_report
 from mm2py_workers.answers import Row, count_of, rows_of
 from mm2py_workers.bulk_flow import flow_sides
 from mm2py_workers.output import NOT_EQUAL, OK, UNHEALTHY, Column, Output, Printer, say
@@ -53,9 +52,6 @@ class VerifyOrder:
     place: SparkPlace
     repairs: bool = False
     deletes: bool = False
-    continuous: bool = False
-    every_s: float = 10.0
-    bytes_per_s: int = 0
 
     def check(self) -> None:
         """Refuse what does not belong together.
@@ -71,12 +67,6 @@ class VerifyOrder:
             raise UsageError(
                 "--repair needs records that were compared", remedy="use --tier 1 or more"
             )
-        if self.continuous and self.repairs:
-            raise UsageError("--continuous repairs nothing", remedy="run --repair by itself")
-        if self.continuous and self.place.master:
-            raise UsageError("--continuous runs without Spark", remedy="leave --master out")
-        if self.bytes_per_s and not self.continuous:
-            raise UsageError("--rate-limit is about --continuous", remedy="leave it out")
 
 
 def run_verify(order: VerifyOrder, output: Output) -> int:
@@ -90,19 +80,14 @@ def run_verify(order: VerifyOrder, output: Output) -> int:
     reason = "copies are not equal to what they are copies of"
     sides = flow_sides(order.path, str(order.flow), order.topics, as_they_are=reason)
     printer = Printer(output)
-    if order.continuous:
-        from mm2py_jobs.verify.verify_continuous import ContinuousOrder, run_continuous
-
-        return run_continuous(ContinuousOrder(sides, order.every_s, order.bytes_per_s), printer)
     verify = partial(verify_flow, sides, order.tier, order.place.open)
     found = verify()
     if order.repairs and found["differences"]:
         found = _repaired(order, found, verify, printer)
-    report = sign_report(found)
-    _print(report, printer)
-    for line in cast("list[str]", report["not_compared"]):
+    _print(found, printer)
+    for line in cast("list[str]", found["not_compared"]):
         say(f"not compared: {line}")
-    return exit_code(report)
+    return exit_code(found)
 
 
 def _repaired(
@@ -134,29 +119,6 @@ def exit_code(report: Mapping[str, object]) -> int:
         say(f"nothing was compared: {waiting:,} source offsets are not copied")
         return UNHEALTHY
     return OK if report["equal"] else UNHEALTHY
-
-
-def check_file(path: Path, output: Output) -> int:
-    """Check a report that was kept: 0 as written and equal, 4 as written and not equal, 3 not as written.
-
-    Raises:
-        ConfigError: the file cannot be read.
-    """
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from error
-    try:
-        report = check_report(text)
-    except ConfigError as error:
-        say(f"{path}: {error}")
-        return UNHEALTHY
-    printer = Printer(output)
-    if printer.is_table:
-        _print(report, printer)
-    else:
-        printer.document({"valid": True, "equal": report["equal"]})
-    return OK if report["equal"] else NOT_EQUAL
 
 
 def _print(report: Mapping[str, object], printer: Printer) -> None:

@@ -19,7 +19,6 @@ from starlette.types import Message
 from mm2py.flows.changes import ChangeResult, FlowChanges
 from mm2py.flows.changes import Request as Asked
 from mm2py.flows.flow_offsets import Direction, GroupView, TranslationView
-from mm2py.flows.flow_proofs import ProofView
 from mm2py.flows.service import FlowParts, FlowService
 from mm2py.flows.views import (
     ConfigView,
@@ -101,7 +100,6 @@ def router(service: FlowService, parts: FlowParts, forward: Forwarding) -> APIRo
         ("/flows/{flow}/groups", reads.groups),
         ("/flows/{flow}/groups/{group}", reads.group),
         ("/flows/{flow}/translate", reads.translate),
-        ("/flows/{flow}/proof", reads.proof),
         ("/lag", reads.all_lag),
     ):
         routes.add_api_route(path, get, methods=["GET"])
@@ -205,10 +203,6 @@ class _Reads:
         """Describe one group of the source by partition."""
         name = named_flow(self._service, request, flow)
         return await self._service.group(name, plain_segment(group))
-
-    async def proof(self, request: Request, flow: FlowPath) -> ProofView:
-        """Describe how far the copies are proved to be equal, by ``mm2py verify --continuous``."""
-        return await self._service.proof(named_flow(self._service, request, flow))
 
     async def translate(
         self,

@@ -442,7 +442,6 @@ def test_the_api_is_described(rig: Rig) -> None:
         "/flows/{flow}/groups",
         "/flows/{flow}/groups/{group}",
         "/flows/{flow}/translate",
-        "/flows/{flow}/proof",
         "/flows/{flow}/pause",
         "/flows/{flow}/resume",
         "/flows/{flow}/stop",

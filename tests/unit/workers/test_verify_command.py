@@ -39,11 +39,9 @@ def test_the_exit_code_is_that_of_what_was_compared(
 
 def order(
     *, flow: str = "A->B", tier: int = 1, master: str = "", repairs: bool = False, deletes: bool = False,
-    continuous: bool = False, bytes_per_s: int = 0,
 ) -> VerifyOrder:  # fmt: skip
     return VerifyOrder(
         path=Path("f"), flow=flow, topics=None, tier=tier, place=SparkPlace(master), repairs=repairs, deletes=deletes,
-        continuous=continuous, bytes_per_s=bytes_per_s,
     )  # fmt: skip
 
 
@@ -53,9 +51,6 @@ def order(
         order(flow=""),
         order(deletes=True),
         order(repairs=True, tier=0),
-        order(continuous=True, repairs=True),
-        order(continuous=True, master="local[2]"),
-        order(bytes_per_s=5),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(wrong: VerifyOrder) -> None:
@@ -65,7 +60,6 @@ def test_options_that_contradict_each_other_are_refused(wrong: VerifyOrder) -> N
 
 def test_options_that_belong_together_are_taken() -> None:
     order(repairs=True, deletes=True).check()
-    order(continuous=True, bytes_per_s=5).check()
 
 
 def test_the_report_of_a_repair_has_what_was_found_and_what_is_true_now() -> None:
