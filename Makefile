@@ -1,6 +1,6 @@
 # What a contributor and CI call. Each target sets up .venv first, which costs nothing when nothing changed.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo fmt check test test-docker chaos fuzz fuzz-kernel demo bench bench-spark clean dist dist-spark
+.PHONY: help setup setup-demo fmt check test test-faults test-docker chaos fuzz fuzz-kernel demo bench bench-spark clean dist dist-spark
 BIN := .venv/bin
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
@@ -28,8 +28,11 @@ check: setup  ## lint, types, layering, spelling
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 
-test: setup  ## every test, on real brokers, two files at a time; PYTEST_ARGS="-k name" narrows it
-	$(BIN)/pytest -q -m "not chaos" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+test: setup  ## tests on real brokers, two files at a time; PYTEST_ARGS="-k name" narrows it
+	$(BIN)/pytest -q -m "not chaos and not faults" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+test-faults: setup  ## what kills, freezes, proves scale, or compares with Java a second time
+	$(BIN)/pytest -q -m "faults and not chaos" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-docker: setup  ## the image's steps in a clean environment; image, clusters and compose file where a container engine runs
 	MM2PY_TEST_DOCKER=1 $(BIN)/pytest -q -rfE tests/docker $(PYTEST_ARGS)

@@ -33,7 +33,7 @@ from tests.integration.traffic import Load, Sent, ends, read, write
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic, NewRegion
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(400)]
 
 PARTITIONS = 3
 RATE = 800

@@ -12,7 +12,12 @@ from tests.integration.connect_stores import Stores, eventually, open_stores
 from tests.integration.java_connect import JavaConnect
 from tests.kit.kafka.region import KafkaAddress
 
-pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.integration,
+    pytest.mark.java,
+    pytest.mark.timeout(300),
+]
 
 HEARTBEAT = "org.apache.kafka.connect.mirror.MirrorHeartbeat"
 PARTITION = {"sourceClusterAlias": "jcA", "targetClusterAlias": "jcB"}

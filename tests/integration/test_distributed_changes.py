@@ -16,7 +16,7 @@ from tests.integration.traffic import Load
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(480)]
 
 PARTITIONS: Final = 6
 RATE: Final = 500

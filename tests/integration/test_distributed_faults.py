@@ -16,7 +16,7 @@ from tests.integration.traffic import Load, assert_equal, committed_positions, w
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(480)]
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from mm2py.types import TaskId, Work
 from tests.kit.kafka.region import Region
 from tests.unit.runtime.membership_rig import Configs, Worker, configs, working
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
 
 COUNTS = {"source": 5, "beat": 1}
 EVERYTHING = Work(

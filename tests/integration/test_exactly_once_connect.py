@@ -18,7 +18,7 @@ from tests.integration.traffic import Sent, assert_equal, read, write
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
 
 ENABLED: Final = {
     "exactly.once.source.support": "enabled",

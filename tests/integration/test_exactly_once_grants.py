@@ -12,7 +12,7 @@ from tests.integration.traffic import Sent, write
 from tests.kit.kafka.region import KafkaAddress, Region
 from tests.kit.regions import ANY_SESSION, CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(200)]
 
 Unique = Callable[[str], str]
 

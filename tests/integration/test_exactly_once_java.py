@@ -13,7 +13,12 @@ from tests.integration.traffic import Load, Log, Record, copied, ends, read, wai
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(500)]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.integration,
+    pytest.mark.java,
+    pytest.mark.timeout(500),
+]
 
 PARTITIONS = 3
 RATE = 500

@@ -11,7 +11,7 @@ from tests.integration.traffic import Load
 from tests.kit.kafka.region import KafkaAddress, Region
 from tests.kit.regions import CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(400)]
 
 PARTITIONS = 6
 RATE = 1_000

@@ -15,7 +15,7 @@ from tests.integration.traffic import Sent, ends, producer, read, write
 from tests.integration.transactions import abandon, take_over
 from tests.kit.regions import CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(600)]
 
 Unique = Callable[[str], str]
 LONG_MS: Final = 600_000

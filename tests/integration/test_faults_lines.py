@@ -11,7 +11,7 @@ from tests.integration.traffic import Load, assert_equal, wait_for_copy, wait_fo
 from tests.kit.lines.delay_proxy import Way
 from tests.kit.regions import CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
 
 PARTITIONS = 2
 RATE = 1_000

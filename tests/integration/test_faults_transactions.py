@@ -11,7 +11,7 @@ from tests.integration.transactions import abandon, is_aborted, kept, write_mixe
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic, NewRegion
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
 
 TIMEOUT_MS = 3_000
 

@@ -16,7 +16,7 @@ from tests.integration.cluster_changes import delete_topic
 from tests.integration.fetching import reading
 from tests.kit.kafka.region import Region
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(240)]
 
 PARTITIONS = 500
 WITHIN_S = 10.0

@@ -15,7 +15,7 @@ from tests.integration.cluster_changes import leader_of
 from tests.integration.fetching import Reading, produce, reading
 from tests.kit.kafka.region import Region
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
 
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 

@@ -24,7 +24,12 @@ from tests.integration.traffic import Load, assert_equal, copied, wait_for_copy
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
-pytestmark = [pytest.mark.fuzz, pytest.mark.integration, pytest.mark.timeout(480)]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.fuzz,
+    pytest.mark.integration,
+    pytest.mark.timeout(480),
+]
 
 OPERATIONS: Final = 100
 UNTOUCHED: Final = 2

@@ -21,7 +21,7 @@ from tests.integration.mirror_process import Mirror, until, write_flow
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(900)]
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,12 @@ from tests.integration.java_mm2 import (
 )
 from tests.kit.kafka.region import KafkaAddress
 
-pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.integration,
+    pytest.mark.java,
+    pytest.mark.timeout(400),
+]
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ from tests.kit.regions import ANY_SESSION, CreateTopic
 
 log = logging.getLogger(__name__)
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
 
 PARTITIONS = 4
 RATE = 2_000

@@ -31,7 +31,7 @@ from tests.integration.traffic import Sent, committed_positions, ends, read, wri
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(420)]
 
 Unique = Callable[[str], str]
 PARTITIONS: Final = 4

@@ -16,7 +16,7 @@ from tests.integration.traffic import Sent, ends, read, write
 from tests.kit.kafka.region import KafkaAddress, Region, start_regions
 from tests.kit.regions import CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
 
 SEEDS: Final = Path(__file__).parents[1] / "data" / "config"
 _ZOOKEEPER: Final = ("zookeeper.connect=", "zk.connect=")

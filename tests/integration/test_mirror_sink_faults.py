@@ -31,7 +31,7 @@ from tests.integration.traffic import (
 from tests.kit.kafka.region import KafkaAddress, Region
 from tests.kit.regions import ANY_SESSION, CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(600)]
 
 RATE: Final = 1_500
 NAME: Final = "MirrorSinkConnector"

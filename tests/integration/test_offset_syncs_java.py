@@ -22,7 +22,12 @@ from mm2py.types import TopicPartition as Partition
 from tests.integration.java_mm2 import eventually, read_all
 from tests.kit.kafka.region import KafkaAddress
 
-pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.integration,
+    pytest.mark.java,
+    pytest.mark.timeout(900),
+]
 
 PARTITIONS, RECORDS = 9, 500
 STOPPED_AT = (0, 1, 50, 100, 101, 102, 150, 202, 250, 303, 350, 404, 450, 498, 499, 500)

@@ -50,7 +50,7 @@ FLOW: Final = {
     "{source}.consumer.isolation.level": "read_committed",
 }
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
 
 Unique = Callable[[str], str]
 

@@ -12,7 +12,7 @@ import pytest
 from tests.integration.mirror_process import until
 from tests.integration.test_task_hosts import runs
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = """

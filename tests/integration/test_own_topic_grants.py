@@ -23,7 +23,7 @@ from tests.integration.traffic import Sent, copied, ends, write
 from tests.kit.kafka.region import KafkaAddress, Region
 from tests.kit.regions import ANY_SESSION, CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(200)]
 
 Unique = Callable[[str], str]
 PRODUCERS = "mm2py-producers.internal"

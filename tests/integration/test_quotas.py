@@ -15,7 +15,12 @@ from tests.kit.kafka.java import run_java
 from tests.kit.kafka.region import Region, start_regions
 from tests.kit.regions import CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.integration,
+    pytest.mark.java,
+    pytest.mark.timeout(300),
+]
 
 log = logging.getLogger(__name__)
 

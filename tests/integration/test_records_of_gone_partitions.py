@@ -20,7 +20,7 @@ from tests.integration.traffic import assert_resumed, ends, read, wait_for_copy,
 from tests.kit.kafka.region import KafkaAddress, Region
 from tests.kit.regions import ANY_SESSION, CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
 
 SIZE: Final = 1_000
 BEFORE, HELD = 20, 3_000

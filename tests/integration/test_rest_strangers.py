@@ -19,7 +19,7 @@ import pytest
 from tests.integration.mirror_process import COMMAND, Mirror, until, write_flow
 from tests.kit.kafka.region import KafkaAddress
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
 
 START_S: Final = 90.0
 STRANGERS: Final = 200

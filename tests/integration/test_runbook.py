@@ -30,7 +30,7 @@ from tests.kit.kafka.reaper import REAPER
 from tests.kit.kafka.region import Region, start_regions
 from tests.kit.regions import ANY_SESSION, CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(420)]
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "runbook.md"
 BLOCK_S: Final = 150.0

@@ -41,7 +41,7 @@ from tests.integration.secured import (
     TokenEndpoint,
 )
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
 
 Properties = dict[str, str]
 SOON_S = 9.0

@@ -40,7 +40,7 @@ from tests.integration.traffic import Load, Sent, assert_equal, ends, wait_for_c
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), NEEDS_KERBEROS]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300), NEEDS_KERBEROS]
 
 SEED: Final = Path(__file__).parents[1] / "data" / "config" / "seed_mm2_guide_ssl.properties"
 GUIDE_TOPIC: Final = "toa.evehicles-latest-dev"

@@ -19,7 +19,7 @@ from tests.integration.secured import (
 from tests.integration.traffic import Load, Sent, assert_equal, wait_for_copy, write
 from tests.kit.regions import CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
 
 RATE = 200
 

@@ -11,7 +11,7 @@ from tests.integration.several_workers import Workers
 from tests.integration.traffic import Sent, producer, wait_for_copy, write
 from tests.kit.regions import CreateTopic, Pair
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(600)]
 
 PARTITIONS = 200
 TOPICS = 100

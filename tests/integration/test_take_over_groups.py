@@ -27,7 +27,12 @@ from tests.integration.traffic import Sent, ends, producer, read, write
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.timeout(580)]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.integration,
+    pytest.mark.java,
+    pytest.mark.timeout(580),
+]
 
 SYNC: Final = {
     "{source}->{target}.sync.group.offsets.enabled": "true",

@@ -9,7 +9,7 @@ from tests.integration.far_regions import far_pair
 from tests.integration.target_outages import PARTITIONS, outages
 from tests.kit.regions import CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
 
 UNDER_WAY = 4_000
 """What eight partitions may have under way and not committed at two outages, at 1,000 records/s."""

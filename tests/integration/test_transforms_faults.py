@@ -28,7 +28,7 @@ from tests.integration.traffic import (
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(400)]
 
 PACKAGE: Final = "org.apache.kafka.connect.transforms."
 COMMAND: Final = str(Path(sys.executable).parent / "mm2py")

@@ -20,7 +20,7 @@ from tests.integration.traffic import Sent, write
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(480)]
 
 SHIFT: Final = Path(__file__).parents[1] / "data" / "clock" / "shifted_clock.c"
 SHIFT_S: Final = 120

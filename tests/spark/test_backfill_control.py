@@ -11,7 +11,12 @@ from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 from tests.spark.backfill_process import BackfillProcess, command_line
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(500)]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.spark,
+    pytest.mark.integration,
+    pytest.mark.timeout(500),
+]
 
 SLOW_FLOW = {"flow.max.bytes.per.second": "20000"}
 """The live flow gets nowhere by itself."""

@@ -12,7 +12,12 @@ from tests.kit.regions import CreateTopic
 from tests.spark.backfill_process import BackfillProcess, command, taken_over, thaw
 from tests.spark.test_archive import Unique, old_records
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(500)]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.spark,
+    pytest.mark.integration,
+    pytest.mark.timeout(500),
+]
 
 IDENTITY = {
     "replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy",

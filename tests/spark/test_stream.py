@@ -36,7 +36,12 @@ from tests.spark.backfill_process import (
     thaw,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(1_500)]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.spark,
+    pytest.mark.integration,
+    pytest.mark.timeout(1_500),
+]
 
 ON_SPARK = {
     "{source}->{target}.flow.engine": "spark",

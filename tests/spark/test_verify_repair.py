@@ -28,7 +28,12 @@ from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 from tests.spark.backfill_process import command as backfill
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.spark,
+    pytest.mark.integration,
+    pytest.mark.timeout(600),
+]
 
 COMMAND: Final = str(Path(sys.executable).parent / "mm2py")
 Unique = Callable[[str], str]
