@@ -1,1 +1,1 @@
-"""Framework of mm2py: configuration, protocol, clients, mirror state, runtime. Starts no process."""
+"""mm2py: a drop-in for MirrorMaker 2. To import: ``mm2py.api``, ``mm2py.mirror_client``, ``mm2py.testing`` (docs/connectors.md); all else is private."""

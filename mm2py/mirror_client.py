@@ -253,6 +253,11 @@ def upstream_clusters(props: Mapping[str, str]) -> set[str]:
     return _asked(props, MirrorClient.upstream_clusters)
 
 
+def remote_topics(props: Mapping[str, str], alias: str | None = None) -> set[str]:
+    """Return ``MirrorClient.remote_topics``."""
+    return _asked(props, lambda client: client.remote_topics(alias))
+
+
 def translate_offsets(
     props: Mapping[str, str], remote_alias: str, group: str
 ) -> dict[TopicPartition, RemoteOffset]:

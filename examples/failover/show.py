@@ -1,9 +1,12 @@
-"""A consumer group moves to the secondary and continues where it left."""
+"""A consumer group moves to the secondary and continues where it left; another consumer asks where that is, and seeks."""
 
 import sys
 from pathlib import Path
 
-from examples.scene import Scene, play
+from confluent_kafka import Consumer, TopicPartition
+
+from examples.scene import PATIENCE_S, Scene, play
+from mm2py.mirror_client import exact_offsets
 
 RECORDS, MORE = 100, 50
 GROUP = "my-group"
@@ -31,6 +34,21 @@ def show(
     print(f"{MORE} more are written to the primary; {group} reads {len(found)} on the secondary")
     if again or sorted(found) != sorted(later):
         raise SystemExit("FAILED: records were skipped or read twice")
+    client = scene.consumer(secondary, f"{group}-without-sync")
+    seek(client, secondary, "primary", group)
+    sought = [message.value() or b"" for message in client.consume(MORE, PATIENCE_S)]
+    client.close()
+    print(f"a consumer that seeks to where {group} stopped reads the {len(sought)} behind it")
+    if sorted(sought) != sorted(it.encode() for it in later):
+        raise SystemExit("FAILED: a consumer that seeks skipped records or read them twice")
+
+
+def seek(client: Consumer, servers: str, source: str, group: str) -> None:
+    """Let a consumer of confluent-kafka continue on one cluster where its group stopped on the other, which may be gone."""
+    offsets = exact_offsets({"bootstrap.servers": servers}, source, group)
+    client.assign(
+        [TopicPartition(tp.topic, tp.partition, found.offset) for tp, found in offsets.items()]
+    )
 
 
 if __name__ == "__main__":

@@ -9,11 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, TextIO
 
-from mm2py.api.context import ConnectorContext
-from mm2py.api.records import SinkRecord
-from mm2py.api.sink import SinkTaskContext
-from mm2py.errors import ConfigError
-from mm2py.types import TopicPartition
+from mm2py.api import (
+    ConfigError,
+    ConnectorContext,
+    SinkRecord,
+    SinkTaskContext,
+    TopicPartition,
+)
 
 
 class LineSinkTask:

@@ -25,8 +25,13 @@ PRODUCT = (
     "migrate/mm2py_migrate",
 )
 WARN_LINES, MAX_LINES = 700, 900
-# What Spark's users import from the package; the names of kafka-python that we use.
-FACES = ("jobs/mm2py_jobs/spark/__init__.py", "mm2py/protocol/schema.py")
+# What users import; the names of kafka-python that we use.
+FACES = (
+    "mm2py/api/__init__.py",
+    "mm2py/testing/__init__.py",
+    "jobs/mm2py_jobs/spark/__init__.py",
+    "mm2py/protocol/schema.py",
+)
 # In two halves, so that this file does not name what it forbids.
 REGISTRY_HOSTS = [
     a + b

@@ -7,10 +7,15 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
-from mm2py.api.context import ConnectorContext, TaskContext
-from mm2py.api.records import SourceRecord
-from mm2py.api.schema import Field, Schema, SchemaType
-from mm2py.errors import ConfigError
+from mm2py.api import (
+    ConfigError,
+    ConnectorContext,
+    Field,
+    Schema,
+    SchemaType,
+    SourceRecord,
+    TaskContext,
+)
 
 PARTITION: Final = {"counter": "one"}
 VALUE: Final = Schema(

@@ -6,8 +6,7 @@ Installed for a test by entry points in a folder on PYTHONPATH (``tests/integrat
 from collections.abc import Sequence
 from pathlib import Path
 
-from mm2py.api.mirror_maker_1 import MirrorRecord, OutgoingRecord
-from mm2py.types import TopicPartition
+from mm2py.api import MirrorRecord, OutgoingRecord, TopicPartition
 
 
 class Marker:

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mm2py.api.policies import DefaultReplicationPolicy
 from mm2py.api.records import SourcePartition
 from mm2py.mirror.filters import DefaultTopicFilter
-from mm2py.mirror.policies import DefaultReplicationPolicy
 from mm2py.mirror.source_offsets import (
     parse_source_offset_key,
     partition_identity,

@@ -11,9 +11,9 @@ from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.records import NewRecord
 from mm2py.protocol.topics import NewTopic
 from mm2py.testing.contexts import FakeTaskContext
-from mm2py.testing.reader import FakeReader
 from mm2py.types import EARLIEST, LATEST, TopicPartition
 from mm2py_connectors.clients import AdminSession, ReaderEvents, ReaderSession, WriterSession
+from tests.kit.fakes.reader import FakeReader
 
 
 class FakeSession:

@@ -9,9 +9,9 @@ from mm2py.api.context import PartitionState, SourceGap
 from mm2py.api.task import Delivery, Outgoing, Run
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError, PartitionError
 from mm2py.mirror.offset_syncs import decode_offset_sync
-from mm2py.testing.reader import FakeReader, a_batch
 from mm2py.types import EARLIEST, LATEST, TopicPartition, start_at_offset, start_at_time
 from mm2py_connectors.mirror_source_task import HELD_LAG_S, MirrorSourceTask
+from tests.kit.fakes.reader import FakeReader, a_batch
 from tests.unit.connectors.mirror_fakes import Lease, MirrorTaskContext, Region
 
 T0, T1, DASH = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("a-b", 2)

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from mm2py.api.task import BatchSourceTask, SourceTask
 from mm2py.clock import Clock
 from mm2py.testing.contexts import FakeTaskContext
-from mm2py.testing.reader import LogsReader, a_batch
 from mm2py.testing.task_contract import BatchTaskContract, RecordTaskContract
 from mm2py.types import TopicPartition
 from mm2py_connectors.clients import ReaderEvents, ReaderSession
 from mm2py_connectors.mirror_checkpoint_task import MirrorCheckpointTask
 from mm2py_connectors.mirror_heartbeat import MirrorHeartbeatTask
 from mm2py_connectors.mirror_source_task import MirrorSourceTask
+from tests.kit.fakes.reader import LogsReader, a_batch
 from tests.plugins.counting_source import CountingSourceConnector
 from tests.unit.connectors.group_fakes import GroupRegion
 from tests.unit.connectors.mirror_fakes import Region

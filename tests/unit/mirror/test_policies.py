@@ -4,12 +4,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from mm2py.api.policies import DefaultReplicationPolicy, IdentityReplicationPolicy
 from mm2py.errors import ConfigError
-from mm2py.mirror.policies import (
-    DefaultReplicationPolicy,
-    IdentityReplicationPolicy,
-    policy_from_config,
-)
+from mm2py.mirror.policies import policy_from_config
 
 DEFAULT = DefaultReplicationPolicy({})
 IDENTITY = IdentityReplicationPolicy({"source.cluster.alias": "primary"})
