@@ -15,10 +15,10 @@ from mm2py.config.client_options import CLIENT_KEYS
 from mm2py.config.derivation import PROVIDER_PREFIX
 from mm2py.config.jaas import LoginModule
 from mm2py.config.java_values import parse_list
-from mm2py.config.mirror_maker_1 import ClientFile, topic_choice, topic_expression
 from mm2py.config.providers import placeholders
 from mm2py.config.secret_names import names_a_secret
-from mm2py.config.written_file import Translation, WrittenFile
+from mm2py_migrate.mirror_maker_1.options import ClientFile, topic_choice, topic_expression
+from mm2py_migrate.written_file import Translation, WrittenFile
 
 _JAAS: Final = "sasl.jaas.config"
 EXCLUDED: Final = r"mm2.*\.internal,.*\.replica,__.*"

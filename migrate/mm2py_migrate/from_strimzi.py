@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final, cast, final
 
 from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY, PROVIDER_PACKAGE
-from mm2py.config.written_file import Translation, WrittenFile
 from mm2py.errors import ConfigError
+from mm2py_migrate.written_file import Translation, WrittenFile
 
 KIND: Final = "KafkaMirrorMaker2"
 _PROVIDERS: Final = {

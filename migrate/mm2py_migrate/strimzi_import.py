@@ -6,10 +6,10 @@ Flow: YAML -> ``mm2py_migrate.from_strimzi`` -> the file; with ``carries`` each 
 import asyncio
 from dataclasses import replace
 
-from mm2py.config.written_file import Translation
 from mm2py.types import ClusterAlias, FlowName
 from mm2py_migrate.from_strimzi import mirror_maker_2_file, operator_flows
 from mm2py_migrate.migrated_positions import carry_operator_positions, plan_of
+from mm2py_migrate.written_file import Translation
 from mm2py_migrate.yaml_resources import resource_of
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from mm2py.config.written_file import Translation
+from mm2py_migrate.written_file import Translation
 from mm2py_workers.output import OK, DebugOption, Panel, end_with, examples, say
 
 migrate_app: Final = typer.Typer(help="From older mirrors.", no_args_is_help=True)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mm2py.config.properties import parse
-from mm2py.config.written_file import WrittenFile
+from mm2py_migrate.written_file import WrittenFile
 
 # Latin-1, and characters of more than one byte; a lone surrogate is no character of a YAML or properties file.
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)

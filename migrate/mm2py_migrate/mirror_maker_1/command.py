@@ -14,19 +14,19 @@ from typing import Final, NoReturn, cast
 from mm2py.api.mirror_maker_1 import MessageHandler, RebalanceListener
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.librdkafka import consumer_settings, producer_settings
-from mm2py.config.mirror_maker_1 import (
-    ClientFile,
-    consumer_file,
-    producer_file,
-    topic_choice,
-    topic_lists,
-)
 from mm2py.config.secret_names import secrets_in
 from mm2py.errors import ConfigError
 from mm2py.observability.logging import SecretMask
 from mm2py_connectors.record_sender import check_kerberos
 from mm2py_migrate.mirror_maker_1.arguments import PROGRAM, Arguments, read_arguments
 from mm2py_migrate.mirror_maker_1.mirror import Mirror, Plan
+from mm2py_migrate.mirror_maker_1.options import (
+    ClientFile,
+    consumer_file,
+    producer_file,
+    topic_choice,
+    topic_lists,
+)
 from mm2py_migrate.mirror_maker_1.stream import handled
 from mm2py_workers.connect_arguments import run_program
 from mm2py_workers.signals import StopSignal

@@ -15,19 +15,19 @@ from typing import Final
 
 from mm2py.config.clients import connection_settings
 from mm2py.config.jaas import KRB5_CONF, login_of_file, system_property
-from mm2py.config.mirror_maker_1 import (
+from mm2py.errors import UsageError
+from mm2py.types import ClusterAlias, FlowName
+from mm2py_migrate.from_mirror_maker_1 import MirrorMaker1, mirror_maker_2_file
+from mm2py_migrate.migrated_positions import Group, carry_positions, plan_of
+from mm2py_migrate.mirror_maker_1.arguments import COMMIT_MS, Arguments, read_arguments
+from mm2py_migrate.mirror_maker_1.options import (
     ClientFile,
     consumer_file,
     producer_file,
     topic_choice,
     topic_lists,
 )
-from mm2py.config.written_file import Translation
-from mm2py.errors import UsageError
-from mm2py.types import ClusterAlias, FlowName
-from mm2py_migrate.from_mirror_maker_1 import MirrorMaker1, mirror_maker_2_file
-from mm2py_migrate.migrated_positions import Group, carry_positions, plan_of
-from mm2py_migrate.mirror_maker_1.arguments import COMMIT_MS, Arguments, read_arguments
+from mm2py_migrate.written_file import Translation
 
 _NAME: Final = re.compile("[A-Za-z0-9._-]+")
 _KRB5_CONF: Final = (

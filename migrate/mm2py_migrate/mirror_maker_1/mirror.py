@@ -14,9 +14,9 @@ from mm2py.api.mirror_maker_1 import RebalanceListener
 from mm2py.client.connect.cluster import Cluster
 from mm2py.clock import Clock
 from mm2py.config.librdkafka import Settings
-from mm2py.config.mirror_maker_1 import TopicChoice
 from mm2py.errors import FatalError, Mm2pyError, RetriableError
 from mm2py_connectors.record_sender import RecordSender, Sent
+from mm2py_migrate.mirror_maker_1.options import TopicChoice
 from mm2py_migrate.mirror_maker_1.stream import Handle, Stream
 from mm2py_workers.signals import StopSignal
 

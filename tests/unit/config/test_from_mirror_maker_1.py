@@ -8,12 +8,12 @@ import pytest
 from mm2py.config.findings import Severity
 from mm2py.config.jaas import LoginKind, LoginModule, parse_jaas
 from mm2py.config.lint import lint
-from mm2py.config.mirror_maker_1 import consumer_file, producer_file
 from mm2py.config.properties import parse
-from mm2py.config.written_file import Translation
 from mm2py.errors import ConfigError
 from mm2py_connectors.config import CONNECTORS
 from mm2py_migrate.from_mirror_maker_1 import MirrorMaker1, mirror_maker_2_file
+from mm2py_migrate.mirror_maker_1.options import consumer_file, producer_file
+from mm2py_migrate.written_file import Translation
 
 CONSUMER = "bootstrap.servers=a:9092\ngroup.id=mirror\n"
 PRODUCER = "bootstrap.servers=b:9092\n"

@@ -10,11 +10,11 @@ from mm2py.config.findings import Severity
 from mm2py.config.lint import lint
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.properties import parse
-from mm2py.config.written_file import Translation
 from mm2py.errors import ConfigError
 from mm2py.types import ClusterAlias, FlowName
 from mm2py_connectors.config import CONNECTORS
 from mm2py_migrate.from_strimzi import mirror_maker_2_file, operator_flows
+from mm2py_migrate.written_file import Translation
 
 OLD: Final = """
 apiVersion: kafka.strimzi.io/v1beta2

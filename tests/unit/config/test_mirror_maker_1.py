@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mm2py.config.mirror_maker_1 import consumer_file, producer_file, topic_choice
 from mm2py.errors import ConfigError
+from mm2py_migrate.mirror_maker_1.options import consumer_file, producer_file, topic_choice
 
 
 def written(folder: Path, text: str) -> str:
