@@ -19,6 +19,9 @@ from tests.kit.fakes.wire import RequestReader
 Outcome = int | Literal["disconnect", "disconnect_after_apply"]
 """An error code for every partition of the request, or what happens to the connection."""
 
+ACCEPT_TURNS: Final = 5
+"""An accepted connection is served a few turns of the loop later; one that nothing serves yet would be left open."""
+
 _API_VERSIONS: Final = 18
 
 
@@ -92,7 +95,9 @@ class FakeBroker:
             server.close()
         for hold in self._holds.values():
             hold.release()
-        await self.disconnect()
+        for _ in range(ACCEPT_TURNS):
+            await self.disconnect()
+            await asyncio.sleep(0)
         if server is not None:
             await server.wait_closed()
 
