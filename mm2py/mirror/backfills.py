@@ -8,19 +8,17 @@ before and after a run and its lane's during one, the wish belongs to people (a 
 worker of the live flow, an order to the worker that leads it.
 """
 
-import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from mm2py.errors import ProtocolError
+from mm2py.mirror.versioned_json import VERSION, decode_as, encode
 from mm2py.types import TopicPartition
-
-BACKFILL_VERSION: Final = 1
 
 BEAT_S: Final = 2.0
 """How often a driver writes that it lives."""
@@ -276,8 +274,7 @@ def encode_backfill(record: BackfillRecord) -> tuple[bytes, bytes]:
         for name in ("accept_expiry", "wait_executors_s"):
             if not members[name]:
                 del members[name]  # as versions before it wrote
-    text = json.dumps(members, separators=(",", ":"), sort_keys=True)
-    return key.encode(), bytes((BACKFILL_VERSION,)) + text.encode("ascii")
+    return key.encode(), encode(members)
 
 
 def decode_backfill(key: bytes | None, value: bytes) -> BackfillRecord:
@@ -288,13 +285,9 @@ def decode_backfill(key: bytes | None, value: bytes) -> BackfillRecord:
     """
     text = (key or b"").decode(errors="replace")
     adapter = _ADAPTERS.get(text.partition(":")[0])
-    if adapter is None or not value or value[0] != BACKFILL_VERSION:
+    if adapter is None or not value or value[0] != VERSION:
         raise ProtocolError(f"key {text!r} is no record of version 1 of the backfill topic")
-    try:
-        record = adapter.validate_json(value[1:])
-    except ValidationError as error:
-        first = error.errors()[0]["msg"]
-        raise ProtocolError(f"damaged record {text!r} of the backfill topic: {first}") from None
+    record = decode_as(adapter, value[1:], f"{text!r} of the backfill topic")
     if backfill_key(record) != text:
         raise ProtocolError(f"record {text!r} of the backfill topic has the value of another key")
     return record

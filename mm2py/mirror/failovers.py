@@ -7,7 +7,6 @@ The topic of ``A->B`` is on B and carries A's alias: the failover of ``A->B`` is
 has made. So a fence is known where it is in force, also when the other cluster is gone.
 """
 
-import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,13 +15,13 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Final
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from mm2py.errors import ProtocolError
+from mm2py.mirror.versioned_json import VERSION, decode_as, encode
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.types import TopicPartition
 
-FAILOVER_VERSION: Final = 1
 MOST_LOSS: Final = (1 << 53) - 1
 """The largest number of offsets that can be accepted: what JSON holds exactly."""
 HANGS_MS: Final = 15 * 60_000
@@ -259,10 +258,10 @@ def encode_failover(record: FailoverRecord) -> tuple[bytes, bytes]:
     """
     key = type(record).__name__.lower()
     members = _ADAPTERS[key].dump_python(record, mode="json")
-    text = json.dumps(members, separators=(",", ":"), sort_keys=True).encode("ascii")
-    if len(text) <= _LONGEST_PLAIN:
-        return key.encode(), bytes((FAILOVER_VERSION,)) + text
-    return key.encode(), bytes((_COMPRESSED,)) + zlib.compress(text)
+    plain = encode(members)
+    if len(plain) - 1 <= _LONGEST_PLAIN:
+        return key.encode(), plain
+    return key.encode(), bytes((_COMPRESSED,)) + zlib.compress(plain[1:])
 
 
 def decode_failover(key: bytes | None, value: bytes) -> FailoverRecord:
@@ -273,13 +272,10 @@ def decode_failover(key: bytes | None, value: bytes) -> FailoverRecord:
     """
     text = (key or b"").decode(errors="replace")
     adapter = _ADAPTERS.get(text)
-    if adapter is None or not value or value[0] not in (FAILOVER_VERSION, _COMPRESSED):
+    if adapter is None or not value or value[0] not in (VERSION, _COMPRESSED):
         raise ProtocolError(f"key {text!r} is no record of version 1 or 2 of the failover topic")
     try:
-        plain = value[1:] if value[0] == FAILOVER_VERSION else zlib.decompress(value[1:])
-        return adapter.validate_json(plain)
+        plain = value[1:] if value[0] == VERSION else zlib.decompress(value[1:])
     except zlib.error as error:
         raise ProtocolError(f"damaged record {text!r} of the failover topic: {error}") from None
-    except ValidationError as error:
-        first = error.errors()[0]["msg"]
-        raise ProtocolError(f"damaged record {text!r} of the failover topic: {first}") from None
+    return decode_as(adapter, plain, f"{text!r} of the failover topic")

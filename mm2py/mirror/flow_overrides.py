@@ -4,19 +4,16 @@ Flow: one record of the topic <-> one entry (docs/formats.md); a tombstone takes
 counts again. Secrets never stand in it. No I/O.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, cast
+from typing import Final
 from urllib.parse import unquote
 
 from mm2py.errors import ProtocolError
+from mm2py.mirror.versioned_json import VERSION, Members, decode, encode
 from mm2py.types import TopicPartition
 
-FLOWS_VERSION: Final = 1
-
-_INT64: Final = range(-(1 << 63), 1 << 63)
 _PARTITIONS: Final = range(1 << 31)
 
 
@@ -190,8 +187,7 @@ def encode_flow_record(entry: FlowOverrideEntry) -> tuple[bytes, bytes]:
         "revision": revision.number,
         **_members(entry),
     }
-    text = json.dumps(members, separators=(",", ":"), sort_keys=True)
-    return flow_record_key(entry).encode(), bytes((FLOWS_VERSION,)) + text.encode("ascii")
+    return flow_record_key(entry).encode(), encode(members)
 
 
 def _members(entry: FlowOverrideEntry) -> dict[str, object]:
@@ -214,50 +210,35 @@ def _members(entry: FlowOverrideEntry) -> dict[str, object]:
 def decode_flow_record(key: bytes | None, value: bytes) -> FlowOverrideEntry | UnknownFlowRecord:
     """Read a record that is no tombstone; members it does not know are ignored."""
     try:
-        return _decoded((key or b"").decode(), _object(value))
+        return _decoded((key or b"").decode(), decode(value))
     except (ProtocolError, UnicodeDecodeError) as error:
         reason = error.message if isinstance(error, ProtocolError) else "the key is not UTF-8"
         setting = not (key or b"").startswith(b"history:")
-        return UnknownFlowRecord(
-            key or b"", reason, newer=setting and value[:1] > bytes((FLOWS_VERSION,))
-        )
+        newer = setting and value[:1] > bytes((VERSION,))
+        return UnknownFlowRecord(key or b"", reason, newer=newer)
 
 
-def _object(value: bytes) -> dict[str, object]:
-    if not value:
-        raise ProtocolError("empty value")
-    if value[0] != FLOWS_VERSION:
-        raise ProtocolError(f"version {value[0]}, this program knows {FLOWS_VERSION}")
-    try:
-        found: object = json.loads(value[1:])
-    except (ValueError, RecursionError):
-        raise ProtocolError("not JSON behind the version byte") from None
-    if not isinstance(found, dict):
-        raise ProtocolError("not a JSON object behind the version byte")
-    return cast("dict[str, object]", found)
-
-
-def _decoded(key: str, members: dict[str, object]) -> FlowOverrideEntry:
+def _decoded(key: str, members: Members) -> FlowOverrideEntry:
     revision = Revision(
-        number=_number(members, "revision"), by=_text(members, "by"), at_ms=_number(members, "at")
+        number=members.number("revision"), by=members.text("by"), at_ms=members.number("at")
     )
     kind, _, rest = key.partition(":")
     if key == "flow":
         return FlowEntry(state=_presence(members), revision=revision)
     if kind == "override":
         connector, name = parse_override_key(key)
-        value = _nullable(members, "value")
+        value = members.nullable("value")
         return OverrideEntry(connector=connector, property=name, value=value, revision=revision)
     if kind == "connector":
-        config = _config(members.get("config"))
+        config = members.texts("config")
         return ConnectorEntry(name=rest, state=_presence(members), config=config, revision=revision)
     if kind == "hold":
         return _hold(rest, revision)
     if kind == "history" and key == history_key(revision.number):
         return HistoryEntry(
-            action=_text(members, "action"),
-            target=_text(members, "target"),
-            changes=_changes(members.get("changes")),
+            action=members.text("action"),
+            target=members.text("target"),
+            changes=tuple(map(_change, members.objects("changes"))),
             revision=revision,
         )
     raise ProtocolError(f"key {key!r} is not known")
@@ -268,52 +249,14 @@ def _hold(rest: str, revision: Revision) -> HoldEntry:
     return HoldEntry(topic=held.topic, partition=held.partition, revision=revision)
 
 
-def _changes(value: object) -> tuple[Change, ...]:
-    if not isinstance(value, list):
-        raise ProtocolError("member changes is no list")
-    found: list[Change] = []
-    for item in cast("list[object]", value):
-        if not isinstance(item, dict):
-            raise ProtocolError("a change is no object")
-        members = cast("dict[str, object]", item)
-        found.append(
-            Change(
-                key=_text(members, "key"),
-                before=_nullable(members, "before"),
-                after=_nullable(members, "after"),
-            )
-        )
-    return tuple(found)
+def _change(members: Members) -> Change:
+    before, after = members.nullable("before"), members.nullable("after")
+    return Change(key=members.text("key"), before=before, after=after)
 
 
-def _config(value: object) -> dict[str, str]:
-    if not isinstance(value, dict):
-        raise ProtocolError("member config is no object")
-    members = cast("dict[str, object]", value)
-    return {name: _text(members, name) for name in members}
-
-
-def _presence(members: dict[str, object]) -> Presence:
-    word = _text(members, "state")
+def _presence(members: Members) -> Presence:
+    word = members.text("state")
     try:
         return Presence(word)
     except ValueError:
         raise ProtocolError(f"state {word!r} is not known") from None
-
-
-def _text(members: dict[str, object], name: str) -> str:
-    found = members.get(name)
-    if not isinstance(found, str):
-        raise ProtocolError(f"member {name} is no text")
-    return found
-
-
-def _nullable(members: dict[str, object], name: str) -> str | None:
-    return None if members.get(name) is None else _text(members, name)
-
-
-def _number(members: dict[str, object], name: str) -> int:
-    found = members.get(name)
-    if not isinstance(found, int) or isinstance(found, bool) or found not in _INT64:
-        raise ProtocolError(f"member {name} is no number")
-    return found

@@ -6,22 +6,19 @@ Flow: ``LossEvent`` -> ``KnownEvents.unrecorded`` -> ``encode_ledger_record`` ->
 -> ``decode_ledger_record``. No I/O. A record of a version that we do not know is kept as it is, never refused.
 """
 
-import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
 from dataclasses import dataclass, replace
-from typing import Final, cast, final
+from typing import Final, final
 
 from mm2py.api.context import EventKind, LossEvent
 from mm2py.errors import ProtocolError
+from mm2py.mirror.versioned_json import Members, decode, encode
 from mm2py.types import TopicPartition
-
-LEDGER_VERSION: Final = 1
 
 _INCARNATION: Final = "incarnation"
 _ID_BYTES: Final = 16
 _KINDS: Final = frozenset(kind.value for kind in EventKind)
-_INT64: Final = range(-(1 << 63), 1 << 63)
 
 
 def ledger_topic(source_alias: str) -> str:
@@ -89,8 +86,7 @@ def encode_incarnation(record: IncarnationRecord) -> tuple[bytes, bytes]:
 
 
 def _encoded(partition: TopicPartition, members: dict[str, str | int]) -> tuple[bytes, bytes]:
-    text = json.dumps(members, separators=(",", ":"))
-    return str(partition).encode(), bytes((LEDGER_VERSION,)) + text.encode("ascii")
+    return str(partition).encode(), encode(members, in_order=True)
 
 
 def decode_ledger_record(
@@ -99,39 +95,28 @@ def decode_ledger_record(
     """Read a record; members it does not know are ignored, what it cannot read is kept as bytes."""
     raw = value or b""
     try:
-        return _decoded(raw)
+        return _decoded(decode(raw))
     except ProtocolError as error:
         return UnknownLedgerRecord(key or b"", raw, error.message)
 
 
-def _decoded(value: bytes) -> LedgerRecord | IncarnationRecord:
-    if not value:
-        raise ProtocolError("empty value")
-    if value[0] != LEDGER_VERSION:
-        raise ProtocolError(f"version {value[0]}, this program knows {LEDGER_VERSION}")
-    try:
-        found: object = json.loads(value[1:])
-    except (ValueError, RecursionError):
-        raise ProtocolError("not JSON behind the version byte") from None
-    if not isinstance(found, dict):
-        raise ProtocolError("not a JSON object behind the version byte")
-    members = cast("dict[str, object]", found)
-    word = _text(members, "kind")
+def _decoded(members: Members) -> LedgerRecord | IncarnationRecord:
+    word = members.text("kind")
     if word != _INCARNATION and word not in _KINDS:
         raise ProtocolError(f"kind {word!r} is not known")
-    partition = TopicPartition(_text(members, "topic"), _number(members, "partition"))
-    flow, time_ms = _text(members, "flow"), _number(members, "time")
+    partition = TopicPartition(members.text("topic"), members.number("partition"))
+    flow, time_ms = members.text("flow"), members.number("time")
     if word == _INCARNATION:
-        topic_id = _topic_id(_text(members, "id"))
+        topic_id = _topic_id(members.text("id"))
         return IncarnationRecord(partition=partition, topic_id=topic_id, flow=flow, time_ms=time_ms)
     event = LossEvent(
         kind=EventKind(word),
         partition=partition,
-        first_offset=_number(members, "first"),
-        last_offset=_number(members, "last"),
-        policy=_text(members, "policy"),
-        cause=_text(members, "cause"),
-        task=_text(members, "task"),
+        first_offset=members.number("first"),
+        last_offset=members.number("last"),
+        policy=members.text("policy"),
+        cause=members.text("cause"),
+        task=members.text("task"),
     )
     return LedgerRecord(event=event, flow=flow, time_ms=time_ms)
 
@@ -144,20 +129,6 @@ def _topic_id(text: str) -> bytes:
     if len(found) != _ID_BYTES:
         raise ProtocolError("member id is not a topic id")
     return found
-
-
-def _text(members: dict[str, object], name: str) -> str:
-    value = members.get(name)
-    if not isinstance(value, str):
-        raise ProtocolError(f"member {name} is not a text")
-    return value
-
-
-def _number(members: dict[str, object], name: str) -> int:
-    value = members.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value not in _INT64:
-        raise ProtocolError(f"member {name} is not a 64-bit number")
-    return value
 
 
 @final

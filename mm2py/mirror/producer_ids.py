@@ -12,22 +12,21 @@ Invariants (tests of the same names):
 4. Only a batch whose CRC matches is dropped, and only as a whole.
 """
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, cast, final
+from typing import Final, final
 
 from mm2py.config.class_names import MIRROR_SINK_CONNECTOR, canonical_class
 from mm2py.errors import ConfigError, ProtocolError
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.routed_names import keeps_names
+from mm2py.mirror.versioned_json import decode, encode
 from mm2py.protocol.batch_stage import Origins
 
 PRODUCERS_TOPIC: Final = "mm2py-producers.internal"
 """On every cluster that is written; no mirror replicates it (``mm2*.internal``)."""
 
-PRODUCERS_VERSION: Final = 1
 LOOP_SUPPRESSION: Final = "loop.suppression"
 SOURCE_CLUSTER_ID: Final = "task.source.cluster.id"
 TARGET_CLUSTER_ID: Final = "task.target.cluster.id"
@@ -95,8 +94,7 @@ def encode_producer(producer: MirrorProducer) -> tuple[bytes, bytes]:
         "worker": producer.worker,
         "time": producer.time_ms,
     }
-    text = json.dumps(members, separators=(",", ":"))
-    return str(producer.producer_id).encode(), bytes((PRODUCERS_VERSION,)) + text.encode("ascii")
+    return str(producer.producer_id).encode(), encode(members, in_order=True)
 
 
 def decode_producer(key: bytes | None, value: bytes) -> MirrorProducer:
@@ -105,32 +103,19 @@ def decode_producer(key: bytes | None, value: bytes) -> MirrorProducer:
     Raises:
         ProtocolError: this version cannot read it.
     """
-    if not value or value[0] != PRODUCERS_VERSION:
-        raise ProtocolError(f"producer id record of unknown version {value[:1].hex() or 'none'}")
+    members = decode(value)
     try:
         producer_id = int(key or b"")
-        found: object = json.loads(value[1:])
-    except ValueError as error:
-        raise ProtocolError(f"producer id record cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise ProtocolError("producer id record is no JSON object")
-    members = cast("dict[str, object]", found)
-
-    def text(name: str) -> str:
-        it = members.get(name, "")
-        if not isinstance(it, str):
-            raise ProtocolError(f"producer id record: {name} is no text")
-        return it
-
-    time_ms = members.get("time", 0)
+    except ValueError:
+        raise ProtocolError(f"key {key!r} is no producer id") from None
     return MirrorProducer(
         producer_id=producer_id,
-        flow=text("flow"),
-        source=text("source"),
-        source_cluster=text("source_cluster"),
-        task=text("task"),
-        worker=text("worker"),
-        time_ms=time_ms if isinstance(time_ms, int) else 0,
+        flow=members.text("flow", ""),
+        source=members.text("source", ""),
+        source_cluster=members.text("source_cluster", ""),
+        task=members.text("task", ""),
+        worker=members.text("worker", ""),
+        time_ms=members.number("time", 0),
     )
 
 

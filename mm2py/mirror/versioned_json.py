@@ -1,0 +1,101 @@
+"""The one codec of our own topics' records: a version byte, then an ASCII JSON object (docs/formats.md).
+
+Flow: members -> ``encode`` -> value of a record -> ``decode`` -> ``Members``, which check the type of what is read. Members that a
+version does not know are ignored by whoever reads them. No I/O.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeVar, cast, final
+
+from pydantic import TypeAdapter, ValidationError
+
+from mm2py.errors import ProtocolError
+
+VERSION: Final = 1
+_INT64: Final = range(-(1 << 63), 1 << 63)
+T = TypeVar("T")
+
+
+def encode(members: Mapping[str, object], *, in_order: bool = False) -> bytes:
+    """Return the value of a record; members are sorted unless they are ``in_order``."""
+    text = json.dumps(members, separators=(",", ":"), sort_keys=not in_order)
+    return bytes((VERSION,)) + text.encode("ascii")
+
+
+def decode(value: bytes | None) -> "Members":
+    """Read the value of a record.
+
+    Raises:
+        ProtocolError: it is empty, of another version, or no JSON object.
+    """
+    if not value:
+        raise ProtocolError("empty value")
+    if value[0] != VERSION:
+        raise ProtocolError(f"version {value[0]}, this program knows {VERSION}")
+    try:
+        found: object = json.loads(value[1:])
+    except (ValueError, RecursionError):
+        raise ProtocolError("not JSON behind the version byte") from None
+    return _members(found, "not a JSON object behind the version byte")
+
+
+def decode_as(adapter: TypeAdapter[T], plain: bytes, what: str) -> T:
+    """Read the JSON object of a record as a value.
+
+    Raises:
+        ProtocolError: it is none; ``what`` names the record.
+    """
+    try:
+        return adapter.validate_json(plain)
+    except ValidationError as error:
+        first = error.errors()[0]["msg"]
+        raise ProtocolError(f"damaged record {what}: {first}") from None
+
+
+@final
+class Members:
+    """A JSON object; every method raises ``ProtocolError`` with the name of a member that is not what is asked for."""
+
+    def __init__(self, members: Mapping[str, object]) -> None:
+        self._members = members
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """Return a text; one that is absent is ``default``, where that is given."""
+        value = self._members.get(name, default)
+        if not isinstance(value, str):
+            raise ProtocolError(f"member {name} is not a text")
+        return value
+
+    def nullable(self, name: str) -> str | None:
+        """Return a text, or None."""
+        return None if self._members.get(name) is None else self.text(name)
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """Return a 64-bit number; one that is absent is ``default``, where that is given."""
+        value = self._members.get(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value not in _INT64:
+            raise ProtocolError(f"member {name} is not a 64-bit number")
+        return value
+
+    def texts(self, name: str) -> dict[str, str]:
+        """Return an object whose members are texts."""
+        inner = _members(self._members.get(name), f"member {name} is not an object")
+        return {key: inner.text(key) for key in inner}
+
+    def objects(self, name: str) -> "Iterator[Members]":
+        """Return the objects of a list."""
+        value = self._members.get(name)
+        if not isinstance(value, list):
+            raise ProtocolError(f"member {name} is not a list")
+        for item in cast("list[object]", value):
+            yield _members(item, f"member {name} has an item that is not an object")
+
+
+def _members(value: object, otherwise: str) -> Members:
+    if not isinstance(value, dict):
+        raise ProtocolError(otherwise)
+    return Members(cast("dict[str, object]", value))
