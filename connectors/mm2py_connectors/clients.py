@@ -6,14 +6,14 @@ its owner connects and closes. Nothing connects before ``connect``. Tests pass f
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 from mm2py.api.context import SourceGap
 from mm2py.client.connect.admin import Admin, ConfigOp, ListedOffset, TopicDescription
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.group_admin import Committed, GroupAdmin, GroupCatalog
 from mm2py.client.connect.group_requests import SHARE_GROUPS
-from mm2py.client.fetch.fetcher import BUFFER_BYTES, Fetcher
+from mm2py.client.fetch.fetcher import Fetcher
 from mm2py.client.fetch.log_reader import LogReader, RecordHandler, Trouble
 from mm2py.client.fetch.origins import BatchOrigins
 from mm2py.client.send.record_writer import RecordWriter
@@ -331,7 +331,16 @@ class WriterSession:
 AdminFactory = Callable[[Mapping[str, str], str, Clock], AdminSession]
 """Effective client properties, cluster alias, time -> session."""
 
-ReaderFactory = Callable[[Mapping[str, str], str, Clock, ReaderEvents], ReaderSession]
+
+@dataclass(frozen=True, slots=True)
+class ReaderLimits:
+    """What a reader may hold (``buffer.memory`` of its task's producer), and read per second; 0 is no limit."""
+
+    buffer_bytes: int
+    bytes_per_s: int = 0
+
+
+ReaderFactory = Callable[[Mapping[str, str], str, Clock, ReaderEvents, ReaderLimits], ReaderSession]
 
 WriterFactory = Callable[[Mapping[str, str], str, Clock], WriterSession]
 
@@ -356,12 +365,6 @@ class LogFactory(Protocol):
 
 MapFactory = Callable[[Mapping[str, str], str, str, Clock], MapSession]
 """Effective client properties, cluster alias, alias of the flow's source, time -> session."""
-
-TASK_BUFFER: Final = "buffer.memory"
-"""Beside a reader's client properties: what its task's producer says."""
-
-BYTE_RATE: Final = "flow.max.bytes.per.second"
-"""Beside a reader's client properties: what its task may read per second, 0 for no limit."""
 
 
 def open_admin(props: Mapping[str, str], alias: str, clock: Clock) -> AdminSession:
@@ -397,7 +400,11 @@ def open_map(props: Mapping[str, str], alias: str, source_alias: str, clock: Clo
 
 
 def open_reader(
-    props: Mapping[str, str], alias: str, clock: Clock, events: ReaderEvents
+    props: Mapping[str, str],
+    alias: str,
+    clock: Clock,
+    events: ReaderEvents,
+    limits: ReaderLimits,
 ) -> ReaderSession:
     """Build a reader; ``ConfigError`` when its properties are wrong."""
     settings = consumer_settings(props)
@@ -406,8 +413,8 @@ def open_reader(
         cluster,
         settings,
         clock=clock,
-        buffer_bytes=int(props.get(TASK_BUFFER, BUFFER_BYTES)),
-        bytes_per_s=int(props.get(BYTE_RATE, "0")),
+        buffer_bytes=limits.buffer_bytes,
+        bytes_per_s=limits.bytes_per_s,
         on_gap=events.on_gap,
         on_failed=events.on_failed,
         on_stalled=events.on_stalled,

@@ -41,7 +41,7 @@ from mm2py_connectors.clients import (
 )
 from mm2py_connectors.internal_topics import create_compacted_topic
 from mm2py_connectors.loop_suppression import find_suppression
-from mm2py_connectors.mirror_source_config import MirrorSourceConfig
+from mm2py_connectors.mirror_source_config import FlowRate, MirrorSourceConfig
 from mm2py_connectors.mirror_source_task import MirrorSourceTask
 from mm2py_connectors.partition_deal import (
     ASSIGNED_PARTITIONS,
@@ -148,10 +148,8 @@ class MirrorSourceConnector(Connector):
         if self._came and rates and not self._deal.partitions <= rates.keys():
             rates = None
         hands = self._deal.deal(max_tasks, rates)
-        props = self._props | self._suppression
-        if self._config.flow_max_bytes_per_second and hands:
-            share = max(1, self._config.flow_max_bytes_per_second // len(hands))
-            props = props | {"flow.max.bytes.per.second": str(share)}
+        rate = FlowRate.parts(self._config.flow_max_bytes_per_second, len(hands))
+        props = self._props | self._suppression | rate
         return [
             props
             | {

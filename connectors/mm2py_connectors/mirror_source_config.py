@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from mm2py.config.client_properties import effective_client_properties
-from mm2py.config.definitions import Option, Problem
+from mm2py.config.definitions import ConfigModel, Option, Problem, to_props
 from mm2py.config.framework import LossPolicies
 from mm2py.config.java_values import JavaType, parse_list
 from mm2py.config.mirror_options import UseDefaultsFrom
@@ -27,18 +27,9 @@ from mm2py_connectors.mirror_topics_config import (
 _INT, _LONG, _STRING, _LIST = JavaType.INT, JavaType.LONG, JavaType.STRING, JavaType.LIST
 
 
-class MirrorSourceConfig(LossPolicies, MirrorTopicsConfig):
-    """Options of MirrorSourceConnector (``MirrorSourceConfig``)."""
+class FlowRate(ConfigModel):
+    """How much a flow reads; its connector has the whole, each of its tasks and lanes a part."""
 
-    offset_syncs_topic_replication_factor: Annotated[int, replicas("the offset-syncs topic")] = 3
-    offset_lag_max: Annotated[
-        int, Option(_LONG, "Records between two offset syncs.", low=0, unit="records")
-    ] = 100
-    offset_syncs_topic_location: OffsetSyncsLocation = "source"
-    emit_offset_syncs_enabled: Annotated[bool, switch("Write offset syncs.")] = True
-    heartbeats_replication_enabled: HeartbeatsReplication = True
-    metric_names_formats: MetricNamesFormats = ("legacy",)
-    use_defaults_from: UseDefaultsFrom = "target"
     flow_max_bytes_per_second: Annotated[
         int,
         Option(
@@ -52,6 +43,27 @@ class MirrorSourceConfig(LossPolicies, MirrorTopicsConfig):
             importance="MEDIUM",
         ),
     ] = 0
+
+    @staticmethod
+    def parts(limit: int, number: int) -> dict[str, str]:
+        """Return the property of each of ``number`` tasks or lanes, none without a limit."""
+        if not limit or not number:
+            return {}
+        return to_props(FlowRate, flow_max_bytes_per_second=max(1, limit // number))
+
+
+class MirrorSourceConfig(LossPolicies, FlowRate, MirrorTopicsConfig):
+    """Options of MirrorSourceConnector (``MirrorSourceConfig``)."""
+
+    offset_syncs_topic_replication_factor: Annotated[int, replicas("the offset-syncs topic")] = 3
+    offset_lag_max: Annotated[
+        int, Option(_LONG, "Records between two offset syncs.", low=0, unit="records")
+    ] = 100
+    offset_syncs_topic_location: OffsetSyncsLocation = "source"
+    emit_offset_syncs_enabled: Annotated[bool, switch("Write offset syncs.")] = True
+    heartbeats_replication_enabled: HeartbeatsReplication = True
+    metric_names_formats: MetricNamesFormats = ("legacy",)
+    use_defaults_from: UseDefaultsFrom = "target"
     flow_engine: Annotated[
         str,
         Option(

@@ -33,12 +33,11 @@ from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import EARLIEST, LATEST, TopicPartition
 from mm2py_connectors.clients import (
-    BYTE_RATE,
-    TASK_BUFFER,
     AdminFactory,
     LogFactory,
     ReaderEvents,
     ReaderFactory,
+    ReaderLimits,
     ReaderSession,
     SourceReader,
     WriterFactory,
@@ -146,12 +145,11 @@ class MirrorSourceTask(BatchSourceTask):
         )
         self._context.leave_out(left_out)
         props = self._client_props("source", "consumer", "replication-consumer")
-        props[BYTE_RATE] = str(self._config.flow_max_bytes_per_second)
-        props[TASK_BUFFER] = str(self._context.buffer_bytes)
+        limits = ReaderLimits(self._context.buffer_bytes, self._config.flow_max_bytes_per_second)
         alias = self._config.source_cluster_alias
         loops = await self._open_loop_filter()
         events = ReaderEvents(self._on_gap, self._on_failed, self._on_stalled, loops)
-        opened = self._readers(props, alias, self._context.clock, events)
+        opened = self._readers(props, alias, self._context.clock, events, limits)
         try:
             await opened.session.connect()
             self._to_begin.clear()

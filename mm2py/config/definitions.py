@@ -175,6 +175,12 @@ def options_of(model: type[ConfigModel]) -> Mapping[str, Option]:
     return found
 
 
+def to_props(model: type[ConfigModel], **fields: JavaValue) -> dict[str, str]:
+    """Return fields of a model as property texts: the way back of ``parse_config``."""
+    names = {option.field: name for name, option in options_of(model).items()}
+    return {names[field]: _default_text(value) or "" for field, value in fields.items()}
+
+
 def check_config(model: type[ConfigModel], props: Mapping[str, str]) -> list[Problem]:
     """Return every problem of ``props``; unknown keys are not problems, as in Java."""
     problems = [p for option in options_of(model).values() for p in _parse(model, option, props)[1]]

@@ -23,12 +23,14 @@ from mm2py.api.records import SourcePartition
 from mm2py.api.task import BatchSourceTask, Delivery, Outgoing
 from mm2py.client.pacing import ByteRate
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR
+from mm2py.config.definitions import parse_config
 from mm2py.errors import Mm2pyError, PartitionError
 from mm2py.mirror.source_offsets import committed_offset, mirror_source_partition
 from mm2py.protocol.batch_stage import classify
 from mm2py.protocol.log_batches import LogBatch
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
+from mm2py_connectors.mirror_source_config import FlowRate
 from mm2py_jobs.archive.archive_format import FileManifest, archived_batches, chain_of
 from mm2py_jobs.archive.archive_order import ARCHIVE, TaskArchive
 from mm2py_jobs.archive.archive_store import ArchiveStore
@@ -56,7 +58,7 @@ class ArchiveConnector(Connector):
 
     def open_task(self, config: Mapping[str, str], context: TaskContext) -> BatchSourceTask:
         """Build the task of a lane."""
-        limit = int(config.get("flow.max.bytes.per.second") or 0)
+        limit = parse_config(FlowRate, config).flow_max_bytes_per_second
         rate = ByteRate(limit, context.clock) if limit > 0 else None
         return ArchiveTask(TaskArchive.parse(config[ARCHIVE]), self._alias, context, rate)
 

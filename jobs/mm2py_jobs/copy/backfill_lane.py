@@ -37,7 +37,7 @@ from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
 from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
-from mm2py_connectors.mirror_source_config import MirrorSourceConfig
+from mm2py_connectors.mirror_source_config import FlowRate, MirrorSourceConfig
 from mm2py_connectors.partition_deal import (
     ASSIGNED_PARTITIONS,
     END_OFFSETS,
@@ -55,7 +55,6 @@ FIRST_NUMBER: Final = 10_000
 """Of a lane's task, which is part of its client ids; the live flow's tasks count from 0."""
 
 _SOURCE: Final = "MirrorSourceConnector"
-_RATE: Final = "flow.max.bytes.per.second"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +96,7 @@ def dealt_lanes(
     """Return the lanes of a run as JSON; each has an equal share of the limit in bytes per second, 0: that of the flow."""
     options = parse_config(MirrorSourceConfig, common.connector)
     limit = rate_limit or options.flow_max_bytes_per_second
-    share = {_RATE: str(max(1, limit // len(lanes)))} if limit else {}
+    share = FlowRate.parts(limit, len(lanes))
     return [
         asdict(
             replace(

@@ -12,7 +12,13 @@ from mm2py.protocol.records import NewRecord
 from mm2py.protocol.topics import NewTopic
 from mm2py.testing.contexts import FakeTaskContext
 from mm2py.types import EARLIEST, LATEST, TopicPartition
-from mm2py_connectors.clients import AdminSession, ReaderEvents, ReaderSession, WriterSession
+from mm2py_connectors.clients import (
+    AdminSession,
+    ReaderEvents,
+    ReaderLimits,
+    ReaderSession,
+    WriterSession,
+)
 from tests.kit.fakes.reader import FakeReader
 
 
@@ -158,7 +164,12 @@ class Region:
         return AdminSession(session, self.source if alias == "A" else self.target)
 
     def open_reader(
-        self, props: Mapping[str, str], alias: str, clock: Clock, events: ReaderEvents
+        self,
+        props: Mapping[str, str],
+        alias: str,
+        clock: Clock,
+        events: ReaderEvents,
+        limits: ReaderLimits,
     ) -> ReaderSession:
         reader = FakeReader(events)
         self.readers.append(reader)

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 
 from mm2py.clock import Clock
 from mm2py.testing.contexts import FakeConnectorContext
-from mm2py_connectors.clients import BYTE_RATE, ReaderEvents, ReaderSession
+from mm2py_connectors.clients import ReaderEvents, ReaderLimits, ReaderSession
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from mm2py_connectors.mirror_source_task import MirrorSourceTask
 from tests.unit.connectors.mirror_fakes import MirrorTaskContext, Region
 
+BYTE_RATE = "flow.max.bytes.per.second"
 CONFIG = {
     "name": "MirrorSourceConnector",
     "topics": "t.*",
@@ -47,14 +48,18 @@ def test_the_tasks_of_a_flow_share_its_rate() -> None:
 
 
 async def test_a_task_gives_its_part_to_its_reader() -> None:
-    given: list[str] = []
+    given: list[int] = []
     region = Region({})
 
     def readers(
-        props: Mapping[str, str], alias: str, clock: Clock, events: ReaderEvents
+        props: Mapping[str, str],
+        alias: str,
+        clock: Clock,
+        events: ReaderEvents,
+        limits: ReaderLimits,
     ) -> ReaderSession:
-        given.append(props[BYTE_RATE])
-        return region.open_reader(props, alias, clock, events)
+        given.append(limits.bytes_per_s)
+        return region.open_reader(props, alias, clock, events, limits)
 
     config = CONFIG | {
         BYTE_RATE: "1500",
@@ -66,4 +71,4 @@ async def test_a_task_gives_its_part_to_its_reader() -> None:
     )
     await task.start()
     await task.stop()
-    assert given == ["1500"]
+    assert given == [1500]

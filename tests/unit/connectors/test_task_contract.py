@@ -7,7 +7,7 @@ from mm2py.clock import Clock
 from mm2py.testing.contexts import FakeTaskContext
 from mm2py.testing.task_contract import BatchTaskContract, RecordTaskContract
 from mm2py.types import TopicPartition
-from mm2py_connectors.clients import ReaderEvents, ReaderSession
+from mm2py_connectors.clients import ReaderEvents, ReaderLimits, ReaderSession
 from mm2py_connectors.mirror_checkpoint_task import MirrorCheckpointTask
 from mm2py_connectors.mirror_heartbeat import MirrorHeartbeatTask
 from mm2py_connectors.mirror_source_task import MirrorSourceTask
@@ -30,7 +30,12 @@ class LogsRegion(Region):
     """A source that holds ``LOGS``."""
 
     def open_reader(
-        self, props: Mapping[str, str], alias: str, clock: Clock, events: ReaderEvents
+        self,
+        props: Mapping[str, str],
+        alias: str,
+        clock: Clock,
+        events: ReaderEvents,
+        limits: ReaderLimits,
     ) -> ReaderSession:
         return ReaderSession(self._session(props), LogsReader(events, LOGS))
 
