@@ -4,9 +4,10 @@ Flow: settings of ``mm2py.config.librdkafka`` -> ``messages``, as MirrorMaker 1 
 Callbacks of the group go to the listener from inside them and ``close``.
 """
 
+import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from confluent_kafka import (
     TIMESTAMP_NOT_AVAILABLE,
@@ -18,10 +19,14 @@ from confluent_kafka import (
 )
 
 from mm2py.api.records import SinkRecord
+from mm2py.client.connect.cluster import Cluster
 from mm2py.config.librdkafka import Value
 from mm2py.errors import AuthenticationError, FatalError, Mm2pyError, RetriableError
 from mm2py.observability.logging import cause_text
+from mm2py.protocol import error_codes as codes
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks.sink_loop import AssignmentListener, GroupConsumer
+from mm2py.runtime.tasks.sink_places import StoredPosition
 from mm2py.types import TopicPartition as Partition
 from mm2py_connectors.record_sender import LIBRDKAFKA, check_kerberos
 
@@ -42,6 +47,58 @@ _PASSING: Final = frozenset(
      "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS", "_WAIT_COORD", "LEADER_NOT_AVAILABLE")
 )  # fmt: skip
 """librdkafka tries these again by itself."""
+_EXISTS: Final = frozenset({0, codes.LEADER_NOT_AVAILABLE, codes.TOPIC_AUTHORIZATION_FAILED})
+"""A topic that may not be described has no id, and is known by its name alone."""
+
+
+class AskTopicIds(Protocol):
+    """What tells the incarnations of topics apart."""
+
+    def __call__(self, topics: Collection[str], /) -> Mapping[str, bytes]:
+        """Return the ids of those that exist; ``RetriableError``: not now."""
+        ...
+
+    def close(self) -> None:
+        """The consumer is closed."""
+        ...
+
+
+@final
+class TopicIds(AskTopicIds):
+    """Asks for topic ids, which librdkafka does not return; called by threads, answered by the event loop of the cluster.
+
+    Args:
+        cluster: our own client.
+        ends: the cluster is closed with the consumer.
+    """
+
+    def __init__(self, cluster: Cluster, *, ends: bool = False) -> None:
+        self._events = asyncio.get_running_loop()
+        self._cluster, self._ends = cluster, ends
+
+    def __call__(self, topics: Collection[str]) -> Mapping[str, bytes]:
+        """Return the ids of those that exist.
+
+        Raises:
+            RetriableError: the cluster does not answer now.
+        """
+        answer = asyncio.run_coroutine_threadsafe(
+            self._cluster.metadata(tuple(topics)), self._events
+        )
+        try:
+            found = answer.result(ASK_S)
+        except TimeoutError:
+            answer.cancel()
+            raise RetriableError("the source does not answer") from None
+        except Mm2pyError as error:
+            # What is refused here is refused to the consumer, which says so.
+            raise RetriableError(f"topic ids are not known: {error.message}") from error
+        return {it.name: it.topic_id for it in found.topics if it.error_code in _EXISTS}
+
+    def close(self) -> None:
+        """End its connections."""
+        if self._ends and not self._events.is_closed():
+            asyncio.run_coroutine_threadsafe(self._cluster.close(), self._events)
 
 
 @final
@@ -52,6 +109,7 @@ class ConfluentConsumer(GroupConsumer):
         values: of librdkafka, with group and client id; automatic commits are off.
         batch: most records of one poll (``max.poll.records``).
         listener: called inside ``poll`` and ``close``.
+        topic_ids: asks the same cluster for the ids of topics that exist.
         waits_for_ticket: a login by Kerberos that is refused is no failure.
     """
 
@@ -61,10 +119,11 @@ class ConfluentConsumer(GroupConsumer):
         batch: int,
         listener: AssignmentListener,
         *,
+        topic_ids: AskTopicIds,
         waits_for_ticket: bool = False,
     ) -> None:
         check_kerberos(values)
-        self._batch, self._listener = batch, listener
+        self._batch, self._listener, self._topic_ids = batch, listener, topic_ids
         self._failure: Mm2pyError | None = None
         self._left: set[Partition] = set()
         """Partitions that went while the records behind the first one were asked for."""
@@ -116,9 +175,20 @@ class ConfluentConsumer(GroupConsumer):
         reached, self._reached = self._reached, {}
         return reached
 
-    def commit(self, positions: Mapping[Partition, int]) -> Mapping[Partition, str]:
+    def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
+        """Ask the cluster."""
+        return self._topic_ids(topics)
+
+    def commit(
+        self, positions: Mapping[Partition, int], topic_ids: Mapping[Partition, bytes]
+    ) -> Mapping[Partition, str]:
         """Commit, and wait for the answer."""
-        offsets = [TopicPartition(*place, offset) for place, offset in positions.items()]
+        offsets = [
+            TopicPartition(
+                *place, offset, StoredPosition(offset, topic_ids.get(place, NO_TOPIC_ID)).metadata
+            )
+            for place, offset in positions.items()
+        ]
         try:
             answers = self._consumer.commit(offsets=offsets, asynchronous=False) or ()
         except KafkaException as error:
@@ -152,7 +222,18 @@ class ConfluentConsumer(GroupConsumer):
     def seek(self, partition: Partition, offset: int) -> None:
         """Read on from this offset."""
         self._reached.pop(partition, None)
-        self._consumer.seek(TopicPartition(*partition, offset))
+        try:
+            self._consumer.seek(TopicPartition(*partition, offset))
+        except KafkaException as error:
+            raise RetriableError(f"{partition} is not read yet: {cause_text(error)}") from error
+
+    def start(self, partition: Partition) -> int:
+        """Return where the log began as the last Fetch said."""
+        try:
+            start, _ = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
+        except KafkaException:
+            return -1
+        return start
 
     def end(self, partition: Partition, *, ask: bool) -> int:
         """Return the end as the last Fetch said, or as the broker says now."""
@@ -166,14 +247,14 @@ class ConfluentConsumer(GroupConsumer):
             return -1
         return end
 
-    def committed(self, partitions: Collection[Partition]) -> Mapping[Partition, int]:
+    def committed(self, partitions: Collection[Partition]) -> Mapping[Partition, StoredPosition]:
         """Ask the group's coordinator."""
         try:
             found = self._consumer.committed(_theirs(partitions), timeout=ASK_S)
         except KafkaException as error:
             raise RetriableError(f"the group does not answer: {cause_text(error)}") from error
         return {
-            Partition(it.topic, it.partition): it.offset
+            Partition(it.topic, it.partition): StoredPosition.committed_with(it.offset, it.metadata)
             for it in found
             if it.error is None and it.offset >= 0
         }
@@ -184,6 +265,7 @@ class ConfluentConsumer(GroupConsumer):
             self._consumer.close()
         except (KafkaException, RuntimeError) as error:
             log.warning("the consumer did not close in order cause=%s", cause_text(error))
+        self._topic_ids.close()
 
     def _is_record(self, message: Message) -> bool:
         error = message.error()

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final, final
 
+from mm2py.client.connect.cluster import Cluster
 from mm2py.clock import Clock
 from mm2py.config.client_properties import framework_producer_properties, sink_consumer_properties
 from mm2py.config.framework import SinkFrameworkConfig
@@ -41,11 +42,13 @@ class KafkaSinkClients(SinkClients):
         for remark in settings.remarks:
             log.info("%s", remark)
         try:
-            from mm2py_workers.group_consumer import ConfluentConsumer
+            from mm2py_workers.group_consumer import ConfluentConsumer, TopicIds
         except ImportError as error:
             raise _missing(error) from error
         batch = int(props.get("max.poll.records", MAX_POLL_RECORDS))
-        return partial(ConfluentConsumer, settings.values, batch)
+        source_cluster = Cluster(settings.connection, alias="source", clock=self._clock)
+        ids = TopicIds(source_cluster, ends=True)
+        return partial(ConfluentConsumer, settings.values, batch, topic_ids=ids)
 
     def dead_letters(self, spec: TaskSpec, config: SinkFrameworkConfig) -> DeadLetterQueue:
         """Return the dead letter queue that a config names."""

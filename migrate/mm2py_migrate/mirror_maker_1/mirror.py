@@ -18,6 +18,7 @@ from mm2py.errors import FatalError, Mm2pyError, RetriableError
 from mm2py_connectors.record_sender import RecordSender, Sent
 from mm2py_migrate.mirror_maker_1.options import TopicChoice
 from mm2py_migrate.mirror_maker_1.stream import Handle, Stream
+from mm2py_workers.group_consumer import TopicIds
 from mm2py_workers.signals import StopSignal
 
 log = logging.getLogger(__name__)
@@ -59,9 +60,9 @@ class Mirror:
             )
             for _ in range(min(plan.producers, plan.streams))
         ]
+        self._source = Cluster(plan.consumer.connection, alias="source", clock=clock)
         self._streams = [self._stream(number) for number in range(plan.streams)]
         self._topics: tuple[str, ...] = ()
-        self._source = Cluster(plan.consumer.connection, alias="source", clock=clock)
         self._began_s = clock.monotonic()
 
     async def run(self, stop: StopSignal) -> int:
@@ -124,6 +125,7 @@ class Mirror:
             listener=plan.listener,
             batch=plan.batch,
             commit_s=plan.commit_s,
+            topic_ids=TopicIds(self._source),
             ended=ended,
         )
 

@@ -11,6 +11,8 @@ Invariants, tests of the same names:
 3. A stream that waits for the target stays in its group: it polls with its partitions paused.
 4. A record is passed on when its partition belongs to the stream at that moment: callbacks of the group run inside a poll, before and
    between the records that it returns.
+5. A partition whose topic was deleted and created again is read from the beginning of the new one (``SinkPlaces``); Java's
+   MirrorMaker 1 continues in the middle of it.
 """
 
 import logging
@@ -27,13 +29,16 @@ from mm2py.api.mirror_maker_1 import (
     OutgoingRecord,
     RebalanceListener,
 )
+from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.librdkafka import Value
 from mm2py.errors import FatalError, RetriableError
 from mm2py.observability.logging import some_of
 from mm2py.runtime.tasks.sink_loop import AssignmentListener
+from mm2py.runtime.tasks.sink_places import SinkPlaces
+from mm2py.runtime.tasks.task_context import log_gap
 from mm2py.types import TopicPartition
 from mm2py_connectors.record_sender import RecordSender, Sent, mirrored
-from mm2py_workers.group_consumer import ConfluentConsumer
+from mm2py_workers.group_consumer import AskTopicIds, ConfluentConsumer
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +89,7 @@ class Stream(AssignmentListener):
         listener: learns of assignments, or None.
         batch: most records of one poll (``max.poll.records``).
         commit_s: time between commits.
+        topic_ids: asks the source.
         ended: called once when the thread ends, with the cause of a failure.
     """
 
@@ -96,12 +102,18 @@ class Stream(AssignmentListener):
         listener: RebalanceListener | None,
         batch: int,
         commit_s: float,
+        topic_ids: AskTopicIds,
         ended: Callable[[BaseException | None], None],
     ) -> None:
         self.name = str(values["client.id"])
         self._sender, self._handle, self._listener = sender, handle, listener
         self._commit_s, self._ended = commit_s, ended
-        self._consumer = ConfluentConsumer(values, batch, self, waits_for_ticket=True)
+        self._consumer = ConfluentConsumer(
+            values, batch, self, topic_ids=topic_ids, waits_for_ticket=True
+        )
+        self._places = SinkPlaces(log_gap, SYSTEM_CLOCK)
+        self._unread: set[TopicPartition] = set()
+        """Paused until their topic is known."""
         self._stopping = threading.Event()
         self._topics: tuple[str, ...] = ()
         self._wanted: tuple[str, ...] = ()
@@ -161,8 +173,9 @@ class Stream(AssignmentListener):
             if self._topics != self._wanted:
                 self._topics = self._wanted
                 self._consumer.subscribe(self._topics)
+            self._begin_anew()
             messages = self._poll()
-            self._passed_on = set(self._owned)
+            self._passed_on = self._owned - self._unread
             with self._sender.hold(self._idle):
                 self._pass_on(messages)
             if time.monotonic() >= due_s:
@@ -174,6 +187,17 @@ class Stream(AssignmentListener):
                 look_s = time.monotonic() + LAG_S
             if self._fatal is not None:
                 raise self._fatal
+
+    def _begin_anew(self) -> None:
+        """Forget positions in topics that were created again, and keep away from partitions whose topic is not known."""
+        for place in self._places.check(self._consumer):
+            self._positions.pop(place, None)
+            self._uncommitted.pop(place, None)
+        unsure = self._places.unsure & self._owned
+        if unsure != self._unread:
+            self._consumer.pause(unsure - self._unread)
+            self._consumer.resume((self._unread - unsure) & self._owned)
+            self._unread = unsure
 
     def _behind(self) -> int:
         # On this thread: the library lets a call of another one wait for as long as a poll comes after the other.
@@ -191,32 +215,45 @@ class Stream(AssignmentListener):
 
     def _pass_on(self, messages: Sequence[Message]) -> None:
         sender, handle, idle, stays = self._sender, self._handle, self._idle, self._passed_on
+        positions = self._positions
         for message in messages:
             # A tuple is as good as a key, and costs less per record.
             place = cast("TopicPartition", (message.topic(), message.partition()))
             if place not in stays:
                 continue  # revoked since it was polled: its owner reads it from the last commit
+            offset = cast("int", message.offset())
+            if not self._follows(place, offset):
+                stays.discard(place)
+                continue
             if handle is None:
                 sender.forward(message, idle)
             else:
                 for record in handle(message):
                     if place not in stays:
                         break
-                    sender.send(Sent((place[0], place[1], message.offset() or 0), record), idle)
+                    sender.send(Sent((place[0], place[1], offset), record), idle)
             if place in stays:  # a send may have waited, and seen a revocation
-                self._positions[place] = self._uncommitted[place] = (
-                    cast("int", message.offset()) + 1
-                )
+                positions[place] = self._uncommitted[place] = offset + 1
             self.records += 1
             self.bytes += len(message)
         sender.serve(idle)
         if not self._early:
             self._note_ends()
+        for place, offset in positions.items():
+            self._places.read_to(place, offset)
+
+    def _follows(self, place: TopicPartition, offset: int) -> bool:
+        expected = self._positions.get(place)
+        if expected is None:
+            expected = self._places.next_offset(place, offset)
+        if offset == expected:
+            return True
+        return self._places.follows(self._consumer, TopicPartition(*place), expected, offset)
 
     def _note_ends(self) -> None:
         """Where the end of a log was read, nothing is behind: markers of transactions have offsets, too."""
         for place, end in self._consumer.reached().items():
-            if place in self._owned and self._positions.get(place) != end:
+            if place in self._passed_on and self._positions.get(place) != end:
                 self._positions[place] = self._uncommitted[place] = end
 
     def _commit(self) -> None:
@@ -227,7 +264,7 @@ class Stream(AssignmentListener):
         self._sender.flush(self._idle)
         while self._uncommitted:
             try:
-                refused = self._consumer.commit(self._uncommitted)
+                refused = self._consumer.commit(self._uncommitted, self._places.ids)
             except RetriableError as error:
                 log.warning(
                     "offsets are not committed yet, tried again stream=%s cause=%s",
@@ -275,7 +312,9 @@ class Stream(AssignmentListener):
             self._early += more  # not in one line: a revocation meanwhile makes it another list
         finally:
             self._waits_for_target = False
-            self._consumer.resume(held & self._owned)
+            # Until the next check they are read as before: what comes of another topic is read again then.
+            self._places.doubt(held & self._owned)
+            self._consumer.resume((held & self._owned) - self._unread)
 
     # ---- AssignmentListener, within a poll of this thread
 
@@ -283,6 +322,8 @@ class Stream(AssignmentListener):
         """Pass their records on from now on."""
         log.info("partitions assigned stream=%s partitions=%s", self.name, _shown(partitions))
         self._owned.update(partitions)
+        self._places.assigned(partitions)
+        self._begin_anew()
         self._sender.take(partitions, self)
         if self._listener is not None:
             self._listener.partitions_assigned(list(partitions))
@@ -332,6 +373,8 @@ class Stream(AssignmentListener):
     def _forget(self, partitions: Collection[TopicPartition]) -> None:
         self._owned.difference_update(partitions)
         self._passed_on.difference_update(partitions)
+        self._unread.difference_update(partitions)
+        self._places.left(partitions)
         # Polled while the target was waited for.
         self._early = [
             it

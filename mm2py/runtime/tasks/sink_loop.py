@@ -10,6 +10,7 @@ Invariants, tests of the same names:
 2. What a partition has read is committed before another member gets it; what was lost is not committed.
 3. A record is put when its partition belongs to the task at that moment: callbacks of the group run inside a poll.
 4. A task that cannot put stays in its group: it polls with its partitions paused, and the same records are put again.
+5. A partition whose topic was deleted and created again is read from the beginning of the new one (``SinkPlaces``).
 """
 
 import logging
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, Protocol, final
 
+from mm2py.api.context import SourceGap
 from mm2py.api.records import SinkRecord
 from mm2py.api.sink import SinkTask
 from mm2py.client.backoff import Backoff
@@ -26,6 +28,8 @@ from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.clock import Clock
 from mm2py.errors import RetriableError
 from mm2py.observability.logging import cause_text, some_of
+from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.runtime.tasks.sink_places import PlacedConsumer, SinkPlaces
 from mm2py.types import State, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -59,7 +63,7 @@ class AssignmentListener(Protocol):
         ...
 
 
-class GroupConsumer(Protocol):
+class GroupConsumer(PlacedConsumer, Protocol):
     """One member of the task's group; every method is called by the task's thread."""
 
     def subscribe(self, topics: Sequence[str]) -> None:
@@ -78,7 +82,9 @@ class GroupConsumer(Protocol):
         """Return the ends of logs that were reached since the last call: ``poll`` has returned all records before them."""
         ...
 
-    def commit(self, positions: Positions) -> Mapping[TopicPartition, str]:
+    def commit(
+        self, positions: Positions, topic_ids: Mapping[TopicPartition, bytes]
+    ) -> Mapping[TopicPartition, str]:
         """Commit, and return why those of single partitions were not taken. ``RetriableError``: none was, not now."""
         ...
 
@@ -90,16 +96,8 @@ class GroupConsumer(Protocol):
         """Return records of these again."""
         ...
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Read on from this offset."""
-        ...
-
     def end(self, partition: TopicPartition, *, ask: bool) -> int:
         """Return the partition's end as the last Fetch said, or ``ask`` its broker; -1 where nobody answered."""
-        ...
-
-    def committed(self, partitions: Collection[TopicPartition]) -> Positions:
-        """Return the group's positions, of partitions that have one; ``RetriableError``: not now."""
         ...
 
     def close(self) -> None:
@@ -133,6 +131,10 @@ class SinkObserver(Protocol):
 
     def standstill(self, cause: str) -> None:
         """Nothing that was read is acknowledged any more, and why; without a text it is again."""
+        ...
+
+    def lost(self, gap: SourceGap) -> None:
+        """The source has lost records before they were read."""
         ...
 
 
@@ -204,8 +206,11 @@ class SinkLoop:
         self._consumer: GroupConsumer | None = None
         self._subscribed: tuple[str, ...] = ()
         self._owned: set[TopicPartition] = set()
+        self._places = SinkPlaces(observer.lost, clock)
         self._silent: set[TopicPartition] = set()
         """Partitions that the consumer was told to pause."""
+        self._held: set[TopicPartition] = set()
+        """Those among them that are not to be read."""
         self._task_held: set[TopicPartition] = set()
         self._batch: list[SinkRecord] = []
         self._ends: dict[TopicPartition, int] = {}
@@ -237,6 +242,11 @@ class SinkLoop:
     def owned(self) -> Collection[TopicPartition]:
         """Partitions that the task has now."""
         return self._owned
+
+    def is_paused(self, partition: TopicPartition) -> bool:
+        """Whether somebody has paused the task, the topic or the partition."""
+        held = self.user_held
+        return self.paused or partition in held or TopicPartition(partition.topic, -1) in held
 
     def request_commit(self) -> None:
         """Commit at the next turn."""
@@ -305,6 +315,7 @@ class SinkLoop:
             self._report_progress(consumer)
             self._report_standstill(now)
         self._apply_rewinds(consumer)
+        self._begin_anew(consumer)
         self._apply_pauses(consumer)
         self._report_state()
         if not self._subscribed:
@@ -346,18 +357,23 @@ class SinkLoop:
         topic, number, end = "", -1, -1
         place, count = TopicPartition(topic, number), _Count()
         is_owned, prepare, batch = False, self._prepare, self._batch
+        places, unsure = self._places, self._places.unsure
         for record in polled:
             if record.original_partition != number or record.original_topic != topic:
                 if is_owned:
-                    self._ends[place] = end
+                    self._read_to(place, end)
                 topic, number = record.original_topic, record.original_partition
                 place = TopicPartition(topic, number)
-                # Else revoked since it was polled: its new owner reads it from the last commit.
-                is_owned = place in self._owned
+                # Else revoked since it was polled: its new owner reads it from the last commit. Or it is read again.
+                is_owned = place in self._owned and place not in unsure
                 if is_owned:
                     self._first.setdefault(place, record.offset)
+                    end = places.next_offset(place, record.offset)
                     count = self._counts.setdefault(place, _Count())
             if not is_owned:
+                continue
+            if record.offset != end and not places.follows(self._opened, place, end, record.offset):
+                self._ends[place], is_owned = end, False
                 continue
             end = record.offset + 1
             count.add(record)
@@ -365,13 +381,22 @@ class SinkLoop:
             if made is not None:
                 batch.append(made)
         if is_owned:
-            self._ends[place] = end
+            self._read_to(place, end)
+        self._note_ends()
+
+    def _note_ends(self) -> None:
         # Markers of transactions and what compaction has removed are read when the log's end is.
-        self._ends.update(
-            (place, end)
-            for place, end in self._opened.reached().items()
-            if place in self._owned and self._positions.get(place) != end
-        )
+        for place, end in self._opened.reached().items():
+            if (
+                place in self._owned
+                and place not in self._places.unsure
+                and self._positions.get(place) != end
+            ):
+                self._read_to(place, end)
+
+    def _read_to(self, place: TopicPartition, end: int) -> None:
+        self._ends[place] = end
+        self._places.read_to(place, end)
 
     def _put(self) -> None:
         batch = self._batch
@@ -420,7 +445,7 @@ class SinkLoop:
             return
         try:
             self._settle()
-            refused = self._opened.commit(positions)
+            refused = self._opened.commit(positions, self._places.ids)
         except RetriableError as error:
             self._cause = cause_text(error)
             log.warning("positions are not committed yet cause=%s", cause_text(error))
@@ -466,40 +491,56 @@ class SinkLoop:
         rewinds, self._rewinds = self._rewinds, {}
         for partition, offset in rewinds.items():
             if partition in self._owned:
+                try:
+                    consumer.seek(partition, offset)
+                except RetriableError:  # just assigned
+                    self._rewinds[partition] = offset
+                    continue
                 self._forget(partition)
                 self._first[partition] = offset
-                consumer.seek(partition, offset)
+                self._places.read_to(partition, offset)
+
+    def _begin_anew(self, consumer: GroupConsumer) -> None:
+        """Forget positions of topics that were created again; records of theirs that wait go first."""
+        for partition in self._places.check(consumer):
+            self._committed.pop(partition, None)
+            self._forget_positions(partition)
 
     def _forget(self, partition: TopicPartition) -> None:
         """Forget what was read of a partition and not committed."""
         self._batch = [
             it for it in self._batch if (it.original_topic, it.original_partition) != partition
         ]
-        for known in (self._ends, self._positions, self._first, self._counts):
-            known.pop(partition, None)
+        self._counts.pop(partition, None)
+        self._forget_positions(partition)
         self._asked_at = -inf
         if self._retry_at and not self._batch:
             self._retry_at = 0.0
+
+    def _forget_positions(self, partition: TopicPartition) -> None:
+        for known in (self._ends, self._positions, self._first):
+            known.pop(partition, None)
 
     # ---- pauses and reports
 
     def _apply_pauses(self, consumer: GroupConsumer) -> None:
         if self.paused or self._retry_at or not self._permit.valid:
-            silent = set(self._owned)
+            held = set(self._owned)
         else:
-            silent = {it for it in self._owned if self._is_held(it)}
+            held = {it for it in self._owned if self._is_held(it)}
+        back = (self._held - held) & self._owned
+        self._held = held
+        if back:  # their topic may be another one by now
+            self._places.doubt(back)
+            self._begin_anew(consumer)
+        silent = held | self._places.unsure
         if silent != self._silent:
             consumer.pause(silent - self._silent)
             consumer.resume(self._silent - silent)
             self._silent = silent
 
     def _is_held(self, partition: TopicPartition) -> bool:
-        held = self.user_held
-        return (
-            partition in self._task_held
-            or partition in held
-            or TopicPartition(partition.topic, -1) in held
-        )
+        return partition in self._task_held or self.is_paused(partition)
 
     def _report_state(self) -> None:
         state = State.PAUSED if self.paused else State.RUNNING
@@ -523,16 +564,20 @@ class SinkLoop:
             end = consumer.end(partition, ask=is_silent and asks)
             lag = self._lag(partition, end)
             asks = asks and not (is_silent and end < 0)  # a broker that is away is waited for once
+            self._places.ends_at(partition, end)
             made[partition] = Progress(count.records, count.size_bytes, count.newest_ms, lag)
         self._observer.progress(made)
 
     def _look_up_committed(self, consumer: GroupConsumer) -> None:
         """Ask for positions of partitions of which nothing was committed here: quiet ones have their lag, too."""
-        unknown = self._owned - self._committed.keys()
+        ids = self._places.ids
+        unknown = (self._owned & ids.keys()) - self._committed.keys()
         if not unknown:
             return
         try:
-            self._committed.update(consumer.committed(unknown))
+            for partition, stored in consumer.committed(unknown).items():
+                if stored.topic_id in (NO_TOPIC_ID, ids[partition]):
+                    self._committed[partition] = stored.offset
         except RetriableError as error:
             log.debug("positions of the group are not known yet cause=%s", cause_text(error))
 
@@ -565,9 +610,11 @@ class SinkLoop:
         """Let the task open them."""
         log.info("partitions assigned partitions=%s", _shown(partitions))
         self._owned.update(partitions)
+        self._places.assigned(partitions)
         self._asked_at = -inf
         self._task_held.difference_update(partitions)
         self._guarded(lambda: self._task.open(partitions))
+        self._guarded(lambda: self._begin_anew(self._opened))
         self._apply_pauses(self._opened)
 
     def revoked(self, partitions: Collection[TopicPartition]) -> None:
@@ -586,9 +633,11 @@ class SinkLoop:
 
     def _leave(self, partitions: Collection[TopicPartition]) -> None:
         self._guarded(lambda: self._task.close(partitions))
+        self._places.left(partitions)
         for partition in partitions:
             self._owned.discard(partition)
             self._silent.discard(partition)
+            self._held.discard(partition)
             self._forget(partition)
             self._committed.pop(partition, None)
             self._ready.pop(partition, None)

@@ -20,6 +20,7 @@ from mm2py.clock import Clock
 from mm2py.config.class_names import (
     MIRROR_CHECKPOINT_CONNECTOR,
     MIRROR_HEARTBEAT_CONNECTOR,
+    MIRROR_SINK_CONNECTOR,
     MIRROR_SOURCE_CONNECTOR,
     canonical_class,
 )
@@ -186,6 +187,11 @@ class TaskAssembly:
             meter=parts.meter,
             on_status=on_status,
             on_topic=lambda topic: parts.on_topic(spec.id, topic),
+            events=(
+                parts.events
+                if canonical_class(config.get("connector.class", "")) == MIRROR_SINK_CONNECTOR
+                else None
+            ),
             permit=parts.permit,
         )
 

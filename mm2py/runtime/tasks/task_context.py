@@ -268,18 +268,7 @@ class WorkerTaskContext:
         if self._policies.stops_after(kind):
             self._stopped_by_gap.add(gap.partition)
         if self._report(kind, gap.partition, gap.first_offset, gap.last_offset, gap.detail):
-            headlines = HEADLINES if gap.count else WITHOUT_LOSS
-            log.log(
-                logging.ERROR if gap.count else logging.WARNING,
-                "%s partition=%s first_offset=%d last_offset=%d offsets=%d cause=%s detail=%s",
-                headlines.get(kind, "records lost before they could be copied"),
-                gap.partition,
-                gap.first_offset,
-                gap.last_offset,
-                gap.count,
-                gap.cause,
-                gap.detail,
-            )
+            log_gap(gap)
         if self._policies.gap == "fail" and self._listener is not None:
             error = PartitionError(
                 f"{gap.count} offsets up to {gap.last_offset} are gone ({gap.cause}: {gap.detail})",
@@ -416,6 +405,22 @@ class WorkerTaskContext:
         self._found.clear()
         self._metered.clear()
         self._states.clear()
+
+
+def log_gap(gap: SourceGap) -> None:
+    """Write the line of a loss with its exact range."""
+    headlines = HEADLINES if gap.count else WITHOUT_LOSS
+    log.log(
+        logging.ERROR if gap.count else logging.WARNING,
+        "%s partition=%s first_offset=%d last_offset=%d offsets=%d cause=%s detail=%s",
+        headlines.get(EventKind(gap.cause), "records lost before they could be copied"),
+        gap.partition,
+        gap.first_offset,
+        gap.last_offset,
+        gap.count,
+        gap.cause,
+        gap.detail,
+    )
 
 
 def _mirrored(partition: SourcePartition) -> TopicPartition | None:

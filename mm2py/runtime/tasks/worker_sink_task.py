@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextvars import copy_context
 from typing import final
 
+from mm2py.api.context import EventKind, EventSink, LossEvent, SourceGap
 from mm2py.api.records import SinkRecord
 from mm2py.api.sink import SinkTask, SinkTaskContext
 from mm2py.client.permit import UNLIMITED, Permit
@@ -30,6 +31,7 @@ from mm2py.runtime.tasks.sink_loop import (
     SinkObserver,
     SinkSettings,
 )
+from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, log_gap
 from mm2py.types import State, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -101,6 +103,7 @@ class WorkerSinkTask(SinkObserver):
         context: lent to the task already.
         errant: closed behind the task, as what ``end_prepare`` ends.
         on_topic: hears of the first record of each topic that the task reads (Connect's active topics).
+        events: the loss ledger, None where the task's records are not copies.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per part of the task
@@ -116,6 +119,7 @@ class WorkerSinkTask(SinkObserver):
         meter: FlowMeter,
         on_status: Callable[[Status], None],
         on_topic: Callable[[str], None],
+        events: EventSink | None = None,
         permit: Permit = UNLIMITED,
     ) -> None:
         self._name, self._clock = context.task_id, context.clock
@@ -132,6 +136,7 @@ class WorkerSinkTask(SinkObserver):
         errant.stopping = self._loop.stopping
         context.belong_to(self._loop)
         self._errant, self._meter, self._on_topic = errant, meter, on_topic
+        self._ledger = NoLedger() if events is None else events
         self._end_prepare = end_prepare
         self._lifecycle = Lifecycle("task", on_status)
         self._topics: set[str] = set()
@@ -224,6 +229,10 @@ class WorkerSinkTask(SinkObserver):
         finding = Finding(task=self._name, what="acknowledgements", text=cause, count=1, harms=True)
         self._tell(self._meter.note_finding, finding)
 
+    def lost(self, gap: SourceGap) -> None:
+        """Log a loss and put it into the ledger."""
+        self._tell(self._note_lost, gap)
+
     def _tell(self, call: Callable[..., object], *arguments: object) -> None:
         assert self._events is not None
         try:
@@ -232,6 +241,20 @@ class WorkerSinkTask(SinkObserver):
             log.info("the event loop is closed already")
 
     # ---- on the event loop
+
+    def _note_lost(self, gap: SourceGap) -> None:
+        kind = EventKind(gap.cause)
+        event = LossEvent(
+            kind=kind,
+            partition=gap.partition,
+            first_offset=gap.first_offset,
+            last_offset=gap.last_offset,
+            policy=LossPolicies().decided(kind),
+            cause=gap.detail,
+            task=self._name,
+        )
+        if self._ledger.report(event):
+            log_gap(gap)
 
     def _ended(self, error: Exception | None) -> None:
         self._forget(self._metered.copy())
@@ -253,7 +276,7 @@ class WorkerSinkTask(SinkObserver):
                 meter.task = self._name
             meter.records += progress.records
             meter.bytes += progress.size_bytes
-            meter.paused = self._loop.paused
+            meter.paused = self._loop.is_paused(partition)
             if progress.lag_records >= 0:
                 meter.report_lag(progress.lag_records, progress.newest_ms, now_ms)
             if progress.records and partition.topic not in self._topics:

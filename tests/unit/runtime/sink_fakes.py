@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from mm2py.api.context import SourceGap
 from mm2py.api.records import SinkRecord
 from mm2py.errors import RetriableError
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks.sink_loop import AssignmentListener, Progress
-from mm2py.types import State, TopicPartition
+from mm2py.runtime.tasks.sink_places import StoredPosition
+from mm2py.types import EARLIEST, State, TopicPartition
 
+FIRST_ID, SECOND_ID = bytes(15) + b"1", bytes(15) + b"2"
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
@@ -19,7 +23,16 @@ class FakeGroup:
 
     def __init__(self, **lengths: int) -> None:
         self.ends = {TopicPartition("t", int(name[1:])): end for name, end in lengths.items()}
+        self.starts = dict.fromkeys(self.ends, 0)
         self.committed: dict[TopicPartition, int] = {}
+        self.committed_ids: dict[TopicPartition, bytes] = {}
+        self.ids = {"t": FIRST_ID}
+
+    def recreate(self, topic_id: bytes, **lengths: int) -> None:
+        """Delete the topic and create it again, with records; a broker that forgets no positions of it."""
+        self.ids["t"] = topic_id
+        self.ends |= {TopicPartition("t", int(name[1:])): end for name, end in lengths.items()}
+        self.starts = dict.fromkeys(self.ends, 0)
 
 
 class FakeConsumer:
@@ -33,6 +46,7 @@ class FakeConsumer:
         self.events: list[tuple[str, tuple[TopicPartition, ...]]] = []
         self.commits: list[dict[TopicPartition, int]] = []
         self.commit_errors: list[Exception | bool] = []
+        self.id_errors: list[Exception] = []
         self.markers: dict[TopicPartition, int] = {}
         """How many control records end each log: their offsets are read over."""
         self.refusals: dict[TopicPartition, str] = {}
@@ -74,8 +88,11 @@ class FakeConsumer:
         for place, position in self.positions.items():
             if place not in self.paused:
                 last = self.group.ends[place] - self.markers.get(place, 0)
-                end = max(position, min(last, position + self.most))
-                records += [a_record(place, offset) for offset in range(position, end)]
+                start = self.group.starts[place]
+                is_inside = start <= position <= self.group.ends[place]
+                first = position if is_inside else start  # auto.offset.reset=earliest
+                end = max(first, min(last, first + self.most))
+                records += [a_record(place, offset) for offset in range(first, end)]
                 self.positions[place] = end
         return records
 
@@ -87,7 +104,17 @@ class FakeConsumer:
                 self.positions[place] = found[place] = self.group.ends[place]
         return found
 
-    def commit(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, str]:
+    def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
+        if self.id_errors:
+            raise self.id_errors.pop(0)
+        return {it: self.group.ids[it] for it in topics if it in self.group.ids}
+
+    def start(self, partition: TopicPartition) -> int:
+        return self.group.starts[partition]
+
+    def commit(
+        self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, bytes]
+    ) -> Mapping[TopicPartition, str]:
         answer = self.commit_errors.pop(0) if self.commit_errors else True
         if isinstance(answer, Exception):
             raise answer
@@ -97,6 +124,7 @@ class FakeConsumer:
         taken = {it: offset for it, offset in positions.items() if it not in refused}
         self.commits.append(taken)
         self.group.committed.update(taken)
+        self.group.committed_ids.update((it, topic_ids[it]) for it in taken)
         return refused
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
@@ -108,7 +136,7 @@ class FakeConsumer:
         self.paused.difference_update(partitions)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        self.positions[partition] = offset
+        self.positions[partition] = self.group.starts[partition] if offset == EARLIEST else offset
 
     def end(self, partition: TopicPartition, *, ask: bool) -> int:
         self.heard[partition] = (
@@ -118,8 +146,15 @@ class FakeConsumer:
         )
         return self.heard[partition]
 
-    def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return {it: self.group.committed[it] for it in partitions if it in self.group.committed}
+    def committed(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, StoredPosition]:
+        ids = self.group.committed_ids
+        return {
+            it: StoredPosition(self.group.committed[it], ids.get(it, NO_TOPIC_ID))
+            for it in partitions
+            if it in self.group.committed
+        }
 
     def close(self) -> None:
         self.closed = True
@@ -172,6 +207,7 @@ class Observed:
         self.states: list[str] = []
         self.made: list[Mapping[TopicPartition, Progress]] = []
         self.standstills: list[str] = []
+        self.gaps: list[SourceGap] = []
 
     def state(self, state: State) -> None:
         self.states.append(state.value)
@@ -181,6 +217,9 @@ class Observed:
 
     def standstill(self, cause: str) -> None:
         self.standstills.append(cause)
+
+    def lost(self, gap: SourceGap) -> None:
+        self.gaps.append(gap)
 
 
 def not_now(text: str = "not now") -> RetriableError:

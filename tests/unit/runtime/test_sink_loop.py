@@ -11,6 +11,8 @@ from mm2py.runtime.tasks.sink_loop import SinkLoop, SinkSettings
 from mm2py.types import TopicPartition
 from tests.unit.runtime.runtime_fakes import EagerClock
 from tests.unit.runtime.sink_fakes import (
+    FIRST_ID,
+    SECOND_ID,
     T0,
     T1,
     FakeConsumer,
@@ -438,6 +440,139 @@ class Copier(RecordingTask):
 
 class _KilledError(BaseException):
     """The process is gone between two steps."""
+
+
+def offsets(stage: Stage, since: int = 0) -> list[int]:
+    return [offset for _, offset in stage.task.taken[since:]]
+
+
+def lost(stage: Stage) -> list[tuple[str, int, int]]:
+    return [(it.cause, it.first_offset, it.last_offset) for it in stage.observed.gaps]
+
+
+@pytest.mark.parametrize("length", [2, 6, 9])
+def test_a_topic_created_again_while_it_is_paused_is_read_from_its_beginning(length: int) -> None:
+    stage = Stage(FakeGroup(p0=6))
+    stage.begin(T0)
+    for _ in range(3):
+        stage.turn(1.0)
+    assert stage.group.committed == {T0: 6}
+    stage.loop.paused = True
+    stage.turn()
+    stage.group.ends[T0] = 8
+    for _ in range(12):
+        stage.turn(1.0)  # asked for its end, and for its topic
+    stage.group.recreate(SECOND_ID, p0=length)
+    stage.loop.paused = False
+    for _ in range(4):
+        stage.turn(1.0)
+    assert offsets(stage, since=6) == list(range(length))
+    assert lost(stage) == [("recreated", 6, 7)]
+    stage.turn(1.0)
+    assert stage.group.committed == {T0: length}
+    assert stage.group.committed_ids == {T0: SECOND_ID}
+
+
+@pytest.mark.parametrize("length", [4, 9])
+def test_a_topic_created_again_while_no_member_ran_is_read_from_its_beginning(length: int) -> None:
+    group = FakeGroup(p0=6)
+    group.committed, group.committed_ids = {T0: 6}, {T0: FIRST_ID}
+    group.recreate(SECOND_ID, p0=length)
+    stage = Stage(group)
+    stage.begin(T0)
+    for _ in range(4):
+        stage.turn(1.0)
+    assert offsets(stage) == list(range(length))
+    assert lost(stage) == [("recreated", 6, 5)]
+
+
+def test_a_topic_created_again_while_records_wait_for_the_target_gets_them_first() -> None:
+    stage = Stage(FakeGroup(p0=6))
+    stage.begin(T0)
+    stage.task.put_errors = [not_now()] * 3
+    stage.turn()
+    stage.group.recreate(SECOND_ID, p0=9)
+    for _ in range(12):
+        stage.turn(1.0)
+    assert offsets(stage) == [0, 1, 2, *range(9)]
+    assert stage.group.committed == {T0: 9}
+
+
+def test_a_topic_created_again_under_a_running_task_is_read_from_its_beginning_sooner_or_later() -> (
+    None
+):
+    stage = Stage(FakeGroup(p0=3))
+    stage.begin(T0)
+    stage.turn()
+    stage.group.recreate(SECOND_ID, p0=6)
+    for _ in range(10):
+        stage.turn(1.0)
+    assert offsets(stage) == [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5]
+
+
+def test_a_position_of_another_program_counts_for_the_topic_that_is_there() -> None:
+    group = FakeGroup(p0=6)
+    group.committed = {T0: 4}
+    stage = Stage(group)
+    stage.begin(T0)
+    stage.turn()
+    assert offsets(stage) == [4, 5]
+    assert lost(stage) == []
+
+
+def test_a_partition_is_not_read_before_its_topic_is_known() -> None:
+    group = FakeGroup(p0=6)
+    group.committed, group.committed_ids = {T0: 3}, {T0: FIRST_ID}
+    group.recreate(SECOND_ID, p0=9)
+    stage = Stage(group)
+    stage.on_poll = lambda: None
+    assert stage.loop.start()
+    stage.consumer.id_errors = [not_now()] * 3
+    stage.consumer.give(T0)
+    stage.turn()
+    stage.turn(1.0)
+    assert offsets(stage) == []
+    for _ in range(6):
+        stage.turn(1.0)
+    assert offsets(stage) == list(range(9))
+
+
+def test_what_retention_took_from_a_paused_task_is_named_with_its_range() -> None:
+    stage = Stage(FakeGroup(p0=3))
+    stage.begin(T0)
+    stage.turn()
+    stage.loop.paused = True
+    stage.turn()
+    stage.group.ends[T0], stage.group.starts[T0] = 12, 7
+    stage.loop.paused = False
+    for _ in range(4):
+        stage.turn(1.0)
+    assert offsets(stage) == [0, 1, 2, *range(7, 12)]
+    assert lost(stage) == [("retention", 3, 6)]
+    stage.turn(1.0)
+    assert stage.group.committed == {T0: 12}
+
+
+def test_offsets_that_compaction_has_left_out_are_no_loss() -> None:
+    stage = Stage(FakeGroup(p0=9))
+    stage.begin(T0)
+    stage.turn()
+    stage.consumer.positions[T0] = 6
+    stage.turn()
+    assert offsets(stage) == [0, 1, 2, 6, 7, 8]
+    assert lost(stage) == []
+
+
+def test_a_log_that_was_cut_is_named_and_read_again_from_where_the_consumer_was_set() -> None:
+    stage = Stage(FakeGroup(p0=6))
+    stage.begin(T0)
+    stage.turn()
+    stage.turn()
+    stage.group.ends[T0] = 2
+    for _ in range(3):
+        stage.turn()
+    assert offsets(stage) == [*range(6), 0, 1]
+    assert lost(stage) == [("truncation", 6, 5)]
 
 
 @pytest.mark.fuzz

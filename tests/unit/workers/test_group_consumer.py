@@ -1,6 +1,6 @@
 """What a poll returns when the group changes in the middle of it, at the end of a log, and when a login is refused."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ClassVar, Final
 
 import pytest
@@ -10,7 +10,7 @@ from mm2py.errors import AuthenticationError
 from mm2py.runtime.tasks.sink_loop import AssignmentListener
 from mm2py.types import TopicPartition as Partition
 from mm2py_workers import group_consumer
-from mm2py_workers.group_consumer import ConfluentConsumer
+from mm2py_workers.group_consumer import AskTopicIds, ConfluentConsumer
 
 PLACE: Final = Partition("orders", 0)
 
@@ -94,6 +94,16 @@ class Listener(AssignmentListener):
     def lost(self, partitions: Collection[Partition]) -> None: ...
 
 
+class NoIds(AskTopicIds):
+    """A cluster without topics."""
+
+    def __call__(self, topics: Collection[str], /) -> Mapping[str, bytes]:
+        del topics
+        return {}
+
+    def close(self) -> None: ...
+
+
 class End(Read):
     """The end of a log, as the library's."""
 
@@ -135,7 +145,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> ConfluentConsumer:
     monkeypatch.setattr(group_consumer, "Consumer", Scripted)
     monkeypatch.setattr(Scripted, "script", [])
     monkeypatch.setattr(Moving, "paused", set[tuple[str, int]]())
-    consumer = ConfluentConsumer({}, 10, Listener())
+    consumer = ConfluentConsumer({}, 10, Listener(), topic_ids=NoIds())
     consumer.subscribe(["orders"])
     return consumer
 
@@ -183,7 +193,7 @@ def test_a_login_that_is_refused_fails_but_where_a_ticket_is_waited_for(
 
     monkeypatch.setattr(group_consumer, "check_kerberos", has_kerberos)
     given = {"sasl.mechanism": mechanism}
-    consumer = ConfluentConsumer(given, 10, Listener(), waits_for_ticket=waits)
+    consumer = ConfluentConsumer(given, 10, Listener(), topic_ids=NoIds(), waits_for_ticket=waits)
     refused = Read(0)
     monkeypatch.setattr(refused, "error", lambda: KafkaError(KafkaError._AUTHENTICATION), raising=False)  # fmt: skip
     Scripted.script += [[refused, Read(5)]]
@@ -200,7 +210,7 @@ def test_a_record_of_before_a_partition_went_is_not_returned_in_front_of_what_is
 ) -> None:
     monkeypatch.setattr(group_consumer, "Consumer", Moving)
     monkeypatch.setattr(Moving, "moves", moves)
-    consumer = ConfluentConsumer({}, 10, Listener())
+    consumer = ConfluentConsumer({}, 10, Listener(), topic_ids=NoIds())
     consumer.subscribe(["orders"])
     assert [it.offset for it in consumer.poll(0.0)] == offsets
 

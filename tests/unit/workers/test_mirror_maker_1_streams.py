@@ -10,10 +10,12 @@ from confluent_kafka import Message
 from mm2py.api.mirror_maker_1 import OutgoingRecord
 from mm2py.errors import FatalError, RetriableError
 from mm2py.runtime.tasks.sink_loop import AssignmentListener
-from mm2py.types import TopicPartition
+from mm2py.runtime.tasks.sink_places import StoredPosition
+from mm2py.types import EARLIEST, TopicPartition
 from mm2py_connectors.record_sender import Idle, RecordSender, Sent
 from mm2py_migrate.mirror_maker_1 import stream as stream_module
 from mm2py_migrate.mirror_maker_1.stream import Handle, Stream
+from mm2py_workers.group_consumer import AskTopicIds
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -55,6 +57,9 @@ class Group:
         self.answers: list[Mapping[TopicPartition, str] | Exception] = []
         self.commits: list[dict[TopicPartition, int]] = []
         self.paused: set[TopicPartition] = set()
+        self.topic_id = bytes(15) + b"1"
+        self.stored: dict[TopicPartition, StoredPosition] = {}
+        self.seeks: list[tuple[TopicPartition, int]] = []
         self.at_end: Callable[[], None] = lambda: None
 
     def subscribe(self, topics: Sequence[str]) -> None:
@@ -72,7 +77,23 @@ class Group:
         ends, self.ends = self.ends, {}
         return ends
 
-    def commit(self, positions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, str]:
+    def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
+        return dict.fromkeys(topics, self.topic_id)
+
+    def committed(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, StoredPosition]:
+        return {it: at for it, at in self.stored.items() if it in partitions}
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self.seeks.append((partition, offset))
+
+    def start(self, _partition: TopicPartition) -> int:
+        return 0
+
+    def commit(
+        self, positions: Mapping[TopicPartition, int], _topic_ids: Mapping[TopicPartition, bytes]
+    ) -> Mapping[TopicPartition, str]:
         answer = self.answers.pop(0) if self.answers else dict[TopicPartition, str]()
         if isinstance(answer, Exception):
             raise answer
@@ -88,6 +109,15 @@ class Group:
     def end(self, _partition: TopicPartition, *, ask: bool) -> int:
         assert not ask
         return 10
+
+    def close(self) -> None: ...
+
+
+class NoIds(AskTopicIds):
+    """The scripted group answers for itself."""
+
+    def __call__(self, topics: Collection[str], /) -> Mapping[str, bytes]:
+        raise NotImplementedError
 
     def close(self) -> None: ...
 
@@ -185,6 +215,7 @@ def run(
         listener=None,
         batch=10,
         commit_s=commit_s,
+        topic_ids=NoIds(),
         ended=causes.append,
     )
     group = Group.now
@@ -195,6 +226,41 @@ def run(
     assert stream.join(10)
     assert causes == [cause]
     return group, stream
+
+
+def created_again(place: TopicPartition) -> Step:
+    """Return a poll in which the topic is deleted and created again, and the partition comes back to the member."""
+
+    def step(group: Group) -> Sequence[Read]:
+        group.listener.revoked([place])
+        group.topic_id = bytes(15) + b"2"
+        group.stored[place] = StoredPosition(6, bytes(15) + b"1")
+        group.listener.assigned([place])
+        return []
+
+    return step
+
+
+def test_a_topic_created_again_is_read_from_its_beginning(
+    monkeypatch: pytest.MonkeyPatch, target: Target
+) -> None:
+    group, _ = run(
+        monkeypatch, target, given(P0), steps(Read(P0, 5)), created_again(P0), steps(Read(P0, 0))
+    )
+    assert group.seeks == [(P0, EARLIEST)]
+    assert target.sent == [(P0, 5), (P0, 0)]
+    assert group.commits == [{P0: 6}, {P0: 1}]
+    assert group.paused == set()
+
+
+def test_a_log_that_goes_back_is_not_passed_on_before_its_topic_is_known(
+    monkeypatch: pytest.MonkeyPatch, target: Target
+) -> None:
+    group, _ = run(
+        monkeypatch, target, given(P0), steps(Read(P0, 5)), steps(Read(P0, 0)), steps(Read(P0, 0))
+    )
+    assert group.seeks == [(P0, 0)]
+    assert target.sent == [(P0, 5), (P0, 0)]
 
 
 def test_what_was_read_and_the_markers_behind_it_are_committed(

@@ -1,0 +1,239 @@
+"""Which incarnation of its topic a position of a consumer group belongs to, and what the source has lost in front of it.
+
+Flow: ``assigned``, ``doubt`` -> not read before ``check`` -> topic ids and committed positions -> ``seek`` where the topic is another
+one; ``follows`` for each offset that is read -> a jump -> ``check`` -> a named loss. librdkafka and Java's consumer know a position by
+its number alone: paused while its topic is deleted and created again, they read on in the middle of the new one. A commit carries the
+topic id as metadata, so that the next member knows it too. No thread and no Kafka client of its own.
+"""
+
+import logging
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as Base64Error
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import inf
+from typing import Final, NamedTuple, Protocol, Self, final
+
+from mm2py.api.context import EventKind, SourceGap
+from mm2py.clock import Clock
+from mm2py.errors import RetriableError
+from mm2py.observability.logging import cause_text
+from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.types import EARLIEST, TopicPartition
+
+log = logging.getLogger(__name__)
+
+CHECK_S: Final = 5.0
+"""How often the topic ids of partitions that are read are asked for; records of another incarnation may come meanwhile."""
+RETRY_S: Final = 0.5
+_PREFIX: Final = "topic-id="
+
+
+class StoredPosition(NamedTuple):
+    """A committed position and the topic id that it was committed with, ``NO_TOPIC_ID`` where another program committed it."""
+
+    offset: int
+    topic_id: bytes = NO_TOPIC_ID
+
+    @property
+    def metadata(self) -> str:
+        """The text beside the offset."""
+        if self.topic_id == NO_TOPIC_ID:
+            return ""
+        return _PREFIX + urlsafe_b64encode(self.topic_id).decode().rstrip("=")
+
+    @classmethod
+    def committed_with(cls, offset: int, metadata: str | None) -> Self:
+        """Read what a coordinator has; text of other programs names no topic."""
+        text = metadata or ""
+        try:
+            topic_id = urlsafe_b64decode(text.removeprefix(_PREFIX) + "==")
+        except (ValueError, Base64Error):
+            topic_id = b""
+        is_ours = text.startswith(_PREFIX) and len(topic_id) == len(NO_TOPIC_ID)
+        return cls(offset, topic_id if is_ours else NO_TOPIC_ID)
+
+
+class PlacedConsumer(Protocol):
+    """What is asked of a member of a group."""
+
+    def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
+        """Return the ids of those that exist, ``NO_TOPIC_ID`` from brokers before 2.8; ``RetriableError``: not now."""
+        ...
+
+    def committed(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, StoredPosition]:
+        """Return the group's positions, of partitions that have one; ``RetriableError``: not now."""
+        ...
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Continue at an offset, or at ``EARLIEST``; ``RetriableError``: the partition is not read yet."""
+        ...
+
+    def start(self, partition: TopicPartition) -> int:
+        """Return the first offset of the log as the last Fetch said, -1 before one."""
+        ...
+
+
+@final
+class SinkPlaces:
+    """The partitions of one member; every method is called by its thread.
+
+    Args:
+        lost: takes each loss.
+    """
+
+    def __init__(self, lost: Callable[[SourceGap], None], clock: Clock) -> None:
+        self._lost, self._clock = lost, clock
+        self.ids: dict[TopicPartition, bytes] = {}
+        """The topic that the position of a partition belongs to."""
+        self.unsure: set[TopicPartition] = set()
+        """Partitions that must not be read before they are checked."""
+        self._owned: set[TopicPartition] = set()
+        self._next: dict[TopicPartition, int] = {}
+        """The offset behind what was read, where that is known."""
+        self._jumps: dict[TopicPartition, int] = {}
+        """The offset that came in place of the next one."""
+        self._ends: dict[TopicPartition, int] = {}
+        self._proved_ends: dict[TopicPartition, int] = {}
+        """Ends that were noted before a check that found the same topic."""
+        self._past: set[bytes] = set()
+        """Ids that another one has followed: a broker that is cut off from its controllers still answers with them."""
+        self._check_at = -inf
+
+    def assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """Partitions were given to the member."""
+        self._owned.update(partitions)
+        self.doubt(partitions)
+
+    def left(self, partitions: Collection[TopicPartition]) -> None:
+        """Partitions have gone."""
+        self._owned.difference_update(partitions)
+        self.unsure.difference_update(partitions)
+        for known in (self.ids, self._next, self._jumps, self._ends, self._proved_ends):
+            for partition in partitions:
+                known.pop(partition, None)
+
+    def doubt(self, partitions: Collection[TopicPartition]) -> None:
+        """Partitions were not read for a while: their topic may be another one."""
+        self.unsure.update(partitions)
+        self._check_at = -inf
+
+    def read_to(self, partition: TopicPartition, offset: int) -> None:
+        """All before ``offset`` was read, or skipped by request."""
+        self._next[partition] = offset
+
+    def ends_at(self, partition: TopicPartition, end: int) -> None:
+        """The log ended there when it was asked."""
+        self._ends[partition] = end
+
+    def next_offset(self, partition: TopicPartition, otherwise: int) -> int:
+        """Return the offset that is expected next."""
+        return self._next.get(partition, otherwise)
+
+    def follows(
+        self, consumer: PlacedConsumer, partition: TopicPartition, expected: int, offset: int
+    ) -> bool:
+        """Return whether a record may be taken: after ``expected``, with nothing between but what compaction and transactions leave.
+
+        Else the partition must be checked, and the record is read again.
+        """
+        if offset > expected and consumer.start(partition) <= expected:
+            return True
+        self._next[partition] = expected
+        self._jumps[partition] = offset
+        self.doubt((partition,))
+        return False
+
+    def check(self, consumer: PlacedConsumer) -> Sequence[TopicPartition]:
+        """Ask for topic ids where that is due; return partitions that continue elsewhere: what was read is no position any more."""
+        now = self._clock.monotonic()
+        if not self._owned or now < self._check_at:
+            return ()
+        ends = dict(self._ends)
+        try:
+            ids = consumer.topic_ids({it.topic for it in self._owned})
+            new = self._owned - self.ids.keys()
+            stored: Mapping[TopicPartition, StoredPosition] = {}
+            if new:
+                stored = consumer.committed(new)
+        except RetriableError as error:
+            log.debug("topic ids are not known yet cause=%s", cause_text(error))
+            self._check_at = now + RETRY_S
+            return ()
+        moved: list[TopicPartition] = []
+        for partition in sorted(self._owned):
+            topic_id = ids.get(partition.topic)
+            if topic_id is None or topic_id in self._past:
+                continue  # deleted, or not visible yet
+            position = stored.get(partition)
+            try:
+                if self._settle(consumer, partition, topic_id, position):
+                    moved.append(partition)
+            except RetriableError:
+                continue  # just assigned
+            self.ids[partition] = topic_id
+            self.unsure.discard(partition)
+            if partition in ends and partition not in moved:
+                self._proved_ends[partition] = ends[partition]
+        self._check_at = now + (RETRY_S if self.unsure else CHECK_S)
+        return moved
+
+    def _settle(
+        self,
+        consumer: PlacedConsumer,
+        partition: TopicPartition,
+        topic_id: bytes,
+        stored: StoredPosition | None,
+    ) -> bool:
+        """Move the consumer where its position is of another topic, or outside of the log; return whether it was moved."""
+        known = self.ids.get(partition)
+        if known is None:
+            known = topic_id if stored is None else stored.topic_id
+            if stored is not None:
+                self._next.setdefault(partition, stored.offset)
+        expected = self._next.get(partition, -1)
+        if known != topic_id and NO_TOPIC_ID not in (known, topic_id):
+            consumer.seek(partition, EARLIEST)
+            self._past.add(known)
+            end = self._proved_ends.pop(partition, -1)
+            self._next.pop(partition, None)
+            self._jumps.pop(partition, None)
+            self._ends.pop(partition, None)
+            if expected >= 0:
+                self._lost(_old_tail(partition, expected, end))
+            return True
+        offset = self._jumps.get(partition)
+        if offset is None:
+            return False
+        start = consumer.start(partition)
+        if offset > expected:
+            offset = min(offset, max(start, expected))
+        consumer.seek(partition, offset)
+        del self._jumps[partition]
+        self._next[partition] = offset
+        if offset != expected:
+            is_same = NO_TOPIC_ID not in (known, topic_id)
+            self._lost(_outside(partition, expected, offset, is_same=is_same))
+        return True
+
+
+def _old_tail(partition: TopicPartition, first: int, end: int) -> SourceGap:
+    return SourceGap(
+        partition,
+        first,
+        max(first, end) - 1,
+        EventKind.RECREATED.value,
+        f"the topic was deleted and created again; what lay behind offset {first} of the old one is gone, the new one is"
+        " copied from its beginning",
+    )
+
+
+def _outside(partition: TopicPartition, expected: int, offset: int, *, is_same: bool) -> SourceGap:
+    if offset > expected:
+        cause, detail = EventKind.RETENTION, "deleted before it was copied"
+        return SourceGap(partition, expected, offset - 1, cause.value, detail)
+    # What lies below the position was copied; what was behind it is not known.
+    cause = EventKind.TRUNCATION if is_same else EventKind.RECREATED
+    detail = f"the source log was cut before offset {expected}, it is copied again from offset {offset} on"
+    return SourceGap(partition, expected, expected - 1, cause.value, detail)
