@@ -186,6 +186,8 @@ _CONSUMER_DEFAULTS: Final[Mapping[str, Value]] = {
     "topic.metadata.refresh.interval.ms": 300_000,
     "enable.auto.offset.store": False,
     "allow.auto.create.topics": False,
+    # Java's has no limit but that of the protocol: a batch above it would be asked for without end.
+    "receive.message.max.bytes": 2_147_483_647,
     # What has been read ahead: librdkafka would keep 64 MiB for each partition.
     "queued.max.messages.kbytes": 16_384,
     # By default it waits a second once so much is there: most of it idle.
@@ -228,6 +230,11 @@ def producer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
     """
     found = _settings(props, _PRODUCER, _PRODUCER_DEFAULTS, scope)
     values = dict(found.values)
+    # A record above the limit of the queue never finds room, whereas Java refuses it.
+    largest = int(values["message.max.bytes"])
+    values["queue.buffering.max.kbytes"] = max(
+        int(values["queue.buffering.max.kbytes"]), min(-(-largest // _KIB), _MOST_KIB)
+    )
     possible = (
         values["acks"] == -1
         and int(values.get("max.in.flight.requests.per.connection", 5)) <= 5

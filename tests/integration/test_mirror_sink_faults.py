@@ -118,6 +118,37 @@ def spread(mirror: Mirror) -> dict[int, int]:
     return {task: count for task, count in counts.items() if count}
 
 
+def test_a_record_that_is_larger_than_the_buffer_is_copied(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    large, name = 20_000_000, unique("sink-large")
+    limit = {"max.message.bytes": str(2 * large)}
+    create_topic(region_a, name, PARTITIONS, config=limit)
+    flow = a_flow(
+        tmp_path,
+        region_a,
+        region_b,
+        name,
+        {
+            "producer.override.max.request.size": str(2 * large),
+            "producer.override.buffer.memory": "1000000",
+        },
+    )
+    sizes = [100, 100, large, 100, 100, large, large, 100]
+    records = [Sent(0, b"%d" % n + bytes(size)) for n, size in enumerate(sizes)]
+    records += [Sent(1, b"%d" % n) for n in range(50)]
+    write(flow.source, name, records, message_max_bytes=2 * large)
+    with Mirror(flow.file) as mirror:
+        truth, copy = wait_for_copy(mirror, flow, name)
+        assert_equal(truth, copy)
+        wait_committed(mirror, flow, name)
+        assert mirror.stop() == 0
+
+
 @pytest.mark.parametrize(("partitions", "steps"), [(WIDE, (11, 50, 1)), (200, (11,))])
 def test_as_many_members_as_tasks_share_the_partitions_evenly(
     region_a: KafkaAddress,

@@ -25,6 +25,12 @@ def test_silent_properties_have_javas_defaults() -> None:
     assert producer["queue.buffering.max.kbytes"] == 32_768
 
 
+def test_the_buffer_holds_the_largest_record_that_is_not_refused() -> None:
+    given = {**SERVERS, "buffer.memory": "1000000", "max.request.size": "50000000"}
+    producer = producer_settings(given, scope="p").values
+    assert int(producer["queue.buffering.max.kbytes"]) * 1_024 >= 50_000_000
+
+
 @pytest.mark.parametrize(
     ("name", "text", "key", "value"),
     [
