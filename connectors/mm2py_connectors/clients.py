@@ -147,6 +147,10 @@ class ExactMap(Protocol):
         """Take in everything new."""
         ...
 
+    def report_anew(self, on_anew: Callable[[TopicPartition], None]) -> None:
+        """Call this for a partition whose map begins anew, or goes back."""
+        ...
+
     def partitions(self) -> Sequence[TopicPartition]:
         """Return the source partitions that have a map."""
         ...

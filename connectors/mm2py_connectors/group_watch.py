@@ -10,13 +10,15 @@ Invariants (tests of the same names):
 2. A fetched offset does not replace one that was read from the log after the request was sent.
 3. The number of groups asked per second is bounded, however many there are.
 4. A group is forgotten only when a complete list of groups is without it.
+5. Once the map of a partition has begun anew (its topic was created again), an offset counts there only if the coordinator was asked
+   for it since: what was known, and what a log that is behind still brings, is of the former topic.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, Protocol, final
 
 from mm2py.api.context import TaskContext
 from mm2py.clock import wait_or_stop
@@ -66,6 +68,19 @@ NOT_FOLLOWED: Final = (
     " grant the mirror's principal READ and DESCRIBE on that topic to have them at once, unless the source has no"
     " consumer group yet: then there is no such topic, and nothing is to be done"
 )
+
+
+class Renewals(Protocol):
+    """What is known of partitions whose topic was created again (``OffsetTranslator``)."""
+
+    @property
+    def renewals(self) -> int:
+        """How many times the map of a partition has begun anew."""
+        ...
+
+    def renewed(self, source: TopicPartition, /) -> int:
+        """Return which of them was the last one of a partition, 0 for none."""
+        ...
 
 
 @final
@@ -129,11 +144,12 @@ class GroupWatch:
         is_chosen: whether a topic's offsets count.
         context: time and findings.
         on_change: called when there is something for ``take_changed``.
+        renewals: of the flow's map.
         what: the kind of groups, for findings and logs.
         pace: how many are asked.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword per part
         self,
         source: MirrorGroups,
         commits: TopicLog | None,
@@ -142,15 +158,17 @@ class GroupWatch:
         is_chosen: Callable[[str], bool],
         context: TaskContext,
         on_change: Callable[[], None],
+        renewals: Renewals,
         what: str = CONSUMER_GROUP,
         pace: Pace = CONSUMER_PACE,
     ) -> None:
         self._source, self._commits, self._share = source, commits, share
-        self._what, self._pace = what, pace
+        self._what, self._pace, self._renewals = what, pace, renewals
         self._topic_choice, self._topics = is_chosen, dict[str, bool]()
         self._context, self._clock, self._on_change = context, context.clock, on_change
         self._offsets: dict[str, dict[TopicPartition, FetchedOffset]] = {}
         self._groups_of: dict[TopicPartition, set[str]] = {}
+        self._as_of: dict[str, int] = {}  # renewals when the group was asked last
         self._turns: dict[str, None] = {}  # known groups, the one asked longest ago first
         self._stale: dict[str, None] = {}  # to be asked as soon as possible
         self._lately: dict[str, float] = {}  # when a fetched offset was another one
@@ -179,6 +197,15 @@ class GroupWatch:
                 known = self.offsets(group).get(source)
                 if known is not None and known.offset >= lowest:
                     yield group
+
+    def is_former(self, group: str, partition: TopicPartition) -> bool:
+        """Whether the offset of a group in a source partition is of a topic that is gone; then it is forgotten and asked for (5)."""
+        if self._renewals.renewed(partition) <= self._as_of.get(group, 0):
+            return False
+        if self._offsets.get(group, {}).pop(partition, None) is not None:
+            self._leave(group, partition)
+        self._ask_soon(group)
+        return True
 
     def take_changed(self, most: int) -> list[str]:
         """Return groups that changed since they were last returned, at most ``most`` of them."""
@@ -247,13 +274,21 @@ class GroupWatch:
         if known is not None and not self._is_topic(tp.topic):
             return
         before = None if known is None else known.get(tp)
-        if known is None or offset is None or (before and offset.offset < before.offset):
-            self._stale[group] = None
-            self._wake.set()
+        if (
+            known is None
+            or offset is None
+            or self._renewals.renewed(tp)
+            or (before and offset.offset < before.offset)
+        ):
+            self._ask_soon(group)
         elif before is None or offset.offset > before.offset:
             known[tp] = offset
             self._groups_of.setdefault(tp, set()).add(group)
             self._note_changed(group)
+
+    def _ask_soon(self, group: str) -> None:
+        self._stale[group] = None
+        self._wake.set()
 
     # -- asking -------------------------------------------------------------------------------
 
@@ -316,7 +351,7 @@ class GroupWatch:
     async def _ask(self, groups: Collection[str]) -> None:
         if not groups:
             return
-        began = self._clock.monotonic()
+        began, as_of = self._clock.monotonic(), self._renewals.renewals
         problem: RetriableError | None = None
         for group in groups:
             self._stale.pop(group, None)
@@ -337,6 +372,7 @@ class GroupWatch:
                 self._stale[group] = None  # (2)
             else:
                 self._refusals.clear(group)
+                self._as_of[group] = as_of
                 self._apply(group, answer)
         self._report_refusals()
         if problem is not None:
@@ -369,7 +405,7 @@ class GroupWatch:
     def _forget(self, group: str) -> None:
         for tp in self._offsets.pop(group):
             self._leave(group, tp)
-        for known in (self._turns, self._stale, self._lately, self._seen):
+        for known in (self._turns, self._stale, self._lately, self._seen, self._as_of):
             known.pop(group, None)
         self._changed.pop(group, None)
         self._refusals.clear(group)

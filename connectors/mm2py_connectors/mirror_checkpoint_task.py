@@ -202,6 +202,7 @@ class MirrorCheckpointTask(SourceTask):
             is_chosen=self._topics.should_replicate_topic,
             context=self._context,
             on_change=self._news.set,
+            renewals=translator,
             what=what,
             pace=pace,
         )

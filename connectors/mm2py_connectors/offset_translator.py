@@ -75,6 +75,10 @@ class OffsetTranslator:
         self._context, self._clock, self._on_moved = context, context.clock, on_moved
         self._store = OffsetSyncStore(keeps_backlog=True)
         self._moved: dict[TopicPartition, int] = {}
+        self.renewals = 0
+        """How many times the map of a partition has begun anew."""
+        self._renewed: dict[TopicPartition, int] = {}
+        exact.report_anew(self._note_anew)
         self._is_read = self._has_map = False
         self._waiting: _Beyond = {}
         self._held_back: _Beyond = {}  # the same of the map of the flow back
@@ -148,6 +152,16 @@ class OffsetTranslator:
         except Mm2pyError as error:
             log.debug("offset map cannot be read partition=%s cause=%s", source, error)
             return None
+
+    def renewed(self, source: TopicPartition) -> int:
+        """Return which renewal was the last one of a partition, 0 for none: earlier offsets are of a topic that is gone."""
+        return self._renewed.get(source, 0)
+
+    def _note_anew(self, source: TopicPartition) -> None:
+        if self._has_map:  # else nothing was translated by it
+            self.renewals += 1
+            self._renewed[source] = self.renewals
+            self._note_moved(source, 0)
 
     def take_moved(self) -> Mapping[TopicPartition, int]:
         """Return the source partitions of which more is known, each with the lowest offset that it is about."""

@@ -82,6 +82,8 @@ class TranslatedGroups:
         moved_past = await self._moved_past_unread(group)
         for source, offset in tuple(self.watch.offsets(group).items()):
             downstream = await self._translator.translate(source, offset.offset)
+            if self.watch.is_former(group, source):
+                continue
             target = TopicPartition(self._copy_of(source.topic), source.partition)
             last, begins = known.get(target), moved_past.get(target)
             if last is not None and begins is not None:

@@ -31,6 +31,7 @@ from mm2py.mirror.offset_map import (
     decode_page_key,
 )
 from mm2py.protocol.records import Record
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -190,12 +191,19 @@ class PartitionIndex:
         return self.pages[max(0, at - 1)]
 
 
+def _ignored(_partition: TopicPartition) -> None:
+    """Nobody asks."""
+
+
 @final
 class MapIndex:
     """Fold over the topic: the index of every partition."""
 
     def __init__(self) -> None:
         self.partitions: dict[TopicPartition, PartitionIndex] = {}
+        self.on_anew: Callable[[TopicPartition], None] = _ignored
+        """Called when a map begins anew, for another incarnation of the source topic, or goes back."""
+        self._source_ids: dict[TopicPartition, bytes] = {}
         self.strange = 0
         """Records of versions that this program does not know, or damaged ones."""
 
@@ -213,10 +221,19 @@ class MapIndex:
         if head is None:
             self.forget(partition, (number,))
             return None
-        index = self.partitions.get(partition)
-        if index is None:
-            index = self.partitions[partition] = PartitionIndex()
-        return partition, index.put(number, head, record.offset)
+        return partition, self.put(partition, number, head, record.offset)
+
+    def put(self, partition: TopicPartition, number: int, head: PageHead, position: int) -> PageRef:
+        """Take a page of a partition from ``position`` of the topic."""
+        index = self.partitions.setdefault(partition, PartitionIndex())
+        before, now = self._source_ids.get(partition, head.source_id), head.source_id
+        is_anew = head.covered < index.covered or (now not in (before, NO_TOPIC_ID))
+        if now != NO_TOPIC_ID:
+            self._source_ids[partition] = now
+        ref = index.put(number, head, position)
+        if is_anew:
+            self.on_anew(partition)
+        return ref
 
     def forget(self, partition: TopicPartition, numbers: Iterable[int]) -> None:
         """Forget pages that were removed from the topic, oldest first."""

@@ -164,6 +164,10 @@ class OffsetMapReader:
         if reader is not None:
             await reader.close()
 
+    def report_anew(self, on_anew: Callable[[TopicPartition], None]) -> None:
+        """Call this for a partition whose map begins anew, or goes back."""
+        self._index.on_anew = on_anew
+
     def partitions(self) -> tuple[TopicPartition, ...]:
         """Return the source partitions that have a map."""
         return tuple(it for it in self._index.partitions if self.index_of(it) is not None)

@@ -202,17 +202,23 @@ class FakeMap:
         self.exists = False
 
     def put(
-        self, topic: str, partition: int, *segments: tuple[int, int, int], covered: int
+        self,
+        topic: str,
+        partition: int,
+        *segments: tuple[int, int, int],
+        covered: int,
+        source_id: bytes = NO_TOPIC_ID,
     ) -> None:
         """Set the map of a partition: source offset, records, target offset."""
         self.exists = True
-        index = self.index.partitions.setdefault(TopicPartition(topic, partition), PartitionIndex())
         found = tuple(Segment(*it) for it in segments)
         position = len(self.pages)
-        self.pages[position] = page = Page(
-            0, NO_TOPIC_ID, NO_TOPIC_ID, covered, -1, -1, -1, 0, found
-        )
-        index.put(page.number, page.head, position)
+        self.pages[position] = page = Page(0, source_id, NO_TOPIC_ID, covered, -1, -1, -1, 0, found)
+        self.index.put(TopicPartition(topic, partition), page.number, page.head, position)
+
+    def report_anew(self, on_anew: Callable[[TopicPartition], None]) -> None:
+        """Call this where a map begins anew."""
+        self.index.on_anew = on_anew
 
     async def read_to_end(self) -> None:
         """Nothing to read: ``put`` changes the index."""

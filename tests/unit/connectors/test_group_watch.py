@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from mm2py.errors import ConnectionFailedError, FatalError, Mm2pyError
 from mm2py.testing.contexts import FakeTaskContext
@@ -17,11 +18,20 @@ from tests.unit.connectors.group_fakes import FakeGroups, FakeLog, commit_record
 TP = TopicPartition("t", 0)
 
 
+class Renewed:
+    """A map that has begun anew that often."""
+
+    renewals = 0
+
+    def renewed(self, source: TopicPartition, /) -> int:
+        return self.renewals if source == TP else 0
+
+
 class Bench:
     def __init__(self, groups: FakeGroups, log: FakeLog) -> None:
         self.groups, self.log = groups, log
         self.context = FakeTaskContext()
-        self.clock = self.context.clock
+        self.clock, self.renewed = self.context.clock, Renewed()
         self.watch = GroupWatch(
             groups,
             log,
@@ -29,6 +39,7 @@ class Bench:
             is_chosen=lambda topic: topic == "t",
             context=self.context,
             on_change=lambda: None,
+            renewals=self.renewed,
         )
 
     def offset(self, group: str) -> int | None:
@@ -90,6 +101,38 @@ async def test_a_fetched_offset_does_not_replace_one_that_the_log_brought_meanwh
         bench.groups.committed = slow  # type: ignore[assignment, method-assign]
         await bench.clock.advance(1)
         assert bench.offset("g0") == 9
+
+
+async def test_where_a_map_has_begun_anew_an_offset_counts_only_if_it_was_asked_for_since() -> None:
+    async with watching(groups=1) as bench:
+        bench.commit("g0", 319)
+        bench.groups.log = None
+        bench.groups.put("g0", t_0=50)
+        committed = bench.groups.committed
+
+        async def overtaken(groups: Collection[str]) -> dict[str, object]:
+            answer: dict[str, object] = dict(await committed(groups))
+            answer["g0"] = {TP: replace(bench.groups.offsets["g0"][TP], offset=319)}
+            bench.renewed.renewals = 1
+            return answer
+
+        bench.groups.committed = overtaken  # type: ignore[assignment, method-assign]
+        await bench.clock.advance(1)
+        assert bench.offset("g0") == 319, "asked for before the map had begun anew"
+        bench.groups.committed = committed  # type: ignore[method-assign]
+        assert bench.watch.is_former("g0", TP)
+        assert bench.offset("g0") is None
+        bench.commit("g0", 300)  # a log that is behind
+        bench.commit("g0", 319)
+        assert bench.offset("g0") is None
+        await bench.clock.advance(1)
+        assert (bench.offset("g0"), bench.watch.is_former("g0", TP)) == (50, False)
+        bench.commit("g0", 319)
+        assert bench.offset("g0") == 50
+        bench.groups.put("g0", t_0=60)
+        bench.commit("g0", 60)
+        await bench.clock.advance(1)
+        assert bench.offset("g0") == 60
 
 
 async def test_new_groups_are_known_by_their_first_commit() -> None:

@@ -23,7 +23,7 @@ from mm2py.types import TopicPartition
 from mm2py_connectors.group_watch import GroupShare
 from mm2py_connectors.mirror_checkpoint import MirrorCheckpointConnector
 from mm2py_connectors.mirror_checkpoint_task import MirrorCheckpointTask
-from tests.unit.connectors.group_fakes import GroupRegion
+from tests.unit.connectors.group_fakes import GroupRegion, commit_record
 
 CONFIG = {
     "name": "MirrorCheckpointConnector",
@@ -393,6 +393,38 @@ async def test_where_the_exact_map_reaches_a_checkpoint_is_exact() -> None:
         region.map.put("t", 0, (0, 50, 0), (60, 65, 50), covered=125)
         assert await bench.polled() == [checkpoint("beyond", "A.t", 0, 120, 110)]
         await bench.idle(3)
+
+
+@pytest.mark.parametrize("follows", [True, False], ids=["log", "asked"])
+async def test_a_group_in_a_topic_that_was_created_again_is_not_placed_by_its_former_offset(
+    follows: bool,
+) -> None:
+    region, tp = GroupRegion(), TopicPartition("t", 0)
+    if not follows:
+        region.commits.broken = [FatalError("not allowed") for _ in range(99)]
+    region.at_target.states["g"] = "Empty"
+    region.log(*SYNCS).sync("t", 0, 0, 0)
+    region.map.put("t", 0, (0, 320, 0), covered=320, source_id=bytes(15) + b"1")
+    region.at_source.put("g", t_0=319)
+    async with running(region, sync_group_offsets_enabled="true") as bench:
+        assert await bench.polled() == [checkpoint("g", "A.t", 0, 319, 319)]
+        # The worker stood still; the map is what it sees first.
+        region.at_source.log = None
+        region.at_source.put("g", t_0=50)
+        region.map.put("t", 0, (0, 400, 320), covered=400, source_id=bytes(15) + b"2")
+        bench.syncs.sync("t", 0, 0, 320)
+        found = await bench.polled(0.3)
+        # Then its log of commits, from where it had been.
+        for offset in (319, None, 20):
+            region.commits.append(*commit_record("g", tp, offset))
+            found += await bench.polled(0.3)
+        found += await bench.polled()
+        assert found == [checkpoint("g", "A.t", 0, 50, 370)]
+        region.at_source.put("g", t_0=60)
+        region.commits.append(*commit_record("g", tp, 60))
+        assert await bench.polled() == [checkpoint("g", "A.t", 0, 60, 380)]
+    written = [offsets[TopicPartition("A.t", 0)] for _, offsets in region.at_target.commits]
+    assert written == [319, 370, 380]
 
 
 async def test_checkpoints_become_exact_when_a_map_is_written_later() -> None:
