@@ -19,6 +19,12 @@ ENABLED: Final[Mapping[str, str]] = {
 """Properties of a flow with exactly-once support whose dead workers count as dead soon."""
 
 
+def make_exactly_once(flow: Flow) -> None:
+    """Change the file of a flow that is at least once."""
+    with flow.file.open("a", encoding="latin-1") as file:
+        file.write(f"{flow.target_alias}.exactly.once.source.support = enabled\n")
+
+
 def committed_copy(flow: Flow, topic: str) -> Logs:
     """Return the copy as a consumer with ``read_committed`` sees it."""
     return read(flow.target, flow.remote(topic), committed=True)

@@ -10,14 +10,16 @@ from tests.integration.exactly_once import (
     SMALL_LIMIT,
     assert_each_once,
     first_start,
+    make_exactly_once,
     write_small_batches,
 )
-from tests.integration.mirror_process import Flow, Mirror, write_flow
+from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.several_workers import Workers
 from tests.integration.traffic import (
     Load,
     Sent,
     committed_positions,
+    copied,
     ends,
     read,
     wait_for_progress,
@@ -107,6 +109,31 @@ def test_what_a_killed_worker_left_open_is_aborted_when_its_successor_starts(
         # Markers take offsets, and an aborted tail may: the log is longer than what readers get.
         held = {p: len(log.records) for p, log in read(flow.target, remote, committed=True).items()}
         assert all(end > held[p] for p, end in ends(flow.target, remote).items())
+
+
+def test_what_a_flow_wrote_before_it_was_exactly_once_is_not_written_again(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    """Killed before its first position, at least once: all that it wrote lies behind what is stored."""
+    write(region_a, topic, (Sent(number % PARTITIONS, b"%d" % number) for number in range(20_000)))
+    late = {"{target}.offset.flush.interval.ms": "600000"}
+    flow = write_flow(tmp_path, region_a, region_b, topic, {**SHORT_SESSION, **late})
+    with Mirror(flow.file, name="at-least-once") as mirror:
+        mirror.wait_ready()
+        until(lambda: copied(flow, topic) > 0, 90, "a copy", alive=mirror)
+        mirror.kill()
+    assert not committed_positions(flow, topic)
+    left = sum(ends(flow.target, flow.remote(topic)).values())
+    make_exactly_once(flow)
+    with Mirror(flow.file, name="exactly-once") as mirror:
+        write(region_a, topic, (Sent(number % PARTITIONS, b"behind") for number in range(40)))
+        assert assert_each_once(mirror, flow, topic) == 20_040 > left
+        assert mirror.lines("records of a predecessor were found in the target's log")
+        mirror.check_defects()
+        assert mirror.stop() == 0
 
 
 def test_a_connector_may_have_an_offset_topic_of_its_own(

@@ -21,6 +21,21 @@ TWO_RECORDS = 300
 """Bytes that a batch of two records fits in; the task hands out up to three at once."""
 
 
+async def begun(world: World) -> list[Attempt]:
+    """Return an attempt behind up to two that wrote without transactions, and were killed or ended in order."""
+    chance = world.chance
+    for _ in range(chance.randrange(3)):
+        lane = Attempt(world, transactional=False)
+        for _ in range(chance.randrange(400)):
+            await asyncio.sleep(0)
+        await asyncio.sleep(chance.choice((0, 0, 0.01, 0.03)))
+        if chance.random() < 0.2:
+            await lane.stop()
+        await world.end_all([lane])
+        world.check()
+    return [Attempt(world)]
+
+
 @pytest.mark.fuzz
 @pytest.mark.parametrize("turn", range(examples(8, share=0.1)))
 @pytest.mark.parametrize("implicit", [False, True], ids=["v1", "v2"])
@@ -34,7 +49,7 @@ async def test_whatever_ends_an_attempt_each_record_is_committed_once(
         World(seed, implicit=implicit, limit_bytes=limit_bytes) as world,
         asyncio.timeout(END_S),
     ):
-        attempts = [Attempt(world)]
+        attempts = await begun(world)
         while not world.done:
             for _ in range(chance.randrange(60)):
                 await asyncio.sleep(0)
@@ -51,6 +66,9 @@ async def test_whatever_ends_an_attempt_each_record_is_committed_once(
                     attempts.append(Attempt(world))
                 case 3 | 4:
                     world.disturb()
+                case 5 if chance.random() < 0.1:
+                    await world.end_all(attempts)
+                    attempts += await begun(world)
                 case _ if newest.failed:
                     attempts.append(Attempt(world))
                 case _:

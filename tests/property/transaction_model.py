@@ -1,29 +1,36 @@
 """Tasks with exactly-once support on fake brokers: crashes, zombies, cut lines and moving coordinators.
 
 Flow: ``World`` (source records, a target of two brokers, its transaction coordinator) -> ``Attempt`` (a real
-``WorkerTask`` with real transactions) -> a random course of faults -> ``World.check``: what a read_committed
-consumer sees is the source, each record once, in order, and positions say exactly that.
+``WorkerTask`` with real transactions, or without as a lane on Spark) -> a random course of faults -> ``World.check``: what a
+read_committed consumer sees is the source, each record once, in order, and positions say exactly that.
 """
 
 import asyncio
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from math import inf
 
 from mm2py.api.task import BatchSourceTask, Delivery, Outgoing
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
+from mm2py.client.send.sender import Sender
+from mm2py.client.send.tail import CopiedSoFar, Identical
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
+from mm2py.mirror.offset_map import Page, decode_page, decode_page_key
 from mm2py.mirror.source_offsets import source_offset_key
 from mm2py.observability.metrics import Metrics
-from mm2py.protocol.record_batch import RecordBatch
-from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
+from mm2py.protocol.record_batch import HEADER, TRANSACTIONAL_FLAG, RecordBatch
+from mm2py.protocol.records import NewRecord, Record, decode_batches, encode_batch
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
+from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
+from mm2py.runtime.tasks.target_sender import OnDelivered, OnDoubt, OnFailed, OnStalled
 from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskContext
-from mm2py.runtime.tasks.task_transactions import Starts, TaskTransactions
+from mm2py.runtime.tasks.task_transactions import Starts, TaskTransactions, TransactionMaps
 from mm2py.runtime.tasks.worker_task import TaskSettings, WorkerTask
-from mm2py.storage.table import partition_of
+from mm2py.storage.offset_map_store import MapsOver, NoMapStore, StoredMap, page_entries
+from mm2py.storage.table import Entry, partition_of
 from mm2py.types import ClusterAlias, FlowName, State, TopicPartition
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.fakes.broker_state import FakeCluster
@@ -31,6 +38,7 @@ from tests.kit.fakes.broker_state import FakeCluster
 CONNECTOR = "MirrorSourceConnector"
 NAME = "A-mm2-MirrorSourceConnector-0"
 OFFSETS = "mm2-offsets.A.internal"
+MAPS = "mm2py-offset-map.A.internal"
 FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 PARTITIONS = 3
 RECORDS = 60
@@ -57,7 +65,8 @@ class World:
             FakeBroker(node_id=number, cluster=self.cluster, versions=versions) for number in (1, 2)
         ]
         self.sources = [TopicPartition("t", number) for number in range(PARTITIONS)]
-        self.fenced = asyncio.Lock()
+        self.written_without = False
+        """Whether an attempt without transactions has written: its records are there before their position."""
 
     async def __aenter__(self) -> "World":
         for broker in self.brokers:
@@ -66,31 +75,50 @@ class World:
         for source in self.sources if self.limit_bytes else ():
             self.brokers[0].partition(target_of(source)).max_message_bytes = self.limit_bytes
         self.brokers[1].create_topic(OFFSETS, OFFSET_PARTITIONS)
+        self.brokers[1].create_topic(MAPS, 1)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         for broker in self.brokers:
             await broker.stop()
 
-    def committed(self, tp: TopicPartition) -> list[tuple[bytes, bytes]]:
-        """Return keys and values of a partition's committed records, in the order of the log."""
-        batches = sorted(
-            (it for it in self.cluster.transactions.committed if it.partition == tp),
-            key=lambda it: it.base_offset,
-        )
+    def committed(self, tp: TopicPartition) -> list[Record]:
+        """Return what a ``read_committed`` consumer sees of a partition, in the order of the log."""
+        committed = {
+            it.base_offset for it in self.cluster.transactions.committed if it.partition == tp
+        }
         return [
-            (bytes(record.key or b""), bytes(record.value or b""))
-            for stored in batches
+            record
+            for stored in self.cluster.topics_log(tp).batches
+            if stored.base_offset in committed
+            or not HEADER.unpack_from(stored.data)[5] & TRANSACTIONAL_FLAG
             for batch in decode_batches(memoryview(stored.data))
             for record in batch.records
         ]
+
+    def write(self, tp: TopicPartition, entries: Sequence[Entry]) -> None:
+        """Write into an internal topic without a transaction."""
+        if entries:
+            data = encode_batch([NewRecord(key, value, (), -1) for key, value in entries])
+            self.brokers[0].append(tp, bytes(data))
+
+    async def end_all(self, attempts: Collection["Attempt"]) -> None:
+        """Crash attempts; some of what is in the sockets lands, then nothing more; what they left open is aborted."""
+        for attempt in attempts:
+            await attempt.crash()
+        for _ in range(self.chance.randrange(30)):
+            await asyncio.sleep(0)
+        for broker in self.brokers:
+            await broker.disconnect()
+        self.cluster.transactions.time_out(NAME)
+        self.cluster.write_markers()
 
     def position(self, source: TopicPartition) -> int:
         """Return the committed position of a source partition, -1 for none."""
         key = source_offset_key(CONNECTOR, partition_key(source))
         where = TopicPartition(OFFSETS, partition_of(key, OFFSET_PARTITIONS))
-        found = [value for stored, value in self.committed(where) if stored == key]
-        return int(found[-1].split(b":")[1].strip(b"}")) if found else -1
+        found = [it.value for it in self.committed(where) if it.key == key]
+        return int((found[-1] or b"").split(b":")[1].strip(b"}")) if found else -1
 
     @property
     def done(self) -> bool:
@@ -98,11 +126,15 @@ class World:
         return all(self.position(source) == RECORDS - 1 for source in self.sources)
 
     def check(self) -> None:
-        """Invariants 1 and 2 of ``task_transactions``: positions and records agree, each record once and in order."""
+        """Invariants 1, 2 and 6 of ``task_transactions``: positions and records agree, each record once and in order."""
         for source in self.sources:
-            values = [int(value) for _, value in self.committed(target_of(source))]
+            values = [int(it.value or b"") for it in self.committed(target_of(source))]
             position = self.position(source)
-            assert values == list(range(position + 1)), (source, position, values)
+            assert values == list(range(len(values))), (source, position, values)
+            if self.written_without and not self.done:
+                assert position < len(values), (source, position, values)
+            else:
+                assert position + 1 == len(values), (source, position, values)
 
     def disturb(self) -> None:
         """Let something go wrong."""
@@ -134,13 +166,19 @@ def partition_key(source: TopicPartition) -> dict[str, str | int]:
 class Numbers(BatchSourceTask):
     """Hands out the numbers 0 to ``RECORDS`` of each partition, from the committed position on."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, maps: TaskOffsetMaps, *, transactional: bool) -> None:
+        self._world, self._maps, self._transactional = world, maps, transactional
         self._next: dict[TopicPartition, int] = {}
         self.delivered_up_to: dict[TopicPartition, int] = {}
 
     async def start(self) -> None:
-        self._next = {source: self._world.position(source) + 1 for source in self._world.sources}
+        world = self._world
+        positions = {source: world.position(source) for source in world.sources}
+        await self._maps.load(world.sources)
+        self._next = {
+            source: max(0, self._maps.resume(source, last + 1 if last >= 0 else -1))
+            for source, last in positions.items()
+        }
 
     async def poll(self, budget_bytes: int) -> Sequence[Outgoing]:
         await asyncio.sleep(self._world.chance.choice((0, 0, 0.001, 0.004)))
@@ -165,7 +203,7 @@ class Numbers(BatchSourceTask):
         last = delivery.runs[-1]
         position = last.source_offset + last.records - 1
         # Invariant 2: never before its transaction is committed.
-        assert self._world.position(delivery.source) >= position
+        assert not self._transactional or self._world.position(delivery.source) >= position
         self.delivered_up_to[delivery.source] = position
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
@@ -187,14 +225,51 @@ class Numbers(BatchSourceTask):
         pass
 
 
-class Attempt:
-    """One run of the task, in a process of its own as far as it knows."""
+class Maps(MapsOver):
+    """The offset map of the flow, in its topic of the world; the first page is never full here."""
 
-    def __init__(self, world: World, starts: Starts | None = None) -> None:
+    def __init__(self, world: World) -> None:
+        super().__init__(NoMapStore())
+        self._world = world
+
+    @property
+    def topic(self) -> str:
+        return MAPS
+
+    async def load(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, StoredMap]:
+        await asyncio.sleep(0)
+        newest = {it.key: it.value for it in self._world.committed(TopicPartition(MAPS, 0))}
+        pages = {decode_page_key(key): value for key, value in newest.items()}
+        return {
+            partition: StoredMap(decode_page(number, value), ())
+            for (partition, number), value in pages.items()
+            if partition in partitions and value is not None
+        }
+
+    async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
+        await asyncio.sleep(0)
+        self._world.write(TopicPartition(MAPS, 0), page_entries(pages))
+
+
+class Attempt:
+    """One run of the task, in a process of its own as far as it knows.
+
+    Without ``transactional`` it writes as lanes on Spark and flows that are at least once do.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        starts: Starts | None = None,
+        *,
+        transactional: bool = True,
+    ) -> None:
         self.world = world
+        world.written_without = world.written_without or not transactional
         self.meter = Metrics(SYSTEM_CLOCK).flow(FLOW)
         self.permit = Permit(SYSTEM_CLOCK, until_s=inf)
-        self.task = Numbers(world)
         connection = ConnectionSettings(
             bootstrap_servers=world.brokers[0].bootstrap_servers,
             request_timeout_ms=2_000,
@@ -202,10 +277,11 @@ class Attempt:
             reconnect_backoff_ms=5,
             default_api_timeout_ms=3_000,
         )
-        store = _NoStore()
+        producer = ProducerSettings(connection=connection)
+        store = _Positions(world)
         self.transactions = TaskTransactions(
             Cluster(connection, alias="B"),
-            ProducerSettings(connection=connection),
+            producer,
             NAME,
             store=store,
             topic=OFFSETS,
@@ -216,6 +292,13 @@ class Attempt:
             permit=self.permit,
             starts=starts,
         )
+        used = self.transactions if transactional else None
+        maps = TaskOffsetMaps(
+            TransactionMaps(Maps(world), used) if used else Maps(world),
+            Identical.OFF if used else Identical.PREFER,
+            in_transactions=transactional,
+        )
+        self.task = Numbers(world, maps, transactional=transactional)
         context = WorkerTaskContext(
             CONNECTOR,
             f"{CONNECTOR}-0",
@@ -224,23 +307,27 @@ class Attempt:
             clock=SYSTEM_CLOCK,
             events=NoLedger(),
             policies=LossPolicies(),
+            maps=maps,
         )
         committer = OffsetCommitter(
-            self.transactions,
+            used or store,
             CONNECTOR,
             source_partition=self.task.source_partition,
             source_offset=self.task.source_offset,
-            timeout_ms=None,
+            timeout_ms=None if transactional else 2_000,
+            maps=maps,
         )
         self.worker = WorkerTask(
             self.task,
             context=context,
-            sender=self.transactions.sender,
+            sender=self.transactions.sender
+            if transactional
+            else partial(_sender, Cluster(connection, alias="B"), producer, self.permit),
             committer=committer,
             settings=TaskSettings(offset_flush_interval_ms=20, graceful_timeout_ms=500),
             on_status=lambda _status: None,
             permit=self.permit,
-            transactions=self.transactions,
+            transactions=used,
         )
         self.worker.start()
 
@@ -268,14 +355,44 @@ class Attempt:
         await self.worker.stop(0.0)
 
 
-class _NoStore:
-    """Positions are read from the world."""
+class _Positions:
+    """Positions are read from the world, and written there without a transaction."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         return [None for _ in keys]
 
-    async def set(self, values: object) -> None:
-        raise AssertionError("positions are written in the transaction")
+    async def set(self, values: Mapping[bytes, bytes | None]) -> None:
+        await asyncio.sleep(0)
+        for key, value in values.items():
+            where = TopicPartition(OFFSETS, partition_of(key, OFFSET_PARTITIONS))
+            self._world.write(where, [(key, value)])
+
+
+def _sender(
+    cluster: Cluster,
+    settings: ProducerSettings,
+    permit: Permit,
+    on_delivered: OnDelivered,
+    on_failed: OnFailed,
+    on_stalled: OnStalled,
+    on_doubt: OnDoubt,
+    copied: CopiedSoFar | None,
+) -> Sender:
+    return Sender(
+        cluster,
+        settings,
+        clock=SYSTEM_CLOCK,
+        on_delivered=on_delivered,
+        on_failed=on_failed,
+        on_stalled=on_stalled,
+        on_doubt=on_doubt,
+        permit=permit,
+        owns_cluster=True,
+        copied=copied,
+    )
 
 
 async def _nothing() -> None:

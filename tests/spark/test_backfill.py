@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.integration.cluster_changes import configs_of
+from tests.integration.exactly_once import ENABLED, assert_each_once
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import (
     Sent,
     assert_equal,
+    committed_positions,
     copied,
     producer,
     read,
@@ -89,6 +91,31 @@ def test_a_running_flow_continues_behind_a_backfill_whose_worker_and_driver_are_
         assert not mirror.lines("Traceback")
     status = command_line(flow, "status")
     assert status.report["state"] == "DONE"
+
+
+def test_a_flow_that_is_exactly_once_doubles_nothing_of_a_backfill_that_was_killed_and_cancelled(
+    tmp_path: Path,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Callable[[str], str],
+) -> None:
+    """Lanes write without transactions; they are killed before any position is stored."""
+    topic = unique("once")
+    create_topic(region_a, topic, 3, config={"retention.ms": "-1"})
+    write(region_a, topic, history(3, 9_000))
+    late = {"{target}.offset.flush.interval.ms": "600000"}
+    flow = write_flow(tmp_path, region_a, region_b, topic, {**ENABLED, **late})
+    with BackfillProcess(flow, "--rate-limit", "200000") as run:
+        until(lambda: run.is_running and copied(flow, topic) > 1_000, 240, "progress of the lanes")
+        run.kill()
+    assert not committed_positions(flow, topic)
+    assert 1_000 < copied(flow, topic) < 9_000
+    assert command_line(flow, "cancel").report["state"] == "CANCELLED"
+    with Mirror(flow.file) as mirror:
+        assert assert_each_once(mirror, flow, topic) == 9_000
+        assert mirror.lines("records of a predecessor were found in the target's log")
+        mirror.check_defects()
 
 
 @pytest.mark.usefixtures("lanes_session")

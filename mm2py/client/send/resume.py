@@ -139,7 +139,8 @@ class LaneResume:
                 lane.target,
                 tail.recognised,
             )
-        for producer_id, (first, last) in tail.others.items():
+        others = {} if self.identical is Identical.OFF else tail.others
+        for producer_id, (first, last) in others.items():
             await self._owner.name_writer(lane.target, producer_id, first, last)
         writer = tail.writers.get(self._copied.producer(lane.source).producer_id)
         if writer is None:

@@ -176,8 +176,6 @@ class Transactions:
         self.producer_id = self.epoch = -1
         self.began = asyncio.Event()
         """Set while a transaction is open."""
-        self.committed = False
-        """Whether one with data was committed since ``start``."""
         self._phase = Phase.IDLE
         self._error: Exception | None = None
         self._node_id: int | None = None
@@ -314,7 +312,6 @@ class Transactions:
             self._phase, self._ending = Phase.ENDING, True
             # Without a single batch there is nothing to commit, and the new protocol refuses to (48).
             await self._end(commit=self._landed)
-            self.committed = self.committed or self._landed
         self._begin_next()
 
     async def close(self) -> None:

@@ -92,6 +92,11 @@ class Arrivals:
             self._timer = asyncio.get_running_loop().call_later(GATHER_S, self.flush)
         return landed
 
+    @property
+    def waiting(self) -> bool:
+        """Whether ``flush`` would report anything."""
+        return bool(self._landed)
+
     def flush(self) -> None:
         """Report now what was gathered."""
         if self._timer is not None:

@@ -45,6 +45,7 @@ class TaskOffsetMaps:
         sweeps: whether this task removes the maps of topics that are gone, whichever task copied them.
         shares_targets: other tasks of the flow write into the same target partitions (transforms route them there), so
             that a predecessor's copies cannot be told from theirs.
+        in_transactions: maps are written in one transaction with the records that they are about: where a copy begins too.
     """
 
     def __init__(
@@ -54,8 +55,10 @@ class TaskOffsetMaps:
         *,
         sweeps: bool = False,
         shares_targets: bool = False,
+        in_transactions: bool = False,
     ) -> None:
         self._store, self.sweeps, self._shares_targets = store, sweeps, shares_targets
+        self._in_transactions = in_transactions
         self.identical = identical
         self._maps: dict[TopicPartition, PartitionMap] = {}
         self._unwritten: dict[TopicPartition, list[Page]] = {}
@@ -168,7 +171,7 @@ class TaskOffsetMaps:
         return 0 if found.is_of_another(topic_id) else found.target_end
 
     async def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> None:
-        """Note where the target's logs end before the first copy; returns when that is durable."""
+        """Note where the target's logs end before the first copy; returns when that is durable, or will be with that copy."""
         for source, (end, topic_id, producer_id) in ends.items():
             found = self.of(source)
             if not found.is_empty:
@@ -182,7 +185,8 @@ class TaskOffsetMaps:
             elif found.target_end < 0:
                 found.anchor(found.begins if found.is_empty else found.covered, end)
             found.writes_to(topic_id, producer_id, end)
-        await self.write()
+        if not self._in_transactions:
+            await self.write()
 
     # ---- what happens
 

@@ -207,9 +207,11 @@ class TaskAssembly:
         routes = copies and chain is not None and chain.routes
         maps = TaskOffsetMaps(
             kept if copies else NoMapStore(),
-            Identical(framework.offsets_identical),
+            # A transaction leaves a marker in the target's log, and has a producer id of its own.
+            Identical(framework.offsets_identical) if transactions is None else Identical.OFF,
             sweeps=spec.id.number == 0,
             shares_targets=routes,
+            in_transactions=transactions is not None,
         )
         context = WorkerTaskContext(
             spec.id.connector,

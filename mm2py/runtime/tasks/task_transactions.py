@@ -11,6 +11,8 @@ Invariants (tests of the same names):
 3. No transaction is begun before the guard has confirmed the task behind InitProducerId.
 4. A commit that has begun is finished or known to have failed before another one begins, also when its caller is cancelled.
 5. A transaction with records of a partition whose loss ledger entry is not written waits for it.
+6. What was written without transactions behind the position (by a lane on Spark, or by the flow before it was exactly once) is recognised in
+   the target's log, not sent again; what transactions left there is not: it was aborted, or its position is committed.
 """
 
 import asyncio
@@ -182,6 +184,8 @@ class TaskTransactions:
         )
         self._sender: Sender | None = None
         self._partitions = 0
+        self._moved = False
+        """Whether a position was committed."""
 
     def sender(
         self,
@@ -191,11 +195,7 @@ class TaskTransactions:
         on_doubt: OnDoubt,
         copied: CopiedSoFar | None,
     ) -> Sender:
-        """Make the Sender of the task's records (``SenderFactory``).
-
-        ``copied`` is not used: positions are committed with the records, so a predecessor left none behind them.
-        """
-        del copied
+        """Make the Sender of the task's records (``SenderFactory``)."""
         self._sender = Sender(
             self._cluster,
             self._settings,
@@ -205,12 +205,13 @@ class TaskTransactions:
             on_stalled=on_stalled,
             on_doubt=on_doubt,
             permit=self._permit,
+            copied=copied,
             transactions=self.transactions,
         )
         return self._sender
 
     def _broken(self, error: Exception) -> None:
-        self._starts.ended(error, committed=self.transactions.committed)
+        self._starts.ended(error, committed=self._moved)
 
     async def start(self) -> None:
         """Become the one producer of this task (3); may be called again after a ``RetriableError``."""
@@ -279,6 +280,7 @@ class TaskTransactions:
             )
         )
         await self.transactions.commit()
+        self._moved = True
         if self._own is not None:
             if self._copying is not None:
                 await self._copying

@@ -132,7 +132,10 @@ class WorkerTask:
             self._commits = TransactionCommits(
                 transactions,
                 self._commit_transaction,
-                lambda: bool(committer.pending or context.maps.changed) and permit.valid,
+                lambda: (
+                    permit.valid
+                    and bool(self._arrivals.waiting or committer.pending or context.maps.changed)
+                ),
                 idle_s=settings.offset_flush_interval_ms / 1000,
                 clock=self._clock,
                 report=partial(context.report_finding, "offset commits"),

@@ -3,14 +3,27 @@
 import asyncio
 import secrets
 from dataclasses import dataclass, field
-from typing import final
+from typing import Final, final
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
-from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, TRANSACTIONAL_FLAG
+from mm2py.protocol.record_batch import CONTROL_FLAG, HEADER, HEADER_BYTES, TRANSACTIONAL_FLAG
+from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.types import TopicPartition
 from tests.kit.fakes.broker_log import AppendResult, PartitionLog
 from tests.kit.fakes.broker_transactions import FakeTransactions, Stored
 from tests.kit.fakes.fetch_session import FakeSession
+from tests.kit.fakes.seal import sealed
+
+_ATTRIBUTES: Final = 22
+
+
+def _marker() -> bytes:
+    batch = encode_batch([NewRecord(bytes(4), bytes(6), (), -1)])
+    batch[_ATTRIBUTES] |= CONTROL_FLAG | TRANSACTIONAL_FLAG
+    return bytes(sealed(batch))
+
+
+_MARKER: Final = _marker()
 
 
 @dataclass(slots=True)
@@ -88,9 +101,10 @@ class FakeCluster:
         return result
 
     def write_markers(self) -> None:
-        """Let the logs of ended transactions grow by their markers."""
+        """Let the logs of ended transactions grow by their markers, control batches of one record."""
         while self.transactions.markers:
-            self.topics_log(self.transactions.markers.pop()).end += 1
+            log = self.topics_log(self.transactions.markers.pop())
+            log.put(_MARKER, log.end)
         self.wake()
 
     def topics_log(self, tp: TopicPartition) -> PartitionLog:

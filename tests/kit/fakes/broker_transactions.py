@@ -1,7 +1,7 @@
 """Transactions as a fake cluster's coordinator and partition leaders keep them (real-broker.md 5).
 
 Flow: InitProducerId, AddPartitionsToTxn, Produce, EndTxn -> ``FakeTransactions`` -> codes; what is committed can be
-read with ``committed``. Both protocol generations; markers take an offset and are not stored. No time-outs by itself.
+read with ``committed``. Both protocol generations. No time-outs by itself.
 """
 
 from dataclasses import dataclass, field
