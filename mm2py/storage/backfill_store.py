@@ -6,8 +6,12 @@ acknowledged. A fold over a ``Table``; which process may write a key is in ``mm2
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, final
 
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.errors import ProtocolError
 from mm2py.mirror.backfill_report import without_driver
@@ -22,12 +26,13 @@ from mm2py.mirror.backfills import (
     Order,
     Wanted,
     Wish,
+    backfill_topic,
     decode_backfill,
     encode_backfill,
 )
 from mm2py.protocol.records import Record
 from mm2py.storage.table import Table
-from mm2py.types import TopicPartition
+from mm2py.types import FlowName, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -183,3 +188,56 @@ class BackfillStore:
                 self._renewed[taken.lane] = record.offset
         if self._changed is not None:
             self._changed()
+
+
+async def newest_backfills(
+    cluster: Cluster, topic: str, clock: Clock
+) -> Mapping[bytes, BackfillRecord]:
+    """Return the newest record of each key of a backfill topic that exists, with what is committed until now."""
+    newest: dict[bytes, BackfillRecord] = {}
+
+    def take(_partition: int, record: Record) -> None:
+        key = bytes(record.key or b"")
+        newest.pop(key, None)
+        if record.value is not None:
+            with suppress(ProtocolError):  # of another version
+                newest[key] = decode_backfill(key, bytes(record.value))
+
+    reader = LogReader(cluster, topic, clock=clock, waits_for_transactions=True)
+    try:
+        await reader.read_to_end(take)
+    finally:
+        await reader.close()
+    return newest
+
+
+async def unfinished_job(target: Cluster, flow: FlowName, clock: Clock) -> str:
+    """Return what to call the unfinished job of a flow, its state, and the command that ends it; empty where there is none.
+
+    Raises:
+        RetriableError: the target does not answer.
+    """
+    topic = backfill_topic(flow.source)
+    if topic not in await Admin(target).describe_topics([topic]):
+        return ""
+    records = await newest_backfills(target, topic, clock)
+    job = records.get(b"job")
+    if not isinstance(job, Job) or job.state.is_over:
+        return ""
+    again = any(isinstance(it, Lease) and it.job == job.id and it.again for it in records.values())
+    return describe_unfinished(job, str(flow), repairs=again)
+
+
+def describe_unfinished(job: Job, flow: str, *, repairs: bool = False) -> str:
+    """Return what to call a job that is not over, its state, and the command that ends it."""
+    if job.kind is JobKind.STREAM:
+        return (
+            f"stream {job.id} of {flow} is {job.state.value}: end it with SIGTERM where it runs,"
+            f" or where its driver is gone with mm2py stream FILE --flow '{flow}' --cancel"
+        )
+    kind = "repair" if repairs else "backfill"
+    name = f"restore {job.id} of {job.archive}" if job.archive else f"{kind} {job.id}"
+    return (
+        f"{name} of {flow} is {job.state.value}: wait for its end (mm2py backfill status FILE --flow '{flow}'),"
+        f" or end it with mm2py backfill cancel FILE --flow '{flow}'"
+    )

@@ -286,7 +286,8 @@ def _drive(job: Job | None) -> tuple[str, int, str] | None:
 def _running(job: Job, flow: str) -> BackfillRefusedError:
     if job.kind is JobKind.STREAM:
         return BackfillRefusedError(
-            f"mm2py stream copies {flow} already", remedy="end it with SIGTERM, where it runs"
+            f"mm2py stream copies {flow} already",
+            remedy="end it with SIGTERM, where it runs; where that machine is gone, try again in a few seconds",
         )
     return BackfillRefusedError(
         f"{_named(job)} of {flow} is running",
@@ -299,7 +300,7 @@ def unfinished(job: Job, flow: str) -> BackfillRefusedError:
     if job.kind is JobKind.STREAM:
         return BackfillRefusedError(
             f"mm2py stream copied {flow} and was not ended in order",
-            remedy="start it again and end it with SIGTERM, or set flow.engine=worker and let the flow's workers take over",
+            remedy=f"end it with mm2py stream FILE --flow '{flow}' --cancel, or start it again; with flow.engine=worker the flow's workers take over",
         )
     command = (
         "its command again" if job.archive else "mm2py backfill run, which also continues a repair,"

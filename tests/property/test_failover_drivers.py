@@ -281,6 +281,10 @@ class Process:
             self.world.fenced = True
         await self.step()
 
+    async def unfinished_job(self) -> str:
+        await self.step()
+        return ""
+
     async def progress(self) -> Progress:
         await self.ask_source()
         world = self.world

@@ -12,6 +12,7 @@ Invariants, tests of the same names (those of the claim: ``mm2py.storage.job_cla
 4. A run copies, whatever was wanted of the one before it.
 5. Partitions whose copies have begun to go back (``mm2py_jobs.copy.copy_again``) are given back only when that is done.
 6. Of two restores that have a target topic in common, whichever flows they belong to, one at most has lanes.
+7. Nothing is reserved beside a failover that has begun (8 of ``mm2py_jobs.failover.failover``); what a former run has reserved is given back.
 """
 
 import logging
@@ -44,7 +45,7 @@ from mm2py.storage.job_claim import (
 )
 from mm2py.types import TopicPartition
 from mm2py_jobs.copy.copy_again import begun, go_back, is_begun
-from mm2py_jobs.copy.live_flow import BackfillFlow, live_flow_lets_go
+from mm2py_jobs.copy.live_flow import BackfillFlow, live_flow_lets_go, refuse_beside_failover
 from mm2py_jobs.copy.plan import PartitionPlan, Plan, deal_lanes
 
 log = logging.getLogger(__name__)
@@ -136,6 +137,7 @@ class BackfillDriver:
         self, job: Job, leases: Sequence[Lease], plan: Plan, request: Request, lanes: Lanes
     ) -> Job:
         try:
+            await self._claim.insist(partial(refuse_beside_failover, self._name, self._flow))
             await self._reserve(leases)
             if request.archive:
                 await self._refuse_second_restore(plan)

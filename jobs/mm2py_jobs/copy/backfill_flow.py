@@ -18,6 +18,7 @@ from mm2py.config.definitions import parse_config
 from mm2py.errors import ConfigError, FatalError, RetriableError, ServerError
 from mm2py.flows.states import enabled
 from mm2py.mirror.backfills import Job, backfill_topic, driver_id
+from mm2py.mirror.failovers import Failover
 from mm2py.mirror.filters import config_property_filter_from_config, topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.topic_selection import TopicSelection
@@ -32,6 +33,7 @@ from mm2py_jobs.copy.backfill_lane import BackfillLane, LaneConnections
 from mm2py_jobs.copy.copy_again import cut_pages
 from mm2py_jobs.copy.restored_flows import restored_elsewhere
 from mm2py_jobs.copy.survey import FlowTopics, Known, Survey, known_copies
+from mm2py_jobs.failover.failover_store import unfinished_failover
 from mm2py_jobs.verify.verify_plan import known_maps
 from mm2py_workers.bulk_flow import (
     SOURCE,
@@ -214,6 +216,10 @@ class BackfillSession:
     async def set_positions(self, positions: Mapping[TopicPartition, int]) -> None:
         """Store where copies begin, as ``PUT /connectors/<name>/offsets`` does; -1 for nowhere."""
         await store_positions(self._tables, self.plan, positions)
+
+    async def unfinished_failover(self) -> Failover | None:
+        """Return the failover of the flow that is under way."""
+        return await unfinished_failover(self._target, self.name, self._clock)
 
     async def restored_elsewhere(self) -> Mapping[str, str]:
         """Return topics that unfinished restores of other flows write, with what to call each restore."""

@@ -9,6 +9,7 @@ from mm2py.client.connect.admin import ConfigOp
 from mm2py.clock import Clock
 from mm2py.errors import ProtocolError, ServerError
 from mm2py.mirror.backfills import Lease
+from mm2py.mirror.failovers import Failover
 from mm2py.protocol.connect_group import decode_metadata, is_ours
 from mm2py.protocol.groups import DescribedGroup
 from mm2py.storage.backfill_store import BackfillStore
@@ -34,6 +35,10 @@ class BackfillFlow(CopiesAgain, Protocol):
         """Return stored positions and maps."""
         ...
 
+    async def unfinished_failover(self) -> Failover | None:
+        """Return the failover of the flow that has begun and is not over, by its committed record on the target."""
+        ...
+
     async def restored_elsewhere(self) -> Mapping[str, str]:
         """Return topics that unfinished restores of other flows write, with what to call each restore."""
         ...
@@ -47,6 +52,23 @@ class BackfillFlow(CopiesAgain, Protocol):
     ) -> Mapping[str, ServerError | None]:
         """Change topic configs of the target; None or the refusal per topic."""
         ...
+
+
+async def refuse_beside_failover(name: str, flow: BackfillFlow) -> None:
+    """Refuse to reserve partitions while a failover of the flow is under way; asked only after the driver's own record is written.
+
+    A failover asks in the other order (invariant 8 of ``mm2py_jobs.failover.failover``), so that of both at least one finds the other's record.
+
+    Raises:
+        BackfillRefusedError: there is one.
+        RetriableError: that cannot be found out now.
+    """
+    failover = await flow.unfinished_failover()
+    if failover is not None:
+        raise BackfillRefusedError(
+            f"{failover.kind} {failover.id} of {name} is at {failover.step}: Spark copies nothing beside it",
+            remedy="start it again once that has ended: mm2py failover --status shows it",
+        )
 
 
 async def live_flow_lets_go(

@@ -16,16 +16,18 @@ Invariants, tests of the same names:
 3. A partition that is given back is copied by no lane any more.
 4. A partition that is found later begins at its first record, whatever ``auto.offset.reset`` is.
 5. A lane that renews no more is replaced, by a new run; a target that takes nothing now ends no run.
+6. Nothing is reserved beside a failover that has begun (8 of ``mm2py_jobs.failover.failover``): everything is given back, and the stream ends.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, final
 
 from mm2py.clock import Clock
-from mm2py.errors import FatalError
+from mm2py.errors import FatalError, RetriableError
 from mm2py.mirror.backfills import (
     BEAT_S,
     NO_END,
@@ -41,7 +43,7 @@ from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import LOOK_S, BackfillRefusedError, JobClaim
 from mm2py.types import TopicPartition
 from mm2py_jobs.copy.dealing import deal
-from mm2py_jobs.copy.live_flow import BackfillFlow, live_flow_lets_go
+from mm2py_jobs.copy.live_flow import BackfillFlow, live_flow_lets_go, refuse_beside_failover
 from mm2py_jobs.copy.plan import LEAST_BYTES
 
 log = logging.getLogger(__name__)
@@ -139,7 +141,7 @@ class StreamDriver:
         """Begin a stream named ``job``, which reserves nothing yet; one that died is continued, with the partitions it had.
 
         Raises:
-            BackfillRefusedError: another stream or a backfill has the flow.
+            BackfillRefusedError: another stream or a backfill has the flow, or a failover of it has begun.
         """
         before = await self._claim.claim(JobKind.STREAM)
         if before is None:
@@ -156,6 +158,7 @@ class StreamDriver:
         else:
             log.info("a stream was not ended in order, it is continued run=%d", before.run + 1)
             await self._take_up(before, lanes)
+        await self._yield_to_failover()
         self._beats = asyncio.create_task(self._claim.beat(), name="stream driver")
 
     async def again(self, cause: str) -> None:
@@ -191,8 +194,9 @@ class StreamDriver:
         """Reserve partitions that are new, give back those that are gone, and let lanes be dealt anew.
 
         Raises:
-            BackfillRefusedError: the live flow does not let go; everything is given back.
+            BackfillRefusedError: the live flow does not let go, or a failover has begun; everything is given back.
         """
+        await self._yield_to_failover()
         await self._store.refresh()
         kept = self._store.kept_out()
         new = [self._new(it) for it in sorted(partitions.chosen - kept.keys())]
@@ -232,6 +236,16 @@ class StreamDriver:
             await self._clock.sleep(LOOK_S)
         return "flow.engine is worker again: the flow's workers take over"
 
+    async def wait_failover(self) -> None:
+        """Return once a failover of the flow has begun, which waits for the end of the stream."""
+        while True:
+            try:
+                if await self._flow.unfinished_failover() is not None:
+                    return
+            except RetriableError as error:
+                log.debug("whether a failover has begun is not known now cause=%s", error)
+            await self._clock.sleep(BEAT_S)
+
     async def end_term(self) -> None:
         """Let lanes store what is copied and end; none is dealt after that."""
         self._claim.stopped = True
@@ -247,6 +261,14 @@ class StreamDriver:
         if beats is not None:
             beats.cancel()
             await asyncio.gather(beats, return_exceptions=True)
+
+    async def _yield_to_failover(self) -> None:
+        """Give everything back where a failover has begun (6)."""
+        try:
+            await self._claim.insist(partial(refuse_beside_failover, self._name, self._flow))
+        except BackfillRefusedError as error:
+            await self._close(str(error))
+            raise
 
     async def _close(self, cause: str) -> None:
         self._claim.stopped = True

@@ -19,7 +19,7 @@ TERM_S: Final = 120.0
 """A second or two pass between terms; partitions that come do not wait for the end of one."""
 
 
-def show_stream(
+def show_stream(  # noqa: PLR0913 - one argument per option
     file: FileArgument,
     flow: FlowOption,
     checkpoint: Annotated[
@@ -39,6 +39,13 @@ def show_stream(
             help="all lanes end a term early when they have copied so much; 0: no limit",
         ),
     ] = 0,
+    cancel: Annotated[  # noqa: FBT002 - typer's way to declare a flag
+        bool,
+        typer.Option(
+            "--cancel",
+            help="end a stream whose driver is gone: the flow's workers continue its partitions",
+        ),
+    ] = False,
     output: OutputOption = Output.TABLE,
     debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
 ) -> None:
@@ -46,11 +53,13 @@ def show_stream(
 
     def command() -> int:
         from mm2py.config.jaas import file_secrets
-        from mm2py_jobs.copy.stream_runs import run_stream
+        from mm2py_jobs.copy.stream_runs import cancel_stream, run_stream
         from mm2py_jobs.spark.stream_copy import StreamOrder
 
         mask = SecretMask(file_secrets(os.environ))
         configure_logging(sys.stderr, mask, debug=debug)
+        if cancel:
+            return cancel_stream(file, flow, Printer(output))
         order = StreamOrder(Path(file), flow, master, checkpoint, term, max_bytes)
         return run_stream(order, Printer(output), mask)
 

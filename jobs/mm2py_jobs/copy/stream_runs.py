@@ -5,10 +5,12 @@ Flow: ``StreamOrder`` -> ``BackfillSession`` -> ``StreamTopics`` -> ``open_sessi
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import final
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.secret_names import secrets_in
+from mm2py.mirror.backfills import JobKind
 from mm2py.observability.logging import SecretMask
 from mm2py.storage.job_claim import BackfillRefusedError
 from mm2py_jobs.copy.backfill_flow import BackfillSession
@@ -31,6 +33,32 @@ def run_stream(order: StreamOrder, printer: Printer, mask: SecretMask) -> int:
     """
     logging.getLogger("py4j").setLevel(logging.WARNING)
     return asyncio.run(_Stream(order, printer, mask, SYSTEM_CLOCK).run())
+
+
+def cancel_stream(file: Path, flow: str, printer: Printer) -> int:
+    """End a stream whose driver is gone: the flow's workers continue its partitions; return the exit code.
+
+    Raises:
+        BackfillRefusedError: no stream is unfinished, or its driver lives.
+        Mm2pyError: the target does not answer.
+    """
+    return asyncio.run(_cancel_stream(file, flow, printer))
+
+
+async def _cancel_stream(file: Path, flow: str, printer: Printer) -> int:
+    async with BackfillSession(flow_plan(file, flow)) as session:
+        store = session.connections.store
+        if await session.has_topic():
+            await session.open_topic()
+        job = store.job
+        if job is None or job.kind is not JobKind.STREAM or job.state.is_over:
+            raise BackfillRefusedError(f"no stream of {session.name} is unfinished")
+        await session.claim.claim(JobKind.STREAM)
+        await session.claim.take_back("ended with mm2py stream --cancel")
+        if not printer.is_table:
+            printer.document({"flow": str(session.name), "state": "ENDED", "job": job.id})
+        say(f"stream {job.id} of {session.name} is ended, its workers continue where it was")
+        return OK
 
 
 @final
@@ -60,6 +88,11 @@ class _Stream:
             raise BackfillRefusedError(
                 f"flow.engine of {self._name} is worker for its workers: they take over",
                 remedy="set flow.engine = spark for them, too (their file, or over REST)",
+            )
+        if ended is CopyEnd.FAILOVER:
+            raise BackfillRefusedError(
+                f"a failover of {self._name} has begun: its workers copy what is left",
+                remedy="start it again once that has ended: mm2py failover --status shows it",
             )
         totals = self._totals
         report = {

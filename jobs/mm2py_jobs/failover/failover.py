@@ -17,6 +17,9 @@ Invariants, tests of the same names (the model with drivers that crash between a
 6. A driver that stood still within a step, while others went on, sets right what it then changes: whoever was kept from writing by these
    is again, and nobody else. Kafka's ACLs cannot be changed under a condition, so this is found out before and behind each change.
 7. It is done only when the flow has stopped and the flow back has begun.
+8. Writers are fenced, and clients may write to the target, only while no job of Spark (backfill, repair, restore, stream) is unfinished:
+   a failover asks for one after its own record is written, a job asks for a failover after its own (``refuse_beside_failover``), and
+   both read what is committed. So of both at least one finds the other: the job gives its partitions back, the failover waits for that.
 """
 
 import logging
@@ -114,6 +117,10 @@ class Sides(Protocol):
 
     async def lift_fence(self, *, source: bool) -> None:
         """Remove the rules that a failover has made on the source, or on the target."""
+        ...
+
+    async def unfinished_job(self) -> str:
+        """Return what to call the job of Spark that copies the flow, or keeps partitions from it, and how to end it; empty for none."""
         ...
 
     async def progress(self) -> Progress:
@@ -323,7 +330,16 @@ class FailoverDriver:
 
     # ---- steps
 
+    async def _wait_for_job(self) -> None:
+        """Wait until no job of Spark is left (8): one that began together with this failover gives way by itself."""
+        deadline = self._clock.monotonic() + self._drain_s
+        while job := await self._insist(self._sides.unfinished_job):
+            if self._clock.monotonic() > deadline:
+                raise FailoverRefusedError(job, remedy="then run this again; or --cancel it")
+            await self._clock.sleep(AGAIN_S)
+
     async def _fence(self, failover: Failover) -> Failover:
+        await self._wait_for_job()
         note = await self._change(lambda: self._sides.fence(failover.id))
         return replace(failover, step=Step.DRAIN, fenced=True, fence_note=note)
 
@@ -386,6 +402,8 @@ class FailoverDriver:
 
     async def _switch(self, failover: Failover) -> Failover:
         """Let clients write to the target, then stop the flow."""
+        if not failover.switched_ms:
+            await self._wait_for_job()
         if not failover.ends_there:
             there = await self._insist(self._sides.target_ends)
             failover = replace(failover, ends_there=tuple(there))

@@ -89,6 +89,7 @@ async def plan_failover(
         opened, awaited = (), 0
         rows = await _known(clusters, control)
     unfinished = await _unfinished(clusters)
+    job = await sides.unfinished_job()
     return FailoverPlan(
         flow=str(clusters.name),
         kind=str(kind),
@@ -103,6 +104,7 @@ async def plan_failover(
             quarantine_topic(clusters.name.source, it.topic) for it in rows if it.would_lose
         ),
         unfinished=unfinished,
+        jobs=(job,) if job else (),
         problems=tuple(found.problems),
         topics=tuple(rows),
         groups=tuple(groups),

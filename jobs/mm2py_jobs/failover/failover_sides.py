@@ -23,6 +23,7 @@ from mm2py.mirror.failovers import (
 from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl
 from mm2py.protocol.error_codes import error_name
+from mm2py.storage.backfill_store import unfinished_job
 from mm2py.types import LATEST, FlowName, State, TopicPartition
 from mm2py_jobs.failover.failover import Progress, SourceAwayError
 from mm2py_jobs.failover.failover_clusters import FailoverClusters
@@ -158,6 +159,11 @@ class FailoverSides:
         await store.put_fence(Fence(by="" if fence is None else fence.by))
 
     # ---- the copy
+
+    async def unfinished_job(self) -> str:
+        """Return the job of Spark that has to end first."""
+        clusters = self._clusters
+        return await unfinished_job(clusters.target, clusters.name, self._clock)
 
     async def progress(self) -> Progress:
         """Return how far the copy is."""

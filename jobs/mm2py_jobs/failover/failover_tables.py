@@ -87,6 +87,8 @@ def _plan_fields(plan: FailoverPlan) -> Iterator[tuple[str, str]]:
     yield "FENCE", f"{plan.fence_rules} rules" + (f"; {plan.fence_note}" if plan.fence_note else "")
     if plan.quarantine:
         yield "QUARANTINE", ", ".join(plan.quarantine)
+    for job in plan.jobs:
+        yield "ENDS FIRST", job
     if plan.standing:
         yield "REFUSED", plan.standing
     if plan.unfinished:

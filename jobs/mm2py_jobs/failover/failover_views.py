@@ -68,7 +68,7 @@ class FailoverPlan:
     ``would_lose`` is what ``--accept-loss`` has to name; of these ``awaited`` are above open transactions, whose end the drain waits for.
     ``transactions`` are all that are open in the flow's topics, but mirrors'; ``state`` is the flow's, empty where no worker of it answers.
     ``standing`` says why clients cannot be moved from where they are, empty where they can.
-    ``fence_rules`` is how many rules would be made, ``fence_note`` who is not kept out by them. ``writers`` is null where brokers do not
+    ``jobs`` are jobs of Spark that have to end first, and how they are ended. ``fence_rules`` is how many rules would be made, ``fence_note`` who is not kept out by them. ``writers`` is null where brokers do not
     disclose them.
     """
 
@@ -85,6 +85,7 @@ class FailoverPlan:
     unfinished: str
     problems: tuple[str, ...]
     standing: str = ""
+    jobs: tuple[str, ...] = ()
     awaited: int = 0
     topics: tuple[TopicRow, ...] = ()
     groups: tuple[GroupRow, ...] = ()
@@ -115,10 +116,10 @@ class FailoverPlan:
         """Return the reasons not to begin a failover, or not to continue ``begun``."""
         accept_loss, unplanned = request.accept_loss, request.unplanned
         if begun is not None and begun.goes_on(unplanned=unplanned):
-            return ()
+            return () if begun.step.is_switched else self.jobs
         if self.standing:
             return (self.standing,)  # how much would be lost is no question then
-        found: list[str] = []
+        found = list(self.jobs)
         if not self.source_reachable and not unplanned:
             found.append("the source does not answer; if it is gone, use --unplanned")
         if self.source_reachable and unplanned:

@@ -1,7 +1,7 @@
 """The copy of a flow by Spark under one config: a driver, and one query after the other where one fails.
 
 Flow: ``StreamCopy.run`` -> ``StreamDriver.begin`` -> ``StreamQuery``, whose first batch only warms Spark's processes up -> partitions are
-reserved -> terms, until a stop signal, a recall by the flow's workers, or a changed config -> ``StreamDriver.end``.
+reserved -> terms, until a stop signal, a recall by the flow's workers, a failover, or a changed config -> ``StreamDriver.end``.
 """
 
 import asyncio
@@ -61,6 +61,7 @@ class CopyEnd(Enum):
     STOPPED = "stopped"
     RECALLED = "recalled"
     CHANGED = "changed"
+    FAILOVER = "failover"
 
 
 @final
@@ -127,6 +128,7 @@ class StreamCopy:
         ends: dict[asyncio.Task[object], CopyEnd] = {
             asyncio.ensure_future(self._stop.wait()): CopyEnd.STOPPED,
             asyncio.ensure_future(self._driver.wait_recalled()): CopyEnd.RECALLED,
+            asyncio.ensure_future(self._driver.wait_failover()): CopyEnd.FAILOVER,
             asyncio.ensure_future(self._config_changes()): CopyEnd.CHANGED,
         }
         copying: asyncio.Task[object] = asyncio.ensure_future(queries)

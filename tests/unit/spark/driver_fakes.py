@@ -4,12 +4,15 @@ from collections.abc import Collection, Mapping, Sequence
 
 from mm2py.client.connect.admin import ConfigOp
 from mm2py.errors import ServerError
+from mm2py.mirror.failovers import Failover, FailoverKind, Step
 from mm2py.protocol.connect_group import WorkerMetadata, encode_metadata
 from mm2py.protocol.groups import DescribedGroup, GroupMember
 from mm2py.storage.memory import MemoryTopic
 from mm2py.storage.table import Entry
 from mm2py.types import TopicPartition
 from mm2py_jobs.copy.survey import Known
+
+FAILOVER = Failover(id="f", flow="A->B", kind=FailoverKind.FAILOVER, step=Step.DRAIN, run=1)
 
 
 class TopicWriter:
@@ -43,6 +46,7 @@ class Flow:
         self.refuses_deletion: Exception | None = None
         self.cuts: dict[TopicPartition, tuple[int, int]] = {}
         self.fenced: list[str] = []
+        self.failover: Failover | None = None
         self.elsewhere: dict[str, str] = {}
         self.altered: list[tuple[str, str, str | None]] = []
 
@@ -72,6 +76,9 @@ class Flow:
 
     async def cut_maps(self, places: Mapping[TopicPartition, tuple[int, int]]) -> None:
         self.cuts |= places
+
+    async def unfinished_failover(self) -> Failover | None:
+        return self.failover
 
     async def restored_elsewhere(self) -> Mapping[str, str]:
         return self.elsewhere

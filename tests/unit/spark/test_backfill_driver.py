@@ -30,7 +30,7 @@ from mm2py.types import TopicPartition
 from mm2py_jobs.copy.backfill import BackfillDriver, Request
 from mm2py_jobs.copy.live_flow import LET_GO_S
 from mm2py_jobs.copy.plan import PartitionPlan, Plan
-from tests.unit.spark.driver_fakes import Flow, TopicWriter
+from tests.unit.spark.driver_fakes import FAILOVER, Flow, TopicWriter
 
 T = TypeVar("T")
 ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -435,3 +435,15 @@ async def test_a_claim_behind_which_nothing_could_be_read_writes_nothing_over_an
     await fast.store.refresh()
     assert fast.store.job is not None
     assert fast.store.job.id == "j"
+
+
+async def test_a_backfill_reserves_nothing_beside_a_failover_that_has_begun() -> None:
+    stage = Stage()
+    stage.flow.failover = FAILOVER
+    with pytest.raises(BackfillRefusedError, match="failover f of A->B is at DRAIN"):
+        await stage.begin(part(ONE), settings=(SETTING,))
+    await stage.store.refresh()
+    assert stage.store.job is not None
+    assert stage.store.job.state is JobState.CANCELLED
+    assert not stage.lanes
+    assert not [it for it in stage.store.leases.values() if it.state.keeps_live_out]

@@ -27,7 +27,7 @@ from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
 from mm2py_jobs.copy.live_flow import LET_GO_S
 from mm2py_jobs.copy.stream import STUCK_BEATS, StreamDriver, StreamPartitions, deal_term
-from tests.unit.spark.driver_fakes import Flow, TopicWriter
+from tests.unit.spark.driver_fakes import FAILOVER, Flow, TopicWriter
 
 T = TypeVar("T")
 ONE, TWO, THREE = (TopicPartition("t", number) for number in range(3))
@@ -283,3 +283,33 @@ async def test_a_stream_that_is_asked_to_end_says_so() -> None:
     await stage.passing(asyncio.wait_for(recalled, None))
     assert "worker again" in recalled.result()
     await stage.driver.close()
+
+
+async def test_a_stream_gives_everything_back_before_it_reserves_beside_a_failover_that_has_begun() -> (
+    None
+):
+    stage = Stage()
+    await stage.begin()
+    waiting = asyncio.ensure_future(stage.driver.wait_failover())
+    await stage.clock.advance(2 * BEAT_S)
+    assert not waiting.done()
+    stage.flow.failover = FAILOVER
+    await stage.passing(asyncio.wait_for(waiting, None))
+    with pytest.raises(BackfillRefusedError, match="failover f of A->B is at DRAIN"):
+        await stage.passing(stage.driver.follow(BOTH))
+    await stage.store.refresh()
+    assert (stage.job().state, dict(stage.store.kept_out())) == (JobState.DONE, {})
+
+
+async def test_a_stream_does_not_begin_beside_a_failover_and_ends_what_a_dead_one_has_reserved() -> (
+    None
+):
+    dead = Stage()
+    await dead.begin()
+    await dead.driver.close()
+    again = Stage(dead.topic)
+    again.flow.failover = FAILOVER
+    with pytest.raises(BackfillRefusedError, match="Spark copies nothing beside it"):
+        await again.begin()
+    await again.store.refresh()
+    assert (again.job().state, dict(again.store.kept_out())) == (JobState.DONE, {})

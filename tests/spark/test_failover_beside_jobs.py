@@ -1,0 +1,111 @@
+"""A failover beside a stream and beside a backfill, on real brokers: each refuses beside the other, and a command ends what a dead driver left."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mm2py_workers.output import UNHEALTHY
+from tests.integration.failovers import Drivers, failover_of
+from tests.integration.mirror_process import Flow, running, write_flow
+from tests.integration.traffic import Sent, assert_equal, wait_for_copy, write
+from tests.kit.kafka.region import KafkaAddress
+from tests.kit.regions import CreateTopic
+from tests.spark.backfill_process import MASTER, MM2PY, BackfillProcess, command_line, flow_name
+from tests.spark.test_stream import BEGUN, ON_SPARK, stream_of, wait_copying
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(900)]
+
+RECORDS = 3_000
+LARGE = b"x" * 1_000
+"""So that a lane with the smallest rate is still at it when its driver is killed."""
+
+
+@pytest.fixture
+def orders(region_a: KafkaAddress, create_topic: CreateTopic, unique: Callable[[str], str]) -> str:
+    topic = unique("orders")
+    create_topic(region_a, topic, 2, config={})
+    return topic
+
+
+def more(region: KafkaAddress, topic: str, count: int = RECORDS) -> None:
+    write(region, topic, [Sent(n % 2, b"%d " % n + LARGE) for n in range(count)])
+
+
+def refused_failover(drivers: Drivers, flow: Flow, text: str) -> None:
+    """Plan, drill and run refuse, whatever loss is accepted; nothing is recorded."""
+    report = flow.file.parent / "drill.json"
+    for words in (
+        ("failover", "--plan"),
+        ("failover", "--execute", "--accept-loss", "1000000"),
+        ("drill", "--report", str(report)),
+    ):
+        ended = drivers.run(*words)
+        assert ended.code == UNHEALTHY, drivers.said[-1]
+        assert text in ended.said, drivers.said[-1]
+    assert failover_of(flow.target, flow.source_alias) is None
+
+
+def test_a_stream_and_a_failover_refuse_each_other_and_a_dead_stream_is_ended_by_a_command(
+    tmp_path: Path, region_a: KafkaAddress, region_b: KafkaAddress, orders: str
+) -> None:
+    flow = write_flow(tmp_path, region_a, region_b, orders, ON_SPARK)
+    more(region_a, orders)
+    with running(flow.file) as mirror:
+        drivers = Drivers(flow, mirror)
+        with stream_of(flow, "--term", "8") as stream:
+            stream.wait_for_log(BEGUN, 300)
+            more(region_a, orders)
+            wait_copying(stream, flow, orders, 100)
+            refused_failover(drivers, flow, "end it with SIGTERM where it runs")
+            alive = cancel_stream(flow)
+            assert alive.returncode == 3, alive
+            assert "copies" in alive.stderr
+            stream.kill()
+        refused_failover(drivers, flow, f"mm2py stream FILE --flow '{flow_name(flow)}' --cancel")
+        more(region_a, orders)
+        cancelled = cancel_stream(flow)
+        assert cancelled.returncode == 0, cancelled
+        drivers.run("failover", "--execute", "--settle", "1", kill_at="DRAIN")
+        late = stream_of(flow, name="late")
+        assert late.wait(120) == 3, late.tail()
+        assert "Spark copies nothing beside it" in late.log()
+        done = drivers.execute("failover")
+        assert done.document["missing"] == 0
+        assert_equal(*wait_for_copy(mirror, flow, orders, timeout_s=60))
+
+
+def cancel_stream(flow: Flow) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [MM2PY, "stream", str(flow.file), "--flow", flow_name(flow), "--cancel"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_a_backfill_and_a_failover_refuse_each_other_and_a_dead_backfill_is_ended_by_a_command(
+    tmp_path: Path, region_a: KafkaAddress, region_b: KafkaAddress, orders: str
+) -> None:
+    flow = write_flow(tmp_path, region_a, region_b, orders)
+    with running(flow.file) as mirror:
+        drivers = Drivers(flow, mirror)
+        drivers.change_flow("stop", "STOPPED")
+        more(region_a, orders)
+        with BackfillProcess(flow, "--rate-limit", "100000") as backfill:
+            backfill.wait_copying()
+            refused_failover(drivers, flow, "wait for its end (mm2py backfill status")
+            backfill.kill()
+        refused_failover(drivers, flow, f"mm2py backfill cancel FILE --flow '{flow_name(flow)}'")
+        cancelled = command_line(flow, "cancel")
+        assert cancelled.code == 0, cancelled
+        drivers.change_flow("resume", "RUNNING")
+        drivers.run("failover", "--execute", "--settle", "1", kill_at="DRAIN")
+        late = command_line(flow, "run", "--master", MASTER)
+        assert late.code == 3, late
+        assert "Spark copies nothing beside it" in late.err
+        done = drivers.execute("failover")
+        assert done.document["missing"] == 0
+        assert_equal(*wait_for_copy(mirror, flow, orders, timeout_s=60))
