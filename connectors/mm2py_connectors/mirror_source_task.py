@@ -52,6 +52,7 @@ from mm2py_connectors.covered_positions import CoveredPositions
 from mm2py_connectors.loop_suppression import LoopFilter, compacted_topics
 from mm2py_connectors.mirror_source_config import MirrorSourceTaskConfig
 from mm2py_connectors.partition_deal import parse_ends, parse_partitions
+from mm2py_connectors.range_ends import RangeEnds
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +101,10 @@ class MirrorSourceTask(BatchSourceTask):
         self._targets = {
             tp: self.target_of(tp) for tp in parse_partitions(self._config.task_assigned_partitions)
         }
-        self._ends = parse_ends(self._config.task_end_offsets)
+        self._covered = CoveredPositions()
+        self._ends = RangeEnds(
+            parse_ends(self._config.task_end_offsets), self._covered, context.clock
+        )
         location = self._config.offset_syncs_topic_location
         self._sync_side: Side = "source" if location == "source" else "target"
         # The name carries the alias of the cluster that does not host the topic.
@@ -121,9 +125,7 @@ class MirrorSourceTask(BatchSourceTask):
         self._handed: dict[TopicPartition, int] = {}
         self._delivered: dict[TopicPartition, int] = {}
         self._newest_ms: dict[TopicPartition, int] = {}
-        self._covered = CoveredPositions()
         self._to_begin: set[TopicPartition] = set()
-        self._read_up: set[TopicPartition] = set()
         self._ids: dict[TopicPartition, bytes] = {}
         self._renewed: dict[TopicPartition, int] = {}
         self._before_gap: dict[TopicPartition, int] = {}
@@ -186,7 +188,8 @@ class MirrorSourceTask(BatchSourceTask):
         if self._reader is None:
             return ()
         reader = self._reader.reader
-        self._report_ended()
+        if self._ends:
+            self._follow_ends(reader)
         while self._to_drop:
             reader.drop(self._to_drop.pop())
         fetched = await reader.fetch(max_wait_ms=self._poll_ms, max_bytes=budget_bytes)
@@ -198,7 +201,7 @@ class MirrorSourceTask(BatchSourceTask):
         if self._failed:
             fetched = self._without_failed(fetched)
         if self._ends:
-            cut = [(source, self._below_end(source, batches)) for source, batches in fetched]
+            cut = [(source, self._ends.below_end(source, batches)) for source, batches in fetched]
             fetched = [(source, batches) for source, batches in cut if batches]
         outgoing: list[Outgoing] = []
         for source, batches in fetched:
@@ -254,7 +257,7 @@ class MirrorSourceTask(BatchSourceTask):
         if (
             self._reader is None
             or partition in self._failed
-            or partition in self._read_up
+            or self._ends.is_over(partition)
             or self._before_gap.get(partition, 0) > 0
             or not self._reader.reader.rewind(partition, offset)
         ):
@@ -294,6 +297,7 @@ class MirrorSourceTask(BatchSourceTask):
 
     async def commit(self) -> None:
         """Write the exact last offset of partitions that went quiet (Java's delayed syncs)."""
+        self._ends.committed()
         if self._syncs is not None:
             self._syncs.promote_delayed()
 
@@ -444,6 +448,9 @@ class MirrorSourceTask(BatchSourceTask):
                 remedy="set recreate.policy=continue to copy the new topic from its beginning",
             )
             self._on_failed(gap.partition, error)
+        if gap.cause != "retention" and gap.partition not in self._failed:
+            waiting = 0 if self._reader is None else self._reader.reader.waiting(gap.partition)
+            self._ends.lost(gap.partition, waiting, gap.detail)
 
     def _on_failed(self, partition: TopicPartition, error: Exception) -> None:
         self._give_up(partition)
@@ -484,27 +491,18 @@ class MirrorSourceTask(BatchSourceTask):
                     batch.lease.release()
         return kept
 
-    # -- the ends of a backfill -------------------------------------------------------------------
+    # -- the ends of a job ------------------------------------------------------------------------
 
-    def _below_end(self, source: TopicPartition, batches: list[RecordBatch]) -> list[RecordBatch]:
-        """Return the batches that begin below the partition's end; with the last one it is read no more."""
-        end = self._ends.get(source)
-        if end is None or not batches or batches[-1].last_offset < end - 1:
-            return batches
-        self._to_drop.append(source)
-        for batch in batches:
-            if batch.base_offset >= end and batch.lease is not None:
-                batch.lease.release()
-        self._read_up.add(source)
-        return [batch for batch in batches if batch.base_offset < end]
-
-    def _report_ended(self) -> None:
-        """What was read up to its end is covered when the last record below it is delivered, holes behind it too."""
-        for source in [tp for tp in self._read_up if not self._covered.under_way(tp)]:
-            self._read_up.discard(source)
+    def _follow_ends(self, reader: SourceReader) -> None:
+        """Let go of partitions that are read up to their end, and of those whose end is gone."""
+        for source, end in self._ends.take_ended():
             del self._targets[source]
-            last = self._handed.get(source, -1)
-            self._context.report_covered(source, max(last, self._ends[source] - 1))
+            self._context.report_covered(source, max(self._handed.get(source, -1), end))
+        for source, error in self._ends.take_gone():
+            del self._targets[source]
+            self._on_failed(source, error)
+        for source in self._ends.take_drops():
+            reader.drop(source)
 
     def _look_at(self, reader: SourceReader, now: float) -> Collection[TopicPartition]:
         """Return the partitions whose lag and covered position may have changed: a look at one takes microseconds."""
@@ -526,6 +524,8 @@ class MirrorSourceTask(BatchSourceTask):
             if source in self._failed or (behind < 0 and source not in self._lag_known):
                 continue
             (self._lag_known.discard if behind < 0 else self._lag_known.add)(source)
+            if behind >= 0:
+                self._ends.look(source, reader.position(source) + behind)
             delivered = self._delivered.get(source, -1)
             if behind >= 0 and delivered < self._handed.get(source, -1):
                 # Read but not acknowledged is lag too; offsets without records count only here.
@@ -572,6 +572,8 @@ class MirrorSourceTask(BatchSourceTask):
             return
         reader = self._reader.reader
         for source in partitions:
+            if self._ends.is_gone(source):
+                continue
             topic_id = reader.incarnation(source)
             if topic_id != self._ids.get(source, NO_TOPIC_ID) and source not in self._renewed:
                 self._ids[source] = topic_id

@@ -33,6 +33,9 @@ what a retry waits behind a kill."""
 NO_END: Final = 2**63 - 1
 """The end of a partition that a stream copies."""
 
+RANGE_GONE: Final = "what was left of the range is gone"
+"""In the cause of a partition whose source was cut or created again: its end was in a log that is not there any more."""
+
 
 def backfill_topic(source_alias: str) -> str:
     """Return the name of the topic on the target; no mirror replicates it (``mm2*.internal``)."""
@@ -193,6 +196,11 @@ class Lease:
     def copy(self) -> TopicPartition:
         """The target partition of a copy that is made again."""
         return TopicPartition("" if self.again is None else self.again.topic, self.partition)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its source was cut or created again: no later run has anything to copy of it."""
+        return self.state is LeaseState.RELEASED and RANGE_GONE in self.cause
 
     @property
     def left(self) -> int:

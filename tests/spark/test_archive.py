@@ -24,6 +24,7 @@ from mm2py_jobs.copy.restored_flows import renamed_flow
 from mm2py_jobs.spark.session import OpenSession
 from mm2py_workers.bulk_flow import flow_plan, flow_sides
 from mm2py_workers.cli import app
+from tests.integration.cluster_changes import delete_topic, topics_of
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.small_disk import fill, small_disk
 from tests.integration.traffic import (
@@ -123,6 +124,38 @@ def test_a_restored_topic_verifies_equal_and_further_runs_add_what_is_new(
     rename = f"({topic})={other}.$1"
     assert restored(flow, tmp_path / "archive", rename=rename)["records"] == 9_140
     assert_equal(read(region_a, topic, committed=True), read(region_b, f"{other}.{topic}"))
+
+
+@pytest.mark.parametrize("records", [30, 500])
+def test_nothing_of_a_topic_that_was_created_again_gets_into_the_archive_of_the_former_one(
+    records: int,
+    lanes_session: OpenSession,
+    tmp_path: Path,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Unique,
+) -> None:
+    """Between the plan and its lanes, with fewer and with more records than were planned."""
+    topic = unique("again")
+    create_topic(region_a, topic, 1, config={"retention.ms": "-1"})
+    write(region_a, topic, old_records(200, 0))
+    flow = write_flow(tmp_path, region_a, region_b, topic)
+
+    def open_late() -> OpenSession:
+        delete_topic(region_a, topic)
+        until(lambda: topic not in topics_of(region_a), 90, "the end of the topic")
+        create_topic(region_a, topic, 1, config={"retention.ms": "-1"})
+        write(region_a, topic, old_records(records, 0, turn=1))
+        return OpenSession(lanes_session.spark, owned=False)
+
+    sides = flow_sides(flow.file, f"{flow.source_alias}->{flow.target_alias}", topic)
+    report = archive_flow(sides, str(tmp_path / "archive"), Shape.BATCHES, open_late)
+    (found,) = cast("list[dict[str, object]]", report["partitions"])
+    assert found["records"] == 0
+    assert found["cause"]
+    with pytest.raises(ConfigError, match="archive to another folder"):
+        archived(lanes_session, flow, topic, tmp_path / "archive")
 
 
 def test_a_flow_that_is_started_behind_a_restore_continues_with_the_next_record(

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cluster_changes import configs_of
+from tests.integration.cluster_changes import configs_of, delete_topic, topics_of
 from tests.integration.exactly_once import ENABLED, assert_each_once
+from tests.integration.ledger_scenes import entries
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import (
+    Record,
     Sent,
     assert_equal,
     committed_positions,
@@ -116,6 +118,73 @@ def test_a_flow_that_is_exactly_once_doubles_nothing_of_a_backfill_that_was_kill
         assert assert_each_once(mirror, flow, topic) == 9_000
         assert mirror.lines("records of a predecessor were found in the target's log")
         mirror.check_defects()
+
+
+def create_again(region: KafkaAddress, create_topic: CreateTopic, topic: str, records: int) -> None:
+    """Delete a topic of one partition, and create it with other records."""
+    delete_topic(region, topic)
+    until(lambda: topic not in topics_of(region), 90, f"the end of {topic}")
+    create_topic(region, topic, 1, config={"retention.ms": "-1"})
+    write(region, topic, [Sent(0, b"new-%d" % i) for i in range(records)])
+
+
+def assert_new_one_copied(mirror: Mirror, flow: Flow, topic: str, records: int) -> int:
+    """Wait for all of a topic that was created again, behind what was copied of the old one; return where that ended."""
+    truth = read(flow.source, topic)[0].records
+    assert len(truth) == records
+
+    def copy() -> list[Record]:
+        return read(flow.target, flow.remote(topic))[0].records
+
+    until(lambda: copy()[-1:] == truth[-1:], 120, f"the copy of {topic}", alive=mirror)
+    there = copy()
+    assert there[-records:] == truth
+    old = [it.key for it in there[:-records]]
+    assert old == [b"k%d" % i for i in range(len(old))]
+    return len(old)
+
+
+def test_a_topic_that_is_created_again_ends_its_part_of_a_backfill_and_the_flow_copies_the_new_one(
+    tmp_path: Path,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Callable[[str], str],
+) -> None:
+    """While lanes read: once with fewer records than it had, once with more; a third topic stays."""
+    mark = unique("again")
+    renewed = {f"{mark}-fewer": 100, f"{mark}-more": 8_000}
+    kept = f"{mark}-kept"
+    forever = {"retention.ms": "-1"}
+    for topic in (*renewed, kept):
+        create_topic(region_a, topic, 1, config=forever)
+        write(region_a, topic, history(1, 6_000))
+    pieces = {"{source}.consumer.max.partition.fetch.bytes": "20000"}
+    flow = write_flow(tmp_path, region_a, region_b, f"{mark}-.*", pieces)
+    with BackfillProcess(flow, "--rate-limit", "200000") as run:
+        until(
+            lambda: run.is_running and all(copied(flow, topic) > 500 for topic in renewed),
+            240,
+            "progress of the lanes",
+        )
+        for topic, records in renewed.items():
+            create_again(region_a, create_topic, topic, records)
+        ended = run.wait(150)
+    assert (ended.code, ended.report["state"]) == (1, "FAILED"), ended.err
+    rows = {str(it["topic"]): it for it in ended.rows("partitions")}
+    assert rows[kept]["state"] == "HANDED_OVER"
+    for topic in renewed:
+        assert rows[topic]["state"] == "RELEASED", rows
+        assert "deleted and created again" in str(rows[topic]["cause"])
+        assert "mm2py backfill run" in str(rows[topic]["cause"])
+    with Mirror(flow.file) as mirror:
+        for topic, records in renewed.items():
+            lost = assert_new_one_copied(mirror, flow, topic, records)
+            (entry,) = (it for it in entries(flow) if it.topic == topic and it.last >= it.first)
+            assert (entry.kind, entry.first, entry.last) == ("recreated", lost, 5_999)
+        mirror.check_defects()
+    again = command_line(flow, "run", "--master", "local[2]")
+    assert (again.code, again.report["state"]) == (0, "DONE"), again.err
 
 
 @pytest.mark.usefixtures("lanes_session")

@@ -20,6 +20,7 @@ from mm2py.client.fetch.range_reader import OffsetsGoneError, RangeReader, log_e
 from mm2py.errors import PartitionError, ProtocolError
 from mm2py.protocol.log_batches import LogBatch
 from mm2py.protocol.record_batch import Codec
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import FlowName, TopicPartition
 from mm2py_jobs.archive.archive_format import (
     BATCHES,
@@ -32,6 +33,7 @@ from mm2py_jobs.archive.archive_format import (
     manifest_name,
     partition_folder,
     put_or_check,
+    topic_of,
 )
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.archive.record_columns import ARROW_SCHEMA, RecordColumns
@@ -185,19 +187,21 @@ class _PartitionArchive:
         self._records = self._bytes = self._files = 0
         self._waiting: list[LogBatch] = []
         self._size = 0
+        self._source: Cluster | None = None
 
     async def run(self, source: Cluster, *, read_committed: bool) -> None:
         """Archive up to the end what the source still has when it is read.
 
         Raises:
-            PartitionError: another run has archived it meanwhile.
+            PartitionError: another run has archived it meanwhile, or the topic is another one.
             ProtocolError: a batch is damaged.
             FatalError: a file cannot be written.
         """
         self._continue()
+        self._source = source
         reader = RangeReader(source, read_committed=read_committed)
         gone: OffsetsGoneError | None = None
-        while gone is None or self._skip(gone):
+        while gone is None or await self._skip(gone):
             try:
                 await self._read(reader)
             except OffsetsGoneError as error:
@@ -205,7 +209,7 @@ class _PartitionArchive:
             else:
                 break
         if self._first < self._end or self._lost_from >= 0:
-            self._publish(self._end)
+            await self._publish(self._end)
 
     async def _read(self, reader: RangeReader) -> None:
         async for batches in reader.read(self._tp, self._first, self._end):
@@ -213,14 +217,14 @@ class _PartitionArchive:
                 self._waiting.append(batch)
                 self._size += len(batch.data)
                 if self._size >= FILE_BYTES:
-                    self._publish(batch.last_offset + 1)
+                    await self._publish(batch.last_offset + 1)
 
-    def _skip(self, gone: OffsetsGoneError) -> bool:
+    async def _skip(self, gone: OffsetsGoneError) -> bool:
         """Continue where the log begins by now, as the manifest says; False behind the end."""
         if gone.log_start <= gone.offset:
             raise gone  # the log has become shorter
         if self._first < gone.offset:
-            self._publish(gone.offset)
+            await self._publish(gone.offset)
         if self._lost_from < 0:
             self._lost_from = gone.offset
         if self._lost_at_start < 0:
@@ -253,7 +257,22 @@ class _PartitionArchive:
                 self._files += 1
                 self._first, self._lost_from = found.end, -1
 
-    def _publish(self, end: int) -> None:
+    async def _publish(self, end: int) -> None:
+        """Write what was read, if it is of the topic that the archive is of: asked behind the reading."""
+        assert self._source is not None
+        planned = bytes.fromhex(topic_of(self._store, self._tp.topic).topic_id)
+        described = await Admin(self._source).describe_topics([self._tp.topic])
+        found = described.get(self._tp.topic)
+        if found is None or (
+            found.topic_id != planned and NO_TOPIC_ID not in (found.topic_id, planned)
+        ):
+            raise PartitionError(
+                "the topic was deleted and created again while it was archived",
+                topic=self._tp.topic,
+                partition=self._tp.partition,
+                offset=self._first,
+                remedy="the archive has what was read before; archive the new topic to another folder",
+            )
         batches, self._waiting, self._size = self._waiting, [], 0
         data, records = self._parquet(batches, end) if batches else (b"", 0)
         name = f"{self._first:020d}-{end - 1:020d}.{secrets.token_hex(4)}.parquet"

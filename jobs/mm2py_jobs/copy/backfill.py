@@ -248,7 +248,9 @@ class BackfillDriver:
         if before is not None and not before.state.is_over:
             job = replace(before, run=before.run + 1, state=JobState.RUNNING, cause="")
             left = [
-                it for it in self._store.leases.values() if it.state is not LeaseState.HANDED_OVER
+                it
+                for it in self._store.leases.values()
+                if it.state is not LeaseState.HANDED_OVER and not it.is_gone
             ]
             return job, [
                 replace(it, state=LeaseState.RESERVED, run=job.run, cause="") for it in left
@@ -338,7 +340,12 @@ class BackfillDriver:
         left = [it for it in self._store.leases.values() if it.state.keeps_live_out]
         if left and self._store.wanted is Wanted.CANCEL:
             return await self._release("cancelled")
-        stopped = [it for it in self._store.leases.values() if it.state is LeaseState.RELEASED]
+        stopped = [
+            it
+            for it in self._store.leases.values()
+            # What is gone fails the run that noticed it; another one ends the job.
+            if it.state is LeaseState.RELEASED and not (it.is_gone and it.run < job.run)
+        ]
         if left or stopped:
             first = next((it for it in (*stopped, *left) if it.cause), (*stopped, *left)[0])
             cause = (

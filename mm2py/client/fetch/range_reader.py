@@ -119,7 +119,7 @@ class RangeReader:
         backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         deadline = clock.monotonic() + settings.default_api_timeout_ms / 1000
         while True:
-            cause: object = "it ends before"
+            cause: Exception | None = None
             try:
                 fetched = await fetch_partition(
                     self._cluster,
@@ -137,6 +137,8 @@ class RangeReader:
                     raise await self._gone(tp, position, end) from error
                 raise
             if clock.monotonic() >= deadline:
+                if cause is None:  # the log ends here: it was cut, or the topic is another one
+                    raise await self._gone(tp, position, end)
                 raise RequestTimedOutError(
                     f"{tp} of {self._cluster} could not be read from offset {position} to {end} for"
                     f" {settings.default_api_timeout_ms} ms: {cause}"

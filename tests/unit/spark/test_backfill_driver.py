@@ -12,6 +12,7 @@ from mm2py.errors import FatalError, RetriableError
 from mm2py.mirror.backfill_report import report, without_driver
 from mm2py.mirror.backfills import (
     LEASE_S,
+    RANGE_GONE,
     CopyAgain,
     Job,
     JobState,
@@ -55,6 +56,8 @@ class Stage:
         self.lanes: list[list[TopicPartition]] = []
         self.failing: Exception | None = None
         self.leaves: set[TopicPartition] = set()
+        self.ends: list[Lease] = []
+        """What lanes write of those that they leave."""
         self.at_lanes: tuple[Job | None, list[tuple[str, str, str | None]]] = None, []
 
     async def run(self, job: Job, lanes: Sequence[Sequence[TopicPartition]]) -> None:
@@ -67,7 +70,7 @@ class Stage:
             for tp, lease in self.store.leases.items()
             if tp not in self.leaves and any(tp in lane for lane in lanes)
         ]
-        await self.store.post(done)
+        await self.store.post(done + self.ends)
 
     async def begin(
         self, *partitions: PartitionPlan, settings: tuple[SettingChange, ...] = ()
@@ -447,3 +450,30 @@ async def test_a_backfill_reserves_nothing_beside_a_failover_that_has_begun() ->
     assert stage.store.job.state is JobState.CANCELLED
     assert not stage.lanes
     assert not [it for it in stage.store.leases.values() if it.state.keeps_live_out]
+
+
+async def test_a_range_that_is_gone_fails_the_run_that_noticed_it_and_the_next_one_ends_the_job() -> (
+    None
+):
+    stage = Stage()
+    gone = Lease(
+        topic="t",
+        partition=0,
+        job="j",
+        run=1,
+        state=LeaseState.RELEASED,
+        start=0,
+        end=10,
+        position=4,
+        cause=f"t-0: {RANGE_GONE}: created again",
+    )
+    stage.leaves, stage.ends = {ONE}, [gone]
+    job = await stage.begin(part(ONE), part(TWO))
+    assert job.state is JobState.FAILED
+    assert RANGE_GONE in job.cause
+    stage.ends, stage.lanes = [], []
+    job = await stage.begin()
+    assert job.state is JobState.DONE
+    assert stage.lanes == []
+    (shown, _) = report(job, stage.store.leases.values())["partitions"]
+    assert (shown["state"], shown["cause"]) == ("RELEASED", gone.cause)
