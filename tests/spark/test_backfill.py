@@ -188,6 +188,43 @@ def test_a_topic_that_is_created_again_ends_its_part_of_a_backfill_and_the_flow_
 
 
 @pytest.mark.usefixtures("lanes_session")
+def test_a_transaction_that_is_open_ends_the_range_and_the_flow_copies_it_once_it_is_committed(
+    tmp_path: Path,
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Callable[[str], str],
+) -> None:
+    """Of committed records alone; others are written above it meanwhile."""
+    topic = unique("open")
+    create_topic(region_a, topic, 1, config={"retention.ms": "-1"})
+    write(region_a, topic, history(1, 500))
+    flow = write_flow(
+        tmp_path, region_a, region_b, topic, {"{source}.consumer.isolation.level": "read_committed"}
+    )
+    client = producer(region_a, transactional_id=f"tx-{topic}")
+    client.init_transactions(30)
+    client.begin_transaction()
+    client.produce(topic, b"open", b"k", 0)
+    client.flush(30)
+    write(region_a, topic, [Sent(0, b"above-%d" % i) for i in range(100)])
+    ended = command(flow, "run", "--master", "local[2]")
+    assert (ended.code, ended.report["state"]) == (0, "DONE"), ended.err
+    (row,) = ended.partitions
+    assert (row["from"], row["to"], row["records"]) == (0, 500, 500)
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        assert copied(flow, topic) == 500
+        client.commit_transaction(30)
+        until(lambda: copied(flow, topic) >= 601, 90, "the rest", alive=mirror)
+        assert_equal(
+            read(region_a, topic, committed=True),
+            read(region_b, flow.remote(topic), committed=True),
+        )
+        mirror.check_defects()
+
+
+@pytest.mark.usefixtures("lanes_session")
 def test_odd_topics_are_backfilled_whole_and_changed_settings_are_put_back(
     tmp_path: Path,
     region_a: KafkaAddress,
