@@ -159,7 +159,9 @@ class MirrorClient:
         """Return where groups of ``alias`` would continue here without reading a record again.
 
         As ``remote_consumer_offsets``, with the exact map of the flow; a checkpoint of which it does not know is
-        returned as it is.
+        returned as it is. So is one of a copy that has its source's name: this cluster's own records may lie between the
+        copies, and which of them a group has read is known to the map on the other cluster alone. The checkpoint was made
+        with both maps (``mm2py group translate`` asks both).
         """
         found = await self._checkpoints(groups, alias)
         exact: dict[str, dict[TopicPartition, RemoteOffset]] = {}
@@ -167,7 +169,9 @@ class MirrorClient:
             for group, of_group in found.items():
                 for tp, it in of_group.items():
                     source = TopicPartition(self._original(alias, tp.topic), tp.partition)
-                    place = await offset_map.to_target(source, it.upstream) if offset_map else None
+                    place = None
+                    if offset_map is not None and source != tp:
+                        place = await offset_map.to_target(source, it.upstream)
                     offset = it.downstream if place is None or place.offset < 0 else place.offset
                     exact.setdefault(group, {})[tp] = RemoteOffset(offset, it.metadata)
         return exact

@@ -118,11 +118,13 @@ class LedgerStore(EventSink):
         return await set_within(self._idle, timeout_s)
 
     async def incarnations(self) -> Mapping[TopicPartition, bytes]:
-        """Return which topic id stored positions belong to; what is known if the ledger cannot be read."""
+        """Return which topic id stored positions belong to, also by what a failover has noted; what is known if it cannot be read."""
         try:
             async with asyncio.timeout(LOOK_S):
                 await self._looked.wait()
-        except TimeoutError:
+                if self._known is not None:
+                    await self._table.read_to_end(LOOK_S)
+        except (TimeoutError, Mm2pyError):
             log.warning(
                 "ledger is not read yet, a topic that was recreated meanwhile may go unnoticed topic=%s",
                 self._topic,
@@ -146,6 +148,13 @@ class LedgerStore(EventSink):
         )
         self._idle.clear()
         self._work.set()
+
+    def _learn(self, record: LedgerRecord | IncarnationRecord | UnknownLedgerRecord) -> None:
+        """Take an incarnation that was noted since the ledger was opened, unless a newer one is still to be written."""
+        if isinstance(record, IncarnationRecord) and record.flow == str(self._meter.flow):
+            queued = {it.partition for it in self._queue if isinstance(it, IncarnationRecord)}
+            if record.partition not in queued:
+                self._incarnations[record.partition] = record.topic_id
 
     # -- bookkeeping ------------------------------------------------------------------------------
 
@@ -218,7 +227,9 @@ class LedgerStore(EventSink):
         def take(_partition: int, record: Record) -> None:
             nonlocal events, strange
             found = decode_ledger_record(record.key, record.value)
-            if isinstance(found, UnknownLedgerRecord):
+            if self._known is known:  # what this process has written itself, or a failover
+                self._learn(found)
+            elif isinstance(found, UnknownLedgerRecord):
                 strange += 1
             elif isinstance(found, IncarnationRecord):
                 if found.flow == flow:

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from mm2py.clock import SYSTEM_CLOCK
+from mm2py.mirror_client import exact_offsets
 from tests.integration.active_active import (
     IDENTITY,
     check_sides,
@@ -340,6 +341,7 @@ def test_a_group_that_moves_skips_nothing_of_either_region(
     }
     flow = write_pair(tmp_path, region_a, region_b, topic, sync)
     group = Group((region_a, region_b), topic, f"{topic}-readers")
+    props = {"bootstrap.servers": region_b.bootstrap_servers}
     at = dict.fromkeys(range(PARTITIONS), 0)
     seen: list[tuple[dict[int, int], dict[int, int]]] = []
     with (
@@ -355,6 +357,8 @@ def test_a_group_that_moves_skips_nothing_of_either_region(
             if not turn:
                 until(lambda: len(group.there()) == PARTITIONS, 90, "the group", alive=mirror)
             seen.append((group.there(), at))
+            asked = exact_offsets(props, flow.source_alias, f"{topic}-readers")
+            seen.append(({tp.partition: it.offset for tp, it in asked.items()}, at))
         first.stop()
         second.stop()
         written = first.acked + second.acked

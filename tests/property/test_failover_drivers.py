@@ -679,3 +679,16 @@ async def test_an_open_transaction_is_named_and_waited_for_and_only_an_accepted_
         assert not done.transactions
         assert not done.tail
     world.check_end(done)
+
+
+async def test_a_driver_that_came_to_continue_one_which_ended_meanwhile_begins_no_other() -> None:
+    world = _quiet()
+    await _drive(Process(world))
+    done = world.failover
+    assert done is not None
+    late = Process(world)
+    await late.store.start()
+    with pytest.raises(FailoverRefusedError, match="has ended a failover"):
+        await late.driver.run(REQUEST, replace(done, step=Step.REVERSE))
+    assert world.failover == done
+    await late.store.stop()

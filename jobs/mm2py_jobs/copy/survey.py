@@ -6,16 +6,18 @@ offset map -> a range per partition, or why it is refused -> ``Plan``.
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, final
 
 from mm2py.client.connect.admin import Admin, ConfigOp, ListedOffset, TopicDescription
 from mm2py.client.fetch.log_reader import LogReader, RecordHandler
+from mm2py.client.fetch.range_reader import LogEnds
 from mm2py.clock import Clock
 from mm2py.config.java_regex import JavaPattern
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
 from mm2py.mirror.backfills import CopyAgain, SettingChange
 from mm2py.mirror.boundaries import Boundary
+from mm2py.mirror.ledger import IncarnationRecord, decode_ledger_record, ledger_topic
 from mm2py.mirror.offset_map import (
     Page,
     PartitionMap,
@@ -24,13 +26,17 @@ from mm2py.mirror.offset_map import (
     offset_map_topic,
 )
 from mm2py.mirror.source_offsets import (
+    NO_EPOCH,
+    committed_epoch,
     committed_offset,
     parse_source_offset_key,
     parse_source_offset_value,
 )
 from mm2py.protocol.configs import ConfigEntry
+from mm2py.protocol.log_offsets import EpochEnd
 from mm2py.protocol.records import Record
-from mm2py.types import EARLIEST, LATEST, ClusterAlias, FlowName, TopicPartition
+from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.types import EARLIEST, LATEST, FlowName, TopicPartition
 from mm2py_jobs.copy.expiry import expiring, refused_expiry, value_of
 from mm2py_jobs.copy.plan import PartitionPlan, Plan, Refusal
 
@@ -67,14 +73,59 @@ class FlowTopics:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Copies of the flow so far: stored positions, and newest pages of the offset map."""
+    """Copies of the flow so far: stored positions, and newest pages of the offset map.
+
+    ``incarnations`` are the topic ids that positions belong to, by the ledger; ``epochs`` the leader epochs of the records before them.
+    """
 
     positions: Mapping[TopicPartition, int]
     pages: Mapping[TopicPartition, Page]
+    incarnations: Mapping[TopicPartition, bytes] = field(
+        default_factory=dict[TopicPartition, bytes]
+    )
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
 
     def resume(self, partition: TopicPartition) -> int:
         """Return where the copy of a partition continues, -1 where there is none."""
         return PartitionMap(self.pages.get(partition)).resume(self.positions.get(partition, -1))
+
+    def resume_in(self, partition: TopicPartition, topic_id: bytes) -> int:
+        """Return where the copy of this incarnation of a topic continues, -1 where there is none of it."""
+        page = self.pages.get(partition)
+        of_page = NO_TOPIC_ID if page is None else page.source_id
+        if is_another(self.incarnations.get(partition, of_page), topic_id):
+            return -1
+        known = PartitionMap(None if is_another(of_page, topic_id) else page)
+        return known.resume(self.positions.get(partition, -1))
+
+    def epoch(self, partition: TopicPartition, position: int) -> int:
+        """Return the leader epoch of the record before a position, -1 where it is not known."""
+        page = self.pages.get(partition)
+        if position == self.positions.get(partition, -1) and partition in self.epochs:
+            return self.epochs[partition]
+        return page.epoch if page is not None and page.covered == position else -1
+
+    def copied(
+        self, partition: TopicPartition, topic_id: bytes, log: LogEnds, ended: EpochEnd | None
+    ) -> int:
+        """Return below which offset of a source log everything is copied, as the Fetcher that continues finds it out.
+
+        What was copied of another incarnation does not count, nor what lies above a place where the log was cut.
+
+        Args:
+            partition: of the source.
+            topic_id: of its topic now, zeros where the source has none.
+            log: where it begins and ends.
+            ended: where its leader's log has the end of ``epoch``; None where that was not asked.
+        """
+        position = self.resume_in(partition, topic_id)
+        if ended is not None and ended.end_offset >= 0:
+            is_later = self.epoch(partition, position) > ended.leader_epoch
+            position = min(ended.end_offset, position - 1 if is_later else position)
+        elif position > log.end:
+            is_same = topic_id != NO_TOPIC_ID and self.incarnations.get(partition) == topic_id
+            position = log.end if is_same else log.start
+        return max(log.start, position)
 
     def target_end(self, partition: TopicPartition) -> int:
         """Return the target offset behind the newest copy of a partition, -1 where it is not known."""
@@ -91,17 +142,22 @@ class Known:
         return partition in self.positions or partition in self.pages
 
 
+def is_another(known_id: bytes, topic_id: bytes) -> bool:
+    """Whether two ids of a topic are of different incarnations, as far as both are known."""
+    return NO_TOPIC_ID not in (known_id, topic_id) and known_id != topic_id
+
+
 async def known_copies(
     target: Admin, flow: FlowTopics, partitions: Collection[TopicPartition], clock: Clock
 ) -> Known:
     """Read stored positions and the offset map; topics that do not exist hold nothing."""
-    reader = CopiesReader(target, flow.flow.source, flow.offsets_topic, clock)
+    reader = CopiesReader(target, flow.flow, flow.offsets_topic, clock)
     try:
         found = await reader.read()
     finally:
         await reader.close()
     positions = {tp: it for tp, it in found.positions.items() if tp in partitions}
-    return Known(positions, found.pages)
+    return replace(found, positions=positions)
 
 
 @final
@@ -110,21 +166,23 @@ class CopiesReader:
 
     Args:
         target: of the flow, connected.
-        source: alias of its source.
+        flow: whose copies they are.
         offsets_topic: where its worker stores positions.
     """
 
-    def __init__(
-        self, target: Admin, source: ClusterAlias, offsets_topic: str, clock: Clock
-    ) -> None:
-        self._target, self._source, self._clock = target, source, clock
+    def __init__(self, target: Admin, flow: FlowName, offsets_topic: str, clock: Clock) -> None:
+        self._target, self._flow, self._clock = target, flow, clock
+        source = flow.source
         self._takes: Mapping[str, RecordHandler] = {
             offsets_topic: self._take_position,
             offset_map_topic(source): self._take_page,
+            ledger_topic(source): self._take_incarnation,
         }
         self._readers: dict[str, LogReader] = {}
         self._positions: dict[TopicPartition, int] = {}
         self._pages: dict[TopicPartition, Page] = {}
+        self._incarnations: dict[TopicPartition, bytes] = {}
+        self._epochs: dict[TopicPartition, int] = {}
 
     async def read(self) -> Known:
         """Read to the ends of now; topics that do not exist hold nothing.
@@ -139,7 +197,9 @@ class CopiesReader:
             )
         for topic, reader in self._readers.items():
             await reader.read_to_end(self._takes[topic])
-        return Known(dict(self._positions), dict(self._pages))
+        return Known(
+            dict(self._positions), dict(self._pages), dict(self._incarnations), dict(self._epochs)
+        )
 
     async def close(self) -> None:
         """End a read that is under way."""
@@ -152,15 +212,25 @@ class CopiesReader:
         except ProtocolError:
             return  # another connector's, or another program's
         topic, number = found.get("topic"), found.get("partition")
-        of_flow = connector == SOURCE_CONNECTOR and found.get("cluster") == self._source
+        of_flow = connector == SOURCE_CONNECTOR and found.get("cluster") == self._flow.source
         if not of_flow or not isinstance(topic, str) or not isinstance(number, int):
             return
         value = None if record.value is None else bytes(record.value)
-        last = committed_offset(parse_source_offset_value(value))
+        stored = parse_source_offset_value(value)
+        last, epoch = committed_offset(stored), committed_epoch(stored)
         partition = TopicPartition(topic, number)
         self._positions.pop(partition, None)
+        self._epochs.pop(partition, None)
         if last >= 0:
             self._positions[partition] = last + 1
+        if epoch != NO_EPOCH:
+            self._epochs[partition] = epoch
+
+    def _take_incarnation(self, _partition: int, record: Record) -> None:
+        value = None if record.value is None else bytes(record.value)
+        found = decode_ledger_record(record.key, value)
+        if isinstance(found, IncarnationRecord) and found.flow == str(self._flow):
+            self._incarnations[found.partition] = found.topic_id
 
     def _take_page(self, _partition: int, record: Record) -> None:
         pages = self._pages

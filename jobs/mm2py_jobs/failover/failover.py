@@ -278,7 +278,7 @@ class FailoverDriver:
             failover = self._mine(before, accepted)
             if request.unplanned and not failover.step.is_switched:
                 failover = replace(failover, unplanned=True, step=Step.SWITCH)
-        elif _drive(before) != _drive(seen):
+        elif _drive(before) != _drive(seen) or (seen is not None and not seen.step.is_over):
             raise FailoverRefusedError(
                 f"another driver has ended a failover of {self._name} meanwhile",
                 remedy="look at --status",

@@ -5,7 +5,7 @@ may be gone: what asks it raises ``SourceAwayError``. Creates nothing but the fa
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final, final
 
@@ -13,7 +13,7 @@ from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.client.fetch.partition_fetch import fetch_partition
-from mm2py.client.fetch.range_reader import RangeReader, log_ends
+from mm2py.client.fetch.range_reader import LogEnds, RangeReader, log_ends
 from mm2py.client.permit import UNLIMITED
 from mm2py.clock import Clock
 from mm2py.config.client_properties import effective_client_properties
@@ -28,6 +28,8 @@ from mm2py.errors import (
 )
 from mm2py.mirror.failovers import OpenTransaction, failover_driver_id, failover_topic
 from mm2py.mirror.filters import topic_filter_from_config
+from mm2py.mirror.ledger import IncarnationRecord, encode_incarnation, ledger_topic
+from mm2py.mirror.offset_map import Page, PartitionMap
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.producer_ids import (
     PRODUCERS_TOPIC,
@@ -39,16 +41,19 @@ from mm2py.mirror.producer_ids import (
 from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.protocol.error_codes import NETWORK_EXCEPTION
 from mm2py.protocol.log_batches import LogBatch
+from mm2py.protocol.log_offsets import EpochEnd
 from mm2py.protocol.producers import ActiveProducer
 from mm2py.protocol.record_batch import HEADER
 from mm2py.protocol.records import Record, decode_batches
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
-from mm2py_jobs.copy.survey import CopiesReader, Known
+from mm2py_jobs.copy.survey import CopiesReader, Known, is_another
 from mm2py_jobs.failover.failover import Progress, SourceAwayError
 from mm2py_jobs.failover.failover_store import FailoverStore
 from mm2py_workers.bulk_flow import SOURCE, reads_committed, source_connector
+from mm2py_workers.hosted_flow import HostedMaps
 from mm2py_workers.internal_stores import FlowTables, store_producer
 from mm2py_workers.node_parts import FlowPlan
 
@@ -137,9 +142,11 @@ class FailoverClusters:
         self.store = self._store(self.target, self._store_tables[0], plan, drives=True)
         self._source_store: FailoverStore | None = None
         self._copies = CopiesReader(
-            Admin(self.target), plan.name.source, plan.worker.offset_storage_topic, clock
+            Admin(self.target), plan.name, plan.worker.offset_storage_topic, clock
         )
         self._looping = LoopingIds(self._source, self.target, self.config, clock)
+        self.source_ids: dict[str, bytes] = {}
+        """Topic ids on the source, as ``topics`` has found them last."""
         self._ends: dict[TopicPartition, int] = {}
         self._counted: dict[TopicPartition, int] = {}
 
@@ -253,6 +260,7 @@ class FailoverClusters:
         chosen = chosen or self.selection.replicate
         async with self.source() as cluster:
             found = await Admin(cluster).list_topics()
+        self.source_ids = {name: it.topic_id for name, it in found.items()}
         return {name: it.partitions for name, it in sorted(found.items()) if chosen(name)}
 
     def copy_of(self, partition: TopicPartition) -> TopicPartition:
@@ -271,12 +279,23 @@ class FailoverClusters:
             found = await log_ends(cluster, partitions, read_committed=False)
             stable = await log_ends(cluster, partitions, read_committed=True)
             ends = {tp: await self._end_of_others(cluster, tp, it.end) for tp, it in found.items()}
-        known = await self._copies.read()
-        return Progress(
-            ends,
-            {tp: max(it.start, known.resume(tp)) for tp, it in found.items()},
-            {tp: it.end for tp, it in stable.items()},
-        )
+            copied = await self._copied_of(cluster, found)
+        return Progress(ends, copied, {tp: it.end for tp, it in stable.items()})
+
+    async def _copied_of(
+        self, cluster: Cluster, logs: Mapping[TopicPartition, LogEnds]
+    ) -> Mapping[TopicPartition, int]:
+        """Return below which offsets the logs of the source, as they are now, are copied."""
+        known, ids = await self._copies.read(), self.source_ids
+        epochs = {
+            tp: epoch
+            for tp in logs
+            if (epoch := known.epoch(tp, known.resume_in(tp, ids[tp.topic]))) >= 0
+        }
+        ended: Mapping[TopicPartition, EpochEnd] = {}
+        with suppress(UnsupportedVersionError):  # before 2.0
+            ended = await Admin(cluster).epoch_ends(epochs)
+        return {tp: known.copied(tp, ids[tp.topic], it, ended.get(tp)) for tp, it in logs.items()}
 
     async def open_transactions(
         self, held: Mapping[TopicPartition, int], /
@@ -322,6 +341,52 @@ class FailoverClusters:
         known = await self._copies.read()
         return {tp: known.resume(tp) for tp in known.positions.keys() | known.pages.keys()}
 
+    async def begin_incarnations(self, partitions: Collection[TopicPartition]) -> None:
+        """Let stored positions and maps belong to the source's topics of now; the flow, which is stopped, would begin new ones again.
+
+        The ledger is written last: until then everything counts as of the former incarnation, and is done again.
+        """
+        known, ids = await self._copies.read(), self.source_ids
+        maps: dict[TopicPartition, list[Page]] = {}
+        for tp in partitions:
+            if (page := known.pages.get(tp)) and is_another(page.source_id, ids[tp.topic]):
+                begun = PartitionMap(page)
+                begun.identify(ids[tp.topic])
+                maps[tp] = begun.take()
+        worker = self.plan.worker
+        factor = worker.offset_storage_replication_factor
+        if maps:
+            hosted = HostedMaps(
+                self.target_tables,
+                self.name.source,
+                factor,
+                transactional=worker.exactly_once,
+            )
+            try:
+                await hosted.write(maps)
+            finally:
+                await hosted.close()
+        records = [
+            IncarnationRecord(
+                partition=tp,
+                topic_id=ids[tp.topic],
+                flow=str(self.name),
+                time_ms=self.clock.now_ms(),
+            )
+            for tp in partitions
+            if is_another(known.incarnations.get(tp, NO_TOPIC_ID), ids[tp.topic])
+        ]
+        if not records:
+            return
+        table = self.target_tables.own_table(
+            ledger_topic(self.name.source), "delete", factor, follow=False
+        )
+        await table.start(lambda _partition, _record: None)
+        try:
+            await table.post([encode_incarnation(it) for it in records])
+        finally:
+            await table.stop()
+
     async def known(self) -> Known:
         """Return how far the flow has copied; asks the target alone."""
         return await self._copies.read()
@@ -330,7 +395,7 @@ class FailoverClusters:
         """Return how far the flow back has copied."""
         topic = self.back.worker.offset_storage_topic
         async with self.source() as source:
-            reader = CopiesReader(Admin(source), self.name.target, topic, self.clock)
+            reader = CopiesReader(Admin(source), self.back.name, topic, self.clock)
             try:
                 return await reader.read()
             finally:

@@ -6,7 +6,7 @@ two steps; share groups have none, so those stay where group sync has left them.
 
 A record of the source is native there, and the map of the flow knows its copy; or it is itself a copy of the flow back, whose map knows
 the original. So both maps are asked, and the lower place counts: nothing is skipped. Below the beginning of the flow's map the group's
-checkpoint decides, which came from the offset syncs.
+checkpoint decides, which came from the offset syncs; so it does where a topic was created again since, of which the map knows nothing.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final, Protocol, final
 
-from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.admin import Admin, TopicDescription
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.group_admin import Committed, GroupAdmin, GroupCatalog
 from mm2py.client.connect.group_requests import CONSUMER_GROUPS, SHARE_GROUPS, GroupRequests
@@ -25,11 +25,12 @@ from mm2py.mirror.checkpoint_log import read_checkpoints
 from mm2py.mirror.checkpoints import Checkpoint
 from mm2py.mirror.failovers import GroupMove
 from mm2py.mirror.filters import group_filter_from_config
-from mm2py.mirror.offset_lookup import Place, beside_own_records
+from mm2py.mirror.offset_lookup import PartitionIndex, Place, beside_own_records
 from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.protocol.error_codes import GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNKNOWN_MEMBER_ID
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
-from mm2py.types import TopicPartition
+from mm2py.types import ClusterAlias, TopicPartition
+from mm2py_jobs.copy.survey import is_another
 from mm2py_jobs.failover.failover_clusters import FailoverClusters
 from mm2py_jobs.failover.failover_stop import is_stopped_on_record
 
@@ -232,6 +233,8 @@ class _Maps:
         self._lost_back: Collection[TopicPartition] = ()
         """Partitions that the flow, and the flow back, copies without having a map of them."""
         self._back_is_stopped = False
+        self._ids: Mapping[ClusterAlias, Mapping[str, TopicDescription]] = {}
+        """The topics of both clusters as they are now."""
 
     async def read(self) -> None:
         clusters = self._clusters
@@ -239,6 +242,10 @@ class _Maps:
         self._lost = (await clusters.known()).without_map
         self._lost_back = (await clusters.known_back()).without_map
         async with clusters.source() as source:
+            self._ids = {
+                clusters.name.source: await Admin(source).list_topics(),
+                clusters.name.target: await Admin(clusters.target).list_topics(),
+            }
             self._back = OffsetMapReader(source, clusters.name.target, clock=clusters.clock)
             await _read(source, self._back)
             self._back_is_stopped = await is_stopped_on_record(
@@ -275,6 +282,8 @@ class _Maps:
             index = self._back.index_of(original)
             if index is None and original in self._lost_back:
                 return -1
+            if index is not None and self._is_former(index, original, tp, back=True):
+                return -1
             covered = NOTHING_COPIED if index is None else index.covered
             if self._back_is_stopped and found != NOTHING_COPIED:
                 # Clients left the target then, and all of their records were copied: only copies follow.
@@ -291,8 +300,24 @@ class _Maps:
         found, index = await self._forward.to_target(tp, offset), self._forward.index_of(tp)
         if found is None or index is None:
             return -1 if tp in self._lost else NOTHING_COPIED
+        if self._is_former(index, tp, self._clusters.copy_of(tp)):
+            return -1
         # A group beyond the map has read all that it knows of.
         return index.target_end if found.place is Place.NOT_YET_COPIED else found.offset
+
+    def _is_former(
+        self, index: PartitionIndex, tp: TopicPartition, copy: TopicPartition, *, back: bool = False
+    ) -> bool:
+        """Whether a map is of another incarnation of the partition that it is of, or of its copy."""
+        name = self._clusters.back.name if back else self._clusters.name
+        sides = (
+            (index.source_id, name.source, tp.topic),
+            (index.target_id, name.target, copy.topic),
+        )
+        return any(
+            topic in self._ids[cluster] and is_another(known, self._ids[cluster][topic].topic_id)
+            for known, cluster, topic in sides
+        )
 
     async def _by_checkpoint(
         self, tp: TopicPartition, offset: int, checkpoint: Checkpoint | None

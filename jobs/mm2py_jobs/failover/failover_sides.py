@@ -203,10 +203,12 @@ class FailoverSides:
 
     async def pass_over(self, tails: Sequence[Tail]) -> None:
         """Let the flow continue behind tails, but where it is further already."""
-        clusters, copied = self._clusters, await self._clusters.copied()
+        clusters = self._clusters
+        copied = (await clusters.progress()).copied
         positions = {it.tp: it.end for it in tails if copied.get(it.tp, 0) < it.end}
         if positions:
             await store_positions(clusters.target_tables, clusters.plan, positions)
+            await clusters.begin_incarnations(positions)
 
     async def divergence(self, ends_there: Sequence[Place]) -> Sequence[Place]:
         """Return where the flow back begins."""

@@ -4,6 +4,7 @@ Flow: ``Tail`` -> the source's log, record by record -> ``mm2py-quarantine.<sour
 and headers, and one header more with the source offset, by which a later run knows what is kept already.
 """
 
+from base64 import urlsafe_b64encode
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -21,7 +22,7 @@ from mm2py.protocol.abort_filter import ABORT, marker_type
 from mm2py.protocol.error_codes import TOPIC_ALREADY_EXISTS
 from mm2py.protocol.log_batches import LogBatch
 from mm2py.protocol.records import NewRecord, Record, decode_batch
-from mm2py.protocol.topics import NewTopic
+from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic
 from mm2py.types import TopicPartition
 from mm2py_jobs.failover.failover_clusters import FailoverClusters, producer_of
 from mm2py_jobs.verify.verify_plan import known_maps
@@ -29,6 +30,10 @@ from mm2py_workers.internal_stores import store_producer
 
 SOURCE_OFFSET: Final = b"mm2py.source.offset"
 """Header of a record in quarantine: its offset on the source, in decimal."""
+
+SOURCE_TOPIC_ID: Final = b"mm2py.source.topic.id"
+"""Header of a record in quarantine: the id of its source topic in Kafka's text form, where the source has ids (2.8). A topic that is
+created again has the same offsets once more."""
 
 SOURCE_TRANSACTION: Final = b"mm2py.source.transaction"
 """Header of one whose transaction was open when it was kept, with the value ``open``; of a flow that copies committed records."""
@@ -71,8 +76,11 @@ async def quarantine(clusters: FailoverClusters, tails: Sequence[Tail]) -> list[
 async def _keep(clusters: FailoverClusters, writer: RecordWriter, tail: Tail) -> Tail:
     kept_in = TopicPartition(quarantine_topic(clusters.name.source, tail.topic), tail.partition)
     # The topic may hold those of an earlier failover, too.
+    topic_id = _id_text(clusters, tail.topic)
     kept = [
-        it async for it in _source_offsets(clusters.target, kept_in) if tail.start <= it < tail.end
+        offset
+        async for offset, of_id in _source_offsets(clusters.target, kept_in)
+        if tail.start <= offset < tail.end and of_id in (topic_id, b"")
     ]
     records, first = len(kept), max(kept, default=tail.start - 1) + 1
     async with aclosing(_missing(clusters, tail, first)) as parts:
@@ -89,7 +97,7 @@ async def _missing(
     waiting: list[NewRecord] = []
     async with clusters.source() as source:
         log = (await log_ends(source, [tail.tp], read_committed=False))[tail.tp]
-        first = max(first, log.start)
+        first, topic_id = max(first, log.start), _id_text(clusters, tail.topic)
         reader = RangeReader(source, read_committed=False)
         looping = await clusters.source_looping()
         # A fetch of committed records ends where a transaction is open: those that are committed above it are kept, too.
@@ -100,7 +108,7 @@ async def _missing(
                 if end == ABORT or producer_of(batch) in looping:
                     continue
                 waiting += (
-                    _in_quarantine(record, is_open=end == _OPEN)
+                    _in_quarantine(record, topic_id, is_open=end == _OPEN)
                     for record in decode_batch(batch.data, batch.runs).records
                     if first <= record.offset < tail.end
                 )
@@ -129,8 +137,15 @@ def _end_of(batch: LogBatch, markers: Markers) -> int:
     return next((kind for at, kind in ends if at > batch.last_offset), _OPEN)
 
 
-def _in_quarantine(record: Record, *, is_open: bool) -> NewRecord:
-    marks = [(SOURCE_OFFSET, str(record.offset).encode())]
+def _id_text(clusters: FailoverClusters, topic: str) -> bytes:
+    """Return the id of a source topic, empty where the source has none."""
+    topic_id = clusters.source_ids.get(topic, NO_TOPIC_ID)
+    return b"" if topic_id == NO_TOPIC_ID else urlsafe_b64encode(topic_id).rstrip(b"=")
+
+
+def _in_quarantine(record: Record, topic_id: bytes, *, is_open: bool) -> NewRecord:
+    marks = [(SOURCE_TOPIC_ID, topic_id)] if topic_id else []
+    marks.append((SOURCE_OFFSET, str(record.offset).encode()))
     if is_open:
         marks.append((SOURCE_TRANSACTION, b"open"))
     return NewRecord(record.key, record.value, (*record.headers, *marks), record.timestamp)
@@ -140,17 +155,19 @@ def _size(records: Sequence[NewRecord]) -> int:
     return sum(len(it.key or b"") + len(it.value or b"") for it in records)
 
 
-async def _source_offsets(cluster: Cluster, tp: TopicPartition) -> AsyncGenerator[int]:
-    """Yield the source offsets of what a quarantine partition holds."""
+async def _source_offsets(
+    cluster: Cluster, tp: TopicPartition
+) -> AsyncGenerator[tuple[int, bytes]]:
+    """Yield source offset and topic id of what a quarantine partition holds; no id of records that earlier versions kept."""
     ends = (await log_ends(cluster, [tp], read_committed=False))[tp]
     reader = RangeReader(cluster, read_committed=False)
     async for batches in reader.read(tp, ends.start, ends.end):
         for record in (
             it for batch in batches for it in decode_batch(batch.data, batch.runs).records
         ):
-            marks = [value for name, value in record.headers if name == SOURCE_OFFSET]
-            if marks and marks[-1] is not None:
-                yield int(marks[-1])
+            marks = dict(record.headers)
+            if (offset := marks.get(SOURCE_OFFSET)) is not None:
+                yield int(offset), marks.get(SOURCE_TOPIC_ID) or b""
 
 
 async def _create(clusters: FailoverClusters, partitions: Mapping[str, int]) -> None:

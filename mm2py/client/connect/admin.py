@@ -31,8 +31,8 @@ from mm2py.protocol.error_codes import (
     server_error,
 )
 from mm2py.protocol.groups import DescribedGroup
+from mm2py.protocol.log_offsets import EpochEnd, EpochQuery, OffsetQuery
 from mm2py.protocol.log_offsets import ListedOffset as OffsetAnswer
-from mm2py.protocol.log_offsets import OffsetQuery
 from mm2py.protocol.outcomes import NamedError
 from mm2py.protocol.producers import ActiveProducer
 from mm2py.protocol.topics import MetadataResult, NewTopic, TopicMetadata
@@ -309,6 +309,30 @@ class Admin:
             await self.cluster.clock.sleep(backoff.next_s())
             listed |= await self._list_once(again, read_committed=read_committed)
         return listed
+
+    async def epoch_ends(
+        self, epochs: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, EpochEnd]:
+        """Ask leaders where leader epochs end in their logs (KIP-320).
+
+        Raises:
+            RetriableError: one of them cannot be asked now.
+        """
+        by_node: dict[int, list[EpochQuery]] = {}
+        for tp, leader in (await self.cluster.leaders(epochs)).items():
+            if isinstance(leader, Mm2pyError):
+                raise leader
+            by_node.setdefault(leader.node_id, []).append(EpochQuery(*tp, epochs[tp]))
+        ends: dict[TopicPartition, EpochEnd] = {}
+        for node_id, queries in by_node.items():
+            connection = await self.cluster.connection(node_id, ADMIN)
+            for it in await connection.call(messages.offset_for_leader_epoch(queries)):
+                tp = TopicPartition(it.topic, it.partition)
+                if it.error_code:
+                    self.cluster.leader_moved(tp)
+                    raise server_error(it.error_code, f"OffsetForLeaderEpoch of {tp}")
+                ends[tp] = it
+        return ends
 
     async def log_starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return where logs begin, ``NO_LOG`` for a partition that does not exist; without those that cannot be asked now."""

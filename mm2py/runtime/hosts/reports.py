@@ -160,7 +160,8 @@ class LedgerRelay(EventSink):
                 ANSWER_WITHIN_S,
             )
             known = {}
-        return known | self._noted
+        # What this process has noted is there already: the channel keeps the order. A failover may have noted another one since.
+        return self._noted | known
 
     def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
         """Send which topic id a stored position belongs to."""
