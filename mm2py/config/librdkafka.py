@@ -231,10 +231,9 @@ def producer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
     found = _settings(props, _PRODUCER, _PRODUCER_DEFAULTS, scope)
     values = dict(found.values)
     # A record above the limit of the queue never finds room, whereas Java refuses it.
-    largest = int(values["message.max.bytes"])
-    values["queue.buffering.max.kbytes"] = max(
-        int(values["queue.buffering.max.kbytes"]), min(-(-largest // _KIB), _MOST_KIB)
-    )
+    ((buffer,), _), ((largest,), _) = _PRODUCER["buffer.memory"], _PRODUCER["max.request.size"]
+    needed = min(-(-int(values[largest]) // _KIB), _MOST_KIB)
+    values[buffer] = max(int(values[buffer]), needed)
     possible = (
         values["acks"] == -1
         and int(values.get("max.in.flight.requests.per.connection", 5)) <= 5

@@ -17,6 +17,7 @@ from mm2py.mirror.versioned_json import Members, decode, encode
 from mm2py.types import TopicPartition
 
 _INCARNATION: Final = "incarnation"
+_UNDER_WAY: Final = "; a task had read it up to the end of this range, and ended before it was known what of that was delivered"
 _ID_BYTES: Final = 16
 _KINDS: Final = frozenset(kind.value for kind in EventKind)
 
@@ -188,6 +189,12 @@ class KnownEvents:
         first, last = event.first_offset, event.last_offset
         if event.kind is EventKind.RECREATED:
             kinds.clear()
+            if known is not None and not event.count and 0 < first < known[0]:
+                # A task that was killed had read the old one further than its stored position: what was under way is gone.
+                event = replace(
+                    event, last_offset=max(known[0] - 1, known[1]), cause=event.cause + _UNDER_WAY
+                )
+                last = event.last_offset
             # Nothing of a new incarnation was copied yet: the old one is found again with its stored position, or
             # the new one has ended in turn, with nothing known to be in it.
             again = known is not None and event.count == 0

@@ -1,23 +1,19 @@
 """T9: a topic is deleted and created again ten times under load, with as many partitions, fewer, more."""
 
 import logging
-import threading
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Self, final
 
 import pytest
-from confluent_kafka import KafkaError, Message
 
 from tests.chaos.conftest import Unique
 from tests.chaos.snapshots import snapshot
 from tests.integration.cluster_changes import delete_topic, topics_of
 from tests.integration.far_regions import Rig
+from tests.integration.incarnations import PER_TICK, Incarnation, Values
 from tests.integration.ledger_scenes import Entry, entries
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
-from tests.integration.traffic import copied, ends, producer
-from tests.kit.kafka.region import KafkaAddress
+from tests.integration.traffic import copied, ends
 from tests.kit.regions import CreateTopic, NewRegion
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(600)]
@@ -27,65 +23,6 @@ log = logging.getLogger(__name__)
 WIDTHS = (3, 3, 2, 4, 4, 1, 3, 5, 2, 4, 5)
 """Partitions of each incarnation; ten of them replace another one. The last has all there ever were: what
 became of a partition is known when there is one of its number again."""
-TICK_S = 0.02
-PER_TICK = 40
-
-Values = dict[int, list[bytes]]
-
-
-@final
-class Incarnation:
-    """Writes to one incarnation of a topic at 2,000 records/s until its topic is deleted, or ``stop``."""
-
-    def __init__(self, region: KafkaAddress, topic: str, number: int, width: int) -> None:
-        self._topic, self._number, self._width = topic, number, width
-        self._client = producer(region, **{"message.timeout.ms": 60_000, "max.in.flight": 1})
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="incarnation", daemon=True)
-        self.acked: Values = {partition: [] for partition in range(width)}
-
-    @property
-    def total(self) -> int:
-        """How many records were acknowledged."""
-        return sum(map(len, self.acked.values()))
-
-    def stop(self, *, deleted: bool) -> None:
-        """Write nothing more; what a deleted topic has not taken is given up."""
-        self._stop.set()
-        self._thread.join(30)
-        if deleted:
-            self._client.purge()
-        assert self._client.flush(30) == 0
-
-    def _run(self) -> None:
-        number = 0
-        while not self._stop.wait(TICK_S):
-            for _ in range(PER_TICK):
-                value = b"%d:%d" % (self._number, number)
-                self._client.produce(
-                    self._topic,
-                    value=value,
-                    partition=number % self._width,
-                    on_delivery=self._answered,
-                )
-                number += 1
-            self._client.poll(0)
-
-    def _answered(self, error: KafkaError | None, message: Message) -> None:
-        if error is None:
-            self.acked[message.partition() or 0].append(message.value() or b"")
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop.set()
 
 
 def copies(flow: Flow, topic: str) -> dict[int, Values]:

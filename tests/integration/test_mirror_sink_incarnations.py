@@ -118,6 +118,8 @@ def test_a_topic_created_again_while_no_worker_runs_is_copied_whole(
         wait_committed(mirror, flow, topic)
         copy = read(flow.target, flow.remote(topic))
         assert [it.value for it in copy[0].records] == [it.value for it in [*first, *second]]
+        found = wait_for_entries(flow, PARTITIONS, mirror)
+        assert {(it.kind, it.last - it.first) for it in found} == {("recreated", -1)}
         assert mirror.stop() == 0
 
 

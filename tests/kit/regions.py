@@ -73,6 +73,19 @@ def region_b(regions: Pair) -> KafkaAddress:
     return regions[1]
 
 
+@pytest.fixture(scope="module")
+def own_regions() -> Iterator[tuple[Region, Region]]:
+    """Two clusters of a module, to stand still and go on; the first one creates no topic by itself."""
+    source = Region("own-a", properties={**ANY_SESSION, "auto.create.topics.enable": "false"})
+    target = Region("own-b", properties=ANY_SESSION)
+    try:
+        start_regions(source, target)
+        yield source, target
+    finally:
+        source.close()
+        target.close()
+
+
 @pytest.fixture(scope="session")
 def region_three() -> Iterator[Region]:
     """A cluster of three nodes; a test that stops a node starts it again before it ends."""

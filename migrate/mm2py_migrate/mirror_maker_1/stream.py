@@ -23,6 +23,7 @@ from typing import Final, Protocol, cast, final
 
 from confluent_kafka import Message
 
+from mm2py.api.context import SourceGap
 from mm2py.api.mirror_maker_1 import (
     MessageHandler,
     MirrorRecord,
@@ -34,7 +35,7 @@ from mm2py.config.librdkafka import Value
 from mm2py.errors import FatalError, RetriableError
 from mm2py.observability.logging import some_of
 from mm2py.runtime.tasks.sink_loop import AssignmentListener
-from mm2py.runtime.tasks.sink_places import SinkPlaces
+from mm2py.runtime.tasks.sink_places import PlaceObserver, SinkPlaces
 from mm2py.runtime.tasks.task_context import log_gap
 from mm2py.types import TopicPartition
 from mm2py_connectors.record_sender import RecordSender, Sent, mirrored
@@ -78,6 +79,18 @@ def handled(handler: MessageHandler) -> Handle:
     return handle
 
 
+class _Logged(PlaceObserver):
+    """Losses are in the log; there is no ledger."""
+
+    def lost(self, gap: SourceGap) -> None:
+        log_gap(gap)
+
+    def incarnations(self) -> Mapping[TopicPartition, bytes]:
+        return {}
+
+    def began(self, partition: TopicPartition, topic_id: bytes) -> None: ...
+
+
 @final
 class Stream(AssignmentListener):
     """One consumer and its thread.
@@ -111,7 +124,7 @@ class Stream(AssignmentListener):
         self._consumer = ConfluentConsumer(
             values, batch, self, topic_ids=topic_ids, waits_for_ticket=True
         )
-        self._places = SinkPlaces(log_gap, SYSTEM_CLOCK)
+        self._places = SinkPlaces(_Logged(), SYSTEM_CLOCK)
         self._unread: set[TopicPartition] = set()
         """Paused until their topic is known."""
         self._stopping = threading.Event()

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, Protocol, final
 
-from mm2py.api.context import SourceGap
 from mm2py.api.records import SinkRecord
 from mm2py.api.sink import SinkTask
 from mm2py.client.backoff import Backoff
@@ -29,7 +28,7 @@ from mm2py.clock import Clock
 from mm2py.errors import RetriableError
 from mm2py.observability.logging import cause_text, some_of
 from mm2py.protocol.topics import NO_TOPIC_ID
-from mm2py.runtime.tasks.sink_places import PlacedConsumer, SinkPlaces
+from mm2py.runtime.tasks.sink_places import PlacedConsumer, PlaceObserver, SinkPlaces
 from mm2py.types import State, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -118,7 +117,7 @@ class Progress:
     lag_records: int
 
 
-class SinkObserver(Protocol):
+class SinkObserver(PlaceObserver, Protocol):
     """Who is told; called by the task's thread."""
 
     def state(self, state: State) -> None:
@@ -131,10 +130,6 @@ class SinkObserver(Protocol):
 
     def standstill(self, cause: str) -> None:
         """Nothing that was read is acknowledged any more, and why; without a text it is again."""
-        ...
-
-    def lost(self, gap: SourceGap) -> None:
-        """The source has lost records before they were read."""
         ...
 
 
@@ -206,7 +201,7 @@ class SinkLoop:
         self._consumer: GroupConsumer | None = None
         self._subscribed: tuple[str, ...] = ()
         self._owned: set[TopicPartition] = set()
-        self._places = SinkPlaces(observer.lost, clock)
+        self._places = SinkPlaces(observer, clock)
         self._silent: set[TopicPartition] = set()
         """Partitions that the consumer was told to pause."""
         self._held: set[TopicPartition] = set()

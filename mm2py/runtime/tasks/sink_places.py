@@ -9,7 +9,7 @@ topic id as metadata, so that the next member knows it too. No thread and no Kaf
 import logging
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import inf
 from typing import Final, NamedTuple, Protocol, Self, final
 
@@ -75,16 +75,28 @@ class PlacedConsumer(Protocol):
         ...
 
 
+class PlaceObserver(Protocol):
+    """Keeps which topics were read, and what they have lost."""
+
+    def lost(self, gap: SourceGap) -> None:
+        """The source has lost records before they were read."""
+        ...
+
+    def incarnations(self) -> Mapping[TopicPartition, bytes]:
+        """Return the topics that were read last, by any member; ``RetriableError``: not now. May block for seconds."""
+        ...
+
+    def began(self, partition: TopicPartition, topic_id: bytes) -> None:
+        """Positions are of this topic from now on."""
+        ...
+
+
 @final
 class SinkPlaces:
-    """The partitions of one member; every method is called by its thread.
+    """The partitions of one member; every method is called by its thread."""
 
-    Args:
-        lost: takes each loss.
-    """
-
-    def __init__(self, lost: Callable[[SourceGap], None], clock: Clock) -> None:
-        self._lost, self._clock = lost, clock
+    def __init__(self, observer: PlaceObserver, clock: Clock) -> None:
+        self._observer, self._clock = observer, clock
         self.ids: dict[TopicPartition, bytes] = {}
         """The topic that the position of a partition belongs to."""
         self.unsure: set[TopicPartition] = set()
@@ -153,45 +165,50 @@ class SinkPlaces:
         ends = dict(self._ends)
         try:
             ids = consumer.topic_ids({it.topic for it in self._owned})
-            new = self._owned - self.ids.keys()
-            stored: Mapping[TopicPartition, StoredPosition] = {}
-            if new:
-                stored = consumer.committed(new)
+            self._learn(consumer, ids)
         except RetriableError as error:
             log.debug("topic ids are not known yet cause=%s", cause_text(error))
             self._check_at = now + RETRY_S
             return ()
         moved: list[TopicPartition] = []
-        for partition in sorted(self._owned):
+        for partition in sorted(self._owned & self.ids.keys()):
             topic_id = ids.get(partition.topic)
             if topic_id is None or topic_id in self._past:
                 continue  # deleted, or not visible yet
-            position = stored.get(partition)
             try:
-                if self._settle(consumer, partition, topic_id, position):
-                    moved.append(partition)
+                is_moved = self._settle(consumer, partition, topic_id)
             except RetriableError:
                 continue  # just assigned
+            if is_moved:
+                moved.append(partition)
+            elif partition in ends:
+                self._proved_ends[partition] = ends[partition]
+            if topic_id != NO_TOPIC_ID and (is_moved or partition in self.unsure):
+                self._observer.began(partition, topic_id)
             self.ids[partition] = topic_id
             self.unsure.discard(partition)
-            if partition in ends and partition not in moved:
-                self._proved_ends[partition] = ends[partition]
         self._check_at = now + (RETRY_S if self.unsure else CHECK_S)
         return moved
 
-    def _settle(
-        self,
-        consumer: PlacedConsumer,
-        partition: TopicPartition,
-        topic_id: bytes,
-        stored: StoredPosition | None,
-    ) -> bool:
+    def _learn(self, consumer: PlacedConsumer, ids: Mapping[str, bytes]) -> None:
+        """Find out of which topic the positions of new partitions are."""
+        new = {it for it in self._owned - self.ids.keys() if it.topic in ids}
+        if not new:
+            return
+        stored, former = consumer.committed(new), dict[TopicPartition, bytes]()
+        if not new <= stored.keys():  # a broker deletes the positions of a topic with it
+            former.update(self._observer.incarnations())
+        for partition in new:
+            position = stored.get(partition)
+            if position is None:
+                self.ids[partition] = former.get(partition, ids[partition.topic])
+            else:
+                self.ids[partition] = position.topic_id
+                self._next.setdefault(partition, position.offset)
+
+    def _settle(self, consumer: PlacedConsumer, partition: TopicPartition, topic_id: bytes) -> bool:
         """Move the consumer where its position is of another topic, or outside of the log; return whether it was moved."""
-        known = self.ids.get(partition)
-        if known is None:
-            known = topic_id if stored is None else stored.topic_id
-            if stored is not None:
-                self._next.setdefault(partition, stored.offset)
+        known = self.ids[partition]
         expected = self._next.get(partition, -1)
         if known != topic_id and NO_TOPIC_ID not in (known, topic_id):
             consumer.seek(partition, EARLIEST)
@@ -200,8 +217,7 @@ class SinkPlaces:
             self._next.pop(partition, None)
             self._jumps.pop(partition, None)
             self._ends.pop(partition, None)
-            if expected >= 0:
-                self._lost(_old_tail(partition, expected, end))
+            self._observer.lost(_old_tail(partition, expected, end))
             return True
         offset = self._jumps.get(partition)
         if offset is None:
@@ -214,11 +230,20 @@ class SinkPlaces:
         self._next[partition] = offset
         if offset != expected:
             is_same = NO_TOPIC_ID not in (known, topic_id)
-            self._lost(_outside(partition, expected, offset, is_same=is_same))
+            self._observer.lost(_outside(partition, expected, offset, is_same=is_same))
         return True
 
 
 def _old_tail(partition: TopicPartition, first: int, end: int) -> SourceGap:
+    if first < 0:
+        return SourceGap(
+            partition,
+            0,
+            -1,
+            EventKind.RECREATED.value,
+            "the topic was deleted and created again, and the group's position with it: what was not read of the old one is"
+            " not known, the new one is copied from its beginning",
+        )
     return SourceGap(
         partition,
         first,

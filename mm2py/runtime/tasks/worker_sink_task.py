@@ -10,14 +10,14 @@ import os
 import threading
 from collections.abc import Callable, Collection, Mapping
 from contextvars import copy_context
-from typing import final
+from typing import Final, final
 
 from mm2py.api.context import EventKind, EventSink, LossEvent, SourceGap
 from mm2py.api.records import SinkRecord
 from mm2py.api.sink import SinkTask, SinkTaskContext
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.clock import Clock
-from mm2py.errors import FatalError, Mm2pyError
+from mm2py.errors import FatalError, Mm2pyError, RetriableError
 from mm2py.observability.logging import cause_text
 from mm2py.observability.metrics import Finding, FlowMeter
 from mm2py.runtime.herder.patience import attempt
@@ -35,6 +35,9 @@ from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, log_gap
 from mm2py.types import State, TopicPartition
 
 log = logging.getLogger(__name__)
+
+LEDGER_S: Final = 12.0
+"""Longer than the worker waits for its ledger to be read."""
 
 
 @final
@@ -232,6 +235,20 @@ class WorkerSinkTask(SinkObserver):
     def lost(self, gap: SourceGap) -> None:
         """Log a loss and put it into the ledger."""
         self._tell(self._note_lost, gap)
+
+    def incarnations(self) -> Mapping[TopicPartition, bytes]:
+        """Ask the ledger."""
+        assert self._events is not None
+        answer = asyncio.run_coroutine_threadsafe(self._ledger.incarnations(), self._events)
+        try:
+            return answer.result(LEDGER_S)
+        except TimeoutError:
+            answer.cancel()
+            raise RetriableError("the loss ledger does not answer") from None
+
+    def began(self, partition: TopicPartition, topic_id: bytes) -> None:
+        """Keep it in the ledger."""
+        self._tell(self._ledger.note_incarnation, partition, topic_id)
 
     def _tell(self, call: Callable[..., object], *arguments: object) -> None:
         assert self._events is not None

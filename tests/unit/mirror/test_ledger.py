@@ -213,11 +213,23 @@ def test_two_recreations_that_end_alike_are_two_events_where_the_position_moved_
     assert known.take(event) == (event,)
 
 
-@pytest.mark.parametrize("first", [0, 25, 34])
+@pytest.mark.parametrize(("read_to", "last"), [(30, 29), (30, 34)])
+def test_what_was_under_way_when_a_task_was_killed_behind_a_recreation_is_named(
+    read_to: int, last: int
+) -> None:
+    known = KnownEvents()
+    assert len(known.take(an_event(EventKind.RECREATED, read_to, last))) == 1
+    (found,) = known.take(an_event(EventKind.RECREATED, 25, 24))
+    assert (found.first_offset, found.last_offset) == (25, last)
+    assert "ended before it was known" in found.cause
+    assert known.take(an_event(EventKind.RECREATED, 25, 24)) == ()
+
+
+@pytest.mark.parametrize("first", [0, 34])
 def test_an_end_without_offsets_is_no_event_until_something_of_the_new_incarnation_is_copied(
     first: int,
 ) -> None:
-    """The stored position may lie before what had been read; an incarnation that was empty begins at 0."""
+    """The stored position may lie behind what was reported; an incarnation that was empty begins at 0."""
     known = KnownEvents()
     assert len(known.take(an_event(EventKind.RECREATED, 30, 34))) == 1
     assert known.take(an_event(EventKind.RECREATED, first, first - 1)) == ()

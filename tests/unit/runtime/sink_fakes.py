@@ -208,6 +208,7 @@ class Observed:
         self.made: list[Mapping[TopicPartition, Progress]] = []
         self.standstills: list[str] = []
         self.gaps: list[SourceGap] = []
+        self.ids: dict[TopicPartition, bytes] = {}
 
     def state(self, state: State) -> None:
         self.states.append(state.value)
@@ -220,6 +221,12 @@ class Observed:
 
     def lost(self, gap: SourceGap) -> None:
         self.gaps.append(gap)
+
+    def incarnations(self) -> Mapping[TopicPartition, bytes]:
+        return self.ids
+
+    def began(self, partition: TopicPartition, topic_id: bytes) -> None:
+        self.ids[partition] = topic_id
 
 
 def not_now(text: str = "not now") -> RetriableError:

@@ -486,6 +486,19 @@ def test_a_topic_created_again_while_no_member_ran_is_read_from_its_beginning(le
     assert lost(stage) == [("recreated", 6, 5)]
 
 
+def test_a_topic_created_again_whose_positions_the_broker_has_deleted_is_named() -> None:
+    group = FakeGroup(p0=4)
+    stage = Stage(group)
+    stage.observed.ids = {T0: FIRST_ID}
+    group.recreate(SECOND_ID, p0=4)
+    stage.begin(T0)
+    for _ in range(3):
+        stage.turn(1.0)
+    assert offsets(stage) == [0, 1, 2, 3]
+    assert lost(stage) == [("recreated", 0, -1)]
+    assert stage.observed.ids == {T0: SECOND_ID}
+
+
 def test_a_topic_created_again_while_records_wait_for_the_target_gets_them_first() -> None:
     stage = Stage(FakeGroup(p0=6))
     stage.begin(T0)

@@ -1,0 +1,45 @@
+"""More scenes of ``tests/integration/test_pairs.py``: pairs and triples of ingredients under load."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.integration.pairs import Stage, play
+from tests.kit.kafka.region import Region
+from tests.kit.regions import CreateTopic
+
+pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(400)]
+
+SCENES: Final = [
+    ("plain", "group", "silent target", "recreated"),
+    ("plain", "group", "paused topic", "recreated"),
+    ("plain", "group", "killed", "recreated"),
+    ("plain", "frozen worker", "truncated"),
+    ("plain", "paused topic", "truncated"),
+    ("plain", "silent target", "truncated"),
+    ("plain", "silent target", "recreated", "killed"),
+    ("exactly-once", "group", "frozen worker", "recreated"),
+    ("exactly-once", "paused topic", "truncated", "killed"),
+    ("exactly-once", "frozen worker", "truncated"),
+    ("transforms", "silent target", "recreated"),
+    ("transforms", "paused topic", "truncated"),
+    ("transforms", "group", "paused topic", "recreated", "killed"),
+    ("sink", "silent target", "recreated"),
+    ("sink", "frozen worker", "truncated"),
+    ("sink", "paused topic", "truncated", "killed"),
+    ("sink", "silent target", "truncated"),
+]
+
+
+@pytest.mark.parametrize("scene", SCENES, ids=" + ".join)
+def test_what_is_promised_holds_where_features_meet_again_and_again(
+    own_regions: tuple[Region, Region],
+    unique: Callable[[str], str],
+    create_topic: CreateTopic,
+    tmp_path: Path,
+    scene: tuple[str, ...],
+) -> None:
+    kind, *ingredients = scene
+    play(Stage(own_regions, kind, unique("pairs"), tmp_path, create_topic), ingredients)

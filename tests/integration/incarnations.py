@@ -1,0 +1,86 @@
+"""A steady load on one incarnation of a topic, which remembers what was acknowledged: also when the topic is gone."""
+
+import threading
+from types import TracebackType
+from typing import Final, Self, final
+
+from confluent_kafka import KafkaError, Message
+
+from tests.integration.mirror_process import until
+from tests.integration.traffic import producer
+from tests.kit.kafka.region import KafkaAddress
+
+TICK_S: Final = 0.02
+PER_TICK: Final = 40
+
+Values = dict[int, list[bytes]]
+"""By partition, in order."""
+
+
+@final
+class Incarnation:
+    """Writes ``<number of the incarnation>:<number>`` at 2,000 records/s until its topic is deleted, or ``stop``."""
+
+    def __init__(
+        self,
+        region: KafkaAddress,
+        topic: str,
+        number: int,
+        width: int,
+        *,
+        per_tick: int = PER_TICK,
+    ) -> None:
+        self._topic, self._number, self._width = topic, number, width
+        self._per_tick = per_tick
+        self._client = producer(region, **{"message.timeout.ms": 60_000, "max.in.flight": 1})
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="incarnation", daemon=True)
+        self.acked: Values = {partition: [] for partition in range(width)}
+
+    @property
+    def total(self) -> int:
+        """How many records were acknowledged."""
+        return sum(map(len, self.acked.values()))
+
+    def wait_acked(self, more: int) -> None:
+        """Wait until so many more records are acknowledged."""
+        goal = self.total + more
+        until(lambda: self.total >= goal, 90, lambda: f"{goal} records, {self.total} acknowledged")
+
+    def stop(self, *, deleted: bool) -> None:
+        """Write nothing more; what a deleted topic has not taken is given up."""
+        self._stop.set()
+        self._thread.join(30)
+        if deleted:
+            self._client.purge()
+        assert self._client.flush(30) == 0
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.wait(TICK_S):
+            for _ in range(self._per_tick):
+                value = b"%d:%d" % (self._number, number)
+                self._client.produce(
+                    self._topic,
+                    value=value,
+                    partition=number % self._width,
+                    on_delivery=self._answered,
+                )
+                number += 1
+            self._client.poll(0)
+
+    def _answered(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self.acked[message.partition() or 0].append(message.value() or b"")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
