@@ -25,6 +25,7 @@ from mm2py.mirror.source_offsets import (
     begins_at_start,
     committed_epoch,
     committed_offset,
+    committed_topic_id,
     mirror_source_partition,
     source_offset,
 )
@@ -127,7 +128,6 @@ class MirrorSourceTask(BatchSourceTask):
         self._newest_ms: dict[TopicPartition, int] = {}
         self._to_begin: set[TopicPartition] = set()
         self._ids: dict[TopicPartition, bytes] = {}
-        self._renewed: dict[TopicPartition, int] = {}
         self._before_gap: dict[TopicPartition, int] = {}
         """Records under way that were read before something was lost: they cannot be read again."""
         self._next_report = 0.0
@@ -207,6 +207,8 @@ class MirrorSourceTask(BatchSourceTask):
         for source, batches in fetched:
             outgoing.append(Outgoing(source, self._targets[source], batches))
             if batches:
+                if source not in self._ids:
+                    self._identify(reader, source)
                 self._delivered.setdefault(source, batches[0].runs[0][0] - 1)
                 first, count = batches[-1].runs[-1]
                 self._handed[source] = first + count - 1
@@ -226,8 +228,6 @@ class MirrorSourceTask(BatchSourceTask):
         self._covered.delivered(delivery.source, records, last)
         if self._loops is not None:
             self._loops.conflicts.delivered(delivery.source, last)
-        if self._renewed:
-            self._note_renewed(delivery.source, records)
         if delivery.source in self._before_gap:
             self._before_gap[delivery.source] -= records
         if not runs:
@@ -342,10 +342,17 @@ class MirrorSourceTask(BatchSourceTask):
         self._to_begin.update(
             tp for tp, position in positions.items() if position < 0 and position != EARLIEST
         )
-        known = await self._context.incarnations()
+        self._ids |= {
+            tp: topic_id
+            for tp, offset in zip(partitions, stored, strict=True)
+            if (topic_id := committed_topic_id(offset)) != NO_TOPIC_ID
+        }
         # Without a stored position any incarnation is read from its beginning.
-        ids = {tp: known[tp] for tp, position in positions.items() if position >= 0 and tp in known}
-        self._ids |= ids
+        resumed = [tp for tp, position in positions.items() if position >= 0]
+        known = self._ids
+        if not known.keys() >= set(resumed):  # stored by an earlier build, by Java, or by hand
+            known = {**await self._context.incarnations(), **known}
+        ids = {tp: known[tp] for tp in resumed if tp in known}
         epochs = dict(zip(partitions, map(committed_epoch, stored), strict=True))
         reader.add(positions, topic_ids=ids, epochs=epochs)
         return positions
@@ -435,8 +442,8 @@ class MirrorSourceTask(BatchSourceTask):
             self._covered.restarted(gap.partition)
             if self._loops is not None:
                 self._loops.conflicts.restarted(gap.partition)
-        if gap.cause == "recreated" and self._reader is not None:
-            self._renewed[gap.partition] = gap.under_way
+        if gap.cause == "recreated":
+            self._ids[gap.partition] = gap.topic_id
         # With gap.policy=fail the context answers with ``failed``.
         self._context.report_gap(gap)
         if gap.cause == "recreated" and self._config.recreate_policy == "stop":
@@ -545,18 +552,6 @@ class MirrorSourceTask(BatchSourceTask):
                 continue
             self._report_lag(self._targets.keys())
 
-    def _note_renewed(self, source: TopicPartition, records: int) -> None:
-        """The first record behind those of the old incarnation ties the position to the new one."""
-        old = self._renewed.pop(source, None)
-        if old is None or self._reader is None:
-            return
-        if records <= old:
-            self._renewed[source] = old - records
-            return
-        topic_id = self._reader.reader.incarnation(source)
-        self._ids[source] = topic_id
-        self._context.report_incarnation(source, topic_id, stored=False)
-
     def _report_begun(self, reader: SourceReader) -> None:
         """``latest`` and ages count from the first start: what comes later is copied, also after a restart."""
         for source in tuple(self._to_begin):
@@ -567,6 +562,15 @@ class MirrorSourceTask(BatchSourceTask):
                 self._covered.began(source, position)
                 self._context.report_covered(source, position - 1, begins=True)
 
+    def _identify(self, reader: SourceReader, source: TopicPartition) -> None:
+        """Report the incarnation that is read, unless it is known already or began behind a gap."""
+        topic_id, known = reader.incarnation(source), self._ids.get(source)
+        if known is not None and (self._covered.under_way(source) or reader.waiting(source)):
+            return  # what is under way may be of the one before
+        if topic_id != (known or NO_TOPIC_ID):
+            self._context.report_incarnation(source, topic_id)
+        self._ids[source] = topic_id
+
     def _report_covered(self, partitions: Collection[TopicPartition]) -> None:
         if self._reader is None:
             return
@@ -574,10 +578,7 @@ class MirrorSourceTask(BatchSourceTask):
         for source in partitions:
             if self._ends.is_gone(source):
                 continue
-            topic_id = reader.incarnation(source)
-            if topic_id != self._ids.get(source, NO_TOPIC_ID) and source not in self._renewed:
-                self._ids[source] = topic_id
-                self._context.report_incarnation(source, topic_id, stored=True)
+            self._identify(reader, source)
             if source not in self._failed:
                 offset = self._covered.look(source, reader.position(source))
                 if offset >= 0:

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.clock import Clock
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import TopicPartition
 
 
@@ -112,10 +113,13 @@ class SourceGap:
 
     ``first_offset`` to ``last_offset`` are inclusive; ``cause`` is ``retention``, ``truncation`` or
     ``recreated`` (words of ``EventKind``); ``detail`` is for people. Empty when nothing is known to be lost.
-    ``under_way`` records that were read before it are not delivered yet; the task fills it in.
+    ``topic_id`` is that of the incarnation that follows, zeros where it is not known. ``under_way`` records that were read
+    before it are not delivered yet; the task fills it in.
     """
 
-    __slots__ = ("cause", "detail", "first_offset", "last_offset", "partition", "under_way")
+    __slots__ = (
+        "cause", "detail", "first_offset", "last_offset", "partition", "topic_id", "under_way",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -124,12 +128,14 @@ class SourceGap:
         last_offset: int,
         cause: str,
         detail: str,
+        topic_id: bytes = NO_TOPIC_ID,
     ) -> None:
         self.partition = partition
         self.first_offset = first_offset
         self.last_offset = last_offset
         self.cause = cause
         self.detail = detail
+        self.topic_id = topic_id
         self.under_way = 0
 
     @property
@@ -227,17 +233,11 @@ class TaskContext(Protocol):
         ...
 
     async def incarnations(self) -> Mapping[TopicPartition, bytes]:
-        """Return which topic id stored positions belong to, as far as that is known."""
+        """Return which topic id positions belong to that are stored without one, as far as that is known."""
         ...
 
-    def report_incarnation(
-        self, partition: TopicPartition, topic_id: bytes, *, stored: bool
-    ) -> None:
-        """Report which topic id a partition's position belongs to.
-
-        ``stored``: the position that is stored already. Otherwise the one reported last: it is noted when
-        that is stored, because a position of one incarnation must never be taken for one of another.
-        """
+    def report_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
+        """Report which topic id the stored position belongs to, where it was not known."""
         ...
 
     def report_covered(

@@ -200,7 +200,7 @@ class PartitionMap:
         self._next_source: int = _SLOW
         self._next_target: int = -1
         self._segments: list[Segment] = []
-        self._pending: deque[tuple[int, Segment | None]] = deque()
+        self._pending: deque[tuple[int, Segment | bytes]] = deque()
         self._changed: bool = False
         if page is not None and page.segments:
             if not _precedes_copies(page):
@@ -326,6 +326,11 @@ class PartitionMap:
             self.target_id = target_id
             self._changed = True
 
+    def follows(self, stored: int, topic_id: bytes) -> bool:
+        """Whether it has copies of an incarnation behind that of the stored position: the next position was not stored any more."""
+        differ = topic_id != self.source_id and NO_TOPIC_ID not in (topic_id, self.source_id)
+        return differ and self.covered > 0 and stored == self.position
+
     def begin_at(self, position: int) -> None:
         """The copy begins at a position of which the map, which is empty, knows nothing (8)."""
         self.begins, self._covered = position, 0
@@ -343,8 +348,8 @@ class PartitionMap:
         self._reopen(segments)
         self._changed = True
 
-    def note(self, segment: Segment | None, under_way: int = 0) -> None:
-        """Put a mark behind the next ``under_way`` records; None begins the map of another incarnation."""
+    def note(self, segment: Segment | bytes, under_way: int = 0) -> None:
+        """Put a mark behind the next ``under_way`` records; a topic id begins the map of that incarnation."""
         before = sum(left for left, _ in self._pending)
         self._pending.append((max(0, under_way - before), segment))
         self._next_source = _SLOW
@@ -494,10 +499,11 @@ class PartitionMap:
         while self._pending and not self._pending[0][0]:
             self._place(self._pending.popleft()[1])
 
-    def _place(self, segment: Segment | None) -> None:
+    def _place(self, segment: Segment | bytes) -> None:
         self._changed = True
-        if segment is None:
+        if isinstance(segment, bytes):
             self._restart()
+            self.source_id = segment
             return
         source, records, _, mark = segment
         if self.is_empty and mark is not Mark.SOURCE_LOST:

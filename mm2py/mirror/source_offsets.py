@@ -10,6 +10,7 @@ from typing import Final, cast
 
 from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.errors import ProtocolError
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import TopicPartition
 
 NOTHING_COMMITTED: Final = -1
@@ -34,12 +35,19 @@ def heartbeat_source_partition(source_alias: str, target_alias: str) -> SourcePa
     return {"sourceClusterAlias": source_alias, "targetClusterAlias": target_alias}
 
 
-def source_offset(offset: int, epoch: int = NO_EPOCH) -> SourceOffset:
-    """Return the stored form of ``offset``, the last record that was copied, and of its leader epoch.
+def source_offset(
+    offset: int, epoch: int = NO_EPOCH, topic_id: bytes = NO_TOPIC_ID
+) -> SourceOffset:
+    """Return the stored form of ``offset``, the last record that was copied, with its leader epoch and topic id.
 
     -1 is the position of a log that was empty when its copy began. Java reads the ``offset`` alone.
     """
-    return {"offset": offset} if epoch < 0 else {"offset": offset, "epoch": f"{epoch}@{offset}"}
+    found: dict[str, str | int] = {"offset": offset}
+    if epoch >= 0:
+        found["epoch"] = f"{epoch}@{offset}"
+    if topic_id != NO_TOPIC_ID:
+        found["topic_id"] = f"{topic_id.hex()}@{offset}"
+    return found
 
 
 def committed_offset(stored: SourceOffset | None) -> int:
@@ -55,10 +63,23 @@ def committed_epoch(stored: SourceOffset | None) -> int:
 
     It names its offset: a position that was edited, or written by Java, has none.
     """
-    text = str(stored.get("epoch", "")) if stored is not None else ""
-    epoch, _, offset = text.partition("@")
-    known = epoch.isdecimal() and offset.isdecimal() and int(offset) == committed_offset(stored)
-    return int(epoch) if known else NO_EPOCH
+    epoch = _of_offset(stored, "epoch")
+    return int(epoch) if epoch.isdecimal() else NO_EPOCH
+
+
+def committed_topic_id(stored: SourceOffset | None) -> bytes:
+    """Return the id of the topic that the last copied record is in, ``NO_TOPIC_ID`` where it is not known; as the epoch."""
+    try:
+        return bytes.fromhex(_of_offset(stored, "topic_id")) or NO_TOPIC_ID
+    except ValueError:
+        return NO_TOPIC_ID
+
+
+def _of_offset(stored: SourceOffset | None, member: str) -> str:
+    """Return what is stored of the offset that is stored beside it; empty for nothing."""
+    text = str(stored.get(member, "")) if stored is not None else ""
+    value, _, offset = text.partition("@")
+    return value if offset.isdecimal() and int(offset) == committed_offset(stored) else ""
 
 
 def begins_at_start(stored: SourceOffset | None) -> bool:

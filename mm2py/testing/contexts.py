@@ -48,7 +48,7 @@ class FakeTaskContext:
         self.looped: dict[TopicPartition, int] = {}
         self.covered: list[tuple[TopicPartition, int]] = []
         self.known_ids: dict[TopicPartition, bytes] = {}
-        self.ids: list[tuple[TopicPartition, bytes, bool]] = []
+        self.ids: list[tuple[TopicPartition, bytes]] = []
         self.findings: dict[str, tuple[str, int, bool]] = {}
         self.kept_out: frozenset[TopicPartition] = frozenset()
         self.buffer_bytes = 32 << 20
@@ -84,11 +84,9 @@ class FakeTaskContext:
         """Return ``known_ids``."""
         return self.known_ids
 
-    def report_incarnation(
-        self, partition: TopicPartition, topic_id: bytes, *, stored: bool
-    ) -> None:
+    def report_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
         """Keep a topic id."""
-        self.ids.append((partition, topic_id, stored))
+        self.ids.append((partition, topic_id))
 
     def report_covered(
         self, partition: TopicPartition, offset: int, *, begins: bool = False

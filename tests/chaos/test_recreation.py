@@ -1,8 +1,11 @@
 """T9: a topic is deleted and created again ten times under load, with as many partitions, fewer, more."""
 
 import logging
+import random
+import threading
 from functools import partial
 from pathlib import Path
+from typing import Self, final
 
 import pytest
 
@@ -12,7 +15,8 @@ from tests.integration.cluster_changes import delete_topic, topics_of
 from tests.integration.far_regions import Rig
 from tests.integration.incarnations import PER_TICK, Incarnation, Values
 from tests.integration.ledger_scenes import Entry, entries
-from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
+from tests.integration.several_workers import Workers
 from tests.integration.traffic import copied, ends
 from tests.kit.regions import CreateTopic, NewRegion
 
@@ -23,6 +27,7 @@ log = logging.getLogger(__name__)
 WIDTHS = (3, 3, 2, 4, 4, 1, 3, 5, 2, 4, 5)
 """Partitions of each incarnation; ten of them replace another one. The last has all there ever were: what
 became of a partition is known when there is one of its number again."""
+INCARNATIONS = 12
 
 
 def copies(flow: Flow, topic: str) -> dict[int, Values]:
@@ -122,3 +127,77 @@ def _first_of_each(left: list[Entry], width: int) -> list[Entry]:
         index = next(i for i, entry in enumerate(left) if entry.partition == partition)
         found.append(left.pop(index))
     return found
+
+
+@final
+class Replacements:
+    """Kills or stops one worker after the other and starts another one in its place, while the ``with`` block runs."""
+
+    def __init__(self, workers: Workers, chance: random.Random) -> None:
+        self._workers, self._chance = workers, chance
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="replacements", daemon=True)
+        self._error: BaseException | None = None
+        self.count = 0
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(self._chance.uniform(0, 3)):
+                end = self._workers.kill if self._chance.random() < 0.5 else self._workers.stop
+                end(self._workers.running[0])
+                self.count += 1
+                self._workers.start(f"turn-{self.count}")
+        except BaseException as error:  # noqa: BLE001 - shown by who waits for it
+            self._error = error
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(180)
+        if self._error is not None:
+            raise self._error
+
+
+def test_no_incarnation_is_copied_twice_while_workers_are_replaced(
+    new_region: NewRegion, rig: Rig, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+) -> None:
+    source = new_region("again", properties={"auto.create.topics.enable": "false"})
+    topic, width = unique("again"), 4
+    chance = random.Random(topic)
+    properties = {**SHORT_SESSION, "tasks.max": "2"}
+    flow = write_flow(tmp_path, source, rig.target.region, topic, properties)
+    last: Values = {}
+    with Workers(flow) as workers:
+        create_topic(source, topic, width)
+        workers.start("one", "two")
+        with Replacements(workers, chance) as replaced:
+            for number in range(INCARNATIONS):
+                with Incarnation(source, topic, number, width) as written:
+                    until(
+                        partial(is_found, flow, topic, number, width),
+                        120,
+                        partial(state, flow, topic, number),
+                    )
+                    written.wait_acked(chance.randrange(2_000))
+                    if number + 1 < INCARNATIONS:
+                        delete_topic(source, topic)
+                        until(lambda: topic not in topics_of(source), 30, "the deletion")
+                    written.stop(deleted=number + 1 < INCARNATIONS)
+                    last = written.acked
+                if number + 1 < INCARNATIONS:
+                    create_topic(source, topic, width)
+        until(
+            lambda: copies(flow, topic)[INCARNATIONS - 1] == last,
+            120,
+            partial(state, flow, topic, INCARNATIONS - 1),
+            alive=workers.running[0],
+        )
+        workers.stop()
+    log.warning("T9: %d workers replaced", replaced.count)
+    for number, partitions in copies(flow, topic).items():
+        for partition, values in partitions.items():
+            once = [b"%d:%d" % (number, partition + width * n) for n in range(len(values))]
+            assert values == once, f"incarnation {number}, partition {partition}"

@@ -116,7 +116,8 @@ def _body(body: object) -> object:
             entries = cast("list[Json]", found[name])
             for entry in entries:
                 # Stored beside it by us alone: docs/compatibility.md, "stored position".
-                cast("Json", entry.get("offset") or {}).pop("epoch", None)
+                for ours in ("epoch", "topic_id"):
+                    cast("Json", entry.get("offset") or {}).pop(ours, None)
             found[name] = sorted(entries, key=lambda it: json.dumps(it, sort_keys=True))
     if found.get("last_modified") is not None:
         return {**found, "last_modified": 0}

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -26,6 +25,7 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from mm2py.errors import ProtocolError
 from mm2py.mirror.failovers import Failover, decode_failover, failover_topic
 from tests.integration.active_active import IDENTITY
+from tests.integration.earlier_build import PRESENT, Build
 from tests.integration.mirror_process import Flow, Mirror, running, until, write_flow
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.traffic import producer, read
@@ -36,7 +36,6 @@ from tests.kit.regions import ANY_SESSION, CreateTopic
 Sides = tuple[Region, Region]
 PARTITIONS: Final = 2
 LISTENER: Final = "LOGIN"
-COMMAND: Final = str(Path(sys.executable).parent / "mm2py")
 COMMAND_S: Final = 150.0
 BATCH: Final = 5
 PAUSE_S: Final = 0.05
@@ -284,9 +283,9 @@ class Drivers:
         assert status == 200, answer
         until(lambda: ask(self.url)[1]["state"] == state, 60, state, alive=self.mirror)
 
-    def run(self, kind: str, *words: str, kill_at: str = "") -> Ended:
+    def run(self, kind: str, *words: str, kill_at: str = "", build: Build = PRESENT) -> Ended:
         """Run a command to its end, or kill it as soon as it says that it is at a step."""
-        with self._process(kind, *words) as process:
+        with self._process(kind, *words, build=build) as process:
             assert process.stderr is not None
             lines: list[str] = []
             for line in process.stderr:
@@ -314,10 +313,13 @@ class Drivers:
             yield process
 
     @contextmanager
-    def _process(self, kind: str, *words: str) -> Generator["subprocess.Popen[str]"]:
+    def _process(
+        self, kind: str, *words: str, build: Build = PRESENT
+    ) -> Generator["subprocess.Popen[str]"]:
+        asked = {"MM2PY_URL": self.worker, "NO_COLOR": "1"}
         process = subprocess.Popen(
-            [COMMAND, kind, str(self.flow.file), "--flow", self.name, *words],
-            env={**os.environ, "MM2PY_URL": self.worker, "NO_COLOR": "1"},
+            [*build.command, kind, str(self.flow.file), "--flow", self.name, *words],
+            env={**os.environ, **(build.environ or {}), **asked},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -65,9 +65,7 @@ class Context:
     async def incarnations(self) -> Mapping[TopicPartition, bytes]:
         return {}
 
-    def report_incarnation(
-        self, partition: TopicPartition, topic_id: bytes, *, stored: bool
-    ) -> None:
+    def report_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
         """Incarnations are not kept here."""
 
     def report_looped(self, partition: TopicPartition, records: int, conflicts: int) -> None:

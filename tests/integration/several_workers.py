@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Final, Self, cast, final
 
+from tests.integration.earlier_build import PRESENT, Build
 from tests.integration.mirror_process import Flow, Mirror, until
 from tests.integration.rest_asking import ANSWER_S, ask, public_url
 from tests.integration.traffic import Logs, Record, copied, ends, read
@@ -49,9 +50,14 @@ class Workers:
         """Those that were neither stopped nor killed."""
         return list(self._running.values())
 
-    def start(self, *names: str) -> list[Mirror]:
+    def start(self, *names: str, build: Build = PRESENT) -> list[Mirror]:
         """Start processes side by side and wait until each serves REST."""
-        new = [self._stack.enter_context(Mirror(self.flow.file, name=name)) for name in names]
+        new = [
+            self._stack.enter_context(
+                Mirror(self.flow.file, name=name, program=build.worker, environ=build.environ)
+            )
+            for name in names
+        ]
         self._running.update(zip(names, new, strict=True))
         for worker in new:
             worker.wait_for_log("rest listens", SPREAD_S)

@@ -20,7 +20,8 @@ from tests.integration.ledger_scenes import (
     frozen_round,
     wait_for_entries,
 )
-from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
+from tests.integration.several_workers import Workers
 from tests.integration.traffic import (
     Sent,
     committed_positions,
@@ -120,12 +121,15 @@ class Turns:
             delete_topic(source, topic)
             until(lambda: topic not in topics_of(source), 90, "deletion")
         self._create(source, topic, partitions)
+        self.more(partitions)
+
+    def more(self, partitions: int) -> None:
         self._turn += 1
         records = [
             Sent(n % partitions, b"%d:%d" % (self._turn, n)) for n in range(600 * self._turn)
         ]
         # Order is the proof, and a topic that was just made refuses its first batches.
-        write(source, topic, records, enable_idempotence=True)
+        write(self.flow.source, self.topic, records, enable_idempotence=True)
         for record in records:
             self.wanted.setdefault(record.partition, []).append(record.value)
 
@@ -191,6 +195,51 @@ def test_every_incarnation_of_a_topic_is_copied_whole_and_in_order(
     }
     assert all(entry.last == entry.first - 1 for entry in found), "all that was there was copied"
     assert sorted(entry.partition for entry in found) == [0] * 4 + [1] * 4 + [2] * 3 + [3]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_worker_that_takes_over_knows_the_incarnation_that_another_one_copied_since_it_started(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
+    killed: bool,
+) -> None:
+    topic = unique("again")
+    flow = write_flow(tmp_path, region_a, region_b, topic, {**SHORT_SESSION, "tasks.max": "1"})
+    turns = Turns(flow, topic, create_topic)
+    turns.next(2)
+    with Workers(flow) as workers:
+        (copies,) = workers.start("one")
+        workers.stop_checkpoints(copies)
+        turns.wait_for_copy(copies)
+        until(lambda: _is_stored(flow, topic), 90, "the positions", alive=copies)
+        workers.start("two")
+        copies = workers.until_spread(tasks=1, over=1)[0]
+        (waits,) = (it for it in workers.running if it is not copies)
+        for events in (2, 4):
+            turns.next(2)
+            turns.wait_for_copy(copies)
+            wait_for_entries(flow, events, copies)
+        until(lambda: _is_stored(flow, topic), 90, "the positions", alive=copies)
+        assert workers.until_spread(tasks=1, over=1)[0] is copies
+        if killed:
+            workers.kill(copies)
+            turns.next(2)
+        else:
+            workers.stop(copies)
+            turns.more(2)
+        turns.wait_for_copy(waits)
+        until(lambda: _is_stored(flow, topic), 90, "the positions", alive=waits)
+        workers.stop()
+    assert len(entries(flow)) == (6 if killed else 4)
+
+
+def _is_stored(flow: Flow, topic: str) -> bool:
+    """Whether the stored positions are the ends of the source's logs."""
+    wanted = {partition: end - 1 for partition, end in ends(flow.source, topic).items()}
+    return committed_positions(flow, topic) == wanted
 
 
 def test_what_a_topic_created_again_with_fewer_partitions_had_not_copied_is_in_the_ledger(

@@ -16,7 +16,8 @@ from mm2py.mirror.offset_lookup import Place
 from mm2py.mirror_client import translate_offset, translate_offsets
 from mm2py.types import TopicPartition
 from tests.integration.cluster_changes import delete_records, delete_topic
-from tests.integration.failovers import COMMAND, Drivers
+from tests.integration.earlier_build import PRESENT
+from tests.integration.failovers import Drivers
 from tests.integration.java_mm2 import JAVA_STOPPED, eventually
 from tests.integration.ledger_scenes import entries
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
@@ -389,7 +390,7 @@ def run_plan(flow: Flow) -> dict[str, Any]:
     """Return what a backfill would copy."""
     name = f"{flow.source_alias}->{flow.target_alias}"
     done = subprocess.run(
-        [COMMAND, "backfill", "plan", str(flow.file), "--flow", name, "-o", "json"],
+        [*PRESENT.command, "backfill", "plan", str(flow.file), "--flow", name, "-o", "json"],
         capture_output=True,
         text=True,
         timeout=90,

@@ -95,9 +95,7 @@ class ArchiveTask(BatchSourceTask):
         )
         for partition, offset in zip(partitions, stored, strict=True):
             last, topic = committed_offset(offset), archive.topics[partition.topic]
-            self._context.report_incarnation(
-                partition, bytes.fromhex(topic.topic_id), stored=last >= 0
-            )
+            self._context.report_incarnation(partition, bytes.fromhex(topic.topic_id))
             name = TopicPartition(topic.name, partition.partition)
             try:
                 chain = await asyncio.to_thread(chain_of, self._store, name)

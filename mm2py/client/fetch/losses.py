@@ -11,6 +11,7 @@ from mm2py.api.context import SourceGap
 from mm2py.client.fetch.cursor import Cursor, Lookup
 from mm2py.client.fetch.owner import FetchOwner
 from mm2py.errors import PartitionError, ProtocolError
+from mm2py.protocol.topics import NO_TOPIC_ID
 
 
 @final
@@ -104,13 +105,13 @@ class FetchLosses:
 
     def left_behind(self, cursor: Cursor, first: int) -> None:
         """The reader ends and the topic is another one: what was known from ``first`` on is gone."""
-        self._owner.gap(_old_tail(cursor, first, "a later reader copies the new one"))
+        self._owner.gap(_old_tail(cursor, first, NO_TOPIC_ID, "a later reader copies the new one"))
 
     def _begin_again(
         self, cursor: Cursor, start: int, topic_id: bytes, then: str, *, absent: bool = False
     ) -> None:
         # Where there was no partition nothing is lost: its end was reported when it went.
-        gap = None if cursor.absent else _old_tail(cursor, cursor.position, then)
+        gap = None if cursor.absent else _old_tail(cursor, cursor.position, topic_id, then)
         cursor.restart(start, topic_id, absent=absent)
         if gap is not None:
             self._owner.gap(gap)
@@ -131,10 +132,11 @@ def _outside(cursor: Cursor, start: int, end: int) -> SourceGap:
         "recreated",
         f"the source log ends at {end}, before offset {position}: the topic was recreated or "
         "truncated; its present content is copied from its beginning",
+        cursor.topic_id,
     )
 
 
-def _old_tail(cursor: Cursor, first: int, then: str) -> SourceGap:
+def _old_tail(cursor: Cursor, first: int, topic_id: bytes, then: str) -> SourceGap:
     return SourceGap(
         cursor.tp,
         first,
@@ -142,4 +144,5 @@ def _old_tail(cursor: Cursor, first: int, then: str) -> SourceGap:
         "recreated",
         f"the topic was deleted and created again; what lay behind offset {first} of the "
         f"old one is gone, {then}",
+        topic_id,
     )

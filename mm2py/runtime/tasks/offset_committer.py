@@ -5,7 +5,7 @@ Invariants, tests of the same names: 1 a position is the last acknowledged recor
 task says that nothing was left to copy; 2 it never passes a failed partition's failure; 3 a commit that
 fails loses nothing: its positions are pending again unless newer ones are; 4 an unchanged position is
 not written again, nor is a value that is the stored one; 5 a position waits while the loss ledger has an event of its partition that is not acknowledged; 6 a stored
-position is never ahead of the offset map.
+position is never ahead of the offset map; 7 it is stored with the id of the topic that its record is in.
 """
 
 import asyncio
@@ -15,7 +15,13 @@ from typing import Protocol, final
 
 from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.errors import Mm2pyError
-from mm2py.mirror.source_offsets import committed_epoch, source_offset_key, source_offset_value
+from mm2py.mirror.source_offsets import (
+    committed_epoch,
+    source_offset,
+    source_offset_key,
+    source_offset_value,
+)
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.storage.offset_map_store import NoMapStore
 from mm2py.types import TopicPartition
@@ -38,6 +44,10 @@ class OffsetStore(Protocol):
 def _log_failure(cause: str) -> None:
     if cause:
         log.warning("offset commit failed: %s", cause)
+
+
+def _keep_no_id(_partition: TopicPartition, _topic_id: bytes) -> None:
+    """Without a ledger, topic ids are kept in positions alone."""
 
 
 def _nothing() -> Collection[TopicPartition]:
@@ -74,6 +84,8 @@ class OffsetCommitter:
         on_failure: Callable[[str], None] = _log_failure,
     ) -> None:
         self._on_failure = on_failure
+        self.on_topic_id: Callable[[TopicPartition, bytes], None] = _keep_no_id
+        """Called when a position was written that is in another topic than the one before."""
         self._store = store
         self._connector = connector
         self._source_partition = source_partition
@@ -85,7 +97,9 @@ class OffsetCommitter:
         self._keys: dict[TopicPartition, bytes] = {}
         self._written: dict[TopicPartition, tuple[int, bytes | None]] = {}
         self._failed: set[TopicPartition] = set()
-        self._then: dict[TopicPartition, Callable[[], None]] = {}
+        self._ids: dict[TopicPartition, bytes] = {}
+        """Topic ids of the positions in ``_pending``; those of what was written are in ``_written_ids``."""
+        self._written_ids: dict[TopicPartition, bytes] = {}
         self._failing = False
         self._turn = asyncio.Lock()
 
@@ -99,7 +113,7 @@ class OffsetCommitter:
         total = 0
         for partition, position in self._pending.items():
             written = self._written.get(partition)
-            if written is None or partition in self._then:
+            if written is None or self._ids[partition] != self._written_ids[partition]:
                 return False
             total += position - written[0]
         return 0 <= total < records
@@ -108,14 +122,11 @@ class OffsetCommitter:
         """Note the last acknowledged record; called in source order per partition. Hot path."""
         if partition not in self._failed:
             self._pending[partition] = position
+            self._ids[partition] = self._maps.of(partition).source_id
 
     def failed(self, partition: TopicPartition) -> None:
         """Freeze a partition where it is: later records may be acknowledged, but one before is not."""
         self._failed.add(partition)
-
-    def after_commit(self, partition: TopicPartition, done: Callable[[], None]) -> None:
-        """Call ``done`` once, when what is acknowledged of ``partition`` by now is written."""
-        self._then[partition] = done
 
     async def commit(self) -> bool:
         """Write what changed; False if that failed, and then it stays pending.
@@ -126,9 +137,11 @@ class OffsetCommitter:
             taken = self._take()
             if not taken and not self._maps.changed:
                 return True
-            # Taken now as well: what is asked for while the write is under way is about later positions.
-            then = {p: self._then.pop(p) for p in tuple(self._then) if p in taken}
-            offsets = {it: self._source_offset(it, position) for it, position in taken.items()}
+            ids = {it: self._ids[it] for it in taken}
+            offsets = {
+                it: {**self._source_offset(it, position), **_tied(position, ids[it])}
+                for it, position in taken.items()
+            }
             epochs = {it: committed_epoch(at) for it, at in offsets.items()}
             self._maps.taken(taken, epochs, with_maps=self._timeout_s is None)
             written, values = False, self._encoded(offsets)
@@ -148,16 +161,20 @@ class OffsetCommitter:
                 if not written:
                     for partition, position in taken.items():
                         self._pending.setdefault(partition, position)
-                    self._then = then | self._then
             if written:
                 self._written |= {it: (taken[it], value) for it, value in values.items()}
                 self._maps.stored(taken)
-                for done in then.values():
-                    done()
+                self._note_ids(ids)
             if written and self._failing:
                 self._failing = False
                 self._on_failure("")
             return written
+
+    def _note_ids(self, ids: Mapping[TopicPartition, bytes]) -> None:
+        before, self._written_ids = self._written_ids, {**self._written_ids, **ids}
+        for partition, topic_id in ids.items():
+            if topic_id not in (before.get(partition), NO_TOPIC_ID):
+                self.on_topic_id(partition, topic_id)
 
     def _take(self) -> dict[TopicPartition, int]:
         taken, self._pending = self._pending, {}
@@ -185,3 +202,10 @@ class OffsetCommitter:
         self._failing = True
         cause = str(error) or f"the target does not answer within {timeout_s:g} s"
         self._on_failure(f"{cause}: positions are stored later")
+
+
+def _tied(position: int, topic_id: bytes) -> SourceOffset:
+    """Return the members of a stored position that say which topic it is in."""
+    found = dict(source_offset(position, topic_id=topic_id))
+    del found["offset"]
+    return found

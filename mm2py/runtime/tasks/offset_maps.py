@@ -152,10 +152,6 @@ class TaskOffsetMaps:
             found.go_back(position)
         return resumed
 
-    def epoch(self, partition: TopicPartition) -> int:
-        """Return the leader epoch of the record before the map's end; -1 unknown."""
-        return self.of(partition).epoch
-
     # ---- what the Sender asks before the first copy
 
     def producer(self, source: TopicPartition) -> KeptProducer:
@@ -224,7 +220,7 @@ class TaskOffsetMaps:
         """Keep what the source lost, cut or began anew."""
         found = self.of(gap.partition)
         if gap.cause == EventKind.RECREATED:
-            found.note(None, gap.under_way)
+            found.note(gap.topic_id, gap.under_way)
         elif gap.cause == EventKind.TRUNCATION:
             found.note(Segment(gap.first_offset, 0, 0, Mark.SOURCE_CUT), gap.under_way)
         elif gap.count:

@@ -266,6 +266,7 @@ class TaskAssembly:
             maps=maps,
             on_failure=partial(context.report_finding, "offset commits"),
         )
+        committer.on_topic_id = context.note_topic_id
         if adapter is not None:
             adapter.commit_through(committer.acknowledged)
             context.without_ledger()

@@ -6,7 +6,7 @@ It knows nothing of Kafka.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, final
@@ -18,12 +18,14 @@ from mm2py.errors import PartitionError, ProtocolError, ServerError
 from mm2py.mirror.offset_map import TargetLoss
 from mm2py.mirror.source_offsets import (
     committed_offset,
+    committed_topic_id,
     parse_source_offset_value,
     source_offset,
     source_offset_key,
 )
 from mm2py.observability.metrics import Finding, FlowMeter, PartitionMeter
 from mm2py.protocol import error_codes as codes
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.storage.offset_map_store import NoMapStore
@@ -35,6 +37,7 @@ HEADLINES: Final = {
     EventKind.TRUNCATION: "the source lost records that were copied",
     EventKind.RECREATED: "source topic was recreated, what was not copied of the old one is lost",
 }
+LATER_TOPIC: Final = "the topic was deleted and created again, records of the new one are copied"
 WITHOUT_LOSS: Final = {
     EventKind.TRUNCATION: "the source's log was cut, nothing that was copied is known to be gone",
     EventKind.RECREATED: "source topic was recreated, nothing of the old one is known to be lost",
@@ -102,10 +105,6 @@ class PartitionListener(Protocol):
         """Nothing up to this offset is left to copy."""
         ...
 
-    def after_commit(self, partition: TopicPartition, done: Callable[[], None]) -> None:
-        """Call ``done`` once a position that is not older than the last one reported is stored."""
-        ...
-
     def gap_refused(self, partition: TopicPartition, error: Exception) -> None:
         """The partition lost records and ``gap.policy=fail`` stops it there."""
         ...
@@ -140,6 +139,8 @@ class WorkerTaskContext:
         self.maps.on_refusal = partial(self.report_finding, "offset map")
         self._stopped_by_gap: set[TopicPartition] = set()
         self._listener: PartitionListener | None = None
+        self._begun: dict[TopicPartition, bytes] = {}
+        """Incarnations that began since the last position was stored."""
         self._states: dict[TopicPartition, PartitionState] = {}
         self._asked: set[TopicPartition] = set()
         self.kept_out: frozenset[TopicPartition] = frozenset()
@@ -148,7 +149,6 @@ class WorkerTaskContext:
         """Partitions that were kept out when the task asked, and are not taken over since."""
         self._metered: set[TopicPartition] = set()
         self._found: dict[str, str] = {}
-        self._to_note: dict[TopicPartition, bytes] = {}
         """Incarnations whose first position is not stored yet."""
 
     @property
@@ -223,10 +223,17 @@ class WorkerTaskContext:
         """Return the position behind everything that is known to be copied."""
         last = committed_offset(stored)
         position = last + 1 if last >= 0 else -1
-        resumed = self.maps.resume(partition, position)
-        if resumed == position:
-            return stored
-        return source_offset(resumed - 1, self.maps.epoch(partition))
+        found, topic_id = self.maps.of(partition), committed_topic_id(stored)
+        if found.follows(position, topic_id):
+            # The ledger may not have it: positions wait for that, maps do not.
+            self._report(EventKind.RECREATED, partition, position, last, LATER_TOPIC)
+            resumed = self.maps.resume(partition, found.covered)
+        else:
+            found.identify(topic_id)
+            resumed = self.maps.resume(partition, position)
+            if resumed == position:
+                return stored
+        return source_offset(resumed - 1, found.epoch, found.source_id)
 
     def partition_state(
         self, partition: TopicPartition, state: PartitionState, cause: Exception | None = None
@@ -261,9 +268,13 @@ class WorkerTaskContext:
     def report_gap(self, gap: SourceGap) -> None:
         """Log a loss with its exact range; with ``gap.policy=fail`` it also stops the partition."""
         kind = EventKind(gap.cause)
-        if kind is EventKind.RECREATED and (ended := self._to_note.get(gap.partition)) is not None:
-            # The ledger has the end of an incarnation behind its beginning, else it would be written twice.
-            self._note(gap.partition, ended)
+        if kind is EventKind.RECREATED:
+            found, begun = self.maps.of(gap.partition), self._begun.get(gap.partition)
+            if begun is not None and found.source_id == begun and not found.is_empty:
+                # The ledger has the end of an incarnation behind its beginning, else it would be written twice.
+                self.note_topic_id(gap.partition, begun)
+            if gap.topic_id != NO_TOPIC_ID:
+                self._begun[gap.partition] = gap.topic_id
         self.maps.note_gap(gap)
         if self._policies.stops_after(kind):
             self._stopped_by_gap.add(gap.partition)
@@ -281,24 +292,19 @@ class WorkerTaskContext:
             self._listener.gap_refused(gap.partition, error)
 
     async def incarnations(self) -> Mapping[TopicPartition, bytes]:
-        """Return which topic id stored positions belong to, as far as that is known."""
+        """Return which topic id positions belong to that are stored without one, as far as that is known."""
         return await self._events.incarnations()
 
-    def report_incarnation(
-        self, partition: TopicPartition, topic_id: bytes, *, stored: bool
-    ) -> None:
-        """Keep which topic id a partition's stored position belongs to, as soon as it does."""
+    def report_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
+        """Keep which topic id a partition's stored position belongs to."""
         self.maps.identify(partition, topic_id)
-        if stored:
-            self._events.note_incarnation(partition, topic_id)
-        elif self._listener is not None:
-            self._to_note[partition] = topic_id
-            self._listener.after_commit(partition, lambda: self._note(partition, topic_id))
+        self._events.note_incarnation(partition, topic_id)
 
-    def _note(self, partition: TopicPartition, topic_id: bytes) -> None:
-        if self._to_note.get(partition) == topic_id:
-            del self._to_note[partition]
-            self._events.note_incarnation(partition, topic_id)
+    def note_topic_id(self, partition: TopicPartition, topic_id: bytes) -> None:
+        """Keep that a position in the topic with this id is stored, the first one."""
+        if self._begun.get(partition) == topic_id:
+            del self._begun[partition]
+        self._events.note_incarnation(partition, topic_id)
 
     def report_covered(
         self, partition: TopicPartition, offset: int, *, begins: bool = False

@@ -206,11 +206,6 @@ class WorkerTask:
             self._maps.cover(partition, offset)
             self._committer.acknowledged(partition, offset)
 
-    def after_commit(self, partition: TopicPartition, done: Callable[[], None]) -> None:
-        """Call ``done`` when the position of now, or a later one, is stored."""
-        self._arrivals.flush()
-        self._committer.after_commit(partition, done)
-
     def gap_refused(self, partition: TopicPartition, error: Exception) -> None:
         """Stop a partition that lost records, as ``gap.policy=fail`` asks."""
         self._arrivals.flush()

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from mm2py.api.context import PartitionState, SourceGap
+from mm2py.api.records import SourceOffset
 from mm2py.api.task import Delivery, Outgoing, Run
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError, PartitionError
 from mm2py.mirror.offset_syncs import decode_offset_sync
@@ -519,23 +520,34 @@ async def test_positions_are_tied_to_the_incarnation_they_belong_to() -> None:
         bench.reader.topic_ids[T1] = new
         await a_second_later()
         await a_second_later()
-        assert bench.context.ids == [(T1, new, True)]
+        assert bench.context.ids == [(T0, old), (T1, new)]
         # Two records of the old one are under way, one is read, when the topic is another.
         bench.reader.answers = [[(T0, [a_batch(10, 2)])], [(T0, [a_batch(12, 1), a_batch(0, 3)])]]
         await bench.task.poll(1)
         bench.reader.unread[T0] = 1
         bench.reader.topic_ids[T0] = new
-        bench.reader.events.on_gap(SourceGap(T0, 13, 12, "recreated", "new topic id"))
+        bench.reader.events.on_gap(SourceGap(T0, 13, 12, "recreated", "new topic id", new))
+        assert (bench.context.gaps[-1].topic_id, bench.context.gaps[-1].under_way) == (new, 3)
         await a_second_later()
-        bench.task.delivered(delivery(T0, Run(10, 2, 100)))
-        bench.task.delivered(delivery(T0, Run(12, 1, 102)))
+        for run in (Run(10, 2, 100), Run(12, 1, 102), Run(0, 1, 103), Run(1, 2, 104)):
+            bench.task.delivered(delivery(T0, run))
         await a_second_later()
-        assert bench.context.ids == [(T1, new, True)], "the position is still the old one's"
-        bench.task.delivered(delivery(T0, Run(0, 1, 103)))
-        assert bench.context.ids[1:] == [(T0, new, False)]
-        bench.task.delivered(delivery(T0, Run(1, 2, 104)))
-        await a_second_later()
-        assert len(bench.context.ids) == 2
+        assert len(bench.context.ids) == 2, "the gap has named it"
+
+
+async def test_a_position_that_names_its_topic_needs_no_ledger() -> None:
+    bench = Bench()
+    mine, noted = b"m" * 16, b"n" * 16
+    bench.context.known_ids = {T0: noted, T1: noted}
+    named: SourceOffset = {"offset": 9, "topic_id": f"{mine.hex()}@9"}
+    edited: SourceOffset = {"offset": 7, "topic_id": f"{mine.hex()}@9"}
+    for partition, stored in ((T0, named), (T1, edited)):
+        bench.context.store(bench.task.source_partition(partition), stored)
+    async with running(bench):
+        assert bench.reader.topic_ids == {T0: mine, T1: noted}
+        bench.reader.answers = [[(T0, [a_batch(10, 1)]), (T1, [a_batch(8, 1)])]]
+        await bench.task.poll(1)
+        assert bench.context.ids == [(T1, noted)]
 
 
 async def test_what_a_backfill_copies_is_left_out_and_taken_over_behind_its_last_record() -> None:

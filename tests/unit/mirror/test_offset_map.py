@@ -284,9 +284,10 @@ def test_another_incarnation_begins_a_map_of_its_own() -> None:
     index, pages = PartitionIndex(), dict[int, Page]()
     for page in partition.take():
         index.put(page.number, page.head, page.number)
-    partition.note(None, under_way=2)
+    partition.note(NEW, under_way=2)
+    assert partition.source_id == OLD
     partition.add(600, 3, 300)  # the third one is the first of the new topic
-    partition.identify(NEW)
+    assert partition.source_id == NEW
     for page in partition.take():
         index.put(page.number, page.head, page.number)
         pages[page.number] = page
@@ -326,7 +327,7 @@ def test_only_pages_below_both_logs_expire_and_the_newest_stays() -> None:
     assert partition.expired(0, 10_000) == []
     partition.forget(0)
     assert partition.expired(10_000, 10_000) == [1]
-    partition.note(None)  # another incarnation begins with page 0
+    partition.note(NEW)  # another incarnation begins with page 0
     partition.forget(1)
     assert partition.expired(10_000, 10_000) == []
 

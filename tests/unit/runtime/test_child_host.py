@@ -520,7 +520,7 @@ def test_incarnations_are_the_workers() -> None:
         await world.started(0)
         context = world.children[0].stages[0].tasks[0].context
         assert await context.incarnations() == {ORDERS: b"\0\xff"}
-        context.report_incarnation(ORDERS, b"\1", stored=True)
+        context.report_incarnation(ORDERS, b"\1")
         await until(lambda: world.ledger.noted[ORDERS] == b"\1")
         await world.end()
 

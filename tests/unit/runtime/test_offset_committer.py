@@ -1,19 +1,22 @@
-"""Invariants 1-4 of the committer, and the bytes it writes."""
+"""Invariants 1-4 and 7 of the committer, and the bytes it writes."""
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 
+from mm2py.api.context import SourceGap
 from mm2py.api.records import SourcePartition
 from mm2py.errors import ConnectionFailedError
 from mm2py.mirror.source_offsets import source_offset
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
+from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
+from mm2py.storage.offset_map_store import NoMapStore
 from mm2py.types import TopicPartition
 from tests.unit.runtime.runtime_fakes import FakeStore
 
 ORDERS = TopicPartition("orders", 3)
+OLD, NEW = b"o" * 16, b"n" * 16
 KEY = b'["MirrorSourceConnector",{"cluster":"A","partition":3,"topic":"orders"}]'
 
 
@@ -26,7 +29,10 @@ def _ignore(_cause: str) -> None:
 
 
 def _committer(
-    store: FakeStore, timeout_ms: int = 5_000, on_failure: Callable[[str], None] = _ignore
+    store: FakeStore,
+    timeout_ms: int = 5_000,
+    on_failure: Callable[[str], None] = _ignore,
+    maps: TaskOffsetMaps | None = None,
 ) -> OffsetCommitter:
     return OffsetCommitter(
         store,
@@ -35,6 +41,7 @@ def _committer(
         source_offset=lambda _partition, position: source_offset(position),
         timeout_ms=timeout_ms,
         on_failure=on_failure,
+        maps=maps,
     )
 
 
@@ -103,12 +110,10 @@ async def test_invariant_4_a_value_that_is_stored_is_not_written_again() -> None
         source_offset=lambda _partition, _position: source_offset(0),
         timeout_ms=5_000,
     )
-    written: list[int] = []
     for position in (1, 2, 3):
         committer.acknowledged(ORDERS, position)
-        committer.after_commit(ORDERS, partial(written.append, position))
         assert await committer.commit()
-    assert (len(store.writes), written, committer.pending) == (1, [1, 2, 3], {})
+    assert (len(store.writes), committer.pending) == (1, {})
 
 
 async def test_few_records_are_counted_from_what_is_written() -> None:
@@ -172,10 +177,10 @@ async def test_invariant_5_a_position_waits_for_the_ledger_record_before_it() ->
     assert store.written()[KEY] == b'{"offset":42}'
 
 
-async def test_what_follows_a_commit_waits_until_that_partitions_position_is_written() -> None:
-    store = FakeStore()
+async def test_invariant_7_a_position_is_stored_with_the_id_of_the_topic_it_is_in() -> None:
+    store, maps = FakeStore(), TaskOffsetMaps(NoMapStore())
     unwritten = {ORDERS}
-    done: list[str] = []
+    noted: list[bytes] = []
     committer = OffsetCommitter(
         store,
         "MirrorSourceConnector",
@@ -183,16 +188,38 @@ async def test_what_follows_a_commit_waits_until_that_partitions_position_is_wri
         source_offset=lambda _partition, position: source_offset(position),
         timeout_ms=5_000,
         withheld=lambda: unwritten,
+        maps=maps,
     )
-    committer.acknowledged(ORDERS, 1)
-    committer.acknowledged(TopicPartition("bills", 0), 1)
-    committer.after_commit(ORDERS, lambda: done.append("orders"))
+    committer.on_topic_id = lambda _partition, topic_id: noted.append(topic_id)
+    maps.identify(ORDERS, OLD)
+    maps.of(ORDERS).add(0, 10, 0)
+    committer.acknowledged(ORDERS, 9)
+    # The topic is created again, with nothing of it acknowledged yet: what is pending is the old one's.
+    maps.note_gap(SourceGap(ORDERS, 10, 9, "recreated", "", NEW))
     await committer.commit()
-    assert done == [], "its position is withheld"
+    assert noted == [], "its position is withheld"
     unwritten.clear()
     store.errors = [ConnectionFailedError("away")]
     assert not await committer.commit()
-    assert done == []
-    await committer.commit()
-    await committer.commit()
-    assert done == ["orders"]
+    assert await committer.commit()
+    assert store.written() == {KEY: b'{"offset":9,"topic_id":"%s@9"}' % OLD.hex().encode()}
+    maps.of(ORDERS).add(0, 3, 10)
+    committer.acknowledged(ORDERS, 2)
+    assert not committer.has_few(100), "the first one of a topic is written at once"
+    assert await committer.commit()
+    assert store.written() == {KEY: b'{"offset":2,"topic_id":"%s@2"}' % NEW.hex().encode()}
+    assert noted == [OLD, NEW]
+
+
+async def test_a_partition_that_failed_keeps_the_topic_of_its_last_position() -> None:
+    store, maps = FakeStore(), TaskOffsetMaps(NoMapStore())
+    committer = _committer(store, maps=maps)
+    maps.identify(ORDERS, OLD)
+    maps.of(ORDERS).add(0, 10, 0)
+    committer.acknowledged(ORDERS, 9)
+    committer.failed(ORDERS)
+    maps.note_gap(SourceGap(ORDERS, 10, 9, "recreated", "", NEW))
+    maps.of(ORDERS).add(0, 3, 10)
+    committer.acknowledged(ORDERS, 2)
+    assert await committer.commit()
+    assert store.written() == {KEY: b'{"offset":9,"topic_id":"%s@9"}' % OLD.hex().encode()}

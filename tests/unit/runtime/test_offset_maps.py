@@ -1,6 +1,7 @@
 """The maps of a task: restored, filled, written before positions, cut where the target lost records."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 import pytest
 
@@ -18,12 +19,20 @@ from mm2py.mirror.offset_map import (
     decode_page,
     decode_page_key,
 )
+from mm2py.mirror.source_offsets import (
+    committed_offset,
+    committed_topic_id,
+    mirror_source_partition,
+)
+from mm2py.observability.metrics import Metrics
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
+from mm2py.runtime.tasks.task_context import WorkerTaskContext
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.offset_map_store import OffsetMapStore, StoredMap
 from mm2py.types import TopicPartition
-from tests.unit.runtime.runtime_fakes import FakeStore
+from tests.unit.runtime.runtime_fakes import EagerClock, FakeStore
+from tests.unit.runtime.task_host_fakes import FLOW
 
 OLD, NEW = b"o" * 16, b"n" * 16
 ORDERS, BILLS = TopicPartition("orders", 0), TopicPartition("bills", 7)
@@ -47,6 +56,19 @@ async def restored(topic: MemoryTopic, *partitions: TopicPartition) -> TaskOffse
     maps = TaskOffsetMaps(store)
     await maps.load(partitions)
     return maps
+
+
+def a_committer(
+    store: FakeStore, maps: TaskOffsetMaps, *, timeout_ms: int | None = 5_000
+) -> OffsetCommitter:
+    return OffsetCommitter(
+        store,
+        "MirrorSourceConnector",
+        source_partition=partial(mirror_source_partition, "A"),
+        source_offset=lambda _partition, position: {"offset": position},
+        timeout_ms=timeout_ms,
+        maps=maps,
+    )
 
 
 class BrokenMaps:
@@ -204,14 +226,7 @@ async def test_invariant_2_what_could_not_be_written_is_written_with_the_next_tu
 async def test_invariant_1_a_stored_position_is_never_ahead_of_the_map() -> None:
     store, broken = FakeStore(), BrokenMaps(ConnectionFailedError("away"))
     maps = TaskOffsetMaps(broken)
-    committer = OffsetCommitter(
-        store,
-        "MirrorSourceConnector",
-        source_partition=lambda tp: {"cluster": "A", "partition": tp.partition, "topic": tp.topic},
-        source_offset=lambda _partition, position: {"offset": position},
-        timeout_ms=5_000,
-        maps=maps,
-    )
+    committer = a_committer(store, maps)
     maps.of(ORDERS).add(0, 10, 0)
     committer.acknowledged(ORDERS, 9)
     assert not await committer.commit()
@@ -352,6 +367,51 @@ async def test_what_needs_no_copy_before_the_first_record_is_no_other_program_s(
     ]
 
 
+async def killed_in(step: str) -> tuple[MemoryTopic, FakeStore]:
+    """Return what a task has left that was killed at a step of its first commit in a topic that was created again."""
+    topic, store = MemoryTopic("map"), FakeStore()
+    maps = await restored(topic, ORDERS)
+    committer = a_committer(store, maps)
+    maps.identify(ORDERS, OLD)
+    maps.of(ORDERS).add(0, 10, 0)
+    committer.acknowledged(ORDERS, 9)
+    assert await committer.commit()
+    maps.note_gap(SourceGap(ORDERS, 10, 9, EventKind.RECREATED.value, "", NEW))
+    if step != "before it":
+        maps.of(ORDERS).add(0, 7, 10)
+        committer.acknowledged(ORDERS, 6)
+    if step == "between map and position":
+        store.errors = [ConnectionFailedError("killed")]
+    await committer.commit()
+    return topic, store
+
+
+@pytest.mark.parametrize(
+    ("step", "offset", "topic_id", "target_end"),
+    [
+        ("before it", 9, OLD, -1),
+        ("between map and position", 6, NEW, 17),
+        ("behind it", 6, NEW, 17),
+    ],
+)
+async def test_a_task_that_takes_over_finds_the_position_of_the_topic_that_was_copied_last(
+    step: str, offset: int, topic_id: bytes, target_end: int
+) -> None:
+    topic, store = await killed_in(step)
+    maps = await restored(topic)
+    context = WorkerTaskContext(
+        "MirrorSourceConnector",
+        "MirrorSourceConnector-0",
+        store=store,
+        meter=Metrics(EagerClock()).flow(FLOW),
+        clock=EagerClock(),
+        maps=maps,
+    )
+    (stored,) = await context.committed_offsets([mirror_source_partition("A", ORDERS)])
+    assert (committed_offset(stored), committed_topic_id(stored)) == (offset, topic_id)
+    assert (maps.target_end(ORDERS, OLD), maps.of(ORDERS).source_id) == (target_end, topic_id)
+
+
 async def test_a_start_continues_at_the_map_unless_the_position_was_set() -> None:
     topic = MemoryTopic("map")
     maps = await restored(topic, ORDERS)
@@ -362,7 +422,7 @@ async def test_a_start_continues_at_the_map_unless_the_position_was_set() -> Non
     await maps.write()
     killed = await restored(topic, ORDERS)
     assert killed.resume(ORDERS, 10) == 15  # killed between the map and the position
-    assert (killed.target_end(ORDERS, OLD), killed.epoch(ORDERS)) == (15, 3)
+    assert (killed.target_end(ORDERS, OLD), killed.of(ORDERS).epoch) == (15, 3)
     set_back = await restored(topic, ORDERS)
     assert set_back.resume(ORDERS, 3) == 3
     assert set_back.target_end(ORDERS, OLD) == -1
@@ -413,14 +473,7 @@ async def test_a_position_that_is_stored_with_its_map_is_the_one_that_the_map_na
     await store.start()
     maps = TaskOffsetMaps(store)
     await maps.load([ORDERS])
-    committer = OffsetCommitter(
-        FakeStore(),
-        "MirrorSourceConnector",
-        source_partition=lambda tp: {"cluster": "A", "partition": tp.partition, "topic": tp.topic},
-        source_offset=lambda _partition, position: {"offset": position},
-        timeout_ms=None,
-        maps=maps,
-    )
+    committer = a_committer(FakeStore(), maps, timeout_ms=None)
     maps.of(ORDERS).add(0, 10, 0)
     committer.acknowledged(ORDERS, 9)
     await committer.commit()

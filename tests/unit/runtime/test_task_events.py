@@ -1,6 +1,6 @@
 """What a task's context makes of gaps, failures and doubts: kind, range, policy."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 import pytest
 
@@ -9,7 +9,7 @@ from mm2py.errors import FatalError, PartitionError, ProtocolError
 from mm2py.mirror.ledger import KnownEvents
 from mm2py.observability.metrics import Metrics
 from mm2py.protocol import error_codes as codes
-from mm2py.runtime.tasks.task_context import LossPolicies, PartitionListener, WorkerTaskContext
+from mm2py.runtime.tasks.task_context import LossPolicies, WorkerTaskContext
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from tests.unit.runtime.runtime_fakes import EagerClock, FakeStore
 
@@ -156,45 +156,30 @@ def test_a_gap_without_records_is_no_error_and_speaks_of_no_loss(
     assert f"offsets=0 cause={cause}" in record.getMessage()
 
 
-class Commits(PartitionListener):
-    """Positions are stored when ``commit`` is called."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Callable[[], None]] = []
-
-    def partition_failed(self, partition: TopicPartition, error: Exception) -> None:
-        raise AssertionError
-
-    def partition_covered(self, partition: TopicPartition, offset: int) -> None:
-        raise AssertionError
-
-    def gap_refused(self, partition: TopicPartition, error: Exception) -> None:
-        raise AssertionError
-
-    def after_commit(self, partition: TopicPartition, done: Callable[[], None]) -> None:
-        self.waiting.append(done)
-
-    def commit(self) -> None:
-        for done in self.waiting:
-            done()
-
-
-def recreated(first: int) -> SourceGap:
-    return SourceGap(ORDERS, first, first - 1, "recreated", "")
+def recreated(first: int, topic_id: bytes) -> SourceGap:
+    return SourceGap(ORDERS, first, first - 1, "recreated", "", topic_id)
 
 
 def test_an_incarnation_that_ends_before_its_first_position_is_stored_is_one_event() -> None:
     """Its number comes back, and a task that starts anew finds its end again with the stored position."""
-    events, commits = Events(), Commits()
+    events = Events()
     context = a_context(events)
-    context.listen(commits)
-    context.report_gap(recreated(10))
-    context.report_incarnation(ORDERS, b"second", stored=False)
-    context.report_gap(recreated(30))
-    commits.commit()
-    context.report_gap(recreated(30))
+    context.report_gap(recreated(10, b"second"))
+    context.maps.of(ORDERS).add(0, 30, 10)
+    context.report_gap(recreated(30, b"third"))
     assert [event.first_offset for event in events.written] == [10, 30]
-    context.report_incarnation(ORDERS, b"third", stored=False)
-    commits.commit()
-    context.report_gap(recreated(5))
+    again = a_context(events)
+    again.report_gap(recreated(30, b"third"))
+    assert [event.first_offset for event in events.written] == [10, 30]
+    again.maps.of(ORDERS).add(0, 5, 40)
+    again.note_topic_id(ORDERS, b"third")
+    again.report_gap(recreated(5, b"fourth"))
     assert [event.first_offset for event in events.written] == [10, 30, 5]
+
+
+def test_an_incarnation_of_which_nothing_was_copied_is_not_noted() -> None:
+    events = Events()
+    context = a_context(events)
+    context.report_gap(recreated(10, b"second"))
+    context.report_gap(recreated(0, b"third"))
+    assert [event.first_offset for event in events.written] == [10]

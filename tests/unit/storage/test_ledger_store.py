@@ -29,7 +29,7 @@ ORDERS, BILLS = TopicPartition("orders", 0), TopicPartition("bills", 1)
 
 
 class Log:
-    """Implements ``Table``: what was posted is read at the next start."""
+    """Implements ``Table``, read at the start and when asked for."""
 
     topic = "mm2py-ledger.A.internal"
 
@@ -273,6 +273,26 @@ async def test_an_incarnation_that_another_program_has_noted_is_known_to_the_nex
         bench.log.write_at_once(encode_incarnation(noted))
         assert await bench.store.incarnations() == {ORDERS: old}
         bench.log.gate.set()
+
+
+async def test_what_another_worker_has_noted_meanwhile_is_known() -> None:
+    old, new = bytes(range(16)), bytes(range(1, 17))
+    same_topic = Log()
+    async with running() as bench, running(same_topic) as other:
+        same_topic.records = bench.log.records
+        bench.store.note_incarnation(ORDERS, old)
+        assert await bench.store.flush(5)
+        assert await other.store.incarnations() == {ORDERS: old}
+        bench.store.note_incarnation(ORDERS, new)
+        assert await bench.store.flush(5)
+        assert await other.store.incarnations() == {ORDERS: new}
+        # It takes the partition over: what it is about to write is newer than what is there.
+        same_topic.gate.clear()
+        other.store.note_incarnation(ORDERS, old)
+        bench.store.note_incarnation(BILLS, new)
+        assert await bench.store.flush(5)
+        assert await other.store.incarnations() == {ORDERS: old, BILLS: new}
+        same_topic.gate.set()
 
 
 async def test_a_ledger_that_cannot_be_read_stops_no_task() -> None:
