@@ -162,13 +162,17 @@ class Replacements:
 
 
 def test_no_incarnation_is_copied_twice_while_workers_are_replaced(
-    new_region: NewRegion, rig: Rig, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+    new_region: NewRegion,
+    region_b: KafkaAddress,
+    unique: Unique,
+    create_topic: CreateTopic,
+    tmp_path: Path,
 ) -> None:
     source = new_region("again", properties={"auto.create.topics.enable": "false"})
     topic, width = unique("again"), 4
     chance = random.Random(topic)
     properties = {**SHORT_SESSION, "tasks.max": "2"}
-    flow = write_flow(tmp_path, source, rig.target.region, topic, properties)
+    flow = write_flow(tmp_path, source, region_b, topic, properties)
     last: Values = {}
     with Workers(flow) as workers:
         create_topic(source, topic, width)
