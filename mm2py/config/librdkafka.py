@@ -231,7 +231,7 @@ def producer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
     found = _settings(props, _PRODUCER, _PRODUCER_DEFAULTS, scope)
     values = dict(found.values)
     # A record above the limit of the queue never finds room, whereas Java refuses it.
-    ((buffer,), _), ((largest,), _) = _PRODUCER["buffer.memory"], _PRODUCER["max.request.size"]
+    buffer, largest = _PRODUCER["buffer.memory"][0][0], _PRODUCER["max.request.size"][0][0]
     needed = min(-(-int(values[largest]) // _KIB), _MOST_KIB)
     values[buffer] = max(int(values[buffer]), needed)
     possible = (
