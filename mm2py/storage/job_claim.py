@@ -113,7 +113,7 @@ class JobClaim:
             BackfillRefusedError: another driver works on it, or another job is unfinished.
         """
         await self._store.refresh()
-        job = self._store.job
+        job = seen = self._store.job
         if job is not None and job.state.is_copied and await self.is_driven():
             raise _running(job, self._name)
         is_another = job is not None and (
@@ -121,7 +121,6 @@ class JobClaim:
         )
         if job is not None and is_another and not job.state.is_over:
             raise unfinished(job, self._name)
-        seen = self._store.job
         await self.insist(lambda: self._claim.take(self._store.refresh))
         job = self._known = self._store.job
         if _drive(job) != _drive(seen):
