@@ -18,6 +18,7 @@ from tests.integration.ledger_scenes import Entry, entries
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.several_workers import Workers
 from tests.integration.traffic import copied, ends
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic, NewRegion
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(600)]
