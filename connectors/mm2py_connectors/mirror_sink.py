@@ -2,6 +2,14 @@
 
 Flow: ``TopicUpkeep`` finds topics and keeps their copies in step -> ``FirstPositions`` -> ``task_configs``: every task gets all topics, the group
 deals the partitions -> ``MirrorSinkTask``, which loads confluent-kafka, so it is imported where a task is built.
+
+A task, in the runtime::
+
+   1 herder -> hosts/child_host  a process for the task alone: only there confluent-kafka is loaded
+   2 tasks/task_assembly         connector, context, errors.*; mm2py_workers/sink_clients: consumer, dead letter queue
+   3 tasks/worker_sink_task      a thread with tasks/sink_loop; states and numbers come back to the event loop
+   4 tasks/sink_loop             poll, put, commit what pre_commit allows. tasks/sink_places: which topic a position is in
+   5 mirror_sink_task            put -> record_sender -> the target; pre_commit waits for the acknowledgements
 """
 
 import logging
