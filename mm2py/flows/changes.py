@@ -28,8 +28,7 @@ from mm2py.mirror.flow_overrides import Change as StoredChange
 from mm2py.mirror.flow_overrides import state_key
 from mm2py.mirror.flow_state import FlowPicture
 from mm2py.observability.logging import HIDDEN
-from mm2py.runtime.herder.api import WorkState
-from mm2py.runtime.herder.errors import (
+from mm2py.runtime.errors import (
     AlreadyExistsError,
     BadRequestError,
     ConflictError,
@@ -39,6 +38,7 @@ from mm2py.runtime.herder.errors import (
     PreconditionFailedError,
     RebalanceExpectedError,
 )
+from mm2py.runtime.herder.api import WorkState
 from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.flow_overrides_store import Edit, FlowOverridesStore, held_edit

@@ -13,7 +13,7 @@ from mm2py.flows.graph import copies
 from mm2py.flows.states import enabled
 from mm2py.mirror.flow_overrides import Presence
 from mm2py.mirror.flow_state import FlowPicture
-from mm2py.runtime.herder.errors import BadRequestError
+from mm2py.runtime.errors import BadRequestError
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.flow_overrides_store import Edit
 from mm2py.types import FlowName

@@ -16,8 +16,8 @@ from mm2py.errors import ConfigError, Mm2pyError, RetriableError
 from mm2py.flows.graph import CircleGuard, FlowNode, Sources
 from mm2py.flows.states import read_flow
 from mm2py.mirror.flow_overrides import Presence
+from mm2py.runtime.errors import ForwardError, HerderError
 from mm2py.runtime.herder.api import PeerClient
-from mm2py.runtime.herder.errors import ForwardError, HerderError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.herder.mirror_maker import MirrorMaker
 from mm2py.storage.flow_overrides_store import FlowOverridesStore

@@ -30,7 +30,7 @@ from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.mirror.policies import policy_from_config
 from mm2py.observability.logging import some_of
 from mm2py.protocol.groups import FetchedOffset
-from mm2py.runtime.herder.errors import BadRequestError, NotFoundError
+from mm2py.runtime.errors import BadRequestError, NotFoundError
 from mm2py.types import LATEST, ClusterAlias, FlowName, TopicPartition
 
 Direction = Literal["to-target", "to-source"]

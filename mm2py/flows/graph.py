@@ -25,8 +25,8 @@ from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.producer_ids import Suppression, suppression_of
 from mm2py.mirror.routed_names import SAMPLE, final_name, keeps_names, sample_names
 from mm2py.mirror.topic_selection import TopicSelection
+from mm2py.runtime.errors import BadRequestError, ForbiddenError
 from mm2py.runtime.herder.api import PeerClient
-from mm2py.runtime.herder.errors import BadRequestError, ForbiddenError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import ClusterAlias, FlowName

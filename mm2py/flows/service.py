@@ -41,8 +41,8 @@ from mm2py.mirror.flow_overrides import OverrideEntry
 from mm2py.mirror.policies import policy_from_config
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import NodeSnapshot
+from mm2py.runtime.errors import HerderError, NotFoundError
 from mm2py.runtime.herder.api import Validator
-from mm2py.runtime.herder.errors import HerderError, NotFoundError
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.flow_overrides_store import ChangeGuard
 from mm2py.types import FlowName, TopicPartition

@@ -12,8 +12,8 @@ from mm2py.config.class_names import COPY_CONNECTORS, canonical_class
 from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.mirror.backfills import Job
 from mm2py.observability.metrics import NodeSnapshot
+from mm2py.runtime.errors import NotFoundError
 from mm2py.runtime.herder.api import ConnectorInfo, WorkState
-from mm2py.runtime.herder.errors import NotFoundError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.tasks.task_context import KEPT_OUT
 from mm2py.types import State, TaskId, TopicPartition

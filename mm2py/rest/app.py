@@ -29,7 +29,7 @@ from mm2py.rest.parts import (
 from mm2py.rest.raw_path import RawPath, plain_segment
 from mm2py.rest.routes import admin, connectors, internal, lifecycle, offsets, plugins, root
 from mm2py.rest.routes.metrics import metrics_route
-from mm2py.runtime.herder.errors import NotFoundError
+from mm2py.runtime.errors import NotFoundError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import ClusterAlias, FlowName
 

@@ -16,8 +16,8 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 
+from mm2py.runtime.errors import BadRequestError, HerderError
 from mm2py.runtime.herder.api import JsonScalar, OffsetEntry
-from mm2py.runtime.herder.errors import BadRequestError, HerderError
 
 JSON: Final = "application/json"
 UNPROCESSABLE: Final = 422

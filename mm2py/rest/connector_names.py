@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, final
 
+from mm2py.runtime.errors import BadRequestError
 from mm2py.runtime.herder.api import ConnectorInfo, ConnectorState
-from mm2py.runtime.herder.errors import BadRequestError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import FlowName, TaskId

@@ -18,7 +18,7 @@ from mm2py.errors import ConfigError, Mm2pyError, RetriableError
 from mm2py.observability.logging import SecretMask
 from mm2py.rest.answers import error_response, framework_text
 from mm2py.rest.parts import RestParts
-from mm2py.runtime.herder.errors import (
+from mm2py.runtime.errors import (
     CONFLICTING_OPERATION,
     NO_LEADER,
     STALE_CONFIGURATION,

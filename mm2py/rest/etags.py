@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from mm2py.runtime.herder.errors import PreconditionFailedError
+from mm2py.runtime.errors import PreconditionFailedError
 
 ANY: Final = "*"
 REVISION_TAG: Final = r'^(\*|"[0-9]{1,15}"|[0-9]{1,15})$'

@@ -23,7 +23,7 @@ from mm2py.flows.changes import FLOW
 from mm2py.flows.edits import Patches
 from mm2py.mirror.backfills import Order
 from mm2py.mirror.boundaries import parse_boundary
-from mm2py.runtime.herder.errors import HerderError
+from mm2py.runtime.errors import HerderError
 
 UNPROCESSABLE = 422
 

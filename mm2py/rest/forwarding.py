@@ -24,8 +24,7 @@ from mm2py.rest.answers import json_response
 from mm2py.rest.internal_gate import FLOW_HEADER, caller_text, flow_text
 from mm2py.rest.parts import caller_of
 from mm2py.rest.raw_path import canonical_target
-from mm2py.runtime.group.request_signing import WINDOW_MS, sign_request
-from mm2py.runtime.herder.errors import (
+from mm2py.runtime.errors import (
     CONFLICTING_OPERATION,
     NO_LEADER,
     ConflictError,
@@ -34,6 +33,7 @@ from mm2py.runtime.herder.errors import (
     SignatureError,
     WorkerUnreachableError,
 )
+from mm2py.runtime.group.request_signing import WINDOW_MS, sign_request
 from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import SessionKey
 from mm2py.types import FlowName

@@ -16,8 +16,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mm2py.rest.answers import error_response
 from mm2py.rest.parts import CALLER, SIGNED_FLOW, RestParts, WhoCalls
 from mm2py.rest.request_body import CLOSE, BodyReader, replayed
+from mm2py.runtime.errors import HerderError, SignatureError
 from mm2py.runtime.group.request_signing import REQUEST_HEADER, SeenRequests, verify_request
-from mm2py.runtime.herder.errors import HerderError, SignatureError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import FlowName
 

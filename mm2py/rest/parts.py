@@ -25,8 +25,8 @@ from mm2py.rest.bodies import check_media_types, flag, refuse_dry_run
 from mm2py.rest.connector_names import Connector, locate, locate_new
 from mm2py.rest.etags import check_config_tag, config_tag
 from mm2py.rest.raw_path import plain_segment
+from mm2py.runtime.errors import BadRequestError, ForwardError, HerderError, NotFoundError
 from mm2py.runtime.herder.api import ConnectorInfo, Validator
-from mm2py.runtime.herder.errors import BadRequestError, ForwardError, HerderError, NotFoundError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.plugins.catalog import PluginCatalog
 from mm2py.storage.config_state import ConnectorConfig

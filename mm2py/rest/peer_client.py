@@ -15,7 +15,7 @@ from mm2py.rest.forwarding import reply_error, send_signed
 from mm2py.rest.internal_gate import SignedCaller, caller_text
 from mm2py.rest.parts import RESERVED_ALIASES
 from mm2py.rest.routes.internal import NODE_SNAPSHOT
-from mm2py.runtime.herder.errors import HerderError
+from mm2py.runtime.errors import HerderError
 from mm2py.storage.config_state import SessionKey
 from mm2py.types import FlowName
 

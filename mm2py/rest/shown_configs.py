@@ -7,7 +7,7 @@ other answer hides what is typed PASSWORD or named like a secret.
 
 from mm2py.observability.logging import HIDDEN
 from mm2py.rest.parts import Call, caller_of
-from mm2py.runtime.herder.errors import BadRequestError, NotFoundError
+from mm2py.runtime.errors import BadRequestError, NotFoundError
 from mm2py.storage.config_state import ConnectorConfig
 
 

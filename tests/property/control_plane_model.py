@@ -25,8 +25,8 @@ from mm2py.errors import ConnectionFailedError, Mm2pyError, RequestTimedOutError
 from mm2py.protocol.error_codes import server_error
 from mm2py.protocol.groups import GroupProtocol, JoinResult
 from mm2py.protocol.records import Record
+from mm2py.runtime.errors import NotFoundError
 from mm2py.runtime.group.connect_membership import ConnectMembership
-from mm2py.runtime.herder.errors import NotFoundError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.tasks.task_host import TaskSpec, TaskWatcher
 from mm2py.runtime.tasks.task_transactions import StartGuard

@@ -18,8 +18,8 @@ from mm2py.mirror.offset_map import Segment, offset_map_topic
 from mm2py.storage.offset_map_store import page_entries
 from mm2py.types import ClusterAlias, TopicPartition
 from mm2py_jobs.copy.backfill_flow import BackfillSession
+from mm2py_jobs.copy.known_maps import known_maps
 from mm2py_jobs.spark.reading import ask_cluster
-from mm2py_jobs.verify.verify_plan import known_maps
 from mm2py_workers.bulk_flow import flow_plan
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.traffic import Sent, ends, read, wait_for_copy, write

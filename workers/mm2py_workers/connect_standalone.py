@@ -13,8 +13,8 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ConfigError
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
+from mm2py.runtime.errors import HerderError
 from mm2py.runtime.herder.api import Validator
-from mm2py.runtime.herder.errors import HerderError
 from mm2py_workers.connect_arguments import (
     CommandParser,
     ProblemsError,

@@ -36,9 +36,9 @@ from mm2py_jobs.archive.archive_format import (
     topic_of,
 )
 from mm2py_jobs.archive.archive_store import ArchiveStore
-from mm2py_jobs.archive.record_columns import ARROW_SCHEMA, RecordColumns
 from mm2py_jobs.copy.dealing import answers_of
 from mm2py_jobs.spark.reading import connected
+from mm2py_jobs.spark.record_columns import ARROW_SCHEMA, RecordColumns
 from mm2py_jobs.spark.session import OpenSession
 from mm2py_workers.flow_sides import FlowSides
 

@@ -32,8 +32,8 @@ from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 from mm2py_connectors.mirror_source_config import FlowRate
 from mm2py_jobs.archive.archive_format import FileManifest, archived_batches, chain_of
-from mm2py_jobs.archive.archive_order import ARCHIVE, TaskArchive
 from mm2py_jobs.archive.archive_store import ArchiveStore
+from mm2py_jobs.copy.archive_order import ARCHIVE, TaskArchive
 
 POLL_S: Final = 0.2
 

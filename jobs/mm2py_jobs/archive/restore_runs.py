@@ -21,15 +21,15 @@ from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.types import FlowName, TopicPartition
 from mm2py_jobs.archive.archive import archive_root
-from mm2py_jobs.archive.archive_order import ARCHIVE, ArchivedTopic, TaskArchive
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.archive.restore import ArchivedLog, Rename, Restore, read_archive
+from mm2py_jobs.copy.archive_order import ARCHIVE, ArchivedTopic, TaskArchive
 from mm2py_jobs.copy.backfill import Request
 from mm2py_jobs.copy.backfill_flow import BackfillSession
 from mm2py_jobs.copy.backfill_runs import driver_of, refuse
+from mm2py_jobs.copy.backfill_spark import SparkRun
 from mm2py_jobs.copy.plan import Plan
 from mm2py_jobs.copy.restored_flows import renamed_flow
-from mm2py_jobs.spark.backfill_spark import SparkRun
 from mm2py_jobs.spark.session import SparkPlace
 from mm2py_workers.answers import count_of
 from mm2py_workers.bulk_flow import SOURCE, flow_plan, refuse_transforms

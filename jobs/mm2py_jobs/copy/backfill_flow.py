@@ -31,10 +31,10 @@ from mm2py_connectors.mirror_source import MirrorSourceConnector
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 from mm2py_jobs.copy.backfill_lane import BackfillLane, LaneConnections
 from mm2py_jobs.copy.copy_again import cut_pages
+from mm2py_jobs.copy.known_maps import known_maps
+from mm2py_jobs.copy.live_flow import unfinished_failover
 from mm2py_jobs.copy.restored_flows import restored_elsewhere
 from mm2py_jobs.copy.survey import FlowTopics, Known, Survey, known_copies
-from mm2py_jobs.failover.failover_store import unfinished_failover
-from mm2py_jobs.verify.verify_plan import known_maps
 from mm2py_workers.bulk_flow import (
     SOURCE,
     reads_committed,

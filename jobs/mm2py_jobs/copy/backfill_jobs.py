@@ -29,7 +29,7 @@ from mm2py.mirror.backfill_report import (
 )
 from mm2py.mirror.backfills import Job, Lease, Order, Wanted, Wish, new_id
 from mm2py.observability.logging import SecretMask
-from mm2py.runtime.herder.errors import (
+from mm2py.runtime.errors import (
     BadRequestError,
     ConflictError,
     ForwardError,

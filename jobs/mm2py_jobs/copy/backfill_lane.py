@@ -44,7 +44,7 @@ from mm2py_connectors.partition_deal import (
     format_ends,
     format_partitions,
 )
-from mm2py_jobs.archive.archive_order import ARCHIVE, TaskArchive, archive_plugins
+from mm2py_jobs.copy.archive_order import ARCHIVE, TaskArchive, archive_plugins
 from mm2py_jobs.copy.lanes import NO_PART, CopyProgress, LaneRun, Term
 from mm2py_jobs.copy.lease import LaneLease
 from mm2py_jobs.copy.observed_stores import ObservedMaps, ObservedOffsets

@@ -23,6 +23,7 @@ from mm2py.storage.job_claim import BackfillRefusedError
 from mm2py_jobs.copy.backfill import BackfillDriver, Request
 from mm2py_jobs.copy.backfill_commands import REFUSED
 from mm2py_jobs.copy.backfill_flow import BackfillSession
+from mm2py_jobs.copy.backfill_spark import SparkRun
 from mm2py_jobs.copy.backfill_views import (
     partition_text,
     print_nothing,
@@ -33,7 +34,6 @@ from mm2py_jobs.copy.backfill_views import (
 from mm2py_jobs.copy.live_flow import workers_of
 from mm2py_jobs.copy.plan import Plan
 from mm2py_jobs.copy.survey import Survey
-from mm2py_jobs.spark.backfill_spark import SparkRun
 from mm2py_jobs.spark.session import SparkPlace
 from mm2py_workers.bulk_flow import flow_plan
 from mm2py_workers.output import FAILED, OK, Printer, say

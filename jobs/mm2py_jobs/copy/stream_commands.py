@@ -53,8 +53,8 @@ def show_stream(  # noqa: PLR0913 - one argument per option
 
     def command() -> int:
         from mm2py.config.jaas import file_secrets
+        from mm2py_jobs.copy.stream_copy import StreamOrder
         from mm2py_jobs.copy.stream_runs import cancel_stream, run_stream
-        from mm2py_jobs.spark.stream_copy import StreamOrder
 
         mask = SecretMask(file_secrets(os.environ))
         configure_logging(sys.stderr, mask, debug=debug)

@@ -14,9 +14,9 @@ from mm2py.mirror.backfills import JobKind
 from mm2py.observability.logging import SecretMask
 from mm2py.storage.job_claim import BackfillRefusedError
 from mm2py_jobs.copy.backfill_flow import BackfillSession
+from mm2py_jobs.copy.stream_copy import CopyEnd, CopyTotals, StreamCopy, StreamOrder
 from mm2py_jobs.copy.stream_topics import StreamTopics
 from mm2py_jobs.spark.session import OpenSession, open_session
-from mm2py_jobs.spark.stream_copy import CopyEnd, CopyTotals, StreamCopy, StreamOrder
 from mm2py_workers.bulk_flow import flow_plan, refuse_transforms
 from mm2py_workers.output import OK, Printer, say
 from mm2py_workers.signals import StopSignal

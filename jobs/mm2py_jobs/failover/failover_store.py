@@ -7,10 +7,6 @@ Flow: ``start`` -> read to its end -> ``failover``, ``fence``; ``claim`` -> ``wr
 import logging
 from typing import Final, final
 
-from mm2py.client.connect.admin import Admin
-from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.log_reader import LogReader
-from mm2py.clock import Clock
 from mm2py.errors import ProtocolError
 from mm2py.mirror.failovers import (
     Failover,
@@ -18,12 +14,10 @@ from mm2py.mirror.failovers import (
     Fence,
     decode_failover,
     encode_failover,
-    failover_topic,
 )
 from mm2py.protocol.records import Record
 from mm2py.storage.privileged_writer import Claim, PrivilegedWriter
 from mm2py.storage.table import Table
-from mm2py.types import FlowName
 
 log = logging.getLogger(__name__)
 
@@ -120,29 +114,3 @@ class FailoverStore:
             self._records[key] = decode_failover(key, bytes(record.value))
         except ProtocolError as error:
             log.warning("record is ignored offset=%d cause=%s", record.offset, error)
-
-
-async def unfinished_failover(target: Cluster, flow: FlowName, clock: Clock) -> Failover | None:
-    """Return the failover of a flow that has begun and is not over, with what is committed until now; creates nothing.
-
-    Raises:
-        ProtocolError: the record is damaged, or of a version that this program does not know.
-        RetriableError: the target does not answer.
-    """
-    topic = failover_topic(flow.source)
-    if topic not in await Admin(target).describe_topics([topic]):
-        return None
-    values: dict[bytes, bytes | None] = {}
-
-    def take(_partition: int, record: Record) -> None:
-        value = record.value
-        values[bytes(record.key or b"")] = None if value is None else bytes(value)
-
-    reader = LogReader(target, topic, clock=clock, waits_for_transactions=True)
-    try:
-        await reader.read_to_end(take)
-    finally:
-        await reader.close()
-    value = values.get(b"failover")
-    newest = None if value is None else decode_failover(b"failover", value)
-    return newest if isinstance(newest, Failover) and not newest.step.is_over else None

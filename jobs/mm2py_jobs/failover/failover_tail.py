@@ -24,8 +24,8 @@ from mm2py.protocol.log_batches import LogBatch
 from mm2py.protocol.records import NewRecord, Record, decode_batch
 from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic
 from mm2py.types import TopicPartition
+from mm2py_jobs.copy.known_maps import known_maps
 from mm2py_jobs.failover.failover_clusters import FailoverClusters, producer_of
-from mm2py_jobs.verify.verify_plan import known_maps
 from mm2py_workers.internal_stores import store_producer
 
 SOURCE_OFFSET: Final = b"mm2py.source.offset"

@@ -14,7 +14,7 @@ from typing import Final, Protocol, final
 from mm2py.errors import Mm2pyError
 from mm2py.flows.service import READS_AT_ONCE
 from mm2py.mirror.failovers import Failover, FailoverKind
-from mm2py.runtime.herder.errors import ConflictError
+from mm2py.runtime.errors import ConflictError
 from mm2py.types import FlowName
 from mm2py_jobs.failover.failover import FailoverRefusedError, FailoverRequest
 from mm2py_jobs.failover.failover_views import FailoverPlan, FailoverView

@@ -30,8 +30,8 @@ from mm2py.config.java_regex import PatternList
 from mm2py.config.java_values import parse_list
 from mm2py.errors import ConfigError, PartitionError
 from mm2py.types import EARLIEST, LATEST, TopicPartition
-from mm2py_jobs.archive.record_columns import SPARK_SCHEMA, RecordColumns
 from mm2py_jobs.spark.reading import ask_cluster, read_range
+from mm2py_jobs.spark.record_columns import SPARK_SCHEMA, RecordColumns
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

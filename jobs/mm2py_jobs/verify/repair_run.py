@@ -17,7 +17,7 @@ from mm2py.types import TopicPartition
 from mm2py_jobs.copy.backfill import Request
 from mm2py_jobs.copy.backfill_flow import BackfillSession
 from mm2py_jobs.copy.backfill_runs import driver_of
-from mm2py_jobs.spark.backfill_spark import SparkRun
+from mm2py_jobs.copy.backfill_spark import SparkRun
 from mm2py_jobs.spark.session import SparkPlace
 from mm2py_jobs.verify.repair_advice import Repair
 from mm2py_workers.answers import Row, rows_of

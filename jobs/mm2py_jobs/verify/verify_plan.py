@@ -10,28 +10,21 @@ another program. Without a map (a mirror of another kind) a task looks for the f
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final, NamedTuple, Self, cast, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.log_reader import LogReader
 from mm2py.client.fetch.range_reader import LogEnds, log_ends
-from mm2py.clock import SYSTEM_CLOCK
-from mm2py.errors import ProtocolError
-from mm2py.mirror.offset_lookup import beginning_of, valid_segments
+from mm2py.mirror.offset_lookup import beginning_of
 from mm2py.mirror.offset_map import (
     Mark,
-    Page,
     Segment,
-    decode_page,
-    decode_page_key,
-    offset_map_topic,
 )
 from mm2py.protocol.configs import ConfigEntry
-from mm2py.protocol.records import Record
 from mm2py.protocol.topics import NO_TOPIC_ID
-from mm2py.types import ClusterAlias, TopicPartition
+from mm2py.types import TopicPartition
+from mm2py_jobs.copy.known_maps import KnownMap, known_maps
 from mm2py_jobs.verify.log_entries import OffsetRange
 from mm2py_workers.flow_sides import FlowSides
 
@@ -232,80 +225,6 @@ def _cut(
     return None
 
 
-@final
-@dataclass(slots=True)
-class KnownMap:
-    """The whole map of one partition."""
-
-    pages: dict[int, Page] = field(default_factory=dict[int, Page])
-
-    def put(self, page: Page) -> None:
-        """Take a page; it ends all with higher numbers."""
-        self.pages = {number: it for number, it in self.pages.items() if number < page.number}
-        self.pages[page.number] = page
-
-    @property
-    def newest(self) -> Page:
-        """The page that grows."""
-        return self.pages[max(self.pages)]
-
-    def segments(self) -> list[tuple[Segment, int]]:
-        """Return the segments with the source offset that ends each, in the order of the target's log."""
-        found = [it for number in sorted(self.pages) for it in self.pages[number].segments]
-        return valid_segments(tuple(found))
-
-
-@final
-class FlowMaps:
-    """The exact maps of a flow, read to their end as often as is asked."""
-
-    def __init__(self, target: Cluster, source: ClusterAlias) -> None:
-        self._target, self._topic = target, offset_map_topic(source)
-        self._maps: dict[TopicPartition, KnownMap] = {}
-        self._reader: LogReader | None = None
-
-    async def read(self) -> Mapping[TopicPartition, KnownMap]:
-        """Return the maps as they are now; none where there is no such topic.
-
-        Raises:
-            Mm2pyError: the topic cannot be read.
-        """
-        if self._reader is None:
-            if self._topic not in await Admin(self._target).describe_topics([self._topic]):
-                return {}
-            self._reader = LogReader(
-                self._target, self._topic, clock=SYSTEM_CLOCK, waits_for_transactions=True
-            )
-        await self._reader.read_to_end(self._take)
-        return {partition: known for partition, known in self._maps.items() if known.pages}
-
-    async def close(self) -> None:
-        """Stop reading."""
-        if self._reader is not None:
-            await self._reader.close()
-
-    def _take(self, _partition: int, record: Record) -> None:
-        try:
-            partition, number = decode_page_key(record.key)
-            page = decode_page(number, record.value) if record.value is not None else None
-        except ProtocolError:
-            return  # of a later version; what it is about is compared as if it were not mapped
-        known = self._maps.setdefault(partition, KnownMap())
-        if page is None:
-            known.pages.pop(number, None)
-        else:
-            known.put(page)
-
-
-async def known_maps(target: Cluster, source: ClusterAlias) -> Mapping[TopicPartition, KnownMap]:
-    """Read the exact maps of a flow; none where there is no such topic."""
-    maps = FlowMaps(target, source)
-    try:
-        return await maps.read()
-    finally:
-        await maps.close()
-
-
 class VerifyPlan(NamedTuple):
     """All partitions, and what is not compared with the reason."""
 
@@ -314,10 +233,8 @@ class VerifyPlan(NamedTuple):
     clusters: tuple[str, str]
 
 
-async def plan_verify(
-    flow: FlowSides, source: Cluster, target: Cluster, read_maps: FlowMaps | None = None
-) -> VerifyPlan:
-    """Fix what is compared; ``read_maps`` are kept from plan to plan.
+async def plan_verify(flow: FlowSides, source: Cluster, target: Cluster) -> VerifyPlan:
+    """Fix what is compared.
 
     Raises:
         Mm2pyError: a cluster cannot be asked.
@@ -334,7 +251,7 @@ async def plan_verify(
                 not_compared.append(f"{topic}-{number} has no copy on {flow.flow.target}")
             else:
                 pairs[TopicPartition(topic, number)] = TopicPartition(copy.name, number)
-    maps = await (read_maps or FlowMaps(target, flow.flow.source)).read()
+    maps = await known_maps(target, flow.flow.source)
     target_ends = await log_ends(target, list(pairs.values()), read_committed=True)
     # Before the last stable offsets: what is written between both questions is no open transaction.
     watermarks = await log_ends(source, list(pairs), read_committed=False)

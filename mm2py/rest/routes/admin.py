@@ -12,7 +12,7 @@ from mm2py.rest.answers import empty, json_response
 from mm2py.rest.bodies import json_object, read_json, text_of
 from mm2py.rest.parts import Call, RouteSpec
 from mm2py.rest.raw_path import plain_segment
-from mm2py.runtime.herder.errors import BadRequestError, NotFoundError
+from mm2py.runtime.errors import BadRequestError, NotFoundError
 
 LEVELS: Final = frozenset({"OFF", "FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "ALL"})
 

@@ -16,8 +16,8 @@ from mm2py.rest.dialect_models import status_json, task_configs_json, to_info_js
 from mm2py.rest.parts import Call, RouteSpec
 from mm2py.rest.raw_path import encoded_segment, plain_segment
 from mm2py.rest.shown_configs import restored, shown
+from mm2py.runtime.errors import BadRequestError, NotFoundError
 from mm2py.runtime.herder.api import ConnectorInfo
-from mm2py.runtime.herder.errors import BadRequestError, NotFoundError
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import TargetState
 

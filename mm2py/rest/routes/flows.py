@@ -39,7 +39,7 @@ from mm2py.rest.flow_models import (
 )
 from mm2py.rest.parts import SIGNED_FLOW, Forwarding, signed_in
 from mm2py.rest.raw_path import SLASH, plain_segment
-from mm2py.runtime.herder.errors import BadRequestError, ForwardError, HerderError, NotFoundError
+from mm2py.runtime.errors import BadRequestError, ForwardError, HerderError, NotFoundError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import FlowName, TaskId, TopicPartition
 

@@ -28,7 +28,7 @@ from mm2py.rest.metric_families import (
     WorkerReading,
 )
 from mm2py.rest.parts import RestParts
-from mm2py.runtime.herder.errors import BadRequestError
+from mm2py.runtime.errors import BadRequestError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import FlowName, State
 

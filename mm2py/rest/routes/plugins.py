@@ -15,7 +15,7 @@ from mm2py.rest.bodies import config_map, read_json
 from mm2py.rest.dialect_models import infos_json, key_json, plugin_json
 from mm2py.rest.parts import Call, RouteSpec
 from mm2py.rest.raw_path import plain_segment
-from mm2py.runtime.herder.errors import BadRequestError
+from mm2py.runtime.errors import BadRequestError
 
 
 def _plugin(call: Call) -> str:

@@ -26,9 +26,9 @@ from mm2py.protocol.connect_group import (
     work_of,
 )
 from mm2py.protocol.groups import DescribedGroup, GroupProtocol
+from mm2py.runtime.errors import ForeignMemberError
 from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin, Round
 from mm2py.runtime.group.round_leader import RoundLeader
-from mm2py.runtime.herder.errors import ForeignMemberError
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.types import TaskId, Work
 

@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Final, final
 
 from mm2py.errors import ConfigError
-from mm2py.runtime.herder.errors import SignatureError
+from mm2py.runtime.errors import SignatureError
 from mm2py.storage.config_state import SessionKey
 
 REQUEST_HEADER: Final = "X-Mm2py-Authorization"

@@ -14,16 +14,7 @@ from typing import Final, TypeVar
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError
 from mm2py.observability.metrics import NodeSnapshot
-from mm2py.runtime.herder.api import (
-    ConnectorInfo,
-    ConnectorState,
-    Health,
-    HerderParts,
-    OffsetEntry,
-    PutResult,
-    WorkState,
-)
-from mm2py.runtime.herder.errors import (
+from mm2py.runtime.errors import (
     STALE_CONFIGURATION,
     AlreadyExistsError,
     BadRequestError,
@@ -35,6 +26,15 @@ from mm2py.runtime.herder.errors import (
     HerderTimeoutError,
     NotFoundError,
     RebalanceExpectedError,
+)
+from mm2py.runtime.herder.api import (
+    ConnectorInfo,
+    ConnectorState,
+    Health,
+    HerderParts,
+    OffsetEntry,
+    PutResult,
+    WorkState,
 )
 from mm2py.runtime.herder.queue import HEALTH_TIMEOUT_S, HerderQueue
 from mm2py.runtime.herder.supervisor import Supervisor

@@ -12,18 +12,18 @@ from typing import Final, Literal, final
 
 from mm2py.clock import Clock, or_stop
 from mm2py.errors import RetriableError
+from mm2py.runtime.errors import ForeignMemberError
 from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin, Round
 from mm2py.runtime.herder.api import HerderParts
 from mm2py.runtime.herder.assigned_work import AssignedWork
 from mm2py.runtime.herder.config_news import ConfigNews
-from mm2py.runtime.herder.errors import ForeignMemberError
 from mm2py.runtime.herder.fencing import Fencing
 from mm2py.runtime.herder.leader_duties import LeaderDuties
-from mm2py.runtime.herder.patience import Patience, attempt
 from mm2py.runtime.herder.queue import HerderQueue
 from mm2py.runtime.herder.reconciler import Reconciler
 from mm2py.runtime.herder.task_publication import TaskPublication
 from mm2py.runtime.herder.work_states import connector_state, plan_restart
+from mm2py.runtime.patience import Patience, attempt
 from mm2py.types import State, Work
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from typing import Final, TypeVar, final
 
 from mm2py.clock import Clock, wait_or_stop
 from mm2py.observability.logging import cause_text
-from mm2py.runtime.herder.errors import WORKER_ENDS, HerderError, HerderTimeoutError
+from mm2py.runtime.errors import WORKER_ENDS, HerderError, HerderTimeoutError
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from mm2py.config.clients import connection_settings
 from mm2py.errors import ConfigError, Mm2pyError, ServerError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.groups import OffsetToCommit
+from mm2py.runtime.errors import BadRequestError, HerderError
 from mm2py.runtime.herder.api import JsonScalar, OffsetEditing, OffsetEntry
-from mm2py.runtime.herder.errors import BadRequestError, HerderError
 from mm2py.runtime.herder.offset_editing import NOTHING_GIVEN, OffsetEditor, changed_text
 from mm2py.runtime.plugins.catalog import plugin_type
 from mm2py.types import ClusterAlias, TopicPartition

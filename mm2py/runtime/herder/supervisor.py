@@ -14,16 +14,16 @@ from typing import Final, final
 from mm2py.clock import Clock, wait_or_stop
 from mm2py.errors import ConfigError, FatalError, Mm2pyError
 from mm2py.observability.logging import cause_text, log_scope
+from mm2py.runtime.errors import WORKER_ENDS, HerderError, HerderFailedError
 from mm2py.runtime.herder.api import Backfills, HerderParts
 from mm2py.runtime.herder.assigned_work import AssignedWork
 from mm2py.runtime.herder.backfill_watch import BackfillWatch
-from mm2py.runtime.herder.errors import WORKER_ENDS, HerderError, HerderFailedError
 from mm2py.runtime.herder.fencing import Fencing
 from mm2py.runtime.herder.loop import QUIET_S, HerderLoop
-from mm2py.runtime.herder.patience import attempt
 from mm2py.runtime.herder.queue import HerderQueue
 from mm2py.runtime.herder.stream_watch import StreamWatch
 from mm2py.runtime.herder.task_publication import TaskPublication
+from mm2py.runtime.patience import attempt
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig
 from mm2py.errors import ConfigError, RetriableError
 from mm2py.observability.logging import cause_text
-from mm2py.runtime.herder.patience import Patience
+from mm2py.runtime.patience import Patience
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
 from mm2py.types import State, TargetState, TopicPartition
 

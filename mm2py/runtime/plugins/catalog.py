@@ -20,7 +20,7 @@ from mm2py.config.connect_definitions import (
 from mm2py.config.definitions import ConfigModel, Option, options_of
 from mm2py.config.framework import CONVERTER_CONFIGS, CONVERTERS, HEADER_CONVERTERS
 from mm2py.errors import ConfigError
-from mm2py.runtime.herder.errors import BadRequestError, NotFoundError
+from mm2py.runtime.errors import BadRequestError, NotFoundError
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.plugins.transforms.chain import Kind, find, installed, java_class, model_of
 

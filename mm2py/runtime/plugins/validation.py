@@ -28,7 +28,7 @@ from mm2py.config.secret_names import names_a_secret, secrets_in
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.observability.logging import HIDDEN, SecretMask
-from mm2py.runtime.herder.errors import BadRequestError
+from mm2py.runtime.errors import BadRequestError
 from mm2py.runtime.plugins.catalog import (
     checked_keys,
     config_model,

@@ -20,7 +20,7 @@ from mm2py.clock import Clock
 from mm2py.errors import FatalError, Mm2pyError, RetriableError
 from mm2py.observability.logging import cause_text
 from mm2py.observability.metrics import Finding, FlowMeter
-from mm2py.runtime.herder.patience import attempt
+from mm2py.runtime.patience import attempt
 from mm2py.runtime.tasks.errant_records import ErrantRecords
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
 from mm2py.runtime.tasks.sink_loop import (

@@ -22,7 +22,7 @@ from mm2py.errors import Mm2pyError, PartitionError, RetriableError, TargetMoved
 from mm2py.observability.logging import cause_text
 from mm2py.observability.metrics import PartitionMeter
 from mm2py.protocol.record_batch import RecordBatch
-from mm2py.runtime.herder.patience import Patience
+from mm2py.runtime.patience import Patience
 from mm2py.runtime.tasks.arrivals import Arrivals
 from mm2py.runtime.tasks.held_partitions import HeldPartitions
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status

@@ -17,7 +17,7 @@ from mm2py.observability.metrics import NodeSnapshot, PartitionSnapshot
 from mm2py.rest.app import public_app
 from mm2py.rest.parts import RestParts
 from mm2py.rest.routes.flows import router
-from mm2py.runtime.herder.errors import ForwardError, HerderError
+from mm2py.runtime.errors import ForwardError, HerderError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.config_state import ConnectorConfig, SessionKey

@@ -25,7 +25,7 @@ from mm2py.rest.app import public_app
 from mm2py.rest.forwarding import Forwarder, http_client
 from mm2py.rest.parts import RestParts
 from mm2py.rest.routes.flows import router
-from mm2py.runtime.herder.errors import RebalanceExpectedError
+from mm2py.runtime.errors import RebalanceExpectedError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.herder.offset_editing import OffsetEditor
 from mm2py.runtime.plugins.catalog import InstalledPlugins

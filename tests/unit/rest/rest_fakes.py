@@ -16,6 +16,7 @@ from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import NodeSnapshot
 from mm2py.rest.forwarding import Forwarder, http_client
 from mm2py.rest.parts import RestParts
+from mm2py.runtime.errors import AlreadyExistsError, NotFoundError
 from mm2py.runtime.herder.api import (
     ConnectorInfo,
     ConnectorState,
@@ -24,7 +25,6 @@ from mm2py.runtime.herder.api import (
     PutResult,
     WorkState,
 )
-from mm2py.runtime.herder.errors import AlreadyExistsError, NotFoundError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.plugins.catalog import PluginInfo
 from mm2py.storage.backfill_store import BackfillStore

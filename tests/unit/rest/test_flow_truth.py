@@ -9,8 +9,8 @@ import pytest
 from mm2py.flows.edits import patched
 from mm2py.mirror.flow_overrides import HistoryEntry
 from mm2py.observability.metrics import Finding
+from mm2py.runtime.errors import ForwardError
 from mm2py.runtime.herder.api import ConnectorInfo
-from mm2py.runtime.herder.errors import ForwardError
 from mm2py.runtime.tasks.task_context import KEPT_OUT
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import State

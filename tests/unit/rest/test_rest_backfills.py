@@ -11,7 +11,7 @@ from mm2py.flows.graph import FlowNode
 from mm2py.mirror.backfills import ALIVE_S, Job, JobState, Lease, LeaseState, Order, Wanted
 from mm2py.observability.logging import SecretMask
 from mm2py.rest.app import internal_app
-from mm2py.runtime.herder.errors import (
+from mm2py.runtime.errors import (
     BadRequestError,
     ConflictError,
     ForwardError,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from mm2py.rest.app import public_app
-from mm2py.runtime.herder.errors import RebalanceExpectedError
+from mm2py.runtime.errors import RebalanceExpectedError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import FlowName, TargetState
 from tests.unit.rest.rest_fakes import BASE, SOURCE, FakeHerder, Reply, ask, parts_of, state

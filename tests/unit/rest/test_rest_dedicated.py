@@ -6,8 +6,8 @@ from starlette.types import ASGIApp
 
 from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.forwarding import http_client
+from mm2py.runtime.errors import ForwardError
 from mm2py.runtime.herder.api import Health
-from mm2py.runtime.herder.errors import ForwardError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.types import FlowName, TaskId

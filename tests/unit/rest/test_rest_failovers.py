@@ -15,7 +15,7 @@ from mm2py.errors import FatalError, ProtocolError, RetriableError
 from mm2py.flows.service import READS_AT_ONCE
 from mm2py.mirror.failovers import Failover, FailoverKind, Step
 from mm2py.rest.parts import CALLER
-from mm2py.runtime.herder.errors import ConflictError
+from mm2py.runtime.errors import ConflictError
 from mm2py.testing.waiting import until
 from mm2py_jobs.failover.failover import FailoverRequest
 from mm2py_jobs.failover.failover_control import RestFlows

@@ -7,7 +7,7 @@ import pytest
 
 from mm2py.flows.changes import FlowChanges, Request
 from mm2py.rest.app import internal_app
-from mm2py.runtime.herder.errors import ForwardError
+from mm2py.runtime.errors import ForwardError
 from mm2py.types import TaskId, TopicPartition
 from tests.unit.rest.flow_fakes import AB, BA, CHECKPOINTS, IDENTITY, LEADER, NAME, Network, Rig
 from tests.unit.rest.rest_fakes import Reply, flow

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from mm2py.rest.app import internal_app
+from mm2py.runtime.errors import ForwardError, HerderError
 from mm2py.runtime.group.request_signing import sign_request
 from mm2py.runtime.herder.api import ConnectorState, WorkState
-from mm2py.runtime.herder.errors import ForwardError, HerderError
 from mm2py.types import State, TopicPartition
 from tests.unit.rest.flow_fakes import (
     AB,

@@ -15,14 +15,14 @@ from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.forwarding import http_client
 from mm2py.rest.late_peers import LatePeerClient
 from mm2py.rest.peer_client import HttpPeerClient
-from mm2py.runtime.group.request_signing import sign_request
-from mm2py.runtime.herder.api import PeerClient
-from mm2py.runtime.herder.errors import (
+from mm2py.runtime.errors import (
     ForwardError,
     HerderError,
     NotFoundError,
     RebalanceExpectedError,
 )
+from mm2py.runtime.group.request_signing import sign_request
+from mm2py.runtime.herder.api import PeerClient
 from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import SessionKey
 from mm2py.testing.clock import FakeClock

@@ -4,8 +4,8 @@ import pytest
 
 from mm2py.errors import ConfigError, RetriableError
 from mm2py.rest.app import public_app
+from mm2py.runtime.errors import ForbiddenError, NotFoundError
 from mm2py.runtime.herder.api import Health, OffsetEntry, WorkState
-from mm2py.runtime.herder.errors import ForbiddenError, NotFoundError
 from mm2py.types import State, TaskId
 from tests.unit.rest.rest_fakes import SOURCE, FakeHerder, Reply, ask, parts_of, state
 

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 
 from mm2py.rest.app import public_app
 from mm2py.rest.raw_path import plain_segment
-from mm2py.runtime.herder.errors import ForwardError
+from mm2py.runtime.errors import ForwardError
 from tests.unit.rest.rest_fakes import BASE, SOURCE, FakeHerder, Reply, ask, parts_of, state
 
 NAME = "a/b%>ü+c d;e"

@@ -10,9 +10,9 @@ from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
 from mm2py.clock import Clock
 from mm2py.errors import RequestTimedOutError, RetriableError
+from mm2py.runtime.errors import ForeignMemberError
 from mm2py.runtime.group.connect_membership import ConnectMembership
 from mm2py.runtime.group.membership import Lost, MembershipLostError, Round
-from mm2py.runtime.herder.errors import ForeignMemberError
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_state import ConfigSnapshot
 from mm2py.types import Work

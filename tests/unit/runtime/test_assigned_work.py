@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from mm2py.errors import ConfigError, FatalError, PartitionError, RetriableError
+from mm2py.runtime.errors import HerderError
 from mm2py.runtime.herder.assigned_work import PROVEN_S, STEADY_S
-from mm2py.runtime.herder.errors import HerderError
 from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.testing.waiting import until

@@ -9,8 +9,8 @@ import pytest
 
 from mm2py.protocol.connect_group import WorkerMetadata, encode_metadata
 from mm2py.protocol.groups import GroupProtocol
+from mm2py.runtime.errors import ForeignMemberError
 from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin
-from mm2py.runtime.herder.errors import ForeignMemberError
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TaskId, Work
 from tests.kit.fakes.group_coordinator import MemoryCoordinator, MemoryGroup

@@ -7,7 +7,7 @@ import pytest
 from mm2py.config.connect_definitions import ConfigInfos, ConfigValue
 from mm2py.errors import ProtocolError
 from mm2py.observability.metrics import UNKNOWN, NodeSnapshot, PartitionSnapshot
-from mm2py.runtime.herder.errors import ForwardError, HerderError, NotFoundError
+from mm2py.runtime.errors import ForwardError, HerderError, NotFoundError
 from mm2py.storage.config_state import EMPTY, ConfigSnapshot, RestartRequest, SessionKey
 from mm2py.types import ClusterAlias, FlowName, TargetState, TaskId, TopicPartition, Work
 

@@ -7,7 +7,7 @@ from math import inf
 import pytest
 
 from mm2py.errors import ConfigError, ConnectionFailedError, RetriableError
-from mm2py.runtime.herder.errors import ForeignMemberError, ForwardError
+from mm2py.runtime.errors import ForeignMemberError, ForwardError
 from mm2py.testing.waiting import until
 from mm2py.types import State, TargetState, TaskId, TopicPartition
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, TestConnector

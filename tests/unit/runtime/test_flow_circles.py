@@ -9,7 +9,7 @@ import pytest
 from mm2py.errors import RequestTimedOutError
 from mm2py.flows.graph import CircleGuard, FlowNode, check_connectors
 from mm2py.mirror.flow_state import FlowPicture
-from mm2py.runtime.herder.errors import BadRequestError
+from mm2py.runtime.errors import BadRequestError
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.clock import FakeClock

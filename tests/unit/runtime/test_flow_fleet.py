@@ -10,8 +10,8 @@ from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.flows.edits import created, deleted
 from mm2py.flows.fleet import FleetParts, FlowFleet
 from mm2py.mirror.flow_overrides import FlowEntry, Presence, Revision, encode_flow_record
+from mm2py.runtime.errors import ForwardError, HerderError
 from mm2py.runtime.herder.api import PeerClient
-from mm2py.runtime.herder.errors import ForwardError, HerderError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic

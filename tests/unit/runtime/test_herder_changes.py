@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mm2py.errors import FatalError
-from mm2py.runtime.herder.api import OffsetEntry
-from mm2py.runtime.herder.errors import (
+from mm2py.runtime.errors import (
     CONFLICTING_OPERATION,
     NO_LEADER,
     AlreadyExistsError,
@@ -20,6 +19,7 @@ from mm2py.runtime.herder.errors import (
     NotFoundError,
     RebalanceExpectedError,
 )
+from mm2py.runtime.herder.api import OffsetEntry
 from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.testing.waiting import until

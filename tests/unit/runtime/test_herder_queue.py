@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from mm2py.runtime.herder.errors import HerderError, HerderTimeoutError, NotFoundError
+from mm2py.runtime.errors import HerderError, HerderTimeoutError, NotFoundError
 from mm2py.runtime.herder.queue import HEALTH_TIMEOUT_S, REQUEST_TIMEOUT_S, HerderQueue
 from mm2py.testing.clock import FakeClock
 

@@ -6,8 +6,8 @@ import pytest
 
 from mm2py.errors import ConfigError, ConnectionFailedError, Mm2pyError
 from mm2py.protocol.error_codes import server_error
+from mm2py.runtime.errors import HerderError, HerderFailedError
 from mm2py.runtime.group.membership import Lost, Rejoin
-from mm2py.runtime.herder.errors import HerderError, HerderFailedError
 from mm2py.runtime.herder.herder import CHANGE_S
 from mm2py.testing.waiting import until
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node

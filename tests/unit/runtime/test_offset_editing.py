@@ -8,8 +8,8 @@ import pytest
 
 from mm2py.api.connector import ConnectorFactory
 from mm2py.errors import ConfigError, RetriableError
+from mm2py.runtime.errors import BadRequestError, HerderError
 from mm2py.runtime.herder.api import OffsetEditing, OffsetEntry
-from mm2py.runtime.herder.errors import BadRequestError, HerderError
 from mm2py.runtime.herder.offset_editing import OffsetEditor
 from mm2py.storage.memory import MemoryOffsetBackingStore
 

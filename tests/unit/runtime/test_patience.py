@@ -7,7 +7,7 @@ import pytest
 
 from mm2py.clock import wait_or_stop
 from mm2py.errors import ConnectionFailedError
-from mm2py.runtime.herder.patience import LONGEST_PAUSE_S, Patience
+from mm2py.runtime.patience import LONGEST_PAUSE_S, Patience
 from tests.unit.runtime.runtime_fakes import EagerClock
 
 AWAY = ConnectionFailedError("connection refused")

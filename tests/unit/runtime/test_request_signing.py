@@ -3,6 +3,7 @@
 import pytest
 
 from mm2py.errors import ConfigError
+from mm2py.runtime.errors import SignatureError
 from mm2py.runtime.group.request_signing import (
     SeenRequests,
     SignedHead,
@@ -12,7 +13,6 @@ from mm2py.runtime.group.request_signing import (
     sign_request,
     verify_request,
 )
-from mm2py.runtime.herder.errors import SignatureError
 from mm2py.storage.config_state import SessionKey
 
 KEY = SessionKey(b"Jefe", "HmacSHA256", 1_000)

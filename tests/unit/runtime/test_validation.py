@@ -10,7 +10,7 @@ from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
 from mm2py.config.override_policy import ALL_OVERRIDES, OverridePolicy, override_policy
 from mm2py.errors import ConfigError
 from mm2py.observability.logging import SecretMask
-from mm2py.runtime.herder.errors import BadRequestError, NotFoundError
+from mm2py.runtime.errors import BadRequestError, NotFoundError
 from mm2py.runtime.plugins.catalog import InstalledPlugins, PluginInfo
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.plugins.validation import ConfigValidator

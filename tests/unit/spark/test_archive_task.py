@@ -25,9 +25,9 @@ from mm2py_jobs.archive.archive_format import (
     manifest_name,
     partition_folder,
 )
-from mm2py_jobs.archive.archive_order import ArchivedTopic, TaskArchive
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.archive.archive_task import ArchiveTask
+from mm2py_jobs.copy.archive_order import ArchivedTopic, TaskArchive
 
 ONE, TWO = TopicPartition("one", 0), TopicPartition("two", 0)
 BUDGET = 1 << 20

@@ -9,11 +9,12 @@ from mm2py.client.fetch.range_reader import LogEnds
 from mm2py.mirror.offset_map import Mark, Page, Segment
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_jobs.copy.dealing import deal
+from mm2py_jobs.copy.known_maps import KnownMap
 from mm2py_jobs.verify.differences import Comparison, Difference, Kind
 from mm2py_jobs.verify.repair_advice import Repair, advice
 from mm2py_jobs.verify.verify import by_the_map, report_of
 from mm2py_jobs.verify.verify_command import exit_code
-from mm2py_jobs.verify.verify_plan import KnownMap, PartitionPlan, VerifyPlan, plan_partition
+from mm2py_jobs.verify.verify_plan import PartitionPlan, VerifyPlan, plan_partition
 from mm2py_workers.output import OK, UNHEALTHY
 
 SOURCE, COPY = TopicPartition("t", 0), TopicPartition("a.t", 0)

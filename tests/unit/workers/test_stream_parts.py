@@ -8,7 +8,7 @@ from mm2py.mirror.backfills import NO_END, Lease, LeaseState
 from mm2py.types import TopicPartition
 from mm2py_jobs.copy.backfill_lane import BackfillLane, dealt_lanes, run_backfill_lane
 from mm2py_jobs.copy.lanes import Term
-from mm2py_jobs.spark.stream_copy import CopyTotals
+from mm2py_jobs.copy.stream_copy import CopyTotals
 
 RATE = "flow.max.bytes.per.second"
 ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)

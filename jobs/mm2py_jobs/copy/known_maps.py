@@ -1,0 +1,77 @@
+"""The exact maps of a flow, whole, as jobs read them.
+
+Flow: the map topic on the target -> ``known_maps`` -> ``KnownMap`` of each partition.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import final
+
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.log_reader import LogReader
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.errors import ProtocolError
+from mm2py.mirror.offset_lookup import valid_segments
+from mm2py.mirror.offset_map import (
+    Page,
+    Segment,
+    decode_page,
+    decode_page_key,
+    offset_map_topic,
+)
+from mm2py.protocol.records import Record
+from mm2py.types import ClusterAlias, TopicPartition
+
+
+@final
+@dataclass(slots=True)
+class KnownMap:
+    """The whole map of one partition."""
+
+    pages: dict[int, Page] = field(default_factory=dict[int, Page])
+
+    def put(self, page: Page) -> None:
+        """Take a page; it ends all with higher numbers."""
+        self.pages = {number: it for number, it in self.pages.items() if number < page.number}
+        self.pages[page.number] = page
+
+    @property
+    def newest(self) -> Page:
+        """The page that grows."""
+        return self.pages[max(self.pages)]
+
+    def segments(self) -> list[tuple[Segment, int]]:
+        """Return the segments with the source offset that ends each, in the order of the target's log."""
+        found = [it for number in sorted(self.pages) for it in self.pages[number].segments]
+        return valid_segments(tuple(found))
+
+
+async def known_maps(target: Cluster, source: ClusterAlias) -> Mapping[TopicPartition, KnownMap]:
+    """Read the maps of a flow to their end; none where there is no such topic.
+
+    Raises:
+        Mm2pyError: the topic cannot be read.
+    """
+    topic, maps = offset_map_topic(source), dict[TopicPartition, KnownMap]()
+    if topic not in await Admin(target).describe_topics([topic]):
+        return {}
+
+    def take(_partition: int, record: Record) -> None:
+        try:
+            partition, number = decode_page_key(record.key)
+            page = decode_page(number, record.value) if record.value is not None else None
+        except ProtocolError:
+            return  # of a later version; what it is about is compared as if it were not mapped
+        known = maps.setdefault(partition, KnownMap())
+        if page is None:
+            known.pages.pop(number, None)
+        else:
+            known.put(page)
+
+    reader = LogReader(target, topic, clock=SYSTEM_CLOCK, waits_for_transactions=True)
+    try:
+        await reader.read_to_end(take)
+    finally:
+        await reader.close()
+    return {partition: known for partition, known in maps.items() if known.pages}
