@@ -3,7 +3,8 @@
 Flow: ``assigned``, ``doubt`` -> not read before ``check`` -> topic ids and committed positions -> ``seek`` where the topic is another
 one; ``follows`` for each offset that is read -> a jump -> ``check`` -> a named loss. librdkafka and Java's consumer know a position by
 its number alone: paused while its topic is deleted and created again, they read on in the middle of the new one. A commit carries the
-topic id as metadata, so that the next member knows it too. No thread and no Kafka client of its own.
+topic id as metadata, so that the next member knows it too, with the id of the cluster: a sync of groups copies metadata to another
+one. No thread and no Kafka client of its own.
 """
 
 import logging
@@ -34,23 +35,22 @@ class StoredPosition(NamedTuple):
     offset: int
     topic_id: bytes = NO_TOPIC_ID
 
-    @property
-    def metadata(self) -> str:
-        """The text beside the offset."""
+    def metadata(self, cluster_id: str) -> str:
+        """Return the text beside the offset in a group of this cluster."""
         if self.topic_id == NO_TOPIC_ID:
             return ""
-        return _PREFIX + urlsafe_b64encode(self.topic_id).decode().rstrip("=")
+        return f"{_PREFIX}{urlsafe_b64encode(self.topic_id).decode().rstrip('=')}@{cluster_id}"
 
     @classmethod
-    def committed_with(cls, offset: int, metadata: str | None) -> Self:
-        """Read what a coordinator has; text of other programs names no topic."""
-        text = metadata or ""
+    def committed_with(cls, offset: int, metadata: str | None, cluster_id: str) -> Self:
+        """Read what a coordinator of this cluster has; text of other programs, and that of another cluster, names no topic."""
+        text, _, of_cluster = (metadata or "").partition("@")
         try:
             topic_id = urlsafe_b64decode(text.removeprefix(_PREFIX) + "==")
         except (ValueError, Base64Error):
             topic_id = b""
         is_ours = text.startswith(_PREFIX) and len(topic_id) == len(NO_TOPIC_ID)
-        return cls(offset, topic_id if is_ours else NO_TOPIC_ID)
+        return cls(offset, topic_id if is_ours and of_cluster == cluster_id else NO_TOPIC_ID)
 
 
 class PlacedConsumer(Protocol):

@@ -49,6 +49,10 @@ class FakeConsumer:
         self.id_errors: list[Exception] = []
         self.markers: dict[TopicPartition, int] = {}
         """How many control records end each log: their offsets are read over."""
+        self.resets_to_end = False
+        """``auto.offset.reset=latest``."""
+        self.was_set: set[TopicPartition] = set()
+        """Partitions whose position was outside of the log, or was set, until the end of the log is told."""
         self.refusals: dict[TopicPartition, str] = {}
         self.polls: list[float] = []
         self.closed = False
@@ -90,7 +94,10 @@ class FakeConsumer:
                 last = self.group.ends[place] - self.markers.get(place, 0)
                 start = self.group.starts[place]
                 is_inside = start <= position <= self.group.ends[place]
-                first = position if is_inside else start  # auto.offset.reset=earliest
+                reset = self.group.ends[place] if self.resets_to_end else start
+                first = position if is_inside else reset
+                if not is_inside:
+                    self.was_set.add(place)
                 end = max(first, min(last, first + self.most))
                 records += [a_record(place, offset) for offset in range(first, end)]
                 self.positions[place] = end
@@ -102,6 +109,9 @@ class FakeConsumer:
             markers = self.markers.get(place, 0)
             if markers and position == self.group.ends[place] - markers:
                 self.positions[place] = found[place] = self.group.ends[place]
+            elif place in self.was_set and position == self.group.ends[place]:
+                found[place] = position
+        self.was_set.difference_update(found)
         return found
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
@@ -137,6 +147,7 @@ class FakeConsumer:
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         self.positions[partition] = self.group.starts[partition] if offset == EARLIEST else offset
+        self.was_set.add(partition)
 
     def end(self, partition: TopicPartition, *, ask: bool) -> int:
         self.heard[partition] = (

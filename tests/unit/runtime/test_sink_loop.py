@@ -566,6 +566,35 @@ def test_what_retention_took_from_a_paused_task_is_named_with_its_range() -> Non
     assert stage.group.committed == {T0: 12}
 
 
+@pytest.mark.parametrize(("start", "resets_to_end"), [(12, False), (7, True), (12, True)])
+def test_a_consumer_that_is_set_to_the_end_of_the_log_passes_over_nothing(
+    start: int, resets_to_end: bool
+) -> None:
+    stage = Stage(FakeGroup(p0=3))
+    stage.begin(T0)
+    stage.consumer.resets_to_end = resets_to_end
+    stage.turn()
+    stage.group.ends[T0], stage.group.starts[T0] = 12, start
+    for _ in range(6):
+        stage.turn(1.0)
+    assert offsets(stage) == [0, 1, 2, *range(start, 12)]
+    assert lost(stage) == [("retention", 3, start - 1)]
+    assert stage.group.committed == {T0: 12}
+
+
+def test_a_log_that_was_cut_is_named_where_the_consumer_is_set_to_its_end() -> None:
+    stage = Stage(FakeGroup(p0=6))
+    stage.begin(T0)
+    stage.consumer.resets_to_end = True
+    stage.turn()
+    stage.turn()
+    stage.group.ends[T0] = 2
+    for _ in range(3):
+        stage.turn(1.0)
+    assert offsets(stage) == [*range(6)]
+    assert lost(stage) == [("truncation", 6, 5)]
+
+
 def test_offsets_that_compaction_has_left_out_are_no_loss() -> None:
     stage = Stage(FakeGroup(p0=9))
     stage.begin(T0)
