@@ -186,7 +186,8 @@ class Stream(AssignmentListener):
             if self._topics != self._wanted:
                 self._topics = self._wanted
                 self._consumer.subscribe(self._topics)
-            self._begin_anew()
+            if not self._early:  # which was read at the positions of before
+                self._begin_anew()
             messages = self._poll()
             self._passed_on = self._owned - self._unread
             with self._sender.hold(self._idle):
@@ -201,9 +202,9 @@ class Stream(AssignmentListener):
             if self._fatal is not None:
                 raise self._fatal
 
-    def _begin_anew(self) -> None:
+    def _begin_anew(self, among: Collection[TopicPartition] | None = None) -> None:
         """Forget positions in topics that were created again, and keep away from partitions whose topic is not known."""
-        for place in self._places.check(self._consumer):
+        for place in self._places.check(self._consumer, among):
             self._positions.pop(place, None)
             self._uncommitted.pop(place, None)
         unsure = self._places.unsure & self._owned
@@ -344,7 +345,7 @@ class Stream(AssignmentListener):
         log.info("partitions assigned stream=%s partitions=%s", self.name, _shown(partitions))
         self._owned.update(partitions)
         self._places.assigned(partitions)
-        self._begin_anew()
+        self._begin_anew(partitions)
         self._sender.take(partitions, self)
         if self._listener is not None:
             self._listener.partitions_assigned(list(partitions))

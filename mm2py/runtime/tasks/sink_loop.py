@@ -500,9 +500,11 @@ class SinkLoop:
                 self._first[partition] = offset
                 self._places.read_to(partition, offset)
 
-    def _begin_anew(self, consumer: GroupConsumer) -> None:
+    def _begin_anew(
+        self, consumer: GroupConsumer, among: Collection[TopicPartition] | None = None
+    ) -> None:
         """Forget positions of topics that were created again; records of theirs that wait go first."""
-        for partition in self._places.check(consumer):
+        for partition in self._places.check(consumer, among):
             self._committed.pop(partition, None)
             self._forget_positions(partition)
 
@@ -614,7 +616,7 @@ class SinkLoop:
         self._asked_at = -inf
         self._task_held.difference_update(partitions)
         self._guarded(lambda: self._task.open(partitions))
-        self._guarded(lambda: self._begin_anew(self._opened))
+        self._guarded(lambda: self._begin_anew(self._opened, partitions))
         self._apply_pauses(self._opened)
 
     def revoked(self, partitions: Collection[TopicPartition]) -> None:

@@ -157,21 +157,27 @@ class SinkPlaces:
         self.doubt((partition,))
         return False
 
-    def check(self, consumer: PlacedConsumer) -> Sequence[TopicPartition]:
-        """Ask for topic ids where that is due; return partitions that continue elsewhere: what was read is no position any more."""
+    def check(
+        self, consumer: PlacedConsumer, among: Collection[TopicPartition] | None = None
+    ) -> Sequence[TopicPartition]:
+        """Ask for topic ids where that is due; return partitions that continue elsewhere: what was read is no position any more.
+
+        ``among``: these at once, and no others: within a poll, which may return what was read of others before.
+        """
         now = self._clock.monotonic()
-        if not self._owned or now < self._check_at:
+        owned = self._owned if among is None else self._owned.intersection(among)
+        if not owned or (among is None and now < self._check_at):
             return ()
         ends = dict(self._ends)
         try:
-            ids = consumer.topic_ids({it.topic for it in self._owned})
+            ids = consumer.topic_ids({it.topic for it in owned})
             self._learn(consumer, ids)
         except RetriableError as error:
             log.debug("topic ids are not known yet cause=%s", cause_text(error))
             self._check_at = now + RETRY_S
             return ()
         moved: list[TopicPartition] = []
-        for partition in sorted(self._owned & self.ids.keys()):
+        for partition in sorted(owned & self.ids.keys()):
             topic_id = ids.get(partition.topic)
             if topic_id is None or topic_id in self._past:
                 continue  # deleted, or not visible yet
@@ -187,7 +193,8 @@ class SinkPlaces:
                 self._observer.began(partition, topic_id)
             self.ids[partition] = topic_id
             self.unsure.discard(partition)
-        self._check_at = now + (RETRY_S if self.unsure else CHECK_S)
+        if owned == self._owned:
+            self._check_at = now + (RETRY_S if self.unsure else CHECK_S)
         return moved
 
     def _learn(self, consumer: PlacedConsumer, ids: Mapping[str, bytes]) -> None:

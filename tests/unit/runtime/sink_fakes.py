@@ -49,6 +49,8 @@ class FakeConsumer:
         self.id_errors: list[Exception] = []
         self.markers: dict[TopicPartition, int] = {}
         """How many control records end each log: their offsets are read over."""
+        self.before: list[SinkRecord] = []
+        """What the next poll has read before its events."""
         self.resets_to_end = False
         """``auto.offset.reset=latest``."""
         self.was_set: set[TopicPartition] = set()
@@ -88,7 +90,7 @@ class FakeConsumer:
                 (self.listener.revoked if what == "revoked" else self.listener.lost)(places)
                 for place in places:
                     del self.positions[place]
-        records: list[SinkRecord] = []
+        records, self.before = self.before, []
         for place, position in self.positions.items():
             if place not in self.paused:
                 last = self.group.ends[place] - self.markers.get(place, 0)

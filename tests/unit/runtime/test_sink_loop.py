@@ -523,6 +523,22 @@ def test_a_topic_created_again_under_a_running_task_is_read_from_its_beginning_s
     assert offsets(stage) == [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5]
 
 
+def test_what_a_poll_has_read_before_partitions_come_is_no_position_in_the_topic_that_followed() -> (
+    None
+):
+    stage = Stage(FakeGroup(p0=3, p1=0))
+    stage.begin(T0)
+    stage.turn()
+    stage.group.recreate(SECOND_ID, p0=9)
+    stage.consumer.before = [a_record(T0, 3)]
+    stage.consumer.give(T1)
+    for _ in range(8):
+        stage.turn(1.0)
+    assert offsets(stage) == [0, 1, 2, 3, *range(9)]
+    assert lost(stage) == [("recreated", 4, 3)]
+    assert stage.group.committed == {T0: 9}
+
+
 def test_a_position_of_another_program_counts_for_the_topic_that_is_there() -> None:
     group = FakeGroup(p0=6)
     group.committed = {T0: 4}

@@ -56,6 +56,7 @@ class Group:
         self.ends: dict[TopicPartition, int] = {}
         self.answers: list[Mapping[TopicPartition, str] | Exception] = []
         self.commits: list[dict[TopicPartition, int]] = []
+        self.commit_ids: list[bytes] = []
         self.paused: set[TopicPartition] = set()
         self.topic_id = bytes(15) + b"1"
         self.stored: dict[TopicPartition, StoredPosition] = {}
@@ -93,8 +94,9 @@ class Group:
         return self.log_start
 
     def commit(
-        self, positions: Mapping[TopicPartition, int], _topic_ids: Mapping[TopicPartition, bytes]
+        self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, bytes]
     ) -> Mapping[TopicPartition, str]:
+        self.commit_ids += [topic_ids[it] for it in positions]
         answer = self.answers.pop(0) if self.answers else dict[TopicPartition, str]()
         if isinstance(answer, Exception):
             raise answer
@@ -256,6 +258,28 @@ def test_a_topic_created_again_is_read_from_its_beginning(
     assert target.sent == [(P0, 5), (P0, 0)]
     assert group.commits == [{P0: 6}, {P0: 1}]
     assert group.paused == set()
+
+
+def test_what_was_read_while_the_target_was_waited_for_is_no_position_in_the_topic_that_followed(
+    monkeypatch: pytest.MonkeyPatch, target: Target
+) -> None:
+    def created_again_meanwhile(group: Group) -> Sequence[Read]:
+        group.topic_id = bytes(15) + b"2"
+        return [Read(P0, 6)]
+
+    target.waits_to_send = 1
+    group, _ = run(
+        monkeypatch,
+        target,
+        given(P0),
+        steps(Read(P0, 5)),
+        steps(Read(P0, 0)),
+        idle=[created_again_meanwhile],
+    )
+    assert group.seeks == [(P0, EARLIEST)]
+    assert target.sent == [(P0, 5), (P0, 6), (P0, 0)]
+    assert group.commits == [{P0: 6}, {P0: 7}, {P0: 1}]
+    assert [it[-1:] for it in group.commit_ids] == [b"1", b"1", b"2"]
 
 
 def test_a_log_that_goes_back_is_not_passed_on_before_its_topic_is_known(
