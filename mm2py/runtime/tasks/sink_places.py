@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 CHECK_S: Final = 5.0
 """How often the topic ids of partitions that are read are asked for; records of another incarnation may come meanwhile."""
 RETRY_S: Final = 0.5
+LATE: Final = 20
+"""After so many failures in a row the log says why partitions are not read."""
 _PREFIX: Final = "topic-id="
 
 
@@ -112,6 +114,7 @@ class SinkPlaces:
         self._past: set[bytes] = set()
         """Ids that another one has followed: a broker that is cut off from its controllers still answers with them."""
         self._check_at = -inf
+        self._failures = 0
 
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
         """Partitions were given to the member."""
@@ -173,9 +176,17 @@ class SinkPlaces:
             ids = consumer.topic_ids({it.topic for it in owned})
             self._learn(consumer, ids)
         except RetriableError as error:
-            log.debug("topic ids are not known yet cause=%s", cause_text(error))
+            self._failures += 1
+            is_late = bool(self.unsure) and self._failures % LATE == 0
+            log.log(
+                logging.WARNING if is_late else logging.DEBUG,
+                "topic ids are not known yet, partitions are read behind that partitions=%d cause=%s",
+                len(self.unsure),
+                cause_text(error),
+            )
             self._check_at = now + RETRY_S
             return ()
+        self._failures = 0
         moved: list[TopicPartition] = []
         for partition in sorted(owned & self.ids.keys()):
             topic_id = ids.get(partition.topic)

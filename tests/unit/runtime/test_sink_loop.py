@@ -566,6 +566,21 @@ def test_a_partition_is_not_read_before_its_topic_is_known() -> None:
     assert offsets(stage) == list(range(9))
 
 
+def test_a_source_that_tells_no_topic_ids_is_named_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage(FakeGroup(p0=6))
+    assert stage.loop.start()
+    stage.consumer.id_errors = [not_now() for _ in range(25)]
+    stage.consumer.give(T0)
+    for _ in range(25):
+        stage.turn(1.0)
+    said = [it.getMessage() for it in caplog.records if it.levelname == "WARNING"]
+    assert ["partitions=1" in it for it in said] == [True]
+    stage.turn(1.0)
+    assert offsets(stage) == [0, 1, 2]
+
+
 def test_what_retention_took_from_a_paused_task_is_named_with_its_range() -> None:
     stage = Stage(FakeGroup(p0=3))
     stage.begin(T0)
