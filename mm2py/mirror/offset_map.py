@@ -11,7 +11,8 @@ Invariants, tests of the same names:
    log was cut.
 3. A run that continues the one before it on both sides grows it, unless a position was set back between: a dense partition is one run.
 4. A page that is full never changes, except when the target lost what it holds.
-5. A mark (a loss, a cut, another incarnation) takes its place behind the records that were under way when it was noticed.
+5. A mark (a loss, a cut, another incarnation) takes its place behind the records that were under way when it was noticed, and not before
+   the next record or write: what is acknowledged until then belongs to ``source_id`` as it is.
 6. Only the oldest pages expire: no offset that they speak of is in either log any more, and all later pages speak of
    higher source offsets, so an offset below them all is known to be expired.
 7. Where a copy begins again at a lower source offset, nothing behind that counts as covered, also in the page that is written then,
@@ -295,16 +296,16 @@ class PartitionMap:
             return None
         return self._begin(source, records, target)
 
-    def passed(self, records: int) -> None:
-        """Records that were under way have no copy: marks that wait for them (5) do no longer."""
-        while records and self._pending:
+    def passed(self, records: int, end: int) -> None:
+        """Records that were under way have no copy, up to source offset ``end``: marks that wait for them (5) do no longer."""
+        while self._pending and self._pending[0][0] < records:
             left, segment = self._pending.popleft()
-            if left > records:
-                self._pending.appendleft((left - records, segment))
-                return
             records -= left
             self._place(segment)
-        self._settle()
+        if self._pending:
+            left, segment = self._pending[0]
+            self._pending[0] = (left - records, segment)
+        self._cover(end)
 
     def anchor(self, source: int, target: int) -> None:
         """The copy begins: the first record from a source offset on lands at a target offset or behind it (8)."""
@@ -337,6 +338,10 @@ class PartitionMap:
 
     def cover(self, position: int) -> None:
         """Everything below this source offset is copied or needs no copy."""
+        self._settle()
+        self._cover(position)
+
+    def _cover(self, position: int) -> None:
         if position > self._covered and not (self.is_empty and self.begins):
             self._changed = self._changed or position > self.covered
             self._covered = position
@@ -357,6 +362,7 @@ class PartitionMap:
 
     def identify(self, source_id: bytes) -> None:
         """Name the incarnation of the source topic; another one than before begins the map anew."""
+        self._settle()
         if source_id == self.source_id or source_id == NO_TOPIC_ID:
             return
         if self.source_id != NO_TOPIC_ID and (self.covered or not self.is_empty):
@@ -422,6 +428,7 @@ class PartitionMap:
         """Return the pages that changed since the last call, oldest first; not while ``cut_below`` is set."""
         if not self._changed:
             return []
+        self._settle()
         self._changed = False
         segments = self._drain()
         pages: list[Page] = []
@@ -467,7 +474,6 @@ class PartitionMap:
             left, segment = self._pending[0]
             self._pending[0] = (left - records, segment)
         self._run(source, records, target)
-        self._settle()
         return loss
 
     def _run(self, source: int, records: int, target: int) -> None:
@@ -495,7 +501,7 @@ class PartitionMap:
         self._next_source = source + records if self._records and not self._pending else _SLOW
 
     def _settle(self) -> None:
-        """Place the marks that wait for no record any more."""
+        """Place the marks that wait for no record any more: not before the last one of them was acknowledged in its own topic."""
         while self._pending and not self._pending[0][0]:
             self._place(self._pending.popleft()[1])
 
@@ -518,6 +524,7 @@ class PartitionMap:
 
     def _restart(self) -> None:
         self._records = self._covered = self._number = self.begins = 0
+        self.epoch = -1
         self._segments, self._older = [], []
         self._next_source, self._next_target, self.cut_below = _SLOW, -1, -1
         self.source_id = NO_TOPIC_ID

@@ -1,4 +1,4 @@
-"""The part of pyarrow that mm2py.spark uses."""
+"""The part of pyarrow that mm2py_jobs uses."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Self

@@ -1,4 +1,4 @@
-"""The part of pyarrow.fs that mm2py.spark uses."""
+"""The part of pyarrow.fs that mm2py_jobs uses."""
 
 from collections.abc import Sequence
 

@@ -58,6 +58,11 @@ class AskTopicIds(Protocol):
         """Return the ids of those that exist; ``RetriableError``: not now."""
         ...
 
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id, empty before its first answer."""
+        ...
+
     def close(self) -> None:
         """The consumer is closed."""
         ...
@@ -94,6 +99,11 @@ class TopicIds(AskTopicIds):
             # What is refused here is refused to the consumer, which says so.
             raise RetriableError(f"topic ids are not known: {error.message}") from error
         return {it.name: it.topic_id for it in found.topics if it.error_code in _EXISTS}
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster's id, empty before its first answer."""
+        return self._cluster.cluster_id
 
     def close(self) -> None:
         """End its connections."""
@@ -183,11 +193,14 @@ class ConfluentConsumer(GroupConsumer):
         self, positions: Mapping[Partition, int], topic_ids: Mapping[Partition, bytes]
     ) -> Mapping[Partition, str]:
         """Commit, and wait for the answer."""
+        stored = {
+            it: StoredPosition(offset, topic_ids.get(it, NO_TOPIC_ID))
+            for it, offset in positions.items()
+        }
+        cluster_id = self._topic_ids.cluster_id
         offsets = [
-            TopicPartition(
-                *place, offset, StoredPosition(offset, topic_ids.get(place, NO_TOPIC_ID)).metadata
-            )
-            for place, offset in positions.items()
+            TopicPartition(*place, at.offset, at.metadata(cluster_id))
+            for place, at in stored.items()
         ]
         try:
             answers = self._consumer.commit(offsets=offsets, asynchronous=False) or ()
@@ -253,8 +266,11 @@ class ConfluentConsumer(GroupConsumer):
             found = self._consumer.committed(_theirs(partitions), timeout=ASK_S)
         except KafkaException as error:
             raise RetriableError(f"the group does not answer: {cause_text(error)}") from error
+        cluster_id = self._topic_ids.cluster_id
         return {
-            Partition(it.topic, it.partition): StoredPosition.committed_with(it.offset, it.metadata)
+            Partition(it.topic, it.partition): StoredPosition.committed_with(
+                it.offset, it.metadata, cluster_id
+            )
             for it in found
             if it.error is None and it.offset >= 0
         }

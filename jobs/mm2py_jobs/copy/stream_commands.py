@@ -55,11 +55,13 @@ def show_stream(  # noqa: PLR0913 - one argument per option
         from mm2py.config.jaas import file_secrets
         from mm2py_jobs.copy.stream_copy import StreamOrder
         from mm2py_jobs.copy.stream_runs import cancel_stream, run_stream
+        from mm2py_jobs.spark.session import require_spark
 
         mask = SecretMask(file_secrets(os.environ))
         configure_logging(sys.stderr, mask, debug=debug)
         if cancel:
             return cancel_stream(file, flow, Printer(output))
+        require_spark()  # before the flow's clusters are asked for anything
         order = StreamOrder(Path(file), flow, master, checkpoint, term, max_bytes)
         return run_stream(order, Printer(output), mask)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.clock import Clock
@@ -25,9 +25,11 @@ from mm2py_jobs.copy.stream import StreamDriver
 from mm2py_jobs.copy.stream_terms import StreamSpec, plan_term
 from mm2py_jobs.copy.stream_topics import StreamTopics
 from mm2py_jobs.spark.session import OpenSession
-from mm2py_jobs.spark.stream_query import StreamQuery
 from mm2py_workers.output import say
 from mm2py_workers.signals import StopSignal
+
+if TYPE_CHECKING:
+    from mm2py_jobs.spark.stream_query import StreamQuery
 
 log = logging.getLogger(__name__)
 
@@ -189,6 +191,8 @@ class StreamCopy:
         Raises:
             FatalError: it failed.
         """
+        from mm2py_jobs.spark.stream_query import StreamQuery  # it loads pyspark
+
         session = self._session
         spec = StreamSpec(
             lane=session.lane(self._driver.job, self._topics.task),
@@ -216,7 +220,7 @@ class StreamCopy:
         if self._driver.dealing:
             raise FatalError("the query was stopped from outside")
 
-    async def _note(self, query: StreamQuery) -> None:
+    async def _note(self, query: "StreamQuery") -> None:
         if not self._warm.is_set():
             has_run = self._driver.has_partitions or await asyncio.to_thread(query.has_run)
             if has_run:

@@ -29,6 +29,7 @@ from mm2py.mirror.source_offsets import (
     NO_EPOCH,
     committed_epoch,
     committed_offset,
+    committed_topic_id,
     parse_source_offset_key,
     parse_source_offset_value,
 )
@@ -75,7 +76,8 @@ class FlowTopics:
 class Known:
     """Copies of the flow so far: stored positions, and newest pages of the offset map.
 
-    ``incarnations`` are the topic ids that positions belong to, by the ledger; ``epochs`` the leader epochs of the records before them.
+    ``incarnations`` are the topic ids that positions belong to by the ledger, ``ids`` those that are stored with them, which count before;
+    ``epochs`` are the leader epochs of the records before them.
     """
 
     positions: Mapping[TopicPartition, int]
@@ -84,6 +86,7 @@ class Known:
         default_factory=dict[TopicPartition, bytes]
     )
     epochs: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    ids: Mapping[TopicPartition, bytes] = field(default_factory=dict[TopicPartition, bytes])
 
     def resume(self, partition: TopicPartition) -> int:
         """Return where the copy of a partition continues, -1 where there is none."""
@@ -91,12 +94,19 @@ class Known:
 
     def resume_in(self, partition: TopicPartition, topic_id: bytes) -> int:
         """Return where the copy of this incarnation of a topic continues, -1 where there is none of it."""
-        page = self.pages.get(partition)
-        of_page = NO_TOPIC_ID if page is None else page.source_id
-        if is_another(self.incarnations.get(partition, of_page), topic_id):
+        page, position = self.pages.get(partition), self.positions.get(partition, -1)
+        known = PartitionMap(page)
+        if known.follows(position, self.ids.get(partition, NO_TOPIC_ID)):
+            return -1 if is_another(known.source_id, topic_id) else known.covered
+        if is_another(self.incarnation(partition) or known.source_id, topic_id):
             return -1
-        known = PartitionMap(None if is_another(of_page, topic_id) else page)
-        return known.resume(self.positions.get(partition, -1))
+        if is_another(known.source_id, topic_id):
+            known = PartitionMap()
+        return known.resume(position)
+
+    def incarnation(self, partition: TopicPartition) -> bytes:
+        """Return the id of the topic that the stored position is in, empty where that is not known."""
+        return self.ids.get(partition) or self.incarnations.get(partition) or b""
 
     def epoch(self, partition: TopicPartition, position: int) -> int:
         """Return the leader epoch of the record before a position, -1 where it is not known."""
@@ -123,7 +133,7 @@ class Known:
             is_later = self.epoch(partition, position) > ended.leader_epoch
             position = min(ended.end_offset, position - 1 if is_later else position)
         elif position > log.end:
-            is_same = topic_id != NO_TOPIC_ID and self.incarnations.get(partition) == topic_id
+            is_same = topic_id != NO_TOPIC_ID and self.incarnation(partition) == topic_id
             position = log.end if is_same else log.start
         return max(log.start, position)
 
@@ -183,6 +193,7 @@ class CopiesReader:
         self._pages: dict[TopicPartition, Page] = {}
         self._incarnations: dict[TopicPartition, bytes] = {}
         self._epochs: dict[TopicPartition, int] = {}
+        self._ids: dict[TopicPartition, bytes] = {}
 
     async def read(self) -> Known:
         """Read to the ends of now; topics that do not exist hold nothing.
@@ -198,7 +209,11 @@ class CopiesReader:
         for topic, reader in self._readers.items():
             await reader.read_to_end(self._takes[topic])
         return Known(
-            dict(self._positions), dict(self._pages), dict(self._incarnations), dict(self._epochs)
+            dict(self._positions),
+            dict(self._pages),
+            dict(self._incarnations),
+            dict(self._epochs),
+            dict(self._ids),
         )
 
     async def close(self) -> None:
@@ -218,13 +233,16 @@ class CopiesReader:
         value = None if record.value is None else bytes(record.value)
         stored = parse_source_offset_value(value)
         last, epoch = committed_offset(stored), committed_epoch(stored)
+        topic_id = committed_topic_id(stored)
         partition = TopicPartition(topic, number)
-        self._positions.pop(partition, None)
-        self._epochs.pop(partition, None)
+        for known in (self._positions, self._epochs, self._ids):
+            known.pop(partition, None)
         if last >= 0:
             self._positions[partition] = last + 1
         if epoch != NO_EPOCH:
             self._epochs[partition] = epoch
+        if topic_id != NO_TOPIC_ID:
+            self._ids[partition] = topic_id
 
     def _take_incarnation(self, _partition: int, record: Record) -> None:
         value = None if record.value is None else bytes(record.value)

@@ -186,7 +186,8 @@ class Stream(AssignmentListener):
             if self._topics != self._wanted:
                 self._topics = self._wanted
                 self._consumer.subscribe(self._topics)
-            self._begin_anew()
+            if not self._early:  # which was read at the positions of before
+                self._begin_anew()
             messages = self._poll()
             self._passed_on = self._owned - self._unread
             with self._sender.hold(self._idle):
@@ -201,9 +202,9 @@ class Stream(AssignmentListener):
             if self._fatal is not None:
                 raise self._fatal
 
-    def _begin_anew(self) -> None:
+    def _begin_anew(self, among: Collection[TopicPartition] | None = None) -> None:
         """Forget positions in topics that were created again, and keep away from partitions whose topic is not known."""
-        for place in self._places.check(self._consumer):
+        for place in self._places.check(self._consumer, among):
             self._positions.pop(place, None)
             self._uncommitted.pop(place, None)
         unsure = self._places.unsure & self._owned
@@ -228,14 +229,14 @@ class Stream(AssignmentListener):
 
     def _pass_on(self, messages: Sequence[Message]) -> None:
         sender, handle, idle, stays = self._sender, self._handle, self._idle, self._passed_on
-        positions = self._positions
+        positions, checked = self._positions, set[TopicPartition]()
         for message in messages:
             # A tuple is as good as a key, and costs less per record.
             place = cast("TopicPartition", (message.topic(), message.partition()))
             if place not in stays:
                 continue  # revoked since it was polled: its owner reads it from the last commit
             offset = cast("int", message.offset())
-            if not self._follows(place, offset):
+            if offset != positions.get(place) and not self._follows(place, offset, checked):
                 stays.discard(place)
                 continue
             if handle is None:
@@ -255,18 +256,26 @@ class Stream(AssignmentListener):
         for place, offset in positions.items():
             self._places.read_to(place, offset)
 
-    def _follows(self, place: TopicPartition, offset: int) -> bool:
+    def _follows(self, place: TopicPartition, offset: int, checked: set[TopicPartition]) -> bool:
+        """Return whether a record may be taken; ``checked``: partitions of the same poll that have a hole already."""
         expected = self._positions.get(place)
         if expected is None:
             expected = self._places.next_offset(place, offset)
-        if offset == expected:
+        if offset == expected or (offset > expected and place in checked):
             return True
-        return self._places.follows(self._consumer, TopicPartition(*place), expected, offset)
+        if not self._places.follows(self._consumer, TopicPartition(*place), expected, offset):
+            return False
+        checked.add(place)
+        return True
 
     def _note_ends(self) -> None:
         """Where the end of a log was read, nothing is behind: markers of transactions have offsets, too."""
         for place, end in self._consumer.reached().items():
-            if place in self._passed_on and self._positions.get(place) != end:
+            if (
+                place in self._passed_on
+                and self._positions.get(place) != end
+                and self._follows(place, end, set())  # else the consumer was set to the end
+            ):
                 self._positions[place] = self._uncommitted[place] = end
 
     def _commit(self) -> None:
@@ -336,7 +345,7 @@ class Stream(AssignmentListener):
         log.info("partitions assigned stream=%s partitions=%s", self.name, _shown(partitions))
         self._owned.update(partitions)
         self._places.assigned(partitions)
-        self._begin_anew()
+        self._begin_anew(partitions)
         self._sender.take(partitions, self)
         if self._listener is not None:
             self._listener.partitions_assigned(list(partitions))

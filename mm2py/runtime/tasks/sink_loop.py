@@ -349,7 +349,7 @@ class SinkLoop:
 
     def _take(self, polled: Sequence[SinkRecord]) -> None:
         # Records of one partition come in stretches; what is per stretch costs nothing per record.
-        topic, number, end = "", -1, -1
+        topic, number, end, checked = "", -1, -1, inf
         place, count = TopicPartition(topic, number), _Count()
         is_owned, prepare, batch = False, self._prepare, self._batch
         places, unsure = self._places, self._places.unsure
@@ -363,14 +363,17 @@ class SinkLoop:
                 is_owned = place in self._owned and place not in unsure
                 if is_owned:
                     self._first.setdefault(place, record.offset)
-                    end = places.next_offset(place, record.offset)
+                    end, checked = places.next_offset(place, record.offset), inf
                     count = self._counts.setdefault(place, _Count())
             if not is_owned:
                 continue
-            if record.offset != end and not places.follows(self._opened, place, end, record.offset):
-                self._ends[place], is_owned = end, False
-                continue
-            end = record.offset + 1
+            offset = record.offset
+            if offset != end and (offset < end or checked > end):
+                if not places.follows(self._opened, place, end, offset):
+                    self._ends[place], is_owned = end, False
+                    continue
+                checked = end  # the log began below it when all of this was fetched: holes behind it are no loss either
+            end = offset + 1
             count.add(record)
             made = record if prepare is None else prepare(record)
             if made is not None:
@@ -381,12 +384,14 @@ class SinkLoop:
 
     def _note_ends(self) -> None:
         # Markers of transactions and what compaction has removed are read when the log's end is.
+        places = self._places
         for place, end in self._opened.reached().items():
-            if (
-                place in self._owned
-                and place not in self._places.unsure
-                and self._positions.get(place) != end
-            ):
+            if place not in self._owned or place in places.unsure:
+                continue
+            expected = places.next_offset(place, end)
+            if end != expected and not places.follows(self._opened, place, expected, end):
+                continue  # a consumer that was set to the end has read nothing
+            if self._positions.get(place) != end:
                 self._read_to(place, end)
 
     def _read_to(self, place: TopicPartition, end: int) -> None:
@@ -495,9 +500,11 @@ class SinkLoop:
                 self._first[partition] = offset
                 self._places.read_to(partition, offset)
 
-    def _begin_anew(self, consumer: GroupConsumer) -> None:
+    def _begin_anew(
+        self, consumer: GroupConsumer, among: Collection[TopicPartition] | None = None
+    ) -> None:
         """Forget positions of topics that were created again; records of theirs that wait go first."""
-        for partition in self._places.check(consumer):
+        for partition in self._places.check(consumer, among):
             self._committed.pop(partition, None)
             self._forget_positions(partition)
 
@@ -609,7 +616,7 @@ class SinkLoop:
         self._asked_at = -inf
         self._task_held.difference_update(partitions)
         self._guarded(lambda: self._task.open(partitions))
-        self._guarded(lambda: self._begin_anew(self._opened))
+        self._guarded(lambda: self._begin_anew(self._opened, partitions))
         self._apply_pauses(self._opened)
 
     def revoked(self, partitions: Collection[TopicPartition]) -> None:

@@ -3,7 +3,8 @@
 Flow: ``assigned``, ``doubt`` -> not read before ``check`` -> topic ids and committed positions -> ``seek`` where the topic is another
 one; ``follows`` for each offset that is read -> a jump -> ``check`` -> a named loss. librdkafka and Java's consumer know a position by
 its number alone: paused while its topic is deleted and created again, they read on in the middle of the new one. A commit carries the
-topic id as metadata, so that the next member knows it too. No thread and no Kafka client of its own.
+topic id as metadata, so that the next member knows it too, with the id of the cluster: a sync of groups copies metadata to another
+one. No thread and no Kafka client of its own.
 """
 
 import logging
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 CHECK_S: Final = 5.0
 """How often the topic ids of partitions that are read are asked for; records of another incarnation may come meanwhile."""
 RETRY_S: Final = 0.5
+LATE: Final = 20
+"""After so many failures in a row the log says why partitions are not read."""
 _PREFIX: Final = "topic-id="
 
 
@@ -34,23 +37,22 @@ class StoredPosition(NamedTuple):
     offset: int
     topic_id: bytes = NO_TOPIC_ID
 
-    @property
-    def metadata(self) -> str:
-        """The text beside the offset."""
+    def metadata(self, cluster_id: str) -> str:
+        """Return the text beside the offset in a group of this cluster."""
         if self.topic_id == NO_TOPIC_ID:
             return ""
-        return _PREFIX + urlsafe_b64encode(self.topic_id).decode().rstrip("=")
+        return f"{_PREFIX}{urlsafe_b64encode(self.topic_id).decode().rstrip('=')}@{cluster_id}"
 
     @classmethod
-    def committed_with(cls, offset: int, metadata: str | None) -> Self:
-        """Read what a coordinator has; text of other programs names no topic."""
-        text = metadata or ""
+    def committed_with(cls, offset: int, metadata: str | None, cluster_id: str) -> Self:
+        """Read what a coordinator of this cluster has; text of other programs, and that of another cluster, names no topic."""
+        text, _, of_cluster = (metadata or "").partition("@")
         try:
             topic_id = urlsafe_b64decode(text.removeprefix(_PREFIX) + "==")
         except (ValueError, Base64Error):
             topic_id = b""
         is_ours = text.startswith(_PREFIX) and len(topic_id) == len(NO_TOPIC_ID)
-        return cls(offset, topic_id if is_ours else NO_TOPIC_ID)
+        return cls(offset, topic_id if is_ours and of_cluster == cluster_id else NO_TOPIC_ID)
 
 
 class PlacedConsumer(Protocol):
@@ -112,6 +114,7 @@ class SinkPlaces:
         self._past: set[bytes] = set()
         """Ids that another one has followed: a broker that is cut off from its controllers still answers with them."""
         self._check_at = -inf
+        self._failures = 0
 
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
         """Partitions were given to the member."""
@@ -157,21 +160,35 @@ class SinkPlaces:
         self.doubt((partition,))
         return False
 
-    def check(self, consumer: PlacedConsumer) -> Sequence[TopicPartition]:
-        """Ask for topic ids where that is due; return partitions that continue elsewhere: what was read is no position any more."""
+    def check(
+        self, consumer: PlacedConsumer, among: Collection[TopicPartition] | None = None
+    ) -> Sequence[TopicPartition]:
+        """Ask for topic ids where that is due; return partitions that continue elsewhere: what was read is no position any more.
+
+        ``among``: these at once, and no others: within a poll, which may return what was read of others before.
+        """
         now = self._clock.monotonic()
-        if not self._owned or now < self._check_at:
+        owned = self._owned if among is None else self._owned.intersection(among)
+        if not owned or (among is None and now < self._check_at):
             return ()
         ends = dict(self._ends)
         try:
-            ids = consumer.topic_ids({it.topic for it in self._owned})
+            ids = consumer.topic_ids({it.topic for it in owned})
             self._learn(consumer, ids)
         except RetriableError as error:
-            log.debug("topic ids are not known yet cause=%s", cause_text(error))
+            self._failures += 1
+            is_late = bool(self.unsure) and self._failures % LATE == 0
+            log.log(
+                logging.WARNING if is_late else logging.DEBUG,
+                "topic ids are not known yet, partitions are read behind that partitions=%d cause=%s",
+                len(self.unsure),
+                cause_text(error),
+            )
             self._check_at = now + RETRY_S
             return ()
+        self._failures = 0
         moved: list[TopicPartition] = []
-        for partition in sorted(self._owned & self.ids.keys()):
+        for partition in sorted(owned & self.ids.keys()):
             topic_id = ids.get(partition.topic)
             if topic_id is None or topic_id in self._past:
                 continue  # deleted, or not visible yet
@@ -187,7 +204,8 @@ class SinkPlaces:
                 self._observer.began(partition, topic_id)
             self.ids[partition] = topic_id
             self.unsure.discard(partition)
-        self._check_at = now + (RETRY_S if self.unsure else CHECK_S)
+        if owned == self._owned:
+            self._check_at = now + (RETRY_S if self.unsure else CHECK_S)
         return moved
 
     def _learn(self, consumer: PlacedConsumer, ids: Mapping[str, bytes]) -> None:

@@ -367,8 +367,7 @@ class WorkerTask:
             if loss is not None:
                 self._context.report_target_loss(source, loss)
         if passed:
-            landed.passed(passed)
-            landed.cover(last + 1)
+            landed.passed(passed, last + 1)
         self._acknowledged(source, last)
         if self._commits is not None:
             self._uncommitted.append(delivery)

@@ -49,6 +49,12 @@ class FakeConsumer:
         self.id_errors: list[Exception] = []
         self.markers: dict[TopicPartition, int] = {}
         """How many control records end each log: their offsets are read over."""
+        self.before: list[SinkRecord] = []
+        """What the next poll has read before its events."""
+        self.resets_to_end = False
+        """``auto.offset.reset=latest``."""
+        self.was_set: set[TopicPartition] = set()
+        """Partitions whose position was outside of the log, or was set, until the end of the log is told."""
         self.refusals: dict[TopicPartition, str] = {}
         self.polls: list[float] = []
         self.closed = False
@@ -84,13 +90,16 @@ class FakeConsumer:
                 (self.listener.revoked if what == "revoked" else self.listener.lost)(places)
                 for place in places:
                     del self.positions[place]
-        records: list[SinkRecord] = []
+        records, self.before = self.before, []
         for place, position in self.positions.items():
             if place not in self.paused:
                 last = self.group.ends[place] - self.markers.get(place, 0)
                 start = self.group.starts[place]
                 is_inside = start <= position <= self.group.ends[place]
-                first = position if is_inside else start  # auto.offset.reset=earliest
+                reset = self.group.ends[place] if self.resets_to_end else start
+                first = position if is_inside else reset
+                if not is_inside:
+                    self.was_set.add(place)
                 end = max(first, min(last, first + self.most))
                 records += [a_record(place, offset) for offset in range(first, end)]
                 self.positions[place] = end
@@ -102,6 +111,9 @@ class FakeConsumer:
             markers = self.markers.get(place, 0)
             if markers and position == self.group.ends[place] - markers:
                 self.positions[place] = found[place] = self.group.ends[place]
+            elif place in self.was_set and position == self.group.ends[place]:
+                found[place] = position
+        self.was_set.difference_update(found)
         return found
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
@@ -137,6 +149,7 @@ class FakeConsumer:
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         self.positions[partition] = self.group.starts[partition] if offset == EARLIEST else offset
+        self.was_set.add(partition)
 
     def end(self, partition: TopicPartition, *, ask: bool) -> int:
         self.heard[partition] = (

@@ -211,6 +211,31 @@ async def test_invariant_7_a_position_is_stored_with_the_id_of_the_topic_it_is_i
     assert noted == [OLD, NEW]
 
 
+@pytest.mark.parametrize("passed", [0, 3])
+async def test_invariant_7_the_last_record_of_a_topic_is_not_a_position_in_the_next_one(
+    passed: int,
+) -> None:
+    store, maps = FakeStore(), TaskOffsetMaps(NoMapStore())
+    committer = _committer(store, maps=maps)
+    maps.identify(ORDERS, OLD)
+    gap = SourceGap(ORDERS, 10, 9, "recreated", "", NEW)
+    gap.under_way = 10
+    maps.note_gap(gap)
+    # All that was under way arrives, and nothing of the new topic: a start from here must not leave out its first records.
+    maps.of(ORDERS).add(0, 10 - passed, 0)
+    if passed:
+        maps.of(ORDERS).passed(passed, 10)
+    committer.acknowledged(ORDERS, 9)
+    assert await committer.commit()
+    assert store.written() == {KEY: b'{"offset":9,"topic_id":"%s@9"}' % OLD.hex().encode()}
+    found = maps.of(ORDERS)
+    assert (found.source_id, found.covered, found.is_empty) == (NEW, 0, True)
+    maps.cover(ORDERS, 1)
+    committer.acknowledged(ORDERS, 1)
+    assert await committer.commit()
+    assert store.written() == {KEY: b'{"offset":1,"topic_id":"%s@1"}' % NEW.hex().encode()}
+
+
 async def test_a_partition_that_failed_keeps_the_topic_of_its_last_position() -> None:
     store, maps = FakeStore(), TaskOffsetMaps(NoMapStore())
     committer = _committer(store, maps=maps)

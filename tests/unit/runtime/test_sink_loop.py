@@ -523,6 +523,22 @@ def test_a_topic_created_again_under_a_running_task_is_read_from_its_beginning_s
     assert offsets(stage) == [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5]
 
 
+def test_what_a_poll_has_read_before_partitions_come_is_no_position_in_the_topic_that_followed() -> (
+    None
+):
+    stage = Stage(FakeGroup(p0=3, p1=0))
+    stage.begin(T0)
+    stage.turn()
+    stage.group.recreate(SECOND_ID, p0=9)
+    stage.consumer.before = [a_record(T0, 3)]
+    stage.consumer.give(T1)
+    for _ in range(8):
+        stage.turn(1.0)
+    assert offsets(stage) == [0, 1, 2, 3, *range(9)]
+    assert lost(stage) == [("recreated", 4, 3)]
+    assert stage.group.committed == {T0: 9}
+
+
 def test_a_position_of_another_program_counts_for_the_topic_that_is_there() -> None:
     group = FakeGroup(p0=6)
     group.committed = {T0: 4}
@@ -550,6 +566,21 @@ def test_a_partition_is_not_read_before_its_topic_is_known() -> None:
     assert offsets(stage) == list(range(9))
 
 
+def test_a_source_that_tells_no_topic_ids_is_named_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage = Stage(FakeGroup(p0=6))
+    assert stage.loop.start()
+    stage.consumer.id_errors = [not_now() for _ in range(25)]
+    stage.consumer.give(T0)
+    for _ in range(25):
+        stage.turn(1.0)
+    said = [it.getMessage() for it in caplog.records if it.levelname == "WARNING"]
+    assert ["partitions=1" in it for it in said] == [True]
+    stage.turn(1.0)
+    assert offsets(stage) == [0, 1, 2]
+
+
 def test_what_retention_took_from_a_paused_task_is_named_with_its_range() -> None:
     stage = Stage(FakeGroup(p0=3))
     stage.begin(T0)
@@ -564,6 +595,35 @@ def test_what_retention_took_from_a_paused_task_is_named_with_its_range() -> Non
     assert lost(stage) == [("retention", 3, 6)]
     stage.turn(1.0)
     assert stage.group.committed == {T0: 12}
+
+
+@pytest.mark.parametrize(("start", "resets_to_end"), [(12, False), (7, True), (12, True)])
+def test_a_consumer_that_is_set_to_the_end_of_the_log_passes_over_nothing(
+    start: int, resets_to_end: bool
+) -> None:
+    stage = Stage(FakeGroup(p0=3))
+    stage.begin(T0)
+    stage.consumer.resets_to_end = resets_to_end
+    stage.turn()
+    stage.group.ends[T0], stage.group.starts[T0] = 12, start
+    for _ in range(6):
+        stage.turn(1.0)
+    assert offsets(stage) == [0, 1, 2, *range(start, 12)]
+    assert lost(stage) == [("retention", 3, start - 1)]
+    assert stage.group.committed == {T0: 12}
+
+
+def test_a_log_that_was_cut_is_named_where_the_consumer_is_set_to_its_end() -> None:
+    stage = Stage(FakeGroup(p0=6))
+    stage.begin(T0)
+    stage.consumer.resets_to_end = True
+    stage.turn()
+    stage.turn()
+    stage.group.ends[T0] = 2
+    for _ in range(3):
+        stage.turn(1.0)
+    assert offsets(stage) == [*range(6)]
+    assert lost(stage) == [("truncation", 6, 5)]
 
 
 def test_offsets_that_compaction_has_left_out_are_no_loss() -> None:

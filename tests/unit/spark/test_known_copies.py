@@ -40,7 +40,7 @@ def test_without_a_stored_position_the_map_of_a_first_run_counts() -> None:
     assert Known({}, {}).resume(ONE) == -1
 
 
-OLD, NEW = b"o" * 16, b"n" * 16
+OLD, NEW, NEWER = b"o" * 16, b"n" * 16, b"r" * 16
 WHOLE = LogEnds(0, 100)
 
 
@@ -66,6 +66,28 @@ def test_what_was_copied_of_another_incarnation_does_not_count(
 ) -> None:
     incarnations = {} if ledger is None else {ONE: ledger}
     known = Known({ONE: 100}, {ONE: of(page_id)}, incarnations)
+    assert known.copied(ONE, present, WHOLE, None) == copied
+
+
+@pytest.mark.parametrize(
+    ("stored_id", "written_at", "page_id", "ledger", "present", "copied"),
+    [
+        (NEW, 100, NEW, OLD, NEW, 100),  # killed before the ledger had it
+        (NEW, 70, OLD, OLD, NEW, 100),  # the map could not be written
+        (OLD, 100, OLD, NEW, NEW, 0),  # the ledger of a run before the position was set back
+        (OLD, 100, NEW, OLD, NEW, 40),  # killed between the first map and the first position
+        (OLD, 100, NEW, OLD, NEWER, 0),  # and created once more
+        (OLD, 70, NEW, OLD, NEW, 0),  # the position was set
+    ],
+)
+def test_the_topic_id_that_is_stored_with_a_position_counts_before_the_ledger(
+    stored_id: bytes, written_at: int, page_id: bytes, ledger: bytes, present: bytes, copied: int
+) -> None:
+    covered = 100 if page_id == stored_id else 40
+    map_page = Page(
+        0, page_id, NO_TOPIC_ID, covered, written_at, -1, -1, -1, (Segment(0, covered, 0),)
+    )
+    known = Known({ONE: 100}, {ONE: map_page}, {ONE: ledger}, {}, {ONE: stored_id})
     assert known.copied(ONE, present, WHOLE, None) == copied
 
 

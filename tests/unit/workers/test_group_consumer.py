@@ -8,6 +8,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, TopicPartition
 
 from mm2py.errors import AuthenticationError
 from mm2py.runtime.tasks.sink_loop import AssignmentListener
+from mm2py.runtime.tasks.sink_places import StoredPosition
 from mm2py.types import TopicPartition as Partition
 from mm2py_workers import group_consumer
 from mm2py_workers.group_consumer import AskTopicIds, ConfluentConsumer
@@ -100,6 +101,10 @@ class NoIds(AskTopicIds):
     def __call__(self, topics: Collection[str], /) -> Mapping[str, bytes]:
         del topics
         return {}
+
+    @property
+    def cluster_id(self) -> str:
+        return "here"
 
     def close(self) -> None: ...
 
@@ -235,3 +240,45 @@ def test_an_end_counts_until_a_record_behind_it_is_returned(scripted: ConfluentC
     assert (scripted.poll(1), scripted.reached()) == ([], {PLACE: 7})
     assert [it.offset for it in scripted.poll(1)] == [7]
     assert scripted.reached() == {PLACE: 8}
+
+
+class Coordinator(Moving):
+    """Keeps what is committed, as the group's coordinator."""
+
+    offsets: ClassVar[list[TopicPartition]] = []
+
+    def commit(self, offsets: list[TopicPartition], *, asynchronous: bool) -> list[TopicPartition]:
+        assert not asynchronous
+        Coordinator.offsets[:] = offsets
+        return offsets
+
+    def committed(self, _partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        assert timeout
+        return self.offsets
+
+
+class There(NoIds):
+    """Another cluster."""
+
+    @property
+    def cluster_id(self) -> str:
+        return "there"
+
+
+def test_a_position_that_a_group_sync_has_copied_to_another_cluster_names_no_topic_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_consumer, "Consumer", Coordinator)
+    here = ConfluentConsumer({}, 10, Listener(), topic_ids=NoIds())
+    there = ConfluentConsumer({}, 10, Listener(), topic_ids=There())
+    topic_id = bytes(range(16))
+    here.commit({PLACE: 7}, {PLACE: topic_id})
+    assert here.committed([PLACE]) == {PLACE: StoredPosition(7, topic_id)}
+    assert there.committed([PLACE]) == {PLACE: StoredPosition(7)}
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "by hand", "topic-id=AAECAwQFBgcICQoLDA0ODw", "topic-id=@here"]
+)
+def test_metadata_of_other_programs_names_no_topic(text: str | None) -> None:
+    assert StoredPosition.committed_with(7, text, "here") == StoredPosition(7)

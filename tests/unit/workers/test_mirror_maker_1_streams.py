@@ -56,11 +56,13 @@ class Group:
         self.ends: dict[TopicPartition, int] = {}
         self.answers: list[Mapping[TopicPartition, str] | Exception] = []
         self.commits: list[dict[TopicPartition, int]] = []
+        self.commit_ids: list[bytes] = []
         self.paused: set[TopicPartition] = set()
         self.topic_id = bytes(15) + b"1"
         self.stored: dict[TopicPartition, StoredPosition] = {}
         self.seeks: list[tuple[TopicPartition, int]] = []
         self.at_end: Callable[[], None] = lambda: None
+        self.log_start = 0
 
     def subscribe(self, topics: Sequence[str]) -> None:
         assert list(topics) == ["t"]
@@ -89,11 +91,12 @@ class Group:
         self.seeks.append((partition, offset))
 
     def start(self, _partition: TopicPartition) -> int:
-        return 0
+        return self.log_start
 
     def commit(
-        self, positions: Mapping[TopicPartition, int], _topic_ids: Mapping[TopicPartition, bytes]
+        self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, bytes]
     ) -> Mapping[TopicPartition, str]:
+        self.commit_ids += [topic_ids[it] for it in positions]
         answer = self.answers.pop(0) if self.answers else dict[TopicPartition, str]()
         if isinstance(answer, Exception):
             raise answer
@@ -117,6 +120,10 @@ class NoIds(AskTopicIds):
     """The scripted group answers for itself."""
 
     def __call__(self, topics: Collection[str], /) -> Mapping[str, bytes]:
+        raise NotImplementedError
+
+    @property
+    def cluster_id(self) -> str:
         raise NotImplementedError
 
     def close(self) -> None: ...
@@ -253,6 +260,28 @@ def test_a_topic_created_again_is_read_from_its_beginning(
     assert group.paused == set()
 
 
+def test_what_was_read_while_the_target_was_waited_for_is_no_position_in_the_topic_that_followed(
+    monkeypatch: pytest.MonkeyPatch, target: Target
+) -> None:
+    def created_again_meanwhile(group: Group) -> Sequence[Read]:
+        group.topic_id = bytes(15) + b"2"
+        return [Read(P0, 6)]
+
+    target.waits_to_send = 1
+    group, _ = run(
+        monkeypatch,
+        target,
+        given(P0),
+        steps(Read(P0, 5)),
+        steps(Read(P0, 0)),
+        idle=[created_again_meanwhile],
+    )
+    assert group.seeks == [(P0, EARLIEST)]
+    assert target.sent == [(P0, 5), (P0, 6), (P0, 0)]
+    assert group.commits == [{P0: 6}, {P0: 7}, {P0: 1}]
+    assert [it[-1:] for it in group.commit_ids] == [b"1", b"1", b"2"]
+
+
 def test_a_log_that_goes_back_is_not_passed_on_before_its_topic_is_known(
     monkeypatch: pytest.MonkeyPatch, target: Target
 ) -> None:
@@ -261,6 +290,32 @@ def test_a_log_that_goes_back_is_not_passed_on_before_its_topic_is_known(
     )
     assert group.seeks == [(P0, 0)]
     assert target.sent == [(P0, 5), (P0, 0)]
+
+
+def expires(start: int, **ends: int) -> Step:
+    """Return a poll after which the log begins there; the consumer was set to its end (``auto.offset.reset=latest``)."""
+
+    def step(group: Group) -> Sequence[Read]:
+        group.log_start = start
+        return steps(**ends)(group)
+
+    return step
+
+
+def test_a_consumer_that_is_set_to_the_end_of_the_log_passes_over_nothing(
+    monkeypatch: pytest.MonkeyPatch, target: Target
+) -> None:
+    group, _ = run(
+        monkeypatch,
+        target,
+        given(P0),
+        steps(Read(P0, 5)),
+        expires(8, p0=10),
+        steps(Read(P0, 8), Read(P0, 9)),
+    )
+    assert group.seeks == [(P0, 8)]
+    assert group.commits == [{P0: 6}, {P0: 10}]
+    assert target.sent == [(P0, 5), (P0, 8), (P0, 9)]
 
 
 def test_what_was_read_and_the_markers_behind_it_are_committed(
