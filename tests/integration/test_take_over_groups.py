@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as Where
 
 from bench.java_mm2 import QUICK_START_FLAGS, start_java
 from mm2py.mirror.offset_lookup import Place
@@ -20,6 +18,7 @@ from tests.integration.earlier_build import PRESENT
 from tests.integration.failovers import Drivers
 from tests.integration.java_mm2 import JAVA_STOPPED, eventually
 from tests.integration.ledger_scenes import entries
+from tests.integration.members import KIP_848, read_some
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.rest_asking import ask
 from tests.integration.test_group_commands import commit_at, offset_of
@@ -75,22 +74,7 @@ class Scene:
     def read_some(self, kind: str, topic: str, records: int, **settings: str) -> None:
         """Let a member read and commit that many records, then leave."""
         group = f"{kind}-{topic}"
-        member = Consumer(
-            {
-                "bootstrap.servers": self.flow.source.bootstrap_servers,
-                "group.id": group,
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "log_level": 2,
-                **{key.replace("_", "."): value for key, value in settings.items()},
-            }
-        )
-        member.subscribe([topic])
-        found = 0
-        while found < records:
-            found += len(member.consume(records - found, 1.0))
-        member.commit(offsets=[Where(topic, 0, records)], asynchronous=False)
-        member.close()
+        read_some(self.flow.source, topic, group, records, **settings)
         self.committed[group, topic] = records
 
     def share_some(self, topic: str, records: int) -> None:
@@ -150,7 +134,7 @@ def copied_by_java(scene: Scene, folder: Path) -> None:
                 eventually(copied(flow, topic, end), f"Java copies {topic}")
                 if piece == 1:
                     scene.commit("lags", topic, end - 7)
-                    scene.read_some("kip848", topic, end - 9, group_protocol="consumer")
+                    scene.read_some("kip848", topic, end - 9, **KIP_848)
                     scene.read_some("member", topic, end - 11)
                     scene.share_some(topic, 5)
         for topic, size in scene.topics.items():
