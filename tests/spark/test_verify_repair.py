@@ -21,10 +21,10 @@ from mm2py_jobs.copy.backfill_flow import BackfillSession
 from mm2py_jobs.spark.reading import ask_cluster
 from mm2py_jobs.verify.verify_plan import known_maps
 from mm2py_workers.bulk_flow import flow_plan
-from tests.integration.members import KIP_848, read_some
+from tests.integration.members import READ_OF_60, place_of, read_next
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
-from tests.integration.test_share_groups import Shares, produce, start_offsets
-from tests.integration.traffic import Sent, committed, ends, read, wait_for_copy, write
+from tests.integration.test_share_groups import produce
+from tests.integration.traffic import Sent, ends, read, wait_for_copy, write
 from tests.kit.kafka.reaper import REAPER
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
@@ -217,8 +217,6 @@ SYNC: Final = {
     "{source}->{target}.emit.checkpoints.interval.seconds": "1",
     "{source}->{target}.refresh.groups.interval.seconds": "1",
 }
-READ: Final = {"classic": 20, "kip848": 21, "share": 60}
-"""Kinds of groups, with how much each has read of 60 records: a share group takes what it gets."""
 
 
 def test_groups_of_each_kind_are_moved_to_the_copies_that_were_made_again(
@@ -234,46 +232,27 @@ def test_groups_of_each_kind_are_moved_to_the_copies_that_were_made_again(
     copy = flow.remote(topic)
     create_topic(region_a, topic, 1)
     produce(region_a, topic, 0, 60)
-    groups = {kind: unique(kind) for kind in READ}
+    groups = {kind: unique(kind) for kind in READ_OF_60}
+
+    def is_at(topic: str, group: str, kind: str, offset: int) -> Callable[[], bool]:
+        return lambda: place_of(region_b, topic, group, kind) == offset
+
     for kind, group in groups.items():
-        assert read_next(region_a, topic, group, kind, READ[kind]) == list(range(READ[kind]))
+        assert read_next(region_a, topic, group, kind, READ_OF_60[kind]) == list(
+            range(READ_OF_60[kind])
+        )
     with Mirror(flow.file) as mirror:
         mirror.wait_ready()
         for kind, group in groups.items():
-            until_placed(mirror, region_b, copy, group, kind, READ[kind])
+            until(is_at(copy, group, kind, READ_OF_60[kind]), 90, kind, alive=mirror)
         write(region_b, copy, [Sent(0, b"-1")])
         code, report, errors = verify(flow, "--repair", "--delete-copies")
         assert code == 0, errors
         assert report["equal"] is True
         for kind, group in groups.items():
-            until_placed(mirror, region_b, copy, group, kind, 61 + READ[kind])
+            until(is_at(copy, group, kind, 61 + READ_OF_60[kind]), 90, kind, alive=mirror)
         produce(region_a, topic, 60, 5)
         for kind, group in groups.items():
-            first = READ[kind]
+            first = READ_OF_60[kind]
             assert read_next(region_b, copy, group, kind, 5) == list(range(first, first + 5)), kind
         assert mirror.stop() == 0
-
-
-def read_next(region: KafkaAddress, topic: str, group: str, kind: str, records: int) -> list[int]:
-    """Return the numbers of the next records that a member of a group gets."""
-    if kind != "share":
-        settings = KIP_848 if kind == "kip848" else {}
-        return [int(it) for it in read_some(region, topic, group, records, **settings)]
-    member = Shares(region, topic, group)
-    try:
-        return member.read(records)
-    finally:
-        member.close()
-
-
-def until_placed(
-    mirror: Mirror, region: KafkaAddress, topic: str, group: str, kind: str, offset: int
-) -> None:
-    """Wait until a group is at an offset."""
-
-    def at() -> int:
-        if kind == "share":
-            return start_offsets(region, group).get((topic, 0), -1)
-        return committed(region, group, topic)[0]
-
-    until(lambda: at() == offset, 90, lambda: f"{kind} at {at()}, not {offset}", alive=mirror)
