@@ -30,6 +30,11 @@ SCENES: Final = [
     ("sink", "frozen worker", "truncated"),
     ("sink", "paused topic", "truncated", "killed"),
     ("sink", "silent target", "truncated"),
+    ("committed", "group", "open transaction", "killed"),
+    ("committed", "open transaction", "truncated"),
+    ("committed", "silent target", "open transaction", "frozen worker"),
+    ("same names", "group", "silent target", "killed"),
+    ("same names", "frozen worker", "truncated"),
 ]
 
 

@@ -36,6 +36,8 @@ class Incarnation:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="incarnation", daemon=True)
         self.acked: Values = {partition: [] for partition in range(width)}
+        self.offsets: dict[int, list[int]] = {partition: [] for partition in range(width)}
+        """Of what was acknowledged: another writer's records may be between."""
 
     @property
     def total(self) -> int:
@@ -71,7 +73,9 @@ class Incarnation:
 
     def _answered(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
-            self.acked[message.partition() or 0].append(message.value() or b"")
+            partition = message.partition() or 0
+            self.offsets[partition].append(message.offset() or 0)
+            self.acked[partition].append(message.value() or b"")
 
     def __enter__(self) -> Self:
         self._thread.start()

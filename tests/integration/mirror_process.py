@@ -84,10 +84,11 @@ class Flow:
     source_alias: str
     target_alias: str
     file: Path
+    keeps_names: bool = False
 
     def remote(self, topic: str) -> str:
         """Return the name of the copy."""
-        return f"{self.source_alias}.{topic}"
+        return topic if self.keeps_names else f"{self.source_alias}.{topic}"
 
     @property
     def offsets_topic(self) -> str:

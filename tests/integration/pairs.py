@@ -9,10 +9,12 @@ import signal
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple, final
 
+from tests.integration.active_active import IDENTITY
 from tests.integration.cluster_changes import delete_records, delete_topic, topics_of
 from tests.integration.exactly_once import ENABLED
 from tests.integration.flow_questions import Asked, path_of
@@ -20,7 +22,7 @@ from tests.integration.incarnations import Incarnation
 from tests.integration.ledger_scenes import Entry, entries
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.sinks import a_flow
-from tests.integration.traffic import commit, committed, copied, ends, read
+from tests.integration.traffic import commit, committed, copied, ends, producer, read
 from tests.kit.kafka.region import Region
 from tests.kit.regions import CreateTopic
 
@@ -45,6 +47,13 @@ KINDS: Final[Mapping[str, Mapping[str, str]]] = {
         OWN + "transforms.stamp.value.literal": "v",
     },
     "sink": {},
+    "committed": {**SHORT_SESSION, "{source}.consumer.isolation.level": "read_committed"},
+    "same names": {
+        **SHORT_SESSION,
+        "replication.policy.class": IDENTITY,
+        "{target}->{source}.enabled": "true",
+        "{target}->{source}.topics": ".*",
+    },
 }
 """Kinds of flows, with what their files say."""
 GROUPS: Final = {
@@ -55,7 +64,7 @@ GROUPS: Final = {
 
 
 class Found(NamedTuple):
-    """A record on the target: its incarnation, its place among what was acknowledged there, its offset."""
+    """A record on the target: its incarnation, its offset there on the source, its offset."""
 
     incarnation: int
     at: int
@@ -80,7 +89,8 @@ class Stage:
             self.flow: Flow = a_flow(folder, self.source, self.target, topic)
         else:
             properties = {**KINDS[kind], **GROUPS, "refresh.topics.interval.seconds": "1"}
-            self.flow = write_flow(folder, self.source, self.target, topic, properties)
+            flow = write_flow(folder, self.source, self.target, topic, properties)
+            self.flow = replace(flow, keeps_names=kind == "same names")
         self.group = f"reads-{topic}"
         self.incarnations: list[Incarnation] = []
         self.kills = 0
@@ -160,7 +170,7 @@ class Stage:
 
     def commit(self) -> None:
         """Let a group of the source commit in the middle of what is there."""
-        done = {number: len(values) // 2 for number, values in self.load.acked.items()}
+        done = {number: at[len(at) // 2] for number, at in self.load.offsets.items()}
         commit(self.source, self.group, self.topic, done)
 
     # ---- the check
@@ -175,6 +185,8 @@ class Stage:
         self._check_order(found)
         self._check_ledger(found)
         self._check_group(found)
+        if self.flow.keeps_names:
+            self._check_no_loop()
         assert self.worker.stop() == 0
 
     def found(self) -> dict[int, list[Found]]:
@@ -182,8 +194,8 @@ class Stage:
         places = [
             {
                 value: (number, at)
-                for values in one.acked.values()
-                for at, value in enumerate(values)
+                for partition, values in one.acked.items()
+                for at, value in zip(one.offsets[partition], values, strict=True)
             }
             for number, one in enumerate(self.incarnations)
         ]
@@ -245,13 +257,19 @@ class Stage:
                 is_last = one is self.load
                 events = _of_incarnation(here, number)
                 there = {it.at for it in found[partition] if it.incarnation == number}
-                missing = [at for at in range(len(one.acked[partition])) if at not in there]
+                missing = [at for at in one.offsets[partition] if at not in there]
                 unnamed = [at for at in missing if not _is_named(at, events)]
                 where = f"incarnation {number}, partition {partition}, {len(there)} copied"
                 assert not unnamed, f"{where}: lost {unnamed[:5]} ... {unnamed[-3:]}, {here}"
                 wrong = [it for it in events if it.kind == "retention" and _has_any(it, there)]
                 assert not wrong, f"{where}: copied, and named as lost: {wrong}"
                 assert is_last or any(it.kind == "recreated" for it in events), f"{where}: {here}"
+
+    def _check_no_loop(self) -> None:
+        """Nothing of the flow came back to the source."""
+        for partition, log in read(self.source, self.topic).items():
+            values = [it.value for it in log.records]
+            assert len(values) == len(set(values)), f"partition {partition}: doubled on the source"
 
     def _check_group(self, found: Mapping[int, Sequence[Found]]) -> None:
         """A group that moves to the target now continues at its first unread record."""
@@ -336,6 +354,23 @@ def _group(stage: Stage) -> Generator[None]:
     stage.commit()
 
 
+def _open_transaction(stage: Stage) -> Generator[None]:
+    """Of another writer: it has written before the rest, and commits behind it; only what it leaves open holds the copy back."""
+    client = producer(stage.source, transactional_id=stage.topic)
+    client.init_transactions(60)
+    client.begin_transaction()
+
+    def write_in() -> None:
+        for partition in range(WIDTH):
+            client.produce(stage.topic, b"0:in a transaction", partition=partition)
+        assert client.flush(60) == 0
+
+    write_in()
+    yield
+    write_in()
+    client.commit_transaction(60)
+
+
 def _step(step: Callable[[Stage], None]) -> Ingredient:
     def whole(stage: Stage) -> Generator[None]:
         step(stage)
@@ -350,6 +385,7 @@ INGREDIENTS: Final[Mapping[str, Ingredient]] = {
     "paused topic": _paused_topic,
     "silent target": _silent_target,
     "group": _group,
+    "open transaction": _open_transaction,
     "recreated": _step(Stage.recreate),
     "truncated": _step(Stage.truncate),
     "killed": _step(Stage.kill),

@@ -32,6 +32,7 @@ from tests.integration.failovers import (
     secured_pair,
     values_of,
 )
+from tests.integration.members import READ_OF_60, place_of, read_next
 from tests.integration.mirror_process import (
     SHORT_SESSION,
     Flow,
@@ -41,7 +42,7 @@ from tests.integration.mirror_process import (
     write_flow,
 )
 from tests.integration.rest_asking import ask
-from tests.integration.test_share_groups import Shares, start_offsets
+from tests.integration.test_share_groups import Shares, produce, start_offsets
 from tests.integration.traffic import (
     Sent,
     commit,
@@ -594,3 +595,28 @@ def test_share_groups_move_with_their_start_offsets(
         moved = Shares(b, copy, group)
         assert moved.read(1) == [60]
         moved.close()
+
+
+def test_groups_of_each_kind_move_there_and_back_with_their_next_record(
+    sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+) -> None:
+    a, b = sides
+    topic = unique("orders")
+    with home(sides, topic, create_topic, tmp_path) as drivers:
+        produce(a, topic, 0, 60)
+        groups = {kind: unique(kind) for kind in READ_OF_60}
+        read_to = dict.fromkeys(groups, 0)
+        for turn, (move, here, there) in enumerate((("failover", a, b), ("failback", b, a))):
+            end = 60 + 5 * turn
+            for kind, group in groups.items():
+                first, more = read_to[kind], 5 if turn else READ_OF_60[kind]
+                found = read_next(here, topic, group, kind, more)
+                assert found == list(range(first, first + more)), f"{kind} before the {move}"
+                read_to[kind] += more
+            drivers.execute(move)
+            for kind, group in groups.items():
+                assert place_of(there, topic, group, kind) == read_to[kind], f"{kind}: {move}"
+            produce(there, topic, end, 5)
+        for kind, group in groups.items():
+            first = read_to[kind]
+            assert read_next(a, topic, group, kind, 5) == list(range(first, first + 5)), kind

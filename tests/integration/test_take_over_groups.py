@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as Where
 
 from bench.java_mm2 import QUICK_START_FLAGS, start_java
 from mm2py.mirror.offset_lookup import Place
 from mm2py.mirror_client import translate_offset, translate_offsets
 from mm2py.types import TopicPartition
+from tests.integration.active_active import IDENTITY
 from tests.integration.cluster_changes import delete_records, delete_topic
 from tests.integration.earlier_build import PRESENT
 from tests.integration.failovers import Drivers
 from tests.integration.java_mm2 import JAVA_STOPPED, eventually
 from tests.integration.ledger_scenes import entries
+from tests.integration.members import KIP_848, read_some
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
 from tests.integration.rest_asking import ask
 from tests.integration.test_group_commands import commit_at, offset_of
@@ -75,22 +75,7 @@ class Scene:
     def read_some(self, kind: str, topic: str, records: int, **settings: str) -> None:
         """Let a member read and commit that many records, then leave."""
         group = f"{kind}-{topic}"
-        member = Consumer(
-            {
-                "bootstrap.servers": self.flow.source.bootstrap_servers,
-                "group.id": group,
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "log_level": 2,
-                **{key.replace("_", "."): value for key, value in settings.items()},
-            }
-        )
-        member.subscribe([topic])
-        found = 0
-        while found < records:
-            found += len(member.consume(records - found, 1.0))
-        member.commit(offsets=[Where(topic, 0, records)], asynchronous=False)
-        member.close()
+        read_some(self.flow.source, topic, group, records, **settings)
         self.committed[group, topic] = records
 
     def share_some(self, topic: str, records: int) -> None:
@@ -150,7 +135,7 @@ def copied_by_java(scene: Scene, folder: Path) -> None:
                 eventually(copied(flow, topic, end), f"Java copies {topic}")
                 if piece == 1:
                     scene.commit("lags", topic, end - 7)
-                    scene.read_some("kip848", topic, end - 9, group_protocol="consumer")
+                    scene.read_some("kip848", topic, end - 9, **KIP_848)
                     scene.read_some("member", topic, end - 11)
                     scene.share_some(topic, 5)
         for topic, size in scene.topics.items():
@@ -384,6 +369,70 @@ def fail_over(turns: Turns, mirror: Mirror) -> None:
     for (group, topic), (offset, most) in turns.at.items():
         moved = offset_of(flow.target, flow.remote(topic), group)
         assert turns.checkpoint(group, topic) <= moved <= most, f"{group} at {offset}: {moved}"
+
+
+SAME_NAMES: Final = {
+    "replication.policy.class": IDENTITY,
+    "{source}->{target}.emit.checkpoints.interval.seconds": "1",
+    "{source}->{target}.refresh.groups.interval.seconds": "1",
+}
+
+
+def test_clients_go_there_and_back_through_what_java_copied_and_nothing_of_it_comes_back(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Callable[[str], str],
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    """Java, we, Java, we under the same names, one driver killed each way; the first part of the copy is Java's, and one in the middle."""
+    topic, early, between, late = [unique(it) for it in ("orders", "early", "between", "late")]
+    for region in (region_a, region_b):
+        create_topic(region, topic, 1)
+    flow = write_flow(tmp_path, region_a, region_b, topic, SAME_NAMES)
+
+    def copied_to(end: int) -> Callable[[], bool]:
+        return lambda: ends(region_b, topic)[0] == end
+
+    for turn, first in enumerate((0, 60)):
+        # Java's are 0-39 and 60-79, ours 40-59 and 80-89.
+        log = tmp_path / f"java-{turn}.log"
+        with start_java(flow.file, log, jvm_flags=QUICK_START_FLAGS) as java:
+            count = 20 if turn else 40
+            produce(region_a, topic, first, count)
+            eventually(copied_to(first + count), "Java copies")
+            assert java.stop() == JAVA_STOPPED
+        with Mirror(flow.file, name=f"ours-{turn}") as mirror:
+            mirror.wait_ready()
+            behind, count = first + count, 10 if turn else 20
+            produce(region_a, topic, behind, count)
+            until(copied_to(behind + count), 90, "we copy", alive=mirror)
+            if not turn:
+                assert mirror.stop() == 0
+                continue
+            drivers = Drivers(flow, mirror)
+            for group, at in ((early, 10), (between, 70), (late, 85)):
+                commit_at(region_a, topic, group, at)
+            done = drivers.execute("failover", kills=["GROUPS"]).document
+            assert (done["missing"], done["tail"]) == (0, [])
+            assert offset_of(region_b, topic, late) == 85
+            for group, at in ((early, 10), (between, 70)):
+                assert offset_of(region_b, topic, group) <= at, f"{group} at {at}"
+            produce(region_b, topic, 90, 10)
+            until(lambda: ends(region_a, topic)[0] >= 100, 90, "the way back", alive=mirror)
+            for group, at in ((early, 30), (between, 75), (late, 95)):
+                commit_at(region_b, topic, group, at)
+            done = drivers.execute("failback", kills=["REVERSE"]).document
+            assert (done["missing"], done["tail"]) == (0, [])
+            assert offset_of(region_a, topic, late) == 95
+            for group, at in ((early, 30), (between, 75)):
+                assert offset_of(region_a, topic, group) <= at, f"{group} at {at}"
+            produce(region_a, topic, 100, 5)
+            until(lambda: ends(region_b, topic)[0] >= 105, 90, "home", alive=mirror)
+            assert mirror.stop() == 0
+    for region in (region_a, region_b):
+        values = [it.value for it in read(region, topic)[0].records]
+        assert values == [b"%d" % n for n in range(105)], "each once, in order, on both sides"
 
 
 def run_plan(flow: Flow) -> dict[str, Any]:

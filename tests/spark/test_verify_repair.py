@@ -21,7 +21,9 @@ from mm2py_jobs.copy.backfill_flow import BackfillSession
 from mm2py_jobs.copy.known_maps import known_maps
 from mm2py_jobs.spark.reading import ask_cluster
 from mm2py_workers.bulk_flow import flow_plan
+from tests.integration.members import READ_OF_60, place_of, read_next
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.test_share_groups import produce
 from tests.integration.traffic import Sent, ends, read, wait_for_copy, write
 from tests.kit.kafka.reaper import REAPER
 from tests.kit.kafka.region import KafkaAddress
@@ -207,3 +209,50 @@ def test_a_repair_that_was_killed_is_continued_by_the_next_backfill_and_doubles_
     assert made_again[0].offsets == list(range(2_001, 4_001))
     code, report, errors = verify(flow)
     assert (code, report["equal"]) == (0, True), errors
+
+
+SYNC: Final = {
+    "{source}->{target}.sync.group.offsets.enabled": "true",
+    "{source}->{target}.sync.group.offsets.interval.seconds": "1",
+    "{source}->{target}.emit.checkpoints.interval.seconds": "1",
+    "{source}->{target}.refresh.groups.interval.seconds": "1",
+}
+
+
+def test_groups_of_each_kind_are_moved_to_the_copies_that_were_made_again(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    create_topic: CreateTopic,
+    unique: Unique,
+    tmp_path: Path,
+) -> None:
+    """The new copies have other offsets: each group gets its next unread record there, none skipped."""
+    topic = unique("moved")
+    flow = write_flow(tmp_path, region_a, region_b, topic, SYNC)
+    copy = flow.remote(topic)
+    create_topic(region_a, topic, 1)
+    produce(region_a, topic, 0, 60)
+    groups = {kind: unique(kind) for kind in READ_OF_60}
+
+    def is_at(topic: str, group: str, kind: str, offset: int) -> Callable[[], bool]:
+        return lambda: place_of(region_b, topic, group, kind) == offset
+
+    for kind, group in groups.items():
+        assert read_next(region_a, topic, group, kind, READ_OF_60[kind]) == list(
+            range(READ_OF_60[kind])
+        )
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        for kind, group in groups.items():
+            until(is_at(copy, group, kind, READ_OF_60[kind]), 90, kind, alive=mirror)
+        write(region_b, copy, [Sent(0, b"-1")])
+        code, report, errors = verify(flow, "--repair", "--delete-copies")
+        assert code == 0, errors
+        assert report["equal"] is True
+        for kind, group in groups.items():
+            until(is_at(copy, group, kind, 61 + READ_OF_60[kind]), 90, kind, alive=mirror)
+        produce(region_a, topic, 60, 5)
+        for kind, group in groups.items():
+            first = READ_OF_60[kind]
+            assert read_next(region_b, copy, group, kind, 5) == list(range(first, first + 5)), kind
+        assert mirror.stop() == 0

@@ -7,6 +7,8 @@ two steps; share groups have none, so those stay where group sync has left them.
 A record of the source is native there, and the map of the flow knows its copy; or it is itself a copy of the flow back, whose map knows
 the original. So both maps are asked, and the lower place counts: nothing is skipped. Below the beginning of the flow's map the group's
 checkpoint decides, which came from the offset syncs; so it does where a topic was created again since, of which the map knows nothing.
+Where nothing was copied (the partition is empty, or transforms drop all of it) a group continues at the beginning of the target's log:
+without an offset there, ``auto.offset.reset=latest`` would skip what clients write to the target before the group comes.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +16,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final, Protocol, final
 
-from mm2py.client.connect.admin import Admin, TopicDescription
+from mm2py.client.connect.admin import Admin, ListedOffset, TopicDescription
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.group_admin import Committed, GroupAdmin, GroupCatalog
 from mm2py.client.connect.group_requests import CONSUMER_GROUPS, SHARE_GROUPS, GroupRequests
@@ -29,7 +31,7 @@ from mm2py.mirror.offset_lookup import PartitionIndex, Place, beside_own_records
 from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.protocol.error_codes import GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNKNOWN_MEMBER_ID
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
-from mm2py.types import ClusterAlias, TopicPartition
+from mm2py.types import EARLIEST, ClusterAlias, TopicPartition
 from mm2py_jobs.copy.survey import is_another
 from mm2py_jobs.failover.failover_clusters import FailoverClusters
 from mm2py_jobs.failover.failover_stop import is_stopped_on_record
@@ -235,6 +237,8 @@ class _Maps:
         self._back_is_stopped = False
         self._ids: Mapping[ClusterAlias, Mapping[str, TopicDescription]] = {}
         """The topics of both clusters as they are now."""
+        self._begins: Mapping[TopicPartition, ListedOffset] = {}
+        """Where the target's logs begin of which the flow's map has nothing."""
 
     async def read(self) -> None:
         clusters = self._clusters
@@ -251,6 +255,17 @@ class _Maps:
             self._back_is_stopped = await is_stopped_on_record(
                 source, clusters.back, clusters.clock
             )
+        there = self._ids[clusters.name.target]
+        logs = [
+            copy
+            for topic, it in self._ids[clusters.name.source].items()
+            for tp in (TopicPartition(topic, number) for number in it.partitions)
+            if self._forward.index_of(tp) is None
+            and (copy := self.other_side(tp)) is not None
+            and copy.topic in there
+            and copy.partition in there[copy.topic].partitions
+        ]
+        self._begins = await Admin(clusters.target).list_offsets(dict.fromkeys(logs, EARLIEST))
 
     async def close(self) -> None:
         await self._forward.close()
@@ -273,25 +288,28 @@ class _Maps:
         found = await self._copy_at(tp, offset)
         if found < 0:
             found = await self._by_checkpoint(tp, offset, checkpoint)
-        if clusters.keeps_names or found == NOTHING_COPIED:
-            original = self.other_side(tp)
-            assert original is not None
-            assert self._back is not None
-            async with clusters.source():
-                own = await self._back.to_source(original, offset)
-            index = self._back.index_of(original)
-            if index is None and original in self._lost_back:
-                return -1
-            if index is not None and self._is_former(index, original, tp, back=True):
-                return -1
-            covered = NOTHING_COPIED if index is None else index.covered
-            if self._back_is_stopped and found != NOTHING_COPIED:
-                # Clients left the target then, and all of their records were copied: only copies follow.
-                covered = NOTHING_COPIED
-            found = beside_own_records(found, own, covered)
-        if found == NOTHING_COPIED:
-            return await self._by_checkpoint(tp, offset, checkpoint)
-        return found
+        if found != NOTHING_COPIED and not clusters.keeps_names:
+            return found
+        copy = self.other_side(tp)
+        assert copy is not None
+        assert self._back is not None
+        async with clusters.source():
+            own = await self._back.to_source(copy, offset)
+        index = self._back.index_of(copy)
+        if index is None and copy in self._lost_back:
+            return -1
+        if index is not None and self._is_former(index, copy, tp, back=True):
+            return -1
+        covered = NOTHING_COPIED if index is None else index.covered
+        if self._back_is_stopped and found != NOTHING_COPIED:
+            # Clients left the target then, and all of their records were copied: only copies follow.
+            covered = NOTHING_COPIED
+        found = beside_own_records(found, own, covered)
+        if found != NOTHING_COPIED:
+            return found
+        found = await self._by_checkpoint(tp, offset, checkpoint)
+        begin = self._begins.get(copy)
+        return begin.offset if found < 0 and begin is not None and begin.error is None else found
 
     async def _copy_at(self, tp: TopicPartition, offset: int) -> int:
         """Return where the flow's map has an offset, -1 where it does not know."""
