@@ -35,7 +35,7 @@ def show(
     if again or sorted(found) != sorted(later):
         raise SystemExit("FAILED: records were skipped or read twice")
     client = scene.consumer(secondary, f"{group}-without-sync")
-    seek(client, secondary, "primary", group)
+    seek(client, secondary, copy.removesuffix(f".{topic}"), group)
     sought = [message.value() or b"" for message in client.consume(MORE, PATIENCE_S)]
     client.close()
     print(f"a consumer that seeks to where {group} stopped reads the {len(sought)} behind it")
