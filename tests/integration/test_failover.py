@@ -136,6 +136,7 @@ def check_group(
         assert wanted == there
 
 
+@pytest.mark.faults
 def test_clients_move_there_and_back_whatever_kills_the_driver(
     sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
 ) -> None:
@@ -144,6 +145,7 @@ def test_clients_move_there_and_back_whatever_kills_the_driver(
     assert len(gaps) == 2 * len(kills), gaps
 
 
+@pytest.mark.faults
 def test_flows_with_exactly_once_support_move_there_and_back(
     sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
 ) -> None:
@@ -151,6 +153,7 @@ def test_flows_with_exactly_once_support_move_there_and_back(
     move_there_and_back(sides, unique, create_topic, tmp_path, kills=kills, properties=EXACTLY_ONCE)
 
 
+@pytest.mark.faults
 def test_a_failover_whose_worker_is_killed_is_continued_by_another(
     sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
 ) -> None:
@@ -373,6 +376,7 @@ def test_a_flow_that_no_worker_knows_yet_is_not_taken_for_one_that_has_stopped(
         assert now.is_stopped, now
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("worker", ["lives", "restarts"])
 def test_a_lost_region_s_tail_is_listed_exactly_and_kept(
     unique: Unique, create_topic: CreateTopic, tmp_path: Path, worker: str
@@ -542,6 +546,7 @@ def test_a_failover_that_is_cancelled_lets_clients_write_on(
         until(lambda: sum(ends(b, topic).values()) == count, 90, "the copy", alive=drivers.mirror)
 
 
+@pytest.mark.faults
 def test_a_driver_that_stood_still_while_clients_moved_and_returned_lets_nobody_write(
     sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
 ) -> None:
@@ -562,6 +567,7 @@ def test_a_driver_that_stood_still_while_clients_moved_and_returned_lets_nobody_
         assert plan["fence_rules"] == 1, f"{rule} may write"
 
 
+@pytest.mark.faults
 def test_share_groups_move_with_their_start_offsets(
     sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from tests.integration.traffic import (
 )
 from tests.kit.regions import CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(600)]
 
 Unique = Callable[[str], str]
 RECORDS: Final = 20

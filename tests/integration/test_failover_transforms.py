@@ -18,7 +18,7 @@ from tests.integration.traffic import Sent, commit, committed, ends, read, write
 from tests.kit.kafka.region import Region
 from tests.kit.regions import CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(600)]
 
 Unique = Callable[[str], str]
 APACHE: Final = "org.apache.kafka.connect.transforms."

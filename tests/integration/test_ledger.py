@@ -56,6 +56,7 @@ def scene(
     return build_scene(request.param, tmp_path, compacting, region_b, unique("race"), create_topic)
 
 
+@pytest.mark.faults
 @pytest.mark.fuzz
 def test_the_ledger_names_exactly_what_retention_took_from_a_slow_flow(
     scene: Scene, seed: int
@@ -197,6 +198,7 @@ def test_every_incarnation_of_a_topic_is_copied_whole_and_in_order(
     assert sorted(entry.partition for entry in found) == [0] * 4 + [1] * 4 + [2] * 3 + [3]
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_worker_that_takes_over_knows_the_incarnation_that_another_one_copied_since_it_started(
     region_a: KafkaAddress,
@@ -319,6 +321,7 @@ def test_a_too_large_record_is_one_event_however_often_it_is_met(
     assert entries(flow) == expected
 
 
+@pytest.mark.faults
 def test_records_of_a_copy_that_was_deleted_on_the_target_are_in_the_ledger(
     region_a: KafkaAddress,
     region_b: KafkaAddress,

@@ -224,6 +224,7 @@ def test_a_refused_record_ends_the_mirror_and_no_position_is_past_it(
     assert committed(files, narrow).get(0, 0) <= 250
 
 
+@pytest.mark.faults
 def test_a_topic_that_the_target_does_not_have_yet_is_waited_for(
     files: Files,
     unique: Unique,

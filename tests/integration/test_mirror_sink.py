@@ -406,6 +406,7 @@ def test_a_third_partys_sink_and_transform_run_on_a_connect_worker(
     assert letter.value == b"\xff", "as it was read"
 
 
+@pytest.mark.faults
 def test_a_target_that_is_away_makes_the_group_wait_and_nothing_is_lost(
     region_a: KafkaAddress, new_region: NewRegion, topic: str, tmp_path: Path
 ) -> None:
@@ -430,6 +431,7 @@ def test_a_target_that_is_away_makes_the_group_wait_and_nothing_is_lost(
         mirror.stop()
 
 
+@pytest.mark.faults
 def test_a_flow_whose_target_acknowledges_nothing_is_degraded_and_its_lag_grows(
     region_a: KafkaAddress,
     region_b: KafkaAddress,

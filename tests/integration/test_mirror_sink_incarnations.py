@@ -15,7 +15,7 @@ from tests.integration.traffic import Record, Sent, ends, read, write
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(600)]
 
 BEFORE: Final = 60
 """Records of the first incarnation, per partition."""

@@ -30,7 +30,7 @@ from tests.integration.traffic import (
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(900)]
 
 PARTITIONS: Final = 4
 RATE: Final = 1_500

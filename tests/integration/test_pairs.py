@@ -10,7 +10,7 @@ from tests.integration.pairs import Stage, play
 from tests.kit.kafka.region import Region
 from tests.kit.regions import CreateTopic
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(400)]
 
 SCENES: Final = [
     ("plain", "group", "frozen worker", "recreated"),

@@ -200,6 +200,7 @@ def wait_more(mirror: Running, region: KafkaAddress, topic: str, records: int) -
     until(lambda: sum(ends(region, topic).values()) >= before + records, 90, "copies", alive=mirror)
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["at-least-once", "exactly-once"])
 def test_topics_that_are_merged_by_several_tasks_lose_nothing_in_kills_and_stops(
     region_a: KafkaAddress,
@@ -321,6 +322,7 @@ def wait_for_records(region: KafkaAddress, topics: Sequence[str], records: int) 
     until(lambda: there() == records, 90, lambda: f"{records} records, there are {there()}")
 
 
+@pytest.mark.faults
 @pytest.mark.java
 async def test_the_same_transforms_leave_the_same_as_javas(
     region_a: KafkaAddress,

@@ -126,6 +126,7 @@ def test_a_restored_topic_verifies_equal_and_further_runs_add_what_is_new(
     assert_equal(read(region_a, topic, committed=True), read(region_b, f"{other}.{topic}"))
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("records", [30, 500])
 def test_nothing_of_a_topic_that_was_created_again_gets_into_the_archive_of_the_former_one(
     records: int,
@@ -234,6 +235,7 @@ def restore_command(flow: Flow, folder: Path) -> list[str]:
     return [program, *arguments, "--master", "local[2]", "-o", "json"]
 
 
+@pytest.mark.faults
 def test_a_restore_that_is_killed_continues_while_the_flow_runs_and_nothing_is_there_twice(
     lanes_session: OpenSession,
     region_a: KafkaAddress,

@@ -60,6 +60,7 @@ def old_orders(
     return write_flow(tmp_path, region_a, region_b, topic, SLOW_FLOW), topic
 
 
+@pytest.mark.faults
 def test_a_running_flow_continues_behind_a_backfill_whose_worker_and_driver_are_killed(
     old_orders: tuple[Flow, str],
 ) -> None:
@@ -95,6 +96,7 @@ def test_a_running_flow_continues_behind_a_backfill_whose_worker_and_driver_are_
     assert status.report["state"] == "DONE"
 
 
+@pytest.mark.faults
 def test_a_flow_that_is_exactly_once_doubles_nothing_of_a_backfill_that_was_killed_and_cancelled(
     tmp_path: Path,
     region_a: KafkaAddress,
@@ -144,6 +146,7 @@ def assert_new_one_copied(mirror: Mirror, flow: Flow, topic: str, records: int) 
     return len(old)
 
 
+@pytest.mark.faults
 def test_a_topic_that_is_created_again_ends_its_part_of_a_backfill_and_the_flow_copies_the_new_one(
     tmp_path: Path,
     region_a: KafkaAddress,

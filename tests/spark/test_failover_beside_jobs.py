@@ -15,7 +15,12 @@ from tests.kit.regions import CreateTopic
 from tests.spark.backfill_process import MASTER, MM2PY, BackfillProcess, command_line, flow_name
 from tests.spark.test_stream import BEGUN, ON_SPARK, stream_of, wait_copying
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.spark,
+    pytest.mark.integration,
+    pytest.mark.timeout(900),
+]
 
 RECORDS = 3_000
 LARGE = b"x" * 1_000

@@ -394,7 +394,7 @@ def delete(region: KafkaAddress, tp: TopicPartition, before: int) -> None:
     ask_cluster(properties, lambda it: it.call_leader(tp, delete_records({tp: before})))
 
 
-def test_the_command_prints_a_signed_report_and_ends_with_4_if_not_equal(
+def test_the_command_prints_a_report_and_ends_with_4_if_not_equal(
     region_a: KafkaAddress,
     region_b: KafkaAddress,
     create_topic: CreateTopic,
