@@ -35,6 +35,7 @@ SCENES: Final = [
     ("committed", "silent target", "open transaction", "frozen worker"),
     ("same names", "group", "silent target", "killed"),
     ("same names", "frozen worker", "truncated"),
+    ("exactly-once", "open transaction", "killed"),
 ]
 
 
