@@ -29,7 +29,8 @@ IDS: Final = [bytes([number]) * 16 for number in range(1, 9)]
 class Play:
     """One partition: a reader that is told of recreations, a target that takes all, a task that is killed."""
 
-    def __init__(self) -> None:
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
         self.topic, self.store = MemoryTopic("map"), FakeStore()
         self.copied = dict.fromkeys(IDS, 0)
         """Of each incarnation, below which offset everything was copied or left out."""
@@ -79,7 +80,7 @@ class Play:
 
     def read(self) -> None:
         """Hand records out."""
-        records = random.randrange(1, 5)
+        records = self.chance.randrange(1, 5)
         self.under_way.append((IDS[self.now], self.read_to, records))
         self.read_to += records
 
@@ -88,11 +89,11 @@ class Play:
         if not self.under_way:
             return
         topic_id, first, records = self.under_way.popleft()
-        some = random.randint(1, records)
+        some = self.chance.randint(1, records)
         end = first + some
         if some < records:
             self.under_way.appendleft((topic_id, end, records - some))
-        if random.random() < 0.25:
+        if self.chance.random() < 0.25:
             self.maps.of(ORDERS).passed(some, end)
         else:
             self.maps.of(ORDERS).add(first, some, self.target)
@@ -102,19 +103,20 @@ class Play:
 
     async def commit(self) -> None:
         """Write maps and positions; the second write may fail."""
-        if random.random() < 0.3:
+        if self.chance.random() < 0.3:
             self.store.errors = [ConnectionFailedError("away")]
         await self.committer.commit()
 
 
 @pytest.mark.fuzz
 @pytest.mark.parametrize("round_", range(200))
-async def test_a_start_never_leaves_out_what_was_not_copied_of_any_incarnation(round_: int) -> None:
-    del round_  # names the test, of which chance comes
-    play = Play()
+async def test_a_start_never_leaves_out_what_was_not_copied_of_any_incarnation(
+    round_: int, seed: int
+) -> None:
+    play = Play(random.Random(seed * 1000 + round_))
     await play.start()
-    for _ in range(random.randrange(5, 40)):
-        match random.choice("rrdddccgk"):
+    for _ in range(play.chance.randrange(5, 40)):
+        match play.chance.choice("rrdddccgk"):
             case "r":
                 play.read()
             case "d":
