@@ -22,6 +22,7 @@ from tests.kit.kafka.reaper import REAPER
 STOP_TIMEOUT_S: Final = 30.0
 FORMAT_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.02
+_STOPS_S: Final = 5.0
 _TAIL_LINES: Final = 30
 _JVM: Final = (
     "-Xms64m",
@@ -170,6 +171,13 @@ class Broker:
         """Hold the process (SIGSTOP): its connections stay open and nothing answers."""
         if self._process is not None and self.is_running:
             self._process.send_signal(signal.SIGSTOP)
+            # On a loaded machine its threads run on for a moment.
+            deadline = time.monotonic() + _STOPS_S
+            flags = os.WSTOPPED | os.WNOWAIT | os.WNOHANG
+            while os.waitid(os.P_PID, self._process.pid, flags) is None:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.001)
 
     def thaw(self) -> None:
         """Let a frozen process go on (SIGCONT)."""
