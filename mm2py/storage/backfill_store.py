@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, final
 
-from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.log_reader import LogReader
+from mm2py.client.fetch.log_reader import newest_values
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.errors import ProtocolError
 from mm2py.mirror.backfill_report import without_driver
@@ -193,21 +192,11 @@ class BackfillStore:
 async def newest_backfills(
     cluster: Cluster, topic: str, clock: Clock
 ) -> Mapping[bytes, BackfillRecord]:
-    """Return the newest record of each key of a backfill topic that exists, with what is committed until now."""
+    """Return the newest record of each key of a backfill topic, with what is committed until now."""
     newest: dict[bytes, BackfillRecord] = {}
-
-    def take(_partition: int, record: Record) -> None:
-        key = bytes(record.key or b"")
-        newest.pop(key, None)
-        if record.value is not None:
-            with suppress(ProtocolError):  # of another version
-                newest[key] = decode_backfill(key, bytes(record.value))
-
-    reader = LogReader(cluster, topic, clock=clock, waits_for_transactions=True)
-    try:
-        await reader.read_to_end(take)
-    finally:
-        await reader.close()
+    for key, value in (await newest_values(cluster, topic, clock)).items():
+        with suppress(ProtocolError):  # of another version
+            newest[key] = decode_backfill(key, value)
     return newest
 
 
@@ -217,10 +206,7 @@ async def unfinished_job(target: Cluster, flow: FlowName, clock: Clock) -> str:
     Raises:
         RetriableError: the target does not answer.
     """
-    topic = backfill_topic(flow.source)
-    if topic not in await Admin(target).describe_topics([topic]):
-        return ""
-    records = await newest_backfills(target, topic, clock)
+    records = await newest_backfills(target, backfill_topic(flow.source), clock)
     job = records.get(b"job")
     if not isinstance(job, Job) or job.state.is_over:
         return ""

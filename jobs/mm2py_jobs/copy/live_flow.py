@@ -5,16 +5,15 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
-from mm2py.client.connect.admin import Admin, ConfigOp
+from mm2py.client.connect.admin import ConfigOp
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.log_reader import LogReader
+from mm2py.client.fetch.log_reader import newest_values
 from mm2py.clock import Clock
 from mm2py.errors import ProtocolError, ServerError
 from mm2py.mirror.backfills import Lease
 from mm2py.mirror.failovers import Failover, decode_failover, failover_topic
 from mm2py.protocol.connect_group import decode_metadata, is_ours
 from mm2py.protocol.groups import DescribedGroup
-from mm2py.protocol.records import Record
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import LOOK_S, BackfillRefusedError
 from mm2py.types import FlowName, TopicPartition
@@ -125,20 +124,7 @@ async def unfinished_failover(target: Cluster, flow: FlowName, clock: Clock) -> 
         ProtocolError: the record is damaged, or of a version that this program does not know.
         RetriableError: the target does not answer.
     """
-    topic = failover_topic(flow.source)
-    if topic not in await Admin(target).describe_topics([topic]):
-        return None
-    values: dict[bytes, bytes | None] = {}
-
-    def take(_partition: int, record: Record) -> None:
-        value = record.value
-        values[bytes(record.key or b"")] = None if value is None else bytes(value)
-
-    reader = LogReader(target, topic, clock=clock, waits_for_transactions=True)
-    try:
-        await reader.read_to_end(take)
-    finally:
-        await reader.close()
+    values = await newest_values(target, failover_topic(flow.source), clock)
     value = values.get(b"failover")
     newest = None if value is None else decode_failover(b"failover", value)
     return newest if isinstance(newest, Failover) and not newest.step.is_over else None

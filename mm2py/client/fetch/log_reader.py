@@ -456,3 +456,27 @@ def _end_of(
 def _readable_end(part: FetchedPartition) -> int:
     """Return how far committed records go; a broker that does not name it has no transactions."""
     return part.last_stable_offset if part.last_stable_offset >= 0 else part.high_watermark
+
+
+async def newest_values(cluster: Cluster, topic: str, clock: Clock) -> dict[bytes, bytes]:
+    """Return the newest committed value of each key of a compacted topic, open transactions waited for; empty where there is no such topic.
+
+    Raises:
+        RetriableError: the cluster does not answer.
+    """
+    newest: dict[bytes, bytes] = {}
+    if topic not in await Admin(cluster).describe_topics([topic]):
+        return newest
+
+    def take(_partition: int, record: Record) -> None:
+        key = bytes(record.key or b"")
+        newest.pop(key, None)
+        if record.value is not None:
+            newest[key] = bytes(record.value)
+
+    reader = LogReader(cluster, topic, clock=clock, waits_for_transactions=True)
+    try:
+        await reader.read_to_end(take)
+    finally:
+        await reader.close()
+    return newest
