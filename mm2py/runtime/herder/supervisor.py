@@ -19,10 +19,10 @@ from mm2py.runtime.herder.api import Backfills, HerderParts
 from mm2py.runtime.herder.assigned_work import AssignedWork
 from mm2py.runtime.herder.backfill_watch import BackfillWatch
 from mm2py.runtime.herder.fencing import Fencing
+from mm2py.runtime.herder.leader_duties import TaskPublication
 from mm2py.runtime.herder.loop import QUIET_S, HerderLoop
 from mm2py.runtime.herder.queue import HerderQueue
 from mm2py.runtime.herder.stream_watch import StreamWatch
-from mm2py.runtime.herder.task_publication import TaskPublication
 from mm2py.runtime.patience import attempt
 
 log = logging.getLogger(__name__)

@@ -12,12 +12,9 @@ from functools import partial
 from typing import Final, final
 from weakref import WeakValueDictionary
 
-from mm2py.api.context import LossEvent
 from mm2py.client.permit import Permit
 from mm2py.errors import Mm2pyError
 from mm2py.observability.logging import log_scope
-from mm2py.observability.metrics import Finding, PartitionSnapshot
-from mm2py.runtime.hosts.failure import Failure
 from mm2py.runtime.hosts.pipe import Channel
 from mm2py.runtime.hosts.pool import HostLink, HostPool
 from mm2py.runtime.hosts.reports import TaskReports
@@ -31,9 +28,6 @@ log = logging.getLogger(__name__)
 
 CUT_OFF_S: Final = 5.0
 """A host cuts a task off by itself; one that has not answered this long after the deadline is killed."""
-
-LEDGER_LOOK_S: Final = 1.0
-"""Longest wait for the ledger as a whole before it is asked again which partitions it has written."""
 
 SILENT_S: Final = 10.0
 """From when on a host without a sign of life is a problem of its flows; it speaks every 4 seconds at least."""
@@ -207,7 +201,7 @@ class ChildTaskHost:
         if channel is not None:
             return channel
         channel = self._channels[link] = link.attach(self._host_ended)
-        reports = _Reports(self._reports, partial(self._reported, link))
+        reports = TaskReports(self._reports, partial(self._reported, link))
         reports.serve(channel, scope=str(self._spec.flow))
         try:
             await link.host.confirm(
@@ -264,65 +258,3 @@ class ChildTaskHost:
 def _finite(instant_s: float) -> float:
     """Return an instant as JSON can write it; far past and far future mean never and always."""
     return min(max(instant_s, 0.0), _ALWAYS_S)
-
-
-@final
-class _Reports(TaskReports):
-    """Takes what the flow's tasks on one host report."""
-
-    def __init__(self, reports: FlowReports, changed: Callable[[TaskId, Status], None]) -> None:
-        self._meter = reports.meter
-        self._events = reports.events
-        self._on_topic = reports.on_topic
-        self._guard = reports.guard
-        self._changed = changed
-
-    def serve(self, channel: Channel, scope: str) -> None:
-        """Let the host call these."""
-        channel.serve(
-            self.status_changed,
-            self.measured,
-            self.found,
-            self.topic_used,
-            self.happened,
-            self.written,
-            self.incarnations,
-            self.note_incarnation,
-            self.fence,
-            self.verify,
-            scope=scope,
-        )
-
-    def status_changed(self, task: TaskId, state: State, failure: Failure | None) -> None:
-        self._changed(task, Status(state, None if failure is None else failure.error()))
-
-    def measured(
-        self, partitions: tuple[PartitionSnapshot, ...], gone: tuple[PartitionSnapshot, ...]
-    ) -> None:
-        self._meter.apply(partitions, gone)
-
-    def found(self, findings: tuple[Finding, ...]) -> None:
-        for finding in findings:
-            self._meter.note_finding(finding)
-
-    def topic_used(self, task: TaskId, topic: str) -> None:
-        self._on_topic(task, topic)
-
-    def happened(self, event: LossEvent) -> None:
-        self._events.report(event)
-
-    async def written(self) -> tuple[TopicPartition, ...]:
-        await self._events.flush(LEDGER_LOOK_S)
-        return tuple(self._events.unwritten())
-
-    async def incarnations(self) -> tuple[tuple[TopicPartition, bytes], ...]:
-        return tuple((await self._events.incarnations()).items())
-
-    def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
-        self._events.note_incarnation(partition, topic_id)
-
-    async def fence(self, task: TaskId) -> None:
-        await self._guard.fence(task)
-
-    async def verify(self, task: TaskId, generation: int) -> None:
-        await self._guard.verify(task, generation)

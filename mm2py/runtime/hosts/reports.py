@@ -7,7 +7,7 @@ Flow: task -> ``LedgerRelay`` -> ``TaskReports`` of the worker -> its ledger -> 
 import asyncio
 import logging
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final, Protocol, final
 
@@ -17,12 +17,16 @@ from mm2py.errors import Mm2pyError
 from mm2py.mirror.ledger import ReportedEvents
 from mm2py.observability.logging import SecretMask, current_scope, log_scope
 from mm2py.observability.metrics import Finding, FlowMeter, PartitionMeter, PartitionSnapshot
-from mm2py.runtime.hosts.failure import Failure, one_line
-from mm2py.runtime.hosts.pipe import Channel
+from mm2py.runtime.hosts.pipe import Channel, Failure, one_line
+from mm2py.runtime.tasks.lifecycle import Status
+from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_transactions import StartGuard
 from mm2py.types import State, TaskId, TopicPartition
 
 log = logging.getLogger(__name__)
+
+LEDGER_WAIT_S: Final = 1.0
+"""Longest wait for the ledger as a whole before the partitions that it has not written are named."""
 
 ANSWER_WITHIN_S: Final = 10.0
 """The worker itself waits up to 5 s for its ledger to be read."""
@@ -44,50 +48,81 @@ class HostReports(Protocol):
         ...
 
 
-class TaskReports(Protocol):
-    """What a worker takes of a flow's tasks on one host: calls on the flow's channel."""
+@final
+class TaskReports:
+    """What a worker takes of a flow's tasks on one host: calls on the flow's channel.
+
+    Args:
+        reports: where the flow's tasks report to in the worker.
+        changed: called when a task changed its state.
+    """
+
+    def __init__(self, reports: FlowReports, changed: Callable[[TaskId, Status], None]) -> None:
+        self._meter = reports.meter
+        self._events = reports.events
+        self._on_topic = reports.on_topic
+        self._guard = reports.guard
+        self._changed = changed
+
+    def serve(self, channel: Channel, scope: str) -> None:
+        """Let the host call the methods below."""
+        channel.serve(
+            self.status_changed,
+            self.measured,
+            self.found,
+            self.topic_used,
+            self.happened,
+            self.written,
+            self.incarnations,
+            self.note_incarnation,
+            self.fence,
+            self.verify,
+            scope=scope,
+        )
 
     def status_changed(self, task: TaskId, state: State, failure: Failure | None) -> None:
-        """A task changed its state; the failure is that of a FAILED one."""
-        ...
+        """Pass a task's state on; the failure is that of a FAILED one."""
+        self._changed(task, Status(state, None if failure is None else failure.error()))
 
     def measured(
         self, partitions: tuple[PartitionSnapshot, ...], gone: tuple[PartitionSnapshot, ...]
     ) -> None:
-        """Partitions that changed; ``gone`` are last counts of ended tasks, of before ``partitions``."""
-        ...
+        """Take the meters that changed; ``gone`` are last counts of ended tasks, from before ``partitions``."""
+        self._meter.apply(partitions, gone)
 
     def found(self, findings: tuple[Finding, ...]) -> None:
-        """Findings that are new, other ones or, without a text, withdrawn."""
-        ...
+        """Take findings that are new, changed or, without a text, withdrawn."""
+        for finding in findings:
+            self._meter.note_finding(finding)
 
     def topic_used(self, task: TaskId, topic: str) -> None:
-        """The task's first record of a target topic was acknowledged."""
-        ...
+        """Note that the task's first record of a target topic was acknowledged."""
+        self._on_topic(task, topic)
 
     def happened(self, event: LossEvent) -> None:
-        """An event for the loss ledger; the host holds positions of its partition until it is ``written``."""
-        ...
+        """Write an event to the loss ledger; the host holds positions of its partition until it is ``written``."""
+        self._events.report(event)
 
     async def written(self) -> tuple[TopicPartition, ...]:
         """Wait for the ledger, a second at most; return partitions with events that it has not written."""
-        ...
+        await self._events.flush(LEDGER_WAIT_S)
+        return tuple(self._events.unwritten())
 
     async def incarnations(self) -> tuple[tuple[TopicPartition, bytes], ...]:
-        """Return which topic id stored positions belong to, as far as that is known."""
-        ...
+        """Return which topic id stored positions belong to, where that is known."""
+        return tuple((await self._events.incarnations()).items())
 
     def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
         """Keep which topic id the stored position of a partition belongs to."""
-        ...
+        self._events.note_incarnation(partition, topic_id)
 
     async def fence(self, task: TaskId) -> None:
         """Fence the producers of earlier configs of a task's connector."""
-        ...
+        await self._guard.fence(task)
 
     async def verify(self, task: TaskId, generation: int) -> None:
         """Confirm that a task that has its producer may start."""
-        ...
+        await self._guard.verify(task, generation)
 
 
 @final

@@ -17,8 +17,7 @@ from mm2py.clock import Clock, tick
 from mm2py.errors import ProtocolError
 from mm2py.observability.logging import log_scope
 from mm2py.observability.metrics import FlowMeter
-from mm2py.runtime.hosts.failure import Failure
-from mm2py.runtime.hosts.pipe import Channel, HostPipe
+from mm2py.runtime.hosts.pipe import Channel, Failure, HostPipe
 from mm2py.runtime.hosts.reports import (
     GuardRelay,
     HostReports,

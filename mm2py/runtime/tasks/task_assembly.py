@@ -7,13 +7,12 @@ returns records or has transforms -> ``WorkerTask``; of a sink -> ``open_sink_ta
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from inspect import signature
-from typing import Final, Protocol, TypeGuard, cast, final
+from typing import Final, Protocol, cast, final
 
 from mm2py.api.connector import Connector, SinkConnector
 from mm2py.api.context import EventSink
 from mm2py.api.records import SinkRecord
-from mm2py.api.task import BatchSourceTask, SourceTask
+from mm2py.api.task import BatchSourceTask
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.tail import Identical
 from mm2py.clock import Clock
@@ -36,14 +35,13 @@ from mm2py.runtime.plugins.catalog import plugin_type
 from mm2py.runtime.plugins.converters.registry import RecordConverters
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.plugins.transforms.chain import TransformChain, steps_of
+from mm2py.runtime.tasks.arrivals import SourceOrder
 from mm2py.runtime.tasks.errant_records import DeadLetterQueue, ErrantRecords
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter, OffsetStore
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
-from mm2py.runtime.tasks.ordered_worker_task import OrderedWorkerTask
 from mm2py.runtime.tasks.record_task import Conversion, RecordTaskAdapter
 from mm2py.runtime.tasks.sink_loop import ConsumerFactory, Prepare, SinkSettings
-from mm2py.runtime.tasks.source_order import SourceOrder
 from mm2py.runtime.tasks.target_sender import SenderFactory
 from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.task_host import HostedTask, TaskSpec
@@ -54,7 +52,7 @@ from mm2py.runtime.tasks.task_transactions import (
     Unguarded,
     committed_reads,
 )
-from mm2py.runtime.tasks.transformed_task import CopyTask, TransformedTask
+from mm2py.runtime.tasks.transformed_task import CopyTask, OrderedWorkerTask, TransformedTask
 from mm2py.runtime.tasks.worker_sink_task import WorkerSinkContext, WorkerSinkTask
 from mm2py.runtime.tasks.worker_task import TaskSettings, WorkerTask
 from mm2py.storage.offset_map_store import MapStore, NoMapStore
@@ -233,10 +231,10 @@ class TaskAssembly:
         )
         adapter: RecordTaskAdapter | None = None
         order: SourceOrder | None = None
-        if not _moves_batches(opened):
-            task: BatchSourceTask
+        task: BatchSourceTask
+        if not isinstance(opened, BatchSourceTask):
             task = adapter = RecordTaskAdapter(
-                cast("SourceTask", opened), parts.clock, parts.conversion(config), chain=chain
+                opened, parts.clock, parts.conversion(config), chain=chain
             )
         elif chain is None:
             task = opened
@@ -335,8 +333,3 @@ def _sink_settings(spec: TaskSpec, framework: SinkFrameworkConfig, flush_ms: int
     return SinkSettings(
         topics=tuple(own) or framework.topics, chosen=chosen, commit_s=flush_ms / 1000
     )
-
-
-def _moves_batches(task: BatchSourceTask | SourceTask) -> TypeGuard[BatchSourceTask]:
-    """Tell the two contracts apart: only a batch task's ``poll`` takes a budget."""
-    return bool(signature(task.poll).parameters)

@@ -26,8 +26,8 @@ from mm2py.runtime.patience import Patience
 from mm2py.runtime.tasks.arrivals import Arrivals
 from mm2py.runtime.tasks.held_partitions import HeldPartitions
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
-from mm2py.runtime.tasks.map_pruning import MapPruning
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
+from mm2py.runtime.tasks.offset_maps import MapPruning
 from mm2py.runtime.tasks.target_sender import (
     SenderFactory,
 )

@@ -21,8 +21,8 @@ from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter, NodeSnapshot
 from mm2py.runtime.errors import BadRequestError, NotFoundError
 from mm2py.runtime.group.assignor import FRESH, MemberView, assign, configured_work
+from mm2py.runtime.group.connect_membership import missed_commit
 from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin, Round
-from mm2py.runtime.group.round_leader import missed_commit
 from mm2py.runtime.herder.api import HerderNode, HerderParts, OffsetEntry
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.plugins.catalog import PluginInfo

@@ -13,9 +13,8 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ConnectionFailedError
 from mm2py.mirror.offset_lookup import Place, to_source, to_target
 from mm2py.mirror.offset_map import PAGE_SEGMENTS, Page, PageRef, decode_page, decode_page_key
-from mm2py.runtime.tasks import map_pruning
-from mm2py.runtime.tasks.map_pruning import MapPruning
-from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
+from mm2py.runtime.tasks import offset_maps
+from mm2py.runtime.tasks.offset_maps import MapPruning, TaskOffsetMaps
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.offset_map_store import OffsetMapStore
 from mm2py.types import TopicPartition
@@ -168,7 +167,7 @@ async def test_invariant_4_nothing_is_removed_without_the_permit(
     rig.permit.revoke()
     assert await pruning.look() == 0
     rig.permit = Permit(SYSTEM_CLOCK, until_s=inf)
-    monkeypatch.setattr(map_pruning, "MOST_PAGES", 2)
+    monkeypatch.setattr(offset_maps, "MOST_PAGES", 2)
     pruning = await rig.started(ORDERS)
     assert [await pruning.look() for _ in range(4)] == [2, 2, 1, 0]
 
@@ -178,7 +177,7 @@ async def test_invariant_2_whenever_a_worker_ends_what_is_left_is_a_whole_map(
     number: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(seed + number)
-    monkeypatch.setattr(map_pruning, "MOST_PAGES", chance.choice([1, 3, 1_000]))
+    monkeypatch.setattr(offset_maps, "MOST_PAGES", chance.choice([1, 3, 1_000]))
     rig = Rig()
     start = end = 0
     for _ in range(chance.randint(2, 8)):

@@ -3,7 +3,7 @@
 import pytest
 
 from mm2py.runtime.herder.api import ConnectorState, WorkState
-from mm2py.runtime.herder.config_news import merge_restarts
+from mm2py.runtime.herder.loop import merge_restarts
 from mm2py.runtime.herder.work_states import plan_restart, with_restarting
 from mm2py.storage.config_state import RestartRequest
 from mm2py.types import State, TaskId

@@ -11,8 +11,7 @@ from mm2py.errors import Mm2pyError, RequestTimedOutError
 from mm2py.protocol import error_codes as codes
 from mm2py.runtime.errors import BadRequestError, HerderError
 from mm2py.runtime.herder.api import OffsetEntry
-from mm2py.runtime.herder.offset_editing import OffsetEditor
-from mm2py.runtime.herder.sink_offsets import OffsetEditors, SinkOffsetEditor
+from mm2py.runtime.herder.offset_editing import OffsetEditor, OffsetEditors, SinkOffsetEditor
 from mm2py.storage.memory import MemoryOffsetBackingStore
 from mm2py.types import TopicPartition
 

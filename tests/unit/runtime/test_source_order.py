@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from mm2py.protocol.record_batch import RecordBatch
-from mm2py.runtime.tasks.source_order import MOST_PARTS, Part, SourceOrder
+from mm2py.runtime.tasks.arrivals import MOST_PARTS, Part, SourceOrder
 from mm2py.types import TopicPartition
 from tests.unit.runtime.runtime_fakes import a_batch
 

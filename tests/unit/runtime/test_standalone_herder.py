@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from mm2py.runtime.errors import AlreadyExistsError, BadRequestError, NotFoundError
-from mm2py.runtime.group.solo_membership import SoloMembership
+from mm2py.runtime.group.membership import SoloMembership
 from mm2py.runtime.herder.herder import Herder
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import until

@@ -20,10 +20,10 @@ from mm2py.protocol.record_batch import CONTROL_FLAG, HEADER_BYTES, Codec, Recor
 from mm2py.protocol.records import NewRecord, Record, decode_batches
 from mm2py.runtime.plugins.converters.registry import BYTES_ONLY
 from mm2py.runtime.plugins.transforms.chain import Step, TransformChain, steps_of
+from mm2py.runtime.tasks.arrivals import SourceOrder
 from mm2py.runtime.tasks.errant_records import ErrantRecords
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.runtime.tasks.record_task import new_batch
-from mm2py.runtime.tasks.source_order import SourceOrder
 from mm2py.runtime.tasks.transformed_task import TransformedTask
 from mm2py.storage.offset_map_store import NoMapStore
 from mm2py.testing.waiting import until

@@ -18,11 +18,11 @@ from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.errors import ConnectionFailedError, FatalError, PartitionError, TargetMovedError
 from mm2py.mirror.source_offsets import source_offset
 from mm2py.observability.metrics import Metrics
+from mm2py.runtime.tasks.arrivals import SourceOrder
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
-from mm2py.runtime.tasks.ordered_worker_task import OrderedWorkerTask
-from mm2py.runtime.tasks.source_order import SourceOrder
 from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.task_transactions import TaskTransactions
+from mm2py.runtime.tasks.transformed_task import OrderedWorkerTask
 from mm2py.runtime.tasks.worker_task import TaskSettings, WorkerTask
 from mm2py.testing.waiting import until
 from mm2py.types import ClusterAlias, FlowName, TopicPartition

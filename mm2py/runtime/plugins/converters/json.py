@@ -12,8 +12,7 @@ from decimal import Decimal
 from typing import Final, cast, final
 
 from mm2py.api.schema import DATE, DECIMAL, TIME, TIMESTAMP, Schema, SchemaType
-from mm2py.runtime.plugins.converters.converter import DataError, type_name
-from mm2py.runtime.plugins.converters.java_text import java_float
+from mm2py.runtime.plugins.converters.converter import DataError, java_float, type_name
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)

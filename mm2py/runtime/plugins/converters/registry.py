@@ -22,12 +22,15 @@ from mm2py.config.framework import (
     converter_problem,
 )
 from mm2py.errors import ConfigError
-from mm2py.runtime.plugins.converters.byte_array import ByteArrayConverter
-from mm2py.runtime.plugins.converters.converter import Converter, DataError
+from mm2py.runtime.plugins.converters.converter import (
+    ByteArrayConverter,
+    Converter,
+    DataError,
+    NumberConverter,
+    SimpleHeaderConverter,
+    StringConverter,
+)
 from mm2py.runtime.plugins.converters.json import JsonConverter
-from mm2py.runtime.plugins.converters.number import NumberConverter
-from mm2py.runtime.plugins.converters.simple_header import SimpleHeaderConverter
-from mm2py.runtime.plugins.converters.string import StringConverter
 
 HEADER_NAMES: Final = "surrogateescape"
 """Error handler of their encoding: they need not be UTF-8, any bytes survive the way through ``str``."""

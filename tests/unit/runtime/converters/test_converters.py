@@ -24,14 +24,18 @@ from mm2py.api.schema import (
     SchemaType,
 )
 from mm2py.errors import ConfigError
-from mm2py.runtime.plugins.converters.byte_array import ByteArrayConverter
-from mm2py.runtime.plugins.converters.converter import Converter, DataError
-from mm2py.runtime.plugins.converters.java_text import java_float
+from mm2py.runtime.plugins.converters.converter import (
+    NUMBER_FORMATS,
+    ByteArrayConverter,
+    Converter,
+    DataError,
+    NumberConverter,
+    SimpleHeaderConverter,
+    StringConverter,
+    java_float,
+)
 from mm2py.runtime.plugins.converters.json import JsonConverter
-from mm2py.runtime.plugins.converters.number import NUMBER_FORMATS, NumberConverter
 from mm2py.runtime.plugins.converters.registry import record_converters
-from mm2py.runtime.plugins.converters.simple_header import SimpleHeaderConverter
-from mm2py.runtime.plugins.converters.string import StringConverter
 
 TRUTH: Final = cast(
     "Mapping[str, Mapping[str, str | None]]",

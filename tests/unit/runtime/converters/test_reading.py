@@ -7,12 +7,15 @@ import pytest
 from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig
 from mm2py.errors import FatalError
-from mm2py.runtime.plugins.converters.converter import Converter, DataError
+from mm2py.runtime.plugins.converters.converter import (
+    Converter,
+    DataError,
+    NumberConverter,
+    SimpleHeaderConverter,
+    StringConverter,
+)
 from mm2py.runtime.plugins.converters.json import JsonConverter
-from mm2py.runtime.plugins.converters.number import NumberConverter
 from mm2py.runtime.plugins.converters.registry import BYTES_ONLY, record_converters
-from mm2py.runtime.plugins.converters.simple_header import SimpleHeaderConverter
-from mm2py.runtime.plugins.converters.string import StringConverter
 from mm2py.runtime.tasks.errant_records import ErrantRecords
 from tests.unit.runtime.runtime_fakes import EagerClock
 from tests.unit.runtime.sink_fakes import T0, a_record
