@@ -199,7 +199,7 @@ class Supervisor:
     async def _read_stores(self, loop: HerderLoop) -> bool:
         parts = self._parts
         steps = {
-            "the config topic": lambda: parts.config.start(loop.news),
+            "the config topic": lambda: parts.config.start(loop.changes),
             "the status topic": parts.status.start,
             "the offset store": parts.offsets.start,
         }

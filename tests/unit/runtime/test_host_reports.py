@@ -1,21 +1,24 @@
-"""What a host reports never fails the code that reports, and an own host never outlives its caller."""
+"""What a host reports to its worker, and what it does first after a freeze."""
 
 import asyncio
 import logging
+import signal
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 
 import pytest
 
 from mm2py.api.context import EventKind, LossEvent
+from mm2py.client.permit import Permit
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Finding, FlowMeter, PartitionSnapshot
 from mm2py.runtime.hosts.pipe import Channel, HostPipe
 from mm2py.runtime.hosts.reports import LedgerRelay, MeterRelay, PipeLogHandler, TaskReports
+from mm2py.runtime.hosts.thaw import thawing_loop
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import eventually as until
 from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
-from tests.unit.runtime.task_host_fakes import spec_of
+from tests.unit.runtime.runtime_fakes import spec_of
 from tests.unit.runtime.test_child_host import FIRST, World
 
 ORDERS, RETURNS = TopicPartition("orders", 0), TopicPartition("returns", 0)
@@ -230,3 +233,68 @@ def test_a_report_of_a_flow_that_is_closed_is_ignored() -> None:
         assert world.children[0].how == "code 0"
 
     asyncio.run(scenario())
+
+
+# ---- a process that was frozen
+
+
+@pytest.fixture
+def _signals() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction] - pytest finds it
+    before = signal.getsignal(signal.SIGCONT)
+    yield
+    signal.signal(signal.SIGCONT, before)
+
+
+def play_thaw(scenario: Callable[[FakeClock, Permit], Coroutine[None, None, None]]) -> list[bool]:
+    """Return what a watcher saw of a permit for 6 s, True for valid."""
+    seen: list[bool] = []
+
+    async def run() -> None:
+        clock = FakeClock()
+        permit = Permit(clock)
+        permit.watch(lambda: seen.append(permit.valid))
+        permit.grant(clock.monotonic() + 6)
+        await scenario(clock, permit)
+
+    with asyncio.Runner(loop_factory=thawing_loop) as runner:
+        runner.run(run())
+    return seen
+
+
+@pytest.mark.usefixtures("_signals")
+def test_a_frozen_process_finds_its_permit_over_before_it_serves_a_socket() -> None:
+    seen: list[bool] = []
+
+    async def scenario(clock: FakeClock, permit: Permit) -> None:
+        here, there = socket.socketpair()
+        with here, there:
+            served = asyncio.Event()
+
+            def serve() -> None:
+                seen.append(permit.was_valid)
+                served.set()
+
+            loop = asyncio.get_running_loop()
+            loop.add_reader(here, serve)
+            there.send(b"x")
+            clock.jump(7.0)
+            await served.wait()
+            loop.remove_reader(here)
+
+    assert play_thaw(scenario) == [True, False]
+    assert seen == [False], "watchers were called before"
+
+
+@pytest.mark.usefixtures("_signals")
+def test_a_process_that_is_continued_looks_at_once() -> None:
+    seen: list[bool] = []
+
+    async def scenario(clock: FakeClock, permit: Permit) -> None:
+        signal.raise_signal(signal.SIGCONT)
+        seen.append(permit.was_valid)
+        clock.jump(7.0)
+        signal.raise_signal(signal.SIGCONT)
+        seen.append(permit.was_valid)
+
+    assert play_thaw(scenario) == [True, False]
+    assert seen == [True, False], "without a turn of the loop"
