@@ -352,65 +352,53 @@ def a_flow_each() -> dict[FlowName, MemoryTopic]:
     return {AB: MemoryTopic("ab"), BA: MemoryTopic("ba")}
 
 
-def test_a_put_of_connect_that_closes_a_circle_is_refused_and_writes_nothing() -> None:
-    async def play() -> None:
-        topics = a_flow_each()
-        worker = await Worker(topics).start()
-        await worker.put(AB, "loop")
-        with pytest.raises(BadRequestError, match="in a circle: A->B, B->A"):
-            await worker.put(BA, "loop")
-        assert topics[BA].records == []
-        await worker.put(BA, "other")
-
-    asyncio.run(play())
+async def test_a_put_of_connect_that_closes_a_circle_is_refused_and_writes_nothing() -> None:
+    topics = a_flow_each()
+    worker = await Worker(topics).start()
+    await worker.put(AB, "loop")
+    with pytest.raises(BadRequestError, match="in a circle: A->B, B->A"):
+        await worker.put(BA, "loop")
+    assert topics[BA].records == []
+    await worker.put(BA, "other")
 
 
-def test_a_second_source_connector_under_another_name_closes_a_circle_too() -> None:
-    async def play() -> None:
-        worker = await Worker(a_flow_each()).start()
-        await worker.put(AB, "loop")
-        with pytest.raises(BadRequestError, match="in a circle"):
-            await worker.put(BA, "loop", "Mine")
-
-    asyncio.run(play())
+async def test_a_second_source_connector_under_another_name_closes_a_circle_too() -> None:
+    worker = await Worker(a_flow_each()).start()
+    await worker.put(AB, "loop")
+    with pytest.raises(BadRequestError, match="in a circle"):
+        await worker.put(BA, "loop", "Mine")
 
 
 @pytest.mark.parametrize("behind", [0, 1, 2, 3])
-def test_leaders_of_two_flows_never_keep_the_two_halves_of_a_circle(behind: int) -> None:
-    async def play() -> None:
-        topics = a_flow_each()
-        first, second = await Worker(topics).start(), await Worker(topics).start()
+async def test_leaders_of_two_flows_never_keep_the_two_halves_of_a_circle(behind: int) -> None:
+    topics = a_flow_each()
+    first, second = await Worker(topics).start(), await Worker(topics).start()
 
-        async def late() -> None:
-            for _ in range(behind):
-                await asyncio.sleep(0)
-            await second.put(BA, "loop")
+    async def late() -> None:
+        for _ in range(behind):
+            await asyncio.sleep(0)
+        await second.put(BA, "loop")
 
-        outcomes = await asyncio.gather(first.put(AB, "loop"), late(), return_exceptions=True)
-        for worker in (first, second):
-            for node in worker.nodes.values():
-                await node.overrides.refresh(1)
-            assert {worker.topics(AB), worker.topics(BA)} != {"loop"}
-        assert any(isinstance(it, BadRequestError) for it in outcomes)
-
-    asyncio.run(play())
+    outcomes = await asyncio.gather(first.put(AB, "loop"), late(), return_exceptions=True)
+    for worker in (first, second):
+        for node in worker.nodes.values():
+            await node.overrides.refresh(1)
+        assert {worker.topics(AB), worker.topics(BA)} != {"loop"}
+    assert any(isinstance(it, BadRequestError) for it in outcomes)
 
 
-def test_a_change_that_is_taken_back_is_never_acted_on() -> None:
-    async def play() -> None:
-        topics = a_flow_each()
-        worker, other = await Worker(topics).start(), await Worker(topics).start()
-        acted_on: list[str] = []
-        store = worker.nodes[AB].overrides
-        store.listen(lambda: acted_on.append(worker.topics(AB)))
-        results = await asyncio.gather(
-            worker.put(AB, "loop"), other.put(BA, "loop"), return_exceptions=True
-        )
-        assert isinstance(results[0], BadRequestError)
-        assert [line.action for line in store.history()] == ["undo", "create"]
-        assert acted_on == ["none"]
-
-    asyncio.run(play())
+async def test_a_change_that_is_taken_back_is_never_acted_on() -> None:
+    topics = a_flow_each()
+    worker, other = await Worker(topics).start(), await Worker(topics).start()
+    acted_on: list[str] = []
+    store = worker.nodes[AB].overrides
+    store.listen(lambda: acted_on.append(worker.topics(AB)))
+    results = await asyncio.gather(
+        worker.put(AB, "loop"), other.put(BA, "loop"), return_exceptions=True
+    )
+    assert isinstance(results[0], BadRequestError)
+    assert [line.action for line in store.history()] == ["undo", "create"]
+    assert acted_on == ["none"]
 
 
 SINK_CLASS = "org.apache.kafka.connect.mirror.MirrorSinkConnector"
@@ -453,18 +441,15 @@ def test_another_flow_that_cannot_be_read_now_is_named_in_the_log(
     assert "other=B->A" in caplog.text
 
 
-def test_a_dry_run_refuses_the_same_circle() -> None:
-    async def play() -> None:
-        worker = await Worker(a_flow_each()).start()
-        await worker.put(AB, "loop")
+async def test_a_dry_run_refuses_the_same_circle() -> None:
+    worker = await Worker(a_flow_each()).start()
+    await worker.put(AB, "loop")
 
-        def edit(now: FlowPicture) -> FlowPicture:
-            return now.with_config(NAME, texts(topics="loop", **SAME))
+    def edit(now: FlowPicture) -> FlowPicture:
+        return now.with_config(NAME, texts(topics="loop", **SAME))
 
-        with pytest.raises(BadRequestError, match="in a circle"):
-            worker.nodes[BA].overrides.preview(edit)
-
-    asyncio.run(play())
+    with pytest.raises(BadRequestError, match="in a circle"):
+        worker.nodes[BA].overrides.preview(edit)
 
 
 # ---- herders of flows that come and go

@@ -175,64 +175,52 @@ def test_a_worker_that_has_closed_the_flow_leaves_positions_where_they_are() -> 
     play(scenario)
 
 
-def test_an_own_host_whose_caller_is_cancelled_while_it_starts_ends() -> None:
-    async def scenario() -> None:
-        world = World()
-        world.greets = False
-        picking = asyncio.create_task(world.pool.pick(own=True))
-        await until(lambda: bool(world.links) and world.children[0].pipe is not None)
-        picking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await picking
-        world.children[0].greets.set()
-        await world.links[0].gone()
-        assert world.pool.pids == ()
-        await world.end()
-
-    asyncio.run(scenario())
+async def test_an_own_host_whose_caller_is_cancelled_while_it_starts_ends() -> None:
+    world = World()
+    world.greets = False
+    picking = asyncio.create_task(world.pool.pick(own=True))
+    await until(lambda: bool(world.links) and world.children[0].pipe is not None)
+    picking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await picking
+    world.children[0].greets.set()
+    await world.links[0].gone()
+    assert world.pool.pids == ()
+    await world.end()
 
 
-def test_tasks_that_come_and_go_leave_no_locks_behind() -> None:
-    async def scenario() -> None:
-        world = World()
-        for number in range(20):
-            await world.host.start_task(spec_of(number))
-            await world.host.stop_task(TaskId("Fake", number), 5.0)
-        child = world.children[0].stages[0].host
-        for host in (world.host, child):
-            assert not host._turns  # pyright: ignore[reportPrivateUsage] - nothing else shows it
-        await world.end()
-
-    asyncio.run(scenario())
+async def test_tasks_that_come_and_go_leave_no_locks_behind() -> None:
+    world = World()
+    for number in range(20):
+        await world.host.start_task(spec_of(number))
+        await world.host.stop_task(TaskId("Fake", number), 5.0)
+    child = world.children[0].stages[0].host
+    for host in (world.host, child):
+        assert not host._turns  # pyright: ignore[reportPrivateUsage] - nothing else shows it
+    await world.end()
 
 
-def test_calls_for_one_task_take_turns() -> None:
-    async def scenario() -> None:
-        world = World()
-        starts = [asyncio.create_task(world.host.start_task(spec_of(0))) for _ in range(5)]
-        await asyncio.gather(*starts)
-        await until(lambda: world.words(FIRST)[-1:] == ["RUNNING"])
-        assert world.host.tasks() == (FIRST,)
-        assert sum(link.tasks for link in world.links) == 1
-        await world.end()
-
-    asyncio.run(scenario())
+async def test_calls_for_one_task_take_turns() -> None:
+    world = World()
+    starts = [asyncio.create_task(world.host.start_task(spec_of(0))) for _ in range(5)]
+    await asyncio.gather(*starts)
+    await until(lambda: world.words(FIRST)[-1:] == ["RUNNING"])
+    assert world.host.tasks() == (FIRST,)
+    assert sum(link.tasks for link in world.links) == 1
+    await world.end()
 
 
-def test_a_report_of_a_flow_that_is_closed_is_ignored() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.started(0)
-        pipe = world.children[0].pipe
-        assert pipe is not None
-        await world.host.close()
-        pipe.channel(1).post(TaskReports.topic_used, FIRST, "late")
-        assert world.pool.pids == (100,)
-        await world.end()
-        assert world.topics == []
-        assert world.children[0].how == "code 0"
-
-    asyncio.run(scenario())
+async def test_a_report_of_a_flow_that_is_closed_is_ignored() -> None:
+    world = World()
+    await world.started(0)
+    pipe = world.children[0].pipe
+    assert pipe is not None
+    await world.host.close()
+    pipe.channel(1).post(TaskReports.topic_used, FIRST, "late")
+    assert world.pool.pids == (100,)
+    await world.end()
+    assert world.topics == []
+    assert world.children[0].how == "code 0"
 
 
 # ---- a process that was frozen
