@@ -106,28 +106,6 @@ async def test_three_workers_that_start_together_share_evenly(
     assert len([line for line in caplog.messages if line.startswith("group joined ")]) == 3
 
 
-async def test_a_newcomer_gets_its_share_and_the_others_keep_the_remainder(stage: Stage) -> None:
-    await stage.start("a")
-    stage.check_all_runs_once("a")
-    before = stage.workers["a"].owned
-    await stage.start("b")
-    stage.check_all_runs_once("a", "b")
-    assert not stage.workers["a"].owned - before
-    assert not stage.workers["a"].suspended
-
-
-async def test_work_of_a_worker_that_dies_moves_within_15_s_and_only_that(stage: Stage) -> None:
-    await stage.start("a", "b", "c")
-    before = stage.owned("a", "b")
-    stage.tasks["c"].cancel()
-    await stage.clock.settle()
-    stage.link("c").cut = True
-    await stage.clock.advance(SESSION_S + 2.0 + 3.0 + 0.5)
-    stage.check_all_runs_once("a", "b")
-    for had, has in zip(before, stage.owned("a", "b"), strict=True):
-        assert not had - has, "nothing that ran was moved"
-
-
 async def test_lost_work_runs_again_as_soon_as_the_delay_is_over(stage: Stage) -> None:
     await stage.start("a", "b", "c")
     leaver = next(name for name in ("a", "b", "c") if name != stage.leader().name)

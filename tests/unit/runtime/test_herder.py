@@ -15,7 +15,6 @@ from mm2py.errors import ConfigError, ConnectionFailedError, RetriableError
 from mm2py.runtime.errors import (
     AlreadyExistsError,
     BadRequestError,
-    ForeignMemberError,
     ForwardError,
     NotFoundError,
 )
@@ -164,39 +163,6 @@ async def test_a_lost_membership_stops_all_work_writes_nothing_and_joins_with_no
     assert writable == [False, False], "nothing is written after a lost membership"
     assert node.permit.valid
     await until(lambda: node.meter.state == "RUNNING")
-    await node.stop()
-
-
-async def test_a_coordinator_that_is_away_stops_nothing() -> None:
-    """No. 48 as we do it: work goes on while the session lasts; the membership says when it must not."""
-
-    cluster = Cluster()
-    node = cluster.node().start()
-    await node.put()
-    await node.runs("c-0", "c-1")
-    node.membership.rejoin_errors = [RetriableError("coordinator away")] * 3
-    node.host.events.clear()
-    node.membership.request_rejoin()
-    for _ in range(4):
-        await cluster.clock.advance(1)
-    assert node.membership.rejoin_errors == []
-    assert node.host.events == []
-    await node.stop()
-
-
-async def test_a_foreign_member_makes_the_flow_stop_and_wait_until_the_group_is_ours() -> None:
-    cluster = Cluster()
-    node = cluster.node().start()
-    await node.put()
-    await node.runs("c-0", "c-1")
-    node.membership.rejoin_errors = [ForeignMemberError("java at 10.0.0.7")]
-    node.membership.ours.clear()
-    node.membership.request_rejoin()
-    await until(lambda: node.membership.waited_for_ours == 1)
-    assert node.host.running == {}
-    assert node.meter.state == "WAITING"
-    node.membership.ours.set()
-    await node.runs("c-0", "c-1")
     await node.stop()
 
 

@@ -76,24 +76,6 @@ async def test_a_worker_that_stops_hands_its_work_to_the_others() -> None:
     await second.stop()
 
 
-async def test_a_killed_worker_loses_its_work_to_the_others_after_the_delay() -> None:
-    """No. 46, first half."""
-
-    cluster = Cluster(max_delay_ms=3_000)
-    first, second = cluster.node("n1").start(), cluster.node("n2").start()
-    await first.put(work=FOUR)
-    await _settled(cluster, "c-0", "c-1", "c-2", "c-3")
-    cluster.group.drop("n2")
-    del cluster.nodes["n2"]
-    await cluster.clock.settle()
-    assert len(first.host.running) == 2, "the delay runs"
-    await cluster.clock.advance(3)
-    first.membership.request_rejoin()  # what the real membership does when the delay is over
-    await _settled(cluster, "c-0", "c-1", "c-2", "c-3")
-    await first.stop()
-    await second.stop()
-
-
 async def test_a_node_that_lost_its_membership_in_a_round_comes_back_with_nothing() -> None:
     cluster = Cluster()
     node = cluster.node().start()
