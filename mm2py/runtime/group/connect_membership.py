@@ -51,11 +51,12 @@ log = logging.getLogger(__name__)
 
 
 _REPORT_S: Final = 10.0
-"""How often the others are named while we wait for them."""
+"""How often foreign members are logged while this worker waits for them."""
 
 _FOLLOWER_LAG_S: Final = 0.3
-"""When a delay is over only the leader's join starts a round: a follower whose metadata is the same gets the
-old assignment again. A little later it finds the round begun, and need not wait for a heartbeat."""
+"""When the rebalance delay is over, only the leader's JoinGroup starts a round: the coordinator answers a follower whose metadata
+is unchanged with the old assignment. Joining a little later it finds the round in progress, without waiting for a
+heartbeat to report it."""
 
 _FREE: Final = frozenset({"Empty", "Dead"})
 _REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
@@ -141,7 +142,7 @@ class ConnectMembership:
         if owned and self._member.over:
             raise MembershipLostError(self._lost(self._member.over))
         outside = bool(self._member.over)
-        self._requested.clear()  # what is asked for from here on needs the round after this one
+        self._requested.clear()  # a request from here on needs another round
         self._unfinished, self._leader_url = True, None
         try:
             if outside:
@@ -201,7 +202,7 @@ class ConnectMembership:
         """Leave, and wait until the group has no foreign member."""
         await self.leave()
         reported_at = self._clock.monotonic()
-        named = False  # a group that is just being decided may turn out to be ours
+        named = False  # a group that is still rebalancing may turn out to be ours
         while True:
             try:
                 group = await self._member.coordinator.describe()
@@ -231,7 +232,7 @@ class ConnectMembership:
         return self._member.coordinator.group_id
 
     async def _look_from_outside(self) -> None:
-        """Join only what is empty, ours, or just being decided (then the answer shows it)."""
+        """Refuse to join a settled group with foreign members; in one that is still rebalancing the answer to the join shows them."""
         group = await self._member.coordinator.describe()
         if _foreign(group):
             raise self._foreign_members(group)
@@ -317,7 +318,7 @@ class ConnectMembership:
     # ---- the end ----
 
     def _lost(self, reason: str) -> Lost:
-        """Describe the end with its first reason."""
+        """Return the end of the membership; its first reason is kept."""
         if self._end is None:
             self._gone()
             self._end = Lost(reason)
@@ -330,7 +331,7 @@ class ConnectMembership:
 
 
 def _foreign(group: DescribedGroup) -> bool:
-    """Whether a group that has settled has members that are not ours."""
+    """Whether a stable group has members that are not mm2py workers."""
     if group.state in _FREE or not group.members:
         return False
     if group.protocol_type not in ("", PROTOCOL_TYPE):
@@ -342,12 +343,15 @@ def _foreign(group: DescribedGroup) -> bool:
 
 
 _REFRESH_S: Final = 3.0
-"""How long a leader that is behind its members reads the config topic (``worker.sync.timeout.ms``)."""
+"""How long a leader that has read less than its members reads the config topic (``worker.sync.timeout.ms``)."""
 
 
 @final
 class RoundLeader:
-    """Plans rounds while this worker is the group's leader."""
+    """Plans rounds while this worker is the group's leader: metadata of all members -> ``assign`` -> bytes per member.
+
+    It keeps the last completed plan, for the next round and for requests that need the owner of some work. No group I/O.
+    """
 
     def __init__(
         self,
@@ -369,7 +373,7 @@ class RoundLeader:
         self._owners: Mapping[str, Work] = {}
 
     async def plan(self, joined: Joined) -> Mapping[str, bytes]:
-        """Return what to hand out; call ``completed`` when that was done.
+        """Return the assignments for SyncGroup; call ``completed`` once it succeeded.
 
         Raises:
             ProtocolError: a member's metadata is not Connect's.
@@ -407,11 +411,11 @@ class RoundLeader:
         }
 
     def completed(self) -> None:
-        """Note that every member can have got the last plan."""
+        """Keep the last plan: SyncGroup succeeded, so any member may have received it."""
         self._state = self._planned
 
     def forget(self) -> None:
-        """This worker does not lead any more: the last plan is stale."""
+        """Discard the last plan: this worker does not lead any more."""
         self._state = self._planned = FRESH
         self._urls, self._owners = {}, {}
 
@@ -471,7 +475,7 @@ class RoundLeader:
         }
 
     async def _snapshot_at(self, offset: int) -> ConfigSnapshot | None:
-        """Return a snapshot that holds at least what each member has read, None where that fails."""
+        """Return a snapshot at least as new as every member's, None where the config topic cannot be read that far."""
         if self._store.snapshot().offset < offset:
             try:
                 await self._store.refresh(_REFRESH_S)

@@ -72,7 +72,7 @@ class WorkerMembership(Protocol):
 
         Raises:
             MembershipLostError: the membership is over, and ``owned`` may have another owner.
-            RetriableError: the coordinator is away; what is owned stays owned, try again.
+            RetriableError: the coordinator is unreachable; work stays owned, and the caller retries.
             ForeignMemberError: not all members are ours; stop all work, then ``until_ours``.
         """
         ...

@@ -112,7 +112,7 @@ def sign_request(
     as the group's metadata have them.
 
     Raises:
-        ValueError: ``caller`` cannot stand in a header.
+        ValueError: ``caller`` is not valid in a header.
     """
     if not caller.isprintable():
         raise ValueError("a caller's name holds control characters")

@@ -61,7 +61,7 @@ class _Task:
     launching: bool = False
     failures: int = 0
     cause: str = ""
-    running_since: float = math.inf  # it has not run yet
+    running_since: float = math.inf  # never ran
     timer: asyncio.Task[None] | None = field(default=None)
 
 
@@ -308,7 +308,7 @@ class AssignedWork:
         ]
 
     def _is_unproven(self, entry: _Task) -> bool:
-        """Whether a task failed several times and has not run for long since."""
+        """Whether a task failed several times and has not run for ``PROVEN_S`` since."""
         return entry.failures > 1 and self._clock.monotonic() - entry.running_since < PROVEN_S
 
     def state(self) -> State:

@@ -1,7 +1,7 @@
 """One flow, or one ordinary worker, on one node: what REST, ``/flows`` and the process ask of it.
 
 Flow: request -> validation beside the loop -> queue -> leader or owner? -> change recorded for the history -> config
-topic -> every worker acts on what it reads (kcr 1.5 to 1.9). A refused request has written nothing. Standalone is the
+topic -> every worker acts on what it reads. A refused request has written nothing. Standalone is the
 same herder with a membership of one; there requests wait for a round instead of being refused. Methods raise
 ``HerderError``, ``ConfigError`` (400) or ``RetriableError`` (503), and nothing else.
 """

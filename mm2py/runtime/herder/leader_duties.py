@@ -72,7 +72,7 @@ class LeaderDuties:
         return privileged is None or privileged.claimed
 
     async def _claim(self) -> None:
-        """Fence the leader before; a missing ACL refuses the flow, as any other wrong configuration."""
+        """Fence the previous leader; a missing ACL fails the flow, as any other wrong configuration."""
         if self._may_write():
             return
         try:
@@ -90,7 +90,7 @@ class LeaderDuties:
                 await privileged.claim()
 
     def compare(self, snapshot: ConfigSnapshot) -> None:
-        """As the leader, complete stops that were begun: STOPPED was written, the commit of no tasks was not."""
+        """As the leader, complete interrupted stops: STOPPED was written, but not the commit of zero tasks that follows it."""
         if self._leads and not self._may_write():
             self._plan(_CLAIM, self._claim_again)
         if self._leads and _unfinished_stops(snapshot):
@@ -162,7 +162,7 @@ class LeaderDuties:
         await self._remove_former_copier(overrides.effective())
 
     async def _remove_former_copier(self, wanted: Mapping[str, object]) -> None:
-        """Remove the connector that copied before ``copy.connector`` was changed in the file: two would copy all twice."""
+        """Remove the former copying connector after a change of ``copy.connector``: both would copy every record."""
         config = self._parts.config
         for name in COPIERS:
             there = name in config.snapshot().connectors
@@ -189,13 +189,13 @@ class LeaderDuties:
             with self._queue.stage("writing a new session key to the config topic"):
                 await config.put_session_key(key)
         if self._timed == key:
-            return  # one timer per key, however many rounds there are
+            return  # one timer per key, whatever the number of rounds
         self._timed = key
         left_s = (key.created_ms + ttl_ms - self._clock.now_ms()) / 1000
         self._plan("session key", self._rotate_key, delay_s=max(left_s, SHORTEST_KEY_LIFE_S))
 
     def _plan(self, what: str, duty: Callable[[], Awaitable[None]], *, delay_s: float = 0) -> None:
-        """Let the loop do a duty once."""
+        """Queue a duty, once however often it is requested."""
         now = delay_s <= 0
         if now and what in self._planned:
             return
@@ -210,7 +210,7 @@ class LeaderDuties:
         self._queue.post(run, delay_s=delay_s)
 
     async def _carry_out(self, what: str, duty: Callable[[], Awaitable[None]]) -> None:
-        """Do a duty; what cannot be written now is tried again, what was refused is named and left."""
+        """Do a duty; retry what cannot be written now, and report what was rejected."""
         try:
             await duty()
         except RetriableError as error:
@@ -270,11 +270,11 @@ class TaskPublication:
         """Per connector: its raw config, and the task configs that are in force since."""
 
     def look_again(self) -> None:
-        """A round is over: this worker may lead now."""
+        """Re-check leadership after a round."""
         self._leader_changed.set()
 
     def forget(self, name: str) -> None:
-        """The connector's target state changed: a stop takes its task configs away, and it publishes anew."""
+        """Forget what a connector published: its target state changed, and a stop removes its task configs."""
         self._published.pop(name, None)
 
     def overwritten(self, name: str, snapshot: ConfigSnapshot) -> bool:
@@ -304,7 +304,7 @@ class TaskPublication:
     async def _store(
         self, name: str, made_of: ConnectorConfig, wanted: Sequence[Mapping[str, str]]
     ) -> None:
-        """Write task configs; runs in the queue, as everything that the leader writes."""
+        """Write task configs; runs in the queue, in order with everything else that the leader writes."""
         parts, snapshot = self._parts, self._parts.config.snapshot()
         if not _current(name, made_of, snapshot) or not _differs(name, wanted, snapshot):
             return
@@ -319,7 +319,7 @@ class TaskPublication:
             await parts.config.put_tasks(name, wanted)
 
     async def _until_led(self) -> None:
-        """Wait for the end of a round, which is not worth a warning."""
+        """Wait for a round that makes this worker the leader, or fail later: a rebalance in progress is no error."""
         until_s = self._clock.monotonic() + LEADER_WAIT_S
         while (
             not self._parts.membership.is_leader
@@ -355,7 +355,7 @@ def _current(name: str, made_of: ConnectorConfig, snapshot: ConfigSnapshot) -> b
 
 
 def _differs(name: str, wanted: Sequence[Mapping[str, str]], snapshot: ConfigSnapshot) -> bool:
-    """Whether tasks, or the connector config they run with, are not the committed ones."""
+    """Whether tasks, or the connector config that they were made of, differ from the committed ones."""
     stored = [snapshot.task_configs.get(task) for task in snapshot.tasks(name)]
     if name in snapshot.inconsistent or stored != [dict(config) for config in wanted]:
         return True

@@ -139,7 +139,10 @@ def merge_restarts(waiting: RestartRequest | None, new: RestartRequest) -> Resta
 
 @final
 class Reconciler:
-    """Called by the herder's loop between two rounds, when nothing is being started or stopped."""
+    """Repairs what a lost event, an interrupted change or a stale leader has left; decides nothing about assignment.
+
+    Called by the loop between two rounds, when nothing is being started or stopped.
+    """
 
     def __init__(
         self, parts: HerderParts, work: AssignedWork, publication: TaskPublication
@@ -183,7 +186,7 @@ STATUS_FLUSH_S: Final = 5.0
 LAST_FLUSH_S: Final = 1.0
 _GROUP: Final = "the flow's group"
 QUIET_S: Final = 3.0
-"""A topic that was just made, by us or another worker, is not visible on every broker at once."""
+"""A topic that was just created is not visible on every broker at once."""
 
 COMPARE_EVERY_S: Final = 60.0
 """Longest time between two comparisons of what runs with what should run; events make it sooner."""
@@ -240,20 +243,20 @@ class HerderLoop:
         return self.changes.rebalance_expected
 
     def enter(self) -> None:
-        """Take what the stores hold as known; they have been read."""
+        """Begin with what the stores hold; they have been read to their ends."""
         self._watches.append(self._permit.watch(self.note_state))
         self.changes.know(self._parts.config.snapshot().connectors)
         self._compare_later()
 
     async def turn(self) -> None:
-        """Handle everything that is due; returns after the next event, or at once where a round is due."""
+        """Handle everything that is due; return after the next event, or at once where a round is due."""
         self._check_settings()
         await self._follow_group()
         if self._stop.is_set():
             return
         self.started = True
         await self._queue.run_due(self._holds_requests)
-        self._check_settings()  # again: what woke the loop until here is forgotten
+        self._check_settings()  # again: run_due has cleared the wake-up, which may have announced a new setting
         await self._carry_out_restarts()
         await self._apply_changes()
         self._publication.look_again()
@@ -296,7 +299,7 @@ class HerderLoop:
         return self._parts.membership.solo and (self._must_join or self.changes.rebalance_expected)
 
     async def _idle(self) -> None:
-        """Wait for the group, for something in the queue, or for the stop."""
+        """Wait for a signal of the group, a queued request or the stop."""
         with self._queue.stage("polling the group coordinator until interrupted"):
             if self._signal is None:
                 self._signal = asyncio.ensure_future(self._parts.membership.signal())
@@ -313,7 +316,7 @@ class HerderLoop:
                 stopped.cancel()
 
     def _compare_later(self) -> None:
-        """Make at least one turn a minute; each compares."""
+        """Schedule the next comparison: events make most turns, this bounds the time without one."""
 
         async def again() -> None:
             if self._joined and not self._must_join and self._permit.valid:
@@ -380,7 +383,7 @@ class HerderLoop:
         self._eager = not outcome.incremental
         kept = Work() if self._eager else self._owned
         self._owned = (kept | outcome.assigned) - outcome.revoked
-        # Nothing, but where a member turned the group to the eager protocol.
+        # Only where a member made the group fall back to the eager protocol is anything left to stop.
         await self._stop_work(self._work.running - self._owned)
         config = self._parts.config
         if outcome.failed or config.snapshot().offset < outcome.config_offset:
@@ -420,7 +423,7 @@ class HerderLoop:
         with self._queue.stage(stage):
             await self._work.stop(work, self._parts.config.snapshot())
         with self._queue.stage("flushing updates to the status topic"):
-            # A target that is away must not hold up a stop.
+            # An unreachable target must not delay a stop.
             ending = self._stop.is_set() or not self._permit.valid
             await self._parts.status.flush(LAST_FLUSH_S if ending else STATUS_FLUSH_S)
 

@@ -1,4 +1,4 @@
-"""Stored positions of a connector, read and changed by hand (kcr 1.9 and 2.3).
+"""Stored positions of a connector, read and changed by hand (KIP-875).
 
 Flow: entries -> the connector's own check (``check_offsets``) -> records of the offset store -> the message of
 the answer. The herder checks that the connector is STOPPED and that the caller may ask.

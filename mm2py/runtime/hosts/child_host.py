@@ -27,10 +27,10 @@ from mm2py.types import State, TaskId, TopicPartition
 log = logging.getLogger(__name__)
 
 CUT_OFF_S: Final = 5.0
-"""A host cuts a task off by itself; one that has not answered this long after the deadline is killed."""
+"""A host cancels a task at its deadline; a host that has not answered this long after it is killed."""
 
 SILENT_S: Final = 10.0
-"""From when on a host without a sign of life is a problem of its flows; it speaks every 4 seconds at least."""
+"""A host that was silent for this long is shown as a problem of its flows; it sends something every 4 seconds."""
 
 _ALWAYS_S: Final = 1e15
 
@@ -39,7 +39,7 @@ NOT_STARTED: Final = Status(State.UNASSIGNED)
 
 @dataclass(slots=True)
 class _Hosted:
-    """One task; without a link its host is gone, or never was there."""
+    """One task; ``link`` is None after its host has ended, or where none was started."""
 
     link: HostLink | None = None
     light: bool = False
@@ -83,7 +83,7 @@ class ChildTaskHost:
         self._permit = permit
         self._end_watch = permit.watch(self._permit_changed)
         self._tasks: dict[TaskId, _Hosted] = {}
-        # A lock lives as long as a call holds it or waits for it.
+        # A lock lives while a call holds it or waits for it: one per task, so that its calls run in order.
         self._turns: WeakValueDictionary[TaskId, asyncio.Lock] = WeakValueDictionary()
         self._channels: dict[HostLink, Channel] = {}
         self._held: frozenset[TopicPartition] = frozenset()
@@ -128,7 +128,7 @@ class ChildTaskHost:
         return tuple(self._tasks)
 
     def problems(self) -> Mapping[str, str]:
-        """Hosts of this flow that are silent: the states of their tasks may be long past."""
+        """Hosts of this flow that are silent: the states of their tasks may be stale."""
         return {
             f"task host {link.pid}": f"no sign of life for {link.silent_s:.0f} s: the states and the lag of"
             " its tasks may be wrong; it is killed and started again if it stays silent"
@@ -171,7 +171,7 @@ class ChildTaskHost:
                 async with asyncio.timeout(timeout_s + CUT_OFF_S):
                     await self._channels[link].ask(InProcessTaskHost.stop_task, task, timeout_s)
             except TimeoutError:
-                # Whether it still copies is unknown, and another worker may get its partitions.
+                # It may still copy, and another worker may get its partitions: only its death is certain.
                 link.kill(f"it did not stop {task} within {timeout_s + CUT_OFF_S:g} s")
                 await link.gone()
             except Mm2pyError as error:
@@ -236,7 +236,7 @@ class ChildTaskHost:
         link.detach(channel)
 
     def _permit_changed(self) -> None:
-        """Hosts compare the instant themselves: this process may freeze, and they may."""
+        """Send the permit's end to all hosts: each compares it with its own clock, since any of these processes may freeze."""
         term, until_s = self._permit.term, _finite(self._permit.until_s)
         for link, channel in self._channels.items():
             link.host.post(HostService.permit, channel.number, term, until_s)
@@ -247,7 +247,7 @@ class ChildTaskHost:
             self._changed(task, hosted, status)
 
     def _host_ended(self, link: HostLink, error: Mm2pyError) -> None:
-        """Its tasks failed; a restart of them takes another host."""
+        """Fail the tasks of a host that has ended; their restart picks another host."""
         self._channels.pop(link, None)
         for task, hosted in tuple(self._tasks.items()):
             if hosted.link is link:
@@ -256,5 +256,5 @@ class ChildTaskHost:
 
 
 def _finite(instant_s: float) -> float:
-    """Return an instant as JSON can write it; far past and far future mean never and always."""
+    """Return an instant that JSON can represent; infinities become the far past and future."""
     return min(max(instant_s, 0.0), _ALWAYS_S)

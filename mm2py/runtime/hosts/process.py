@@ -33,10 +33,10 @@ from mm2py.runtime.hosts.pool import HostLink
 log = logging.getLogger(__name__)
 
 EXIT_WITHIN_S: Final = 5.0
-"""Between the end of the pipe and the end of the process; longer ones are killed."""
+"""Between the end of the pipe and the end of the process; then it is killed."""
 
 START_WITHIN_S: Final = 30.0
-"""A starter that does not answer for so long is stopped or starved, and replaced."""
+"""A starter that does not answer for this long is frozen or starved, and is replaced."""
 
 ORPHAN_ENDS_AFTER_S: Final = 10.0
 """``HostService`` has 2 s for the tasks of a worker that is gone, and connections may be slow to close."""
@@ -44,9 +44,9 @@ PR_SET_PDEATHSIG: Final = 1
 PR_SET_NAME: Final = 15
 
 ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that the worker answers for its children: a terminal and a service manager signal the whole group."""
+"""Signals that only the worker handles: a terminal and a service manager signal the whole process group, hosts included."""
 
-_NEWS: Final = struct.Struct("!iii")
+_EVENT: Final = struct.Struct("!iii")
 """From the starter: process id or 0, ``_STARTED`` or ``_ENDED``, and errno or exit code (negative: a signal)."""
 _STARTED: Final = 0
 _ENDED: Final = 1
@@ -72,12 +72,12 @@ class ChildProcess:
                 os.kill(self._pid, signal.SIGKILL)
 
     def exited(self, code: int) -> None:
-        """Its end was noticed."""
+        """Its end was reported."""
         if not self._code.done():
             self._code.set_result(code)
 
     async def ended(self) -> str:
-        """Wait for its end and return what kind it was; called when it closed its pipe."""
+        """Wait for its end and return how it ended; called after it closed its pipe."""
         for beyond in (self.kill, self._unreported):
             try:
                 async with asyncio.timeout(EXIT_WITHIN_S):
@@ -113,7 +113,7 @@ class HostStarter:
         ``run`` serves one host, given the descriptor of its pipe.
         """
         _flush_output()
-        # Before the fork: a collection writes to every object that it looks at, and so unshares what was loaded.
+        # Before the fork: a collection writes to the header of every object, which would unshare the loaded modules' pages.
         gc.freeze()
         signal.signal(
             signal.SIGCHLD, signal.SIG_DFL
@@ -154,7 +154,7 @@ class HostStarter:
             control = self._start_another()
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-            self._loop.add_reader(control, self._take_news, control)
+            self._loop.add_reader(control, self._take_events, control)
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._asked.append(answer)
         try:
@@ -181,16 +181,16 @@ class HostStarter:
         self._control = here
         return here
 
-    def _take_news(self, control: socket.socket) -> None:
+    def _take_events(self, control: socket.socket) -> None:
         data = control.recv(65536)
         if not data:
             log.error("the process that starts task hosts has ended, they end with it")
             self._lost(control)
             return
         self._received += data
-        whole = len(self._received) // _NEWS.size * _NEWS.size
-        news, self._received = self._received[:whole], self._received[whole:]
-        for pid, kind, code in _NEWS.iter_unpack(news):
+        whole = len(self._received) // _EVENT.size * _EVENT.size
+        events, self._received = self._received[:whole], self._received[whole:]
+        for pid, kind, code in _EVENT.iter_unpack(events):
             if kind == _ENDED:
                 if (child := self._children.pop(pid, None)) is not None:
                     child.exited(code)
@@ -236,7 +236,7 @@ def _flush_output() -> None:
 
 @contextmanager
 def _ends_held_back() -> Generator[None]:
-    """A child is born deaf to what is sent to the whole group, until it ignores it."""
+    """Block signals to the whole process group during a fork, until the child ignores them by itself."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     try:
         yield
@@ -295,7 +295,7 @@ def _fork_host(
     try:
         pid = os.fork()
     except OSError as error:
-        control.sendall(_NEWS.pack(0, _STARTED, error.errno or 0))
+        control.sendall(_EVENT.pack(0, _STARTED, error.errno or 0))
     else:
         if not pid:
             signal.set_wakeup_fd(-1)
@@ -303,7 +303,7 @@ def _fork_host(
             for inherited in (control, *wakes):
                 inherited.close()
             _run_host(descriptor, run)
-        control.sendall(_NEWS.pack(pid, _STARTED, 0))
+        control.sendall(_EVENT.pack(pid, _STARTED, 0))
     os.close(descriptor)
 
 
@@ -330,7 +330,7 @@ def _report_ends(control: socket.socket) -> None:
         if not pid:
             return
         with suppress(ConnectionError):
-            control.sendall(_NEWS.pack(pid, _ENDED, os.waitstatus_to_exitcode(status)))
+            control.sendall(_EVENT.pack(pid, _ENDED, os.waitstatus_to_exitcode(status)))
 
 
 # ---- in the host

@@ -33,7 +33,7 @@ ANSWER_WITHIN_S: Final = 10.0
 
 
 class HostReports(Protocol):
-    """What a worker takes of a host: calls on channel 0."""
+    """What a host calls at its worker, on channel 0."""
 
     def started(self, version: str, pid: int) -> None:
         """The host runs; ``version`` must be the worker's."""
@@ -50,7 +50,7 @@ class HostReports(Protocol):
 
 @final
 class TaskReports:
-    """What a worker takes of a flow's tasks on one host: calls on the flow's channel.
+    """What a flow's tasks on one host call at the worker, on the flow's channel.
 
     Args:
         reports: where the flow's tasks report to in the worker.
@@ -195,7 +195,7 @@ class LedgerRelay(EventSink):
                 ANSWER_WITHIN_S,
             )
             known = {}
-        # What this process has noted is there already: the channel keeps the order. A failover may have noted another one since.
+        # Our own notes have arrived before (the channel keeps the order), and a failover may have written a newer id since.
         return self._noted | known
 
     def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
@@ -243,7 +243,7 @@ class MeterRelay:
         now_ms = self._clock.now_ms()
         changed: list[PartitionSnapshot] = []
         for meter in self._meter.partitions:
-            # Times and rates move by themselves; the worker reckons its own.
+            # Times and rates change without an event; the worker computes its own.
             lasting: tuple[object, ...] = (
                 meter.records,
                 meter.looped,
@@ -278,7 +278,7 @@ class MeterRelay:
     def _forgotten(self, meter: PartitionMeter) -> None:
         self._sent.pop(meter.source, None)
         if not self._gone:
-            # All partitions of a task at once, before the answer that it has stopped.
+            # All partitions of a task in one report, which precedes the answer that the task has stopped.
             asyncio.get_running_loop().call_soon(self.send)
         self._gone.append(meter.snapshot(self._clock.now_ms()))
 
@@ -320,7 +320,7 @@ class PipeLogHandler(logging.Handler):
             if self._debug:
                 trace = "".join(traceback.format_exception(error))
         if self._channel.clogged:
-            return  # a worker that is frozen must not make its hosts grow; its log has a hole then
+            return  # a frozen worker must not make its hosts grow: the line is dropped
         self._channel.post(
             HostReports.log_line,
             level=record.levelname,

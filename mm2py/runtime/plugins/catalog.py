@@ -38,14 +38,14 @@ _OTHER_KINDS: Final = frozenset(
 )
 
 
-def version_problem(plugin: str, wanted: str, there: str) -> str:
-    """Say in Java's words that another version than the wanted one is installed, empty where it is not; ranges pass."""
-    wanted = wanted.strip()
-    if not wanted or wanted == there or wanted.startswith(("[", "(")):
+def version_problem(plugin: str, requested: str, installed_version: str) -> str:
+    """Return Java's message where another version than the requested one is installed, else an empty text; ranges pass."""
+    requested = requested.strip()
+    if not requested or requested == installed_version or requested.startswith(("[", "(")):
         return ""
     return (
-        f"Plugin {plugin} not found that matches the version range [{wanted},{wanted}], available versions:"
-        f" [{there}]"
+        f"Plugin {plugin} not found that matches the version range [{requested},{requested}], available versions:"
+        f" [{installed_version}]"
     )
 
 
@@ -162,7 +162,7 @@ def plugin_type(factory: ConnectorFactory) -> str:
 
 
 def config_model(factory: ConnectorFactory) -> type[ConfigModel] | None:
-    """Return the model of a connector's options, None where it has told of none."""
+    """Return the model of a connector's options, None where it declares none."""
     model: object = getattr(factory, "config_model", None)
     return model if isinstance(model, type) and issubclass(model, ConfigModel) else None
 

@@ -56,7 +56,7 @@ _Configs = list[tuple[ConfigKey | None, ConfigValue | None]]
 
 @dataclass(slots=True)
 class _Findings:
-    """Values by name in the order of the definitions, and those that nobody defines."""
+    """Values by name in the order of the definitions, and those without a definition."""
 
     values: dict[str, ConfigValue]
     undefined: list[ConfigValue]
@@ -78,7 +78,7 @@ class ConfigValidator:
 
     Args:
         plugins: where connectors come from.
-        resolve: puts in what placeholders stand for, and what the connector is given besides (in the
+        resolve: resolves placeholders, and adds what the connector is given besides (in the
             dedicated mode the clusters of the file); the answer shows its values masked.
         policy: which client properties a config may override.
         mask: hides secrets in the answer.
@@ -287,7 +287,7 @@ def _check_sink(
     worker: Mapping[str, str] | None,
     found: _Findings,
 ) -> None:
-    """Check what sinks alone have."""
+    """Check the keys of sinks: topics and the consumer group."""
     if plugin_type(factory) != "sink":
         return
     model = config_model(factory)

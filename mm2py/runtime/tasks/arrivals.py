@@ -1,8 +1,18 @@
-"""What the target acknowledged, gathered for a moment: one report for many batches of a partition.
+"""Acknowledgements of the target, batched for a moment, and their order behind transforms.
 
 Flow: ``add`` per acknowledged batch -> runs of equal shift grow -> ``report(Delivery)`` per source partition.
-A batch costs a few integer steps here; positions, meters and offset syncs cost once per report. Who must
-know the present state (a commit, a failure) calls ``flush`` first.
+A batch costs a few integer steps here; positions, meters and offset syncs cost once per report. A caller that
+needs the present state (a commit, a failure) calls ``flush`` first.
+
+With transforms, ``SourceOrder`` comes before: each source batch is a ``Part`` whose records leave in one partition queue per target
+partition. Parts are passed on in source order once every record before them is acknowledged or dropped, so that no position and
+no page of the offset map passes a record that a transform sent elsewhere and that has not arrived there.
+
+Invariants of ``SourceOrder``, tests of the same names:
+
+1. A part is done when all of its records are acknowledged and every part of its source partition before it is done.
+2. Records are counted, not compared by offset: a source topic that was recreated begins at 0.
+3. A batch that joins the records of several parts counts when the last of them is done.
 """
 
 import asyncio
@@ -15,7 +25,7 @@ from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 
 GATHER_S: Final = 0.005
-"""How long an acknowledgement may wait to be reported: nothing that reads positions is as quick as this."""
+"""How long an acknowledgement may wait to be reported: shorter than any commit interval."""
 
 
 @final
@@ -83,7 +93,7 @@ class Arrivals:
     def passes(
         self, source: TopicPartition, target: TopicPartition, records: int, through: int
     ) -> None:
-        """Report records without a copy on ``target`` now, behind what was gathered: up to source offset ``through`` all is done."""
+        """Report records without a copy on ``target`` after what was gathered: everything up to source offset ``through`` is done."""
         landed = self._landed.pop(source, None) or _Landed(target)
         self._report(landed.delivery(source, records, through))
 
@@ -108,7 +118,7 @@ class Arrivals:
             self._report(landed.delivery(source))
 
     def close(self) -> None:
-        """Forget what was not reported: its task is over, and it will be copied again."""
+        """Discard what was not reported: the task is over, and those records will be copied again."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -119,11 +129,11 @@ class Arrivals:
 
 
 MOST_PARTS: Final = 1_000
-"""From so many unfinished parts on a source partition is not read before the target partition they wait for has taken its records."""
+"""With this many unfinished parts a source partition is held until the target partition that they wait for accepts its records."""
 
 
 class Part(NamedTuple):
-    """What became of one source batch.
+    """What transforms made of one source batch.
 
     ``records``: how many of them left for each target partition; ``passed``: how many have no copy in the partition's own
     target, because they were dropped or left for another one; ``through``: source offset of the last one.
@@ -135,7 +145,7 @@ class Part(NamedTuple):
 
 
 class InOrder(Protocol):
-    """Takes what is done, in source order (``Arrivals``)."""
+    """Receives finished parts in source order (``Arrivals``)."""
 
     def add(
         self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, base_offset: int
@@ -191,11 +201,11 @@ class SourceOrder:
         self._then: InOrder | None = None
 
     def follow(self, then: InOrder) -> None:
-        """Name what takes what is done."""
+        """Set the receiver of finished parts."""
         self._then = then
 
     def handed_out(self, source: TopicPartition, home: TopicPartition, part: Part) -> None:
-        """Note what is about to leave; in source order."""
+        """Note a part that is about to be sent; called in source order."""
         state = self._sources.get(source)
         if state is None:
             state = self._sources[source] = _Source(home)
@@ -216,7 +226,7 @@ class SourceOrder:
         return target == state.home
 
     def advance(self, source: TopicPartition) -> None:
-        """Pass on what is done: also after parts that had nothing to send."""
+        """Pass finished parts on, also those that had nothing to send."""
         state = self._sources.get(source)
         if state is None:
             return

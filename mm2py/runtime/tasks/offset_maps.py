@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 def _ignore_loss(_partition: TopicPartition, _loss: TargetLoss) -> None:
-    """The caller does not listen."""
+    """Ignore losses on the target."""
 
 
 def _log_refusal(cause: str) -> None:
@@ -49,7 +49,7 @@ class TaskOffsetMaps:
         identical: ``offsets.identical``.
         sweeps: whether this task removes the maps of topics that are gone, whichever task copied them.
         shares_targets: other tasks of the flow write into the same target partitions (transforms route them there), so
-            that a predecessor's copies cannot be told from theirs.
+            that copies of a predecessor cannot be distinguished from theirs.
         in_transactions: maps are written in one transaction with the records that they are about: where a copy begins too.
     """
 

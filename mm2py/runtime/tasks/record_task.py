@@ -1,9 +1,9 @@
-"""Lets a task that returns ordinary records run in the batch loop.
+"""Adapts a task that returns ordinary records to the batch loop.
 
 Flow: ``SourceTask.poll`` -> transforms -> converters -> records grouped by target partition -> one batch each -> ``Outgoing``;
-acknowledgement -> ``SourceTask.delivered`` per record. Numbers records itself, since a foreign source
-offset need not be a number; a position is committed when every earlier record of its source partition
-is acknowledged (Connect's ``SubmittedRecords``).
+acknowledgement -> ``SourceTask.delivered`` per record. It numbers the records itself, since a connector's source offset
+need not be a number; a position is committed once every earlier record of its source partition is acknowledged
+(Connect's ``SubmittedRecords``).
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from mm2py.types import TopicPartition
 log = logging.getLogger(__name__)
 
 BATCH_BYTES: Final = 512 << 10
-"""Below the default ``max.message.bytes``, so that one record decides whether a batch is too large."""
+"""Below the default ``max.message.bytes``, so that a batch is too large only if a single record is."""
 
 IDLE_PAUSE_S: Final = 0.1
 """After an empty answer: a task that does not block must not spin the loop."""
@@ -198,7 +198,7 @@ class RecordTaskAdapter:
         """Nothing was held."""
 
     def failed(self, partition: TopicPartition, error: Exception) -> None:
-        """Nothing to give up: a refused record fails a record task as a whole (Connect's rule)."""
+        """Do nothing: a rejected record fails the whole task (Connect's rule)."""
 
     async def commit(self) -> None:
         """Pass the commit on."""
@@ -299,7 +299,7 @@ class RecordTaskAdapter:
 def new_batch(
     numbers: Sequence[int], records: Sequence[NewRecord | Record], codec: Codec = Codec.NONE
 ) -> RecordBatch:
-    """Return a batch of records with these ascending source offsets, or numbers that stand for them."""
+    """Return a batch of records with these ascending source offsets, or sequence numbers in their place."""
     bodies = [record_body(it.key, it.value, it.headers) for it in records]
     return packed_batch(numbers, [it.timestamp for it in records], bodies, codec)
 

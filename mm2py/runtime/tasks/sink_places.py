@@ -1,8 +1,8 @@
-"""Which incarnation of its topic a position of a consumer group belongs to, and what the source has lost in front of it.
+"""Which incarnation of its topic a position of a consumer group belongs to, and what the source lost before it.
 
 Flow: ``assigned``, ``doubt`` -> not read before ``check`` -> topic ids and committed positions -> ``seek`` where the topic is another
-one; ``follows`` for each offset that is read -> a jump -> ``check`` -> a named loss. librdkafka and Java's consumer know a position by
-its number alone: paused while its topic is deleted and created again, they read on in the middle of the new one. A commit carries the
+one; ``follows`` for each offset that is read -> a jump -> ``check`` -> a named loss. librdkafka and Java's consumer
+identify a position by its offset alone: paused while its topic is deleted and recreated, they continue in the middle of the new one. A commit carries the
 topic id as metadata, so that the next member knows it too, with the id of the cluster: a sync of groups copies metadata to another
 one. No thread and no Kafka client of its own.
 """
@@ -27,7 +27,7 @@ CHECK_S: Final = 5.0
 """How often the topic ids of partitions that are read are asked for; records of another incarnation may come meanwhile."""
 RETRY_S: Final = 0.5
 LATE: Final = 20
-"""After so many failures in a row the log says why partitions are not read."""
+"""After this many failures in a row the cause is logged."""
 _PREFIX: Final = "topic-id="
 
 
@@ -56,7 +56,7 @@ class StoredPosition(NamedTuple):
 
 
 class PlacedConsumer(Protocol):
-    """What is asked of a member of a group."""
+    """What is called of a group member."""
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
         """Return the ids of those that exist, ``NO_TOPIC_ID`` from brokers before 2.8; ``RetriableError``: not now."""
@@ -209,7 +209,7 @@ class SinkPlaces:
         return moved
 
     def _learn(self, consumer: PlacedConsumer, ids: Mapping[str, bytes]) -> None:
-        """Find out of which topic the positions of new partitions are."""
+        """Determine which topic incarnation the positions of new partitions belong to."""
         new = {it for it in self._owned - self.ids.keys() if it.topic in ids}
         if not new:
             return

@@ -61,8 +61,8 @@ from mm2py.types import TaskId
 _WITHOUT_TRANSFORMS: Final = (MIRROR_CHECKPOINT_CONNECTOR, MIRROR_HEARTBEAT_CONNECTOR)
 
 
-def _nobody_asks(_task: TaskId, _topic: str) -> None:
-    """Target topics that a task uses concern nobody."""
+def _ignore_topic(_task: TaskId, _topic: str) -> None:
+    """Ignore the target topics that a task uses."""
 
 
 def _bytes_only(_connector: Mapping[str, str]) -> Conversion:
@@ -101,10 +101,10 @@ class TaskParts:
 
     ``sender`` makes the Sender of a task from its spec; ``settings`` come from the worker config, with
     ``buffer.memory`` of the task's producer filled in by ``buffer_memory``; ``events`` is the loss ledger;
-    ``on_topic`` hears of each task's first acknowledged record of a target topic. ``conversion`` reads from a
+    ``on_topic`` is called at each task's first acknowledged record of a target topic. ``conversion`` reads from a
     connector's config how its ordinary records become bytes; ``maps`` keeps where copies are on the target.
-    ``transactions`` makes what a task has in place of ``sender``, ``store`` and ``maps`` with exactly-once support.
-    ``sinks`` is None in a process that must not load what sink tasks read with.
+    ``transactions`` builds what a task uses in place of ``sender``, ``store`` and ``maps`` with exactly-once support.
+    ``sinks`` is None in a process that must not load a sink task's consumer (confluent-kafka).
     """
 
     plugins: Plugins
@@ -118,7 +118,7 @@ class TaskParts:
     graceful_timeout_ms: int
     target_name: str
     events: EventSink = field(default_factory=NoLedger)
-    on_topic: Callable[[TaskId, str], None] = _nobody_asks
+    on_topic: Callable[[TaskId, str], None] = _ignore_topic
     conversion: Callable[[Mapping[str, str]], Conversion] = _bytes_only
     permit: Permit = UNLIMITED
     maps: MapStore = field(default_factory=NoMapStore)
@@ -313,7 +313,7 @@ def _source_chain(config: Mapping[str, str], errant: ErrantRecords) -> Transform
 def _prepare(
     errant: ErrantRecords, converters: RecordConverters | None, chain: TransformChain | None
 ) -> Prepare | None:
-    """Return what is done with each record before the task gets it, None for nothing."""
+    """Return the conversion and transforms of each record, None where there are none."""
     if converters is None:
         return None if chain is None else chain.apply
 
@@ -325,7 +325,7 @@ def _prepare(
 
 
 def _sink_settings(spec: TaskSpec, framework: SinkFrameworkConfig, flush_ms: int) -> SinkSettings:
-    """Return what a task reads: topics of its own config, else those of the connector's."""
+    """Return which topics a task reads: those of its own config, else the connector's."""
     own = parse_list(spec.config.get("topics", ""))
     chosen = None
     if not own and framework.topics_regex:

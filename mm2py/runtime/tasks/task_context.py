@@ -1,7 +1,7 @@
-"""What one task is lent: stored positions in, partition states, lag and loss events out.
+"""The context of one task: stored positions in, partition states, lag and loss events out.
 
 Flow: task -> ``WorkerTaskContext`` -> meters, log and ledger; failed partitions -> the worker task.
-It knows nothing of Kafka.
+No Kafka client is used here.
 """
 
 import asyncio
@@ -50,14 +50,14 @@ TOO_LARGE: Final = frozenset({codes.MESSAGE_TOO_LARGE, codes.RECORD_LIST_TOO_LAR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossPolicies:
-    """What the connector's config says about losses; the words go into the ledger."""
+    """The connector's policies for losses; their values are recorded in the ledger."""
 
     gap: str = "continue"
     recreate: str = "continue"
     partition_failure: str = "isolate"
 
     def decided(self, kind: EventKind) -> str:
-        """Return the property that decides how it goes on after such an event, with its value."""
+        """Return the property that decides what follows such an event, with its value."""
         if kind.stops:
             return f"partition.failure.policy={self.partition_failure}"
         if kind in (EventKind.MAY_BE_DOUBLED, EventKind.TARGET_LOST):
@@ -95,14 +95,14 @@ class NoLedger(EventSink):
 
 
 class PartitionListener(Protocol):
-    """Who acts when a task reports a failed partition."""
+    """Handles what a task reports of its partitions."""
 
     def partition_failed(self, partition: TopicPartition, error: Exception) -> None:
-        """The task cannot go on with this partition."""
+        """Handle a partition that the task cannot continue."""
         ...
 
     def partition_covered(self, partition: TopicPartition, offset: int) -> None:
-        """Nothing up to this offset is left to copy."""
+        """Nothing up to this offset remains to be copied."""
         ...
 
     def gap_refused(self, partition: TopicPartition, error: Exception) -> None:
@@ -220,7 +220,7 @@ class WorkerTaskContext:
     def _resumed(
         self, partition: TopicPartition, stored: SourceOffset | None
     ) -> SourceOffset | None:
-        """Return the position behind everything that is known to be copied."""
+        """Return the position after everything that is known to be copied: the map may be ahead of the stored position, never behind."""
         last = committed_offset(stored)
         position = last + 1 if last >= 0 else -1
         found, topic_id = self.maps.of(partition), committed_topic_id(stored)
@@ -452,7 +452,7 @@ def _parsed(key: bytes, value: bytes | None) -> SourceOffset | None:
 
 
 def _kind_of(error: Exception) -> EventKind:
-    """Tell failures apart by what they are or were raised from."""
+    """Classify a failure by its type and its causes."""
     cause = error.__cause__
     if isinstance(error, ProtocolError) or isinstance(cause, ProtocolError):
         return EventKind.POISONED

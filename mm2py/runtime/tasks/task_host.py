@@ -1,4 +1,4 @@
-"""Where tasks live: the interface, and the host that runs them in this process.
+"""The interface to what runs tasks, and the host that runs them in this process.
 
 Flow: herder -> ``start_task`` / ``stop_task`` -> ``WorkerTask``; state changes -> the herder. ``child_host`` puts
 hosts into child processes behind the same interface, so only plain data crosses it.
@@ -97,7 +97,7 @@ class TaskHost(Protocol):
         ...
 
     async def pause_task(self, task: TaskId, *, paused: bool) -> None:
-        """Stop or go on polling; what is sent is acknowledged and committed (PAUSED / RUNNING)."""
+        """Pause or resume polling; what was sent is still acknowledged and committed (PAUSED / RUNNING)."""
         ...
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
@@ -123,7 +123,7 @@ class InProcessTaskHost:
     Args:
         build: makes tasks.
         watcher: hears of their states.
-        graceful_s: how long a task may take to stop where nobody says.
+        graceful_s: how long a task may take to stop where the caller sets no limit.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class InProcessTaskHost:
         return {}
 
     async def pause_task(self, task: TaskId, *, paused: bool) -> None:
-        """Stop or go on polling; a failed task stays as it is."""
+        """Pause or resume polling; a failed task stays as it is."""
         async with self._turns.setdefault(task, asyncio.Lock()):
             running = self._tasks.get(task)
             if running is not None:

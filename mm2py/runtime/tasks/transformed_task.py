@@ -40,7 +40,7 @@ WORK_S: Final = 1.0
 """The contract of ``poll``: transforms that take longer are waited for by the next one."""
 
 END_S: Final = 1.0
-"""How long a transform that is at work may delay the end of its task."""
+"""How long a running transform may delay the end of its task."""
 
 SHOWN_TOPICS: Final = 5
 
@@ -70,7 +70,7 @@ class _Made:
     parts: list[Part] = field(default_factory=list[Part])
     dropped: int = 0
     error: PartitionError | None = None
-    """A batch that cannot be read; nothing behind it was looked at."""
+    """A batch that cannot be read; no later one was processed."""
 
 
 @dataclass(slots=True)
@@ -79,9 +79,9 @@ class _Work:
 
     made: list[_Made] = field(default_factory=list[_Made])
     spent: list[RecordBatch] = field(default_factory=list[RecordBatch])
-    """Batches whose buffers are not needed any more."""
+    """Batches whose receive buffers can be released."""
     error: Exception | None = None
-    """A record that nothing behind may pass (``errors.tolerance=none``)."""
+    """A record that no later one may overtake (``errors.tolerance=none``)."""
 
 
 @final
@@ -94,7 +94,7 @@ class TransformedTask(BatchSourceTask):
         converters: turn what transforms made of keys, values and headers into bytes, where that is not bytes.
         errant: ``errors.*``.
         order: learns what became of each source batch.
-        is_internal: tells topics that hold the state of mirrors; no record is sent there.
+        is_internal: whether a topic holds the state of mirrors; no record is sent there.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class TransformedTask(BatchSourceTask):
         self._is_internal = is_internal
         self._converted_by = type(converters.value).__name__
         self._targets: set[TopicPartition] = set()
-        """Those that records may be sent to."""
+        """Target partitions that records may be sent to."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="transforms")
         self._working: asyncio.Future[_Work] | None = None
         self._error: Exception | None = None
@@ -271,7 +271,7 @@ class TransformedTask(BatchSourceTask):
             payload, stamps, spans = open_batch(memoryview(batch.data))
             for offset, stamp, span in zip(_offsets(batch), stamps, spans, strict=True):
                 if self._over:
-                    break  # nobody takes the result; a slow transform must not keep its process
+                    break  # the result is not needed any more; a slow transform must not keep its process alive
                 key, value, headers = record_fields(payload, span)
                 seen_by_name = seen_headers(headers) if headers else ()
                 fields = *home, key, value, seen_by_name, stamp, offset, *source, None
@@ -384,25 +384,29 @@ def _may_exist(topic: object, partition: object) -> bool:
 
 
 REST_S: Final = 10.0
-"""How long a record that ends the task is waited with, for those before it."""
+"""How long a fatal record waits for its predecessors' acknowledgements."""
 
 PART_WAIT_S: Final = 1.0
 PART_PAUSE_S: Final = 0.05
-"""How often it is looked at whether waiting for the rest still makes sense, and whether a permit is there."""
+"""Interval for re-checking progress and the permit."""
 
 
 @final
 class OrderedWorkerTask(WorkerTask):
-    """Over a ``TransformedTask``; ``follow`` comes before ``start``."""
+    """The loop of a ``TransformedTask``: what differs because records are dropped or sent to other target partitions.
+
+    After each hand-over it advances parts without a copy, lets topics that a transform has named be created, and holds source
+    partitions that wait for another one's target. ``follow`` comes before ``start``.
+    """
 
     _order: SourceOrder
     _sends: asyncio.Event
-    """Cleared while a transaction waits for the rest of what is in it."""
+    """Cleared while a commit waits for the rest of its transaction."""
     _stuck: dict[TopicPartition, Exception]
-    """Target partitions that take nothing now."""
+    """Target partitions that accept nothing now, with the cause."""
 
     def follow(self, order: SourceOrder) -> None:
-        """Name what learns of each source batch; it reports what is done."""
+        """Set the order in which source batches are reported as done."""
         self._order = order
         order.follow(self._arrivals)
         self._sends = asyncio.Event()
@@ -420,7 +424,7 @@ class OrderedWorkerTask(WorkerTask):
         return outgoing
 
     async def _finish(self) -> None:
-        """Store the position before a record that ends the task, unless the target does not take what is left of it."""
+        """Store the position before a fatal record, unless the target does not accept the records before it."""
         until_s = self._clock.monotonic() + REST_S
         while (
             not (self._order.is_done or self._stop.is_set()) and self._clock.monotonic() < until_s
@@ -488,7 +492,7 @@ class OrderedWorkerTask(WorkerTask):
         super()._show_stall(source, target, error)
 
     async def _settle(self, parts: TaskTransactions) -> None:
-        """Wait until all that was handed over is acknowledged: no position is inside of what transforms made of one batch."""
+        """Wait until everything handed over is acknowledged: no position may lie inside of what transforms made of one batch."""
         self._sends.clear()
         try:
             while not parts.transactions.broken and not await self._sender.flush(PART_WAIT_S):

@@ -1,7 +1,7 @@
-"""One running sink task: its thread, its state, and what it is lent.
+"""One running sink task: its thread, its state and its context.
 
 Flow: ``start`` -> a thread with the ``SinkLoop`` -> states and progress come back to the event loop -> status, meters.
-The thread is a daemon: one that does not come back from its plug-in ends with the process, which is the task's own.
+The thread is a daemon: a plug-in that never returns ends with the process, which runs this task alone.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ LEDGER_S: Final = 12.0
 
 @final
 class WorkerSinkContext(SinkTaskContext):
-    """Implements ``SinkTaskContext``; the loop is given when it is there."""
+    """Implements ``SinkTaskContext``; ``belong_to`` sets the loop once it exists."""
 
     def __init__(self, task_id: str, clock: Clock, errant: ErrantRecords) -> None:
         self._task_id, self._clock, self._errant = task_id, clock, errant
@@ -215,7 +215,7 @@ class WorkerSinkTask(SinkObserver):
         for end in (self._end_prepare, self._errant.close):
             try:
                 end()
-            except Exception as failure:  # noqa: BLE001 - the thread's edge: the end goes on
+            except Exception as failure:  # noqa: BLE001 - the thread's edge: the task still ends in order
                 log.warning("the task did not end in order cause=%s", cause_text(failure))
         self._tell(self._ended, error)
 
@@ -254,7 +254,7 @@ class WorkerSinkTask(SinkObserver):
         assert self._events is not None
         try:
             self._events.call_soon_threadsafe(call, *arguments)
-        except RuntimeError:  # the process ends, and nobody listens any more
+        except RuntimeError:  # the event loop is closed: the process ends
             log.info("the event loop is closed already")
 
     # ---- on the event loop

@@ -413,7 +413,7 @@ async def test_pause_stops_the_instance_and_resume_starts_another_and_publishes_
 
 
 async def test_a_failed_connector_ignores_pause_and_takes_stop() -> None:
-    """No. 51: a connector that failed to start can be stopped and shows STOPPED."""
+    """A connector that failed to start can be stopped and shows STOPPED."""
 
     stage = Stage(errors=[FatalError("no")])
     await stage.reaches("FAILED")
@@ -499,7 +499,7 @@ async def test_task_configs_that_are_not_published_are_a_problem_with_their_caus
 
 
 async def test_too_many_tasks_fail_the_connector_and_are_not_tried_again() -> None:
-    """No. 54: no tasks, no retry storm."""
+    """No tasks, no retry storm."""
 
     stage = Stage()
     stage.configs += [{"p": "1"}, {"p": "2"}]

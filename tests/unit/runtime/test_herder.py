@@ -202,8 +202,6 @@ async def test_a_commit_stops_only_tasks_that_changed_and_starts_them_after_the_
 
 
 async def test_more_tasks_max_gives_more_tasks_all_running() -> None:
-    """No. 49."""
-
     node = Cluster().node().start()
     await node.put(work="0")
     await node.runs("c-0")
@@ -214,8 +212,6 @@ async def test_more_tasks_max_gives_more_tasks_all_running() -> None:
 
 
 async def test_a_change_of_framework_keys_alone_restarts_the_tasks() -> None:
-    """No. 56."""
-
     node = Cluster().node().start()
     await node.put()
     await node.runs("c-0", "c-1")
@@ -240,7 +236,7 @@ async def test_an_equal_config_restarts_no_task() -> None:
 
 
 async def test_target_states_act_on_connector_and_tasks_in_any_order() -> None:
-    """No. 50: idempotent; STOPPED has no tasks; resume brings them back."""
+    """Idempotent; STOPPED has no tasks; resume brings them back."""
 
     node = Cluster().node().start()
     herder = node.herder
@@ -270,8 +266,6 @@ async def test_target_states_act_on_connector_and_tasks_in_any_order() -> None:
 async def test_a_connector_created_stopped_or_paused_has_no_tasks_and_can_be_deleted(
     target: TargetState,
 ) -> None:
-    """No. 52."""
-
     node = Cluster().node().start()
     await until(lambda: node.membership.is_leader)
     await node.herder.create("c", CONFIG, target, actor="t")
@@ -285,8 +279,6 @@ async def test_a_connector_created_stopped_or_paused_has_no_tasks_and_can_be_del
 
 
 async def test_a_connector_that_failed_to_start_can_be_stopped_and_deleted() -> None:
-    """No. 51."""
-
     node = Cluster().node().start()
     await until(lambda: node.membership.is_leader)
     await node.herder.create("c", CONFIG | {"late": "no such broker"}, None, actor="t")
@@ -300,8 +292,6 @@ async def test_a_connector_that_failed_to_start_can_be_stopped_and_deleted() -> 
 
 
 async def test_a_connector_whose_tasks_fail_can_be_configured_again() -> None:
-    """No. 57."""
-
     node = Cluster().node().start()
     node.host.fails_at_start[C0] = ConfigError("bad words")
     await node.put()
@@ -314,8 +304,6 @@ async def test_a_connector_whose_tasks_fail_can_be_configured_again() -> None:
 
 
 async def test_too_many_tasks_fail_the_connector_and_write_nothing() -> None:
-    """No. 54."""
-
     node = Cluster().node().start()
     await node.put(work="0 1 2 3 4")
     await until(lambda: node.state("c") == "FAILED")

@@ -1,4 +1,4 @@
-"""What people change through a herder, and what is refused in which words (kcr 1.2, 1.5 to 1.9)."""
+"""What people change through a herder, and what is refused in which words."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -139,8 +139,6 @@ async def test_put_says_whether_it_created_and_keeps_the_target_state() -> None:
 
 
 async def test_patch_sets_and_removes_keys_of_the_raw_config() -> None:
-    """No. 10."""
-
     node = await _running(secret="${file:/s:p}", old="1")  # noqa: S106 - a placeholder
     info = await node.herder.patch_config("c", {"old": None, "new": "2", "absent": None}, actor="t")
     assert info.config == CONFIG | {"name": "c", "secret": "${file:/s:p}", "new": "2"}
@@ -278,8 +276,6 @@ async def test_the_leader_sends_a_restart_to_the_owner() -> None:
 
 
 async def test_a_failed_task_restarted_by_request_runs_and_touches_no_other() -> None:
-    """No. 47."""
-
     cluster = Cluster()
     node = cluster.node(task_auto_restart=False).start()
     await node.put()
@@ -330,8 +326,6 @@ async def test_a_restart_leaves_the_target_state_as_it_is(target: TargetState) -
 
 
 async def test_offsets_of_a_stopped_connector_can_be_read_altered_and_reset() -> None:
-    """No. 38."""
-
     node = await _running()
     await node.herder.stop_connector("c", actor="t")
     await until(lambda: node.state("c") == "STOPPED" and not node.host.running)
@@ -359,8 +353,6 @@ async def test_while_a_change_waits_for_a_round_reads_and_restarts_are_told_to_c
 
 
 async def test_health_tells_starting_healthy_and_unhealthy() -> None:
-    """No. 23, 53."""
-
     cluster = Cluster()
     node = cluster.node()
     asked = asyncio.create_task(node.herder.health())
@@ -391,8 +383,6 @@ def _hang(forever: asyncio.Event) -> Callable[..., Awaitable[object]]:
 
 
 async def test_log_levels_reach_every_node() -> None:
-    """No. 26."""
-
     cluster = Cluster()
     first, second = cluster.node("n1").start(), cluster.node("n2").start()
     await until(lambda: len(cluster.group.members) == 2)

@@ -518,7 +518,7 @@ async def test_an_error_reaches_the_caller_and_the_next_request_runs() -> None:
 
 
 async def test_a_blocked_herder_lets_requests_fail_with_the_stage_it_is_in() -> None:
-    """No. 53: the timeout text names the stage and the instant it began."""
+    """The timeout text names the stage and the instant it began."""
 
     stage = Stage()
     with stage.queue.stage("ensuring membership in the cluster"):

@@ -42,7 +42,7 @@ async def test_two_nodes_share_the_tasks_and_one_copy_of_each_runs() -> None:
 async def test_a_worker_that_joins_takes_a_share_and_gives_nothing_up_while_it_runs_elsewhere() -> (
     None
 ):
-    """No. 46, second half: revoked work is stopped before the round that hands it on."""
+    """Revoked work is stopped before the round that hands it on."""
 
     cluster = Cluster()
     first = cluster.node("n1").start()
@@ -197,8 +197,6 @@ async def test_only_a_new_leader_derives_configs_and_writes_only_what_differs() 
 
 
 async def test_a_restart_request_reaches_every_node_and_each_does_its_part() -> None:
-    """No. 58 on several workers."""
-
     cluster = Cluster()
     first, second = cluster.node("n1").start(), cluster.node("n2").start()
     await until(lambda: first.membership.is_leader and len(cluster.group.members) == 2)

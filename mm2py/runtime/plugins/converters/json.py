@@ -1,6 +1,6 @@
 """``JsonConverter``: JSON, with the schema around it unless ``schemas.enable=false``.
 
-Flow: schema and value -> JSON text of both -> ``{"schema":…,"payload":…}``. Members stand in Java's order and numbers
+Flow: schema and value -> JSON text of both -> ``{"schema":…,"payload":…}``. Members are in Java's order and numbers
 have Java's forms, so that both write the same bytes.
 """
 

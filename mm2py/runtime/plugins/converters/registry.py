@@ -1,7 +1,7 @@
-"""Which converters a task's records pass: the connector's own, else the worker's (kcr 5.7).
+"""Which converters a task's records pass: the connector's own, else the worker's.
 
 Flow: worker and connector config -> ``record_converters`` -> ``RecordConverters`` -> bytes of a ``SourceRecord``.
-Bytes without a schema are somebody's finished work and are passed on.
+Bytes without a schema are already serialized and are passed on.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -45,7 +45,7 @@ class Encoded(NamedTuple):
 
 
 _Factory = Callable[[Mapping[str, str], Callable[[str], str]], Converter]
-"""Makes a converter from its own keys; the second gives the place of a key for errors."""
+"""Makes a converter from its own keys; the second returns a key's full name, for errors."""
 
 
 @final
@@ -116,7 +116,7 @@ def _raw(value: object) -> bytes | None:
 BYTES_ONLY: Final = RecordConverters(
     ByteArrayConverter(), ByteArrayConverter(), ByteArrayConverter()
 )
-"""Where nobody says otherwise: bytes stay bytes."""
+"""The default: bytes stay bytes."""
 
 
 def _bytes(converter: Converter, schema: Schema | None, value: object, what: str) -> bytes | None:

@@ -449,7 +449,7 @@ def seen_headers(headers: Iterable[tuple[bytes | str, object]]) -> tuple[tuple[s
 
 
 def model_of(it: _Class) -> type[ConfigModel] | None:
-    """Return the model of a class's keys, None where it tells of none."""
+    """Return the model of a class's keys, None where it declares none."""
     model: object = getattr(it, "config_model", None)
     return model if isinstance(model, type) and issubclass(model, ConfigModel) else None
 

@@ -1,4 +1,4 @@
-"""The keys of the transforms and predicates that a connector's config names, described and checked as Connect does (kcr 5.3).
+"""The keys of the transforms and predicates that a connector's config names, described and checked as Connect does.
 
 Flow: connector config -> ``plugin_entries`` -> the answer of validate; -> ``plugin_findings`` -> what ``mm2py lint`` and a start find in a
 file. Texts are Connect's.
