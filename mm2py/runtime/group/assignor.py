@@ -95,9 +95,9 @@ def assign(
     revoked = {who: view.owned & unwanted for who, view in members.items()}
     kept = {who: view.owned - unwanted for who, view in members.items()}
 
-    wanted = Work(tasks=configured.tasks)
-    created = wanted - state.previous - active
-    lost = (state.previous & wanted) - active
+    tasks = Work(tasks=configured.tasks)
+    created = tasks - state.previous - active
+    lost = (state.previous & tasks) - active
     returned, waiting, state = _lost_work(
         state, lost, kept, now_ms=now_ms, max_delay_ms=max_delay_ms
     )

@@ -421,13 +421,13 @@ class RoundLeader:
 
     def owner_url(self, work: str | TaskId) -> str | None:
         """Return where the owner of a connector or task listens, by the last plan."""
-        wanted = (
+        requested = (
             Work(tasks=frozenset({work}))
             if isinstance(work, TaskId)
             else Work(connectors=frozenset({work}))
         )
         for member, owned in self._owners.items():
-            if owned & wanted:
+            if owned & requested:
                 return self._urls.get(member)
         return None
 

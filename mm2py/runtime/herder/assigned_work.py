@@ -428,11 +428,11 @@ class AssignedWork:
             self._plan_restart(task, entry, status.cause)
 
     def _may_restart(self, entry: _Task, cause: Exception | None) -> bool:
-        wanted = entry.framework.task_auto_restart
-        if wanted is None:
-            wanted = self._parts.settings.task_auto_restart
+        restarts = entry.framework.task_auto_restart
+        if restarts is None:
+            restarts = self._parts.settings.task_auto_restart
         # A wrong config or a refused record is still there after a restart.
-        return wanted and not isinstance(cause, ConfigError | PartitionError)
+        return restarts and not isinstance(cause, ConfigError | PartitionError)
 
     def _plan_restart(self, task: TaskId, entry: _Task, cause: Exception | None) -> None:
         self._cancel_restart(entry)

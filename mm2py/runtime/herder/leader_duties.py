@@ -134,9 +134,9 @@ class LeaderDuties:
         overrides, config = self._parts.overrides, self._parts.config
         if overrides is None:
             return
-        for name, wanted in overrides.effective().items():
+        for name, derived in overrides.effective().items():
             stored, what = config.snapshot().connectors.get(name), f"config of connector {name}"
-            if stored is not None and dict(stored) == dict(wanted):
+            if stored is not None and dict(stored) == dict(derived):
                 self._failed.pop(what, None)
                 continue
             if not self._parts.membership.is_leader:
@@ -146,7 +146,7 @@ class LeaderDuties:
                 with self._queue.stage(
                     f"writing a config for connector {name} to the config topic"
                 ):
-                    await config.put_connector(name, wanted)
+                    await config.put_connector(name, derived)
             except RetriableError:
                 raise
             except Mm2pyError as error:
@@ -161,12 +161,12 @@ class LeaderDuties:
 
         await self._remove_former_copier(overrides.effective())
 
-    async def _remove_former_copier(self, wanted: Mapping[str, object]) -> None:
+    async def _remove_former_copier(self, derived: Mapping[str, object]) -> None:
         """Remove the former copying connector after a change of ``copy.connector``: both would copy every record."""
         config = self._parts.config
         for name in COPIERS:
-            there = name in config.snapshot().connectors
-            if not there or name in wanted or not wanted.keys() & COPIERS:
+            exists = name in config.snapshot().connectors
+            if not exists or name in derived or not derived.keys() & COPIERS:
                 continue
             with self._queue.stage(f"removing connector {name} from the config topic"):
                 await config.remove_connector(name)
@@ -296,17 +296,17 @@ class TaskPublication:
         snapshot = parts.config.snapshot()
         if not _current(name, made_of, snapshot):
             return
-        wanted = [self._completed(made_of, config) for config in configs]
-        if _differs(name, wanted, snapshot):
-            await self._queue.submit(partial(self._store, name, made_of, wanted))
-        self._published[name] = made_of, wanted
+        completed = [self._completed(made_of, config) for config in configs]
+        if _differs(name, completed, snapshot):
+            await self._queue.submit(partial(self._store, name, made_of, completed))
+        self._published[name] = made_of, completed
 
     async def _store(
-        self, name: str, made_of: ConnectorConfig, wanted: Sequence[Mapping[str, str]]
+        self, name: str, made_of: ConnectorConfig, configs: Sequence[Mapping[str, str]]
     ) -> None:
         """Write task configs; runs in the queue, in order with everything else that the leader writes."""
         parts, snapshot = self._parts, self._parts.config.snapshot()
-        if not _current(name, made_of, snapshot) or not _differs(name, wanted, snapshot):
+        if not _current(name, made_of, snapshot) or not _differs(name, configs, snapshot):
             return
         if not (parts.membership.permit.valid and parts.membership.is_leader):
             raise RetriableError(
@@ -314,9 +314,9 @@ class TaskPublication:
                 " configs",
                 remedy="the next rebalance moves it; bring all workers to one version if it does not",
             )
-        what = f"writing {len(wanted)} task configs for connector {name} to the config topic"
+        what = f"writing {len(configs)} task configs for connector {name} to the config topic"
         with self._queue.stage(what):
-            await parts.config.put_tasks(name, wanted)
+            await parts.config.put_tasks(name, configs)
 
     async def _until_led(self) -> None:
         """Wait for a round that makes this worker the leader, or fail later: a rebalance in progress is no error."""
@@ -354,12 +354,12 @@ def _current(name: str, made_of: ConnectorConfig, snapshot: ConfigSnapshot) -> b
     return stored == made_of and snapshot.target(name) is TargetState.STARTED
 
 
-def _differs(name: str, wanted: Sequence[Mapping[str, str]], snapshot: ConfigSnapshot) -> bool:
+def _differs(name: str, configs: Sequence[Mapping[str, str]], snapshot: ConfigSnapshot) -> bool:
     """Whether tasks, or the connector config that they were made of, differ from the committed ones."""
     stored = [snapshot.task_configs.get(task) for task in snapshot.tasks(name)]
-    if name in snapshot.inconsistent or stored != [dict(config) for config in wanted]:
+    if name in snapshot.inconsistent or stored != [dict(config) for config in configs]:
         return True
     if name not in snapshot.generations:  # nothing was ever committed
-        return bool(wanted)
+        return bool(configs)
     # Converters and other keys of the framework reach tasks by the connector config alone.
     return snapshot.applied.get(name) != snapshot.connectors.get(name)

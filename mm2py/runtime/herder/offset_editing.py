@@ -452,8 +452,8 @@ class _KafkaGroups(GroupOffsets):
 
     async def commit(self, group: str, positions: Mapping[TopicPartition, int]) -> None:
         """Commit for a group without members."""
-        wanted = [OffsetToCommit(*tp, offset) for tp, offset in positions.items()]
-        for error in (await self._admin.commit(group, wanted)).values():
+        commits = [OffsetToCommit(*tp, offset) for tp, offset in positions.items()]
+        for error in (await self._admin.commit(group, commits)).values():
             if error is not None:
                 raise error
 

@@ -235,10 +235,10 @@ _FAILURES: Final = _types(Failure)
 
 
 def _function(method: Method) -> FunctionType:
-    found: object = method.__func__ if isinstance(method, MethodType) else method
-    if not isinstance(found, FunctionType):
+    function: object = method.__func__ if isinstance(method, MethodType) else method
+    if not isinstance(function, FunctionType):
         raise TypeError(f"{method!r} is no method of a class")
-    return found
+    return function
 
 
 def _dump(types: _Types, values: tuple[object, ...]) -> bytes:

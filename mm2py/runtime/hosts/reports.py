@@ -188,15 +188,15 @@ class LedgerRelay(EventSink):
         """Ask the worker which topic ids stored positions belong to."""
         try:
             async with asyncio.timeout(ANSWER_WITHIN_S):
-                known = dict(await self._channel.ask(TaskReports.incarnations))
+                stored = dict(await self._channel.ask(TaskReports.incarnations))
         except TimeoutError:
             log.warning(
                 "the worker did not answer within %.0f s, a recreated topic may go unnoticed",
                 ANSWER_WITHIN_S,
             )
-            known = {}
+            stored = {}
         # Our own notes have arrived before (the channel keeps the order), and a failover may have written a newer id since.
-        return self._noted | known
+        return self._noted | stored
 
     def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
         """Send which topic id a stored position belongs to."""
@@ -262,18 +262,18 @@ class MeterRelay:
         gone, self._gone = self._gone, []
         if changed or gone:
             self._channel.post(TaskReports.measured, tuple(changed), tuple(gone))
-        found = self._changed_findings()
-        if found:
-            self._channel.post(TaskReports.found, found)
-        return bool(changed or gone or found)
+        findings = self._changed_findings()
+        if findings:
+            self._channel.post(TaskReports.found, findings)
+        return bool(changed or gone or findings)
 
     def _changed_findings(self) -> tuple[Finding, ...]:
         now = {(it.task, it.what): it for it in self._meter.findings}
         withdrawn = (replace(it, text="") for key, it in self._found.items() if key not in now)
         changed = (it for key, it in now.items() if self._found.get(key) != it)
-        found = (*withdrawn, *changed)
+        findings = (*withdrawn, *changed)
         self._found = now
-        return found
+        return findings
 
     def _forgotten(self, meter: PartitionMeter) -> None:
         self._sent.pop(meter.source, None)

@@ -94,22 +94,22 @@ class InstalledPlugins:
 
     def plugins(self, *, connectors_only: bool) -> Sequence[PluginInfo]:
         """Return sinks, sources, what cannot be imported, transforms, predicates, converters and header converters."""
-        found = [
+        listed = [
             PluginInfo(it.java_class, plugin_type(it), _version(it))
             for it in self._plugins.factories()
         ]
-        found.sort(key=lambda it: it.type)
-        found += [
+        listed.sort(key=lambda it: it.type)
+        listed += [
             PluginInfo(name, "unknown", None, error)
             for name, error in sorted(self._plugins.broken.items())
         ]
         if not connectors_only:
-            found += [
+            listed += [
                 PluginInfo(java_class(it), role, _version(it))
                 for role, kind in _KINDS.items()
                 for it in installed(kind)
             ]
-            found += [
+            listed += [
                 PluginInfo(name, role, KAFKA_RELEASE)
                 for role, names in (
                     ("converter", CONVERTERS),
@@ -117,7 +117,7 @@ class InstalledPlugins:
                 )
                 for name in sorted(names)
             ]
-        return found
+        return listed
 
     def definitions(self, plugin: str) -> Sequence[ConfigKey]:
         """Return the keys of a plug-in, its own first.

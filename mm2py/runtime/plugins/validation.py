@@ -260,21 +260,21 @@ def _each(options: Iterable[Option], props: _Props) -> _Findings:
     return _Findings(values, [])
 
 
-def _check_version(factory: ConnectorFactory, props: _Props, found: _Findings) -> None:
+def _check_version(factory: ConnectorFactory, props: _Props, findings: _Findings) -> None:
     """Refuse a wanted version that is not installed, at both keys as Java does."""
-    wanted = props.get("connector.plugin.version") or ""
-    there = cast("str | None", getattr(factory, "plugin_version", None))
-    problem = version_problem(factory.java_class, wanted, there or "")
+    requested = props.get("connector.plugin.version") or ""
+    installed = cast("str | None", getattr(factory, "plugin_version", None))
+    problem = version_problem(factory.java_class, requested, installed or "")
     if problem:
         for name in ("connector.class", "connector.plugin.version"):
-            found.add(name, problem)
+            findings.add(name, problem)
 
 
-def _check_boundary(factory: ConnectorFactory, props: _Props, found: _Findings) -> None:
+def _check_boundary(factory: ConnectorFactory, props: _Props, findings: _Findings) -> None:
     boundary = (props.get(_BOUNDARY) or "").strip().lower()
     defines: object = getattr(factory, "defines_transaction_boundaries", False)
-    if boundary == "connector" and _BOUNDARY in found.values and not defines:
-        found.add(
+    if boundary == "connector" and _BOUNDARY in findings.values and not defines:
+        findings.add(
             _BOUNDARY,
             "The connector does not support connector-defined transaction boundaries with the given"
             " configuration. Please reconfigure it to use a different transaction boundary definition.",
@@ -285,7 +285,7 @@ def _check_sink(
     factory: ConnectorFactory,
     texts: Mapping[str, str],
     worker: Mapping[str, str] | None,
-    found: _Findings,
+    findings: _Findings,
 ) -> None:
     """Check the keys of sinks: topics and the consumer group."""
     if plugin_type(factory) != "sink":
@@ -293,28 +293,28 @@ def _check_sink(
     model = config_model(factory)
     if model is None or "topics" not in options_of(model):
         for name, text in topic_problems(texts):
-            found.add(name, invalid(name, texts.get(name), text))
+            findings.add(name, invalid(name, texts.get(name), text))
     clash = None if worker is None else group_problem(texts, worker)
     if clash is not None:
-        found.add(*clash)
+        findings.add(*clash)
 
 
 def _check_support(
-    factory: ConnectorFactory, texts: Mapping[str, str], found: _Findings, *, enabled: bool
+    factory: ConnectorFactory, texts: Mapping[str, str], findings: _Findings, *, enabled: bool
 ) -> None:
     """Check ``exactly.once.support=required`` as Java does; what the connector itself finds wrong replaces it."""
-    if texts.get(_SUPPORT, "").strip().lower() != "required" or _SUPPORT not in found.values:
+    if texts.get(_SUPPORT, "").strip().lower() != "required" or _SUPPORT not in findings.values:
         return
     model = config_model(factory)
     own = [] if model is None else model.cross_check(texts)
     for problem in (it for it in own if it.name == _SUPPORT):
         reason = f"{problem.message}; {problem.remedy}" if problem.remedy else problem.message
-        found.add(problem.name, invalid(problem.name, problem.value, reason))
+        findings.add(problem.name, invalid(problem.name, problem.value, reason))
         return
     if not enabled:
-        found.add(_SUPPORT, "This worker does not have exactly-once source support enabled.")
+        findings.add(_SUPPORT, "This worker does not have exactly-once source support enabled.")
     if not getattr(factory, "exactly_once_support", False):
-        found.add(
+        findings.add(
             _SUPPORT,
             "The connector does not implement the API required for preflight validation of exactly-once"
             " source support. Please consult the documentation for the connector to determine whether it"

@@ -137,9 +137,9 @@ class HeldPartitions:
         """Forget a partition that failed: it is not read any more."""
         self._forget(source)
 
-    def pause(self, wanted: frozenset[TopicPartition]) -> None:
+    def pause(self, paused: frozenset[TopicPartition]) -> None:
         """Take the complete set of the flow's pauses; ``look`` acts on it."""
-        self._wanted = wanted
+        self._wanted = paused
 
     def pause_all(self, *, paused: bool) -> None:
         """Pause every partition, or only those of ``pause``; ``look`` acts on it."""
@@ -181,8 +181,8 @@ class HeldPartitions:
             self._resting[source] = self._clock.monotonic() + rest_s
 
     def _forget(self, source: TopicPartition) -> None:
-        for known in (self.full, self._moved_at, self._resting):
-            known.pop(source, None)
+        for by_source in (self.full, self._moved_at, self._resting):
+            by_source.pop(source, None)
 
     def _hold(self, sources: list[TopicPartition]) -> None:
         if sources:

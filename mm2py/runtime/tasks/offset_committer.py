@@ -206,6 +206,6 @@ class OffsetCommitter:
 
 def _tied(position: int, topic_id: bytes) -> SourceOffset:
     """Return the members of a stored position that say which topic it is in."""
-    found = dict(source_offset(position, topic_id=topic_id))
-    del found["offset"]
-    return found
+    offset = dict(source_offset(position, topic_id=topic_id))
+    del offset["offset"]
+    return offset

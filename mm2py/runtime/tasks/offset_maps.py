@@ -80,10 +80,10 @@ class TaskOffsetMaps:
 
     def of(self, partition: TopicPartition) -> PartitionMap:
         """Return the map of a partition."""
-        found = self._maps.get(partition)
-        if found is None:
-            found = self._maps[partition] = PartitionMap()
-        return found
+        partition_map = self._maps.get(partition)
+        if partition_map is None:
+            partition_map = self._maps[partition] = PartitionMap()
+        return partition_map
 
     @property
     def kept(self) -> "TaskOffsetMaps | None":
@@ -129,12 +129,12 @@ class TaskOffsetMaps:
 
         A position that is not the one that the map was written with was set by another program or an operator: it is followed.
         """
-        found = self.of(partition)
-        resumed, covered = found.resume(position), found.covered
-        was_set, found.position = found.is_set(position), position
-        if found.is_empty and (was_set or not covered):
-            found.begin_at(max(position, 0))
-        if found.is_empty or not was_set:
+        partition_map = self.of(partition)
+        resumed, covered = partition_map.resume(position), partition_map.covered
+        was_set, partition_map.position = partition_map.is_set(position), position
+        if partition_map.is_empty and (was_set or not covered):
+            partition_map.begin_at(max(position, 0))
+        if partition_map.is_empty or not was_set:
             return resumed
         self._astray.add(partition)
         if position > covered:
@@ -145,7 +145,7 @@ class TaskOffsetMaps:
                 covered,
                 position - 1,
             )
-            found.note(Segment(covered, position - covered, 0, Mark.UNKNOWN))
+            partition_map.note(Segment(covered, position - covered, 0, Mark.UNKNOWN))
         else:
             log.warning(
                 "records are copied again: the position was set back, or the topic of the positions was deleted"
@@ -154,38 +154,42 @@ class TaskOffsetMaps:
                 max(position, 0),
                 covered - 1,
             )
-            found.go_back(position)
+            partition_map.go_back(position)
         return resumed
 
     # ---- what the Sender asks before the first copy
 
     def producer(self, source: TopicPartition) -> KeptProducer:
         """Return the producer id that the copies of a partition were last written with."""
-        found = self.of(source)
-        return KeptProducer(found.producer_id, found.producer_from)
+        partition_map = self.of(source)
+        return KeptProducer(partition_map.producer_id, partition_map.producer_from)
 
     def target_end(self, source: TopicPartition, topic_id: bytes) -> int:
         """Return the target offset behind the newest known copy, -1 where the copy does not continue there."""
-        found = self.of(source)
-        if source in self._astray or found.is_empty:
+        partition_map = self.of(source)
+        if source in self._astray or partition_map.is_empty:
             return -1
-        return 0 if found.is_of_another(topic_id) else found.target_end
+        return 0 if partition_map.is_of_another(topic_id) else partition_map.target_end
 
     async def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> None:
         """Note where the target's logs end before the first copy; returns when that is durable, or will be with that copy."""
         for source, (end, topic_id, producer_id) in ends.items():
-            found = self.of(source)
-            if not found.is_empty:
+            partition_map = self.of(source)
+            if not partition_map.is_empty:
                 # A topic that was created again has none of the copies, however far it has grown since.
-                loss = found.lose_target(0 if found.is_of_another(topic_id) else end)
+                loss = partition_map.lose_target(
+                    0 if partition_map.is_of_another(topic_id) else end
+                )
                 if loss is not None:
                     self.on_loss(source, loss)
             if source in self._astray:
-                found.anchor(max(found.position, 0), end)
+                partition_map.anchor(max(partition_map.position, 0), end)
                 self._astray.discard(source)
-            elif found.target_end < 0:
-                found.anchor(found.begins if found.is_empty else found.covered, end)
-            found.writes_to(topic_id, producer_id, end)
+            elif partition_map.target_end < 0:
+                partition_map.anchor(
+                    partition_map.begins if partition_map.is_empty else partition_map.covered, end
+                )
+            partition_map.writes_to(topic_id, producer_id, end)
         if not self._in_transactions:
             await self.write()
 
@@ -200,10 +204,10 @@ class TaskOffsetMaps:
     ) -> None:
         """Positions are about to be stored, ``with_maps`` in one transaction; ``epochs`` are the leader epochs of their records."""
         for partition, position in positions.items():
-            found = self.of(partition)
+            partition_map = self.of(partition)
             if with_maps:
-                found.position = position + 1
-            found.epoch = epochs[partition] if position + 1 == found.covered else -1
+                partition_map.position = position + 1
+            partition_map.epoch = epochs[partition] if position + 1 == partition_map.covered else -1
 
     def stored(self, positions: Mapping[TopicPartition, int]) -> None:
         """Positions were stored: everything up to them is copied."""
@@ -213,9 +217,9 @@ class TaskOffsetMaps:
 
     def begin_at(self, partition: TopicPartition, position: int) -> None:
         """A copy without a stored position begins behind the start of the source's log."""
-        found = self.of(partition)
-        if found.is_empty:
-            found.begin_at(position)
+        partition_map = self.of(partition)
+        if partition_map.is_empty:
+            partition_map.begin_at(position)
 
     def cover(self, partition: TopicPartition, offset: int) -> None:
         """Everything up to a source offset is copied or needs no copy."""
@@ -223,14 +227,14 @@ class TaskOffsetMaps:
 
     def note_gap(self, gap: SourceGap) -> None:
         """Keep what the source lost, cut or began anew."""
-        found = self.of(gap.partition)
+        partition_map = self.of(gap.partition)
         if gap.cause == EventKind.RECREATED:
-            found.note(gap.topic_id, gap.under_way)
+            partition_map.note(gap.topic_id, gap.under_way)
         elif gap.cause == EventKind.TRUNCATION:
-            found.note(Segment(gap.first_offset, 0, 0, Mark.SOURCE_CUT), gap.under_way)
+            partition_map.note(Segment(gap.first_offset, 0, 0, Mark.SOURCE_CUT), gap.under_way)
         elif gap.count:
             lost = Segment(gap.first_offset, gap.count, 0, Mark.SOURCE_LOST)
-            found.note(lost, gap.under_way)
+            partition_map.note(lost, gap.under_way)
 
     def identify(self, partition: TopicPartition, topic_id: bytes) -> None:
         """Name the incarnation of the source topic that is copied now."""
@@ -240,7 +244,11 @@ class TaskOffsetMaps:
 
     def with_older_pages(self) -> list[TopicPartition]:
         """Return the partitions whose maps have pages that may expire."""
-        return [partition for partition, found in self._maps.items() if found.has_older_pages]
+        return [
+            partition
+            for partition, partition_map in self._maps.items()
+            if partition_map.has_older_pages
+        ]
 
     async def prune(self, starts: Mapping[TopicPartition, tuple[int, int]], most: int) -> int:
         """Remove expired pages, given where both logs of partitions begin; returns how many, at most ``most``.
@@ -294,19 +302,23 @@ class TaskOffsetMaps:
             RetriableError: not now.
         """
         for partition in self._unsettled:
-            found = self.of(partition)
-            if not found.is_empty:
-                found.again()
+            partition_map = self.of(partition)
+            if not partition_map.is_empty:
+                partition_map.again()
         await self.write()
 
     async def _write(self) -> None:
         if self._store.topics_lost != self._topics_lost:
             self._topics_lost = self._store.topics_lost
             self._unwritten = {}
-            for found in self._maps.values():
-                found.lose_pages()
+            for partition_map in self._maps.values():
+                partition_map.lose_pages()
         await self._deepen()
-        pages = {it: found.take() for it, found in self._maps.items() if found.changed}
+        pages = {
+            it: partition_map.take()
+            for it, partition_map in self._maps.items()
+            if partition_map.changed
+        }
         self._unsettled.difference_update(pages)
         for partition, changed in pages.items():
             self._unwritten[partition] = _joined(self._unwritten.get(partition, []), changed)
@@ -330,11 +342,11 @@ class TaskOffsetMaps:
 
     async def _deepen(self) -> None:
         """Cut maps whose target lost more than their open page."""
-        for partition, found in self._maps.items():
-            if found.cut_below < 0:
+        for partition, partition_map in self._maps.items():
+            if partition_map.cut_below < 0:
                 continue
-            page = await self._store.page_below(partition, found.cut_below)
-            loss = found.rebase(page)
+            page = await self._store.page_below(partition, partition_map.cut_below)
+            loss = partition_map.rebase(page)
             if loss is not None:
                 self.on_loss(partition, loss)
 

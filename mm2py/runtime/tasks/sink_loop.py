@@ -333,19 +333,19 @@ class SinkLoop:
         return max(0.0, min(POLL_S, until - self._clock.monotonic()))
 
     def _subscribe(self, consumer: GroupConsumer) -> None:
-        wanted, chosen = self._settings.topics, self._settings.chosen
+        topics, chosen = self._settings.topics, self._settings.chosen
         if chosen is not None:
             if self._clock.monotonic() < self._look_at:
                 return
             self._look_at = self._clock.monotonic() + self._settings.look_s
             try:
-                wanted = tuple(sorted(filter(chosen, consumer.topics())))
+                topics = tuple(sorted(filter(chosen, consumer.topics())))
             except RetriableError as error:
                 log.warning("topics cannot be listed, tried again cause=%s", cause_text(error))
                 return
-        if wanted != self._subscribed:
-            consumer.subscribe(wanted)
-            self._subscribed = wanted
+        if topics != self._subscribed:
+            consumer.subscribe(topics)
+            self._subscribed = topics
 
     def _take(self, polled: Sequence[SinkRecord]) -> None:
         # Records of one partition come in stretches; what is per stretch costs nothing per record.
@@ -520,8 +520,8 @@ class SinkLoop:
             self._retry_at = 0.0
 
     def _forget_positions(self, partition: TopicPartition) -> None:
-        for known in (self._ends, self._positions, self._first):
-            known.pop(partition, None)
+        for by_partition in (self._ends, self._positions, self._first):
+            by_partition.pop(partition, None)
 
     # ---- pauses and reports
 

@@ -125,9 +125,9 @@ class SinkPlaces:
         """Partitions have gone."""
         self._owned.difference_update(partitions)
         self.unsure.difference_update(partitions)
-        for known in (self.ids, self._next, self._jumps, self._ends, self._proved_ends):
+        for by_partition in (self.ids, self._next, self._jumps, self._ends, self._proved_ends):
             for partition in partitions:
-                known.pop(partition, None)
+                by_partition.pop(partition, None)
 
     def doubt(self, partitions: Collection[TopicPartition]) -> None:
         """Partitions were not read for a while: their topic may be another one."""
@@ -226,11 +226,11 @@ class SinkPlaces:
 
     def _settle(self, consumer: PlacedConsumer, partition: TopicPartition, topic_id: bytes) -> bool:
         """Move the consumer where its position is of another topic, or outside of the log; return whether it was moved."""
-        known = self.ids[partition]
+        read_id = self.ids[partition]
         expected = self._next.get(partition, -1)
-        if known != topic_id and NO_TOPIC_ID not in (known, topic_id):
+        if read_id != topic_id and NO_TOPIC_ID not in (read_id, topic_id):
             consumer.seek(partition, EARLIEST)
-            self._past.add(known)
+            self._past.add(read_id)
             end = self._proved_ends.pop(partition, -1)
             self._next.pop(partition, None)
             self._jumps.pop(partition, None)
@@ -247,7 +247,7 @@ class SinkPlaces:
         del self._jumps[partition]
         self._next[partition] = offset
         if offset != expected:
-            is_same = NO_TOPIC_ID not in (known, topic_id)
+            is_same = NO_TOPIC_ID not in (read_id, topic_id)
             self._observer.lost(_outside(partition, expected, offset, is_same=is_same))
         return True
 

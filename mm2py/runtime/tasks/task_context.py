@@ -223,17 +223,17 @@ class WorkerTaskContext:
         """Return the position after everything that is known to be copied: the map may be ahead of the stored position, never behind."""
         last = committed_offset(stored)
         position = last + 1 if last >= 0 else -1
-        found, topic_id = self.maps.of(partition), committed_topic_id(stored)
-        if found.follows(position, topic_id):
+        offset_map, topic_id = self.maps.of(partition), committed_topic_id(stored)
+        if offset_map.follows(position, topic_id):
             # The ledger may not have it: positions wait for that, maps do not.
             self._report(EventKind.RECREATED, partition, position, last, LATER_TOPIC)
-            resumed = self.maps.resume(partition, found.covered)
+            resumed = self.maps.resume(partition, offset_map.covered)
         else:
-            found.identify(topic_id)
+            offset_map.identify(topic_id)
             resumed = self.maps.resume(partition, position)
             if resumed == position:
                 return stored
-        return source_offset(resumed - 1, found.epoch, found.source_id)
+        return source_offset(resumed - 1, offset_map.epoch, offset_map.source_id)
 
     def partition_state(
         self, partition: TopicPartition, state: PartitionState, cause: Exception | None = None
@@ -269,8 +269,8 @@ class WorkerTaskContext:
         """Log a loss with its exact range; with ``gap.policy=fail`` it also stops the partition."""
         kind = EventKind(gap.cause)
         if kind is EventKind.RECREATED:
-            found, begun = self.maps.of(gap.partition), self._begun.get(gap.partition)
-            if begun is not None and found.source_id == begun and not found.is_empty:
+            offset_map, begun = self.maps.of(gap.partition), self._begun.get(gap.partition)
+            if begun is not None and offset_map.source_id == begun and not offset_map.is_empty:
                 # The ledger has the end of an incarnation behind its beginning, else it would be written twice.
                 self.note_topic_id(gap.partition, begun)
             if gap.topic_id != NO_TOPIC_ID:

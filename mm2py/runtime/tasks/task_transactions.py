@@ -228,8 +228,8 @@ class TaskTransactions:
         if not self._partitions:
             if self._own is not None:
                 await self._own.get(())  # makes the topic
-            found = (await self._cluster.metadata([self.topic])).topics
-            self._partitions = len(found[0].partitions) if found else 0
+            topics = (await self._cluster.metadata([self.topic])).topics
+            self._partitions = len(topics[0].partitions) if topics else 0
             if not self._partitions:
                 raise FatalError(f"the offset topic {self.topic} is not there")
             await self._writer.start()

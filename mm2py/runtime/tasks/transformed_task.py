@@ -349,10 +349,10 @@ class _Kept:
 
     def add(self, target: TopicPartition, offset: int, timestamp_ms: int, body: bytes) -> None:
         """Add a record behind those of the same target partition."""
-        found = self.by_target.get(target)
-        if found is None:
-            found = self.by_target[target] = [], [], []
-        offsets, stamps, bodies = found
+        lists = self.by_target.get(target)
+        if lists is None:
+            lists = self.by_target[target] = [], [], []
+        offsets, stamps, bodies = lists
         offsets.append(offset)
         stamps.append(timestamp_ms)
         bodies.append(body)
@@ -441,13 +441,13 @@ class OrderedWorkerTask(WorkerTask):
         super()._send(outgoing)
         routed: set[str] = set()
         for source, target, _ in outgoing:
-            known = self._sources.setdefault(target, set())
-            if not known:
+            sources = self._sources.setdefault(target, set())
+            if not sources:
                 if self._transactions is not None:
                     self._transactions.check_target(target.topic)
                 routed.add(target.topic)
-            if source not in known:
-                known.add(source)
+            if source not in sources:
+                sources.add(source)
                 if target in self._stuck:
                     self._show_stall(source, target, self._stuck[target])
             self._order.advance(source)

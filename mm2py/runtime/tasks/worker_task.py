@@ -584,7 +584,7 @@ class WorkerTask:
 
     def _open_meters(self, new: Sequence[tuple[TopicPartition, TopicPartition]]) -> None:
         """Open the meters of new partitions; a record task may return thousands at once."""
-        known = self._context.known
+        partitions = self._context.known
         for source, target in new:
             if source in self._meters:
                 continue  # of what transforms sent to another target partition
@@ -595,6 +595,6 @@ class WorkerTask:
             if self._transactions is not None:
                 self._transactions.check_target(target.topic)
             self._context.seen(source)
-        if not known.issuperset(source for source, _ in new):
+        if not partitions.issuperset(source for source, _ in new):
             # A task that did not ask for its positions: they are paused as soon as they are known.
             self._look_at_holds()

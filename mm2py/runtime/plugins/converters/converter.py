@@ -96,10 +96,8 @@ class NumberConverter:
             raise DataError(f"Invalid schema type for {self._kind}Converter: {schema.type.name}")
         if value is None:
             return None
-        wanted = (bool,) if self._kind == "Boolean" else (int, float)
-        if isinstance(value, bool) is not (self._kind == "Boolean") or not isinstance(
-            value, wanted
-        ):
+        types = (bool,) if self._kind == "Boolean" else (int, float)
+        if isinstance(value, bool) is not (self._kind == "Boolean") or not isinstance(value, types):
             raise DataError(f"{self._kind}Converter cannot convert {type_name(value)}")
         try:
             return struct.pack(self._format, value)

@@ -68,20 +68,20 @@ class JsonConverter:
         if data is None:
             return None
         try:
-            found = cast("object", json.loads(data))
+            envelope = cast("object", json.loads(data))
         except ValueError as error:
             raise DataError(
                 f"Converting byte[] to Kafka Connect data failed due to serialization error: {error}"
             ) from error
-        if not self._schemas or found is None:
-            return found
-        if not isinstance(found, dict) or found.keys() != {"schema", "payload"}:
+        if not self._schemas or envelope is None:
+            return envelope
+        if not isinstance(envelope, dict) or envelope.keys() != {"schema", "payload"}:
             raise DataError(
                 'JsonConverter with schemas.enable requires "schema" and "payload" fields and may not contain additional'
                 " fields. If you are trying to deserialize plain JSON data, set schemas.enable=false in your converter"
                 " configuration."
             )
-        whole = cast("Mapping[str, object]", found)
+        whole = cast("Mapping[str, object]", envelope)
         return _read(whole["schema"], whole["payload"])
 
     def _schema_once(self, schema: Schema) -> str:

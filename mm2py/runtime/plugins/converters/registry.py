@@ -150,11 +150,13 @@ def _converter(role: str, worker: Mapping[str, str], connector: Mapping[str, str
     name = f"{role}.converter"
     # A connector that names a converter brings its keys too; the worker's are not mixed in.
     props = connector if connector.get(name, "").strip() else worker
-    wanted = props.get(name, "").strip() or _DEFAULTS[role]
-    problem = converter_problem(wanted, role)
+    class_name = props.get(name, "").strip() or _DEFAULTS[role]
+    problem = converter_problem(class_name, role)
     if problem:
-        raise ConfigError(f"{name}={wanted}: {problem}", remedy="name a converter of Kafka Connect")
-    full = converter_class(wanted)
+        raise ConfigError(
+            f"{name}={class_name}: {problem}", remedy="name a converter of Kafka Connect"
+        )
+    full = converter_class(class_name)
     prefix = f"{role}.converter."
     own = {key.removeprefix(prefix): text for key, text in props.items() if key.startswith(prefix)}
     return _FACTORIES[full](own, lambda key: prefix + key)

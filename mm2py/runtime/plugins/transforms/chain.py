@@ -427,17 +427,17 @@ def java_class(it: _Class) -> str:
 
 def find(kind: Kind, name: str) -> _Class:
     """Return the class of that name; ``ConfigError``, in Java's words for one that Java has not either, where there is none."""
-    wanted = name.strip()
+    class_name = name.strip()
     for it in installed(kind):
         full = java_class(it)
-        if wanted in (full, full.rpartition(".")[2]):
+        if class_name in (full, full.rpartition(".")[2]):
             return it
-    if kind == "transforms" and needs_structures(wanted):
+    if kind == "transforms" and needs_structures(class_name):
         raise ConfigError(
-            f"Class {wanted} changes fields of structures, and the records of a mirror are bytes",
+            f"Class {class_name} changes fields of structures, and the records of a mirror are bytes",
             remedy="remove it, or write a transform that reads your format (docs/connectors.md)",
         )
-    raise ConfigError(f"Class {wanted} could not be found.")
+    raise ConfigError(f"Class {class_name} could not be found.")
 
 
 def seen_headers(headers: Iterable[tuple[bytes | str, object]]) -> tuple[tuple[str, object], ...]:
@@ -508,9 +508,9 @@ def _built(
     own = with_prefix(config, f"{kind}.{alias}.")
     where = f"{kind}.{alias}.type={own.get('type', '')}: "
     try:
-        wanted = find(kind, own.get("type", ""))
+        plugin = find(kind, own.get("type", ""))
         where = f"{kind}.{alias}."
-        return java_class(wanted), wanted(own)
+        return java_class(plugin), plugin(own)
     except ConfigError as error:
         raise ConfigError(f"{where}{error.message}", remedy=error.remedy) from error
 
