@@ -119,7 +119,7 @@ class HostStarter:
             signal.SIGCHLD, signal.SIG_DFL
         )  # ignored, as some parents leave it, nothing can be waited for
         here, there = socket.socketpair()
-        with _ends_held_back():
+        with _signals_blocked():
             pid = os.fork()
             if not pid:
                 here.close()
@@ -173,7 +173,7 @@ class HostStarter:
 
     def _start_another(self) -> socket.socket:
         here, there = socket.socketpair()
-        with there, _ends_held_back():
+        with there, _signals_blocked():
             there.set_inheritable(True)
             self._pid = os.posix_spawn(
                 self._command[0], [*self._command, str(there.fileno())], os.environ
@@ -235,7 +235,7 @@ def _flush_output() -> None:
 
 
 @contextmanager
-def _ends_held_back() -> Generator[None]:
+def _signals_blocked() -> Generator[None]:
     """Block signals to the whole process group during a fork, until the child ignores them by itself."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     try:
