@@ -137,7 +137,7 @@ class Backfills(Protocol):
 
     @property
     def reserved(self) -> int:
-        """Offset of the topic behind the newest record that reserves a partition."""
+        """Offset after the newest record that reserves a partition."""
         ...
 
     async def start(self) -> None:

@@ -462,7 +462,7 @@ class Herder:
                 f" '/connectors/{name}/stop' endpoint"
             )
         if self._parts.settings.exactly_once:
-            # A task that is still about somewhere must not commit behind the change.
+            # A task that still runs somewhere must not commit after the change.
             count = snapshot.task_count_records.get(name, 0)
             await self._life.fencing.fence_tasks(name, count)
         return self._parts.resolve(config)

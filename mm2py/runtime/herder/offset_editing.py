@@ -203,7 +203,7 @@ def _check_primitive(members: Mapping[str, object] | None) -> None:
 
 
 def changed_text(done: str, *, surely: bool) -> str:
-    """Return Connect's answer; ``surely``: the connector says that the change takes effect."""
+    """Return Connect's answer; ``surely``: the connector confirms that the change takes effect."""
     if surely:
         return f"The offsets for this connector have been {done} successfully"
     return (
@@ -250,7 +250,7 @@ class GroupOffsets(Protocol):
 
 
 OpenGroups = Callable[[Consumer, str], AbstractAsyncContextManager[GroupOffsets]]
-"""Opens them from a consumer's properties; the second says whose they are, for messages."""
+"""Opens them from a consumer's properties; the second names their owner, for messages."""
 
 
 @final

@@ -214,7 +214,7 @@ class Supervisor:
                     each.result()
             return all(each.result() for each in waits)
         finally:
-            # Else a store could be opened behind its closing.
+            # Otherwise a store could be opened after it was closed.
             for each in reading:
                 each.cancel()
             await asyncio.gather(*reading, return_exceptions=True)

@@ -64,7 +64,7 @@ class Plugins:
                 if class_name in _names(name, factory):
                     return factory
         for name in self._entries:
-            # One that is broken says nothing of the others.
+            # A broken plug-in does not affect the others.
             other = self._load_or_none(name)
             if other is not None and class_name in _names(name, other):
                 return other

@@ -1,4 +1,4 @@
-"""Acknowledgements of the target, batched for a moment, and their order behind transforms.
+"""Acknowledgements of the target, batched for a moment, and their order where transforms route records.
 
 Flow: ``add`` per acknowledged batch -> runs of equal shift grow -> ``report(Delivery)`` per source partition.
 A batch costs a few integer steps here; positions, meters and offset syncs cost once per report. A caller that
@@ -125,7 +125,7 @@ class Arrivals:
         self._landed.clear()
 
 
-# ---- the order of source partitions behind transforms
+# ---- the order of source partitions where transforms route records
 
 
 MOST_PARTS: Final = 1_000

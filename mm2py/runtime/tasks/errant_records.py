@@ -174,7 +174,7 @@ class ErrantRecords:
         self._failed(Operation(Stage.TASK_PUT, SINK_TASK), record, error)
 
     def flush(self) -> None:
-        """Wait until what is left out is kept: no position behind it may be committed before."""
+        """Wait until skipped records are in the dead letter queue: no position after them may be committed before."""
         if self._queue is not None:
             self._queue.flush()
 

@@ -205,7 +205,7 @@ class OffsetCommitter:
 
 
 def _tied(position: int, topic_id: bytes) -> SourceOffset:
-    """Return the members of a stored position that say which topic it is in."""
+    """Return the members of a stored position that identify its topic."""
     offset = dict(source_offset(position, topic_id=topic_id))
     del offset["offset"]
     return offset

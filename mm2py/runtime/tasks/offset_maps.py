@@ -73,7 +73,7 @@ class TaskOffsetMaps:
         self._astray: set[TopicPartition] = set()
         """Partitions whose copy does not continue at the end of the map, until ``begin`` has put its beginning there."""
         self._unsettled: set[TopicPartition] = set()
-        """Partitions whose position was stored behind their newest page."""
+        """Partitions whose stored position is above their newest page."""
         self.on_loss: Callable[[TopicPartition, TargetLoss], None] = _ignore_loss
         self.on_refusal: Callable[[str], None] = _log_refusal
         """Called with the reason why maps cannot be kept, and with an empty text when they are again."""
@@ -92,7 +92,7 @@ class TaskOffsetMaps:
 
     @property
     def copied(self) -> "TaskOffsetMaps | None":
-        """Itself where what a predecessor wrote behind the maps is to be recognised in the target's log."""
+        """This object, where copies that a predecessor wrote after the last page must be recognised in the target's log."""
         return None if self._shares_targets else self.kept
 
     @property
@@ -125,7 +125,7 @@ class TaskOffsetMaps:
         self._unsettled.difference_update(partitions)
 
     def resume(self, partition: TopicPartition, position: int) -> int:
-        """Return where the copy continues, given the stored position (-1: none): behind what the map knows.
+        """Return where the copy continues, given the stored position (-1: none): after the newest copy in the map.
 
         A position that is not the one that the map was written with was set by another program or an operator: it is followed.
         """
@@ -165,7 +165,7 @@ class TaskOffsetMaps:
         return KeptProducer(partition_map.producer_id, partition_map.producer_from)
 
     def target_end(self, source: TopicPartition, topic_id: bytes) -> int:
-        """Return the target offset behind the newest known copy, -1 where the copy does not continue there."""
+        """Return the target offset after the newest known copy, -1 where the copy does not continue there."""
         partition_map = self.of(source)
         if source in self._astray or partition_map.is_empty:
             return -1
@@ -216,7 +216,7 @@ class TaskOffsetMaps:
         self._unsettled.update(positions)
 
     def begin_at(self, partition: TopicPartition, position: int) -> None:
-        """A copy without a stored position begins behind the start of the source's log."""
+        """Note that a copy without a stored position begins above the start of the source's log."""
         partition_map = self.of(partition)
         if partition_map.is_empty:
             partition_map.begin_at(position)

@@ -184,7 +184,7 @@ class RecordTaskAdapter:
                 self._task.delivered(waiting.pop(number).record, run.target_offset + shift)
 
     def source_partition(self, partition: TopicPartition) -> SourcePartition:
-        """Return the task's own source partition behind a committed key."""
+        """Return the task's own source partition of a committed key."""
         return self._by_key[partition].partition
 
     def source_offset(self, partition: TopicPartition, position: int) -> SourceOffset:

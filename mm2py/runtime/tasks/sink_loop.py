@@ -266,7 +266,7 @@ class SinkLoop:
     # ---- the thread
 
     def run(self) -> None:
-        """Run until ``stopping`` is set; any error of the task or the consumer is raised behind the orderly end."""
+        """Run until ``stopping`` is set; any error of the task or the consumer is raised after the task has ended in order."""
         tried = False
         try:
             self._until_resumed()
@@ -372,7 +372,7 @@ class SinkLoop:
                 if not places.follows(self._opened, place, end, offset):
                     self._ends[place], is_owned = end, False
                     continue
-                checked = end  # the log began below it when all of this was fetched: holes behind it are no loss either
+                checked = end  # the log began below it when all of this was fetched: gaps above it are no loss either
             end = offset + 1
             count.add(record)
             made = record if prepare is None else prepare(record)

@@ -73,7 +73,7 @@ class PlacedConsumer(Protocol):
         ...
 
     def start(self, partition: TopicPartition) -> int:
-        """Return the first offset of the log as the last Fetch said, -1 before one."""
+        """Return the log start offset of the last Fetch response, -1 before one."""
         ...
 
 
@@ -105,7 +105,7 @@ class SinkPlaces:
         """Partitions that must not be read before they are checked."""
         self._owned: set[TopicPartition] = set()
         self._next: dict[TopicPartition, int] = {}
-        """The offset behind what was read, where that is known."""
+        """The offset after the last record that was read, where that is known."""
         self._jumps: dict[TopicPartition, int] = {}
         """The offset that came in place of the next one."""
         self._ends: dict[TopicPartition, int] = {}
@@ -276,7 +276,7 @@ def _outside(partition: TopicPartition, expected: int, offset: int, *, is_same: 
     if offset > expected:
         cause, detail = EventKind.RETENTION, "deleted before it was copied"
         return SourceGap(partition, expected, offset - 1, cause.value, detail)
-    # What lies below the position was copied; what was behind it is not known.
+    # What lies below the position was copied; what was above it is unknown.
     cause = EventKind.TRUNCATION if is_same else EventKind.RECREATED
     detail = f"the source log was cut before offset {expected}, it is copied again from offset {offset} on"
     return SourceGap(partition, expected, expected - 1, cause.value, detail)

@@ -271,7 +271,7 @@ class WorkerTaskContext:
         if kind is EventKind.RECREATED:
             offset_map, begun = self.maps.of(gap.partition), self._begun.get(gap.partition)
             if begun is not None and offset_map.source_id == begun and not offset_map.is_empty:
-                # The ledger has the end of an incarnation behind its beginning, else it would be written twice.
+                # The end of an incarnation is above its beginning in the ledger, else it would be written twice.
                 self.note_topic_id(gap.partition, begun)
             if gap.topic_id != NO_TOPIC_ID:
                 self._begun[gap.partition] = gap.topic_id
@@ -309,7 +309,7 @@ class WorkerTaskContext:
     def report_covered(
         self, partition: TopicPartition, offset: int, *, begins: bool = False
     ) -> None:
-        """Move the position behind what needs no copy."""
+        """Move the position past records that need no copy."""
         if begins:
             self.maps.begin_at(partition, offset + 1)
         if self._listener is not None:
@@ -430,7 +430,7 @@ def log_gap(gap: SourceGap) -> None:
 
 
 def _mirrored(partition: SourcePartition) -> TopicPartition | None:
-    """Return the Kafka partition behind a key, None for the key of another kind of source."""
+    """Return the Kafka partition of a key, None for the key of another kind of source."""
     topic, number = partition.get("topic"), partition.get("partition")
     return (
         TopicPartition(topic, number)

@@ -253,7 +253,7 @@ class TaskTransactions:
             )
 
     async def write(self, tp: TopicPartition, entries: Sequence[Entry]) -> None:
-        """Write records of our own in the transaction, behind all data."""
+        """Write our own records in the transaction, after all data."""
         await asyncio.gather(
             *(
                 self._writer.write(tp, [NewRecord(key, value, (), -1) for key, value in batch])

@@ -102,7 +102,7 @@ class WorkerTask:
         self._arrivals = Arrivals(self._report, by_itself=transactions is None)
         self._meters: dict[TopicPartition, PartitionMeter] = {}
         self._sources: dict[TopicPartition, set[TopicPartition]] = {}
-        """By target partition; several share one only behind transforms."""
+        """By target partition; several share one only with transforms."""
         self._holds = HeldPartitions(
             task,
             self._sender,
@@ -555,7 +555,7 @@ class WorkerTask:
                 "not everything was acknowledged before the end bytes=%d; it will be copied again",
                 self._sender.buffered_bytes,
             )
-        # Positions behind a lost range wait for its ledger record.
+        # Positions after a lost range wait for its ledger record (ARCHITECTURE, invariant 7).
         await self._context.flush_events(remaining * 0.1)
         try:
             if self._commits is None:

@@ -198,7 +198,7 @@ class JsonConverter:
 
 
 def _checked(kind: SchemaType, value: object) -> str:
-    """Return a primitive that is what its schema says."""
+    """Return a primitive, checked against its schema."""
     match kind, value:
         case SchemaType.BOOLEAN, bool():
             return _scalar(value)

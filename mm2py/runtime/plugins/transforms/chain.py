@@ -307,7 +307,7 @@ class InsertHeader(_Open, Transformation):
         self._header = ((parsed.header, parsed.value_literal.encode()),)
 
     def apply(self, record: SinkRecord) -> SinkRecord:
-        """Return the record with the header behind its own."""
+        """Return the record with the header appended."""
         return quick_record((*record[:4], (*record.headers, *self._header), *record[5:]))
 
 
@@ -390,7 +390,7 @@ _Class = Callable[[Mapping[str, str]], Transformation | Predicate]
 
 
 class Attempt(Protocol):
-    """Runs an operation on a record as ``errors.*`` say; None where the record is left out."""
+    """Runs an operation on a record as ``errors.*`` configure; None where the record is skipped."""
 
     def __call__(
         self,

@@ -150,7 +150,7 @@ def _entry(option: Option, texts: _Texts) -> Entry:
 
 
 def _plugin_key(option: Option, prefix: str, texts: _Texts) -> Entry:
-    """As Java's embedded definitions: what a plug-in checks itself is said without the prefix."""
+    """As Java's embedded definitions: messages of a plug-in's own checks name keys without the prefix."""
     key = described(option, prefix)
     if key.name not in texts:
         value = check_value(replace(option, name=key.name), texts)
