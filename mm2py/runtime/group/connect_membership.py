@@ -102,43 +102,34 @@ class ConnectMembership:
 
     @property
     def solo(self) -> bool:
-        """False: other workers may join."""
         return False
 
     @property
     def generation(self) -> int:
-        """Generation of the last round, -1 while there is none."""
         return -1 if self._last is None else self._last.generation
 
     @property
     def is_leader(self) -> bool:
-        """Whether this worker leads the last round."""
         return self._last is not None and self._last.leader
 
     @property
     def leader_url(self) -> str | None:
-        """Where the leader listens; None while joining or unknown."""
         return self._leader_url
 
     def owner_url(self, work: str | TaskId) -> str | None:
-        """Return where the owner of a connector or task listens; known to the leader only."""
         return self._leader.owner_url(work) if self.is_leader else None
 
     def member_urls(self) -> tuple[str, ...]:
-        """Return where all members listen; known to the leader only."""
         return self._leader.member_urls() if self.is_leader else ()
 
     @property
     def permit(self) -> Permit:
-        """The right to write that this membership proves."""
         return self._member.permit
 
     def request_rejoin(self) -> None:
-        """Make ``signal`` ask for a new round."""
         self._requested.set()
 
     async def rejoin(self, owned: Work, config_offset: int) -> Round:
-        """Take part in one round; see ``WorkerMembership``."""
         if owned and self._member.over:
             raise MembershipLostError(self._lost(self._member.over))
         outside = bool(self._member.over)
@@ -194,12 +185,10 @@ class ConnectMembership:
         return self._lost(over) if over else Rejoin(next(reasons[task] for task in done))
 
     async def is_empty(self) -> bool:
-        """Return whether the group has no member, not even this worker."""
         group = await self._member.coordinator.describe()
         return not group.members and group.state in _FREE
 
     async def until_ours(self) -> None:
-        """Leave, and wait until the group has no foreign member."""
         await self.leave()
         reported_at = self._clock.monotonic()
         named = False  # a group that is still rebalancing may turn out to be ours
@@ -220,7 +209,6 @@ class ConnectMembership:
             await self._clock.sleep(self._member.heartbeat_interval_ms / 1000)
 
     async def leave(self) -> None:
-        """Leave the group; safe twice."""
         self._gone()
         self._end = None
         await self._member.leave()

@@ -415,17 +415,14 @@ class OffsetEditors(OffsetEditing):
         self._find, self._source, self._sink = find, source, sink
 
     async def read(self, connector: str, config: Mapping[str, str], /) -> Sequence[OffsetEntry]:
-        """Return the positions of a connector."""
         return await self._of(config).read(connector, config)
 
     async def alter(
         self, connector: str, config: Mapping[str, str], entries: Sequence[OffsetEntry]
     ) -> str:
-        """Write positions."""
         return await self._of(config).alter(connector, config, entries)
 
     async def reset(self, connector: str, config: Mapping[str, str]) -> str:
-        """Remove all positions."""
         return await self._of(config).reset(connector, config)
 
     def _of(self, config: Mapping[str, str]) -> OffsetEditing:
@@ -444,25 +441,21 @@ class _KafkaGroups(GroupOffsets):
         self._admin = admin
 
     async def offsets(self, group: str) -> Mapping[TopicPartition, int]:
-        """Return what a group has committed."""
         found = (await self._admin.committed([group]))[group]
         if isinstance(found, Mm2pyError):
             raise found
         return {tp: it.offset for tp, it in found.items() if it.offset >= 0}
 
     async def commit(self, group: str, positions: Mapping[TopicPartition, int]) -> None:
-        """Commit for a group without members."""
         commits = [OffsetToCommit(*tp, offset) for tp, offset in positions.items()]
         for error in (await self._admin.commit(group, commits)).values():
             if error is not None:
                 raise error
 
     async def remove(self, group: str, partitions: Sequence[TopicPartition]) -> None:
-        """Remove what a group has committed of these."""
         await self._admin.delete_offsets(group, partitions)
 
     async def delete(self, group: str) -> None:
-        """Delete a group without members."""
         await self._admin.delete(group)
 
 

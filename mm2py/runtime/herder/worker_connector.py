@@ -104,7 +104,6 @@ class WorkerConnector:
 
     @property
     def clock(self) -> Clock:
-        """Time."""
         return self._clock
 
     @property

@@ -102,12 +102,10 @@ class ChildTaskHost:
                 self._failed(spec.id, hosted, error)
 
     async def stop_task(self, task: TaskId, timeout_s: float) -> None:
-        """Stop a task in order and forget it."""
         async with self._turn(task):
             await self._end(task, timeout_s)
 
     async def pause_task(self, task: TaskId, *, paused: bool) -> None:
-        """Stop polling or continue; a failed task stays as it is."""
         async with self._turn(task):
             hosted = self._tasks.get(task)
             if hosted is not None and hosted.link in self._channels:
@@ -119,12 +117,10 @@ class ChildTaskHost:
                     self._failed(task, hosted, error)
 
     def status(self, task: TaskId) -> Status | None:
-        """State of a task."""
         hosted = self._tasks.get(task)
         return None if hosted is None else hosted.status
 
     def tasks(self) -> tuple[TaskId, ...]:
-        """Tasks the host knows."""
         return tuple(self._tasks)
 
     def problems(self) -> Mapping[str, str]:
@@ -137,7 +133,6 @@ class ChildTaskHost:
         }
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
-        """Let every task read all but these."""
         self._held = partitions
         for channel in self._channels.values():
             channel.post(InProcessTaskHost.hold, partitions)

@@ -137,11 +137,9 @@ class GuardRelay(StartGuard):
         self._channel = channel
 
     async def fence(self, task: TaskId) -> None:
-        """Return when producers of earlier task configs can write no more."""
         await self._channel.ask(TaskReports.fence, task)
 
     async def verify(self, task: TaskId, generation: int) -> None:
-        """Return when the task still has these configs and this worker."""
         await self._channel.ask(TaskReports.verify, task, generation)
 
 
@@ -177,15 +175,12 @@ class LedgerRelay(EventSink):
         return True
 
     def unwritten(self) -> Collection[TopicPartition]:
-        """Source partitions with events that the worker has not written."""
         return self._unwritten
 
     async def flush(self, timeout_s: float) -> bool:
-        """Wait until the worker wrote every event; False when time ran out."""
         return await set_within(self._idle, timeout_s)
 
     async def incarnations(self) -> Mapping[TopicPartition, bytes]:
-        """Ask the worker which topic ids stored positions belong to."""
         try:
             async with asyncio.timeout(ANSWER_WITHIN_S):
                 stored = dict(await self._channel.ask(TaskReports.incarnations))
@@ -199,7 +194,6 @@ class LedgerRelay(EventSink):
         return self._noted | stored
 
     def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
-        """Send which topic id a stored position belongs to."""
         if self._noted.get(partition) != topic_id:
             self._noted[partition] = topic_id
             self._channel.post(TaskReports.note_incarnation, partition, topic_id)

@@ -148,7 +148,6 @@ class InstalledPlugins:
         return [described(option) for option in _listed(factory)]
 
     def connector_type(self, config: Mapping[str, str | None]) -> str:
-        """Return ``source``, ``sink``, or ``unknown`` where the class is not installed."""
         try:
             return plugin_type(self._plugins.find(canonical_class(config["connector.class"] or "")))
         except (ConfigError, KeyError):

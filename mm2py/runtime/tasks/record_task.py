@@ -121,7 +121,6 @@ class RecordTaskAdapter:
         self._commit = acknowledged
 
     async def start(self) -> None:
-        """Start the task."""
         await self._task.start()
 
     async def poll(self, budget_bytes: int) -> Sequence[Outgoing]:
@@ -174,7 +173,6 @@ class RecordTaskAdapter:
             self._commit(submitted.key, last)
 
     def delivered(self, delivery: Delivery) -> None:
-        """Tell the task about each record."""
         waiting = self._lanes[delivery.source]
         for run in delivery.runs:
             numbers = list(
@@ -184,7 +182,6 @@ class RecordTaskAdapter:
                 self._task.delivered(waiting.pop(number).record, run.target_offset + shift)
 
     def source_partition(self, partition: TopicPartition) -> SourcePartition:
-        """Return the task's own source partition of a committed key."""
         return self._by_key[partition].partition
 
     def source_offset(self, partition: TopicPartition, position: int) -> SourceOffset:
@@ -201,7 +198,6 @@ class RecordTaskAdapter:
         """Do nothing: a rejected record fails the whole task (Connect's rule)."""
 
     async def commit(self) -> None:
-        """Pass the commit on."""
         await self._task.commit()
 
     async def stop(self) -> None:

@@ -264,7 +264,6 @@ class TaskTransactions:
     # ---- OffsetStore
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
-        """Return the newest committed value of each key."""
         if self._own is None:
             return await self._store.get(keys)
         own, others = await asyncio.gather(self._own.get(keys), self._store.get(keys))

@@ -124,15 +124,12 @@ class TransformedTask(BatchSourceTask):
         self._reported = (0, 0)
 
     async def start(self) -> None:
-        """Start the task."""
         await self._task.start()
 
     async def take_over(self, partitions: Collection[TopicPartition]) -> None:
-        """Copy these too."""
         await self._task.take_over(partitions)
 
     async def poll(self, budget_bytes: int) -> Sequence[Outgoing]:
-        """Return what transforms left of the next batches."""
         if self._error is not None:
             raise self._error
         if self._working is None:
@@ -153,33 +150,26 @@ class TransformedTask(BatchSourceTask):
         return self._taken(work)
 
     def delivered(self, delivery: Delivery) -> None:
-        """Pass it on."""
         self._task.delivered(delivery)
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
-        """Read none of these."""
         self._task.hold(partitions)
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these again."""
         self._task.release(partitions)
 
     def failed(self, partition: TopicPartition, error: Exception) -> None:
-        """Read nothing of it any more."""
         self._task.failed(partition, error)
 
     def source_partition(self, partition: TopicPartition) -> SourcePartition:
-        """Return the key of its stored position."""
         return self._task.source_partition(partition)
 
     def source_offset(self, partition: TopicPartition, position: int) -> SourceOffset:
-        """Return its stored form."""
         return self._task.source_offset(partition, position)
 
     async def log_starts(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Ask the source where logs begin."""
         return await self._task.log_starts(partitions)
 
     def target_of(self, partition: TopicPartition) -> TopicPartition:
@@ -192,7 +182,6 @@ class TransformedTask(BatchSourceTask):
         await self._task.commit()
 
     async def stop(self) -> None:
-        """End the thread, the transforms and the task."""
         self._over = True
         self._errant.stopping.set()
         working, self._working = self._working, None

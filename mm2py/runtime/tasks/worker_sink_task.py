@@ -54,41 +54,32 @@ class WorkerSinkContext(SinkTaskContext):
 
     @property
     def clock(self) -> Clock:
-        """Time."""
         return self._clock
 
     @property
     def task_id(self) -> str:
-        """``<connector>-<index>``."""
         return self._task_id
 
     @property
     def assignment(self) -> Collection[TopicPartition]:
-        """Source partitions that the task has now."""
         return frozenset(self._looped.owned)
 
     def rewind(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions from these offsets after this call."""
         self._looped.rewind(offsets)
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
-        """Read none of these until ``release``."""
         self._looped.hold(partitions)
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these again."""
         self._looped.release(partitions)
 
     def retry_after(self, delay_ms: int) -> None:
-        """Call ``put`` again so soon after a ``RetriableError`` of now."""
         self._looped.retry_after(delay_ms)
 
     def request_commit(self) -> None:
-        """Commit as soon as the present call has ended."""
         self._looped.request_commit()
 
     def report(self, record: SinkRecord, error: Exception) -> None:
-        """Hand over a record that cannot be delivered; ``FatalError`` with ``errors.tolerance=none``."""
         self._errant.put_failed(record, error)
 
     @property
@@ -151,11 +142,9 @@ class WorkerSinkTask(SinkObserver):
 
     @property
     def status(self) -> Status:
-        """State of the task."""
         return self._lifecycle.status
 
     def start(self) -> None:
-        """Launch the thread; returns at once."""
         if self._events is None:
             self._events = asyncio.get_running_loop()
             self._opening = asyncio.create_task(self._open(), name=self._name)
@@ -196,7 +185,6 @@ class WorkerSinkTask(SinkObserver):
         self._loop.paused = paused
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
-        """Read none of these source partitions and all others; -1 is a whole topic."""
         self._loop.user_held = partitions
 
     def keep_out(self, _partitions: frozenset[TopicPartition]) -> bool:
@@ -220,11 +208,9 @@ class WorkerSinkTask(SinkObserver):
         self._tell(self._ended, error)
 
     def state(self, state: State) -> None:
-        """Pass a state on."""
         self._tell(self._lifecycle.to, state)
 
     def progress(self, made: Mapping[TopicPartition, Progress]) -> None:
-        """Pass on what was put."""
         self._tell(self._measure, made)
 
     def standstill(self, cause: str) -> None:
@@ -233,11 +219,9 @@ class WorkerSinkTask(SinkObserver):
         self._tell(self._meter.note_finding, finding)
 
     def lost(self, gap: SourceGap) -> None:
-        """Log a loss and put it into the ledger."""
         self._tell(self._note_lost, gap)
 
     def incarnations(self) -> Mapping[TopicPartition, bytes]:
-        """Ask the ledger."""
         assert self._events is not None
         answer = asyncio.run_coroutine_threadsafe(self._ledger.incarnations(), self._events)
         try:
@@ -247,7 +231,6 @@ class WorkerSinkTask(SinkObserver):
             raise RetriableError("the loss ledger does not answer") from None
 
     def began(self, partition: TopicPartition, topic_id: bytes) -> None:
-        """Keep it in the ledger."""
         self._tell(self._ledger.note_incarnation, partition, topic_id)
 
     def _tell(self, call: Callable[..., object], *arguments: object) -> None:

@@ -144,11 +144,9 @@ class WorkerTask:
 
     @property
     def status(self) -> Status:
-        """State of the task."""
         return self._lifecycle.status
 
     def start(self) -> None:
-        """Launch the loop; returns at once."""
         if self._running is None:
             self._running = asyncio.create_task(self._run(), name=self._context.task_id)
 
@@ -179,7 +177,6 @@ class WorkerTask:
         self._room.set()
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
-        """Read none of these source partitions and all others; -1 is a whole topic."""
         self._holds.pause(partitions)
         if self._polls:
             self._look_at_holds()

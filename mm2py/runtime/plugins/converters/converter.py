@@ -52,7 +52,6 @@ class ByteArrayConverter:
     """Implements ``Converter``."""
 
     def to_bytes(self, schema: Schema | None, value: object) -> bytes | None:
-        """Return the value."""
         if schema is not None and schema.type is not SchemaType.BYTES:
             raise DataError(f"Invalid schema type for ByteArrayConverter: {schema.type.name}")
         if value is None or isinstance(value, bytes):
@@ -63,7 +62,6 @@ class ByteArrayConverter:
         )
 
     def from_bytes(self, data: bytes | None) -> bytes | None:
-        """Return the bytes."""
         return data
 
 
@@ -91,7 +89,6 @@ class NumberConverter:
         self._type, self._format = NUMBER_FORMATS[kind]
 
     def to_bytes(self, schema: Schema | None, value: object) -> bytes | None:
-        """Return the number's bytes."""
         if schema is not None and schema.type is not self._type:
             raise DataError(f"Invalid schema type for {self._kind}Converter: {schema.type.name}")
         if value is None:
@@ -108,7 +105,6 @@ class NumberConverter:
             ) from None
 
     def from_bytes(self, data: bytes | None) -> bool | int | float | None:
-        """Return the number."""
         if data is None:
             return None
         try:
@@ -261,7 +257,6 @@ class SimpleHeaderConverter:
     """Implements ``Converter`` for headers."""
 
     def to_bytes(self, schema: Schema | None, value: object) -> bytes | None:
-        """Return the text's bytes."""
         if value is None:
             return None
         return header_text(_whole(schema, value)).encode("utf-8", "replace")
