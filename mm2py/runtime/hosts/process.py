@@ -1,9 +1,9 @@
-"""Task hosts as child processes, forked by a process that does nothing else: their start, and their end.
+"""Task hosts as child processes, forked by a starter process: their start, and their end (docs/adr/0001-task-hosts.md).
 
 Flow: ``HostStarter.fork_now`` before the worker has a loop, a thread or a connection -> the starter, which has loaded
 what a host needs -> one fork per host with an end of its pipe (``SCM_RIGHTS``) -> ``HostLink`` over the other end. A host
-so begins with a loop, connections and locks of its own, at a hundredth of the time that loading takes. A starter that
-was killed, its hosts with it, is replaced by one that loads everything again.
+thus has a loop, connections and locks of its own, and starts in a hundredth of the time that loading takes. A starter that
+was killed, and its hosts with it, is replaced by one that loads everything again.
 
 When the worker is gone: the starter ends with it -> SIGUSR1 from the kernel to the hosts -> libc's ``alarm`` -> SIGALRM;
 pipe closed -> a thread -> exit.
@@ -115,9 +115,8 @@ class HostStarter:
         _flush_output()
         # Before the fork: a collection writes to the header of every object, which would unshare the loaded modules' pages.
         gc.freeze()
-        signal.signal(
-            signal.SIGCHLD, signal.SIG_DFL
-        )  # ignored, as some parents leave it, nothing can be waited for
+        # A parent may have left SIGCHLD ignored; then waitpid would find no child.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         here, there = socket.socketpair()
         with _signals_blocked():
             pid = os.fork()
@@ -258,9 +257,8 @@ def serve_starts(control: socket.socket, run: Callable[[int], None]) -> NoReturn
     if sys.platform == "linux":
         library = ctypes.CDLL(None)
         library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        library.prctl(
-            PR_SET_NAME, b"mm2py-starter"
-        )  # for ps -o comm; the command line is the worker's
+        # For ``ps -o comm``: the command line is the worker's.
+        library.prctl(PR_SET_NAME, b"mm2py-starter")
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a device
         os.dup2(nothing.fileno(), 0)
     wake, woken = socket.socketpair()
