@@ -1,6 +1,6 @@
 """Assignment of work to members: Connect's incremental cooperative protocol (KIP-415), and the eager one.
 
-Flow: last ``AssignorState``, members with what they own, configured work -> ``assign`` -> ``Plan`` with the
+Flow: last ``AssignorState``, members with what they own, configured work -> ``assign`` -> ``RoundPlan`` with the
 next state. Pure: the leader of a group calls it in each round and keeps the state only when that completed.
 Tasks as Java spreads them (``IncrementalCooperativeAssignor``, ``EagerAssignor``).
 Connectors all run on the leader: it alone writes task configs, so no worker needs another one over HTTP to copy.
@@ -58,7 +58,7 @@ FRESH: Final = AssignorState()
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RoundPlan:
     """The plan of one round: ``assigned`` is new work only; ``owners`` is all work by member after the round."""
 
     assigned: Mapping[str, Work]
@@ -77,7 +77,7 @@ def assign(
     generation: int,
     now_ms: int,
     max_delay_ms: int,
-) -> Plan:
+) -> RoundPlan:
     """Plan one round of the incremental protocols.
 
     ``state`` is the last completed plan's; it counts only where that was the round before
@@ -122,7 +122,7 @@ def assign(
         previous_generation=generation,
         members=frozenset(members),
     )
-    return Plan(assigned, revoked, delay_ms, owners, state)
+    return RoundPlan(assigned, revoked, delay_ms, owners, state)
 
 
 def assign_eager(members: Collection[str], configured: Work, *, leader: str) -> Mapping[str, Work]:

@@ -16,7 +16,7 @@ from typing import Final, final
 
 from mm2py.api.task import BatchSourceTask, Outgoing, ReadsAgain
 from mm2py.clock import SYSTEM_CLOCK, Clock
-from mm2py.runtime.tasks.target_sender import TargetSender
+from mm2py.runtime.tasks.target_sender import TaskSender
 from mm2py.types import TopicPartition
 
 WHOLE_TOPIC: Final = -1
@@ -46,7 +46,7 @@ class HeldPartitions:
     def __init__(
         self,
         task: BatchSourceTask,
-        sender: TargetSender,
+        sender: TaskSender,
         memory_bytes: int,
         partitions: Callable[[], int],
         clock: Clock = SYSTEM_CLOCK,

@@ -24,7 +24,7 @@ from mm2py.client.send.tail import Identical, KeptProducer, LogEnd
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.mirror.offset_map import Mark, Page, PartitionMap, Segment, TargetLoss
-from mm2py.runtime.tasks.target_sender import TargetSender
+from mm2py.runtime.tasks.target_sender import TaskSender
 from mm2py.storage.offset_map_store import MapStore, NoMapStore, StoredMap
 from mm2py.types import TopicPartition
 
@@ -387,7 +387,7 @@ class MapPruning:
         self,
         maps: TaskOffsetMaps,
         logs: CopiedLogs,
-        sender: TargetSender,
+        sender: TaskSender,
         *,
         permit: Permit,
         clock: Clock,

@@ -108,7 +108,7 @@ ConsumerFactory = Callable[[AssignmentListener], GroupConsumer]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class SinkProgress:
     """What was committed of one partition since the last report, and the group's lag (-1: unknown)."""
 
     records: int
@@ -124,7 +124,7 @@ class SinkObserver(PlaceObserver, Protocol):
         """The task runs, or is paused."""
         ...
 
-    def progress(self, made: Mapping[TopicPartition, Progress]) -> None:
+    def progress(self, made: Mapping[TopicPartition, SinkProgress]) -> None:
         """What was committed since the last call, with every partition that the task has."""
         ...
 
@@ -557,7 +557,7 @@ class SinkLoop:
             self._asked_at = now
             self._look_up_committed(consumer)
         counts, self._ready = self._ready, {}
-        made: dict[TopicPartition, Progress] = {}
+        made: dict[TopicPartition, SinkProgress] = {}
         for partition in self._owned:
             count = counts.get(partition) or _Count()
             is_silent = partition in self._silent
@@ -567,7 +567,7 @@ class SinkLoop:
             lag = self._lag(partition, end)
             asks = asks and not (is_silent and end < 0)  # an unreachable broker is waited for once
             self._places.ends_at(partition, end)
-            made[partition] = Progress(count.records, count.size_bytes, count.newest_ms, lag)
+            made[partition] = SinkProgress(count.records, count.size_bytes, count.newest_ms, lag)
         self._observer.progress(made)
 
     def _look_up_committed(self, consumer: GroupConsumer) -> None:

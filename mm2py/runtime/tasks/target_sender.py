@@ -1,6 +1,6 @@
 """What a task's loop calls of a Sender, and the callbacks that it passes to one.
 
-Flow: loop -> ``TargetSender`` -> target; acknowledgements, refusals, stalls and doubts -> the callbacks that
+Flow: loop -> ``TaskSender`` -> target; acknowledgements, refusals, stalls and doubts -> the callbacks that
 ``SenderFactory`` was given, with what is known of earlier copies. Types only: the Sender is ``mm2py.client.send.sender``.
 """
 
@@ -18,7 +18,7 @@ OnDoubt = Callable[[TopicPartition, int, int, Exception], None]
 """Source partition, first and last source offset that may be doubled, and why that cannot be determined."""
 
 
-class TargetSender(Protocol):
+class TaskSender(Protocol):
     """What the loop needs of ``mm2py.client.send.sender.Sender``."""
 
     @property
@@ -70,5 +70,5 @@ class TargetSender(Protocol):
 
 
 SenderFactory = Callable[
-    [OnDelivered, OnFailed, OnStalled, OnDoubt, CopiedSoFar | None], TargetSender
+    [OnDelivered, OnFailed, OnStalled, OnDoubt, CopiedSoFar | None], TaskSender
 ]

@@ -49,7 +49,7 @@ TOO_LARGE: Final = frozenset({codes.MESSAGE_TOO_LARGE, codes.RECORD_LIST_TOO_LAR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossPolicies:
+class LossRules:
     """The connector's policies for losses; their values are recorded in the ledger."""
 
     gap: str = "continue"
@@ -123,7 +123,7 @@ class WorkerTaskContext:
         meter: FlowMeter,
         clock: Clock,
         events: EventSink | None = None,
-        policies: LossPolicies | None = None,
+        policies: LossRules | None = None,
         maps: TaskOffsetMaps | None = None,
     ) -> None:
         self._connector = connector
@@ -132,7 +132,7 @@ class WorkerTaskContext:
         self._meter = meter
         self._clock = clock
         self._events: EventSink = events or NoLedger()
-        self._policies = policies or LossPolicies()
+        self._policies = policies or LossRules()
         self.maps = maps or TaskOffsetMaps(NoMapStore())
         """Where the records of the task's partitions are on the target."""
         self.maps.on_loss = self.report_target_loss

@@ -26,12 +26,12 @@ from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
 from mm2py.runtime.tasks.sink_loop import (
     ConsumerFactory,
     Prepare,
-    Progress,
     SinkLoop,
     SinkObserver,
+    SinkProgress,
     SinkSettings,
 )
-from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, log_gap
+from mm2py.runtime.tasks.task_context import LossRules, NoLedger, log_gap
 from mm2py.types import State, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -210,7 +210,7 @@ class WorkerSinkTask(SinkObserver):
     def state(self, state: State) -> None:
         self._tell(self._lifecycle.to, state)
 
-    def progress(self, made: Mapping[TopicPartition, Progress]) -> None:
+    def progress(self, made: Mapping[TopicPartition, SinkProgress]) -> None:
         self._tell(self._measure, made)
 
     def standstill(self, cause: str) -> None:
@@ -249,7 +249,7 @@ class WorkerSinkTask(SinkObserver):
             partition=gap.partition,
             first_offset=gap.first_offset,
             last_offset=gap.last_offset,
-            policy=LossPolicies().decided(kind),
+            policy=LossRules().decided(kind),
             cause=gap.detail,
             task=self._name,
         )
@@ -265,7 +265,7 @@ class WorkerSinkTask(SinkObserver):
             self._lifecycle.to(State.UNASSIGNED)
         self._done.set()
 
-    def _measure(self, made: Mapping[TopicPartition, Progress]) -> None:
+    def _measure(self, made: Mapping[TopicPartition, SinkProgress]) -> None:
         now_ms = self._clock.now_ms()
         self._forget({it for it in self._metered - made.keys() if it not in self._loop.owned})
         self._note_left_out()

@@ -18,7 +18,7 @@ from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.lifecycle import Status
-from mm2py.runtime.tasks.sink_loop import AssignmentListener, Progress
+from mm2py.runtime.tasks.sink_loop import AssignmentListener, SinkProgress
 from mm2py.runtime.tasks.sink_places import StoredPosition
 from mm2py.runtime.tasks.target_sender import OnDelivered, OnDoubt, OnFailed, OnStalled
 from mm2py.runtime.tasks.task_assembly import FlowReports, TaskAssembly, TaskParts
@@ -535,7 +535,7 @@ class Observed:
 
     def __init__(self) -> None:
         self.states: list[str] = []
-        self.made: list[Mapping[TopicPartition, Progress]] = []
+        self.made: list[Mapping[TopicPartition, SinkProgress]] = []
         self.standstills: list[str] = []
         self.gaps: list[SourceGap] = []
         self.ids: dict[TopicPartition, bytes] = {}
@@ -543,7 +543,7 @@ class Observed:
     def state(self, state: State) -> None:
         self.states.append(state.value)
 
-    def progress(self, made: Mapping[TopicPartition, Progress]) -> None:
+    def progress(self, made: Mapping[TopicPartition, SinkProgress]) -> None:
         self.made.append(made)
 
     def standstill(self, cause: str) -> None:

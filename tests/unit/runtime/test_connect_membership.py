@@ -15,7 +15,7 @@ from mm2py.runtime.group.assignor import (
     NO_WORK,
     AssignorState,
     MemberView,
-    Plan,
+    RoundPlan,
     assign,
     assign_eager,
 )
@@ -366,7 +366,7 @@ def play(
     now_ms: int = NOW_MS,
     max_delay_ms: int = DELAY_MS,
     generation: int | None = None,
-) -> Plan:
+) -> RoundPlan:
     return assign(
         state,
         {who: MemberView(f"http://{who}/", 7, work) for who, work in owned.items()},
@@ -378,7 +378,7 @@ def play(
     )
 
 
-def settled(*members: str) -> Plan:
+def settled(*members: str) -> RoundPlan:
     plan = play(FRESH, dict.fromkeys(members, NO_WORK))
     return play(plan.state, plan.owners)
 

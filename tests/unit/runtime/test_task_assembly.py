@@ -16,7 +16,7 @@ from mm2py.errors import ConfigError, FatalError, RetriableError
 from mm2py.observability.metrics import Metrics
 from mm2py.protocol.records import decode_batches
 from mm2py.runtime.plugins.plugins import Plugins
-from mm2py.runtime.plugins.transforms.chain import Step, TransformChain
+from mm2py.runtime.plugins.transforms.chain import TransformChain, TransformStep
 from mm2py.runtime.tasks.errant_records import ErrantRecords
 from mm2py.runtime.tasks.record_task import BATCH_BYTES, Conversion, RecordTaskAdapter
 from mm2py.runtime.tasks.task_assembly import TaskAssembly, TaskParts
@@ -415,7 +415,7 @@ def _chain(call: Callable[[SinkRecord], SinkRecord | None]) -> TransformChain:
             """Nothing is open."""
 
     errant = ErrantRecords("c", 0, FrameworkConfig(), clock=EagerClock())
-    return TransformChain((Step("T", Bare(), None, negate=False),), errant.transformed)
+    return TransformChain((TransformStep("T", Bare(), None, negate=False),), errant.transformed)
 
 
 async def test_transforms_drop_and_route_records_and_each_is_told_as_it_was() -> None:

@@ -20,7 +20,7 @@ from mm2py.mirror.ledger import KnownEvents
 from mm2py.observability.metrics import Metrics
 from mm2py.protocol import error_codes as codes
 from mm2py.runtime.patience import LONGEST_PAUSE_S, Patience
-from mm2py.runtime.tasks.task_context import LossPolicies, WorkerTaskContext
+from mm2py.runtime.tasks.task_context import LossRules, WorkerTaskContext
 from mm2py.runtime.tasks.task_transactions import (
     committed_reads,
 )
@@ -240,7 +240,7 @@ class Events(EventSink):
         return [(e.kind, e.first_offset, e.last_offset, e.policy) for e in self.reported]
 
 
-def a_context(events: Events, policies: LossPolicies | None = None) -> WorkerTaskContext:
+def a_context(events: Events, policies: LossRules | None = None) -> WorkerTaskContext:
     clock = EagerClock()
     return WorkerTaskContext(
         "MirrorSourceConnector",
@@ -262,16 +262,16 @@ def refusal(offset: int, cause: Exception | None = None) -> PartitionError:
 @pytest.mark.parametrize(
     ("cause", "policies", "policy"),
     [
-        ("retention", LossPolicies(), "gap.policy=continue"),
-        ("retention", LossPolicies(gap="fail"), "gap.policy=fail"),
-        ("truncation", LossPolicies(), "gap.policy=continue"),
-        ("recreated", LossPolicies(), "recreate.policy=continue"),
-        ("recreated", LossPolicies(recreate="stop"), "recreate.policy=stop"),
-        ("recreated", LossPolicies(gap="fail", recreate="stop"), "gap.policy=fail"),
+        ("retention", LossRules(), "gap.policy=continue"),
+        ("retention", LossRules(gap="fail"), "gap.policy=fail"),
+        ("truncation", LossRules(), "gap.policy=continue"),
+        ("recreated", LossRules(), "recreate.policy=continue"),
+        ("recreated", LossRules(recreate="stop"), "recreate.policy=stop"),
+        ("recreated", LossRules(gap="fail", recreate="stop"), "gap.policy=fail"),
     ],
 )
 def test_a_gap_is_an_event_with_the_policy_that_decides(
-    cause: str, policies: LossPolicies, policy: str
+    cause: str, policies: LossRules, policy: str
 ) -> None:
     events = Events()
     a_context(events, policies).report_gap(SourceGap(ORDERS, 5, 9, cause, "detail"))
@@ -300,7 +300,7 @@ def test_a_failed_partition_is_an_event_at_its_offset(
 
 def test_a_failure_without_an_offset_is_no_event_unless_the_target_refused() -> None:
     events = Events()
-    context = a_context(events, LossPolicies(partition_failure="fail"))
+    context = a_context(events, LossRules(partition_failure="fail"))
     context.partition_state(ORDERS, PartitionState.FAILED, refusal(-1))
     assert events.seen() == []
     context.report_failure(ORDERS, FatalError("no"))
@@ -309,7 +309,7 @@ def test_a_failure_without_an_offset_is_no_event_unless_the_target_refused() -> 
 
 def test_a_partition_that_a_gap_stops_is_one_event() -> None:
     events = Events()
-    context = a_context(events, LossPolicies(recreate="stop"))
+    context = a_context(events, LossRules(recreate="stop"))
     context.report_gap(SourceGap(ORDERS, 5, 4, "recreated", "new topic id"))
     context.partition_state(ORDERS, PartitionState.FAILED, refusal(5))
     assert [kind for kind, *_ in events.seen()] == [EventKind.RECREATED]

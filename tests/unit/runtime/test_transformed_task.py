@@ -19,7 +19,7 @@ from mm2py.mirror.source_offsets import source_offset
 from mm2py.protocol.record_batch import CONTROL_FLAG, HEADER_BYTES, Codec, RecordBatch
 from mm2py.protocol.records import NewRecord, Record, decode_batches
 from mm2py.runtime.plugins.converters.registry import BYTES_ONLY
-from mm2py.runtime.plugins.transforms.chain import Step, TransformChain, steps_of
+from mm2py.runtime.plugins.transforms.chain import TransformChain, TransformStep, steps_of
 from mm2py.runtime.tasks.arrivals import MOST_PARTS, Part, SourceOrder
 from mm2py.runtime.tasks.errant_records import ErrantRecords
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
@@ -112,7 +112,7 @@ class Flow(Bench):
 
     def __init__(
         self,
-        config: Mapping[str, str] | Sequence[Step],
+        config: Mapping[str, str] | Sequence[TransformStep],
         *rounds: Sequence[Outgoing],
         acknowledge: bool = True,
         errors: Mapping[str, str] | None = None,
@@ -161,8 +161,8 @@ class Flow(Bench):
         return found.take()[-1].segments
 
 
-def _step(call: Callable[[SinkRecord], SinkRecord | None]) -> tuple[Step, ...]:
-    return (Step("T", Bare(call), None, negate=False),)
+def _step(call: Callable[[SinkRecord], SinkRecord | None]) -> tuple[TransformStep, ...]:
+    return (TransformStep("T", Bare(call), None, negate=False),)
 
 
 async def test_dropped_records_are_holes_and_the_others_keep_their_bytes_and_offsets() -> None:
@@ -421,7 +421,7 @@ async def test_what_is_no_record_of_bytes_is_an_error_of_its_record(
 async def test_a_transform_that_routes_and_says_that_it_does_not_is_refused() -> None:
     liar = Bare(lambda it: it._replace(topic="elsewhere"))
     liar.__class__ = type("Liar", (Bare,), {"keeps_partition": True})
-    flow = Flow((Step("T", liar, None, negate=False),), _from(S, _batch(0, b"a")))
+    flow = Flow((TransformStep("T", liar, None, negate=False),), _from(S, _batch(0, b"a")))
     await flow.run(lambda: flow.statuses and flow.statuses[-1].state is State.FAILED)
     assert "keeps_partition" in str(flow.statuses[-1].cause)
     assert not flow.sender.sent

@@ -22,7 +22,7 @@ from mm2py.observability.metrics import Metrics
 from mm2py.runtime.tasks.arrivals import Arrivals, SourceOrder
 from mm2py.runtime.tasks.lifecycle import Lifecycle
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
-from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskContext
+from mm2py.runtime.tasks.task_context import LossRules, NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.task_transactions import TaskTransactions
 from mm2py.runtime.tasks.transformed_task import OrderedWorkerTask
 from mm2py.runtime.tasks.worker_task import TaskSettings, WorkerTask
@@ -85,7 +85,7 @@ class Bench:
             meter=self.meter,
             clock=self.clock,
             events=EventList(self.events),
-            policies=LossPolicies(gap="fail" if fail_on_gap else "continue"),
+            policies=LossRules(gap="fail" if fail_on_gap else "continue"),
         )
         self.committer = OffsetCommitter(
             self.store,

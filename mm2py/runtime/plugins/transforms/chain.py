@@ -455,7 +455,7 @@ def model_of(it: _Class) -> type[ConfigModel] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TransformStep:
     """One transform with its predicate; ``negate``: it is applied where the predicate does not hold."""
 
     name: str
@@ -476,7 +476,7 @@ class Step:
         return self.transform.apply(record)
 
 
-def steps_of(config: Mapping[str, str]) -> tuple[Step, ...]:
+def steps_of(config: Mapping[str, str]) -> tuple[TransformStep, ...]:
     """Build the transforms of a connector in their order.
 
     Raises:
@@ -486,7 +486,7 @@ def steps_of(config: Mapping[str, str]) -> tuple[Step, ...]:
         alias: cast("Predicate", _built("predicates", alias, config)[1])
         for alias in parse_list(config.get("predicates", ""))
     }
-    steps: list[Step] = []
+    steps: list[TransformStep] = []
     for alias in parse_list(config.get("transforms", "")):
         prefix = f"transforms.{alias}."
         wanted = config.get(f"{prefix}predicate", "").strip()
@@ -497,7 +497,9 @@ def steps_of(config: Mapping[str, str]) -> tuple[Step, ...]:
             )
         name, transform = _built("transforms", alias, config)
         negate = parse_boolean_leniently(config.get(f"{prefix}negate"), absent=False)
-        steps.append(Step(name, cast("Transformation", transform), predicates.get(wanted), negate))
+        steps.append(
+            TransformStep(name, cast("Transformation", transform), predicates.get(wanted), negate)
+        )
     return tuple(steps)
 
 
@@ -519,7 +521,7 @@ def _built(
 class TransformChain:
     """Applies steps one after the other; a record that one of them drops passes no further."""
 
-    def __init__(self, steps: Sequence[Step], attempt: Attempt) -> None:
+    def __init__(self, steps: Sequence[TransformStep], attempt: Attempt) -> None:
         self._steps, self._attempt = steps, attempt
         self.routes: bool = any(step.routes for step in steps)
         """Whether a record may leave it for another topic or partition."""
