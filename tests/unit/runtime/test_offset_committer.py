@@ -262,7 +262,7 @@ async def test_a_partition_that_failed_keeps_the_topic_of_its_last_position() ->
 # ---- pruning of the offset map: names are the invariants of ``MapPruning``
 
 
-ORDERS, BILLS = TopicPartition("orders", 0), TopicPartition("bills", 7)
+FIRST_ORDERS, BILLS = TopicPartition("orders", 0), TopicPartition("bills", 7)
 
 
 def copy_of(partition: TopicPartition) -> TopicPartition:
@@ -346,56 +346,56 @@ async def test_invariant_1_only_what_lies_below_both_logs_is_removed_and_the_new
     None
 ):
     rig = Rig()
-    pruning = await rig.started(ORDERS, BILLS)
-    await rig.copy(ORDERS, 4)
+    pruning = await rig.started(FIRST_ORDERS, BILLS)
+    await rig.copy(FIRST_ORDERS, 4)
     await rig.copy(BILLS, 4)
-    rig.begin_at(ORDERS, 4 * PAGE_SEGMENTS, 10_000)
+    rig.begin_at(FIRST_ORDERS, 4 * PAGE_SEGMENTS, 10_000)
     rig.begin_at(BILLS, 10_000, 10_000)
     assert await pruning.look() == 5
-    assert rig.pages == {ORDERS: [2, 3], BILLS: [3]}
+    assert rig.pages == {FIRST_ORDERS: [2, 3], BILLS: [3]}
     assert await pruning.look() == 0
-    again = await rig.started(ORDERS)
-    rig.begin_at(ORDERS, 10_000, 3 * PAGE_SEGMENTS)
+    again = await rig.started(FIRST_ORDERS)
+    rig.begin_at(FIRST_ORDERS, 10_000, 3 * PAGE_SEGMENTS)
     rig.begin_at(BILLS, 10_000, 10_000)
     assert await again.look() == 1
-    assert rig.pages == {ORDERS: [3], BILLS: [3]}
+    assert rig.pages == {FIRST_ORDERS: [3], BILLS: [3]}
 
 
 async def test_invariant_1_a_log_whose_start_is_not_known_keeps_its_pages() -> None:
     rig = Rig()
-    pruning = await rig.started(ORDERS)
-    await rig.copy(ORDERS, 3)
-    rig.source.starts[ORDERS] = 10_000
+    pruning = await rig.started(FIRST_ORDERS)
+    await rig.copy(FIRST_ORDERS, 3)
+    rig.source.starts[FIRST_ORDERS] = 10_000
     assert await pruning.look() == 0
-    rig.sender.starts[copy_of(ORDERS)] = NO_LOG
+    rig.sender.starts[copy_of(FIRST_ORDERS)] = NO_LOG
     assert await pruning.look() == 0
     rig.source.error = ConnectionFailedError("away")
     with pytest.raises(ConnectionFailedError):
         await pruning.look()
-    assert rig.pages == {ORDERS: [0, 1, 2]}
+    assert rig.pages == {FIRST_ORDERS: [0, 1, 2]}
 
 
 async def test_invariant_3_a_map_leaves_as_a_whole_when_both_topics_were_gone_at_two_looks() -> (
     None
 ):
     rig = Rig()
-    await rig.started(ORDERS, BILLS)
-    await rig.copy(ORDERS, 3)
+    await rig.started(FIRST_ORDERS, BILLS)
+    await rig.copy(FIRST_ORDERS, 3)
     await rig.copy(BILLS, 2)
-    rig.begin_at(ORDERS, NO_LOG, NO_LOG)
+    rig.begin_at(FIRST_ORDERS, NO_LOG, NO_LOG)
     other = await rig.started(BILLS)
     assert await other.look() == 0
     assert await other.look() == 0  # it is not task 0
     pruning = await rig.started(BILLS, sweeps=True)
     assert await pruning.look() == 0
-    rig.begin_at(ORDERS, 0, NO_LOG)
+    rig.begin_at(FIRST_ORDERS, 0, NO_LOG)
     assert await pruning.look() == 0
-    rig.begin_at(ORDERS, NO_LOG, NO_LOG)
+    rig.begin_at(FIRST_ORDERS, NO_LOG, NO_LOG)
     assert await pruning.look() == 0
     assert await pruning.look() == 3
     assert rig.pages == {BILLS: [0, 1]}
-    last = await rig.started(ORDERS)
-    assert rig.maps.of(ORDERS).is_empty
+    last = await rig.started(FIRST_ORDERS)
+    assert rig.maps.of(FIRST_ORDERS).is_empty
     assert await last.look() == 0
 
 
@@ -403,14 +403,14 @@ async def test_invariant_4_nothing_is_removed_without_the_permit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rig = Rig()
-    pruning = await rig.started(ORDERS)
-    await rig.copy(ORDERS, 6)
-    rig.begin_at(ORDERS, 10_000, 10_000)
+    pruning = await rig.started(FIRST_ORDERS)
+    await rig.copy(FIRST_ORDERS, 6)
+    rig.begin_at(FIRST_ORDERS, 10_000, 10_000)
     rig.permit.revoke()
     assert await pruning.look() == 0
     rig.permit = Permit(SYSTEM_CLOCK, until_s=inf)
     monkeypatch.setattr(offset_maps, "MOST_PAGES", 2)
-    pruning = await rig.started(ORDERS)
+    pruning = await rig.started(FIRST_ORDERS)
     assert [await pruning.look() for _ in range(4)] == [2, 2, 1, 0]
 
 
@@ -423,10 +423,10 @@ async def test_invariant_2_whenever_a_worker_ends_what_is_left_is_a_whole_map(
     rig = Rig()
     start = end = 0
     for _ in range(chance.randint(2, 8)):
-        pruning = await rig.started(ORDERS, sweeps=True)
-        end = max(rig.maps.of(ORDERS).target_end, 0)
+        pruning = await rig.started(FIRST_ORDERS, sweeps=True)
+        end = max(rig.maps.of(FIRST_ORDERS).target_end, 0)
         start = chance.randint(start, end)
-        rig.begin_at(ORDERS, 2 * start + chance.choice([-1, 0]), start)
+        rig.begin_at(FIRST_ORDERS, 2 * start + chance.choice([-1, 0]), start)
         work = asyncio.create_task(live(rig, pruning, chance))
         for _ in range(chance.randint(0, 25)):
             await asyncio.sleep(0)
@@ -435,7 +435,7 @@ async def test_invariant_2_whenever_a_worker_ends_what_is_left_is_a_whole_map(
     store = rig.store()
     await store.start()
     if rig.topic.records:
-        index = store.index.of(ORDERS)
+        index = store.index.of(FIRST_ORDERS)
         assert index is not None
         newest = index.pages[-1].target_end
         for target in (
@@ -453,7 +453,7 @@ async def live(rig: Rig, pruning: MapPruning, chance: random.Random) -> None:
 
     async def copying() -> None:
         while True:
-            await rig.copy(ORDERS, chance.randint(1, 2))
+            await rig.copy(FIRST_ORDERS, chance.randint(1, 2))
             await asyncio.sleep(0)
 
     async def looking() -> None:
