@@ -1,7 +1,7 @@
 """What Connect itself reads of every connector: types, defaults and places as Java has them.
 
 Flow: connector config -> ``parse_config(FrameworkConfig, ...)`` -> runtime; the same declarations ->
-``connect_definitions``. What Java's documentation says is said here in our words.
+``connect_definitions``. Java's documentation in our words.
 """
 
 from typing import Annotated, Final
@@ -363,15 +363,6 @@ class SinkFrameworkConfig(FrameworkConfig):
 
 class TaskFrameworkConfig(LossPolicies, SourceFrameworkConfig):
     """What the worker reads of the config of a source task."""
-
-
-class TaskConfig(ConfigModel):
-    """What Connect puts into the config of every task."""
-
-    task_class: Annotated[
-        str | None,
-        Option(_CLASS, "Class of the task; Java's name, so that a Java worker can take over."),
-    ] = None
 
 
 class ConverterConfig(ConfigModel):
