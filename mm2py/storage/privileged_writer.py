@@ -108,11 +108,10 @@ class KafkaPrivilegedWriter(PrivilegedWriter):
 
     @property
     def claimed(self) -> bool:
-        """Whether it was claimed in the present membership and has not failed since."""
         return self._producer is not None and self._term == self._permit.term
 
     async def claim(self) -> None:
-        """Fence the leader before and abort what it left open."""
+        """Fence the previous leader and abort what it left open."""
         async with self._turn:
             await self._drop()
             transactions, writer = self._new()
@@ -126,7 +125,6 @@ class KafkaPrivilegedWriter(PrivilegedWriter):
             self._producer = transactions, writer
 
     async def write(self, entries: Sequence[Entry]) -> None:
-        """Write entries in one transaction."""
         async with self._turn:
             if self._producer is None or not self.claimed:
                 raise RetriableError(FAILED)
@@ -169,7 +167,6 @@ class KafkaPrivilegedWriter(PrivilegedWriter):
             raise RetriableError(f"{FAILED}: the membership of the group is in doubt")
 
     async def close(self) -> None:
-        """Give the right up."""
         async with self._turn:
             await self._drop()
 

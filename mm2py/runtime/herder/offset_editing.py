@@ -10,12 +10,12 @@ from typing import Final, Protocol, cast, final
 
 from mm2py.api.connector import ConnectorFactory
 from mm2py.errors import ConfigError, ProtocolError, RetriableError
-from mm2py.mirror.java_maps import hash_map_order
+from mm2py.mirror.offset_checks import hash_map_order
 from mm2py.runtime.errors import BadRequestError, HerderError
 from mm2py.runtime.herder.api import OffsetEntry
 from mm2py.runtime.tasks.task_transactions import OwnOffsets
 from mm2py.storage.connect_json import compact_json
-from mm2py.storage.offset_entries import (
+from mm2py.storage.offset_backing_store import (
     Scalar,
     parse_offset_key,
     parse_offset_map,

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.group.coordinator_link import CoordinatorLink
+from mm2py.client.group.coordinator import CoordinatorLink
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import ConnectionFailedError, FatalServerError, RetriableError
 from mm2py.protocol.call import Call

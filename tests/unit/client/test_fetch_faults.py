@@ -7,7 +7,7 @@ import pytest
 
 from mm2py.client.fetch import cursor as cursor_module
 from mm2py.client.fetch.cursor import Cursor
-from mm2py.client.fetch.open_transactions import OpenTransactions
+from mm2py.client.fetch.fetcher import OpenTransactions
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.batch_stage import Origins, StageResult, classify
 from mm2py.protocol.record_batch import BufferLease, crc32c

@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from mm2py.client.connect.connection import BrokerConnection
+from mm2py.client.connect.connection import BrokerConnection, Farewell, unwelcome
 from mm2py.client.connect.credentials import Credentials
-from mm2py.client.connect.greeting import Farewell, unwelcome
 from mm2py.client.connect.tls import tls_failure
 from mm2py.config.clients import ConnectionSettings
 from mm2py.config.security import TlsSettings

@@ -5,8 +5,13 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from mm2py.errors import ConfigError
-from mm2py.mirror.java_maps import hash_map_order, java_text
-from mm2py.mirror.offset_checks import Positions, check_heartbeat_offsets, check_mirror_offsets
+from mm2py.mirror.offset_checks import (
+    Positions,
+    check_heartbeat_offsets,
+    check_mirror_offsets,
+    hash_map_order,
+    java_text,
+)
 
 PARTITION: Mapping[str, object] = {"topic": "t", "partition": 0, "cluster": "A"}
 SHOWN = "{cluster=A, partition=0, topic=t}"

@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from mm2py.mirror.offset_sync_store import SLOTS, OffsetSyncStore, SyncSlots
-from mm2py.mirror.offset_syncs import OffsetSync
+from mm2py.mirror.offset_syncs import SLOTS, OffsetSync, OffsetSyncStore, SyncSlots
 from mm2py.types import TopicPartition
 
 TP = TopicPartition("topic1", 2)

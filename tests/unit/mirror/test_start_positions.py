@@ -3,8 +3,7 @@
 import pytest
 
 from mm2py.errors import ConfigError
-from mm2py.mirror.boundaries import Boundary, parse_boundary
-from mm2py.mirror.start_positions import StartPositions
+from mm2py.mirror.start_positions import Boundary, StartPositions, parse_boundary
 from mm2py.testing.clock import FakeClock
 from mm2py.types import (
     EARLIEST,

@@ -6,11 +6,11 @@ from mm2py.errors import ConfigError
 from mm2py.mirror.filters import (
     DefaultConfigPropertyFilter,
     DefaultTopicFilter,
+    TopicSelection,
     config_property_filter_from_config,
     topic_filter_from_config,
 )
 from mm2py.mirror.policies import policy_from_config
-from mm2py.mirror.topic_selection import TopicSelection
 
 
 class Everything:

@@ -14,6 +14,8 @@ from mm2py.protocol.acls import (
     PatternType,
 )
 from mm2py.protocol.admin_messages import (
+    ActiveProducer,
+    ProducersOfPartition,
     create_acls,
     delete_acls,
     describe_acls,
@@ -30,9 +32,8 @@ from mm2py.protocol.configs import (
     ConfigSource,
     ConfigSynonym,
 )
-from mm2py.protocol.outcomes import NamedError
-from mm2py.protocol.producers import ActiveProducer, ProducersOfPartition
 from mm2py.protocol.schema import admin_schema as adm
+from mm2py.protocol.topics import NamedError
 from mm2py.types import TopicPartition
 
 TOPIC = ConfigResource(ConfigResourceType.TOPIC, "t")

@@ -6,7 +6,6 @@ import pytest
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 
 from mm2py.errors import ProtocolError
-from mm2py.protocol.brokers import BrokerNode
 from mm2py.protocol.fetch import (
     FETCH_VERSIONS,
     FetchedPartition,
@@ -15,7 +14,7 @@ from mm2py.protocol.fetch import (
     decode_fetch,
     encode_fetch,
 )
-from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.protocol.topics import NO_TOPIC_ID, BrokerNode
 
 VERSIONS = range(FETCH_VERSIONS[0], FETCH_VERSIONS[1] + 1)
 A, B = bytes(range(16)), bytes(range(16, 32))

@@ -5,7 +5,7 @@ from kafka.protocol.api_message import ApiMessage
 
 from mm2py.errors import ProtocolError
 from mm2py.protocol import group_messages as g
-from mm2py.protocol.brokers import BrokerNode
+from mm2py.protocol.group_messages import offset_commit
 from mm2py.protocol.groups import (
     CoordinatorResult,
     CoordinatorType,
@@ -21,11 +21,10 @@ from mm2py.protocol.groups import (
     OffsetToCommit,
     SyncResult,
 )
-from mm2py.protocol.offset_commit import offset_commit
-from mm2py.protocol.outcomes import PartitionOutcome
 from mm2py.protocol.schema import admin_schema as adm
 from mm2py.protocol.schema import consumer_schema as con
 from mm2py.protocol.schema import metadata_schema as md
+from mm2py.protocol.topics import BrokerNode, PartitionOutcome
 from mm2py.types import TopicPartition
 
 

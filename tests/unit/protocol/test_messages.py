@@ -8,25 +8,25 @@ from kafka.protocol.api_message import ApiMessage
 
 from mm2py.errors import ProtocolError
 from mm2py.protocol import messages as m
-from mm2py.protocol.brokers import BrokerNode, FinalizedFeature, ProducerIdResult
 from mm2py.protocol.call import Call
-from mm2py.protocol.log_offsets import (
-    DeletedRecords,
-    EpochEnd,
-    EpochQuery,
-    ListedOffset,
-    OffsetQuery,
-)
-from mm2py.protocol.outcomes import NamedError
 from mm2py.protocol.schema import admin_schema as adm
 from mm2py.protocol.schema import consumer_schema as con
 from mm2py.protocol.schema import metadata_schema as md
 from mm2py.protocol.schema import producer_schema as prod
 from mm2py.protocol.topics import (
     NO_TOPIC_ID,
+    BrokerNode,
     CreatedTopic,
+    DeletedRecords,
+    EpochEnd,
+    EpochQuery,
+    FinalizedFeature,
+    ListedOffset,
+    NamedError,
     NewTopic,
+    OffsetQuery,
     PartitionMetadata,
+    ProducerIdResult,
     TopicMetadata,
 )
 from mm2py.types import TopicPartition

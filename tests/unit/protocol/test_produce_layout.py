@@ -7,7 +7,6 @@ import pytest
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from mm2py.errors import ProtocolError
-from mm2py.protocol.brokers import BrokerNode
 from mm2py.protocol.produce import (
     PRODUCE_VERSIONS,
     ProducedPartition,
@@ -16,7 +15,7 @@ from mm2py.protocol.produce import (
     decode_produce,
     encode_produce,
 )
-from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.protocol.topics import NO_TOPIC_ID, BrokerNode
 
 VERSIONS = range(PRODUCE_VERSIONS[0], PRODUCE_VERSIONS[1] + 1)
 A, B = bytes(range(16)), bytes(range(16, 32))

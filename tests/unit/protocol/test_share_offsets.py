@@ -4,13 +4,13 @@ import pytest
 
 from mm2py.errors import ProtocolError
 from mm2py.protocol.groups import OffsetToCommit
-from mm2py.protocol.outcomes import PartitionOutcome
 from mm2py.protocol.share_offsets import (
     ShareOffset,
     ShareOffsets,
     alter_share_offsets,
     describe_share_offsets,
 )
+from mm2py.protocol.topics import PartitionOutcome
 
 DESCRIBE = (
     "0000001f005a000{}0000000700026d6500"  # size, key, version, correlation id, client id

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mm2py.errors import ConfigError, RetriableError
-from mm2py.storage.file_offsets import FileOffsetBackingStore
+from mm2py.storage.offset_backing_store import FileOffsetBackingStore
 
 KEY = b'["MirrorSourceConnector",{"cluster":"A","partition":3,"topic":"gr\xc3\xb6\xc3\x9fe"}]'
 OTHER = b'["MirrorHeartbeatConnector",{"sourceClusterAlias":"A","targetClusterAlias":"B"}]'

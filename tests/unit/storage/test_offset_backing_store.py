@@ -3,8 +3,7 @@
 import pytest
 
 from mm2py.storage.memory import MemoryOffsetBackingStore, MemoryTable, MemoryTopic
-from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
-from mm2py.storage.offset_entries import OffsetMap
+from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore, OffsetMap
 from mm2py.storage.table import murmur2
 
 KEY = b'["MirrorSourceConnector",{"cluster":"A","partition":3,"topic":"orders"}]'
