@@ -272,7 +272,7 @@ class KafkaTable:
             self._restoring = asyncio.create_task(restoring, name=f"restore {self._topic}")
 
     async def _restore_topic(self, restore: Callable[[], Awaitable[None]]) -> None:
-        """Create the topic if it is there no longer: a post to it would wait without end (6)."""
+        """Create the topic if it is there no longer: a post to it would wait without end (invariant 6)."""
         try:
             await restore()
         except Mm2pyError as error:
