@@ -1,4 +1,4 @@
-"""Every error of the product, as one tree.
+"""The errors that cross the product's layers, as one tree; one that a single package raises is defined beside its module.
 
 ::
 

@@ -25,8 +25,7 @@ from mm2py.config.client_options import CLIENT_KEYS
 from mm2py.config.client_properties import ClientKind, with_prefix
 from mm2py.config.clients import connection_settings
 from mm2py.errors import FatalError
-from mm2py.mirror.checkpoint_log import read_checkpoints
-from mm2py.mirror.checkpoints import Checkpoint
+from mm2py.mirror.checkpoints import Checkpoint, read_checkpoints
 from mm2py.mirror.offset_lookup import Translation
 from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.mirror.policies import policy_from_config

@@ -13,7 +13,7 @@ from typing import final
 from mm2py.api.policies import ReplicationPolicy
 from mm2py.errors import ProtocolError
 from mm2py.mirror.failovers import Fence, decode_failover
-from mm2py.mirror.topic_selection import TopicSelection
+from mm2py.mirror.filters import TopicSelection
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.error_codes import SECURITY_DISABLED
 from mm2py.protocol.records import Record

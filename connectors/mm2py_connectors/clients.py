@@ -12,10 +12,10 @@ from mm2py.api.context import SourceGap
 from mm2py.client.connect.admin import Admin, ConfigOp, ListedOffset, TopicDescription
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.group_admin import Committed, GroupAdmin, GroupCatalog
-from mm2py.client.connect.group_requests import SHARE_GROUPS
+from mm2py.client.connect.share_positions import SHARE_GROUPS
 from mm2py.client.fetch.fetcher import Fetcher
 from mm2py.client.fetch.log_reader import LogReader, RecordHandler, Trouble
-from mm2py.client.fetch.origins import BatchOrigins
+from mm2py.client.fetch.owner import BatchOrigins
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.clock import Clock
 from mm2py.config.clients import connection_settings, consumer_settings, producer_settings

@@ -17,8 +17,7 @@ from mm2py.api.context import TaskContext
 from mm2py.client.backoff import Backoff
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError, ServerError
 from mm2py.mirror.offset_lookup import Beginning, Place, beside_own_records
-from mm2py.mirror.offset_sync_store import OffsetSyncStore
-from mm2py.mirror.offset_syncs import decode_offset_sync
+from mm2py.mirror.offset_syncs import OffsetSyncStore, decode_offset_sync
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition

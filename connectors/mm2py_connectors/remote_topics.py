@@ -17,7 +17,7 @@ from mm2py.client.connect.admin import TopicDescription
 from mm2py.clock import Clock
 from mm2py.config.java_regex import PatternList
 from mm2py.errors import RetriableError, ServerError
-from mm2py.mirror.topic_selection import TopicSelection
+from mm2py.mirror.filters import TopicSelection
 from mm2py.observability.logging import some_of
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.topics import NewTopic

@@ -13,11 +13,11 @@ from mm2py.config.client_properties import Side, effective_client_properties
 from mm2py.mirror.failovers import failover_topic
 from mm2py.mirror.filters import (
     DefaultTopicFilter,
+    TopicSelection,
     config_property_filter_from_config,
     topic_filter_from_config,
 )
 from mm2py.mirror.policies import policy_from_config
-from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.protocol.acls import Acl
 from mm2py.types import TopicPartition
 from mm2py_connectors.acl_sync import AclSync, read_fence

@@ -18,8 +18,8 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import connection_settings
 from mm2py.config.properties import load
 from mm2py.errors import ConfigError, Mm2pyError, UsageError
-from mm2py.protocol.brokers import BrokerNode
 from mm2py.protocol.groups import DescribedGroup, assigned_partitions
+from mm2py.protocol.topics import BrokerNode
 from mm2py.types import LATEST, TopicPartition
 
 _TITLES: Final = ("Group", "Topic", "Pid", "Offset", "logSize", "Lag", "Owner")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 _JITTER: Final = 0.2
-"""Java's ``RECONNECT_BACKOFF_JITTER``: clients that failed together do not come back together."""
+"""Java's ``RECONNECT_BACKOFF_JITTER``: clients that failed together do not reconnect together."""
 
 _MAX_EXPONENT: Final = 32
 

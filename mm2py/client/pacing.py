@@ -1,8 +1,8 @@
-"""When the next request may leave, and how long it may wait: quota (KIP-219), byte rate, holds. No I/O.
+"""When the next request may be sent, and how long it may wait at the broker: quota (KIP-219), byte rate, holds. No I/O.
 
-Flow: ``throttle_ms`` of an answer -> ``Throttle.honour`` -> ``Throttle.remaining_s``; bytes read ->
+Flow: ``throttle_ms`` of a response -> ``Throttle.honour`` -> ``Throttle.remaining_s``; bytes read ->
 ``ByteRate.spend`` -> ``ByteRate.room_bytes`` and ``ByteRate.delay_s``; partitions held and released ->
-``LongPoll.wait_ms``. Nobody sleeps here.
+``LongPoll.wait_ms``. Callers do the sleeping.
 """
 
 from collections.abc import Hashable
@@ -14,15 +14,16 @@ _BURST_S: Final = 0.25
 """How much of a rate may be saved up while nothing is read."""
 
 _HELD_PART: Final = 10
+"""A Fetch waits for at most a tenth of the time since a partition was held (``LongPoll``)."""
+
 _SHORTEST_WAIT_MS: Final = 10
 
 
 @final
 class Throttle:
-    """A connection that a broker muted: as in Java's ``ClusterConnectionStates``, one per connection.
+    """The throttle of one connection, as in Java's ``ClusterConnectionStates``.
 
-    The broker leaves what we send earlier unread, so sending it only lets it grow old
-    (KIP-219).
+    The broker mutes the connection (KIP-219): it reads nothing until then, so a request sent earlier only ages.
     """
 
     __slots__ = ("_clock", "_until")
@@ -32,12 +33,12 @@ class Throttle:
         self._until = 0.0
 
     def honour(self, throttle_ms: int) -> None:
-        """Note the ``throttle_time_ms`` of an answer; a shorter one never ends a longer one."""
+        """Apply the ``throttle_time_ms`` of a response; a shorter one never ends a longer one."""
         if throttle_ms > 0:
             self._until = max(self._until, self._clock.monotonic() + throttle_ms / 1000)
 
     def remaining_s(self) -> float:
-        """Return for how long nothing may be sent, 0 when it may."""
+        """Return for how long nothing may be sent, 0 when not throttled."""
         if not self._until:
             return 0.0
         left = self._until - self._clock.monotonic()
@@ -48,7 +49,7 @@ class Throttle:
 
 @final
 class ByteRate:
-    """A token bucket: bytes are spent after they came, so one large answer is paid off by a pause."""
+    """A token bucket: bytes are spent after they were read, so a large response is paid for by a pause."""
 
     __slots__ = ("_burst", "_clock", "_rate", "_tokens", "_updated")
 
@@ -67,12 +68,12 @@ class ByteRate:
         self._tokens -= size_bytes
 
     def room_bytes(self) -> int:
-        """Return how much may be asked for now; not above zero: wait ``delay_s`` first."""
+        """Return how much may be requested now; if not positive, wait ``delay_s`` first."""
         self._refill()
         return int(self._tokens)
 
     def delay_s(self) -> float:
-        """Return how long to wait until half a burst may be asked for, 0 when something may be."""
+        """Return how long to wait until half a burst may be requested, 0 if anything may be requested now."""
         if self.room_bytes() > 0:
             return 0.0
         return (self._burst / 2 - self._tokens) / self._rate
@@ -87,8 +88,8 @@ class ByteRate:
 class LongPoll:
     """How long a Fetch may wait at the broker while some partitions are held and left out of it.
 
-    A tenth of the time since the last one was held, so a release takes effect within a tenth of its hold,
-    and a hold that lasts costs no more polls than none.
+    A tenth of the time since the last one was held: a release takes effect within a tenth of the hold's length, and
+    long holds cost few additional polls.
     """
 
     __slots__ = ("_clock", "_since")
@@ -98,11 +99,11 @@ class LongPoll:
         self._since: dict[Hashable, float] = {}  # in order of time
 
     def hold(self, partition: Hashable) -> None:
-        """It is left out from now on; a second time changes nothing."""
+        """Note that a partition is left out from now on; idempotent."""
         self._since.setdefault(partition, self._clock.monotonic())
 
     def release(self, partition: Hashable) -> None:
-        """It is asked for again, or by nobody any more."""
+        """Note that a partition is fetched again, or no longer assigned."""
         self._since.pop(partition, None)
 
     def wait_ms(self, longest_ms: int) -> int:

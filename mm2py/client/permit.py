@@ -5,9 +5,9 @@ Flow: confirmed heartbeat -> ``grant`` -> writers ask ``allows`` immediately bef
 
 Invariants (tests of the same names):
 
-1. Nothing leaves after the granted instant. It is compared at each send, not only by a timer: a process
-   that was frozen, or a machine that slept, runs its sockets before its timers.
-2. ``abandon`` ends a term for good: what was queued under it never leaves, whatever is granted later.
+1. Nothing is sent after the granted instant. It is compared at each send, not only by a timer: a process
+   that was frozen, or a machine that slept, may run its sockets before its timers.
+2. ``abandon`` ends a term for good: what was queued under it is never sent, whatever is granted later.
 3. A grant never extends an abandoned term; the next grant begins a new one.
 """
 
@@ -20,7 +20,7 @@ from typing import Final, final
 from mm2py.clock import SYSTEM_CLOCK, Clock
 
 _ending: Final[set["Permit"]] = set()
-"""Those that are valid until an instant."""
+"""Permits with a limited validity."""
 
 
 @final
@@ -35,11 +35,11 @@ class Permit:
         self._clock = clock
         self._until_s = until_s
         self.was_valid = until_s > -inf
-        """What ``check`` saw last: for bookkeeping on hot paths, never for the decision to send."""
+        """Validity at the last ``check``: for bookkeeping on hot paths, never for the decision to send."""
         self._watchers: list[tuple[Callable[[], None], Context]] = []
         self._timer: asyncio.Task[None] | None = None
         self.term = 0
-        """Number of the present term; grows by one with each ``abandon``."""
+        """Number of the current term; incremented by ``abandon``."""
 
     @property
     def valid(self) -> bool:
@@ -48,18 +48,18 @@ class Permit:
 
     @property
     def until_s(self) -> float:
-        """The instant up to which writing is allowed, for a process that shares the clock."""
+        """End of the validity, for a process that shares the clock."""
         return self._until_s
 
     def allows(self, term: int) -> bool:
-        """Whether what was queued in ``term`` may leave now."""
+        """Whether what was queued in ``term`` may be sent now."""
         return term == self.term and self._clock.monotonic() < self._until_s
 
     def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call ``changed`` after each grant, revocation, expiry and ``abandon``.
 
-        It runs in the context of this call: an expiry may be seen by a signal handler or by another flow's
-        code, and what is logged and started then belongs to the watcher. Returns what ends the watching.
+        It runs in the context of this call: an expiry may be noticed by a signal handler or by another flow's
+        code, but its log lines and tasks belong to the watcher. Returns a function that ends the watching.
         """
         watcher = changed, copy_context()
         self._watchers.append(watcher)
@@ -71,23 +71,23 @@ class Permit:
         return end
 
     def grant(self, until_s: float) -> None:
-        """Allow writing until ``until_s``; an earlier instant than the present one changes nothing."""
+        """Allow writing until ``until_s``; never shortens the current validity."""
         self._set(self.term, max(self._until_s, until_s))
 
     def revoke(self) -> None:
-        """Allow nothing until the next grant: the membership is in doubt, what is queued stays."""
+        """Suspend writing until the next grant, because the membership is in doubt; the queues stay."""
         self._set(self.term, -inf)
 
     def abandon(self) -> None:
-        """End the term: the membership is over, what is queued must never leave."""
+        """End the term, because the membership is over; what is queued must never be sent."""
         self._set(self.term + 1, -inf)
 
     def follow(self, term: int, until_s: float) -> None:
-        """Be as the permit of another process of this machine is, which this one works for."""
+        """Mirror the permit of the worker process on this machine that this process belongs to."""
         self._set(term, until_s)
 
     def check(self) -> None:
-        """Notify watchers if the permit has ended since the last look."""
+        """Notify watchers if the permit has ended since the last check."""
         if self.was_valid and not self.valid:
             self._set(self.term, -inf)
 
@@ -114,7 +114,7 @@ class Permit:
             raise errors[0]
 
     async def _run_out(self) -> None:
-        """Look when the granted instant is reached, later if it was moved meanwhile."""
+        """Check at the granted instant, which may have moved meanwhile."""
         while (left_s := self._until_s - self._clock.monotonic()) > 0:
             await self._clock.sleep(left_s)
         self._timer = None
@@ -129,10 +129,10 @@ class Permit:
 
 
 def check_all() -> None:
-    """Look at every permit of this process: it may have been frozen (see ``runtime.hosts.thaw``)."""
+    """Check every permit of this process, which may have been frozen (see ``runtime.hosts.thaw``)."""
     for permit in tuple(_ending):
         permit.check()
 
 
 UNLIMITED: Final = Permit(SYSTEM_CLOCK, until_s=inf)
-"""For writers that need no membership: offset syncs, tools, a worker without a group."""
+"""For writers without a membership: tools, and workers without a group."""

@@ -1,10 +1,10 @@
 """Logs that partitions of a cluster cannot be read or written for now: per kind of cause, not per partition.
 
 Flow: ``stalled`` / ``moving`` per partition -> one line when a kind of cause has lasted for its grace time, one a
-minute while it lasts, one when the last of its partitions moves again. A kind is an error class, or the error
-code of a broker: a broker that is away is one cause for a thousand partitions.
+minute while it lasts, one when the last of its partitions makes progress again. A kind is an error class, or the error
+code of a broker: an unreachable broker is one cause for a thousand partitions.
 
-Each event costs the same however many partitions are stalled.
+The cost of an event does not depend on the number of stalled partitions.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ from mm2py.types import TopicPartition
 log = logging.getLogger(__name__)
 
 COLLECT_S: Final = 0.5
-"""Partitions that stall within this time are one line; so are those that move again."""
+"""Partitions that stall (or recover) within this time share one line."""
 
 LEADER_CHANGE_S: Final = 5.0
-"""How long a partition may be without a known leader: a topic that was just made, a leader that moves."""
+"""Grace time for a partition without a known leader: its topic is new, or the leader is moving."""
 
 REPEAT_S: Final = 60.0
 EXAMPLES: Final = 2
@@ -45,7 +45,7 @@ _LEADER_CHANGES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class StallWords:
-    """What the lines call the two states of one side."""
+    """Texts of the log lines of one side."""
 
     refuses: str
     unreachable: str
@@ -61,7 +61,7 @@ TARGET: Final = StallWords(
 
 
 def is_leader_change(error: Exception) -> bool:
-    """Whether an error is normal for up to ``LEADER_CHANGE_S``: no leader is known yet, or another one."""
+    """Whether an error is normal for up to ``LEADER_CHANGE_S``, during a leader change."""
     cause = _root(error)
     return isinstance(cause, ServerError) and cause.code in _LEADER_CHANGES
 
@@ -73,7 +73,7 @@ class _Kind:
     """Partitions that are stalled by it now, the oldest first."""
     logged_s: float | None = None
     open: int = 0
-    """Partitions that the lines counted and that did not move since."""
+    """Partitions that were logged and are still stalled."""
     moved: dict[TopicPartition, None] = field(default_factory=dict[TopicPartition, None])
     ended_s: float = 0.0
 
@@ -82,7 +82,7 @@ class _Kind:
 class StallLog:
     """Stalls of one task on one cluster.
 
-    Its lines have the scope of the code that made it, whichever callback reports a stall.
+    Its lines have the log scope of its creator, whichever callback reports a stall.
     """
 
     def __init__(self, words: StallWords, clock: Clock) -> None:
@@ -95,7 +95,7 @@ class StallLog:
         self._due_s = float("inf")
 
     def stalled(self, partition: TopicPartition, error: Exception) -> None:
-        """A partition does not move for now; it is retried without end. Repeats cost nothing."""
+        """Report that a partition makes no progress and is retried without end; repeats are cheap."""
         name = _kind_of(error)
         kind = self._kinds.get(name)
         if kind is None:
@@ -116,15 +116,15 @@ class StallLog:
             self._look_at(now + _grace_s(kind.error))
 
     def moving(self, partition: TopicPartition) -> None:
-        """It moves again."""
+        """Report that a partition makes progress again."""
         self._leave(partition, moved=True)
 
     def forget(self, partition: TopicPartition) -> None:
-        """It failed, which has a line of its own."""
+        """Forget a partition that failed, which is logged elsewhere."""
         self._leave(partition, moved=False)
 
     def close(self) -> None:
-        """Log the ends that are due; the rest ends with the task."""
+        """Log the recoveries that are due and forget the rest."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -148,7 +148,7 @@ class StallLog:
             self._closed(kind)
 
     def _count(self, partition: TopicPartition, kind: _Kind, now: float) -> None:
-        """A line of ``kind`` covers the partition from now on."""
+        """Count the partition in the lines of ``kind`` from now on."""
         before = self._logged.get(partition)
         if before is kind:
             return
@@ -186,7 +186,7 @@ class StallLog:
             self._look_at(max(next_s, now + COLLECT_S))
 
     def _look(self, name: str, kind: _Kind, now: float) -> float:
-        """Log what is due of a kind; return when to look again."""
+        """Log what is due of a kind; return when to check again."""
         if kind.logged_s is None and not kind.since:
             del self._kinds[name]
             return float("inf")
@@ -201,7 +201,7 @@ class StallLog:
         if kind.since:
             self._log_stalled(kind, now)
             return now + REPEAT_S
-        if kind.open:  # its partitions are stalled by something else that is not logged yet
+        if kind.open:  # its partitions are stalled by another cause that is not logged yet
             kind.logged_s = now
             return now + REPEAT_S
         if kind.moved:
@@ -234,7 +234,7 @@ class StallLog:
 
 
 def _root(error: BaseException) -> BaseException:
-    """Return what an error was raised from: of a retry that ran out of time, why it was retried."""
+    """Return the cause of an error: for a retry that timed out, the reason for the retries."""
     while not isinstance(error, ServerError) and isinstance(error.__cause__, Mm2pyError):
         error = error.__cause__
     return error
@@ -250,6 +250,6 @@ def _kind_of(error: Exception) -> str:
 
 
 def _examples(partitions: Collection[TopicPartition]) -> str:
-    # The first by name: the line of the end then shows those of the beginning.
+    # The first by name, so that the line of the recovery names the same ones as the line of the stall.
     shown = ", ".join(map(str, nsmallest(EXAMPLES, partitions)))
     return f"{shown}, ..." if len(partitions) > EXAMPLES else shown

@@ -13,8 +13,7 @@ from mm2py.api.policies import ReplicationPolicy
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.group_admin import Committed, GroupAdmin, GroupListing
-from mm2py.client.connect.group_requests import SHARE_GROUPS, SHARE_TYPE
-from mm2py.client.connect.share_positions import delivered_behind
+from mm2py.client.connect.share_positions import SHARE_GROUPS, SHARE_TYPE, delivered_behind
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import Clock
 from mm2py.config.client_properties import Side, effective_client_properties
@@ -27,8 +26,7 @@ from mm2py.flows.view_models import (
     GroupView,
     TranslationView,
 )
-from mm2py.mirror.checkpoint_log import read_checkpoints
-from mm2py.mirror.checkpoints import Checkpoint
+from mm2py.mirror.checkpoints import Checkpoint, read_checkpoints
 from mm2py.mirror.filters import group_filter_from_config, topic_filter_from_config
 from mm2py.mirror.offset_lookup import Place, Translation
 from mm2py.mirror.offset_map_reader import OffsetMapReader

@@ -24,11 +24,11 @@ BEAT_S: Final = 2.0
 """How often a driver writes that it lives."""
 
 ALIVE_S: Final = 4 * BEAT_S
-"""A driver whose beat does not rise for so long is dead, or frozen: it is fenced."""
+"""A driver whose beat does not rise for this long is dead, or frozen: the next one fences it."""
 
 LEASE_S: Final = 6.0
-"""How long a lane may send behind a renewal of its lease: as a session of the running flow, long enough for a broker that is slow, and
-what a retry waits behind a kill."""
+"""How long a lane may send after its lease was renewed. Long enough for a slow broker, as a session of the running flow is; a retry after
+a kill waits this long."""
 
 NO_END: Final = 2**63 - 1
 """The end of a partition that a stream copies."""

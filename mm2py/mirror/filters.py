@@ -1,14 +1,15 @@
 """Which topics, topic configs and groups are replicated: Java's default filters, and third parties'.
 
 Flow: connector config -> ``topic_filter_from_config`` / ``group_filter_from_config`` /
-``config_property_filter_from_config`` -> yes or no per name. Excludes win; patterns match whole names. The complete decision on a topic is
-``TopicSelection``.
+``config_property_filter_from_config`` -> yes or no per name. Excludes win; patterns match whole names. ``TopicSelection``
+is the complete decision on a topic, for data, configs and ACLs alike: filter, heartbeats, internal names, cycles
+(``MirrorSourceConnector.shouldReplicateTopic``). Listing topics is not done here.
 """
 
 from collections.abc import Mapping
-from typing import cast
+from typing import cast, final
 
-from mm2py.api.policies import ConfigPropertyFilter, GroupFilter, TopicFilter
+from mm2py.api.policies import ConfigPropertyFilter, GroupFilter, ReplicationPolicy, TopicFilter
 from mm2py.config.class_names import (
     DEFAULT_CONFIG_PROPERTY_FILTER,
     DEFAULT_GROUP_FILTER,
@@ -23,7 +24,7 @@ from mm2py.config.mirror_options import (
     TopicFilterConfig,
 )
 from mm2py.errors import ConfigError
-from mm2py.mirror.plugin_class import build_plugin
+from mm2py.mirror.policies import build_plugin
 
 
 class DefaultTopicFilter:
@@ -35,7 +36,6 @@ class DefaultTopicFilter:
         self._exclude = _patterns("topics.exclude", read.topics_exclude)
 
     def should_replicate_topic(self, topic: str) -> bool:
-        """Whether the lists choose ``topic``."""
         return self._include.matches(topic) and not self._exclude.matches(topic)
 
 
@@ -48,7 +48,6 @@ class DefaultGroupFilter:
         self._exclude = _patterns("groups.exclude", read.groups_exclude)
 
     def should_replicate_group(self, group: str) -> bool:
-        """Whether the lists choose ``group``."""
         return self._include.matches(group) and not self._exclude.matches(group)
 
 
@@ -62,11 +61,9 @@ class DefaultConfigPropertyFilter:
         self._source_defaults = read.use_defaults_from == "source"
 
     def should_replicate_config_property(self, name: str) -> bool:
-        """Whether the topic config ``name`` is copied."""
         return not self._exclude.matches(name)
 
     def should_replicate_source_default(self, name: str) -> bool:
-        """Whether the source's default is written to the target too."""
         return self._source_defaults
 
 
@@ -120,3 +117,63 @@ def _patterns(name: str, items: tuple[str, ...]) -> PatternList:
         return PatternList(items)
     except ConfigError as error:
         raise ConfigError(f"{name}: {error.message}", remedy=error.remedy) from error
+
+
+@final
+class TopicSelection:
+    """The decision for one flow."""
+
+    def __init__(
+        self,
+        policy: ReplicationPolicy,
+        topic_filter: TopicFilter,
+        *,
+        source_alias: str,
+        target_alias: str,
+        replicate_heartbeats: bool = True,
+    ) -> None:
+        self._policy = policy
+        self._filter = topic_filter
+        self._source_alias = source_alias
+        self._target_alias = target_alias
+        self._replicate_heartbeats = replicate_heartbeats
+
+    def replicate(self, topic: str) -> bool:
+        """Whether ``topic`` of the source is copied."""
+        return (
+            self._chosen(topic)
+            and not self._policy.is_internal_topic(topic)
+            and not self.is_cycle(topic)
+            and not self._feeds_itself(topic)
+        )
+
+    def is_cycle(self, topic: str) -> bool:
+        """Whether the target is anywhere in the topic's chain of sources.
+
+        As 4.3.1: a name that begins with the flow's own *source* alias is no cycle (KAFKA-9914 came later).
+        """
+        seen = topic
+        while True:
+            source = self._policy.topic_source(seen)
+            if source is None:
+                return False
+            if source == self._target_alias:
+                return True
+            upstream = self._policy.upstream_topic(seen)
+            if upstream is None or upstream == seen:
+                return False
+            seen = upstream
+
+    def _chosen(self, topic: str) -> bool:
+        return self._filter.should_replicate_topic(topic) or (
+            self._replicate_heartbeats and self._policy.is_heartbeats_topic(topic)
+        )
+
+    def _feeds_itself(self, topic: str) -> bool:
+        # Only names without provenance (empty separator and alias) get here: two flows would copy the
+        # same heartbeats back and forth for ever.
+        heartbeats = self._policy.heartbeats_topic()
+        return (
+            topic == heartbeats
+            and self._policy.remote_topic(self._source_alias, topic) == heartbeats
+        )

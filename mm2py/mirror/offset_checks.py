@@ -1,14 +1,47 @@
-"""Which positions somebody may store for a mirror connector by hand (Java's ``MirrorUtils.validate...``).
+"""Validates source offsets that are set over REST for a mirror connector (Java's ``MirrorUtils.validate...``).
 
-Flow: partitions and offsets of a request -> the first that is wrong as ``ConfigError``, in Java's words.
-A removal is always fine, whatever its partition looks like: rubbish must be removable.
+Flow: partitions and offsets of a request -> the first invalid one as ``ConfigError``, in Java's words. A removal is
+always valid, whatever its partition looks like: rubbish must be removable. Maps are ordered and printed as Java does:
+Java's workers find stored offsets by the bytes of their keys, so the order of a ``HashMap`` is part of the format.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeVar, cast
 
 from mm2py.errors import ConfigError
-from mm2py.mirror.java_maps import java_text
+from mm2py.protocol.consumer_offsets import java_hash
+
+V = TypeVar("V")
+
+
+def hash_map_order(members: Mapping[str, V]) -> dict[str, V]:
+    """Return the members in the iteration order of a ``HashMap``."""
+    capacity = 16
+    while len(members) > capacity * 3 // 4:
+        capacity *= 2
+    return dict(sorted(members.items(), key=lambda member: _bucket(member[0], capacity)))
+
+
+def java_text(value: object) -> str:
+    """Return a value as ``String.valueOf`` prints it; maps in the order of a ``HashMap``."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return _members_text(cast("Mapping[object, object]", value).items())
+    return str(value)
+
+
+def _members_text(members: Iterable[tuple[object, object]]) -> str:
+    by_name = hash_map_order({str(name): value for name, value in members})
+    return "{" + ", ".join(f"{name}={java_text(value)}" for name, value in by_name.items()) + "}"
+
+
+def _bucket(text: str, capacity: int) -> int:
+    value = java_hash(text)
+    return (value ^ (value >> 16)) & (capacity - 1)
+
 
 Positions = Sequence[tuple[Mapping[str, object] | None, Mapping[str, object] | None]]
 """Source partitions with the offsets to be stored; no offset removes one."""
@@ -17,7 +50,7 @@ INT32_MAX: Final = 2**31 - 1
 
 
 def check_mirror_offsets(positions: Positions) -> bool:
-    """Check positions of a MirrorSourceConnector; they take effect for certain.
+    """Check offsets of a MirrorSourceConnector; True: they take effect.
 
     Raises:
         ConfigError: one has the wrong form.
@@ -26,7 +59,7 @@ def check_mirror_offsets(positions: Positions) -> bool:
 
 
 def check_checkpoint_offsets(positions: Positions) -> bool:
-    """Check positions of a MirrorCheckpointConnector, whose offset is always 0.
+    """Check offsets of a MirrorCheckpointConnector, which are always 0.
 
     Raises:
         ConfigError: one has the wrong form.
@@ -35,7 +68,7 @@ def check_checkpoint_offsets(positions: Positions) -> bool:
 
 
 def check_heartbeat_offsets(positions: Positions) -> bool:
-    """Check positions of a MirrorHeartbeatConnector, whose offset is always 0.
+    """Check offsets of a MirrorHeartbeatConnector, which are always 0.
 
     Raises:
         ConfigError: one has the wrong form.

@@ -1,8 +1,8 @@
-"""Offset syncs: the record, Java's rule when to write one, and the queue that writes them.
+"""Offset syncs: the record, Java's rule when to write one, the queue that writes them, and translation with them.
 
 Flow: delivered ``Run`` -> ``OffsetSyncState`` (which records) -> ``OffsetSyncEmitter`` (queue per partition, one
-request under way) -> the offset-syncs topic, partition 0 (Java's ``OffsetSync``, ``OffsetSyncWriter``,
-``PartitionState``). Reading syncs back (translation of group offsets) is not done here.
+request in flight) -> the offset-syncs topic, partition 0 -> ``OffsetSyncStore.add`` -> 64 slots per source partition ->
+``translate``. Java: ``OffsetSync``, ``OffsetSyncWriter``, ``PartitionState``, ``OffsetSyncStore``.
 """
 
 import asyncio
@@ -16,23 +16,23 @@ from typing import Final, NamedTuple, Protocol, final
 from mm2py.api.task import Run
 from mm2py.clock import Clock
 from mm2py.errors import ProtocolError
-from mm2py.mirror.kafka_struct import decode_string, encode_string
 from mm2py.protocol.records import NewRecord
+from mm2py.protocol.wire import read_record_string, record_string
 from mm2py.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
 SYNCS_PER_REQUEST: Final = 200
-"""At most 56 KB even with the longest topic names, which any offset-syncs topic takes."""
+"""At most 56 KB even with the longest topic names, below any reasonable ``max.message.bytes``."""
 
 MIN_SPACING_S: Final = 0.5
-"""Java has no such pause, but pays one request per sync, at most ten at a time, and drops what comes meanwhile."""
+"""Java has no such pause: it sends one request per sync, at most ten at a time, and drops syncs in between."""
 
 EVERY_SYNC: Final = 64
-"""Syncs by lag of one partition that are written in one request without being thinned out."""
+"""Syncs by lag of one partition that are written without being thinned out."""
 
 MOST_WAITING: Final = 4096
-"""Gaps and rewinds of one partition that may wait: the topic cannot be written for long."""
+"""Limit of the syncs for gaps and rewinds that wait per partition while the topic cannot be written."""
 
 _PARTITION: Final = struct.Struct(">i")
 _OFFSETS: Final = struct.Struct(">qq")
@@ -49,13 +49,13 @@ class OffsetSync(NamedTuple):
 
 def encode_offset_sync(sync: OffsetSync) -> tuple[bytes, bytes]:
     """Return key and value."""
-    key = encode_string(sync.partition.topic) + _PARTITION.pack(sync.partition.partition)
+    key = record_string(sync.partition.topic) + _PARTITION.pack(sync.partition.partition)
     return key, _OFFSETS.pack(sync.upstream, sync.downstream)
 
 
 def decode_offset_sync(key: bytes, value: bytes) -> OffsetSync:
     """Read a sync; ``ProtocolError`` for short records."""
-    topic, position = decode_string(key, 0)
+    topic, position = read_record_string(key, 0)
     if len(key) < position + _PARTITION.size or len(value) < _OFFSETS.size:
         raise ProtocolError(f"offset sync is short: key={len(key)} value={len(value)} bytes")
     (partition,) = _PARTITION.unpack_from(key, position)
@@ -82,7 +82,7 @@ class OffsetSyncState:
     def observe_run(self, run: Run) -> tuple[bool, range]:
         """Note a run; return whether its first record gets a sync for what it is, and the indexes by lag."""
         first, count, downstream = run
-        # Behind a continuous upstream, any other step than one downstream is a rewind or a new shift.
+        # With a continuous upstream, any downstream step other than one is a rewind or a new shift.
         breaks = (
             self._synced == _NONE
             or first - self._upstream != 1
@@ -100,13 +100,13 @@ class OffsetSyncState:
 
 
 class _Due(NamedTuple):
-    """So many ``syncs``, each ``offset.lag.max`` + 1 offsets behind the one before."""
+    """A number of ``syncs``, each ``offset.lag.max`` + 1 offsets after the one before."""
 
     upstream: int
     downstream: int
     syncs: int
     by_lag: bool
-    """Not for what the record is: may be left out in the middle of a run."""
+    """Required by the lag alone: may be left out in the middle of a run."""
 
 
 @final
@@ -133,7 +133,7 @@ class _Waiting:
             del due[1:-1:2]
 
     def take(self, most: int) -> list[OffsetSync]:
-        """Return the oldest of what is written, at most so many."""
+        """Remove and return the oldest syncs to write, at most ``most``."""
         chosen = self._chosen()
         self._due = chosen[most:]
         return [OffsetSync(self._partition, due.upstream, due.downstream) for due in chosen[:most]]
@@ -142,9 +142,10 @@ class _Waiting:
         return bool(self._due)
 
     def _chosen(self) -> list[_Due]:
-        """Leave out syncs by lag of which there are many, more of them the further they are behind the newest.
+        """Thin out syncs by lag, the more the further they are from the newest.
 
-        Readers keep syncs whose distance to the newest doubles from one to the next; here it grows by an eighth.
+        Readers keep only syncs whose distance to the newest doubles from slot to slot; here the distance grows by an
+        eighth from one to the next, so every sync that a reader would keep has one close to it.
         """
         step = self._step
         every = sum(due.syncs for due in self._due if due.by_lag) <= EVERY_SYNC
@@ -165,7 +166,7 @@ class _Waiting:
 
 
 class SyncWriter(Protocol):
-    """The part of ``RecordWriter`` that writes syncs."""
+    """The method of ``RecordWriter`` that the emitter needs."""
 
     def post(
         self,
@@ -173,7 +174,7 @@ class SyncWriter(Protocol):
         records: Sequence[NewRecord],
         done: Callable[[int | Exception], None],
     ) -> object:
-        """Write without waiting; ``done`` gets the base offset or what went wrong."""
+        """Write without waiting; ``done`` gets the base offset or the error."""
         ...
 
 
@@ -181,10 +182,9 @@ class SyncWriter(Protocol):
 class OffsetSyncEmitter:
     """Queues and writes the syncs of one task.
 
-    What the rule chooses is written in order, also what was observed before ``open``; only in the middle of long
-    runs syncs are left out while they wait for the request before. Requests begin at least ``MIN_SPACING_S``
-    apart, so that a backlog does not turn every batch into a request. A sync that the broker refuses is lost,
-    as in Java: the next one supersedes it.
+    Syncs are written in order, including those observed before ``open``; only in the middle of long runs some are left
+    out while they wait for the previous request. Requests begin at least ``MIN_SPACING_S`` apart, so that a backlog does
+    not turn every batch into a request. A sync that the broker refuses is lost, as in Java: the next one supersedes it.
     """
 
     def __init__(self, writer: SyncWriter, topic: str, *, lag_max: int, clock: Clock) -> None:
@@ -201,10 +201,10 @@ class OffsetSyncEmitter:
         self._open = False
         self._closed = False
         self._free = asyncio.Event()
-        """No request is under way."""
+        """Set while no request is in flight."""
 
     def observe(self, partition: TopicPartition, runs: Sequence[Run]) -> None:
-        """Note what was acknowledged of ``partition``, in source order, and send what is due."""
+        """Observe acknowledged runs of ``partition``, in source order, and send what is due."""
         if self._closed or not runs:
             return
         state = self._states.get(partition)
@@ -226,7 +226,7 @@ class OffsetSyncEmitter:
             self._send()
 
     def open(self) -> None:
-        """The writer works: send what waits."""
+        """Send what waits: the writer is ready."""
         self._open = True
         self._send()
 
@@ -240,7 +240,7 @@ class OffsetSyncEmitter:
         self._send()
 
     async def flush(self, timeout_s: float) -> None:
-        """Write everything that waits, at most for ``timeout_s``; nothing while the writer does not work."""
+        """Write everything that waits, for at most ``timeout_s``; nothing before ``open``."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self._open and (self._waiting or self._in_flight):
@@ -248,7 +248,7 @@ class OffsetSyncEmitter:
                     await self._free.wait()
 
     def close(self) -> None:
-        """Write nothing any more."""
+        """Drop what waits and ignore what follows."""
         self._closed = True
         self._waiting.clear()
         self._delayed.clear()
@@ -263,7 +263,7 @@ class OffsetSyncEmitter:
         )
 
     def _send(self) -> None:
-        """Send the next request, unless one is under way."""
+        """Send the next request, unless one is in flight."""
         if not self._open or self._in_flight or not self._waiting:
             return
         syncs: list[OffsetSync] = []
@@ -272,7 +272,7 @@ class OffsetSyncEmitter:
             waiting = self._waiting.pop(partition)
             syncs += waiting.take(SYNCS_PER_REQUEST - len(syncs))
             if waiting:
-                self._waiting[partition] = waiting  # behind the other partitions
+                self._waiting[partition] = waiting  # after the other partitions
         self._in_flight = len(syncs)
         self._free.clear()
         self._next_send = self._clock.monotonic() + MIN_SPACING_S
@@ -298,3 +298,112 @@ class OffsetSyncEmitter:
         self._free.set()
         if count == SYNCS_PER_REQUEST:
             self._send()
+
+
+SLOTS: Final = 64
+BEFORE_ALL_SYNCS: Final = -1
+"""What an offset below every usable sync is translated to."""
+
+
+def _is_recent(newer: OffsetSync, older: OffsetSync, slot: int) -> bool:
+    """Whether B holds for ``newer`` in the slot before ``slot`` and ``older`` in ``slot``."""
+    return newer.upstream <= older.upstream + (1 << (slot - 1))
+
+
+def _is_apart(newer: OffsetSync, older: OffsetSync, slot: int) -> bool:
+    """Whether C holds for ``newer`` in ``slot`` and ``older`` in a later one; identity, not equality, counts."""
+    return newer is older or newer.upstream >= older.upstream + (1 << max(slot - 2, 0))
+
+
+@final
+class SyncSlots:
+    """The syncs of one source partition, as Java's ``OffsetSyncStore`` keeps them.
+
+    Slots hold the newest sync, the oldest one that may be used, and between them ones whose distance about doubles.
+    With upstream offsets up[i] of *different* syncs in slots i < j: A slot 0 holds the newest; B up[i] <= up[j] + 2^j -
+    2^i; C up[i] >= up[j] + 2^max(i-2, 0); D slot 63 holds the oldest. Where a sum leaves 64 bits Java guards against
+    the wrap and decides as the unbounded numbers here do.
+    """
+
+    __slots__ = ("_slots",)
+
+    def __init__(self, first: OffsetSync) -> None:
+        self._slots = [first] * SLOTS
+
+    def add(self, new: OffsetSync) -> None:
+        """Keep the newest sync; one below the newest so far is a rewind and replaces all."""
+        old = self._slots
+        if new.upstream < old[0].upstream:
+            self._slots = [new] * SLOTS
+            return
+        kept = old.copy()
+        kept[0] = candidate = new
+        at = 0
+        for slot in range(1, SLOTS):
+            before = kept[slot - 1]
+            while True:
+                offered = old[at]
+                is_apart = _is_apart(before, offered, slot - 1)
+                is_promoted = (
+                    is_apart
+                    and _is_recent(before, offered, slot)
+                    and (slot == SLOTS - 1 or _is_apart(offered, kept[slot + 1], slot))
+                )
+                is_discarded = not is_apart or (at < SLOTS - 1 and offered is old[at + 1])
+                if is_promoted:
+                    candidate = offered
+                if is_promoted or is_discarded:
+                    at += 1
+                if at >= slot or not is_discarded:
+                    break
+            if _is_recent(before, kept[slot], slot):
+                break  # the rest is consistent already
+            kept[slot] = candidate
+        self._slots = kept
+
+    def translate(self, upstream: int) -> int:
+        """Return where a group at ``upstream`` can continue without skipping a record, or ``BEFORE_ALL_SYNCS``."""
+        sync = next((it for it in self._slots if it.upstream <= upstream), self._slots[-1])
+        if sync.upstream > upstream:
+            return BEFORE_ALL_SYNCS
+        # Between two syncs only the order is known: the next record is after the sync's.
+        return sync.downstream + (sync.upstream < upstream)
+
+    def upstreams(self) -> list[int]:
+        """Return the upstream offset of each slot."""
+        return [sync.upstream for sync in self._slots]
+
+
+@final
+class OffsetSyncStore:
+    """The syncs of all partitions of a source.
+
+    Args:
+        keeps_backlog: False when earlier checkpoints were not read: then only the last sync of the backlog is used,
+            because older ones could move checkpoints back.
+    """
+
+    def __init__(self, *, keeps_backlog: bool) -> None:
+        self._keeps_backlog = keeps_backlog
+        self._slots: dict[TopicPartition, SyncSlots] = {}
+        self._is_read = False
+
+    def add(self, sync: OffsetSync) -> None:
+        """Add the next sync of the topic."""
+        slots = self._slots.get(sync.partition)
+        if slots is None or not (self._is_read or self._keeps_backlog):
+            self._slots[sync.partition] = SyncSlots(sync)
+        else:
+            slots.add(sync)
+
+    def read_to_end(self) -> None:
+        """Note that the backlog was read: offsets can be translated from now on."""
+        self._is_read = True
+
+    def translate(self, partition: TopicPartition, upstream: int) -> int | None:
+        """Return the target offset of a group at ``upstream``.
+
+        None without a sync of the partition, ``BEFORE_ALL_SYNCS`` for an offset below all of them.
+        """
+        slots = self._slots.get(partition) if self._is_read else None
+        return None if slots is None else slots.translate(upstream)

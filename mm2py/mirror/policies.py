@@ -1,9 +1,12 @@
 """The replication policy that a config names: Java's Default and Identity, Legacy, or a third party's class.
 
-Flow: connector config -> ``policy_from_config`` -> names of remote and internal topics (``mm2py.api.policies``).
+Flow: connector config -> ``policy_from_config`` -> names of remote and internal topics (``mm2py.api.policies``);
+``package.module:Class`` or ``package.module.Class`` -> ``build_plugin`` -> an object, or a ``ConfigError`` that names what
+to write instead. Java names of built-in classes are resolved by the callers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Final, cast
 
 from mm2py.api.policies import (
@@ -16,7 +19,7 @@ from mm2py.config.class_names import (
     IDENTITY_REPLICATION_POLICY,
     canonical_class,
 )
-from mm2py.mirror.plugin_class import build_plugin
+from mm2py.errors import ConfigError
 
 POLICY_CLASS: Final = "replication.policy.class"
 _BUILT_IN: Final[Mapping[str, type[DefaultReplicationPolicy]]] = {
@@ -60,3 +63,69 @@ def policy_from_config(config: Mapping[str, str]) -> ReplicationPolicy:
         return built_in(config)
     policy = build_plugin(name, POLICY_CLASS, config, members=_MEMBERS, built_in=_SHORT_NAMES)
     return cast("ReplicationPolicy", policy)
+
+
+def build_plugin(
+    class_name: str,
+    property_name: str,
+    config: Mapping[str, str],
+    *,
+    members: tuple[str, ...],
+    built_in: tuple[str, ...],
+) -> object:
+    """Build the object that ``property_name`` names, from the whole connector config.
+
+    Args:
+        class_name: ``package.module:Class`` or ``package.module.Class``.
+        property_name: The property it stands in, for messages.
+        config: Given to the class as its only argument.
+        members: What the object must offer.
+        built_in: Short names of our own classes, for the remedy.
+
+    Raises:
+        ConfigError: The class cannot be imported, built, or lacks a member.
+    """
+    plugin_class = _find_class(class_name, property_name, built_in)
+    try:
+        plugin = plugin_class(config)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"{property_name}={class_name}: building it failed: {error!r}",
+            remedy="the class is called with one argument, the connector's config",
+        ) from error
+    missing = [name for name in members if not hasattr(plugin, name)]
+    if missing:
+        raise ConfigError(
+            f"{property_name}={class_name}: it lacks {', '.join(missing)}",
+            remedy="see the contracts in mm2py.api.policies",
+        )
+    return plugin
+
+
+def _find_class(
+    class_name: str, property_name: str, built_in: tuple[str, ...]
+) -> Callable[[Mapping[str, str]], object]:
+    module_name, colon, attribute = class_name.partition(":")
+    if not colon:
+        module_name, _, attribute = class_name.rpartition(".")
+    remedy = (
+        f"use one of {', '.join(built_in)} or name a Python class as package.module:Class; "
+        "Java classes of third parties cannot be loaded and have to be ported"
+    )
+    if not module_name or not attribute:
+        raise ConfigError(f"{property_name}={class_name}: unknown class", remedy=remedy)
+    try:
+        module = import_module(module_name)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(
+            f"{property_name}={class_name}: unknown class ({error})", remedy=remedy
+        ) from error
+    found: object = getattr(module, attribute, None)
+    if not callable(found):
+        raise ConfigError(
+            f"{property_name}={class_name}: module {module_name} has no class {attribute}",
+            remedy=remedy,
+        )
+    return found

@@ -148,7 +148,7 @@ class ProducerOrigins:
             self._passing.add(producer.producer_id)
 
     def judge(self, producers: Collection[int]) -> None:
-        """The topic was read to its end after batches of these were read: the rest are applications' (2)."""
+        """The topic was read to its end after batches of these were read: ids that are not in it are applications' (invariant 2)."""
         if len(self._passing) + len(producers) > MOST_PASSING + len(self._mirrors):
             self._passing.intersection_update(self._mirrors)
         self._passing.update(it for it in producers if it not in self._looping)

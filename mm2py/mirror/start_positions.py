@@ -1,18 +1,58 @@
-"""``start.positions``: where the copy of a partition begins while the flow has stored no position for it.
+"""``start.positions``: where the copy of a partition begins if the flow has stored no offset; boundaries as users write them.
 
 Flow: ``orders=latest, clicks.*=24 hours ago, audit:0=offset:1500, 2026-01-31T00:00:00Z`` -> ``StartPositions`` -> a start position of
 ``mm2py.types``. The first rule that matches a partition counts; one without a topic matches all.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final, Self, final
 
-from mm2py.clock import Clock
+from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.java_regex import JavaPattern
 from mm2py.errors import ConfigError, UsageError
-from mm2py.mirror.boundaries import parse_boundary
 from mm2py.types import EARLIEST, LATEST, TopicPartition, start_at_offset, start_at_time
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """``--from`` or ``--to``: the start or end of the log (both None), a timestamp in ms, or an offset."""
+
+    timestamp: int | None = None
+    offset: int | None = None
+
+
+_AGO: Final = re.compile(r"(\d{1,9}) *(second|minute|hour|day|week)s? +ago", re.IGNORECASE)
+_SECONDS: Final = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
+
+
+def parse_boundary(text: str, name: str, edge: str, *, clock: Clock = SYSTEM_CLOCK) -> Boundary:
+    """Read ``earliest`` (``now``), a timestamp in ms since the epoch or ISO 8601, ``N hours ago``, or ``offset:N``.
+
+    Raises:
+        UsageError: it is none of them.
+    """
+    if text == edge:
+        return Boundary()
+    number = text.removeprefix("offset:")
+    if number.isascii() and number.isdecimal() and int(number) < 1 << 63:
+        return Boundary(timestamp=int(text)) if number == text else Boundary(offset=int(number))
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        age_ms = int(ago[1]) * _SECONDS[ago[2].lower()] * 1000
+        return Boundary(timestamp=max(0, clock.now_ms() - age_ms))
+    try:
+        moment = datetime.fromisoformat(text)
+        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        return Boundary(timestamp=int(moment.timestamp() * 1000))
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"{name} {text!r} is not understood",
+            remedy=f"write {edge}, a timestamp (2026-01-31T00:00:00Z or ms since the epoch), 24 hours ago, or offset:N",
+        ) from None
+
 
 START_POSITIONS: Final = "start.positions"
 _LATEST: Final = "latest"
@@ -33,7 +73,7 @@ class _Rule:
 
 @final
 class StartPositions:
-    """The rules of one flow; ages count from their reading."""
+    """The rules of one flow; ages are relative to the time of parsing."""
 
     def __init__(self, rules: Sequence[_Rule]) -> None:
         self._rules = tuple(rules)
@@ -49,11 +89,11 @@ class StartPositions:
 
     @property
     def has_latest(self) -> bool:
-        """Whether some partitions begin at the end of their log."""
+        """Whether a rule starts partitions at the end of their log."""
         return any(rule.position == LATEST for rule in self._rules)
 
     def of(self, tp: TopicPartition) -> int | None:
-        """Return the start position of a partition, None where no rule is about it."""
+        """Return the start position of a partition, None where no rule matches."""
         return next((rule.position for rule in self._rules if rule.matches(tp)), None)
 
 

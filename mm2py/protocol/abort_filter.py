@@ -1,4 +1,4 @@
-"""Which batches of a log belong to aborted transactions, while it is walked in offset order.
+"""Tells the batches of aborted transactions apart while a log is walked in offset order, as Java's ``CompletedFetch`` does.
 
 Flow: the aborted list of a Fetch answer under read_committed -> ``AbortFilter`` -> ``enter`` and ``covers`` per batch,
 ``passed_marker`` per transaction marker. No I/O.
@@ -18,7 +18,7 @@ ABORT: Final = 0
 
 @final
 class AbortFilter:
-    """The producers that are inside an aborted transaction; ``aborted`` is (producer id, first offset)."""
+    """The producers with an aborted transaction at the current offset; ``aborted`` is (producer id, first offset)."""
 
     __slots__ = ("_inside", "_waiting")
 
@@ -27,17 +27,20 @@ class AbortFilter:
         self._inside: set[int] = set()
 
     def enter(self, last_offset: int) -> None:
-        """Start the aborted spans that begin up to ``last_offset``."""
+        """Start the aborted transactions that begin up to ``last_offset``."""
         waiting = self._waiting
         while waiting and waiting[-1][1] <= last_offset:
             self._inside.add(waiting.pop()[0])
 
     def covers(self, producer_id: int) -> bool:
-        """Whether what a producer writes here was aborted."""
+        """Whether a batch of this producer here was aborted."""
         return producer_id in self._inside
 
     def passed_marker(self, view: memoryview, producer_id: int, count: int) -> None:
-        """End the span of a producer at its abort marker; markers match by producer id only (KIP-890).
+        """End a producer's transaction at its abort marker.
+
+        Markers match by producer id only: a coordinator that fences writes them under a higher epoch, and with KIP-890
+        every transaction ends under an epoch of its own.
 
         Raises:
             ProtocolError: the marker is damaged.

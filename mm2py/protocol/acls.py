@@ -1,11 +1,11 @@
-"""Access rules of a cluster.
+"""ACLs of a cluster.
 
-Flow: answer -> ``admin_messages`` -> one of these -> the client, and back to create them.
+Flow: response -> ``admin_messages`` -> one of these -> the client, and back to create them.
 """
 
 from dataclasses import dataclass
 
-from mm2py.protocol.lenient_enum import LenientEnum
+from mm2py.protocol.configs import LenientEnum
 
 
 class AclResourceType(LenientEnum):
@@ -63,7 +63,7 @@ class AclPermission(LenientEnum):
 
 @dataclass(frozen=True, slots=True)
 class Acl:
-    """One access rule (Java's ``AclBinding``)."""
+    """One ACL (Java's ``AclBinding``)."""
 
     resource_type: AclResourceType
     resource_name: str
@@ -76,7 +76,7 @@ class Acl:
 
 @dataclass(frozen=True, slots=True)
 class AclsResult:
-    """Rules that match a filter; error 54 means the cluster has no authorizer."""
+    """ACLs that match a filter; error 54 (SECURITY_DISABLED) means the cluster has no authorizer."""
 
     error_code: int
     error_message: str

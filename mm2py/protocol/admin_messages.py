@@ -1,9 +1,10 @@
-"""Config and ACL requests.
+"""Requests about configs, log directories, ACLs and producers.
 
 Flow: a builder (``describe_configs(...)``) -> ``Call`` -> bytes -> broker -> bytes -> one value.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from mm2py.protocol.acls import (
     Acl,
@@ -23,10 +24,32 @@ from mm2py.protocol.configs import (
     ConfigSynonym,
     DescribedConfigs,
 )
-from mm2py.protocol.outcomes import NamedError
-from mm2py.protocol.producers import ActiveProducer, ProducersOfPartition
 from mm2py.protocol.schema import admin_schema, by_topic, required, schema_call
+from mm2py.protocol.topics import NamedError
 from mm2py.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveProducer:
+    """One idempotent or transactional producer, as the partition's leader remembers it (DescribeProducers, KIP-664).
+
+    ``last_timestamp`` (ms) is that of its last batch, -1 if unknown. ``transaction_start`` is the offset where its open
+    transaction begins, -1 for none. Producers without idempotence are not remembered.
+    """
+
+    producer_id: int
+    epoch: int
+    last_timestamp: int
+    transaction_start: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducersOfPartition:
+    """The producers of one partition."""
+
+    partition: TopicPartition
+    error_code: int
+    producers: tuple[ActiveProducer, ...]
 
 
 def describe_configs(
@@ -35,17 +58,18 @@ def describe_configs(
     keys: Sequence[str] | None = None,
     include_synonyms: bool = False,
 ) -> Call[tuple[DescribedConfigs, ...]]:
-    """Read configs, all of them or only ``keys``; ask about a broker at that broker."""
-    wanted = None if keys is None else list(keys)
-    asked = [(resource.resource_type, resource.name) for resource in resources]
+    """Read configs, all of them or only ``keys``; configs of a broker must be asked of that broker."""
+    names = None if keys is None else list(keys)
 
     def request() -> admin_schema.DescribeConfigsRequest:
         return admin_schema.DescribeConfigsRequest(
             resources=[
                 admin_schema.DescribeConfigsRequest.DescribeConfigsResource(
-                    resource_type=int(kind), resource_name=name, configuration_keys=wanted
+                    resource_type=int(resource.resource_type),
+                    resource_name=resource.name,
+                    configuration_keys=names,
                 )
-                for kind, name in asked
+                for resource in resources
             ],
             include_synonyms=include_synonyms,
             include_documentation=False,
@@ -84,7 +108,7 @@ def _entry(
 def describe_log_dirs(
     topics: Mapping[str, Sequence[int]],
 ) -> Call[Mapping[TopicPartition, int]]:
-    """Read how many bytes the replicas on one broker have; partitions without one there are left out."""
+    """Read the size in bytes of the replicas on one broker; partitions without a replica there are left out."""
 
     def request() -> admin_schema.DescribeLogDirsRequest:
         kind = admin_schema.DescribeLogDirsRequest.DescribableLogDirTopic
@@ -187,9 +211,9 @@ def describe_acls(
 
 
 def create_acls(acls: Sequence[Acl]) -> Call[tuple[NamedError, ...]]:
-    """Create ACLs; the answers come in the order of ``acls`` and carry the resource's name.
+    """Create ACLs; the results are in the order of ``acls`` and carry the resource's name.
 
-    UNKNOWN or ANY in a rule is refused here: it would widen what was read from the source.
+    An ACL with UNKNOWN or ANY is refused here: created on the target, it would grant more than the source's did.
     """
     _exact(acls)
 
@@ -219,9 +243,9 @@ def create_acls(acls: Sequence[Acl]) -> Call[tuple[NamedError, ...]]:
 
 
 def delete_acls(acls: Sequence[Acl]) -> Call[tuple[NamedError, ...]]:
-    """Delete exactly these ACLs; the answers come in the order of ``acls``, without an error for one that is not there.
+    """Delete exactly these ACLs; the results are in the order of ``acls``, without an error for one that does not exist.
 
-    UNKNOWN or ANY in a rule is refused here: it would delete others too.
+    An ACL with UNKNOWN or ANY is refused here: as a filter it would match others too.
     """
     _exact(acls)
 
@@ -253,7 +277,7 @@ def delete_acls(acls: Sequence[Acl]) -> Call[tuple[NamedError, ...]]:
 def describe_producers(
     partitions: Sequence[TopicPartition],
 ) -> Call[tuple[ProducersOfPartition, ...]]:
-    """Read who has written to partitions that a broker leads (KIP-664); ask their leader."""
+    """List the producers of partitions (KIP-664); must be sent to their leader."""
     topics = by_topic((required(tp.topic, "topic"), tp.partition) for tp in partitions)
 
     def request() -> admin_schema.DescribeProducersRequest:
@@ -287,7 +311,7 @@ def describe_producers(
 
 
 def list_transactions(producer_ids: Sequence[int]) -> Call[Mapping[int, str]]:
-    """List the transactional ids of producers that a broker coordinates (KIP-664): those that the caller may describe."""
+    """List the transactional ids of producers that a broker coordinates (KIP-664), those that the caller may describe."""
     asked = list(producer_ids)
 
     def request() -> admin_schema.ListTransactionsRequest:

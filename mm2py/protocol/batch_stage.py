@@ -2,8 +2,9 @@
 
 Flow: one partition's record set -> ``classify`` -> batches to send, what was dropped, next offset -> ``sign``.
 Verify, then sign: every CRC is verified here, first, so that a batch that was damaged on the source's disk or in
-memory never gets a fresh one. Only what the source's header decides is solved (data-plane.md 4,
-rows 1-7, 13, 14); size limits and codecs of the target are the Sender's. A problem stops the walk.
+memory never gets a fresh one. Only what the source's header decides is handled here: control and empty batches, aborted
+transactions, loops, holes of compaction, LOG_APPEND_TIME, old formats, unknown magics and codecs. Size limits and codecs
+of the target are the Sender's. A problem stops the walk.
 """
 
 from collections.abc import Callable, Sequence, Set
@@ -70,9 +71,9 @@ class Dropped(NamedTuple):
 
 
 class Origins(NamedTuple):
-    """What is known of the producer ids of a cluster; both sets grow while batches are classified.
+    """Producer ids of a cluster by origin; both sets grow while batches are classified.
 
-    ``looping``: of mirrors whose batches are not copied. ``passing``: all others whose origin is known. The walk
+    ``looping``: mirrors whose batches are not copied. ``passing``: all others whose origin is known. The walk
     stops at a batch whose id is in neither.
     """
 
@@ -81,7 +82,7 @@ class Origins(NamedTuple):
 
 
 class ProblemKind(Enum):
-    """What is wrong with a batch; only CRC is worth another fetch."""
+    """Why a batch cannot be copied; only CRC is worth another fetch."""
 
     CRC = "crc"
     MAGIC = "magic"
@@ -103,8 +104,8 @@ class StageProblem(NamedTuple):
 class StageResult:
     """What one record set holds; ``last_epoch`` is the last whole batch's leader epoch or -1.
 
-    ``looped`` are the batches that were dropped as loops, whole; ``unknown`` the producer ids whose origin has to be
-    found before the walk can continue.
+    ``looped`` are the whole batches that were dropped as loops; ``unknown`` the producer ids whose origin must be
+    looked up before the walk can continue.
     """
 
     __slots__ = (
@@ -137,10 +138,10 @@ def classify(
 ) -> StageResult:
     """Walk one partition's record set of a Fetch answer.
 
-    ``aborted`` is the answer's list of (producer id, first offset) under read_committed; ``origins`` is for flows
-    that suppress loops. Each
-    returned batch that views the buffer takes one reference of ``lease``. A partial batch at the
-    end is normal and ignored; batches before a problem are returned with it. An error gives the references back.
+    ``aborted`` is the response's list of (producer id, first offset) under read_committed; ``origins`` is for flows
+    that suppress loops. Each returned batch that views the buffer takes one reference of ``lease``. A partial batch at
+    the end is normal (a broker cuts a record set at ``max_bytes``) and ignored; batches before a problem are returned
+    with it. An error gives the references back.
     """
     result = StageResult(wanted_offset)
     try:
@@ -202,14 +203,14 @@ def plain_scan(
     passing: Set[int] | None = None,
     /,
 ) -> tuple[int, int, int]:
-    """Append the ordinary batches from ``position`` on: nothing but their headers will change.
+    """Append the ordinary batches from ``position`` on: those of which only the header will change.
 
-    With ``passing`` a batch with a producer id is ordinary only if that is one of these.
+    With ``passing`` a batch with a producer id is ordinary only if the id is in that set.
 
-    Tiny uncompressed ones that follow each other are joined, in bytes of their own and without a CRC, which
-    ``sign`` writes. ``floor`` is the last offset before them. Each that views ``record_set`` takes one reference
-    of ``lease``. Returns the position of the first that is not ordinary, whole and undamaged, the new floor, and
-    the leader epoch of the last ordinary one or -1.
+    Consecutive tiny uncompressed batches are joined, in bytes of their own and without a CRC, which
+    ``sign`` writes. ``floor`` is the last offset before them. Each batch that views ``record_set`` takes one reference
+    of ``lease``. Returns the position of the first batch that is not ordinary, whole and undamaged, the new floor, and
+    the leader epoch of the last ordinary batch or -1.
     """
     unpack, crc, total, last_epoch = HEADER.unpack_from, crc32c, len(record_set), -1
     tiny = _Tiny(make, out)
@@ -242,7 +243,7 @@ def plain_scan(
 
 @final
 class _Tiny(Generic[Made]):
-    """What waits to be joined, in Python."""
+    """Tiny batches that wait to be joined."""
 
     def __init__(self, make: Callable[..., Made], out: list[Made]) -> None:
         self._make, self._out = make, out
@@ -269,9 +270,8 @@ class _Tiny(Generic[Made]):
         """Append what waits, as one batch where that pays."""
         waiting, self._waiting, self._bytes = self._waiting, [], 0
         if len(waiting) >= _GATHER_LEAST:
-            with suppress(
-                ProtocolError
-            ):  # a damaged one goes as it is, and the target judges it alone
+            # Damaged records are not joined: the target then refuses the damaged batch alone.
+            with suppress(ProtocolError):
                 waiting = [merge(waiting)]
         for batch in waiting:
             if batch.lease is not None:
@@ -289,7 +289,7 @@ scan: Final = plain_scan if native is None else native.scan
 
 @final
 class _Walk:
-    """The batches that ``scan`` leaves to us; same result object."""
+    """Handles the batches at which ``scan`` stops, with the same result object."""
 
     __slots__ = ("_aborted", "_aborts", "_lease", "_origins", "_result", "_wanted")
 
@@ -309,7 +309,7 @@ class _Walk:
         self._origins = origins
 
     def step(self, record_set: memoryview, position: int, floor: int) -> tuple[int, int] | None:
-        """Take one v2 batch. Returns its end and last offset; None at a problem or a partial batch."""
+        """Take one v2 batch; return its end and last offset, None at a problem or a partial batch."""
         header = HEADER.unpack_from(record_set, position)
         base, length, epoch, _, stored, _, last_delta, _, _, _, _, _, count = header
         end, last, result = position + _LOG_OVERHEAD + length, base + last_delta, self._result
@@ -335,7 +335,7 @@ class _Walk:
         return end, last
 
     def _is_unknown(self, header: tuple[int, ...]) -> bool:
-        """Whether nothing can be decided before the origin of the batch is found."""
+        """Whether the origin of the batch must be looked up first."""
         attributes, producer, count = header[5], header[9], header[12]
         return (
             self._origins is not None
@@ -347,7 +347,7 @@ class _Walk:
         )
 
     def _special(self, view: memoryview, header: tuple[int, ...], floor: int) -> bool:
-        """Handle one whole batch with a right CRC; False stops the walk with a problem."""
+        """Handle one whole batch with a correct CRC; False stops the walk with a problem."""
         base, _, _, _, _, attributes, last_delta, _, _, producer, _, _, count = header
         last = base + last_delta
         if base <= floor:
@@ -462,9 +462,10 @@ def _unknown_producers(
 ) -> frozenset[int]:
     """Return the producer ids from ``position`` on whose origin is not known.
 
-    Only of undamaged batches: an id that no producer has yet would be judged before it is published.
+    Only of undamaged batches: a damaged header may name an id that no producer has yet, which would be judged before it
+    is published, and a judgement is final (``mm2py.mirror.producer_ids``).
     """
-    found: set[int] = set()
+    producers: set[int] = set()
     total = len(record_set)
     while total - position >= HEADER_BYTES and record_set[position + 16] == 2:
         header = HEADER.unpack_from(record_set, position)
@@ -476,10 +477,10 @@ def _unknown_producers(
         ):
             break
         if producer >= 0:
-            found.add(producer)
+            producers.add(producer)
         position = end
-    known = found if origins is None else found & (origins.passing | origins.looping)
-    return frozenset(found - known)
+    known = producers if origins is None else producers & (origins.passing | origins.looping)
+    return frozenset(producers - known)
 
 
 def plain_sign(
@@ -492,11 +493,11 @@ def plain_sign(
 ) -> None:
     """Make a verified batch ours, in place: producer fields, clean attributes, new CRC.
 
-    Only the codec bits stay: a timestamp type of LOG_APPEND_TIME would be refused or undone, a
-    delete horizon would start the target's cleaner with the source's clock.
+    Only the codec bits stay: a timestamp type of LOG_APPEND_TIME would be refused or undone, and a delete horizon
+    (KIP-534) would start the target's log cleaner with the source's clock.
     """
     if transactional and producer_id < 0:
-        # A broker stores such a batch without any check (real-broker.md 1.6).
+        # ProducerStateManager is asked only for batches with a producer id: a broker would store this one unchecked.
         raise ValueError("a transactional batch needs a producer id")
     _FRONT.pack_into(data, 0, 0, len(data) - 12, -1)
     attributes = data[22] & CODEC_MASK

@@ -1,8 +1,8 @@
-"""Receive buffers that are used again: one for each large answer, until the last batch cut from it is settled.
+"""Pooled receive buffers: one for each large response, until the last batch cut from it is settled.
 
-Flow: ``BufferPool.acquire`` -> ``PooledBuffer.retain`` per batch -> ``release`` -> back in its pool, until
-``BufferPool.drop_unused`` finds that it was not needed for a while. What is copied out of a buffer is counted until it is
-released, too: ``leased_bytes`` is all that was read and is not settled.
+Flow: ``BufferPool.acquire`` -> ``PooledBuffer.retain`` per batch -> ``release`` -> back in the pool, until
+``BufferPool.drop_unused`` frees what was not needed for a while. Copies out of a buffer are counted until they are
+released, too: ``leased_bytes`` is everything that was read and is not settled (the limit is ``buffer.memory``).
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ _LARGE_BYTES: Final = 4 * 1024 * 1024
 
 @final
 class PooledBuffer:
-    """A receive buffer with a reference count; at zero it returns to its pool."""
+    """A receive buffer with a reference count; at zero it returns to the pool."""
 
     __slots__ = ("_pool", "_references", "data")
 
@@ -24,12 +24,10 @@ class PooledBuffer:
         self._references = 1
 
     def retain(self) -> None:
-        """Take one more reference."""
         assert self._references > 0, "a buffer was retained after its last release"
         self._references += 1
 
     def release(self) -> None:
-        """Give one reference back; views of the buffer must not be used after the last one."""
         assert self._references > 0, "a buffer was released twice"
         self._references -= 1
         if self._references == 0:
@@ -37,17 +35,15 @@ class PooledBuffer:
 
     @property
     def held_bytes(self) -> int:
-        """What one batch keeps of it: all."""
         return len(self.data)
 
     def copied(self, size_bytes: int) -> "CountedCopy":
-        """Count a copy of ``size_bytes`` that lies elsewhere."""
         return CountedCopy(self._pool, size_bytes)
 
 
 @final
 class CountedCopy:
-    """Bytes that were read into a pool's buffer and lie elsewhere by now; one batch has them."""
+    """Lease of bytes that were copied out of a pooled buffer; owned by one batch."""
 
     __slots__ = ("_pool", "_size_bytes")
 
@@ -58,26 +54,23 @@ class CountedCopy:
         pool.leased_bytes += size_bytes
 
     def retain(self) -> None:
-        """Nothing is shared."""
         raise AssertionError("a copy belongs to one batch")
 
     def release(self) -> None:
-        """The bytes are not needed any more."""
         self._pool.settled(self._size_bytes)
 
     def copied(self, size_bytes: int) -> "CountedCopy":
-        """Count what is made of it."""
         return CountedCopy(self._pool, size_bytes)
 
 
 @final
 class BufferPool:
-    """Receive buffers of one task host; sizes are powers of two from 64 KiB, from 4 MiB its multiples.
+    """Receive buffers of one task host; sizes are powers of two from 64 KiB, from 4 MiB on multiples of it.
 
-    ``leased_bytes`` counts whole buffers that are handed out, a single kept batch keeps all of its
-    buffer, and copies of parts of them. All of ``on_release`` are called each time a buffer comes back: they may be waiting for memory.
-    Free buffers are kept while they and those handed out are within ``max_kept_bytes`` together, and are in use from
-    one ``drop_unused`` to the next.
+    ``leased_bytes`` counts whole buffers that are in use (a single batch keeps all of its buffer) and copies of parts of
+    them. All of ``on_release`` are called each time memory is released: their owners may wait for it. Free buffers are
+    kept while free and leased ones are within ``max_kept_bytes`` together, and while each was used since the last
+    ``drop_unused``.
     """
 
     def __init__(self, *, max_kept_bytes: int = 64 * 1024 * 1024) -> None:
@@ -90,13 +83,13 @@ class BufferPool:
         """By size: the fewest free buffers since the last ``drop_unused``."""
 
     def keep_at_most(self, max_kept_bytes: int) -> None:
-        """Keep so much of free buffers and those handed out together."""
+        """Limit free and leased buffers together."""
         self._max_kept_bytes = max_kept_bytes
 
     def acquire(self, size_bytes: int) -> PooledBuffer:
-        """Hand out a buffer of at least ``size_bytes`` with one reference."""
+        """Return a buffer of at least ``size_bytes`` with one reference."""
         rounded = max(_MIN_BUFFER_BYTES, 1 << (size_bytes - 1).bit_length())
-        if rounded > _LARGE_BYTES:  # one record has it: what is beyond its end would be memory too
+        if rounded > _LARGE_BYTES:  # a single huge record: do not round up to twice its size
             rounded = -(-size_bytes // _LARGE_BYTES) * _LARGE_BYTES
         free = self._free.get(rounded)
         if free:
@@ -111,7 +104,7 @@ class BufferPool:
         return PooledBuffer(self, data)
 
     def take_back(self, data: bytearray) -> None:
-        """Called by a buffer at its last release."""
+        """Keep or free the memory of a buffer; called at its last release."""
         size = len(data)
         if self.leased_bytes + self.free_bytes <= self._max_kept_bytes:
             self._free.setdefault(size, []).append(data)
@@ -119,13 +112,13 @@ class BufferPool:
         self.settled(size)
 
     def settled(self, size_bytes: int) -> None:
-        """Count bytes no more that were handed out."""
+        """Stop counting leased bytes, and notify the owners that wait for memory."""
         self.leased_bytes -= size_bytes
         for waiting in tuple(self.on_release):
             waiting()
 
     def drop_unused(self) -> None:
-        """Give the system back what was free all the time since the last call: what a backlog needed, behind it."""
+        """Free buffers that were never needed since the last call, as after a backlog."""
         for size, free in self._free.items():
             unused = min(self._unused.get(size, 0), len(free))
             del free[:unused]  # those at the end were used last
@@ -133,12 +126,12 @@ class BufferPool:
             self._unused[size] = len(free)
 
     def close(self) -> None:
-        """Keep no free buffers any more; those handed out may come back."""
+        """Free everything; leased buffers are freed at their release."""
         self._max_kept_bytes = self.free_bytes = 0
         self._free.clear()
 
     def _forget_for(self, size: int) -> None:
-        """Sizes that were needed once must not stay beside those that are needed now."""
+        """Free buffers of other sizes, the largest first, until a new one of ``size`` fits."""
         for kept in sorted(self._free, reverse=True):
             free = self._free[kept]
             while free and self.leased_bytes + self.free_bytes + size > self._max_kept_bytes:

@@ -1,7 +1,7 @@
-"""One request of the protocol together with how to read its answer.
+"""One request of the protocol together with the decoder of its response.
 
 Flow: ``encode`` -> connection -> ``decode`` -> one value.
-The client picks the version between ``min_version``, ``max_version`` and the broker's range.
+The client picks the highest version within ``min_version``, ``max_version`` and the broker's range.
 """
 
 from collections.abc import Callable
@@ -45,13 +45,13 @@ class Call(Generic[R_co]):
 
 @final
 class AnswerMemo(Generic[R_co]):
-    """Reads an answer once while it stays the same byte by byte: the metadata of 1,000 topics take 30 ms."""
+    """Decodes a response once while its bytes stay the same: the metadata of 1,000 topics take 30 ms to decode."""
 
     def __init__(self) -> None:
         self._last: tuple[int, bytes, R_co] | None = None
 
     def over(self, call: Call[R_co]) -> Call[R_co]:
-        """Return ``call`` with an answer that is the same object as long as its bytes are."""
+        """Return ``call`` with a result that is the same object as long as the response's bytes are."""
 
         def decode(version: int, body: memoryview) -> R_co:
             last, content = self._last, bytes(body)

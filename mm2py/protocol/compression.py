@@ -1,7 +1,7 @@
 """The four codecs of Kafka, in exactly the framings that Java reads and writes.
 
 Flow: payload of a batch -> ``decompress`` -> record bytes -> ``compress`` -> payload.
-Output is bounded, so a few bytes cannot eat the host's memory. Levels are Java's defaults.
+Output is bounded, so a small payload cannot exhaust the host's memory. Levels are Java's defaults.
 """
 
 from struct import Struct

@@ -1,13 +1,19 @@
 """Configs of topics and brokers as a cluster describes and alters them.
 
-Flow: answer -> ``admin_messages`` -> one of these -> the client. What a properties file says is
-``mm2py.config``'s.
+Flow: response -> ``admin_messages`` -> one of these -> the client. Properties files are read by ``mm2py.config``.
 """
 
 from dataclasses import dataclass
 from enum import IntEnum
 
-from mm2py.protocol.lenient_enum import LenientEnum
+
+class LenientEnum(IntEnum):
+    """Base of Kafka's enums, which grow with releases: a value newer than ours reads as UNKNOWN, as in Java."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> IntEnum | None:
+        unknown: IntEnum | None = cls.__members__.get("UNKNOWN")
+        return unknown
 
 
 class ConfigResourceType(LenientEnum):
@@ -46,7 +52,7 @@ class ConfigOperation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigResource:
-    """What a config belongs to; brokers are named by their id as text."""
+    """The owner of a config; brokers are named by their id as text."""
 
     resource_type: ConfigResourceType
     name: str
@@ -74,7 +80,7 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """Tell whether nobody set it (Java's ``ConfigEntry.isDefault``)."""
+        """Whether the value is the broker's default (Java's ``ConfigEntry.isDefault``)."""
         return self.source is ConfigSource.DEFAULT_CONFIG
 
 

@@ -1,8 +1,8 @@
-"""Kafka Connect's group protocol: what workers tell each other through JoinGroup and SyncGroup.
+"""Kafka Connect's group protocol: the metadata and assignments that workers exchange in JoinGroup and SyncGroup.
 
 Flow: ``WorkerMetadata`` <-> bytes of JoinGroup, ``Assignment`` <-> bytes of SyncGroup.
-Java: ``ConnectProtocol`` (v0, eager) and ``IncrementalCooperativeConnectProtocol`` (v1, v2). Who gets
-what is decided elsewhere.
+Java: ``ConnectProtocol`` (v0, eager) and ``IncrementalCooperativeConnectProtocol`` (v1, v2; KIP-415, KIP-507).
+Assignments are computed by ``mm2py.runtime.group.assignor``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,16 +17,16 @@ from mm2py.types import TaskId, Work
 PROTOCOL_TYPE: Final = "connect"
 
 PROTOCOL_VERSIONS: Final = {"sessioned": 2, "compatible": 1, "default": 0}
-"""Group protocols in Connect's order of preference, and the version that each one writes."""
+"""Group protocols in Connect's order of preference, with the version of each."""
 
 CONNECT_PROTOCOLS: Final = ("sessioned", "compatible", "eager")
-"""Values of ``connect.protocol``: the most that is offered."""
+"""Values of ``connect.protocol``: the newest protocol that is offered."""
 
 CONFIG_MISMATCH: Final = 1
 """Error of an assignment whose leader could not read the config topic far enough."""
 
 _MARK: Final = "mm2py-"
-"""In front of Connect's names where we offer them to each other: who cannot speak these is no mm2py."""
+"""Prefix of Connect's names in our own offers: a group that speaks a prefixed name has mm2py workers only."""
 
 _OFFERED: Final = {
     "sessioned": ("sessioned", "compatible", "default"),
@@ -52,7 +52,7 @@ class ConnectorTasks:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the leader gave one worker; ``revoked`` and ``delay_ms`` exist from version 1 on."""
+    """The leader's assignment to one worker; ``revoked`` and ``delay_ms`` exist from version 1 on."""
 
     version: int
     leader: str
@@ -66,7 +66,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class WorkerMetadata:
-    """What a worker says of itself when it joins; ``allocation`` exists from version 1 on."""
+    """Metadata of a worker in its JoinGroup; ``allocation`` exists from version 1 on."""
 
     version: int
     url: str
@@ -75,9 +75,9 @@ class WorkerMetadata:
 
 
 def offers(connect_protocol: str, metadata: WorkerMetadata) -> tuple[GroupProtocol, ...]:
-    """Return what a worker offers in JoinGroup: our names first, behind them Java's with the same bytes.
+    """Return what a worker offers in JoinGroup: our names first, then Java's with the same bytes.
 
-    The broker picks a name that all members offer, so one of Java's says that a member is not ours.
+    The coordinator picks a name that all members offer, so one of Java's means that a member is not ours.
 
     Raises:
         ValueError: ``connect_protocol`` is none of ``CONNECT_PROTOCOLS``.
@@ -90,7 +90,7 @@ def offers(connect_protocol: str, metadata: WorkerMetadata) -> tuple[GroupProtoc
 
 
 def is_ours(protocol_name: str) -> bool:
-    """Return whether all members of a group that speaks this are mm2py workers."""
+    """Return whether all members of a group that chose this protocol are mm2py workers."""
     return protocol_name.removeprefix(_MARK) in PROTOCOL_VERSIONS and protocol_name.startswith(
         _MARK
     )
@@ -112,7 +112,7 @@ def version_of(protocol_name: str) -> int:
 
 
 def connector_tasks(work: Work) -> tuple[ConnectorTasks, ...]:
-    """Write work as assignments carry it."""
+    """Return work in the form of an assignment."""
     by_connector: dict[str, list[int]] = {name: [CONNECTOR_ITSELF] for name in work.connectors}
     for task in sorted(work.tasks):
         by_connector.setdefault(task.connector, []).append(task.number)
@@ -120,7 +120,7 @@ def connector_tasks(work: Work) -> tuple[ConnectorTasks, ...]:
 
 
 def work_of(items: Sequence[ConnectorTasks]) -> Work:
-    """Read work as assignments carry it."""
+    """Return the work of an assignment."""
     tasks = {TaskId(item.connector, number) for item in items for number in item.tasks}
     itself = {task for task in tasks if task.number == CONNECTOR_ITSELF}
     return Work(frozenset(task.connector for task in itself), frozenset(tasks - itself))
@@ -139,7 +139,7 @@ def encode_metadata(metadata: WorkerMetadata) -> bytes:
 
 
 def decode_metadata(data: bytes) -> WorkerMetadata:
-    """Read what a worker said.
+    """Decode the metadata of a worker.
 
     Raises:
         ProtocolError: the bytes are not Connect's.
@@ -245,8 +245,8 @@ class _Reader:
         return None if size < 0 else self._raw(size)
 
     def connectors(self) -> tuple[ConnectorTasks, ...]:
-        found: list[ConnectorTasks] = []
-        for _ in range(self.int32()):  # -1, Java's null, is no connector either
-            name = self.string()
-            found.append(ConnectorTasks(name, tuple(self.int32() for _ in range(self.int32()))))
-        return tuple(found)
+        # A length of -1, Java's null, is an empty list.
+        return tuple(
+            ConnectorTasks(self.string(), tuple(self.int32() for _ in range(self.int32())))
+            for _ in range(self.int32())
+        )

@@ -1,4 +1,4 @@
-"""Records of ``__consumer_offsets``: which group committed what (Kafka's ``GroupCoordinatorRecordHelpers``).
+"""Records of ``__consumer_offsets``: committed offsets of groups (Kafka's ``GroupCoordinatorRecordHelpers``).
 
 Flow: key and value bytes of one record -> ``decode_offset_commit`` -> ``GroupCommit``. Only offset commits are
 read (key versions 0 and 1); members and metadata of groups (2 and above) are skipped.
@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from mm2py.errors import ProtocolError
 from mm2py.protocol.groups import FetchedOffset
+from mm2py.protocol.wire import INT16, INT32, read_compact_string, read_record_string
 from mm2py.types import TopicPartition
 
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
@@ -20,13 +21,11 @@ _FLEXIBLE: Final = 4
 _SMALLEST: Final = 1 << 31
 """Java's smallest integer, without its sign."""
 
-_SHORT: Final = struct.Struct(">h")
-_INT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct(">q")
 
 
 class GroupCommit(NamedTuple):
-    """What one record says of a group's offset."""
+    """One record: the offset that a group committed."""
 
     group: str
     partition: TopicPartition
@@ -35,19 +34,19 @@ class GroupCommit(NamedTuple):
 
 
 def decode_offset_commit(key: bytes, value: bytes | None) -> GroupCommit | None:
-    """Read a record; None for those that are no offset commits.
+    """Read a record; None for those that are not offset commits.
 
     Raises:
-        ProtocolError: the record is short, or newer than what is known here.
+        ProtocolError: the record is short, or of a newer version than this program reads.
     """
-    if len(key) < _SHORT.size:
+    if len(key) < INT16.size:
         raise ProtocolError(f"key of {len(key)} bytes in {CONSUMER_OFFSETS}")
-    if _SHORT.unpack_from(key)[0] not in _OFFSET_KEYS:
+    if INT16.unpack_from(key)[0] not in _OFFSET_KEYS:
         return None
     try:
-        group, at = _text(key, _SHORT.size)
-        topic, at = _text(key, at)
-        (partition,) = _INT.unpack_from(key, at)
+        group, at = read_record_string(key, INT16.size)
+        topic, at = read_record_string(key, at)
+        (partition,) = INT32.unpack_from(key, at)
         tp = TopicPartition(topic, partition)
         return GroupCommit(group, tp, None if value is None else _offset(tp, value))
     except (struct.error, UnicodeDecodeError, IndexError) as error:
@@ -55,38 +54,21 @@ def decode_offset_commit(key: bytes, value: bytes | None) -> GroupCommit | None:
 
 
 def _offset(tp: TopicPartition, value: bytes) -> FetchedOffset:
-    (version,) = _SHORT.unpack_from(value)
+    (version,) = INT16.unpack_from(value)
     if not 0 <= version <= _NEWEST_VALUE:
         raise ProtocolError(f"offset commit of unknown version {version}")
     (offset,) = _LONG.unpack_from(value, 2)
     epoch, at = -1, 10
     if version >= 3:
-        (epoch,) = _INT.unpack_from(value, at)
-        at += _INT.size
-    metadata = _compact_text(value, at) if version >= _FLEXIBLE else _text(value, at)[0]
+        (epoch,) = INT32.unpack_from(value, at)
+        at += INT32.size
+    if version < _FLEXIBLE:
+        metadata: str | None = read_record_string(value, at)[0]
+    else:
+        metadata, _ = read_compact_string(memoryview(value), at)
+    if metadata is None:
+        raise ProtocolError(f"offset commit of {tp} has no metadata")
     return FetchedOffset(tp.topic, tp.partition, offset, epoch, metadata, 0)
-
-
-def _text(data: bytes, at: int) -> tuple[str, int]:
-    (length,) = _SHORT.unpack_from(data, at)
-    begin = at + _SHORT.size
-    if length < 0 or begin + length > len(data):
-        raise ProtocolError(f"text of length {length} at byte {at} of {len(data)}")
-    return data[begin : begin + length].decode(), begin + length
-
-
-def _compact_text(data: bytes, at: int) -> str:
-    size = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        size |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
-    if not size or at + size - 1 > len(data):
-        raise ProtocolError(f"compact text of length {size - 1} at byte {at} of {len(data)}")
-    return data[at : at + size - 1].decode()
 
 
 def offsets_partition(group: str, partitions: int) -> int:
@@ -94,10 +76,16 @@ def offsets_partition(group: str, partitions: int) -> int:
 
     That is Java's ``Utils.abs(groupId.hashCode()) % partitions``; the ``abs`` of the smallest integer is 0.
     """
-    value = 0
-    units = group.encode("utf-16-be", errors="surrogatepass")
-    for at in range(0, len(units), 2):
-        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    value = java_hash(group)
     if value == _SMALLEST:
         return 0
     return (value if value < _SMALLEST else (1 << 32) - value) % partitions
+
+
+def java_hash(text: str) -> int:
+    """Return Java's ``String.hashCode`` as an unsigned number: over UTF-16 units, not code points."""
+    value = 0
+    units = text.encode("utf-16-be", errors="surrogatepass")
+    for at in range(0, len(units), 2):
+        value = (31 * value + int.from_bytes(units[at : at + 2], "big")) & 0xFFFFFFFF
+    return value

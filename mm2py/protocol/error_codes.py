@@ -1,6 +1,6 @@
 """Kafka's error codes: name, whether a retry can help, and what an operator can do.
 
-Flow: code of an answer -> ``server_error`` -> an error of ``mm2py.errors`` to raise or hand on.
+Flow: code of a response -> ``server_error`` -> an error of ``mm2py.errors`` to raise or return.
 The table is Java's ``org.apache.kafka.common.protocol.Errors``; what a code means for one request
 (definite refusal or unknown outcome) is decided where that request is sent.
 """
@@ -245,6 +245,6 @@ def is_unclear(code: int) -> bool:
 
 
 def server_error(code: int, message: str = "") -> ServerError:
-    """Return the error to raise for ``code``; its class says whether a retry can help."""
+    """Return the error of ``code``; its class tells whether a retry can help."""
     kind = RetriableServerError if code in RETRIABLE else FatalServerError
     return kind(code, error_name(code), message, remedy=_REMEDIES.get(code, ""))

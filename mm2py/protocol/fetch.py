@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
-from mm2py.protocol.brokers import BrokerNode
-from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.protocol.topics import NO_TOPIC_ID, BrokerNode
 from mm2py.protocol.wire import (
     INT32,
     compact_string,
@@ -51,10 +50,10 @@ _LEADER: Final = Struct(">ii")
 
 @dataclass(slots=True)
 class FetchPartition:
-    """Where to read on in one partition; epochs are -1 where unknown.
+    """Where to continue in one partition; epochs are -1 where unknown.
 
-    ``last_fetched_epoch`` is the leader epoch of the last batch read: with it the broker answers
-    the point of divergence after a truncation (v12+).
+    ``last_fetched_epoch`` is the leader epoch of the last batch read: with it the broker returns
+    the point of divergence after a truncation (v12+, KIP-595).
     """
 
     topic: str
@@ -78,7 +77,7 @@ class ForgottenTopic:
 
 @dataclass(slots=True)
 class FetchedPartition:
-    """What came of one partition; ``topic`` is empty from v13 on, ``topic_id`` zero before.
+    """Response for one partition; ``topic`` is empty from v13 on, ``topic_id`` zero before.
 
     ``records`` is a view of the receive buffer. ``diverging`` is (epoch, end offset),
     ``current_leader`` (node, epoch), ``aborted`` (producer id, first offset) under read_committed.
@@ -124,7 +123,7 @@ def encode_fetch(  # noqa: PLR0913 - one keyword per field of the message
     forgotten: Sequence[ForgottenTopic] = (),
     rack_id: str = "",
 ) -> bytes:
-    """Return the framed request; session (0, -1) asks for none (KIP-227)."""
+    """Return the framed request; session (0, -1) asks for no session (KIP-227)."""
     flexible = version >= _FLEXIBLE
     out = request_header(FETCH_KEY, version, correlation_id, client_id, flexible=flexible)
     if version < _NO_REPLICA_ID:

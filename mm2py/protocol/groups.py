@@ -1,7 +1,7 @@
 """Groups: coordinator, membership, description, committed offsets.
 
-Flow: answer -> ``group_messages`` -> one of these -> the client. Error codes stay codes: the
-caller decides. What Connect puts into a membership is ``connect_group``'s.
+Flow: response -> ``group_messages`` -> one of these -> the client. Error codes stay codes: the
+caller decides. Connect's metadata and assignments are in ``connect_group``.
 """
 
 import struct
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from mm2py.errors import ProtocolError
-from mm2py.protocol.brokers import BrokerNode
+from mm2py.protocol.topics import BrokerNode
 from mm2py.types import TopicPartition
 
 
@@ -150,9 +150,9 @@ def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
     """
     if not assignment:
         return ()
-    found: list[TopicPartition] = []
+    partitions: list[TopicPartition] = []
     try:
-        (topics,) = struct.unpack_from(">i", assignment, 2)  # behind the version
+        (topics,) = struct.unpack_from(">i", assignment, 2)  # after the version
         at = 6
         for _ in range(topics):
             (length,) = struct.unpack_from(">h", assignment, at)
@@ -161,7 +161,7 @@ def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
             at += 6 + length
             numbers: tuple[int, ...] = struct.unpack_from(f">{count}i", assignment, at)
             at += 4 * count
-            found += [TopicPartition(topic, number) for number in numbers]
+            partitions += [TopicPartition(topic, number) for number in numbers]
     except (struct.error, UnicodeDecodeError) as error:
         raise ProtocolError(f"the assignment of a consumer cannot be read: {error}") from None
-    return tuple(found)
+    return tuple(partitions)

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Final, Protocol, TypeAlias, TypeVar, cast
 
 SWITCH: Final = "MM2PY_NATIVE"
-"""Environment variable; 0 keeps to Python where the kernel was built, too."""
+"""Environment variable; 0 disables the kernel."""
 
 _INTERFACE: Final = 5  # kernel.c has the same number; a library of another build is not used
 _KNOWN_ANSWER: Final = (b"123456789" * 100, 0x0482DB52)
@@ -22,7 +22,7 @@ Made = TypeVar("Made")
 
 
 class Joinable(Protocol):
-    """What ``join`` reads of a batch."""
+    """The fields of a batch that ``join`` reads."""
 
     @property
     def data(self) -> memoryview | bytearray:
@@ -31,7 +31,7 @@ class Joinable(Protocol):
 
     @property
     def runs(self) -> Runs:
-        """Stretches of (first source offset, count)."""
+        """Ranges of (first source offset, count)."""
         ...
 
 
@@ -117,7 +117,7 @@ class Kernel(Protocol):
 def load_kernel(
     environ: Mapping[str, str] = os.environ, name: str = "mm2py.protocol._kernel"
 ) -> Kernel | None:
-    """Return the C module; None if it is switched off, was not built, or fails its check."""
+    """Return the C module; None if it is disabled, was not built, or fails its check."""
     if environ.get(SWITCH) == "0":
         return None
     try:

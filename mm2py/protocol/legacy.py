@@ -1,4 +1,4 @@
-"""Message sets of Kafka before 0.11 (magic 0 and 1), which old segments still hold.
+"""Message sets of Kafka before 0.11 (magic 0 and 1), which old segments still contain.
 
 Flow: record set -> ``legacy_to_v2`` -> v2 batches with exact runs, same codec, same timestamps.
 Brokers refuse old formats from Produce v3 on, and Fetch v4 returns them unconverted, so they are
@@ -41,8 +41,8 @@ def legacy_to_v2(
 ) -> tuple[list[RecordBatch], int]:
     """Convert the old messages from ``position`` on, up to the first v2 batch or a partial entry.
 
-    Messages below ``wanted_offset`` are left out. Returns the batches and the position behind them;
-    that position is the end of the record set when only a partial entry is left.
+    Messages below ``wanted_offset`` are left out. Returns the batches and the position after them,
+    the end of the record set when only a partial entry is left.
 
     Raises:
         ProtocolError: a message is damaged.
@@ -106,11 +106,11 @@ def _messages(entry: memoryview, magic: int, codec: Codec) -> Iterator[_Message]
     inner: list[_Message] = []
     position = 0
     while position < len(payload):
-        found = _entry(payload, position)
-        if found is None or found[1] != magic or found[2] is not Codec.NONE:
+        entry_ = _entry(payload, position)
+        if entry_ is None or entry_[1] != magic or entry_[2] is not Codec.NONE:
             raise damaged(f"a damaged message inside the wrapper at offset {message.offset}")
-        inner.append(_message(payload[position : found[0]], magic)[0])
-        position = found[0]
+        inner.append(_message(payload[position : entry_[0]], magic)[0])
+        position = entry_[0]
     # From magic 1 on inner offsets are relative and the wrapper has the offset of the last (KIP-31);
     # a wrapper with log append time gives its time to all (KIP-32).
     shift = message.offset - inner[-1].offset if magic == 1 and inner else 0
@@ -121,10 +121,10 @@ def _messages(entry: memoryview, magic: int, codec: Codec) -> Iterator[_Message]
 
 
 def with_right_checksum(frame: memoryview) -> memoryview:
-    """Return an lz4 frame with the header checksum that its format wants.
+    """Return an lz4 frame with the header checksum that the lz4 format requires.
 
-    Clients hashed the frame's magic number too while they wrote magic 0 (KAFKA-3160). As Java does, the
-    checksum of the header is not looked at there; that of the message covers the whole frame.
+    Clients that wrote magic 0 hashed the frame's magic number too (KAFKA-3160). Java ignores the header's checksum
+    there; the library does not, so it is replaced. The checksum of the message covers the whole frame.
     """
     if len(frame) < _LZ4_SHORTEST:
         return frame
@@ -140,17 +140,17 @@ def with_right_checksum(frame: memoryview) -> memoryview:
 def _xxh32(data: memoryview) -> int:
     """XXH32 with seed 0 of less than 16 bytes."""
     mask = 0xFFFFFFFF
-    found = _XXH_5 + len(data)
+    value = _XXH_5 + len(data)
     words = len(data) // 4
     for (word,) in _WORD.iter_unpack(data[: words * 4]):
-        found = (found + word * _XXH_3) & mask
-        found = (found << 17 | found >> 15) * _XXH_4 & mask
+        value = (value + word * _XXH_3) & mask
+        value = (value << 17 | value >> 15) * _XXH_4 & mask
     for byte in data[words * 4 :]:
-        found = (found + byte * _XXH_5) & mask
-        found = (found << 11 | found >> 21) * _XXH_1 & mask
-    found = (found ^ found >> 15) * _XXH_2 & mask
-    found = (found ^ found >> 13) * _XXH_3 & mask
-    return found ^ found >> 16
+        value = (value + byte * _XXH_5) & mask
+        value = (value << 11 | value >> 21) * _XXH_1 & mask
+    value = (value ^ value >> 15) * _XXH_2 & mask
+    value = (value ^ value >> 13) * _XXH_3 & mask
+    return value ^ value >> 16
 
 
 def _message(entry: memoryview, magic: int) -> tuple[_Message, int]:

@@ -1,7 +1,7 @@
-"""The data batches of a log as they are there: whole, undamaged, with the log's own headers and offsets.
+"""The data batches of a log unchanged: whole, undamaged, with the log's own headers and offsets.
 
-Flow: one partition's record set of a Fetch answer -> ``walk_log`` -> ``LogBatch`` per batch with data. Markers, empty
-batches and, under read_committed, aborted ones are left out. For what reads a log to compare or keep it; a mirror
+Flow: one partition's record set of a Fetch response -> ``walk_log`` -> ``LogBatch`` per batch with data. Markers, empty
+batches and, under read_committed, aborted ones are left out. For code that compares or archives a log; a mirror
 forwards with ``batch_stage.classify``, which changes what the target would refuse.
 """
 
@@ -59,7 +59,7 @@ class LogBatch:
 
     @property
     def is_transactional(self) -> bool:
-        """Whether a transaction has written it: data, or the marker of its end."""
+        """Whether it belongs to a transaction: data, or the marker of its end."""
         return bool(self.attributes & TRANSACTIONAL_FLAG)
 
     @property
@@ -67,16 +67,11 @@ class LogBatch:
         """Whether it marks the end of a transaction."""
         return bool(self.attributes & CONTROL_FLAG)
 
-    @property
-    def is_dense(self) -> bool:
-        """Whether each of its offsets has a record."""
-        return not self.runs and self.last_offset - self.base_offset + 1 == self.count
-
 
 @final
 @dataclass(slots=True)
 class LogWalk:
-    """The data batches of a record set; ``next_offset`` is behind its last whole batch, of any kind."""
+    """The data batches of a record set; ``next_offset`` follows its last whole batch, of any kind."""
 
     batches: list[LogBatch]
     next_offset: int
@@ -91,7 +86,7 @@ def walk_log(
 ) -> LogWalk:
     """Return the batches that have an offset from ``wanted_offset`` on; a partial one at the end is ignored.
 
-    ``aborted`` is the answer's list under read_committed. With ``markers`` those of transactions are among the batches.
+    ``aborted`` is the response's list under read_committed. With ``markers`` transaction markers are included.
 
     Raises:
         ProtocolError: a batch is damaged; names its offset.

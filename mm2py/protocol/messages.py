@@ -1,26 +1,13 @@
-"""Cluster, topic and offset requests; the other builders are admin_messages and group_messages.
+"""Requests about clusters, topics, offsets and transactions; the other builders are admin_messages and group_messages.
 
 Flow: a builder (``metadata(...)``) -> ``Call`` -> bytes -> broker -> bytes -> one value.
 Builders validate what the schema library does not. Fetch and Produce are hand-written elsewhere.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from mm2py.protocol.brokers import (
-    ApiVersionsResult,
-    BrokerNode,
-    FinalizedFeature,
-    ProducerIdResult,
-)
 from mm2py.protocol.call import Call
-from mm2py.protocol.log_offsets import (
-    DeletedRecords,
-    EpochEnd,
-    EpochQuery,
-    ListedOffset,
-    OffsetQuery,
-)
-from mm2py.protocol.outcomes import NamedError
 from mm2py.protocol.schema import (
     admin_schema,
     by_topic,
@@ -32,10 +19,20 @@ from mm2py.protocol.schema import (
     topic_id_bytes,
 )
 from mm2py.protocol.topics import (
+    ApiVersionsResult,
+    BrokerNode,
     CreatedTopic,
+    DeletedRecords,
+    EpochEnd,
+    EpochQuery,
+    FinalizedFeature,
+    ListedOffset,
     MetadataResult,
+    NamedError,
     NewTopic,
+    OffsetQuery,
     PartitionMetadata,
+    ProducerIdResult,
     TopicMetadata,
 )
 from mm2py.types import TopicPartition
@@ -44,7 +41,10 @@ _SOFTWARE = ("mm2py", "0.1.0")
 
 
 def api_versions() -> Call[ApiVersionsResult]:
-    """Ask what a broker speaks; a broker too old for our version answers error 35 with its range."""
+    """Ask for the versions that a broker supports.
+
+    A broker that does not know our version answers in version 0 with error 35 and its own range (KIP-511).
+    """
 
     def convert(answer: metadata_schema.ApiVersionsResponse) -> ApiVersionsResult:
         return ApiVersionsResult(
@@ -81,7 +81,7 @@ def metadata(
             allow_auto_topic_creation=allow_auto_topic_creation,
         )
 
-    # Below v4 a broker creates missing topics whatever we ask for (KIP-204).
+    # Below v4 the request has no flag: a broker with auto.create.topics.enable creates missing topics (KIP-204).
     low = 1 if allow_auto_topic_creation or names is None else 4
     return schema_call(request, metadata_schema.MetadataResponse, _metadata_result, (low, 13))
 
@@ -170,7 +170,10 @@ def list_offsets(
 
 
 def offset_for_leader_epoch(queries: Iterable[EpochQuery]) -> Call[tuple[EpochEnd, ...]]:
-    """Ask where leader epochs end; also finds a log end that the high watermark hides."""
+    """Ask where leader epochs end (KIP-101, KIP-320).
+
+    The end of the current epoch is the log end offset, also where ListOffsets still stops at an older high watermark.
+    """
     topics = by_topic((required(query.topic, "topic"), query) for query in queries)
 
     def request() -> consumer_schema.OffsetForLeaderEpochRequest:
@@ -340,7 +343,7 @@ def init_producer_id(
     producer_id: int = -1,
     producer_epoch: int = -1,
 ) -> Call[ProducerIdResult]:
-    """Get a producer id, or bump the epoch of the one given (v3+, KIP-360)."""
+    """Get a producer id, or increase the epoch of the one given (v3+, KIP-360)."""
     if transactional_id is not None:
         required(transactional_id, "transactional id")
 
@@ -361,3 +364,66 @@ def init_producer_id(
         convert,
         (0 if producer_id < 0 else 3, 5),
     )
+
+
+IMPLICIT_END = 5
+"""EndTxn of the second protocol generation (KIP-890): it answers with the next epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalProducer:
+    """A transactional id with its current producer id and epoch."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+def add_partitions_to_txn(
+    producer: TransactionalProducer, partitions: Iterable[TopicPartition]
+) -> Call[Mapping[TopicPartition, int]]:
+    """Add partitions to the open transaction, or begin one; returns an error code per partition."""
+    required(producer.transactional_id, "transactional id")
+    topics = by_topic((tp.topic, tp.partition) for tp in partitions)
+
+    def request() -> producer_schema.AddPartitionsToTxnRequest:
+        kind = producer_schema.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+        return producer_schema.AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=producer.transactional_id,
+            v3_and_below_producer_id=producer.producer_id,
+            v3_and_below_producer_epoch=producer.epoch,
+            v3_and_below_topics=[kind(name=topic, partitions=indexes) for topic, indexes in topics],
+        )
+
+    def convert(
+        answer: producer_schema.AddPartitionsToTxnResponse,
+    ) -> Mapping[TopicPartition, int]:
+        return {
+            TopicPartition(topic.name, part.partition_index): part.partition_error_code
+            for topic in answer.results_by_topic_v3_and_below
+            for part in topic.results_by_partition
+        }
+
+    # From v4 on the request is for brokers alone (KIP-890).
+    return schema_call(request, producer_schema.AddPartitionsToTxnResponse, convert, (0, 3))
+
+
+def end_txn(
+    producer: TransactionalProducer, *, commit: bool, implicit: bool
+) -> Call[ProducerIdResult]:
+    """End the open transaction; with ``implicit`` (KIP-890) the result has the id and epoch of the next one."""
+    required(producer.transactional_id, "transactional id")
+
+    def request() -> producer_schema.EndTxnRequest:
+        return producer_schema.EndTxnRequest(
+            transactional_id=producer.transactional_id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            committed=commit,
+        )
+
+    def convert(answer: producer_schema.EndTxnResponse) -> ProducerIdResult:
+        return ProducerIdResult(answer.error_code, answer.producer_id, answer.producer_epoch)
+
+    versions = (IMPLICIT_END, IMPLICIT_END) if implicit else (0, IMPLICIT_END - 1)
+    return schema_call(request, producer_schema.EndTxnResponse, convert, versions)

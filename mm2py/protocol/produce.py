@@ -1,6 +1,6 @@
-"""Produce, hand-written for v3 to v13: batches go out as they lie in memory.
+"""Produce, hand-written for v3 to v13: batches are sent from the memory they are in.
 
-Flow: entries -> ``encode_produce`` -> an iovec whose batch buffers are not copied; answer ->
+Flow: entries -> ``encode_produce`` -> an iovec whose batch buffers are not copied; response ->
 ``decode_produce`` -> one ``ProducedPartition`` per entry, in the broker's order (match by partition).
 """
 
@@ -11,8 +11,7 @@ from functools import cache
 from struct import Struct
 from typing import Final, TypeAlias
 
-from mm2py.protocol.brokers import BrokerNode
-from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.protocol.topics import NO_TOPIC_ID, BrokerNode
 from mm2py.protocol.wire import (
     INT32,
     compact_string,
@@ -57,9 +56,10 @@ class RecordError:
 
 @dataclass(slots=True)
 class ProducedPartition:
-    """What became of one batch; ``topic`` is empty from v13 on, ``topic_id`` zero before.
+    """Outcome of one batch; ``topic`` is empty from v13 on, ``topic_id`` zero before.
 
-    ``log_append_time`` other than -1 on a CREATE_TIME topic marks a recognised duplicate.
+    ``log_append_time`` other than -1 on a CREATE_TIME topic marks a duplicate that the broker recognised by its
+    sequences: it then answers with the offset of the batch that is in the log.
     """
 
     topic: str
@@ -96,8 +96,8 @@ def encode_produce(
     """Return the framed request as an iovec; ``entries`` may come in any order.
 
     Raises:
-        ValueError: a partition stands twice in the request: the broker would store only the last
-            batch and answer once (real-broker.md 1.6).
+        ValueError: a partition is named twice: a broker collects the request into a map by partition, so it would
+            store only the last batch and answer once.
     """
     flexible = version >= _FLEXIBLE
     topics = _grouped(entries, by_id=version >= _BY_ID)
@@ -153,8 +153,8 @@ def _grouped(
 def acknowledgements(version: int, body: memoryview) -> list[tuple[tuple[str, int], int]] | None:
     """Return ((topic, partition), base offset) of each batch of an answer in which nothing was refused.
 
-    None when there is more to read: an error, a message, throttling, or a version before flexible answers
-    by name; ``decode_produce`` reads those. One look per topic instead of one object per partition.
+    None when there is more to read: an error, a message, throttling, or a version that is not flexible or names topics by
+    id; ``decode_produce`` reads those. One unpack per topic instead of one object per partition.
     """
     if not _FLEXIBLE <= version < _BY_ID or len(body) < 2 or body[0]:
         return None
@@ -164,7 +164,9 @@ def acknowledgements(version: int, body: memoryview) -> list[tuple[tuple[str, in
         for _ in range(topics - 1):
             name, position = read_compact_string(body, position)
             count, position = read_unsigned(body, position)
-            if count > len(body):  # it would need memory for more results than can be there
+            if count > len(
+                body
+            ):  # more results than the body can hold: do not build a layout for them
                 return None
             layout = _plain_results(count - 1)
             results = layout.unpack_from(body, position)
@@ -177,7 +179,7 @@ def acknowledgements(version: int, body: memoryview) -> list[tuple[tuple[str, in
                 found.append(((topic, partition), base))
         throttle = INT32.unpack_from(body, position)[0]
     except (struct.error, IndexError, ValueError):
-        return None  # not ordinary; the complete reader finds out what it is
+        return None  # not ordinary: ``decode_produce`` reads it, or raises
     return None if throttle or len(body) != position + 5 or body[position + 4] else found
 
 

@@ -56,11 +56,11 @@ class BufferLease(Protocol):
 
     @property
     def held_bytes(self) -> int:
-        """Size of the buffer, 0 where a copy would free nothing."""
+        """Bytes that the batch keeps in use, 0 where a copy would free nothing."""
         ...
 
     def copied(self, size_bytes: int) -> "BufferLease":
-        """Return the lease of a copy, which counts in the pool as the buffer does."""
+        """Return the lease of a copy, which the pool counts as it counts the buffer."""
         ...
 
 
@@ -163,7 +163,7 @@ class RecordBatch:
 
 
 def crc_matches(view: Bytes) -> bool:
-    """Tell whether the bytes of exactly one v2 batch are undamaged."""
+    """Whether the bytes of exactly one v2 batch match their CRC."""
     stored: int = CRC.unpack_from(view, CRC_OFFSET)[0]
     return crc32c(memoryview(view)[ATTRIBUTES_OFFSET:]) == stored
 

@@ -20,11 +20,11 @@ _CACHED: Final = 2048
 
 
 class RecordSpan(NamedTuple):
-    """Where one record's key, value and headers lie, and its deltas."""
+    """Position of one record's key, value and headers, and its deltas."""
 
     timestamp_delta: int
     offset_delta: int
-    start: int  # of the key length, behind the offset delta
+    start: int  # of the key length, after the offset delta
     end: int
 
 
@@ -167,11 +167,11 @@ def plain_same(
     untimed: int,
     /,
 ) -> tuple[int, int, int]:
-    """Count the records, at most ``count``, that two payloads have alike from these positions on.
+    """Count the equal records, at most ``count``, of two payloads from these positions on.
 
-    Alike are the timestamp, which is ``stamp`` and the record's delta, and all from the key on. ``untimed`` is 1 for one, 2 for
-    other, 3 for both: ``stamp`` alone is the timestamp. Returns the count, and on each side the position of the first record that
-    differs or cannot be read.
+    Records are equal if the timestamp (``stamp`` plus the record's delta) and everything from the key on is. ``untimed`` is
+    1 for one, 2 for other, 3 for both: there ``stamp`` alone is the timestamp. Returns the count, and on each side the
+    position of the first record that differs or cannot be read.
     """
     equal, previous, other_previous = 0, -1, -1
     position, other_position = min(position, len(one)), min(other_position, len(other))
@@ -205,7 +205,7 @@ def _record_at(payload: Bytes, position: int, previous: int) -> RecordSpan:
 
 
 def join_runs(parts: Iterable[tuple[int, int]]) -> Runs:
-    """Put runs of (first offset, count) together where one follows the other."""
+    """Join runs of (first offset, count) that are consecutive."""
     runs: list[tuple[int, int]] = []
     first = count = 0
     for start, more in parts:
@@ -225,8 +225,8 @@ def plain_join(
 ) -> tuple[bytearray, Runs, int, int, int, int]:
     """Copy the records of all batches, one after the other, with dense offset deltas.
 
-    Timestamp deltas become relative to the first batch. ``open_payload`` gets a whole batch and
-    returns its records; it is not called for uncompressed ones. Returns the records behind
+    Timestamp deltas become relative to the first batch. ``open_payload`` decompresses the records of a
+    batch; it is not called for uncompressed ones. Returns the records after
     ``reserve`` bytes, runs of offsets, the codec of the biggest batch, base and highest timestamp
     and the number of records.
 

@@ -1,8 +1,8 @@
-"""Single records of the small topics that a mirror keeps: logs, offsets, statuses, syncs.
+"""Single records, for the small topics that a mirror keeps: configs, offsets, statuses, syncs.
 
 Flow: ``NewRecord`` -> ``encode_batch`` -> Sender; record set -> ``decode_batches`` -> ``Record``.
 Read and written by our own code, not by aiokafka: its reader raises on header keys that are not
-UTF-8, its writer cannot set base offsets, and these topics are small. Mirrored data passes here only on its way through transforms.
+UTF-8, its writer cannot set base offsets, and these topics are small. Mirrored data is decoded only for transforms.
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,7 +54,7 @@ class NewRecord:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record as it stands in the log."""
+    """A record as it is in the log."""
 
     offset: int
     timestamp: int
@@ -64,7 +64,7 @@ class Record:
 
 
 class BatchRecords(NamedTuple):
-    """The records of one batch: their bytes, decompressed, and of each its timestamp in ms and where it is."""
+    """The records of one batch: their bytes, decompressed, and of each its timestamp in ms and its position."""
 
     payload: bytes
     stamps: list[int]
@@ -96,7 +96,7 @@ def encode_batch(records: Sequence[NewRecord | Record], codec: Codec = Codec.NON
 
 
 def pack_batch(stamps: Sequence[int], bodies: Sequence[bytes], codec: Codec) -> bytearray:
-    """As ``encode_batch``, from timestamps and what ``record_body`` returned, or what ``BatchRecords.payload`` has of a record."""
+    """As ``encode_batch``, from timestamps and bodies: of ``record_body``, or slices of ``BatchRecords.payload``."""
     if not stamps:
         raise ValueError("a batch needs at least one record")
     base = stamps[0]
@@ -128,7 +128,7 @@ def record_body(key: bytes | None, value: bytes | None, headers: Sequence[Header
 def decode_batches(record_set: Bytes) -> Iterator[DecodedBatch]:
     """Yield the whole batches of a record set, control batches included.
 
-    A partial batch at the end is normal in a Fetch answer and ends the iteration.
+    A partial batch at the end is normal in a Fetch response and ends the iteration.
 
     Raises:
         ProtocolError: a CRC or a record is damaged.
@@ -153,7 +153,7 @@ def decode_batches(record_set: Bytes) -> Iterator[DecodedBatch]:
 
 
 def record_keys(data: Bytes) -> list[tuple[int, bytes | None]]:
-    """Return timestamp and key of every record of one whole v2 batch; its CRC is not looked at.
+    """Return timestamp and key of every record of one whole v2 batch; its CRC is not checked.
 
     Raises:
         ProtocolError: a record is damaged.
@@ -172,7 +172,7 @@ def record_keys(data: Bytes) -> list[tuple[int, bytes | None]]:
 
 
 def decode_batch(view: memoryview, runs: Sequence[tuple[int, int]] = ()) -> DecodedBatch:
-    """Return one whole v2 batch with its records; its CRC is not looked at.
+    """Return one whole v2 batch with its records; its CRC is not checked.
 
     ``runs`` are the offsets of a batch that was converted from an old format, as (first, count).
 
@@ -182,16 +182,16 @@ def decode_batch(view: memoryview, runs: Sequence[tuple[int, int]] = ()) -> Deco
     (base, _, epoch, _, _, attributes, last_delta, first_stamp, max_stamp, *producer, count) = (
         HEADER.unpack_from(view)
     )
-    found = _records_of(view, base, attributes, first_stamp, max_stamp, count)
-    # A converted batch is dense; its runs know where its records really were.
+    opened = _records_of(view, base, attributes, first_stamp, max_stamp, count)
+    # A converted batch is dense; its runs have the offsets that its records had in the log.
     offsets = [offset for first, n in runs for offset in range(first, first + n)]
     records = tuple(
         Record(
             offsets[span.offset_delta] if offsets else base + span.offset_delta,
             stamp,
-            *record_fields(found.payload, span),
+            *record_fields(opened.payload, span),
         )
-        for stamp, span in zip(found.stamps, found.spans, strict=True)
+        for stamp, span in zip(opened.stamps, opened.spans, strict=True)
     )
     producer_id, producer_epoch, base_sequence = producer
     return DecodedBatch(
@@ -208,7 +208,7 @@ def decode_batch(view: memoryview, runs: Sequence[tuple[int, int]] = ()) -> Deco
 
 
 def open_batch(view: memoryview) -> BatchRecords:
-    """Return where the records of one whole v2 batch are, without decoding them; as ``decode_batch``."""
+    """Return the positions of the records of one whole v2 batch without decoding them; as ``decode_batch``."""
     header = HEADER.unpack_from(view)
     return _records_of(view, header[0], header[5], header[7], header[8], header[12])
 

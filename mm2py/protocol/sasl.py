@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from kafka.net.sasl.abc import SaslMechanism
 
 MIN_ITERATIONS: Final = 4_096
-"""As Java (``ScramMechanism``): with fewer, whoever plays the broker could crack the proof offline."""
+"""As Java's ``ScramMechanism``: with fewer, an impostor broker could crack the proof offline."""
 
 MAX_ITERATIONS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class HandshakeResult:
-    """What a listener says to a mechanism; ``mechanisms`` are those it has."""
+    """Response to a handshake; ``mechanisms`` are those that the listener has enabled."""
 
     error_code: int
     mechanisms: tuple[str, ...]
@@ -37,7 +37,7 @@ class HandshakeResult:
 
 @dataclass(frozen=True, slots=True)
 class AuthenticateResult:
-    """One answer of an exchange; ``session_lifetime_ms`` is 0 where the session does not end."""
+    """One response of an exchange; ``session_lifetime_ms`` is 0 where the session does not end (KIP-368)."""
 
     error_code: int
     error_message: str
@@ -46,7 +46,7 @@ class AuthenticateResult:
 
 
 def sasl_handshake(mechanism: str) -> Call[HandshakeResult]:
-    """Name the mechanism; v1 announces that the exchange comes as SaslAuthenticate requests."""
+    """Name the mechanism; v1 announces that the exchange is made of SaslAuthenticate requests (KIP-152)."""
 
     def convert(answer: sasl_schema.SaslHandshakeResponse) -> HandshakeResult:
         return HandshakeResult(answer.error_code, tuple(answer.mechanisms))
@@ -118,20 +118,20 @@ class SaslExchange:
         return self._mechanism.auth_bytes()
 
     def take(self, answer: bytes) -> None:
-        """Take the broker's answer to the last message, one without an error code.
+        """Take the broker's response to the last message; it must have no error code.
 
         Raises:
-            AuthenticationError: it is not what the mechanism prescribes, for SCRAM also: the broker
-                does not prove that it knows the password, or asks for a proof that is easy to crack.
+            AuthenticationError: it violates the mechanism; for SCRAM also: the broker does not prove that it knows the
+                password, or asks for a proof that is easy to crack.
         """
         if self._name.startswith("SCRAM"):
             _check_iterations(answer)
         try:
             self._mechanism.receive(answer)
-            wrong = self._mechanism.is_done() and not self._mechanism.is_authenticated()
+            is_wrong = self._mechanism.is_done() and not self._mechanism.is_authenticated()
         except (ValueError, KeyError):
-            wrong = True
-        if wrong:
+            is_wrong = True
+        if is_wrong:
             raise AuthenticationError(
                 f"the broker's side of the {self._name} exchange is wrong",
                 remedy="check that bootstrap.servers names the right cluster, and sasl.jaas.config",
@@ -139,7 +139,7 @@ class SaslExchange:
 
 
 def _check_iterations(answer: bytes) -> None:
-    """Refuse the counts of a server's first message that Java refuses, or that would take minutes."""
+    """Refuse iteration counts that Java refuses, and those that would take minutes."""
     for field_ in answer.split(b","):
         count = field_[2:]
         if field_.startswith(b"i=") and count.isdigit():
@@ -157,7 +157,7 @@ def _check_iterations(answer: bytes) -> None:
 def _mechanism(name: str) -> "type[SaslMechanism]":
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        # Its package brings a whole client along: loaded only by flows that log in.
+        # Its package loads a whole client: imported only by flows that log in.
         from kafka.net.sasl import get_sasl_mechanism
 
         return get_sasl_mechanism(name)

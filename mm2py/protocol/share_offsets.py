@@ -1,4 +1,4 @@
-"""Start offsets of share groups (KIP-932): read and written from outside, by hand as the schema library lacks them.
+"""Start offsets of share groups (KIP-932), encoded by hand because the schema library lacks these requests.
 
 Flow: groups -> DescribeShareGroupOffsets v0, v1 -> ``ShareOffsets``; offsets -> AlterShareGroupOffsets v0 -> error code
 per partition. v1 of the former has the lag (KIP-1226). The broker refuses to alter a group that has members.
@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 
 from mm2py.protocol.call import Call
 from mm2py.protocol.groups import OffsetToCommit
-from mm2py.protocol.outcomes import PartitionOutcome
 from mm2py.protocol.schema import by_topic, required
+from mm2py.protocol.topics import PartitionOutcome
 from mm2py.protocol.wire import (
     INT16,
     INT32,
@@ -41,10 +41,10 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class ShareOffset:
-    """Where a share group begins in a partition.
+    """Start offset (SPSO) of a share group in a partition.
 
-    ``start`` is -1 before the first acknowledgement. ``lag`` is the number of records that it has not delivered for
-    good, those acknowledged behind ``start`` not among them; -1 where it is not known, as by brokers before 4.2.
+    ``start`` is -1 before the first acknowledgement. ``lag`` is the number of records that are not delivered for good,
+    without those acknowledged after ``start``; -1 where it is unknown, as with brokers before 4.2.
     """
 
     topic: str
@@ -73,7 +73,7 @@ def describe_share_offsets(group_ids: Sequence[str]) -> Call[dict[str, ShareOffs
 def alter_share_offsets(
     group_id: str, offsets: Sequence[OffsetToCommit]
 ) -> Call[tuple[PartitionOutcome, ...]]:
-    """Set start offsets of a share group; an error of the group is that of each partition."""
+    """Set start offsets of a share group; an error of the group is returned for each partition."""
     required(group_id, "group")
     topics = by_topic((required(offset.topic, "topic"), offset) for offset in offsets)
     body = bytearray(compact_string(group_id) + _array(topics))
@@ -100,9 +100,8 @@ def _call(
 
     def decode(version: int, answer: memoryview) -> R:
         try:
-            return read(
-                version, answer, skip_tags(answer, 0) + INT32.size
-            )  # behind the throttle time
+            throttle_end = skip_tags(answer, 0) + INT32.size
+            return read(version, answer, throttle_end)
         except (error, IndexError, ValueError) as failure:
             raise truncated(name, version, failure) from failure
 
@@ -118,7 +117,7 @@ def _described_group(name: str) -> bytes:
 
 
 def _read_described(version: int, body: memoryview, at: int) -> dict[str, ShareOffsets]:
-    found: dict[str, ShareOffsets] = {}
+    by_group: dict[str, ShareOffsets] = {}
     groups, at = read_unsigned(body, at)
     for _ in range(groups - 1):
         group, at = read_compact_string(body, at)
@@ -127,11 +126,11 @@ def _read_described(version: int, body: memoryview, at: int) -> dict[str, ShareO
         for _ in range(topics - 1):
             at = _read_topic(version, body, at, offsets)
         code, at = _read_error(body, at)
-        found[group or ""] = ShareOffsets(code, tuple(offsets))
-    return found
+        by_group[group or ""] = ShareOffsets(code, tuple(offsets))
+    return by_group
 
 
-def _read_topic(version: int, body: memoryview, at: int, found: list[ShareOffset]) -> int:
+def _read_topic(version: int, body: memoryview, at: int, offsets: list[ShareOffset]) -> int:
     topic, at = read_compact_string(body, at)
     parts, at = read_unsigned(body, at + _TOPIC_ID_BYTES)
     for _ in range(parts - 1):
@@ -142,7 +141,7 @@ def _read_topic(version: int, body: memoryview, at: int, found: list[ShareOffset
             (lag,) = _LAG.unpack_from(body, at)
             at += _LAG.size
         code, at = _read_error(body, at)
-        found.append(ShareOffset(topic or "", partition, start, lag, code))
+        offsets.append(ShareOffset(topic or "", partition, start, lag, code))
     return skip_tags(body, at)
 
 
@@ -153,7 +152,7 @@ def _read_altered(
     if code:
         return tuple(PartitionOutcome(it.topic, it.partition, code) for it in asked)
     _, at = read_compact_string(body, at + INT16.size)
-    found: list[PartitionOutcome] = []
+    outcomes: list[PartitionOutcome] = []
     topics, at = read_unsigned(body, at)
     for _ in range(topics - 1):
         topic, at = read_compact_string(body, at)
@@ -161,13 +160,13 @@ def _read_altered(
         for _ in range(parts - 1):
             (partition,) = INT32.unpack_from(body, at)
             outcome, at = _read_error(body, at + INT32.size)
-            found.append(PartitionOutcome(topic or "", partition, outcome))
+            outcomes.append(PartitionOutcome(topic or "", partition, outcome))
         at = skip_tags(body, at)
-    return tuple(found)
+    return tuple(outcomes)
 
 
 def _read_error(body: memoryview, at: int) -> tuple[int, int]:
-    """Read the error at the end of a structure with its text, and skip its tags."""
+    """Read the error code at the end of a structure; skip its message and tags."""
     (code,) = INT16.unpack_from(body, at)
     _, at = read_compact_string(body, at + INT16.size)
     return code, skip_tags(body, at)

@@ -3,7 +3,10 @@
 Flow: verified batch -> decompress -> walk record borders -> copy the kept ones with new deltas ->
 compress with the same codec -> a new batch with exact runs (which source offsets it carries).
 Records never become Python objects. Results own their bytes (no lease): callers release the input's. They have no
-CRC yet: ``sign`` computes it once, behind the last change.
+CRC yet: ``sign`` computes it once, after the last change.
+
+Why rewrite at all: a broker accepts a Produce batch only if its offset deltas are dense (0 to count - 1,
+``LogValidator``), but compaction leaves holes in the source's batches.
 """
 
 from collections.abc import Sequence
@@ -117,7 +120,7 @@ def _renumber(opened: _Opened, wanted_offset: int = 0) -> _Part:
 
 
 def _pack(codec: Codec, part: _Part, *, last_offset: int, epoch: int) -> RecordBatch:
-    """Put the header into the room before the records; compress them first."""
+    """Compress the records and write the header into the room before them."""
     data, runs, base_timestamp, max_timestamp = part
     count = runs[0][1] if len(runs) == 1 else sum(n for _, n in runs)
     if codec:
@@ -182,7 +185,7 @@ def _pieces(edges: Sequence[int], low: int, high: int, wanted: int) -> list[tupl
 def merge(batches: Sequence[RecordBatch]) -> RecordBatch:
     """Join waiting batches of one partition into one, in order, with the codec of the biggest.
 
-    None of them may have been sent: a broker recognises a repeat only by its exact range.
+    None of them may have been sent: a broker recognises a duplicate only by the exact sequence range of a batch.
     """
     if len(batches) == 1:
         return batches[0]

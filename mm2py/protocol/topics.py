@@ -1,14 +1,122 @@
-"""Topics as brokers describe and create them.
+"""Values of requests about brokers, topics and logs: what is asked, and one result per thing that was asked about.
 
-Flow: answer -> ``messages``, ``admin_messages`` -> one of these -> the client. Error codes stay
-codes: the caller decides.
+Flow: response -> ``messages``, ``admin_messages``, ``group_messages`` -> one of these -> the client. Error codes stay
+codes (``error_codes.server_error`` makes exceptions of them): the caller decides.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from mm2py.protocol.brokers import BrokerNode
+
+@dataclass(frozen=True, slots=True)
+class NamedError:
+    """Outcome for one named thing: a topic, a member, a resource, an ACL."""
+
+    name: str
+    error_code: int
+    error_message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOutcome:
+    """Outcome for one partition."""
+
+    topic: str
+    partition: int
+    error_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetQuery:
+    """Ask for the first offset at or after ``timestamp`` (ms, or EARLIEST, LATEST)."""
+
+    topic: str
+    partition: int
+    timestamp: int
+    current_leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ListedOffset:
+    """Answer to one ``OffsetQuery``; ``offset`` -1 means no such record."""
+
+    topic: str
+    partition: int
+    error_code: int
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochQuery:
+    """Ask for the end of ``leader_epoch``."""
+
+    topic: str
+    partition: int
+    leader_epoch: int
+    current_leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """End of an epoch; (-1, -1) with error 0 means unknown epoch and is a failure."""
+
+    topic: str
+    partition: int
+    error_code: int
+    leader_epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRecords:
+    """Log start of a partition after DeleteRecords."""
+
+    topic: str
+    partition: int
+    low_watermark: int
+    error_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinalizedFeature:
+    """A feature level that the whole cluster runs at."""
+
+    name: str
+    min_level: int
+    max_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class ApiVersionsResult:
+    """Versions that one broker supports: API key -> (lowest, highest)."""
+
+    error_code: int
+    versions: Mapping[int, tuple[int, int]]
+    finalized_features: tuple[FinalizedFeature, ...]
+    throttle_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerNode:
+    """Where a broker listens."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdResult:
+    """A producer id and epoch."""
+
+    error_code: int
+    producer_id: int
+    producer_epoch: int
+
 
 NO_TOPIC_ID: Final = bytes(16)
 """Topic id of brokers that have none (``Uuid.ZERO_UUID``)."""
@@ -28,7 +136,7 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """One topic; ``topic_id`` is ``NO_TOPIC_ID`` where the broker knows none."""
+    """One topic; ``topic_id`` is ``NO_TOPIC_ID`` from brokers before 2.8."""
 
     name: str
     topic_id: bytes
@@ -61,7 +169,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """What became of a ``NewTopic``; counts are -1 where the broker does not tell."""
+    """Outcome of a ``NewTopic``; counts are -1 where the broker does not return them."""
 
     name: str
     topic_id: bytes

@@ -1,4 +1,4 @@
-"""The few primitives that the hand-written messages share: varints, strings, request headers.
+"""The few primitives that the hand-written messages and Kafka's record formats share: varints, strings, request headers.
 
 Flow: value -> bytes, and (buffer, position) -> (value, next position).
 Reads may raise ``struct.error`` or ``IndexError`` on truncated input; the messages turn both into
@@ -9,11 +9,12 @@ from struct import Struct, error
 from typing import Final
 
 from mm2py.errors import ProtocolError
-from mm2py.protocol.brokers import BrokerNode
+from mm2py.protocol.topics import BrokerNode
 
 INT16: Final = Struct(">h")
 INT32: Final = Struct(">i")
 _REQUEST: Final = Struct(">ihhih")  # size, api key, version, correlation id, client id length
+_LONGEST_STRING: Final = 0x7FFF
 
 
 def unsigned(value: int) -> bytes:
@@ -83,8 +84,31 @@ def _text(body: memoryview, position: int, size: int) -> tuple[str | None, int]:
     return str(body[position:end], "utf-8"), end
 
 
+def record_string(text: str) -> bytes:
+    """Encode a string of a record, which has at most 32 KiB; ``ProtocolError`` for a longer one."""
+    data = text.encode()
+    if len(data) > _LONGEST_STRING:
+        raise ProtocolError(f"text of {len(data)} bytes is longer than {_LONGEST_STRING}")
+    return INT16.pack(len(data)) + data
+
+
+def read_record_string(data: bytes, position: int) -> tuple[str, int]:
+    """Read a string of a record, which is never null; ``ProtocolError`` where it is damaged."""
+    start = position + INT16.size
+    if start > len(data):
+        raise ProtocolError(f"record ends at byte {len(data)} inside a text's length")
+    (length,) = INT16.unpack_from(data, position)
+    end = start + length
+    if length < 0 or end > len(data):
+        raise ProtocolError(f"text of length {length} at byte {position} of {len(data)}")
+    try:
+        return data[start:end].decode(), end
+    except UnicodeDecodeError as cause:
+        raise ProtocolError(f"text at byte {position} is not UTF-8") from cause
+
+
 def skip_tags(body: memoryview, position: int) -> int:
-    """Return the position behind a section of tagged fields."""
+    """Return the position after a section of tagged fields (KIP-482)."""
     if body[position] == 0:
         return position + 1
     return read_tags(body, position)[1]
@@ -93,15 +117,15 @@ def skip_tags(body: memoryview, position: int) -> int:
 def read_tags(body: memoryview, position: int) -> tuple[dict[int, memoryview], int]:
     """Read a section of tagged fields as views by tag."""
     count, position = read_unsigned(body, position)
-    found: dict[int, memoryview] = {}
+    tags: dict[int, memoryview] = {}
     for _ in range(count):
         tag, position = read_unsigned(body, position)
         size, position = read_unsigned(body, position)
-        found[tag] = body[position : position + size]
+        tags[tag] = body[position : position + size]
         position += size
     if position > len(body):
         raise IndexError("a tagged field runs over the end of its message")
-    return found, position
+    return tags, position
 
 
 def read_node_endpoints(section: memoryview) -> tuple[BrokerNode, ...]:
@@ -131,7 +155,7 @@ def request_header(
 
 
 def truncated(what: str, version: int, cause: error | IndexError | ValueError) -> ProtocolError:
-    """Return the error for an answer that cannot be read."""
+    """Return the error of a response that cannot be read."""
     return ProtocolError(
         f"the answer to {what} v{version} cannot be read: {cause}",
         remedy="the connection is closed and the request sent again",

@@ -22,7 +22,7 @@ from mm2py.errors import Mm2pyError
 from mm2py.flows.changes import FLOW
 from mm2py.flows.edits import Patches
 from mm2py.mirror.backfills import Order
-from mm2py.mirror.boundaries import parse_boundary
+from mm2py.mirror.start_positions import parse_boundary
 from mm2py.runtime.errors import HerderError
 
 UNPROCESSABLE = 422

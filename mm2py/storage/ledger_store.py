@@ -97,7 +97,6 @@ class LedgerStore(EventSink):
     # -- EventSink --------------------------------------------------------------------------------
 
     def report(self, event: LossEvent) -> bool:
-        """Take an event over; False when the same range was reported in this term before."""
         if not self._reported.take(event):
             return False
         now_ms = self._clock.now_ms()
@@ -110,15 +109,12 @@ class LedgerStore(EventSink):
         return True
 
     def unwritten(self) -> Collection[TopicPartition]:
-        """Source partitions with events that are not acknowledged."""
         return self._unwritten
 
     async def flush(self, timeout_s: float) -> bool:
-        """Wait until every event is acknowledged; False when time ran out."""
         return await set_within(self._idle, timeout_s)
 
     async def incarnations(self) -> Mapping[TopicPartition, bytes]:
-        """Return which topic id stored positions belong to, also by what a failover has noted; what is known if it cannot be read."""
         try:
             async with asyncio.timeout(LOOK_S):
                 await self._looked.wait()
@@ -132,7 +128,6 @@ class LedgerStore(EventSink):
         return dict(self._incarnations)
 
     def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
-        """Keep which topic id the stored position of a partition belongs to."""
         if self._incarnations.get(partition) == topic_id:
             return
         self._incarnations[partition] = topic_id

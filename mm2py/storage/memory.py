@@ -11,7 +11,7 @@ from typing import Final, final
 
 from mm2py.protocol.records import Record
 from mm2py.storage.config_backing_store import ConfigBackingStore
-from mm2py.storage.offset_entries import OffsetMap
+from mm2py.storage.offset_backing_store import OffsetMap
 from mm2py.storage.status_backing_store import StatusBackingStore
 from mm2py.storage.table import Entry, Handler
 
@@ -74,28 +74,23 @@ class MemoryTable:
 
     @property
     def topic(self) -> str:
-        """Name of the topic, for messages."""
         return self._topic.name
 
     async def start(self, handle: Handler) -> None:
-        """Read from the beginning, then follow."""
         await self.stop()
         self.position, self._handle = 0, handle
         self._topic.followers.append(self)
         self.catch_up()
 
     async def stop(self) -> None:
-        """Stop following."""
         if self in self._topic.followers:
             self._topic.followers.remove(self)
 
     async def read_to_end(self, timeout_s: float) -> None:
-        """Hand on what was not handed on yet."""
         await asyncio.sleep(0)
         self.catch_up()
 
     def post(self, entries: Sequence[Entry]) -> "asyncio.Future[int]":
-        """Add entries; they are acknowledged at once."""
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         offsets = [self._topic.append(*entry) for entry in entries]
         answer.set_result(offsets[0])
@@ -139,11 +134,9 @@ class MemoryOffsetBackingStore:
         """Nothing to close; what was stored stays."""
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
-        """Return the newest value of each key."""
         return [self._offsets.get(key) for key in keys]
 
     async def set(self, values: Mapping[bytes, bytes | None]) -> None:
-        """Store values, None as a tombstone."""
         for key, value in values.items():
             self._offsets.put(key, value)
 

@@ -1,17 +1,120 @@
-"""Source offsets of one flow, in Connect's offset topic (``mm2-offsets.<source>.internal``).
+"""Source offsets of one flow: in Connect's offset topic (``mm2-offsets.<source>.internal``), or in a file (standalone mode).
 
-Flow: ``set`` -> one batch per partition -> acknowledged; ``get`` -> topic read to its end -> newest value
-(``offset_entries.py``). The newest record of a key wins, a tombstone included.
+Flow: ``set`` -> one batch per partition -> acknowledged; ``get`` -> topic read to its end -> ``OffsetMap`` -> newest value.
+The newest record of a key wins, a tombstone included. A key is found by its bytes, else by its parsed content: another
+writer may have ordered the members differently. The file (``offset.storage.file.filename``) is JSON, replaced as a whole
+at each ``set``; Java's file is a serialised Java map, so the two cannot take over from each other.
 """
 
 import asyncio
+import json
 import logging
+import os
 from collections.abc import Mapping, Sequence
-from typing import Final, final
+from pathlib import Path
+from typing import Final, cast, final
 
+from mm2py.errors import ConfigError, ProtocolError, RetriableError
 from mm2py.protocol.records import Record
-from mm2py.storage.offset_entries import OffsetMap
 from mm2py.storage.table import Table, batched
+
+SHOWN_BYTES: Final = 200
+
+Scalar = str | int | float | bool | None
+"""What a member of a source partition or offset may be (Java's ``OffsetUtils``)."""
+
+Identity = frozenset[tuple[str, str, Scalar]] | None
+
+
+@final
+class OffsetMap:
+    """Newest value per key."""
+
+    def __init__(self) -> None:
+        self._values: dict[bytes, bytes | None] = {}
+        self._contents: dict[bytes, tuple[str, Identity]] = {}
+        self._by_content: dict[tuple[str, Identity], bytes] = {}
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Take the next record of the topic; a malformed key is named in the log and ignored."""
+        if key not in self._values:
+            try:
+                content = _content(key)
+            except ProtocolError as error:
+                log.warning("offset record is ignored cause=%s", error)
+                return
+            self._contents[key] = content
+            self._by_content[content] = key
+        self._values[key] = value
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the newest value of a key, None when there is none."""
+        if key in self._values:
+            return self._values[key]
+        other = self._by_content.get(_content(key))
+        return self._values[other] if other is not None else None
+
+    def of_connector(self, connector: str) -> dict[bytes, bytes]:
+        """Return keys and values of a connector as they are stored, tombstones left out."""
+        return {
+            key: value
+            for key, value in self._values.items()
+            if value is not None and self._contents[key][0] == connector
+        }
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def parse_offset_key(key: bytes) -> tuple[str, Mapping[str, Scalar] | None]:
+    """Read connector and source partition of a key; ``ProtocolError`` if it is not such a pair."""
+    parsed = _load(key, "key")
+    if isinstance(parsed, list):
+        items = cast("list[object]", parsed)
+        if len(items) == 2 and isinstance(items[0], str):
+            partition = None if items[1] is None else _flat(items[1], key, "key")
+            return items[0], partition
+    raise ProtocolError(f"source offset key {_shown(key)} is not a name and a partition")
+
+
+def parse_offset_map(value: bytes) -> Mapping[str, Scalar] | None:
+    """Read a source offset; ``ProtocolError`` if it is neither a flat map nor null."""
+    parsed = _load(value, "value")
+    return None if parsed is None else _flat(parsed, value, "value")
+
+
+def scalars_identity(members: Mapping[str, Scalar] | None) -> Identity:
+    """Return what two maps with another member order have in common; 1 and true differ."""
+    if members is None:
+        return None
+    return frozenset((name, type(value).__name__, value) for name, value in members.items())
+
+
+def _content(key: bytes) -> tuple[str, Identity]:
+    connector, partition = parse_offset_key(key)
+    return connector, scalars_identity(partition)
+
+
+def _load(data: bytes, what: str) -> object:
+    try:
+        return cast("object", json.loads(data))
+    except (ValueError, RecursionError):
+        raise ProtocolError(f"source offset {what} {_shown(data)} is not JSON") from None
+
+
+def _flat(value: object, data: bytes, what: str) -> Mapping[str, Scalar]:
+    if not isinstance(value, dict):
+        raise ProtocolError(f"source offset {what} {_shown(data)} is not a map")
+    members = cast("dict[str, object]", value)
+    for name, member in members.items():
+        if isinstance(member, dict | list):
+            raise ProtocolError(f"source offset {what} {_shown(data)}: {name} is no primitive")
+    return cast("dict[str, Scalar]", members)
+
+
+def _shown(data: bytes) -> str:
+    return repr(data[:SHOWN_BYTES])
+
 
 log = logging.getLogger(__name__)
 
@@ -32,17 +135,14 @@ class KafkaOffsetBackingStore:
         self._offsets = OffsetMap()
 
     async def start(self) -> None:
-        """Read the topic to its end; ``RetriableError`` when that fails now."""
         self._offsets = OffsetMap()
         await self._table.start(self._take)
         log.info("source offsets ready topic=%s entries=%d", self._table.topic, len(self._offsets))
 
     async def stop(self) -> None:
-        """Stop reading; safe before ``start`` and safe twice."""
         await self._table.stop()
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
-        """Return the newest value of each key; reads the topic to its end first."""
         await self._table.read_to_end(READ_S)
         return [self._offsets.get(key) for key in keys]
 
@@ -68,3 +168,108 @@ class KafkaOffsetBackingStore:
         if record.key is not None:
             value = None if record.value is None else bytes(record.value)
             self._offsets.put(bytes(record.key), value)
+
+
+FORMAT: Final = "mm2py-offsets-1"
+PRIVATE: Final = 0o600
+
+
+@final
+class FileOffsetBackingStore:
+    """Newest value per key, in a file that is never half written.
+
+    Args:
+        path: the file; its folder must exist, the file itself is made by the first ``set``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offsets = OffsetMap()
+        self._stored: dict[bytes, bytes] = {}
+
+    async def start(self) -> None:
+        """Read the file.
+
+        Raises:
+            ConfigError: it cannot be read, or is no such file.
+        """
+        self._offsets, self._stored = OffsetMap(), {}
+        for key, value in self._read().items():
+            self._put(key.encode(), value.encode())
+        log.info("offsets read file=%s count=%d", self._path, len(self._stored))
+
+    async def stop(self) -> None:
+        """Nothing to close: every ``set`` is in the file."""
+
+    async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        return [self._offsets.get(key) for key in keys]
+
+    async def set(self, values: Mapping[bytes, bytes | None]) -> None:
+        """Store values, None as a tombstone; returns when they are on disk.
+
+        Raises:
+            RetriableError: the file cannot be written now; what it held stays.
+        """
+        stored = {**self._stored, **values}
+        self._write({key: value for key, value in stored.items() if value is not None})
+        for key, value in values.items():
+            self._put(key, value)
+
+    async def entries(self, connector: str) -> Mapping[bytes, bytes]:
+        """Return the stored keys and values of a connector, tombstones left out."""
+        return self._offsets.of_connector(connector)
+
+    def _put(self, key: bytes, value: bytes | None) -> None:
+        self._offsets.put(key, value)
+        if value is None:
+            self._stored.pop(key, None)
+        else:
+            self._stored[key] = value
+
+    def _read(self) -> Mapping[str, str]:
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise ConfigError(
+                f"offset.storage.file.filename={self._path} cannot be read: {error.strerror}",
+                remedy="name a file that this user may read and write",
+            ) from error
+        try:
+            return _checked(cast("object", json.loads(data)))
+        except (ValueError, RecursionError):
+            raise ConfigError(
+                f"offset.storage.file.filename={self._path} is no offset file of mm2py",
+                remedy="name another file; a file of Java's standalone worker cannot be taken over",
+            ) from None
+
+    def _write(self, stored: Mapping[bytes, bytes]) -> None:
+        content = {
+            "format": FORMAT,
+            "offsets": {key.decode(): value.decode() for key, value in sorted(stored.items())},
+        }
+        new = self._path.with_name(f".{self._path.name}.new")
+        try:
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(content, file, ensure_ascii=False, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self._path)
+        except OSError as error:
+            raise RetriableError(
+                f"offsets cannot be written to {self._path}: {error.strerror}",
+                remedy="make room on the disk, and let this user write to the folder",
+            ) from error
+
+
+def _checked(content: object) -> Mapping[str, str]:
+    members = cast("dict[str, object]", content) if isinstance(content, dict) else {}
+    offsets = members.get("offsets")
+    if members.get("format") != FORMAT or not isinstance(offsets, dict):
+        raise ValueError("another format")
+    texts = cast("dict[str, object]", offsets)
+    if not all(isinstance(value, str) for value in texts.values()):
+        raise ValueError("a value is no text")
+    return cast("dict[str, str]", texts)

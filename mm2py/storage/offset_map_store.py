@@ -93,45 +93,37 @@ class MapsOver(MapStore):
 
     @property
     def topic(self) -> str:
-        """Name of the topic, empty where nothing is kept."""
         return self._maps.topic
 
     @property
     def topics_lost(self) -> int:
-        """How often the topic was deleted and created again since the start."""
         return self._maps.topics_lost
 
     @property
     def partitions(self) -> Collection[TopicPartition]:
-        """All partitions that have a map, as far as the topic was read."""
         return self._maps.partitions
 
     async def load(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, StoredMap]:
-        """Return the maps of partitions that have one."""
         await self._ready()
         return await self._maps.load(partitions)
 
     async def numbers(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Sequence[int]]:
-        """Return the numbers of partitions' pages, oldest first."""
         await self._ready()
         return await self._maps.numbers(partitions)
 
     async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
-        """Return the last page that begins below a target offset, else the first one; None where it is gone."""
         await self._ready()
         return await self._maps.page_below(partition, target)
 
     async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
-        """Write pages; returns when all are acknowledged."""
         await self._ready()
         await self._maps.write(pages)
 
     async def remove(self, pages: Mapping[TopicPartition, Sequence[int]]) -> None:
-        """Remove pages by number, in the order given."""
         await self._ready()
         await self._maps.remove(pages)
 
@@ -142,35 +134,29 @@ class NoMapStore:
 
     @property
     def topic(self) -> str:
-        """There is none."""
         return ""
 
     @property
     def topics_lost(self) -> int:
-        """Nothing is kept."""
         return 0
 
     @property
     def partitions(self) -> Collection[TopicPartition]:
-        """Nothing is kept."""
         return ()
 
     async def load(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, StoredMap]:
-        """Nothing is kept."""
         del partitions
         return {}
 
     async def numbers(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Sequence[int]]:
-        """Nothing is kept."""
         del partitions
         return {}
 
     async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
-        """Nothing is kept."""
         del partition, target
         return None
 
@@ -203,12 +189,11 @@ class OffsetMapStore:
 
     @property
     def topic(self) -> str:
-        """Name of the topic, which has one partition."""
         return self._table.topic
 
     @property
     def topics_lost(self) -> int:
-        """How often the topic was deleted and created again since the start: seen by offsets that go back."""
+        """How often the topic was created again since the start, noticed by offsets that went back."""
         return self._topics_lost
 
     async def start(self) -> None:
@@ -231,13 +216,11 @@ class OffsetMapStore:
 
     @property
     def partitions(self) -> Collection[TopicPartition]:
-        """All partitions that had a map when the topic was read last."""
         return self.index.partitions.keys()
 
     async def load(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, StoredMap]:
-        """Return the maps of partitions that have one."""
         await self._table.read_to_end(READ_S)
         found: dict[TopicPartition, StoredMap] = {}
         for partition in partitions:
@@ -256,13 +239,11 @@ class OffsetMapStore:
         return found
 
     async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
-        """Return the last page that begins below a target offset, else the first one."""
         await self._table.read_to_end(READ_S)
         index = self.index.of(partition)
         return None if index is None else await self._read(partition, index.page_of_target(target))
 
     async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
-        """Write pages; those of one partition in their order."""
         entries = page_entries(pages)
         if entries:
             posts = [self._table.post(batch) for batch in batched(entries)]
@@ -286,7 +267,6 @@ class OffsetMapStore:
     async def numbers(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Sequence[int]]:
-        """Return the numbers of partitions' pages, oldest first."""
         await self._table.read_to_end(READ_S)
         found = {it: self.index.partitions.get(it) for it in partitions}
         return {
@@ -296,7 +276,6 @@ class OffsetMapStore:
         }
 
     async def remove(self, pages: Mapping[TopicPartition, Sequence[int]]) -> None:
-        """Write tombstones."""
         entries: list[Entry] = [
             (encode_page_key(it, number), None)
             for it, numbers in pages.items()

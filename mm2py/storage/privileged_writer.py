@@ -1,10 +1,10 @@
-"""The leader's writer of the config topic: a transactional producer that fences the leader before (kcr 2.2).
+"""The leader's writer of the config topic: a transactional producer that fences the leader before it.
 
 Flow: ``claim`` (InitProducerId of ``connect-cluster-<group.id>``) -> ``write``: each change is one transaction. After
-a failure nothing is written until the next ``claim``.
+a failure nothing is written until the next ``claim``. As Java's ``KafkaConfigBackingStore`` with exactly-once sources (KIP-618).
 
 Both end as soon as the membership is in doubt. The herder waits for them, and only the herder can join the group again:
-what waited for the permit here would wait without end, and the flow with it.
+work that waited for the permit here would wait without end, and the flow with it.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class PrivilegedWriter(Protocol):
 
 @final
 class Claim:
-    """A claim that counts only when what was written before it has been read: its holder decides by that what it may write."""
+    """A claim that counts only once everything written before it has been read: its holder decides by that what it may write."""
 
     def __init__(self, writer: PrivilegedWriter) -> None:
         self._writer = writer
@@ -108,11 +108,10 @@ class KafkaPrivilegedWriter(PrivilegedWriter):
 
     @property
     def claimed(self) -> bool:
-        """Whether it was claimed in the present membership and has not failed since."""
         return self._producer is not None and self._term == self._permit.term
 
     async def claim(self) -> None:
-        """Fence the leader before and abort what it left open."""
+        """Fence the previous leader and abort what it left open."""
         async with self._turn:
             await self._drop()
             transactions, writer = self._new()
@@ -126,7 +125,6 @@ class KafkaPrivilegedWriter(PrivilegedWriter):
             self._producer = transactions, writer
 
     async def write(self, entries: Sequence[Entry]) -> None:
-        """Write entries in one transaction."""
         async with self._turn:
             if self._producer is None or not self.claimed:
                 raise RetriableError(FAILED)
@@ -169,7 +167,6 @@ class KafkaPrivilegedWriter(PrivilegedWriter):
             raise RetriableError(f"{FAILED}: the membership of the group is in doubt")
 
     async def close(self) -> None:
-        """Give the right up."""
         async with self._turn:
             await self._drop()
 

@@ -170,11 +170,9 @@ class KafkaTable:
 
     @property
     def topic(self) -> str:
-        """Name of the topic, for messages."""
         return self._topic
 
     async def start(self, handle: Handler) -> None:
-        """Read the whole topic, then follow it."""
         await self.stop()
         self._partitions = await self._prepare()
         self._reader, self._handle = self._new_reader(), handle
@@ -192,7 +190,6 @@ class KafkaTable:
             self._tail.add_done_callback(self._tail_ended)
 
     async def stop(self) -> None:
-        """Stop reading; what is not acknowledged fails. Safe twice."""
         tail, self._tail = self._tail, None
         reader, self._reader = self._reader, None
         restoring, self._restoring = self._restoring, None
@@ -209,7 +206,6 @@ class KafkaTable:
             await reader.close()
 
     async def read_to_end(self, timeout_s: float) -> None:
-        """Wait until all that is in the topic now was handled."""
         reader, handle = self._reader, self._handle
         lost = self._tail is None or self._tail.done()
         if reader is None or handle is None or (self._follow and lost):
@@ -228,7 +224,6 @@ class KafkaTable:
             ) from None
 
     def post(self, entries: Sequence[Entry]) -> "asyncio.Future[int]":
-        """Write entries as one batch per partition."""
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._unanswered.add(answer)
         answer.add_done_callback(self._answered)
@@ -277,7 +272,7 @@ class KafkaTable:
             self._restoring = asyncio.create_task(restoring, name=f"restore {self._topic}")
 
     async def _restore_topic(self, restore: Callable[[], Awaitable[None]]) -> None:
-        """Create the topic if it is there no longer: a post to it would wait without end (6)."""
+        """Create the topic if it is there no longer: a post to it would wait without end (invariant 6)."""
         try:
             await restore()
         except Mm2pyError as error:

@@ -18,8 +18,8 @@ from tests.integration.mirror_process import COMMAND, Mirror, write_flow
 from tests.integration.traffic import Load, assert_equal, wait_for_copy, wait_for_progress
 from tests.kit.kafka.region import Region
 from tests.kit.kafka.server_properties import Listener
+from tests.kit.lines.black_hole import BlackHole
 from tests.kit.regions import CreateTopic
-from tests.unit.client.black_hole import BlackHole
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(400)]
 

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.group.coordinator_link import CoordinatorLink
+from mm2py.client.group.coordinator import CoordinatorLink
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
 from mm2py.protocol.connect_group import WorkerMetadata, decode_metadata, encode_metadata

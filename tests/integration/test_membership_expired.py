@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.group.coordinator_link import CoordinatorLink
+from mm2py.client.group.coordinator import CoordinatorLink
 from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
 from mm2py.clock import SYSTEM_CLOCK

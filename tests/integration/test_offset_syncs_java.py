@@ -16,8 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from bench.java_mm2 import QUICK_START_FLAGS, start_java
 from bench.mm2py_worker import start_mm2py
 from bench.topics import Topics
-from mm2py.mirror.offset_sync_store import OffsetSyncStore
-from mm2py.mirror.offset_syncs import OffsetSync, decode_offset_sync
+from mm2py.mirror.offset_syncs import OffsetSync, OffsetSyncStore, decode_offset_sync
 from mm2py.types import TopicPartition as Partition
 from tests.integration.java_mm2 import eventually, read_all
 from tests.kit.kafka.region import KafkaAddress

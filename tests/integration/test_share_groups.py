@@ -23,8 +23,7 @@ from typer.testing import CliRunner
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.group_admin import GroupAdmin
-from mm2py.client.connect.group_requests import SHARE_GROUPS
-from mm2py.client.connect.share_positions import delivered_behind
+from mm2py.client.connect.share_positions import SHARE_GROUPS, delivered_behind
 from mm2py.config.clients import connection_settings
 from mm2py.errors import Mm2pyError
 from mm2py.types import TopicPartition as Partition

@@ -5,13 +5,12 @@ from hypothesis import strategies as st
 
 from mm2py.api.policies import DefaultReplicationPolicy
 from mm2py.api.records import SourcePartition
-from mm2py.mirror.filters import DefaultTopicFilter
+from mm2py.mirror.filters import DefaultTopicFilter, TopicSelection
 from mm2py.mirror.source_offsets import (
     parse_source_offset_key,
     partition_identity,
     source_offset_key,
 )
-from mm2py.mirror.topic_selection import TopicSelection
 
 ALIASES = st.text("ABCxyz-_", min_size=1, max_size=6)
 TOPICS = st.text("abcXYZ019-_", min_size=1, max_size=20)

@@ -14,12 +14,12 @@ from mm2py.protocol.batch_stage import classify
 from mm2py.protocol.buffers import BufferPool
 from mm2py.protocol.call import Call
 from mm2py.protocol.fetch import decode_fetch
-from mm2py.protocol.log_offsets import EpochQuery, OffsetQuery
 from mm2py.protocol.produce import decode_produce
 from mm2py.protocol.record_batch import Codec, RecordBatch, crc32c
 from mm2py.protocol.record_bytes import read_varint, varint
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.protocol.splice import SplitResult, merge, recompress, repack, split
+from mm2py.protocol.topics import EpochQuery, OffsetQuery
 from tests.property.effort import examples
 
 bodies = st.binary(max_size=300).map(lambda raw: memoryview(bytearray(raw)))

@@ -1,4 +1,4 @@
-"""The sender's state machine against a model of a broker's log and producer state (real-broker.md 4)."""
+"""The sender's state machine against a model of a broker's log and producer state."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ class Request:
 
 @dataclass
 class ModelBroker:
-    """One partition with the rules of real-broker.md: duplicates, gaps, forgotten state, refusals."""
+    """One partition with a real broker's rules (``ProducerStateManager``): duplicates, gaps, forgotten state, refusals."""
 
     records: list[int] = field(default_factory=list[int])
     batches: list[tuple[tuple[int, int], int, int]] = field(
@@ -92,7 +92,7 @@ class ModelBroker:
         return 0, offset
 
     def restart(self) -> None:
-        """State of old batches is not restored (real-broker.md 4, year-old timestamps)."""
+        """State of old batches is not restored where their timestamps are a year old."""
         if self.newest < REMEMBERED_SINCE:
             self.remembered.clear()
             self.epoch = -1

@@ -42,9 +42,9 @@ from mm2py.runtime.tasks.task_host import TaskSpec, TaskWatcher
 from mm2py.runtime.tasks.task_transactions import StartGuard
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_state import ConnectorConfig
-from mm2py.storage.file_offsets import FileOffsetBackingStore
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.memory import memory_configs, memory_statuses
+from mm2py.storage.offset_backing_store import FileOffsetBackingStore
 from mm2py.storage.offset_map_store import MapStore, NoMapStore
 from mm2py.storage.status_backing_store import StatusBackingStore
 from mm2py.storage.status_records import TopicUse

@@ -10,9 +10,8 @@ from typing import Self, final
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import consumer_settings
 from mm2py.errors import ConfigError
-from mm2py.mirror.filters import topic_filter_from_config
+from mm2py.mirror.filters import TopicSelection, topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
-from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.types import FlowName
 
 

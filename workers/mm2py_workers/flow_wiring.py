@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.group.coordinator_link import CoordinatorLink
+from mm2py.client.group.coordinator import CoordinatorLink
 from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
 from mm2py.clock import Clock

@@ -16,9 +16,8 @@ from mm2py.config.java_regex import PatternList
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.mirror.backfills import Job, JobState, Lease, new_id
-from mm2py.mirror.filters import topic_filter_from_config
+from mm2py.mirror.filters import TopicSelection, topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
-from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.types import FlowName, TopicPartition
 from mm2py_jobs.archive.archive import archive_root
 from mm2py_jobs.archive.archive_store import ArchiveStore

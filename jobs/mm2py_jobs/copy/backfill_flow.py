@@ -19,9 +19,12 @@ from mm2py.errors import ConfigError, FatalError, RetriableError, ServerError
 from mm2py.flows.states import enabled
 from mm2py.mirror.backfills import Job, backfill_topic, driver_id
 from mm2py.mirror.failovers import Failover
-from mm2py.mirror.filters import config_property_filter_from_config, topic_filter_from_config
+from mm2py.mirror.filters import (
+    TopicSelection,
+    config_property_filter_from_config,
+    topic_filter_from_config,
+)
 from mm2py.mirror.policies import policy_from_config
-from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.observability.logging import level_name
 from mm2py.protocol.groups import DescribedGroup
 from mm2py.storage.job_claim import JobClaim

@@ -18,7 +18,7 @@ from mm2py.config.java_regex import JavaPattern
 from mm2py.errors import ConfigError, UsageError
 from mm2py.mirror.backfill_report import cause_of, order_report, without_driver
 from mm2py.mirror.backfills import Job, JobState, Wanted, new_id
-from mm2py.mirror.boundaries import parse_boundary
+from mm2py.mirror.start_positions import parse_boundary
 from mm2py.storage.job_claim import BackfillRefusedError
 from mm2py_jobs.copy.backfill import BackfillDriver, Request
 from mm2py_jobs.copy.backfill_commands import REFUSED

@@ -19,7 +19,7 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.client_properties import framework_producer_properties
 from mm2py.config.clients import connection_settings, producer_settings
 from mm2py.errors import ConfigError, Mm2pyError, PartitionError
-from mm2py.mirror.boundaries import Boundary, parse_boundary
+from mm2py.mirror.start_positions import Boundary, parse_boundary
 from mm2py.protocol.batch_stage import classify
 from mm2py.protocol.log_batches import LogBatch
 from mm2py.protocol.record_batch import RecordBatch

@@ -16,7 +16,6 @@ from mm2py.clock import Clock
 from mm2py.config.java_regex import JavaPattern
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
 from mm2py.mirror.backfills import CopyAgain, SettingChange
-from mm2py.mirror.boundaries import Boundary
 from mm2py.mirror.ledger import IncarnationRecord, decode_ledger_record, ledger_topic
 from mm2py.mirror.offset_map import (
     Page,
@@ -33,10 +32,10 @@ from mm2py.mirror.source_offsets import (
     parse_source_offset_key,
     parse_source_offset_value,
 )
+from mm2py.mirror.start_positions import Boundary
 from mm2py.protocol.configs import ConfigEntry
-from mm2py.protocol.log_offsets import EpochEnd
 from mm2py.protocol.records import Record
-from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.protocol.topics import NO_TOPIC_ID, EpochEnd
 from mm2py.types import EARLIEST, LATEST, FlowName, TopicPartition
 from mm2py_jobs.copy.expiry import expiring, refused_expiry, value_of
 from mm2py_jobs.copy.plan import PartitionPlan, Plan, Refusal

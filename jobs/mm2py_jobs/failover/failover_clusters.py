@@ -27,7 +27,7 @@ from mm2py.errors import (
     UnsupportedVersionError,
 )
 from mm2py.mirror.failovers import OpenTransaction, failover_driver_id, failover_topic
-from mm2py.mirror.filters import topic_filter_from_config
+from mm2py.mirror.filters import TopicSelection, topic_filter_from_config
 from mm2py.mirror.ledger import IncarnationRecord, encode_incarnation, ledger_topic
 from mm2py.mirror.offset_map import Page, PartitionMap
 from mm2py.mirror.policies import policy_from_config
@@ -38,14 +38,12 @@ from mm2py.mirror.producer_ids import (
     decode_producer,
     suppression_of,
 )
-from mm2py.mirror.topic_selection import TopicSelection
+from mm2py.protocol.admin_messages import ActiveProducer
 from mm2py.protocol.error_codes import NETWORK_EXCEPTION
 from mm2py.protocol.log_batches import LogBatch
-from mm2py.protocol.log_offsets import EpochEnd
-from mm2py.protocol.producers import ActiveProducer
 from mm2py.protocol.record_batch import HEADER
 from mm2py.protocol.records import Record, decode_batches
-from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.protocol.topics import NO_TOPIC_ID, EpochEnd
 from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig

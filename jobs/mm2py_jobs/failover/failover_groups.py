@@ -19,12 +19,11 @@ from typing import Final, Protocol, final
 from mm2py.client.connect.admin import Admin, ListedOffset, TopicDescription
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.group_admin import Committed, GroupAdmin, GroupCatalog
-from mm2py.client.connect.group_requests import CONSUMER_GROUPS, SHARE_GROUPS, GroupRequests
+from mm2py.client.connect.share_positions import CONSUMER_GROUPS, SHARE_GROUPS, GroupRequests
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, RetriableError
-from mm2py.mirror.checkpoint_log import read_checkpoints
-from mm2py.mirror.checkpoints import Checkpoint
+from mm2py.mirror.checkpoints import Checkpoint, read_checkpoints
 from mm2py.mirror.failovers import GroupMove
 from mm2py.mirror.filters import group_filter_from_config
 from mm2py.mirror.offset_lookup import PartitionIndex, Place, beside_own_records

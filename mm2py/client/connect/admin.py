@@ -22,6 +22,7 @@ from mm2py.errors import (
 )
 from mm2py.protocol import admin_messages, group_messages, messages
 from mm2py.protocol.acls import Acl
+from mm2py.protocol.admin_messages import ActiveProducer
 from mm2py.protocol.configs import ConfigEntry, ConfigOperation, ConfigResource, ConfigResourceType
 from mm2py.protocol.error_codes import (
     NETWORK_EXCEPTION,
@@ -31,15 +32,20 @@ from mm2py.protocol.error_codes import (
     server_error,
 )
 from mm2py.protocol.groups import DescribedGroup
-from mm2py.protocol.log_offsets import EpochEnd, EpochQuery, OffsetQuery
-from mm2py.protocol.log_offsets import ListedOffset as OffsetAnswer
-from mm2py.protocol.outcomes import NamedError
-from mm2py.protocol.producers import ActiveProducer
-from mm2py.protocol.topics import MetadataResult, NewTopic, TopicMetadata
+from mm2py.protocol.topics import (
+    EpochEnd,
+    EpochQuery,
+    MetadataResult,
+    NamedError,
+    NewTopic,
+    OffsetQuery,
+    TopicMetadata,
+)
+from mm2py.protocol.topics import ListedOffset as OffsetAnswer
 from mm2py.types import EARLIEST, TopicPartition
 
 NO_LOG: Final = -1
-"""Where the log of a partition begins that does not exist."""
+"""Log start of a partition that does not exist."""
 
 _GROUP_ID_NOT_FOUND = 69
 _FIND_COORDINATOR, _OF_3_0 = 10, 4
@@ -63,7 +69,7 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class ConfigOp:
-    """One incremental change of a topic config; ``DELETE`` goes back to the cluster's default."""
+    """One incremental change of a topic config; ``DELETE`` restores the cluster's default."""
 
     name: str
     op: Literal["SET", "DELETE"]
@@ -72,7 +78,7 @@ class ConfigOp:
 
 @dataclass(frozen=True, slots=True)
 class ListedOffset:
-    """Where a timestamp is in a partition; ``offset`` -1 where no such record exists."""
+    """Offset of a timestamp in a partition; ``offset`` -1 where no such record exists."""
 
     offset: int
     timestamp: int = -1
@@ -91,15 +97,15 @@ class Admin:
     # ---- topics ----
 
     async def list_topics(self) -> Mapping[str, TopicDescription]:
-        """Return all topics but the broker's own (``__consumer_offsets``, ...); the same object while nothing changed."""
-        found = await self.cluster.metadata(None)
-        if self._listed is None or self._listed[0] is not found:
+        """Return all topics but the brokers' own (``__consumer_offsets``, ...); the same object while nothing changed."""
+        metadata = await self.cluster.metadata(None)
+        if self._listed is None or self._listed[0] is not metadata:
             topics = {
                 topic.name: _description(topic)
-                for topic in found.topics
+                for topic in metadata.topics
                 if not topic.is_internal and not topic.error_code
             }
-            self._listed = found, topics
+            self._listed = metadata, topics
         return self._listed[1]
 
     async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
@@ -114,7 +120,7 @@ class Admin:
     async def create_topics(
         self, topics: Sequence[NewTopic], timeout_ms: int = 30_000
     ) -> dict[str, ServerError | None]:
-        """Create topics; returns None or the refusal per name (36: it exists already)."""
+        """Create topics; returns None or the error per name (36: it exists already)."""
         if not topics:
             return {}
         if await self._formats_are_old():
@@ -129,21 +135,23 @@ class Admin:
         }
 
     async def _formats_are_old(self) -> bool:
-        """Whether topics would get a message format before 0.11, which knows no producer ids; possible before 3.0."""
+        """Whether new topics would get a message format older than 0.11, without producer ids; possible before 3.0."""
         node_id = next(iter(self.cluster.broker_ids), -1)
         broker = ConfigResource(ConfigResourceType.BROKER, str(node_id))
         try:
             connection = await self.cluster.connection(node_id, ADMIN)
             if connection.versions.get(_FIND_COORDINATOR, (0, _OF_3_0))[1] >= _OF_3_0:
                 return False
-            asked = admin_messages.describe_configs([broker], keys=["log.message.format.version"])
-            found = [it.value or "" for each in await connection.call(asked) for it in each.entries]
+            call = admin_messages.describe_configs([broker], keys=["log.message.format.version"])
+            formats = [
+                it.value or "" for each in await connection.call(call) for it in each.entries
+            ]
         except Mm2pyError:
-            return False  # the request that creates is tried again; a topic of an old format is refused by name
-        return any(it.startswith(("0.8", "0.9", "0.10")) for it in found)
+            return False  # the creation fails on its own, or the Sender refuses the topic and names its format
+        return any(it.startswith(("0.8", "0.9", "0.10")) for it in formats)
 
     async def create_partitions(self, totals: Mapping[str, int]) -> dict[str, ServerError | None]:
-        """Grow topics to a total number of partitions; returns None or the refusal per name."""
+        """Increase topics to a total number of partitions; returns None or the error per name."""
         if not totals:
             return {}
         return _by_name(
@@ -153,7 +161,7 @@ class Admin:
         )
 
     async def delete_topics(self, names: Sequence[str]) -> dict[str, ServerError | None]:
-        """Delete topics; returns None or the refusal per name."""
+        """Delete topics; returns None or the error per name."""
         if not names:
             return {}
         return _by_name(await self.cluster.call_controller(messages.delete_topics(names)))
@@ -163,7 +171,7 @@ class Admin:
     async def describe_topic_configs(
         self, names: Iterable[str]
     ) -> dict[str, tuple[ConfigEntry, ...]]:
-        """Return the configs of topics; topics that do not exist (any more) are left out.
+        """Return the configs of topics; topics that do not exist are left out.
 
         Raises:
             ServerError: a topic's configs may not be read.
@@ -183,7 +191,7 @@ class Admin:
     async def alter_topic_configs(
         self, changes: Mapping[str, Sequence[ConfigOp]]
     ) -> dict[str, ServerError | None]:
-        """Change topic configs incrementally (KIP-339); returns None or the refusal per name."""
+        """Change topic configs incrementally (KIP-339); returns None or the error per name."""
         if not changes:
             return {}
         call = admin_messages.incremental_alter_configs(
@@ -194,7 +202,7 @@ class Admin:
     async def partition_sizes(
         self, topics: Mapping[str, Sequence[int]]
     ) -> Mapping[TopicPartition, int]:
-        """Return the bytes of each partition's largest replica; left out where brokers do not disclose them."""
+        """Return the size of each partition's largest replica; partitions whose size brokers do not disclose are left out."""
         sizes: dict[TopicPartition, int] = {}
         await self.cluster.metadata([])
         for node_id in self.cluster.broker_ids:
@@ -224,14 +232,14 @@ class Admin:
         return found.acls
 
     async def create_acls(self, acls: Sequence[Acl]) -> list[ServerError | None]:
-        """Create ACLs; returns None or the refusal for each, in order."""
+        """Create ACLs; returns None or the error for each, in order."""
         if not acls:
             return []
         answers = await self.cluster.call_controller(admin_messages.create_acls(acls))
         return [_error(a.error_code, a.error_message, a.name) for a in answers]
 
     async def delete_acls(self, acls: Sequence[Acl]) -> list[ServerError | None]:
-        """Delete exactly these ACLs; returns None or the refusal for each, in order."""
+        """Delete exactly these ACLs; returns None or the error for each, in order."""
         if not acls:
             return []
         answers = await self.cluster.call_controller(admin_messages.delete_acls(acls))
@@ -242,7 +250,7 @@ class Admin:
     async def describe_producers(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, tuple[ActiveProducer, ...]]:
-        """Return who has written to partitions, as their leaders remember it; those that do not say are left out.
+        """Return the producers of partitions, as their leaders remember them; partitions without an answer are left out.
 
         Raises:
             UnsupportedVersionError: a broker is older than 2.8.
@@ -251,23 +259,23 @@ class Admin:
         for tp, leader in (await self.cluster.leaders(partitions)).items():
             if not isinstance(leader, Mm2pyError):
                 by_node.setdefault(leader.node_id, []).append(tp)
-        found: dict[TopicPartition, tuple[ActiveProducer, ...]] = {}
+        producers: dict[TopicPartition, tuple[ActiveProducer, ...]] = {}
         for node_id, asked in by_node.items():
             connection = await self.cluster.connection(node_id, ADMIN)
             for answer in await connection.call(admin_messages.describe_producers(asked)):
                 if not answer.error_code:
-                    found[answer.partition] = answer.producers
-        return found
+                    producers[answer.partition] = answer.producers
+        return producers
 
     async def transactional_ids(self, producer_ids: Collection[int]) -> dict[int, tuple[str, int]]:
-        """Return transactional id and coordinator of producers; those that brokers of 3.0 and newer do not disclose are left out."""
-        found: dict[int, tuple[str, int]] = {}
+        """Return transactional id and coordinator of producers; those that brokers (3.0 or newer) do not disclose are left out."""
+        ids: dict[int, tuple[str, int]] = {}
         for node_id in self.cluster.broker_ids if producer_ids else ():
             connection = await self.cluster.connection(node_id, ADMIN)
             with suppress(UnsupportedVersionError):
                 answer = await connection.call(admin_messages.list_transactions([*producer_ids]))
-                found |= {it: (name, node_id) for it, name in answer.items()}
-        return found
+                ids |= {it: (name, node_id) for it, name in answer.items()}
+        return ids
 
     # ---- offsets and groups ----
 
@@ -275,7 +283,7 @@ class Admin:
         """Delete the records of partitions below offsets.
 
         Raises:
-            ServerError: one of them refuses; others may have been done.
+            ServerError: one partition refused; others may have been done.
         """
         for tp, offset in below.items():
             (answer,) = await self.cluster.call_leader(
@@ -290,10 +298,10 @@ class Admin:
     async def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool = False
     ) -> dict[TopicPartition, ListedOffset]:
-        """Find offsets by timestamp (EARLIEST, LATEST or ms), asking all leaders side by side.
+        """Find offsets by timestamp (EARLIEST, LATEST or ms), asking all leaders concurrently.
 
-        A leader that moved is looked for again a few times. The result has every partition; one
-        without an answer carries its ``error``, retriable or not, so that the others need not wait.
+        A moved leader is looked up again a few times. The result has every partition; one
+        without an offset carries its ``error``, retriable or not, so that the others need not wait.
         """
         settings = self.cluster.settings
         backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
@@ -316,7 +324,7 @@ class Admin:
         """Ask leaders where leader epochs end in their logs (KIP-320).
 
         Raises:
-            RetriableError: one of them cannot be asked now.
+            RetriableError: a leader is not available.
         """
         by_node: dict[int, list[EpochQuery]] = {}
         for tp, leader in (await self.cluster.leaders(epochs)).items():
@@ -335,14 +343,14 @@ class Admin:
         return ends
 
     async def log_starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return where logs begin, ``NO_LOG`` for a partition that does not exist; without those that cannot be asked now."""
-        found: dict[TopicPartition, int] = {}
+        """Return log starts, ``NO_LOG`` for a partition that does not exist; partitions without an answer are left out."""
+        starts: dict[TopicPartition, int] = {}
         for tp, listed in (await self.list_offsets(dict.fromkeys(partitions, EARLIEST))).items():
             if listed.error is None:
-                found[tp] = listed.offset
+                starts[tp] = listed.offset
             elif listed.error.code == UNKNOWN_TOPIC_OR_PARTITION:
-                found[tp] = NO_LOG
-        return found
+                starts[tp] = NO_LOG
+        return starts
 
     async def list_offsets_at(
         self,
@@ -351,7 +359,7 @@ class Admin:
         *,
         read_committed: bool = False,
     ) -> dict[TopicPartition, ListedOffset]:
-        """Ask one broker for partitions that it leads, once; a connection that fails is each one's error."""
+        """Ask one broker for partitions that it leads, once; a failed connection is the error of each."""
         queries = [
             OffsetQuery(tp.topic, tp.partition, at, leader.epoch if leader is not None else -1)
             for tp, at in timestamps.items()
@@ -374,7 +382,7 @@ class Admin:
         return listed
 
     async def describe_group(self, group_id: str) -> DescribedGroup:
-        """Return the state of a group and who is in it.
+        """Return the state and members of a group.
 
         Raises:
             ServerError: it may not be described.
@@ -443,7 +451,7 @@ def _error(code: int, message: str, subject: str) -> ServerError | None:
 
 
 def _as_server_error(error: Mm2pyError) -> ServerError:
-    """Return an error as a broker would give it; Java too calls a lost connection code 13."""
+    """Return an error as a ``ServerError``; a lost connection has code 13, as in Java."""
     return error if isinstance(error, ServerError) else server_error(NETWORK_EXCEPTION, str(error))
 
 
@@ -452,9 +460,9 @@ def _by_name(answers: Iterable[NamedError]) -> dict[str, ServerError | None]:
 
 
 def _retriable_code(codes: Iterable[int]) -> int:
-    """Return the code to retry a whole request for: that of one answer, if all can be retried."""
-    found = list(codes)
-    return found[0] if found and all(code in RETRIABLE for code in found) else 0
+    """Return the code to retry a whole request for: the first one, if all are retriable."""
+    all_codes = list(codes)
+    return all_codes[0] if all_codes and all(code in RETRIABLE for code in all_codes) else 0
 
 
 def _first_retriable(answers: Iterable[NamedError]) -> int:

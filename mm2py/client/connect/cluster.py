@@ -1,9 +1,9 @@
 """One Kafka cluster as a client sees it: any broker, a partition's leader, a group's coordinator.
 
-Flow: ``call_*`` -> pick a broker -> ``ConnectionPool`` -> answer, repeated with back-off until
+Flow: ``call_*`` -> pick a broker -> ``ConnectionPool`` -> response, repeated with back-off until
 ``default.api.timeout.ms`` while the error is retriable. ``leader`` and ``connection`` serve the
-Fetcher and Sender, which talk to connections themselves. No background task: metadata is refreshed
-when somebody asks and it is old, missing or known to be wrong; concurrent refreshes become one.
+Fetcher and Sender, which use connections directly. No background task: metadata is refreshed
+on demand when it is old, missing or known to be wrong; concurrent refreshes become one.
 """
 
 import asyncio
@@ -27,7 +27,6 @@ from mm2py.errors import (
     ServerError,
     UnsupportedVersionError,
 )
-from mm2py.protocol.brokers import ProducerIdResult
 from mm2py.protocol.buffers import BufferPool
 from mm2py.protocol.call import AnswerMemo, Call
 from mm2py.protocol.error_codes import (
@@ -38,7 +37,7 @@ from mm2py.protocol.error_codes import (
 )
 from mm2py.protocol.group_messages import find_coordinator, find_coordinators
 from mm2py.protocol.messages import metadata
-from mm2py.protocol.topics import MetadataResult
+from mm2py.protocol.topics import MetadataResult, ProducerIdResult
 from mm2py.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -53,7 +52,7 @@ COORDINATOR: Final = "coordinator"
 _GROUPS_PER_QUESTION: Final = 1_000
 
 SILENT_S: Final = 2.0
-"""How long a broker may owe metadata before another one is asked too."""
+"""Wait for a Metadata response before another broker is asked too."""
 
 
 def _no_code(_: object) -> int:
@@ -61,7 +60,7 @@ def _no_code(_: object) -> int:
 
 
 def _no_producer_id(result: object, address: str) -> ServerError | None:
-    """Return why there is no producer id: such an answer is worth nothing to its caller."""
+    """Return the error of a response without a producer id, which no caller can use."""
     if not isinstance(result, ProducerIdResult) or not result.error_code:
         return None
     error = server_error(result.error_code, f"InitProducerId to {address}")
@@ -74,7 +73,7 @@ def _no_producer_id(result: object, address: str) -> ServerError | None:
 
 
 class _Refresh:
-    """A refresh that was not sent yet: callers add their topics and wait for it."""
+    """A pending metadata refresh: callers add their topics and wait for it."""
 
     __slots__ = ("task", "topics")
 
@@ -130,7 +129,7 @@ class Cluster:
         return tuple(self._cache.brokers)
 
     async def connect(self) -> None:
-        """Find a broker and learn the others; one attempt per address.
+        """Find a broker and discover the others; one attempt per address.
 
         Raises:
             ConnectionFailedError: no bootstrap broker answers.
@@ -145,7 +144,7 @@ class Cluster:
         )
 
     def denied(self, code: int, operation: str, topic: str) -> ServerError | None:
-        """Return the error of a right that is missing on a topic, with whose it is and what grants it; None for other codes."""
+        """Return the error of a missing right on a topic, with the user and the command that grants it; None for other codes."""
         if code != TOPIC_AUTHORIZATION_FAILED:
             return None
         sasl = self.settings.sasl
@@ -168,13 +167,13 @@ class Cluster:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._connections.close()
         if self._owns_pool:
-            # The collector of cycles hardly ever runs (wiring.py), so a pool can outlive its flow by far.
+            # Garbage collection of cycles hardly ever runs (wiring.py), so the pool could outlive its flow by far.
             self.pool.close()
 
     # ---- metadata ----
 
     async def metadata(self, topics: Sequence[str] | None = None) -> MetadataResult:
-        """Ask for fresh metadata of ``topics``, None for all topics of the cluster."""
+        """Request fresh metadata of ``topics``, None for all topics of the cluster."""
         call = metadata(topics)
         if topics is None:
             call = self._all_topics.over(call)
@@ -185,21 +184,21 @@ class Cluster:
         return result
 
     async def leader(self, tp: TopicPartition) -> Leader:
-        """Return the leader of a partition, asking the cluster where it is unknown or old.
+        """Return the leader of a partition, refreshing metadata where it is unknown or old.
 
         Raises:
-            RetriableServerError: the topic, the partition or its leader does not exist at present.
+            RetriableServerError: the topic, the partition or its leader does not exist.
             FatalServerError: the topic may not be read or has an impossible name.
             RetriableError: no broker answered.
         """
-        found = self._cache.leader(tp)
-        if found is not None and not self._is_old(tp):
-            return found
+        leader = self._cache.leader(tp)
+        if leader is not None and not self._is_old(tp):
+            return leader
         await self._refresh((tp.topic,))
-        found = self._cache.leader(tp)
-        if found is None:
+        leader = self._cache.leader(tp)
+        if leader is None:
             raise self.no_leader(tp)
-        return found
+        return leader
 
     def known_leader(self, tp: TopicPartition) -> Leader | None:
         """Return the leader without waiting; starts a refresh in the background when it is old."""
@@ -208,30 +207,30 @@ class Cluster:
         return self._cache.leader(tp)
 
     def no_leader(self, tp: TopicPartition) -> ServerError:
-        """Return why ``known_leader`` has none, as the last metadata say."""
+        """Return why ``known_leader`` has none, by the last metadata."""
         error = self._cache.no_leader(tp)
         return self.denied(error.code, "Describe", tp.topic) or error
 
     async def leaders(
         self, tps: Iterable[TopicPartition]
     ) -> dict[TopicPartition, Leader | Mm2pyError]:
-        """Return the leaders of many partitions, or why there is none, with at most one question for all."""
-        wanted = list(tps)
-        unknown = [tp for tp in wanted if self._cache.leader(tp) is None or self._is_old(tp)]
+        """Return the leaders of many partitions, or why there is none, with at most one request for all."""
+        partitions = list(tps)
+        unknown = [tp for tp in partitions if self._cache.leader(tp) is None or self._is_old(tp)]
         problem: Mm2pyError | None = None
         if unknown:
             try:
                 await self._refresh({tp.topic for tp in unknown})
             except (RetriableError, ServerError) as error:
                 problem = error
-        return {tp: self._cache.leader(tp) or problem or self.no_leader(tp) for tp in wanted}
+        return {tp: self._cache.leader(tp) or problem or self.no_leader(tp) for tp in partitions}
 
     def known_topic_id(self, topic: str) -> bytes | None:
-        """Return the id of a topic as metadata last named it, without waiting; None where it is not known."""
+        """Return the id of a topic from the last metadata, without waiting; None where unknown."""
         return self._cache.topic_id(topic)
 
     def leader_moved(self, tp: TopicPartition, node_id: int = -1, epoch: int = -1) -> None:
-        """Note that a broker denied being the leader, with the new one where it was named."""
+        """Note that a broker is not the leader, and the new one if the broker named it (KIP-951)."""
         self._cache.moved(tp, node_id, epoch)
 
     # ---- connections ----
@@ -253,15 +252,15 @@ class Cluster:
         """Return a connection to the coordinator of a group.
 
         Raises:
-            RetriableError: there is none at present, or it cannot be reached.
+            RetriableError: there is none, or it cannot be reached.
         """
         node_id = self._coordinators.get(group_id)
         if node_id is None:
             connection = await self._any()
-            found = await connection.call(find_coordinator(group_id))
-            if found.error_code:
-                raise server_error(found.error_code, f"coordinator of group {group_id}")
-            node_id = found.node.node_id
+            answer = await connection.call(find_coordinator(group_id))
+            if answer.error_code:
+                raise server_error(answer.error_code, f"coordinator of group {group_id}")
+            node_id = answer.node.node_id
             self._coordinators[group_id] = node_id
         try:
             return await self.connection(node_id, purpose)
@@ -270,14 +269,14 @@ class Cluster:
             raise
 
     async def coordinators(self, group_ids: Iterable[str]) -> dict[str, int | Mm2pyError]:
-        """Return the coordinator's node of many groups, or why there is none; one question for all unknown ones.
+        """Return the coordinator's node of many groups, or why there is none; one request for all unknown ones.
 
         Raises:
             RetriableError: no broker answered.
         """
-        wanted = list(group_ids)
+        groups = list(group_ids)
         refused: dict[str, Mm2pyError] = {}
-        unknown = [group for group in wanted if group not in self._coordinators]
+        unknown = [group for group in groups if group not in self._coordinators]
         for start in range(0, len(unknown), _GROUPS_PER_QUESTION):
             asked = unknown[start : start + _GROUPS_PER_QUESTION]
             connection = await self._any()
@@ -293,10 +292,10 @@ class Cluster:
                 else:
                     self._coordinators[group] = answer.node.node_id
         absent = server_error(COORDINATOR_NOT_AVAILABLE, "coordinator")
-        return {it: self._coordinators.get(it, refused.get(it, absent)) for it in wanted}
+        return {it: self._coordinators.get(it, refused.get(it, absent)) for it in groups}
 
     def coordinator_found(self, group_id: str, node_id: int) -> None:
-        """Note which broker coordinates a group, as a list of groups says."""
+        """Note the coordinator of a group, known from ListGroups."""
         self._coordinators[group_id] = node_id
 
     def coordinator_moved(self, group_id: str) -> None:
@@ -361,13 +360,13 @@ class Cluster:
         self._cache.update(result, self.clock.monotonic())
 
     def _candidates(self) -> list[BrokerAddress]:
-        """Return the addresses to ask: open ones, other known ones, bootstrap; silent ones last."""
-        known = list(self._cache.brokers.values())
-        random.shuffle(known)
+        """Return the addresses to try: connected ones, other known ones, bootstrap; silent ones last."""
+        brokers = list(self._cache.brokers.values())
+        random.shuffle(brokers)
         # KIP-899: when every known broker is gone the bootstrap list leads back to the cluster.
-        known += self._bootstrap
+        brokers += self._bootstrap
         pool = self._connections
-        known.sort(
+        brokers.sort(
             key=lambda broker: (
                 str(broker) in self._silent,
                 not pool.is_open(broker, ADMIN),
@@ -376,7 +375,7 @@ class Cluster:
             )
         )
         by_address: dict[str, BrokerAddress] = {}
-        for broker in known:
+        for broker in brokers:
             by_address.setdefault(str(broker), broker)
         return list(by_address.values())
 
@@ -398,9 +397,9 @@ class Cluster:
         )
 
     async def _first_answer(self, call: Call[R]) -> R:
-        """Ask brokers until one answers, each beside those that were silent for ``SILENT_S``.
+        """Ask brokers until one answers; another one is added each ``SILENT_S``.
 
-        A host that died holds a request for ``request.timeout.ms``: too long to learn who leads instead.
+        A dead host holds a request for ``request.timeout.ms``: too long a wait for the new leaders of its partitions.
         """
         problem: RetriableError | None = None
         asked: dict[asyncio.Task[R], BrokerAddress] = {}

@@ -1,8 +1,9 @@
-"""One broker connection: TCP or TLS, version negotiation, login, requests in order, answers by id.
+"""One broker connection: TCP or TLS, version negotiation, login, requests in order, responses by correlation id.
 
 Flow: ``send`` / ``call`` -> ``Wire`` -> broker -> ``received`` -> the request's callback.
-Without TLS record bytes are copied on neither side: requests leave as an iovec, large answers arrive
-in pooled buffers. Knows nothing of clusters, retries or leaders; a lost connection is never reopened.
+Without TLS record bytes are copied on neither side: requests are sent as an iovec, large responses arrive
+in pooled buffers. Knows nothing of clusters, retries or leaders; a lost connection is never reopened. Where a broker does
+not even answer ApiVersions, ``unwelcome`` infers from the end of the connection which property is wrong.
 """
 
 import asyncio
@@ -12,10 +13,10 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar, final
 
 from mm2py.client.connect.credentials import Credentials
-from mm2py.client.connect.greeting import Farewell, is_tls_record, unwelcome
 from mm2py.client.connect.open_socket import AddressTurn, connect_socket, reason_of
 from mm2py.client.connect.round_trip import RoundTrip
 from mm2py.client.connect.tls import tls_failure
@@ -44,7 +45,7 @@ Taker = Callable[[memoryview, BufferLease | None], R]
 _UNLIMITED_MS: Final = 2**31 - 1
 
 _LINGER_RESET: Final = struct.pack("ii", 1, 0)
-"""SO_LINGER of 0 s: closing sends a reset, and what waits in the socket is dropped."""
+"""SO_LINGER of 0 s: closing sends a reset and drops what waits in the socket."""
 
 _FIRST_RELEASE: Final = {
     ("InitProducerId", 3): "2.5",
@@ -57,7 +58,7 @@ _FIRST_RELEASE: Final = {
     ("DescribeShareGroupOffsets", 0): "4.1",
     ("AlterShareGroupOffsets", 0): "4.1",
 }
-"""Which Kafka has a request from that version on, where it is newer than the oldest one that is supported."""
+"""First Kafka release with a request in that version, if newer than the oldest supported release."""
 _SASL_HINT: Final = (
     " on the first request, as SASL listeners do without a login: check security.protocol"
 )
@@ -130,8 +131,8 @@ class BrokerConnection:
         """Connect, negotiate versions and log in.
 
         ``credentials`` are shared by the connections of a cluster, ``turn`` by the attempts to connect to
-        ``host``: the caller passes it on when one failed; ``round_trip`` by the connections to one address. ``on_closed(connection, reason,
-        requests in flight)`` is called once when it ends, unless ``open`` itself fails.
+        ``host`` (the caller advances it after a failure), ``round_trip`` by the connections to one address.
+        ``on_closed(connection, reason, requests in flight)`` is called once when it ends, unless ``open`` itself fails.
 
         Raises:
             ConnectionFailedError: no address of ``host`` accepted within
@@ -191,17 +192,17 @@ class BrokerConnection:
         self._opened_id = self._correlation_id
 
     async def _negotiate(self) -> None:
-        found = await self._call_at(api_versions(), api_versions().max_version)
-        if found.error_code == UNSUPPORTED_VERSION:
-            # KIP-511: an older broker answers in version 0 with what it knows.
-            found = await self._call_at(api_versions(), 0)
-        if found.error_code:
-            raise server_error(found.error_code, f"ApiVersions to {self.address}")
-        self.versions = found.versions
-        self._features = {it.name: it.max_level for it in found.finalized_features}
+        answer = await self._call_at(api_versions(), api_versions().max_version)
+        if answer.error_code == UNSUPPORTED_VERSION:
+            # KIP-511: an older broker answers in version 0 with the versions that it supports.
+            answer = await self._call_at(api_versions(), 0)
+        if answer.error_code:
+            raise server_error(answer.error_code, f"ApiVersions to {self.address}")
+        self.versions = answer.versions
+        self._features = {it.name: it.max_level for it in answer.finalized_features}
 
     def feature_level(self, name: str) -> int:
-        """Return the level of a feature that the cluster ran at when the connection was opened, 0 for none."""
+        """Return the finalized level of a feature when the connection was opened (KIP-584), 0 for none."""
         return self._features.get(name, 0)
 
     @property
@@ -232,7 +233,7 @@ class BrokerConnection:
         return self._correlation_id
 
     def negotiated(self, api_key: int, lowest: int, highest: int, name: str) -> int:
-        """Return the newest version of a request that both sides speak.
+        """Return the newest version of a request that both sides support.
 
         Raises:
             UnsupportedVersionError: there is none between ``lowest`` and ``highest``.
@@ -261,11 +262,11 @@ class BrokerConnection:
     ) -> None:
         """Send one framed request; one of the two callbacks follows.
 
-        The parts must stay unchanged until then. ``on_response`` gets the body behind the
+        The parts must stay unchanged until then. ``on_response`` gets the body after the
         correlation id; without a lease the view is valid only during the call. ``on_lost`` means that
-        the outcome is unknown; it follows ``on_response`` where that raised, and the connection ends.
-        An answer that takes longer than ``timeout_ms`` (default ``request.timeout.ms``) closes the
-        connection. All but the Sender, which has several requests under way, use ``exchange``.
+        the outcome is unknown; if ``on_response`` raises, ``on_lost`` follows and the connection ends.
+        A response that takes longer than ``timeout_ms`` (default ``request.timeout.ms``) closes the
+        connection. All callers but the Sender, which has several requests in flight, use ``exchange``.
 
         Raises:
             ConnectionFailedError: the connection is closed; nothing was sent, no callback follows.
@@ -289,9 +290,9 @@ class BrokerConnection:
     def exchange(
         self, parts: Sequence[Buffer], correlation_id: int, take: Taker[R], *, timeout_ms: int = 0
     ) -> "asyncio.Future[R]":
-        """Send one framed request; the result is what ``take`` made of the answer.
+        """Send one framed request; the result is what ``take`` returns for the response.
 
-        ``take`` is called as ``on_response`` of ``send``, in the turn in which the answer arrives, so that
+        ``take`` is called like ``on_response`` of ``send``, in the loop iteration in which the response arrives, so that
         nothing has to be copied out of the buffer; not at all when the result was cancelled. The result's
         errors are those of ``call``.
         """
@@ -314,7 +315,7 @@ class BrokerConnection:
         Raises:
             ConnectionFailedError: the connection was lost; the outcome is unknown.
             RequestTimedOutError: no answer within ``timeout_ms``; the connection was closed.
-            UnsupportedVersionError: the broker speaks no version that we can use.
+            UnsupportedVersionError: the broker supports no version that we can use.
         """
         version = self.negotiated(call.api_key, call.min_version, call.max_version, call.name)
         return await self._call_at(call, version, timeout_ms)
@@ -333,7 +334,7 @@ class BrokerConnection:
         )
 
     def put_off(self, throttle_ms: int) -> None:
-        """The broker said for how long it leaves unread what was sent: so much later are answers due (KIP-219)."""
+        """Extend the deadlines of requests in flight by a throttle time: until then the broker reads nothing (KIP-219)."""
         if throttle_ms <= 0:
             return
         due = self._loop.time() + throttle_ms / 1000
@@ -342,7 +343,7 @@ class BrokerConnection:
             self._in_flight[correlation_id] = it._replace(deadline=later)
 
     async def close(self) -> None:
-        """Close at once; what is in flight is reported lost. Safe twice."""
+        """Close at once; requests in flight are reported as lost. Safe twice."""
         self.discard("closed by us")
         if not self._lost.done():
             await asyncio.shield(self._lost)
@@ -353,7 +354,7 @@ class BrokerConnection:
         self.abort(reason)
 
     def abort(self, reason: str) -> None:
-        """Close without waiting; callbacks of what is in flight follow in the next loop round."""
+        """Close without waiting; callbacks of requests in flight follow in the next loop iteration."""
         if self.closed:
             return
         self._closed_reason = reason
@@ -364,7 +365,7 @@ class BrokerConnection:
             self._wire.close()
 
     def reset(self, reason: str) -> None:
-        """Abort so that the kernel drops what it has not delivered: a cut line must not bring it later."""
+        """Abort so that the kernel drops what it has not delivered: a restored network must not deliver it later."""
         if not self.closed:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
             self.abort(reason)
@@ -372,13 +373,12 @@ class BrokerConnection:
     # ---- wire.Peer ----
 
     def began(self, first_bytes: bytes) -> None:
-        """Close where the broker answers in TLS what was asked without: that is no frame."""
+        """Close if the broker answers a plain request in TLS: those bytes are not a frame."""
         self._first_bytes = first_bytes
         if self._settings.tls is None and is_tls_record(first_bytes):
             self.abort("answered by TLS")
 
     def received(self, correlation_id: int, body: memoryview, lease: BufferLease | None) -> None:
-        """Pass an answer to its request."""
         request = self._in_flight.pop(correlation_id, None)
         if request is None:
             raise ProtocolError(f"{self.address} answered request {correlation_id}, never sent")
@@ -386,7 +386,7 @@ class BrokerConnection:
         try:
             request.on_response(body, lease)
         except Exception as error:
-            # Its owner learns it here, the owners of other requests when the connection ends.
+            # Report it to the request's owner here; owners of other requests are notified when the connection ends.
             failure = error
             if not isinstance(error, Mm2pyError):
                 log.exception("answer cannot be handled broker=%s", self.address)
@@ -397,7 +397,6 @@ class BrokerConnection:
             raise failure from error
 
     def connection_lost(self, cause: Exception | None) -> None:
-        """Report everything in flight as lost."""
         if self._lost.done():
             return
         self._cause = cause
@@ -420,7 +419,7 @@ class BrokerConnection:
     # ---- inside ----
 
     def _report_lost(self, request: _InFlight, error: Exception) -> None:
-        """Report one request as lost; a defect in its owner must not keep it from the other owners."""
+        """Report one request as lost; a defect in its owner must not affect the others."""
         try:
             request.on_lost(error)
         except Exception:
@@ -434,7 +433,7 @@ class BrokerConnection:
         return ConnectionFailedError(f"connection to {self.address} lost: {self._closed_reason}")
 
     def _hint(self, lost: Mapping[int, object]) -> str:
-        """Name SASL where a broker answers ApiVersions and hangs up on what follows it."""
+        """Suggest SASL where a broker answers ApiVersions and closes the connection at the next request."""
         if self._settings.sasl is not None or not self._opened_id:
             return ""
         served = self._credentials.served
@@ -453,7 +452,7 @@ class BrokerConnection:
             self._session = self._loop.call_later(pause_s, self._renew)
 
     async def _ask(self, call: Call[R], /) -> R:
-        """Send one message of a login past the requests that wait for its end."""
+        """Send one message of a login ahead of the requests that wait for its end."""
         version = self.negotiated(call.api_key, call.min_version, call.max_version, call.name)
         held, self._held = self._held, None
         try:
@@ -469,10 +468,10 @@ class BrokerConnection:
             self._renewal = self._loop.create_task(self._log_in_again())
 
     async def _log_in_again(self) -> None:
-        """Log in on the live connection: what is in flight is answered, new requests wait."""
+        """Log in again on the open connection (KIP-368): requests in flight are answered, new ones wait."""
         try:
             await self._credentials.prepare(self.host)
-            # The broker takes nothing else until the exchange is over.
+            # The broker accepts nothing else until the exchange is over.
             self._held = []
             await self._log_in()
         except Mm2pyError as error:
@@ -507,3 +506,56 @@ class BrokerConnection:
             if idle_ms >= 0:
                 self._watch_until(now + min(idle_ms, _UNLIMITED_MS) / 1000)
         self._last_seen_id = self._correlation_id
+
+
+_TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
+"""First bytes of an alert or a handshake record; as a Kafka frame that would be more than 350 MB."""
+
+_TLS_REMEDY: Final = (
+    "set security.protocol to SSL or SASL_SSL, or name a port without TLS in bootstrap.servers"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Farewell:
+    """How a connection ended before its first response.
+
+    ``by_peer``: closed in order by the broker. ``known``: this address has answered before, so neither TLS nor its
+    absence is the reason.
+    """
+
+    address: str
+    first_bytes: bytes
+    cause: Exception | None
+    by_peer: bool
+    known: bool
+
+
+def is_tls_record(first_bytes: bytes) -> bool:
+    """Whether a response begins like a TLS record."""
+    return first_bytes[:2] in _TLS_RECORDS
+
+
+def unwelcome(end: Farewell, settings: ConnectionSettings) -> Mm2pyError | None:
+    """Return an error that names the wrong property if the end of the connection shows it, else None."""
+    if settings.tls is not None:
+        # TLS 1.3: the broker verifies our certificate after our side of the handshake.
+        if isinstance(end.cause, ssl.SSLError):
+            return tls_failure(end.cause, end.address, settings.tls)
+        if not end.known and (end.by_peer or isinstance(end.cause, ConnectionError)):
+            return ConnectionFailedError(
+                f"{end.address} hung up right after the TLS handshake",
+                remedy="if its listener asks for client certificates, set ssl.keystore.location",
+            )
+        return None
+    if is_tls_record(end.first_bytes):
+        return ConnectionFailedError(
+            f"{end.address} is a TLS listener, spoken to without TLS", remedy=_TLS_REMEDY
+        )
+    # Brokers send a TLS alert; a TLS proxy before them may just close the connection, without a reset.
+    if end.by_peer and not end.first_bytes and not end.known:
+        return ConnectionFailedError(
+            f"{end.address} hung up on the first request, as TLS listeners do without TLS",
+            remedy=_TLS_REMEDY,
+        )
+    return None

@@ -1,4 +1,4 @@
-"""How the connections of one cluster show who they are: TLS context and SASL login.
+"""Authentication of the connections of one cluster: TLS context and SASL login.
 
 Flow: ``ConnectionSettings`` -> ``Credentials`` -> ``BrokerConnection`` (at its start, and again before
 a session ends, KIP-368). One object serves all connections of a cluster, data, group and admin alike.
@@ -45,9 +45,9 @@ class Credentials:
         self._kerberos = None if kerberos is None else _kerberos_login(kerberos, clock)
         self._plain_protocol = "PLAINTEXT" if settings.tls is None else "SSL"
         self.greeted: set[str] = set()
-        """Addresses that answered ApiVersions: security.protocol is right as to TLS."""
+        """Addresses that answered ApiVersions: the TLS part of security.protocol is right."""
         self.served: set[str] = set()
-        """Addresses that answered more than that: it is right as to SASL too."""
+        """Addresses that answered more than that: its SASL part is right too."""
 
     def tls_context(self) -> ssl.SSLContext | None:
         """Return the context for the next connection, None without TLS.
@@ -58,10 +58,10 @@ class Credentials:
         return None if self._contexts is None else self._contexts.current()
 
     async def prepare(self, host: str) -> None:
-        """Get what a login at ``host`` needs before the connection waits for it.
+        """Get the token or ticket for a login at ``host`` before a connection has to wait for it.
 
         Raises:
-            AuthenticationError: the token endpoint or the Kerberos server refuses us.
+            AuthenticationError: the token endpoint or the Kerberos server refuses the client.
             ConnectionFailedError: it does not answer.
             ConfigError: Kerberos' library or keytab is missing.
         """
@@ -82,7 +82,7 @@ class Credentials:
         offered = await ask(sasl_handshake(sasl.mechanism))
         if offered.error_code:
             raise self._refused_mechanism(sasl, address, offered.error_code, offered.mechanisms)
-        # Not before: the answer may wait behind a Fetch, and what Kerberos sends bears the time.
+        # Not earlier: the response may wait for a Fetch, and a Kerberos authenticator is only valid for minutes.
         exchange = await self._exchange(sasl, host)
         lifetime_ms = 0
         while not exchange.is_done:
@@ -91,7 +91,7 @@ class Credentials:
                 if self._kerberos is not None:
                     self._kerberos.refused()
                 raise _refused_login(sasl, address, answer.error_code, answer.error_message)
-            # SCRAM hashes as often as the broker wants; Kerberos is a library that may block.
+            # The broker chooses how often SCRAM hashes; Kerberos is a library that may block.
             await asyncio.to_thread(exchange.take, answer.auth_bytes)
             lifetime_ms = answer.session_lifetime_ms
         return lifetime_ms
@@ -127,7 +127,7 @@ class Credentials:
 
 def _token_source(oauth: OAuthSettings, clock: Clock) -> "TokenSource":
     from mm2py.client.connect.oauth_tokens import (
-        TokenSource,  # an HTTP client, which others do without
+        TokenSource,  # loads an HTTP client, which other mechanisms do not need
     )
 
     return TokenSource(oauth, clock)

@@ -2,7 +2,7 @@
 
 Flow: ``list_groups`` (one ListGroups per broker, which names coordinator and state) -> ``committed`` (offsets of many
 groups per coordinator) -> ``commit`` (without a member, for groups that have none). The broker refuses the commit of a
-group that has members, so whether it has any needs no question before. The requests are those of ``group_requests``.
+group that has members, so whether it has any needs no question before. The requests are those of ``share_positions``.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, final
 
 from mm2py.client.connect.cluster import COORDINATOR, Cluster
-from mm2py.client.connect.group_requests import CONSUMER_GROUPS, GroupRequests
+from mm2py.client.connect.share_positions import CONSUMER_GROUPS, GroupRequests
 from mm2py.errors import Mm2pyError, RetriableError, ServerError
 from mm2py.protocol.consumer_offsets import CONSUMER_OFFSETS
 from mm2py.protocol.error_codes import (

@@ -1,8 +1,8 @@
 """SASL GSSAPI: tickets of one cluster's connections, and the exchange of RFC 4752 with a broker.
 
 Flow: JAAS login -> ``KerberosLogin.prepare`` (ticket of the principal, ticket for the broker's service) -> ``exchange`` per
-connection. MIT's library does Kerberos; this module decides when to log in, and names what went wrong. Its calls ask the KDC
-and block, so they run in threads. Java's ``KerberosLogin`` renews in a thread of its own; here a login that needs a ticket renews it.
+connection. MIT's library does Kerberos; this module decides when to log in, and explains errors. Its calls ask the KDC
+and block, so they run in threads. Java's ``KerberosLogin`` renews in a thread of its own; here the next login renews the ticket.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _NO_KDC: Final = (_KRB5 + 156, _KRB5 + 154)
 
 
 def use_java_krb5_conf() -> None:
-    """Make the file of ``-Djava.security.krb5.conf`` in ``KAFKA_OPTS`` the one of MIT's library in this process.
+    """Let MIT's library in this process read the file of ``-Djava.security.krb5.conf`` in ``KAFKA_OPTS``.
 
     ``KRB5_CONFIG`` wins where it is set. The library reads it when it is first used.
     """
@@ -51,7 +51,7 @@ def use_java_krb5_conf() -> None:
 
 @final
 class KerberosExchange:
-    """One login at a broker: the client's side of RFC 4752, without a security layer, as Kafka has it."""
+    """One login at a broker: the client's side of RFC 4752, without a security layer, as in Kafka."""
 
     def __init__(self, context: "gssapi.SecurityContext", first: bytes, host: str) -> None:
         self._context, self._message, self._host = context, first, host
@@ -68,7 +68,7 @@ class KerberosExchange:
         return self._message
 
     def take(self, answer: bytes) -> None:
-        """Take the broker's answer to the last message, one without an error code.
+        """Take the broker's response to the last message; it must have no error code.
 
         Raises:
             AuthenticationError: the broker does not prove that it has the key of its service, or asks for a security layer.
@@ -94,7 +94,7 @@ class KerberosExchange:
                 f"{self._host} asks for a security layer of SASL, which Kafka does not have",
                 remedy="check bootstrap.servers",
             )
-        # No size of buffers, no authorization id: the broker takes the principal's.
+        # No buffer size and no authorization id: the broker uses the principal.
         self._message = self._context.wrap(bytes((_NO_SECURITY_LAYER, 0, 0, 0)), False).message  # noqa: FBT003
         self._layer_chosen = True
 
@@ -129,7 +129,7 @@ class KerberosLogin:
         return await asyncio.to_thread(self._begin, host)
 
     def refused(self) -> None:
-        """Log in anew before the next exchange: the service may have a new key, for which our ticket is no good."""
+        """Get a new ticket before the next exchange: after a key change of the service the current one is useless."""
         least_s = self._settings.min_time_before_relogin_ms / 1000
         self._renew_s = min(self._renew_s, self._logged_in_s + least_s)
 
@@ -169,22 +169,22 @@ class KerberosLogin:
         log.info("Kerberos ticket principal=%s valid_s=%d", settings.principal or "-", life_s)
 
     def _acquire(self) -> "tuple[gssapi.Credentials, int]":
-        """Take the ticket of the cache while it is valid, else one from the keytab (``Krb5LoginModule``)."""
+        """Use the ticket cache while its ticket is valid, else the keytab (``Krb5LoginModule``)."""
         import gssapi
 
         settings = self._settings
         if settings.ticket_cache is not None:
             store = {"ccache": settings.ticket_cache} if settings.ticket_cache else None
             try:
-                found = self._from_cache(store)
+                cached = self._from_cache(store)
             except gssapi.exceptions.GSSError:
                 if not settings.keytab:
                     raise
             else:
-                if found[1] or not settings.keytab:
-                    return found
+                if cached[1] or not settings.keytab:
+                    return cached
         _check_keytab(settings.keytab)
-        # A cache of its own per login, in memory: MIT's library would renew the same one by rules of its own.
+        # A separate in-memory cache per login: MIT's library would renew a shared one by its own rules.
         store = {
             "client_keytab": f"FILE:{settings.keytab}",
             "ccache": f"MEMORY:mm2py-{os.getpid()}-{next(_NUMBERS)}",
@@ -205,11 +205,11 @@ class KerberosLogin:
             credentials = gssapi.Credentials(name=name, usage="initiate", store=store)
             return credentials, credentials.lifetime or 0
 
-        found = read()
+        cached = read()
         left_s = self._end_s - self._clock.monotonic()
-        # Somebody else may have renewed it since; if not, kinit is asked to.
-        if self._credentials is None or found[1] > left_s + 1 or not settings.kinit_cmd:
-            return found
+        # Another process may have renewed it already; if not, kinit does.
+        if self._credentials is None or cached[1] > left_s + 1 or not settings.kinit_cmd:
+            return cached
         command = [settings.kinit_cmd, "-R"]
         if settings.ticket_cache:
             command += ["-c", settings.ticket_cache]
@@ -219,7 +219,7 @@ class KerberosLogin:
             output = getattr(error, "stderr", None) or b""
             cause = output.decode(errors="replace").strip() or str(error)
             log.warning("kinit does not renew the ticket command=%s cause=%s", command[0], cause)
-            return found
+            return cached
         return read()
 
     def _begin(self, host: str) -> KerberosExchange:
@@ -269,7 +269,7 @@ _Failure = AuthenticationError | ConnectionFailedError
 
 
 def _ticket_error(settings: KerberosSettings, error: "gssapi.exceptions.GSSError") -> _Failure:
-    """Name why there is no ticket for the principal."""
+    """Explain why there is no ticket for the principal."""
     code, principal, reason = error.min_code, settings.principal, _reason(error)
     known = _known_error(settings, error)
     if known is not None:
@@ -298,7 +298,7 @@ def _ticket_error(settings: KerberosSettings, error: "gssapi.exceptions.GSSError
 def _service_error(
     settings: KerberosSettings, host: str, error: "gssapi.exceptions.GSSError"
 ) -> _Failure:
-    """Name why there is no ticket for the broker's service."""
+    """Explain why there is no ticket for the broker's service."""
     service = f"{settings.service_name}/{host}"
     if error.min_code == _SERVICE_UNKNOWN:
         return AuthenticationError(
@@ -315,7 +315,7 @@ def _service_error(
 def _known_error(
     settings: KerberosSettings, error: "gssapi.exceptions.GSSError"
 ) -> _Failure | None:
-    """Name what hits every request for a ticket; None for anything else."""
+    """Explain errors that any request for a ticket can have; None for all others."""
     import gssapi
 
     if error.min_code in _NO_KDC:
@@ -353,6 +353,6 @@ def _cache(settings: KerberosSettings) -> str:
 
 
 def _reason(error: "gssapi.exceptions.GSSError") -> str:
-    """Return what the library says, on one line: the mechanism's text, else the general one."""
+    """Return the library's message on one line: the mechanism's text, else the general one."""
     texts = error.get_all_statuses(error.min_code, False) or [str(error)]  # noqa: FBT003
     return " ".join(" ".join(texts).split())

@@ -1,8 +1,8 @@
-"""What one cluster last said of itself: brokers, leaders, leader epochs, topic ids. No I/O.
+"""Cached metadata of one cluster: brokers, leaders, leader epochs, topic ids. No I/O.
 
-Flow: ``MetadataResult`` -> ``update`` -> ``leader``. Old news never replaces newer: a leader is taken
-only if its epoch is at least the highest one seen for the same topic id (Java's
-``Metadata.updateLatestMetadata``), and not under an id that another one has followed.
+Flow: ``MetadataResult`` -> ``update`` -> ``leader``. A broker that is cut off answers with stale metadata, which never
+replaces newer: a leader is taken only if its epoch is at least the highest one seen for the same topic id (Java's
+``Metadata.updateLatestMetadata``), and not under an id that was replaced by another one.
 """
 
 from typing import NamedTuple, final
@@ -18,7 +18,7 @@ from mm2py.types import TopicPartition
 
 
 class BrokerAddress(NamedTuple):
-    """Where a broker listens; a negative id stands for a bootstrap address."""
+    """Address of a broker; a negative id stands for a bootstrap address."""
 
     node_id: int
     host: str
@@ -43,7 +43,7 @@ class _Known(NamedTuple):
 
 @final
 class MetadataCache:
-    """Leaders of the topics somebody asked for, and the brokers."""
+    """Leaders of the topics that were requested, and the brokers."""
 
     def __init__(self) -> None:
         self.brokers: dict[int, BrokerAddress] = {}
@@ -57,11 +57,11 @@ class MetadataCache:
 
     @property
     def topics(self) -> frozenset[str]:
-        """Topics that were asked for."""
+        """Topics that were requested."""
         return frozenset(self._topics)
 
     def update(self, result: MetadataResult, now: float) -> None:
-        """Take an answer; ``now`` is monotonic seconds."""
+        """Merge a response; ``now`` is monotonic seconds."""
         if result.brokers:
             self.brokers = {
                 broker.node_id: BrokerAddress(broker.node_id, broker.host, broker.port)
@@ -78,24 +78,24 @@ class MetadataCache:
                 self._forget(topic.name)
 
     def leader(self, tp: TopicPartition) -> Leader | None:
-        """Return the leader, None where it is not known."""
+        """Return the leader, None where unknown."""
         known = self._leaders.get(tp)
         return None if known is None else known.leader
 
     def age_s(self, tp: TopicPartition, now: float) -> float:
-        """Return for how long the leader has not been confirmed."""
+        """Return the time since the leader was last confirmed."""
         known = self._leaders.get(tp)
         return float("inf") if known is None else now - known.learned_at
 
     def topic_id(self, topic: str) -> bytes | None:
-        """Return the id that a topic had last, None where it does not exist or was not asked for."""
+        """Return the last known id of a topic, None where it does not exist or was not requested."""
         return self._ids.get(topic)
 
     def moved(self, tp: TopicPartition, node_id: int, epoch: int) -> None:
-        """Drop a leader, or take the new one that a broker named (KIP-951)."""
+        """Drop a leader, or replace it by the one that a broker named (KIP-951)."""
         known = self._leaders.get(tp)
         if known is None or (node_id, epoch) == known.leader[:2]:
-            return  # several answers of one broker name the same new leader
+            return  # several responses of one broker name the same new leader
         if node_id >= 0 and node_id in self.brokers and epoch > known.leader.epoch:
             leader = Leader(node_id, epoch, known.leader.topic_id)
             self._leaders[tp] = _Known(leader, known.learned_at)
@@ -104,7 +104,7 @@ class MetadataCache:
             del self._leaders[tp]
 
     def no_leader(self, tp: TopicPartition) -> ServerError:
-        """Return why ``leader`` has none, as the error a broker would give."""
+        """Return why there is no leader, as the error that a broker would return."""
         code = self._topics.get(tp.topic, UNKNOWN_TOPIC_OR_PARTITION)
         if code:
             return server_error(code, f"topic {tp.topic}")
@@ -131,9 +131,9 @@ class MetadataCache:
             self._leaders[tp] = _Known(leader, now)
 
     def _is_left(self, topic: TopicMetadata) -> bool:
-        """Whether a broker that is cut off from the controllers answers with an id that another one has followed.
+        """Whether a response has a topic id that was replaced: its broker is cut off from the controllers.
 
-        Ids never come back, so there is no leader to be learned from it.
+        Ids are never reused, so its leaders are ignored.
         """
         if topic.topic_id == NO_TOPIC_ID:
             return False

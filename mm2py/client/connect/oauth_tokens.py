@@ -1,7 +1,7 @@
-"""Tokens for OAUTHBEARER: the client credentials grant over http(s), or claims that nobody signs.
+"""Tokens for OAUTHBEARER: the client credentials grant over http(s), or an unsigned JWT.
 
-Flow: ``TokenSource.token`` -> kept token, or a request to the token endpoint in a thread -> token.
-Tokens are fetched when a login needs one, anew when most of the last one's life is over.
+Flow: ``TokenSource.token`` -> cached token, or a request to the token endpoint in a thread -> token.
+Tokens are fetched when a login needs one, and renewed when most of the lifetime is over.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _SERVER_TROUBLE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token, until when it is valid (0: unknown) and when to fetch the next one."""
+    """A token, its expiry (0: unknown) and when to fetch the next one."""
 
     value: str = field(repr=False)
     expires_ms: int
@@ -56,7 +56,7 @@ class TokenSource:
         """Return a token that is valid now.
 
         Raises:
-            AuthenticationError: the endpoint refuses us, or answers without a token.
+            AuthenticationError: the endpoint refuses the client, or answers without a token.
             ConnectionFailedError: it does not answer within ``sasl.login.retry.backoff.max.ms``.
         """
         async with self._lock:
@@ -144,7 +144,7 @@ class TokenSource:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry the client secret elsewhere."""
+    """Follows no redirect, which would send the client secret to another host."""
 
     def redirect_request(
         self,
@@ -155,7 +155,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         headers: Message,
         newurl: str,
     ) -> None:
-        """Follow none: the answer's code is the error then."""
+        """Return None: the response's status is the error then."""
 
 
 def _request(settings: OAuthSettings) -> urllib.request.Request:
@@ -184,11 +184,11 @@ def _refusal(
         return ConnectionFailedError(
             f"token endpoint {_shown(url)} answers HTTP {error.code}", remedy=_URL_REMEDY
         )
-    told = _fields(error.read(_LARGEST_BYTES))
-    why = str(told.get("error_description") or told.get("error") or "")
-    told_why = f": {' '.join(why.split())[:200]}" if why else ""
+    fields = _fields(error.read(_LARGEST_BYTES))
+    description = str(fields.get("error_description") or fields.get("error") or "")
+    cause = f": {' '.join(description.split())[:200]}" if description else ""
     return AuthenticationError(
-        f"token endpoint {_shown(url)} refused the client with HTTP {error.code}{told_why}",
+        f"token endpoint {_shown(url)} refused the client with HTTP {error.code}{cause}",
         remedy=_CREDENTIALS_REMEDY if error.code in _REFUSALS else _URL_REMEDY,
     )
 
@@ -200,7 +200,7 @@ def _shown(url: str) -> str:
 
 
 def _claim(token: str, name: str) -> float | None:
-    """Return a number from a JWT's claims; None for an opaque token. Brokers check it, we do not."""
+    """Return a number from a JWT's claims; None for an opaque token. Only brokers verify the token."""
     parts = token.strip().split(".")
     if len(parts) != 3:
         return None
@@ -223,7 +223,7 @@ def _unsecured(settings: OAuthSettings, now_s: int) -> str:
 def _fields(text: bytes) -> dict[str, object]:
     """Return a JSON object's fields; none for anything else."""
     try:
-        found: object = json.loads(text)
+        parsed: object = json.loads(text)
     except ValueError:
         return {}
-    return cast("dict[str, object]", found) if isinstance(found, dict) else {}
+    return cast("dict[str, object]", parsed) if isinstance(parsed, dict) else {}

@@ -1,4 +1,4 @@
-"""A tuned TCP socket to a broker, whichever address of its name answers; reading and writing it is ``wire``'s."""
+"""Opens a tuned TCP socket to a broker, at whichever address of its name answers; ``wire`` reads and writes it."""
 
 import asyncio
 import errno
@@ -13,13 +13,13 @@ from mm2py.errors import ConnectionFailedError
 
 
 def reason_of(error: Exception | None) -> str:
-    """Say in a few words why a connection ended, without its address."""
+    """Return in a few words why a connection ended, without its address."""
     if error is None:
         return "closed by the broker"
     if isinstance(error, socket.gaierror):
         return error.strerror or str(error)
     if isinstance(error, OSError) and error.errno and not hasattr(error, "reason"):
-        # asyncio puts the address into the text that the caller has already.
+        # asyncio adds the address, which the caller's text has already.
         return os.strerror(error.errno)
     return str(error) or type(error).__name__
 
@@ -34,11 +34,11 @@ class AddressTurn:
         self._passed = 0
 
     def pass_on(self) -> None:
-        """The present address failed."""
+        """Advance to the next address after a failure."""
         self._passed += 1
 
     def index(self, count: int) -> int:
-        """Return the present one of ``count`` addresses."""
+        """Return the index of the current one of ``count`` addresses."""
         return self._passed % count
 
 
@@ -47,7 +47,7 @@ async def connect_socket(
 ) -> socket.socket:
     """Try the addresses of ``host`` in turn (``client.dns.lookup=use_all_dns_ips``).
 
-    Each gets its part of ``socket.connection.setup.timeout.ms``: one that drops packets must not use all
+    Each gets its share of ``socket.connection.setup.timeout.ms``: one that drops packets must not use all
     of it. The first one tried is the one that worked last.
 
     Raises:
@@ -113,7 +113,7 @@ def _tune(sock: socket.socket, settings: ConnectionSettings) -> None:
     sock.setblocking(False)  # noqa: FBT003 - the signature of socket
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # -1 leaves the kernel's autotuning on, which suits long routes better than any fixed size.
+    # -1 keeps the kernel's autotuning, which suits long round trips better than any fixed size.
     with suppress(OSError):
         if settings.receive_buffer_bytes > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.receive_buffer_bytes)

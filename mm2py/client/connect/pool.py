@@ -22,11 +22,11 @@ from mm2py.protocol.buffers import BufferPool
 log = logging.getLogger(__name__)
 
 _REPEAT_S: Final = 10.0
-"""An operator who looks at the log sees within this time what is missing."""
+"""Interval at which an unreachable broker is logged again."""
 
 
 class _Reachability:
-    """What is known of one address, shared by all purposes."""
+    """State of one address, shared by the connections of all purposes."""
 
     __slots__ = (
         "backoff",
@@ -68,7 +68,7 @@ class ConnectionPool:
         self._closed = False
 
     async def get(self, broker: BrokerAddress, purpose: str) -> BrokerConnection:
-        """Return the open connection to a broker for a purpose, opening it if need be.
+        """Return the open connection to a broker for a purpose, opening it if necessary.
 
         Raises:
             ConnectionFailedError: one attempt, after waiting out the back-off, did not succeed.
@@ -76,11 +76,11 @@ class ConnectionPool:
         if self._closed:
             raise ConnectionFailedError(f"the client of cluster {self._alias} is closed")
         key = (broker.node_id, purpose)
-        found = self._open.get(key)
-        if found is not None and not found.closed:
-            if (found.host, found.port) == (broker.host, broker.port):
-                return found
-            found.abort(f"broker {broker.node_id} moved to {broker}")
+        connection = self._open.get(key)
+        if connection is not None and not connection.closed:
+            if (connection.host, connection.port) == (broker.host, broker.port):
+                return connection
+            connection.abort(f"broker {broker.node_id} moved to {broker}")
         attempt = self._opening.get(key)
         if attempt is None:
             attempt = asyncio.create_task(self._connect(broker, key))
@@ -141,7 +141,7 @@ class ConnectionPool:
     def _attempted(self, key: tuple[int, str], task: "asyncio.Task[BrokerConnection]") -> None:
         self._opening.pop(key, None)
         if not task.cancelled():
-            task.exception()  # every waiter may have been cancelled: then nobody else looks at it
+            task.exception()  # every waiter may have been cancelled: mark the error as retrieved
 
     def _failed(
         self,
@@ -153,19 +153,19 @@ class ConnectionPool:
     ) -> None:
         now = self._clock.monotonic()
         state.turn.pass_on()
-        state.round_trip = RoundTrip()  # what answers next may be another machine
+        state.round_trip = RoundTrip()  # the next machine at this address may be another one
         state.not_before = now + state.backoff.next_s()
         newly_refused = refused and not state.refused
         state.refused = refused
         if state.up is None and broker.node_id < 0 and not refused:
-            # Where no address answers, the cluster's user logs that; else this one is worth a line.
+            # If no address answers, the cluster's user logs that; else this one is logged once another works.
             state.lost_at = state.lost_at or now
             state.unsaid = error
             return
         if state.up is not False:
             state.lost_at = now
         elif not newly_refused and now < state.repeat_at:
-            return  # a broker that is there again and refuses us is worth a line at once
+            return  # but a broker that is back and refuses the login is logged at once
         self._say(str(broker), state, error)
 
     def _say(self, address: str, state: _Reachability, error: RetriableError) -> None:
@@ -197,7 +197,7 @@ class ConnectionPool:
         for key in [key for key, held in self._open.items() if held is connection]:
             del self._open[key]
         state = self._addresses[connection.host, connection.port]
-        # A connection that ends while nobody waits for an answer was idle: brokers drop those.
+        # A connection that ends without requests in flight was idle: brokers drop those.
         if self._closed or not in_flight or not state.up:
             return
         now = self._clock.monotonic()

@@ -1,9 +1,9 @@
-"""How far away a broker is: the shortest round trip that any connection to its address has seen.
+"""Distance of a broker: the shortest round trip that any connection to its address has measured.
 
-Flow: the pool lends each connection the ``RoundTrip`` of its address -> a new connection: ``ping`` a few times; later each
-answer -> ``RoundTrip.took`` -> ``is_distant`` decides what may be in flight to or from it. On a busy machine the first answers
-are late, and on a connection with large requests under way all of them are: any quick answer corrects that, be it to a small
-request on another connection, and the Sender asks a broker that seems distant again each second.
+Flow: the pool gives each connection the ``RoundTrip`` of its address -> a new connection: ``ping`` a few times; later each
+response -> ``RoundTrip.took`` -> ``is_distant`` decides how much may be in flight. On a busy machine the first responses
+are late, and on a connection with large requests in flight all of them are. Any quick response corrects that, also to a small
+request on another connection, and the Sender pings a broker that seems distant each second.
 """
 
 from math import inf
@@ -22,9 +22,9 @@ FIRST_PINGS: Final = 3
 
 @final
 class RoundTrip:
-    """The shortest time from a request to its answer, of all connections to one address.
+    """The shortest time from a request to its response, of all connections to one address.
 
-    Any answer proves that the broker is no farther away.
+    A response proves that the broker is at most that far away.
     """
 
     __slots__ = ("least_s",)
@@ -33,16 +33,16 @@ class RoundTrip:
         self.least_s = inf
 
     def took(self, seconds: float) -> None:
-        """An answer took that long."""
+        """Note the time of one response."""
         self.least_s = min(self.least_s, seconds)
 
 
 async def ping(connection: "BrokerConnection", times: int = FIRST_PINGS) -> None:
-    """Ask for the API versions, an empty request, a few times."""
+    """Request the API versions, an empty request, a few times."""
     for _ in range(times):
         await connection.call(api_versions())
 
 
 def is_distant(connection: "BrokerConnection") -> bool:
-    """Whether a round trip to the broker takes long enough that what is in flight must be large."""
+    """Whether the round trip is so long that large requests must be in flight to use the line."""
     return connection.round_trip.least_s >= DISTANT_S

@@ -1,4 +1,4 @@
-"""Where share groups continue: their start offsets, or the ends of partitions that they have read completely.
+"""Requests of consumer and share groups, and the positions of share groups: start offsets, or log ends where all is read.
 
 Flow: ``describe`` -> ends of the partitions with a lag of 0 -> ``describe`` of their groups again -> ``share_positions``.
 A broker stores a new start offset only with the acknowledgement behind it (Kafka 4.3): a group that has acknowledged
@@ -17,10 +17,27 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Protocol, final
 
 from mm2py.client.connect.admin import Admin
-from mm2py.client.connect.cluster import Cluster
+from mm2py.client.connect.cluster import COORDINATOR, Cluster
 from mm2py.client.connect.connection import BrokerConnection
-from mm2py.protocol.groups import FetchedOffset, FetchedOffsets
-from mm2py.protocol.share_offsets import ShareOffset, ShareOffsets, describe_share_offsets
+from mm2py.errors import UnsupportedVersionError
+from mm2py.protocol.call import Call
+from mm2py.protocol.group_messages import group_offsets, list_groups, offset_commit, offset_fetch
+from mm2py.protocol.groups import (
+    FetchedOffset,
+    FetchedOffsets,
+    ListedGroup,
+    ListedGroups,
+    OffsetToCommit,
+)
+from mm2py.protocol.share_offsets import (
+    ALTER_KEY,
+    DESCRIBE_KEY,
+    ShareOffset,
+    ShareOffsets,
+    alter_share_offsets,
+    describe_share_offsets,
+)
+from mm2py.protocol.topics import PartitionOutcome
 from mm2py.types import LATEST, TopicPartition
 
 SHARE_CONNECTION: Final = "share-coordinator"
@@ -28,7 +45,7 @@ SHARE_CONNECTION: Final = "share-coordinator"
 
 
 class ShareQuestions(Protocol):
-    """What is asked of a cluster (``ShareSource``)."""
+    """The requests that share positions need (``ShareSource``)."""
 
     async def describe(self, groups: Sequence[str]) -> Mapping[str, ShareOffsets]:
         """Return the start offsets of groups of one coordinator."""
@@ -75,10 +92,10 @@ async def share_positions(
 async def delivered_of(
     source: ShareQuestions, groups: Sequence[str]
 ) -> dict[str, dict[TopicPartition, int]]:
-    """Return how many records behind its position a group has acknowledged: another cluster delivers them again.
+    """Return how many records after its position a group has acknowledged: another cluster delivers them again.
 
-    Partitions without any are left out, and all of brokers before 4.2, which do not tell. The lag is asked for behind the
-    ends, as in ``share_positions``: records that come meanwhile do not count.
+    Partitions without any are left out, and all of brokers before 4.2, which have no lag. The lag is requested after the
+    ends, as in ``share_positions``, so records written in between do not count.
     """
     before = await source.describe(groups)
     open_ = {_partition(it) for found in before.values() for it in found.offsets if it.lag > 0}
@@ -140,3 +157,106 @@ class ShareSource:
         """Ask the leaders."""
         listed = await Admin(self._cluster).list_offsets(dict.fromkeys(partitions, LATEST))
         return {tp: it.offset for tp, it in listed.items() if it.error is None}
+
+
+SHARE_TYPE: Final = "share"
+SHARE_FEATURE: Final = "share.version"
+
+_CONSUMER_TYPES: Final = frozenset({"", "classic", "consumer"})
+"""Group types whose members commit offsets; brokers before 3.8 name none."""
+_CONSUMER_PROTOCOLS: Final = frozenset({"", "consumer"})
+"""``""``: offsets without members. Connect's workers are ``connect``."""
+
+
+class GroupRequests(Protocol):
+    """The requests of one kind of groups."""
+
+    purpose: str
+    """Of the connections that carry the offsets."""
+    per_request: int
+    """Groups that ``offsets`` is given at most: one answer stays small, and the coordinator free for its members."""
+
+    def are_supported(self, connection: BrokerConnection, /) -> bool:
+        """Whether the cluster has such groups."""
+        ...
+
+    def listing(self) -> Call[ListedGroups]:
+        """Return the request that lists groups, those of other kinds perhaps among them."""
+        ...
+
+    def is_one(self, group: ListedGroup) -> bool:
+        """Whether a listed group is of this kind."""
+        ...
+
+    async def offsets(
+        self, cluster: Cluster, connection: BrokerConnection, groups: Sequence[str], /
+    ) -> Mapping[str, FetchedOffsets]:
+        """Return the offsets of groups, ``connection`` being that to their coordinator."""
+        ...
+
+    def write(
+        self, group_id: str, offsets: Sequence[OffsetToCommit]
+    ) -> Call[tuple[PartitionOutcome, ...]]:
+        """Return the request that sets offsets of a group without members."""
+        ...
+
+
+@final
+class _ConsumerGroups:
+    purpose = COORDINATOR
+    per_request = 200
+
+    def are_supported(self, _connection: BrokerConnection) -> bool:
+        return True
+
+    def listing(self) -> Call[ListedGroups]:
+        return list_groups()
+
+    def is_one(self, group: ListedGroup) -> bool:
+        return (
+            group.protocol_type in _CONSUMER_PROTOCOLS
+            and group.group_type.lower() in _CONSUMER_TYPES
+        )
+
+    async def offsets(
+        self, _cluster: Cluster, connection: BrokerConnection, groups: Sequence[str]
+    ) -> Mapping[str, FetchedOffsets]:
+        try:
+            return await connection.call(group_offsets(groups))
+        except UnsupportedVersionError:
+            return {group: await connection.call(offset_fetch(group)) for group in groups}
+
+    def write(
+        self, group_id: str, offsets: Sequence[OffsetToCommit]
+    ) -> Call[tuple[PartitionOutcome, ...]]:
+        return offset_commit(group_id, offsets)
+
+
+@final
+class _ShareGroups:
+    purpose = SHARE_CONNECTION
+    per_request = 50
+
+    def are_supported(self, connection: BrokerConnection) -> bool:
+        has_requests = {DESCRIBE_KEY, ALTER_KEY} <= connection.versions.keys()
+        return has_requests and connection.feature_level(SHARE_FEATURE) > 0
+
+    def listing(self) -> Call[ListedGroups]:
+        return list_groups(types=(SHARE_TYPE,))
+
+    def is_one(self, group: ListedGroup) -> bool:
+        return group.group_type.lower() == SHARE_TYPE
+
+    async def offsets(
+        self, cluster: Cluster, connection: BrokerConnection, groups: Sequence[str]
+    ) -> Mapping[str, FetchedOffsets]:
+        return await share_positions(ShareSource(cluster, connection), groups)
+
+    def write(
+        self, group_id: str, offsets: Sequence[OffsetToCommit]
+    ) -> Call[tuple[PartitionOutcome, ...]]:
+        return alter_share_offsets(group_id, offsets)
+
+
+CONSUMER_GROUPS: Final[GroupRequests] = _ConsumerGroups()
+SHARE_GROUPS: Final[GroupRequests] = _ShareGroups()

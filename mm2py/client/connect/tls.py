@@ -26,7 +26,7 @@ _PLAIN_REASONS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET
 
 @final
 class TlsContexts:
-    """The SSL context of some settings, made anew when one of its files has changed."""
+    """The SSL context of some settings, rebuilt when one of its files has changed."""
 
     def __init__(self, tls: TlsSettings) -> None:
         self._tls = tls
@@ -80,7 +80,7 @@ def _build(tls: TlsSettings) -> ssl.SSLContext:
 
 
 def load_identity(context: ssl.SSLContext, identity: Identity) -> None:
-    """Let ``context`` show ``identity``, whose key is never on a disk in clear.
+    """Load ``identity`` into ``context``; its key is never on a disk in clear.
 
     Raises:
         ConfigError: key and chain cannot be used.
@@ -108,7 +108,7 @@ def load_identity(context: ssl.SSLContext, identity: Identity) -> None:
 
 @contextmanager
 def _readable(content: bytes) -> Generator[str, None, None]:
-    """Lend a path under which ``content`` can be read until the block ends."""
+    """Provide a path from which ``content`` can be read until the block ends."""
     if sys.platform == "linux" and Path("/proc/self/fd").is_dir():
         fd = os.memfd_create("mm2py-identity")
         path = f"/proc/self/fd/{fd}"
@@ -129,7 +129,7 @@ def tls_failure(
 ) -> Mm2pyError:
     """Return the error to raise for a failed handshake; it names the property to change.
 
-    ``known``: this address has spoken TLS with us before.
+    ``known``: an earlier TLS handshake with this address succeeded.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         return _distrust(error, address, tls)

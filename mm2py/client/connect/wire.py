@@ -1,8 +1,8 @@
-"""One socket of ours, plain or TLS, read and written as it becomes ready.
+"""One socket, plain or TLS, read and written as it becomes ready.
 
-Flow: ``Wire.write`` -> kernel; kernel -> ``FrameReceiver`` -> ``Peer.received`` per frame. Plain parts leave as an
-iovec, uncopied; large answers arrive in pooled buffers. Under TLS OpenSSL reads and writes the socket itself, a record at a time, from and to the caller's
-buffers: asyncio's TLS goes through two memory BIOs and copies each byte several times.
+Flow: ``Wire.write`` -> kernel; kernel -> ``FrameReceiver`` -> ``Peer.received`` per frame. Plain parts are sent as an
+iovec, uncopied; large responses arrive in pooled buffers. Under TLS OpenSSL reads and writes the socket itself, a record
+at a time, from and to the caller's buffers: asyncio's TLS goes through two memory BIOs and copies each byte several times.
 """
 
 import asyncio
@@ -23,19 +23,19 @@ log = logging.getLogger(__name__)
 
 Buffer = bytes | bytearray | memoryview
 Frame: TypeAlias = tuple[int, memoryview, BufferLease | None]
-"""Correlation id (its first int32), the bytes behind it, and the lease of its pooled buffer; without one the view is
-valid only until the next frame is asked for."""
+"""Correlation id (its first int32), the bytes after it, and the lease of its pooled buffer; without one the view is
+valid only until the next frame is requested."""
 
 HEAD_BYTES: Final = 16 * 1024
 """Frames that fit here are delivered without a pooled buffer."""
 
 _MAX_FRAME_BYTES: Final = 512 * 1024 * 1024
-"""Longer frames are nonsense or an attack; brokers cut Fetch answers at fetch.max.bytes."""
+"""Longer frames are nonsense or an attack; brokers limit Fetch responses to fetch.max.bytes."""
 
 _SIZE: Final = Struct(">i")
 
 _RCVLOWAT_FLOOR_BYTES: Final = 64 * 1024
-"""Below this a wake-up more costs less than waiting for the rest of the frame."""
+"""For fewer missing bytes an additional wake-up costs less than waiting for the rest of the frame."""
 
 _RCVLOWAT_CAP_BYTES: Final = 512 * 1024
 """Waiting for more than this would idle the CPU while the kernel's receive window fills."""
@@ -46,10 +46,10 @@ _IOVEC_PARTS: Final = 512
 """Buffers per ``sendmsg``; Linux refuses more than 1024 (``IOV_MAX``)."""
 
 _RECORD_BYTES: Final = 16 * 1024
-"""Content of one TLS record; shorter parts are joined, for each one would become a record of its own."""
+"""Content of one TLS record; shorter parts are joined, since each would become a record of its own."""
 
 _READ_BYTES: Final = 1024 * 1024
-"""Read under TLS per wake-up, then others get their turn."""
+"""Limit of what is read under TLS per wake-up, so that other sockets get their turn."""
 
 _NOT_NOW: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -58,7 +58,7 @@ class Peer(Protocol):
     """The owner of a wire."""
 
     def began(self, first_bytes: bytes) -> None:
-        """The first bytes came, at most two of them are here; called before they are taken for a frame."""
+        """Inspect the first bytes of the stream (at most two) before they are taken for a frame."""
         ...
 
     def received(self, correlation_id: int, body: memoryview, lease: BufferLease | None) -> None:
@@ -66,11 +66,11 @@ class Peer(Protocol):
         ...
 
     def abort(self, reason: str) -> None:
-        """Close the wire: what ``received`` raised, or an impossible frame."""
+        """Close the wire, because ``received`` raised or a frame is impossible."""
         ...
 
     def connection_lost(self, cause: Exception | None) -> None:
-        """The wire has ended, None: closed by the broker or by ``close``; called once, in a turn of its own."""
+        """Handle the end of the wire (None: closed by the broker or ``close``); called once, in a separate loop iteration."""
         ...
 
 
@@ -78,8 +78,8 @@ class Peer(Protocol):
 class FrameReceiver:
     """Cuts the stream of one connection into length-prefixed frames; no I/O.
 
-    Short frames lie in one fixed head buffer, long ones in a pooled buffer of their own, so that record data
-    is never copied again. The receiver holds one reference of it until the next frame is asked for: a caller
+    Short frames are in one fixed head buffer, long ones in a pooled buffer of their own, so that record data
+    is never copied again. The receiver holds one reference of it until the next frame is requested: a caller
     that keeps the view must retain the lease.
     """
 
@@ -97,7 +97,7 @@ class FrameReceiver:
         return (self._head if self._long is None else self._long_view)[self._filled :]
 
     def take(self, nbytes: int) -> Iterator[Frame]:
-        """Take ``nbytes`` that were written and yield what is complete.
+        """Account for ``nbytes`` that were written to the buffer, and yield the complete frames.
 
         Raises:
             ProtocolError: the length of a frame is impossible; close the connection.
@@ -155,7 +155,7 @@ class FrameReceiver:
 async def start_tls(
     sock: socket.socket, context: ssl.SSLContext, server_hostname: str
 ) -> ssl.SSLSocket:
-    """Shake hands over a connected socket, which belongs to the result.
+    """Do the TLS handshake over a connected socket, which belongs to the result.
 
     Raises:
         OSError: ``ssl.SSLError``, or the connection was lost.
@@ -199,7 +199,7 @@ class Wire:
         self._tls = sock if isinstance(sock, ssl.SSLSocket) else None
         self._unsent: deque[Buffer] = deque()
         self._closed = False
-        # By number: the loop may still have an event of a socket that was closed behind its wait for events.
+        # By number: the loop may still have an event of a socket that was closed after its wait for events.
         self._fd = sock.fileno()
         self._loop.add_reader(self._fd, self._read)
 
@@ -223,7 +223,7 @@ class Wire:
                 self._loop.add_writer(self._fd, self._flush_rest)
 
     def close(self, cause: Exception | None = None) -> None:
-        """Close the socket and forget what waits; ``connection_lost`` follows. Safe twice."""
+        """Close the socket and drop what waits; ``connection_lost`` follows. Safe twice."""
         if self._closed:
             return
         self._closed = True
@@ -271,7 +271,7 @@ class Wire:
         except Mm2pyError as error:
             peer.abort(str(error))
             return
-        # A fixed value strands the tail of the stream (libraries.md 8), so it follows each frame.
+        # With a fixed SO_RCVLOWAT the last bytes of the stream would never wake the loop, so it follows each frame.
         missing = receiver.missing_bytes
         wanted = min(missing, _RCVLOWAT_CAP_BYTES) if missing > _RCVLOWAT_FLOOR_BYTES else 1
         if wanted > 1 and self._tls is not None:
@@ -281,7 +281,7 @@ class Wire:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
 
     def _read_records(self, tls: ssl.SSLSocket) -> None:
-        """Take what is there to its end: for what stays inside of OpenSSL the loop gets no event."""
+        """Read until OpenSSL has nothing more: the loop gets no event for bytes that stay inside of it."""
         left = _READ_BYTES
         while left > 0:
             if self._closed:
@@ -301,7 +301,7 @@ class Wire:
             if count < size:  # the end of the stream
                 self.close()
                 return
-        self._loop.call_soon(self._read)  # which looks whether it was closed meanwhile
+        self._loop.call_soon(self._read)  # checks whether it was closed meanwhile
 
     # ---- writing
 
@@ -329,7 +329,7 @@ class Wire:
             self.close(error)
 
     def _record(self) -> Buffer:
-        """Return what comes next, at least a full record where there is so much; the same bytes until they are sent."""
+        """Return the next bytes to send, a full record if possible; the same bytes until they are sent (OpenSSL's rule)."""
         first = self._unsent[0]
         if len(first) >= _RECORD_BYTES or len(self._unsent) == 1:
             return first

@@ -1,7 +1,10 @@
-"""Position and state of the Fetcher in one source partition, and what an answer of the leader does to them. No I/O.
+"""Position and state of the Fetcher in one source partition, and the effect of a leader's response on them. No I/O.
 
 Flow: ``led_by`` -> ``Lookup`` answered where one is needed -> ``FetchedPartition`` -> ``take`` -> batches, or the
 ``Verdict`` that decides what the Fetcher does next. Only methods of the cursor change it.
+
+Java's consumer resets a position that is out of range (``auto.offset.reset``) and validates it after a leader change
+(KIP-320). A mirror must also know *which* records are gone, so the cursor keeps the epochs that it read and the topic id.
 """
 
 from enum import Enum, auto
@@ -20,45 +23,45 @@ _REFUSED: Final = frozenset({codes.TOPIC_AUTHORIZATION_FAILED, codes.CLUSTER_AUT
 
 
 class Lookup(Enum):
-    """What the leader is asked before a partition can be fetched."""
+    """The request to the leader that is needed before a partition can be fetched."""
 
     NONE = auto()
     START = auto()
-    """The offset behind EARLIEST or LATEST."""
+    """The offset of EARLIEST or LATEST."""
     BEGINNING = auto()
     """The first offset of a new incarnation of the topic."""
     ENDS = auto()
     """Both ends of the log: the position is outside."""
     EPOCH = auto()
-    """Where the last epoch that was read ends in the leader's log."""
+    """The end of the last epoch that was read, in the leader's log."""
     VALIDATE = auto()
-    """The same after a change of the leader, unless Fetch itself reports a divergence (v12 on)."""
+    """The same after a leader change, unless Fetch itself reports a divergence (v12 on)."""
 
 
 class Verdict(Enum):
-    """What follows an answer."""
+    """What the Fetcher does after a response."""
 
     GO_ON = auto()
     MOVE = auto()
     """Look the leader up again."""
     REPLICA = auto()
-    """The leader wants us to read from a nearer replica (KIP-392); ``replica`` names it."""
+    """The leader names a nearer replica to read from (KIP-392): ``replica``."""
     LEADER = auto()
-    """A follower cannot serve us: go back to the leader, which decides."""
+    """A follower cannot serve the position: go back to the leader, which decides."""
     RESET = auto()
     """The position is outside the log: ask for its ends."""
     TRUNCATED = auto()
     """The log was cut below our position (KIP-320); ``diverged_to`` has the offset."""
     LOST = auto()
-    """The batches begin behind records that the source has deleted; ``lost`` is their range."""
+    """The batches begin after records that the source has deleted; ``lost`` is their range."""
     RECREATED = auto()
-    """The topic id is not known any more."""
+    """The topic id is unknown to the broker."""
     REFUSED = auto()
-    """We may not read it; keep asking."""
+    """Not authorized; retry."""
     UNCLEAR = auto()
-    """An error without a cause, as a broker answers when its storage fails: keep asking for minutes."""
+    """An error without a cause, for instance of a broker's storage: retry for minutes."""
     FAILED = auto()
-    """Nothing of this partition can be copied any more; ``cause`` says why."""
+    """Nothing of this partition can be copied any more; ``cause`` has the reason."""
 
 
 @final
@@ -110,7 +113,7 @@ class Cursor:
         epoch: int = -1,
     ) -> None:
         self.tp = tp
-        self.position = position  # next offset wanted; EARLIEST or LATEST until it is known
+        self.position = position  # next offset to fetch; EARLIEST or LATEST until it is looked up
         self.leader = -1
         self.leader_epoch = -1
         self.node = -1  # broker it is fetched from: the leader or a nearer replica
@@ -148,7 +151,7 @@ class Cursor:
 
     @property
     def fetchable(self) -> bool:
-        """Whether it belongs into the next Fetch of its broker's session."""
+        """Whether it is part of the next Fetch of its broker's session."""
         return (
             not self.paused
             and not self.failed
@@ -160,7 +163,7 @@ class Cursor:
     # -- by the Fetcher ---------------------------------------------------------------------------
 
     def fail(self) -> None:
-        """Nothing of it is read any more: it failed, or its assignment ended."""
+        """Stop reading for good: it failed, or its assignment ended."""
         self.failed = True
 
     def pause(self) -> None:
@@ -176,30 +179,30 @@ class Cursor:
         self.spread_out = over_several
 
     def refused(self) -> None:
-        """Count an answer or a connection that did not serve it; the next pause grows."""
+        """Count a failed response or connection; the next pause grows."""
         self.attempts += 1
 
     def unclear_for_s(self, now: float) -> float:
-        """Return for how long unclear errors came and no data; ``now`` is monotonic seconds."""
+        """Return the time since the first unclear error without data since; ``now`` is monotonic seconds."""
         if self.unclear_since is None:
             self.unclear_since = now
         return now - self.unclear_since
 
     def ends_at(self, offset: int) -> None:
-        """Note the end of the log, where no Fetch asks for it."""
+        """Set the end of the log of a partition that is not fetched."""
         self.high_watermark = offset
 
     def limit(self, share_bytes: int) -> None:
-        """Take its share of the next answers, 0 for the configured limit."""
+        """Set its share of the next responses, 0 for the configured limit."""
         self.share_bytes = share_bytes
 
     # -- where it is read -------------------------------------------------------------------------
 
     def led_by(self, leader: Leader) -> None:
-        """Take what the cluster reports of its leader; decides what is looked up before the next Fetch.
+        """Set the leader, and decide which lookup is needed before the next Fetch.
 
-        A leader without a topic id leaves the incarnation open: clusters in an upgrade or behind an
-        old proxy have none for a while. The known id stays, and the partition is fetched by name.
+        Without a topic id the incarnation is unknown: clusters during an upgrade or behind an
+        old proxy have none for a while. The last id stays, and the partition is fetched by name.
         """
         self.leader, self.leader_epoch = leader.node_id, leader.epoch
         self.by_name = leader.topic_id == NO_TOPIC_ID
@@ -218,34 +221,34 @@ class Cursor:
             self.absent = False
 
     def placed(self, node_id: int) -> None:
-        """It is fetched from this broker: the leader or a nearer replica."""
+        """Set the broker it is fetched from: the leader or a nearer replica."""
         self.node = node_id
 
     def follow_until(self, instant_s: float) -> None:
-        """Read from a follower until then."""
+        """Read from a follower until ``instant_s``."""
         self.replica_until = instant_s
 
     def left(self) -> None:
-        """It is fetched from no broker."""
+        """Note that it is not fetched from any broker."""
         self.node = self.leader = -1
 
     # -- look-ups ---------------------------------------------------------------------------------
 
     def start_at(self, position: int) -> None:
-        """The offset of EARLIEST or LATEST is known."""
+        """Set the offset of EARLIEST or LATEST."""
         self.position = self.started_at = position
         self.lookup = Lookup.NONE
 
     def out_of_range(self) -> None:
-        """The leader has no log at our position: its ends decide on which side that is, and why."""
+        """Look up both ends of the log, because the position is outside of it."""
         self.lookup = Lookup.ENDS
 
     def compare(self) -> None:
-        """Our position is inside the log: compare our last epoch with the leader's."""
+        """Compare the last epoch read with the leader's log; the position is inside of it."""
         self.lookup = Lookup.EPOCH if self.last_epoch >= 0 else Lookup.NONE
 
     def validated(self) -> None:
-        """Our history is that of the leader, as far as it can be compared."""
+        """Note that the epochs read match the leader's log."""
         self.validated_epoch = self.leader_epoch
         self.lookup = Lookup.NONE
 
@@ -254,7 +257,7 @@ class Cursor:
     def take(
         self, fetched: FetchedPartition, lease: BufferLease, origins: Origins | None = None
     ) -> tuple[Verdict, StageResult | None]:
-        """Apply one answer; the batches returned each hold a reference to ``lease``."""
+        """Apply one response; each returned batch holds a reference to ``lease``."""
         if fetched.error_code or fetched.preferred_read_replica >= 0 or fetched.diverging:
             return self._without_data(fetched), None
         self.attempts = 0
@@ -289,7 +292,7 @@ class Cursor:
         if result.problem is None:
             return verdict, result
         if result.problem.kind is ProblemKind.CRC and self.suspect != result.problem.offset:
-            # Read it once more: memory or network may be at fault.
+            # Fetch it once more: memory or network may be the reason.
             self.suspect = result.problem.offset
             return verdict, result
         self.cause = result.problem.text
@@ -297,10 +300,10 @@ class Cursor:
         return Verdict.FAILED, result
 
     def seek(self, position: int) -> None:
-        """Go somewhere else; what was known of epochs behind that point is forgotten.
+        """Set the position; epochs from there on are forgotten.
 
-        A leader that was cut back may hold other records from the start of any later epoch of ours
-        on, so the answer to a divergence is bounded by what we read ourselves.
+        A leader whose log was cut may have other records from the start of any later epoch that we read,
+        so the point of a divergence is limited by our own epochs.
         """
         self.position = position
         self.lookup = Lookup.NONE
@@ -311,9 +314,9 @@ class Cursor:
         self.last_epoch = self.epochs[-1][0] if self.epochs else -1
 
     def restart(self, position: int, topic_id: bytes, *, absent: bool = False) -> None:
-        """Begin with another incarnation of the topic: nothing known of the old one holds.
+        """Start with another incarnation of the topic; all state of the old one is dropped.
 
-        ``absent``: it has no partition of this number, so nothing was there when it ends in turn.
+        ``absent``: it has no partition of this number, so nothing is lost if it is recreated in turn.
         """
         self.topic_id = topic_id
         self.identified = topic_id != NO_TOPIC_ID
@@ -324,15 +327,15 @@ class Cursor:
         self.seek(position)
 
     def forget_epochs(self) -> None:
-        """The leader does not know our last epoch: nothing can be compared until more is read."""
+        """Drop the epochs, because the leader does not know the last one: nothing can be compared until more is read."""
         self.epochs.clear()
         self.last_epoch = -1
 
     def diverged(self, epoch: int, end_offset: int) -> int:
-        """Return where our history leaves the leader's, which ends ``epoch`` at ``end_offset``.
+        """Return the offset where our log diverges from the leader's, in which ``epoch`` ends at ``end_offset``.
 
-        Where we read later epochs than that, the histories part at the first of them at the latest
-        (KIP-320; the Java consumer keeps no epochs and would skip what lies between).
+        If we read later epochs, the logs diverge at the first of them at the latest (KIP-320). The Java consumer
+        keeps no epochs and would skip the records in between.
         """
         cut = max(end_offset, 0)
         for own, start in self.epochs:
@@ -385,6 +388,6 @@ class Cursor:
 
 
 def _first_offset(result: StageResult) -> int:
-    """Return the first offset of anything in an answer: markers and aborted data too lie behind what is gone."""
+    """Return the first offset of anything in a response, including markers and aborted data."""
     first = [batch.base_offset for batch in result.batches[:1]]
     return min(first + [each.first_offset for each in result.dropped[:1]])

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final, final
 
 from mm2py.api.context import SourceGap
@@ -17,14 +18,13 @@ from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.cursor import Cursor, Lookup, Verdict
 from mm2py.client.fetch.losses import FetchLosses
-from mm2py.client.fetch.open_transactions import OpenTransactions
-from mm2py.client.fetch.origins import BatchOrigins
+from mm2py.client.fetch.owner import BatchOrigins
 from mm2py.client.fetch.partition_fetch import READ_COMMITTED, isolation_of
 from mm2py.client.fetch.routes import FetchRoutes
 from mm2py.client.pacing import ByteRate
 from mm2py.clock import Clock
 from mm2py.config.clients import ConsumerSettings
-from mm2py.errors import Mm2pyError, ProtocolError
+from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.batch_stage import StageResult
 from mm2py.protocol.buffers import CountedCopy
@@ -36,36 +36,36 @@ from mm2py.types import LATEST, TopicPartition
 log = logging.getLogger(__name__)
 
 BUFFER_BYTES: Final = 32 * 1024 * 1024
-"""What may be read and not be settled, in receive buffers and copies of them: default of ``buffer.memory``."""
+"""Limit of what is read and not settled, in receive buffers and copies of them: default of ``buffer.memory``."""
 
 _PARKED_PART: Final = 8
-"""An eighth: what is kept back leaves the caller enough room, so that it notices when its own part is full."""
+"""At most an eighth of the memory is used for data of paused partitions, so that the others can continue."""
 
 _REST_PART: Final = 8
-"""What an eighth or less of an answer's batches would keep its receive buffer for is copied out of it."""
+"""If at most an eighth of a response's bytes still use the receive buffer, they are copied out of it."""
 
 _CHECK_S: Final = 1.0
-"""How often followers, open transactions and unused receive buffers are looked after."""
+"""Interval of checks of followers, open transactions and unused receive buffers."""
 
 UNCLEAR_S: Final = 300.0
-"""How long a broker may answer with errors that name no cause (a tiered read that failed is one) before the
-partition is failed: the Java consumer asks for ever, but then only its lag shows it."""
+"""How long a broker may return errors without a cause (for instance of a tiered read) before the
+partition fails: the Java consumer retries for ever, which only its lag shows."""
 
 Fetched = tuple[TopicPartition, list[RecordBatch]]
 
 
 def _ignore_stall(_tp: TopicPartition, _error: Exception | None) -> None:
-    """The caller does not show stalls."""
+    """Default: ignore stalls."""
 
 
 @final
 class Fetcher:
     """Reads a set of partitions of one cluster.
 
-    ``on_gap`` reports records that are gone; ``on_failed`` ends one partition; ``on_stalled(tp, error)`` reports
-    one that cannot be read now but is tried again, with ``None`` that it can. All on the loop.
-    ``bytes_per_s`` limits what is read of all partitions together, 0 for no limit. With ``origins`` batches that
-    other mirrors wrote are dropped as it decides.
+    ``on_gap`` reports lost records; ``on_failed`` ends one partition; ``on_stalled(tp, error)`` reports
+    one that cannot be read now and is retried, with ``None`` that it is read again. All on the loop.
+    ``bytes_per_s`` limits the reads of all partitions together, 0 for no limit. ``origins`` decides which batches of
+    other mirrors are dropped.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per event and per limit of reading
@@ -115,12 +115,12 @@ class Fetcher:
         topic_ids: Mapping[TopicPartition, bytes] | None = None,
         epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Replace the assignment; EARLIEST and LATEST are looked up, in the background where needed.
+        """Replace the assignment; EARLIEST and LATEST are looked up in the background.
 
-        ``topic_ids`` names the incarnation of its topic that a position belongs to, where that was kept:
+        ``topic_ids`` names the incarnation of the topic that a position belongs to, if it was stored:
         another one is then copied from its beginning. Without it a topic that was recreated while
         it was not read is only noticed if it is shorter than the position. ``epochs`` has the leader
-        epoch of the record before the position: a log that was cut below it is noticed by that.
+        epoch of the record before the position, by which a truncated log is noticed (KIP-320).
         """
         for cursor in self._cursors.values():
             cursor.fail()
@@ -147,9 +147,9 @@ class Fetcher:
             self._routes.seek(cursor)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Leave these out of the next Fetch, and keep back what of them has arrived.
+        """Leave these out of the next Fetch, and hold back their batches that have arrived.
 
-        What is kept back is copied out of its receive buffers, so that those return.
+        Those are copied out of the receive buffers, so that the buffers return to the pool.
         """
         paused: set[TopicPartition] = set()
         for tp in partitions:
@@ -181,7 +181,7 @@ class Fetcher:
             self._routes.touch(cursor)
 
     def rewind(self, tp: TopicPartition, position: int) -> bool:
-        """Read a paused partition again from an offset that was read in its present log; return whether that is possible now."""
+        """Read a paused partition again from an earlier offset of its current log; return whether that is possible now."""
         cursor = self._cursors.get(tp)
         if cursor is None or cursor.failed or not cursor.paused or cursor.lookup is not Lookup.NONE:
             return False
@@ -194,7 +194,7 @@ class Fetcher:
         """Return what has arrived, after at most ``max_wait_ms``; empty when nothing has.
 
         ``max_bytes`` is the room left for data that is read but not yet delivered: what is returned, and what arrives
-        until the next call, is taken from it, and without room no Fetch follows. Each batch holds a reference to its
+        until the next call, uses it up, and without room no Fetch is sent. Each batch holds a reference to its
         receive buffer.
         """
         self._room = max_bytes - sum(_bytes_of(batches) for _, batches in self._batches)
@@ -258,7 +258,7 @@ class Fetcher:
         return await Admin(self._cluster).log_starts(partitions)
 
     async def refresh_ends(self) -> None:
-        """Ask where paused partitions end now, each leader once: no Fetch answer has it.
+        """Look up the log ends of paused partitions, which no Fetch response has, with one request per leader.
 
         Raises:
             Mm2pyError: the cluster does not answer.
@@ -281,9 +281,9 @@ class Fetcher:
             self._discard((tp,))
 
     async def look_back(self) -> None:
-        """Before the end: report what is gone because its topic is another one by now.
+        """Report, before the end, what was lost because a topic was recreated.
 
-        A later reader knows its position and the old id, but not how much there was behind it.
+        A later reader knows its position and the old id, but not the end of the old log.
 
         Raises:
             Mm2pyError: the cluster does not answer.
@@ -317,21 +317,19 @@ class Fetcher:
     # -- FetchOwner: what may be asked --------------------------------------------------------------
 
     def room_bytes(self) -> int:
-        """Return what is free beside all that is read or asked for, or less where the caller of ``fetch`` has less room."""
+        """Return the memory that is neither read nor asked for, or less where the caller of ``fetch`` has less room."""
         held = self._cluster.pool.leased_bytes + sum(it.asked_bytes for it in self._routes.nodes)
         return min(self._room, self._buffer_bytes - held)
 
     def wake(self) -> None:
-        """An answer was smaller than what was asked for: others may have the room."""
         self._routes.wake()
 
     def most_bytes(self) -> int:
-        """Return what one broker's answer may fill of the buffers: half of them for all together."""
+        """Return what one broker's response may fill: half of the buffers, divided among the busy brokers."""
         busy = sum(1 for node in self._routes.nodes if node.cursors)
         return self._buffer_bytes // 2 // max(1, busy)
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Run something until it ends or the Fetcher does."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -340,10 +338,9 @@ class Fetcher:
     # -- FetchOwner: answers ------------------------------------------------------------------------
 
     def fetched(self, cursor: Cursor, part: FetchedPartition, lease: BufferLease) -> None:
-        """Take the batches of one answer, and carry out what the cursor's verdict asks for."""
         self._answered.add(cursor.tp)
         if cursor.paused and not self._can_park(part):
-            return  # it is read again
+            return  # it is fetched again later
         position, attempts = cursor.position, cursor.attempts
         result: StageResult | None = None
         try:
@@ -352,7 +349,7 @@ class Fetcher:
                 self._origins.classified(cursor.tp, result.batches, result.looped)
         except Exception as error:
             _release(() if result is None else result.batches)
-            # A defect, or too little memory: the others of the answer have nothing to do with it.
+            # A defect, or lack of memory: the other partitions of the response are not affected.
             if not attempts:
                 log.exception("data cannot be handled, it is read again partition=%s", cursor.tp)
             cursor.seek(position)
@@ -373,32 +370,27 @@ class Fetcher:
             self._follow(cursor, verdict, part)
 
     def caught_up(self, cursor: Cursor) -> None:
-        """Ask for it in the session of its broker again."""
         self._routes.touch(cursor)
 
     def lost(self, cursors: Collection[Cursor], error: Exception) -> None:
-        """Look for their leaders again, after a pause."""
         for cursor in cursors:
             self.stalled(cursor.tp, error)
             cursor.refused()
             self._routes.seek(cursor, pause=True)
 
     def gap(self, gap: SourceGap) -> None:
-        """Report records that are gone."""
         self._on_gap(gap)
 
     def failed(self, tp: TopicPartition, error: Exception) -> None:
-        """Report the end of one partition."""
         self._on_failed(tp, error)
 
     def stalled(self, tp: TopicPartition, error: Exception | None) -> None:
-        """Report a partition that cannot be read now, or can again."""
         self._on_stalled(tp, error)
 
     # -- inside -------------------------------------------------------------------------------------
 
     def _keep(self, cursor: Cursor, batches: list[RecordBatch]) -> None:
-        """Have batches ready for ``fetch``, or for the end of the pause."""
+        """Keep batches for ``fetch``, or for the end of the pause."""
         if cursor.paused:
             self._park(cursor.tp, batches)
         else:
@@ -413,7 +405,7 @@ class Fetcher:
             self._discard((cursor.tp,))
 
     async def _find_origins(self, cursor: Cursor, producers: Collection[int]) -> None:
-        """Continue with the batches of unknown origin as soon as that is found."""
+        """Look up the origin of producers, then continue with their batches."""
         origins = self._origins
         assert origins is not None
         settings = self._cluster.settings
@@ -429,7 +421,7 @@ class Fetcher:
                 return
 
     def _can_park(self, part: FetchedPartition) -> bool:
-        """Keep what was under way when its partition was held: over a WAN it cost a round trip."""
+        """Whether data that was in flight when its partition was paused can be kept: over a WAN it cost a round trip."""
         parked = sum(len(b.data) for batches in self._parked.values() for b in batches)
         return _PARKED_PART * (parked + len(part.records or b"")) <= self._buffer_bytes
 
@@ -442,7 +434,7 @@ class Fetcher:
         routes = self._routes
         match verdict:
             case Verdict.MOVE | Verdict.RECREATED:
-                # No broker is asked again and again without a pause.
+                # A broker that refuses repeatedly is asked with pauses only.
                 cursor.refused()
                 routes.seek(cursor, part.current_leader, pause=cursor.attempts > 1)
             case Verdict.REPLICA:
@@ -481,7 +473,7 @@ class Fetcher:
                 self.stalled(cursor.tp, error)
 
     def _discard(self, partitions: Collection[TopicPartition]) -> None:
-        """Give back what has arrived of these and was not handed out."""
+        """Release the batches of these partitions that were not returned."""
         kept: list[Fetched] = []
         for tp, batches in self._batches:
             if tp not in partitions:
@@ -499,7 +491,7 @@ class Fetcher:
         return kept[0].base_offset if kept else cursor.position
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A defect in the Fetcher itself must not look like a quiet source."""
+        """Fail all partitions after a defect in the Fetcher: it must not look like an idle source."""
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
@@ -515,7 +507,7 @@ def _bytes_of(batches: Iterable[RecordBatch]) -> int:
 
 
 def _free_buffer(batches: Collection[RecordBatch]) -> None:
-    """Copy the few that were not joined, as the others were: they alone would keep megabytes."""
+    """Copy the few batches that were not joined: they alone would keep the whole receive buffer."""
     views = [batch for batch in batches if batch.lease is not None]
     if _REST_PART * _bytes_of(views) <= _bytes_of(batches):
         for batch in views:
@@ -526,3 +518,58 @@ def _release(batches: Iterable[RecordBatch]) -> None:
     for batch in batches:
         if batch.lease is not None:
             batch.lease.release()
+
+
+TRANSACTION_TIMEOUT_S: Final = 60.0
+"""Java's ``transaction.timeout.ms``: a broker aborts an open transaction after that, so a stable offset
+that does not move for longer is either a producer with a longer timeout or a hanging transaction."""
+
+
+@dataclass(slots=True)
+class _Standing:
+    stable: int
+    since: float
+    reported: bool = False
+
+
+@final
+class OpenTransactions:
+    """Detects open transactions that hold back the last stable offset under ``read_committed``.
+
+    It never ends one: that is for the operator. Checked once a second; a change is reported once per partition.
+    """
+
+    def __init__(self, *, timeout_s: float = TRANSACTION_TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
+        self._standing: dict[Cursor, _Standing] = {}
+
+    def check(self, cursors: Iterable[Cursor], now: float) -> list[tuple[Cursor, Exception | None]]:
+        """Return the cursors that are newly held back (with the cause) or not any more (None); ``now`` is monotonic."""
+        changed: list[tuple[Cursor, Exception | None]] = []
+        known, self._standing = self._standing, {}
+        for cursor in cursors:
+            stable = cursor.last_stable_offset
+            standing = known.pop(cursor, None)
+            if not 0 <= stable < cursor.high_watermark or cursor.paused or cursor.node < 0:
+                if standing is not None and standing.reported:
+                    changed.append((cursor, None))
+                continue
+            if standing is None or standing.stable != stable:
+                if standing is not None and standing.reported:
+                    changed.append((cursor, None))
+                standing = _Standing(stable, now)
+            elif not standing.reported and now - standing.since >= self._timeout_s:
+                standing.reported = True
+                changed.append((cursor, self._cause(cursor, now - standing.since)))
+            self._standing[cursor] = standing
+        return changed
+
+    @staticmethod
+    def _cause(cursor: Cursor, seconds: float) -> Exception:
+        return RetriableError(
+            f"a transaction is open at offset {cursor.last_stable_offset} of {cursor.tp} for "
+            f"{int(seconds)} s; {cursor.high_watermark - cursor.last_stable_offset} offsets behind it "
+            "may not be read under isolation.level=read_committed",
+            remedy="if its producer is gone, find and abort it with kafka-transactions.sh "
+            "find-hanging and abort",
+        )

@@ -1,8 +1,9 @@
-"""Reads a small compacted topic from its beginning to its end, and later what is new (KafkaBasedLog).
+"""Reads a small compacted topic from its beginning to its end, and then follows it (Java's ``KafkaBasedLog``).
 
-Flow: ListOffsets (where the end is now) -> Fetch from each leader -> ``handle(partition, record)``; with
-``tail`` one long poll per leader at a time. ``start_at_end`` is for topics of which only new records matter. Committed records only, as Connect reads its topics: control
-batches and aborted transactions are skipped, compaction holes are stepped over. No group, no commits.
+Flow: ListOffsets (the current end) -> Fetch from each leader -> ``handle(partition, record)``; with
+``tail`` one long poll per leader at a time. ``start_at_end`` is for topics of which only new records matter. Committed
+records only, as Connect reads its topics: control batches and aborted transactions are skipped, holes of compaction are
+stepped over. No group, no commits.
 """
 
 import asyncio
@@ -56,9 +57,9 @@ _BY_NAME: Final = 12
 
 _MAX_WAIT_MS: Final = 500
 _TAIL_WAIT_MS: Final = 10_000
-"""Longest wait of the broker for something new; it answers at once when there is something, or when it leads no longer."""
+"""Longest wait of the broker for new records; it answers earlier if there are some, or if it is not the leader any more."""
 _TAIL_REST_S: Final = 0.05
-"""Pause after an answer that brought nothing although it came early, as brokers send to who is throttled."""
+"""Pause after an empty response that arrived early, as throttled clients get."""
 
 _MAX_BYTES: Final = 8 * 1024 * 1024
 _PARTITION_BYTES: Final = 1024 * 1024
@@ -68,9 +69,9 @@ _PARTITION_BYTES: Final = 1024 * 1024
 class LogReader:
     """All partitions of one topic, read over the cluster's connections.
 
-    With ``waits_for_transactions`` its end is behind transactions that are open: one of them may hide what another
-    producer has committed behind it, and our own commit is answered before its marker is written. Without
-    ``waits_for_topic`` a topic that is not there is an error at once: nothing creates it, perhaps.
+    With ``waits_for_transactions`` the end is the high watermark instead of the last stable offset: an open transaction
+    hides records that other producers committed after it, and our own commit is answered before its marker is written.
+    Without ``waits_for_topic`` a missing topic is an error at once.
     """
 
     def __init__(
@@ -100,9 +101,9 @@ class LogReader:
         self._rest_s = 0.0
 
     async def start_at_end(self, wanted: Callable[[int, int], bool]) -> int:
-        """Let ``tail`` begin behind the last stable record of the partitions that ``wanted(number, count)`` chooses.
+        """Let ``tail`` begin at the last stable offset of the partitions that ``wanted(number, count)`` selects.
 
-        Returns the number of partitions that the topic has. May be called again after it failed.
+        Returns the topic's number of partitions. May be called again after a failure.
 
         Raises:
             RetriableError: nothing could be read for ``default.api.timeout.ms``.
@@ -115,9 +116,9 @@ class LogReader:
         return len(partitions)
 
     async def read_to_end(self, handle: RecordHandler) -> None:
-        """Hand every record up to the present end to ``handle``, in offset order per partition.
+        """Pass every record up to the current end to ``handle``, in offset order per partition.
 
-        The first call starts at the log start, later ones go on where the last one ended, also after
+        The first call starts at the log start, later ones continue where the last one ended, also after
         an error. Partitions added after the first call are not read, as in Java.
 
         Raises:
@@ -147,12 +148,11 @@ class LogReader:
     async def tail(
         self, handle: RecordHandler, *, on_trouble: Trouble | None = None, rest_s: float = 0.0
     ) -> None:
-        """Hand on every record as soon as it is there, until cancelled; ``read_to_end`` or ``start_at_end`` goes first.
+        """Pass on new records until cancelled; call ``read_to_end`` or ``start_at_end`` first.
 
-        Trouble is retried with growing pauses, whatever it is, and logged and reported once; a leader that moves
-        is logged only when that takes long. Each leader is asked on a connection of its own: a long poll would
-        block other requests. ``rest_s`` is a pause after each answer with records, which bounds the number of
-        requests for a busy topic.
+        Every error is retried with growing pauses, and logged and reported once; a leader change is logged only if it
+        takes long. Each leader has a connection of its own: a long poll would block other requests. ``rest_s`` is a
+        pause after each response with records, which limits the requests for a busy topic.
         """
         self._on_trouble, self._rest_s = on_trouble, rest_s
         backoff = Backoff(
@@ -168,14 +168,14 @@ class LogReader:
                 await self._clock.sleep(backoff.next_s())
 
     async def reach_end(self) -> None:
-        """Wait until a running ``tail`` has handed on all that is there now; raises as ``read_to_end``."""
+        """Wait until a running ``tail`` has passed on everything up to the current end; raises as ``read_to_end``."""
         ends = await self._offsets(tuple(self._positions), LATEST)
         while any(self._positions[tp] < end for tp, end in ends.items()):
             self._moved.clear()
             await self._moved.wait()
 
     async def close(self) -> None:
-        """End a read that is under way; the connections belong to the cluster."""
+        """End a read in progress; the connections belong to the cluster."""
         self._closed = True
 
     # ---- where ----
@@ -233,12 +233,12 @@ class LogReader:
     # ---- following ----
 
     async def _follow(self, handle: RecordHandler, backoff: Backoff) -> None:
-        """Long-poll every leader until one of them is a leader no longer, or there is trouble."""
+        """Long-poll every leader until a leader changes or a request fails."""
         leaders: dict[int, list[TopicPartition]] = {}
         for tp in self._positions:
             leaders.setdefault((await self._cluster.leader(tp)).node_id, []).append(tp)
         before, self._topic_id = self._topic_id, self._cluster.known_topic_id(self._topic)
-        if before not in (None, self._topic_id):  # deleted and created again: all of it is new
+        if before not in (None, self._topic_id):  # recreated: everything in it is new
             for tp in tuple(self._positions):
                 await self._reset(tp)
         polls = [
@@ -373,9 +373,9 @@ class LogReader:
         ends: Mapping[TopicPartition, int] | None,
         handle: RecordHandler,
     ) -> RetriableError | None:
-        """Hand the records on and move positions; returns a problem that a retry may cure.
+        """Pass the records on and advance positions; returns an error worth a retry.
 
-        Without ``ends`` the end is where the broker says.
+        Without ``ends`` the end is taken from the response.
         """
         if answer.error_code:
             raise server_error(answer.error_code, f"Fetch of topic {self._topic}")
@@ -394,7 +394,7 @@ class LogReader:
             elif part.records:
                 await self._hand_on(tp, part, handle)
             elif nothing and _readable_end(part) >= (end := _end_of(tp, part, ends)):
-                # Brokers skip holes inside the log, so an empty answer below the last stable offset
+                # Brokers skip holes inside the log, so an empty response below the last stable offset
                 # means that everything from here to the end was compacted away.
                 self._move(tp, max(end, self._positions[tp]))
         return problem
@@ -422,7 +422,7 @@ class LogReader:
                         handle(tp.partition, record)
                 position = batch.last_offset + 1
                 self._move(tp, position)
-                await asyncio.sleep(0)  # a topic may be long, and others wait for this loop
+                await asyncio.sleep(0)  # a topic may be long: let other tasks run
         except ProtocolError as error:
             raise ProtocolError(
                 f"{tp} of {self._cluster} from offset {position}: {error.message}",
@@ -431,7 +431,7 @@ class LogReader:
         self._progress()
 
     async def _reset(self, tp: TopicPartition) -> None:
-        """Go to the log start: cleanup, truncation or a new topic overtook us (auto.offset.reset=earliest)."""
+        """Restart at the log start after deletion, truncation or a new topic (auto.offset.reset=earliest)."""
         old = self._positions[tp]
         self._move(tp, (await self._offsets((tp,), EARLIEST))[tp])
         log.warning(
@@ -454,12 +454,12 @@ def _end_of(
 
 
 def _readable_end(part: FetchedPartition) -> int:
-    """Return how far committed records go; a broker that does not name it has no transactions."""
+    """Return the end of committed records; brokers that do not return it have no transactions."""
     return part.last_stable_offset if part.last_stable_offset >= 0 else part.high_watermark
 
 
 async def newest_values(cluster: Cluster, topic: str, clock: Clock) -> dict[bytes, bytes]:
-    """Return the newest committed value of each key of a compacted topic, open transactions waited for; empty where there is no such topic.
+    """Return the newest committed value per key of a compacted topic after open transactions; empty without such a topic.
 
     Raises:
         RetriableError: the cluster does not answer.

@@ -1,4 +1,4 @@
-"""Questions to a leader about positions: all partitions that wait for one, with one request of each kind.
+"""Looks positions up at a leader: all partitions that need it, with one request of each kind.
 
 Flow: cursors with a ``Lookup`` -> ListOffsets, OffsetForLeaderEpoch -> ``FetchLosses``, which moves the cursor.
 """
@@ -17,8 +17,8 @@ from mm2py.protocol.error_codes import (
     UNKNOWN_TOPIC_OR_PARTITION,
     server_error,
 )
-from mm2py.protocol.log_offsets import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
 from mm2py.protocol.messages import list_offsets, offset_for_leader_epoch
+from mm2py.protocol.topics import EpochEnd, EpochQuery, ListedOffset, OffsetQuery
 from mm2py.types import EARLIEST, LATEST, TopicPartition, asked_start
 
 Answer = TypeVar("Answer", ListedOffset, EpochEnd)
@@ -32,9 +32,9 @@ async def look_up(
     isolation_level: int,
     current: Container[Cursor],
 ) -> list[tuple[Cursor, ServerError]]:
-    """Answer the look-ups of ``cursors``, which this broker leads; returns those that it refused.
+    """Do the lookups of ``cursors``, which this broker leads; returns those that it refused.
 
-    ``current`` holds the cursors that still wait here when the answer has come.
+    ``current`` has the cursors that are still read from this broker when the response arrives.
 
     Raises:
         Mm2pyError: the broker did not answer.
@@ -61,10 +61,10 @@ async def look_up(
 
 @dataclass(frozen=True, slots=True)
 class _Questions:
-    """Cursors by what they ask for.
+    """Cursors by the kind of their lookup.
 
-    ``first``: the offset of a time (ListOffsets); ``timed``: those of them whose time the user chose; ``placed``: an offset that the
-    user chose; ``outside``: both ends of the log; ``compared``: the end of an epoch.
+    ``first``: the offset of a time (ListOffsets); ``timed``: those of them whose time the user chose; ``placed``: an
+    offset that the user chose; ``outside``: both ends of the log; ``compared``: the end of an epoch.
     """
 
     first: dict[Cursor, int]
@@ -99,7 +99,7 @@ class _Questions:
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
-    """``limits``: where the log ends for readers, of cursors whose start the user chose."""
+    """``limits``: readable log ends, of cursors whose start the user chose."""
 
     placed: Mapping[Cursor, int]
     limits: Mapping[Cursor, ListedOffset]
@@ -114,13 +114,13 @@ class _Answers:
         return next((it.error_code for it in answers if it is not None and it.error_code), 0)
 
     def first(self, cursor: Cursor) -> int:
-        """Return where the cursor begins, negative where the broker cannot tell yet."""
+        """Return the start offset of a cursor, negative where the broker does not know it yet."""
         if cursor in self.placed:
             return min(
                 max(self.placed[cursor], self.starts[cursor].offset), self.limits[cursor].offset
             )
         offset = self.offsets[cursor].offset
-        # No record is as young as the user wants them: what comes from now on is.
+        # No record is that new: start at the end.
         return self.limits[cursor].offset if offset < 0 and cursor in self.limits else offset
 
 
@@ -128,7 +128,7 @@ async def _ask(
     connection: BrokerConnection, questions: _Questions, isolation_level: int
 ) -> _Answers:
     placed, outside = questions.placed, questions.outside
-    # Sent in this order: what arrives behind the limits is found by its time.
+    # Sent in this order: records that arrive after the limits were read are found by their time.
     limits, offsets, starts, ends, epochs = await asyncio.gather(
         _offsets(connection, dict.fromkeys((*questions.timed, *placed), LATEST), isolation_level),
         _offsets(connection, questions.first, isolation_level),

@@ -1,4 +1,4 @@
-"""What is gone from a source partition, by cause: retention, truncation, another incarnation. No I/O.
+"""Losses of a source partition, by cause: retention, truncation, another incarnation. No I/O.
 
 Flow: a cursor and the answer to its ``Lookup`` (ends of the log, end of an epoch, beginning of another incarnation)
 -> ``SourceGap`` with the exact range, new position. Compaction holes, markers and aborted data never come
@@ -16,7 +16,7 @@ from mm2py.protocol.topics import NO_TOPIC_ID
 
 @final
 class FetchLosses:
-    """Finds out what was lost and moves the cursor behind it."""
+    """Determines what was lost and moves the cursor after it."""
 
     def __init__(self, auto_offset_reset: str, *, owner: FetchOwner) -> None:
         self._auto_offset_reset = auto_offset_reset
@@ -37,13 +37,13 @@ class FetchLosses:
         self._owner.failed(cursor.tp, error)
 
     def skipped(self, cursor: Cursor) -> None:
-        """The log start passed our position while the answer was made."""
+        """Report a log start that passed the position while the response was made."""
         first, last = cursor.lost
         gap = SourceGap(cursor.tp, first, last, "retention", "deleted while it was being read")
         self._owner.gap(gap)
 
     def truncated(self, cursor: Cursor, cut: int) -> None:
-        """The source's log was cut to ``cut``, below our position, and may have grown again."""
+        """Report a log that was truncated to ``cut``, below the position, and may have grown again."""
         gap = SourceGap(
             cursor.tp,
             cut,
@@ -56,7 +56,7 @@ class FetchLosses:
             self._owner.gap(gap)
 
     def offset_found(self, cursor: Cursor, offset: int) -> None:
-        """Take the offset of START, or of the BEGINNING of a new incarnation (KIP-516)."""
+        """Apply the offset of START, or of the BEGINNING of a new incarnation (KIP-516)."""
         if cursor.lookup is Lookup.BEGINNING:
             self._begin_again(
                 cursor, offset, cursor.next_id, "the new one is copied from its beginning"
@@ -65,13 +65,13 @@ class FetchLosses:
             cursor.start_at(offset)
 
     def ends_found(self, cursor: Cursor, start: int, end: int) -> None:
-        """OFFSET_OUT_OF_RANGE: find out on which side of the log the position is, and why."""
+        """Handle OFFSET_OUT_OF_RANGE: determine on which side of the log the position is, and why."""
         position = cursor.position
         if start <= position <= end:
             # The broker that refused was behind, or it does not know our last epoch.
             cursor.compare()
         elif position > end and cursor.identified:
-            # The same incarnation, for sure: its log was cut.
+            # Certainly the same incarnation: its log was truncated.
             self.truncated(cursor, max(start, end))
         elif self._auto_offset_reset == "none":
             self.give_up(
@@ -85,7 +85,7 @@ class FetchLosses:
             self._owner.gap(gap)
 
     def epoch_found(self, cursor: Cursor, epoch: int, end_offset: int) -> None:
-        """Compare our history with the leader's, as Fetch itself does from v12 on (KIP-320)."""
+        """Compare our epochs with the leader's, as Fetch itself does from v12 on (KIP-320)."""
         if end_offset < 0:
             cursor.forget_epochs()
         else:
@@ -98,19 +98,19 @@ class FetchLosses:
         cursor.validated()
 
     def without_partition(self, cursor: Cursor, topic_id: bytes) -> None:
-        """The topic was created again with fewer partitions: nothing may ever come under this number."""
+        """Handle a topic that was recreated with fewer partitions: this partition does not exist in it."""
         self._begin_again(
             cursor, 0, topic_id, "the new one has no partition of this number", absent=True
         )
 
     def left_behind(self, cursor: Cursor, first: int) -> None:
-        """The reader ends and the topic is another one: what was known from ``first`` on is gone."""
+        """Report, at the end of a reader, a recreated topic: the old records from ``first`` on are gone."""
         self._owner.gap(_old_tail(cursor, first, NO_TOPIC_ID, "a later reader copies the new one"))
 
     def _begin_again(
         self, cursor: Cursor, start: int, topic_id: bytes, then: str, *, absent: bool = False
     ) -> None:
-        # Where there was no partition nothing is lost: its end was reported when it went.
+        # Without a partition nothing is lost: its end was reported when it disappeared.
         gap = None if cursor.absent else _old_tail(cursor, cursor.position, topic_id, then)
         cursor.restart(start, topic_id, absent=absent)
         if gap is not None:
@@ -118,13 +118,13 @@ class FetchLosses:
 
 
 def _outside(cursor: Cursor, start: int, end: int) -> SourceGap:
-    """Return what is gone where a log does not reach the position."""
+    """Return the gap of a position outside of the log."""
     position = cursor.position
     if position < start:
         return SourceGap(
             cursor.tp, position, start - 1, "retention", "deleted before it was copied"
         )
-    # What lies below the position was copied; what was behind it is not known.
+    # Records below the position were copied; how many were after it is unknown.
     return SourceGap(
         cursor.tp,
         position,

@@ -1,7 +1,7 @@
-"""One source broker as the Fetcher sees it: a connection with one long-poll Fetch open at a time, stripes beside it.
+"""The Fetcher's view of one source broker: a connection with one long-poll Fetch at a time, and stripes besides.
 
-Flow: cursors of this broker -> look-ups of those that need one, all with one request -> ``FetchSession`` ->
-Fetch -> answer -> ``FetchOwner.fetched`` for each partition. The next Fetch leaves only while receive buffers are
+Flow: cursors of this broker -> lookups of those that need one, all with one request -> ``FetchSession`` ->
+Fetch -> response -> ``FetchOwner.fetched`` for each partition. The next Fetch is sent only while receive buffers are
 within the budget, and neither the broker's quota nor our own byte rate forbids it.
 """
 
@@ -36,19 +36,19 @@ from mm2py.protocol.record_batch import BufferLease
 
 TOPIC_ID_VERSION: Final = 13
 DIVERGING_VERSION: Final = 12
-"""From here on Fetch itself reports a truncation; before, OffsetForLeaderEpoch does."""
+"""From this version on Fetch itself reports a truncation; before, OffsetForLeaderEpoch does."""
 SESSION_VERSION: Final = 7
 NEWEST: Final = 18
 
 _FRAMING_BYTES: Final = 64 * 1024
 
 ANSWER_BYTES: Final = 4 * 1024 * 1024 - _FRAMING_BYTES
-"""Nearby: with its framing it fills a 4 MiB buffer; larger answers gain nothing (real-broker.md 8)
+"""Nearby: with its framing it fills a 4 MiB buffer; larger responses gain nothing (measured on one machine)
 and push the data out of the CPU's cache before it is sent on."""
 
 FAR_ANSWER_BYTES: Final = 1024 * 1024 - _FRAMING_BYTES
 FAR_PARTITION_BYTES: Final = 256 * 1024
-"""Distant: what lags is read in stripes, so that little waits behind an answer that one connection takes long for."""
+"""Distant: lagging partitions are read in stripes, so the session's responses stay small and delay the others little."""
 
 SESSION_CODES: Final = frozenset(
     {
@@ -110,7 +110,7 @@ class FetchNode:
 
     @property
     def asked_bytes(self) -> int:
-        """What the answers may have that are owed."""
+        """Upper limit of the responses that are outstanding."""
         return self._asked_bytes + self._stripes.asked_bytes
 
     def add(self, cursor: Cursor) -> None:
@@ -119,7 +119,7 @@ class FetchNode:
         self.touch(cursor)
 
     def remove(self, cursor: Cursor) -> None:
-        """Fetch it from here no more; what is under way for it is ignored."""
+        """Stop fetching it from here; a response in flight is ignored."""
         if cursor in self._cursors:
             del self._cursors[cursor]
             self._by_name.pop(cursor, None)
@@ -130,7 +130,7 @@ class FetchNode:
             self._session.touch(cursor)
 
     def touch(self, cursor: Cursor) -> None:
-        """A partition of this broker was paused, resumed or moved."""
+        """Note that a partition of this broker was paused, resumed or moved."""
         self._session.touch(cursor)
         if cursor.by_name:
             self._by_name[cursor] = None
@@ -145,12 +145,12 @@ class FetchNode:
         self.wake()
 
     def wake(self) -> None:
-        """There may be memory again."""
+        """Check for memory again."""
         self._wake.set()
         self._stripes.wake()
 
     def silent_s(self, now: float) -> float:
-        """Return for how long the broker has owed us an answer or a connection; ``now`` is monotonic."""
+        """Return for how long a response or connection has been overdue; ``now`` is monotonic."""
         asked = [it for it in (self._asking_since, self._stripes.owed_since()) if it is not None]
         if not asked:
             return 0.0
@@ -174,14 +174,14 @@ class FetchNode:
                 self._asking_since = None
                 backoff.reset()
             except Mm2pyError as error:
-                # The partitions ask for their leaders again; the pause keeps that from spinning.
+                # The partitions look their leaders up again; the pause prevents a busy loop.
                 self._connection = self._asking_since = None
                 lost = [c for c in self._cursors if c.fetchable or c.lookup is not Lookup.NONE]
                 self._owner.lost(lost, error)
                 await self._clock.sleep(backoff.next_s())
 
     async def _room(self) -> int:
-        """Wait until something may be asked; return the most bytes that the next answer may have."""
+        """Wait until a Fetch may be sent; return the limit of its response in bytes."""
         while not self._unready:
             most = min(self._answer_bytes(), self._owner.most_bytes())
             room = min(self._owner.room_bytes(), most)
@@ -199,7 +199,7 @@ class FetchNode:
         return 0
 
     async def _look_up(self, connection: BrokerConnection) -> None:
-        """Ask what partitions need to know before they can be fetched, all of a kind together."""
+        """Do the lookups of all partitions that need one, with one request of each kind."""
         waiting = list(self._unready)
         self._unready.clear()
         if connection.negotiated(FETCH_KEY, 4, NEWEST, "Fetch") >= DIVERGING_VERSION:
@@ -238,7 +238,7 @@ class FetchNode:
 
         def take(body: memoryview, lease: BufferLease | None) -> None:
             self._asked_bytes = 0
-            # A batch above the limit comes all the same (KIP-74). Where one came, others wait for the next answer.
+            # A batch above the limit is returned all the same (KIP-74). After one, other brokers wait for the next response.
             self._oversized_bytes = len(body) if len(body) > max_bytes + _FRAMING_BYTES else 0
             if lease is None:
                 body, lease = memoryview(bytearray(body)), PlainLease()
@@ -252,7 +252,7 @@ class FetchNode:
         self._owner.wake()
 
     def _reads_in_stripes(self) -> bool:
-        """Whether what lags is read over several connections, beside the session."""
+        """Whether lagging partitions are read over additional connections."""
         connection = self._connection
         return (
             self._settings.fetch_connections_max > 1
@@ -269,7 +269,7 @@ class FetchNode:
         return min(most, self._settings.fetch_max_bytes)
 
     def _session_on(self, connection: BrokerConnection, version: int) -> FetchSession:
-        """A session lives and dies with its connection, and names topics one way."""
+        """Return the session, a new one after a change of the connection or of the way to name topics."""
         by_name = version < TOPIC_ID_VERSION
         if connection is not self._connection or self._session.by_name is not by_name:
             self._connection = connection
@@ -313,7 +313,7 @@ class FetchNode:
             touch(cursor)
             if self._rate is not None and part.records:
                 self._rate.spend(len(part.records))
-            # A cursor that was moved while the Fetch was under way has nothing to do with its answer.
+            # The response is stale if the cursor was moved while the Fetch was in flight.
             if (
                 cursor not in cursors
                 or cursor.failed
@@ -334,7 +334,7 @@ class FetchNode:
                 cursor.limit(0)
 
     def _share(self) -> None:
-        """Divide the next answer among partitions that have more to give than fits."""
+        """Divide the next response among partitions that have more data than fits."""
         limit, room = self._partition_bytes(), self._answer_bytes()
         for cursor in [c for c in self._full if not c.filled]:
             del self._full[cursor]

@@ -1,7 +1,7 @@
 """Fetches for readers that are not on the hot path: log look-ups and pages of internal topics.
 
 Flow: ``fetch_partition`` -> Fetch to the leader -> ``FetchedPartition`` with its own copy of the records.
-``PartitionReads`` is the same for many partitions: what waits for one broker goes out as one Fetch.
+``PartitionReads`` does the same for many partitions: what waits for one broker is sent as one Fetch.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ BY_NAME: Final = 12
 MAX_WAIT_MS: Final = 500
 ANSWER_BYTES: Final = 8 * 1024 * 1024
 PARTITION_BYTES: Final = 1024 * 1024
-"""Of one partition in an answer with others; more where its next batch is larger."""
+"""Limit of one partition in a response with others; raised if its next batch is larger."""
 MOST_PARTITIONS: Final = 2_000
 """In one request."""
 
 
 def isolation_of(settings: ConsumerSettings) -> int:
-    """Return ``isolation.level`` as requests have it."""
+    """Return ``isolation.level`` as a number for requests."""
     return READ_COMMITTED if settings.isolation_level == "read_committed" else READ_UNCOMMITTED
 
 
@@ -55,7 +55,7 @@ async def fetch_partition(
     """Fetch from ``position`` of ``tp``; the records are copied out of the receive buffer.
 
     Raises:
-        RetriableServerError: the leader moved or is away (it is forgotten here): ask again.
+        RetriableServerError: the leader moved or is unavailable (it is forgotten here): retry.
         FatalServerError: the partition may not be read, or ``position`` is out of range (code 1).
         ConnectionFailedError: the connection was lost.
     """
@@ -88,7 +88,7 @@ class PartitionReads:
 
     Args:
         cluster: its owner connects and closes it.
-        spawn: runs something beside; it ends with the callers of ``read``.
+        spawn: runs a background task that ends with the callers of ``read``.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class PartitionReads:
         self._waiting: dict[int, deque[_Read]] = {}
 
     async def read(self, tp: TopicPartition, position: int) -> FetchedPartition:
-        """Fetch from a position on, at least one batch where there is one; raises as ``fetch_partition``."""
+        """Fetch from a position on, at least one batch if there is one; raises as ``fetch_partition``."""
         leader = await self._cluster.leader(tp)
         read = _Read(tp, position, asyncio.get_running_loop().create_future())
         waiting = self._waiting.get(leader.node_id)
@@ -153,7 +153,7 @@ class PartitionReads:
 
 
 def _next_reads(waiting: deque[_Read]) -> dict[TopicPartition, _Read]:
-    """Take the reads of the next request: one per partition, and none whose caller has left."""
+    """Remove and return the reads of the next request: one per partition, none that were cancelled."""
     reads: dict[TopicPartition, _Read] = {}
     for _ in range(len(waiting)):
         read = waiting.popleft()

@@ -1,8 +1,8 @@
-"""Reads an exact range of offsets of one partition, batch by batch, as the log has them.
+"""Reads an exact range of offsets of one partition, batch by batch, unchanged.
 
-Flow: (partition, first, end) -> one Fetch after the other, the next one under way while a piece is worked on ->
-``walk_log`` -> lists of ``LogBatch``. For bounded reads of whole ranges (Spark, verify, archive): no group, no position that is
-kept. What is gone from the range is an error that has where the log begins, never skipped.
+Flow: (partition, first, end) -> one Fetch after the other, the next one in flight while a piece is processed ->
+``walk_log`` -> lists of ``LogBatch``. For bounded reads of whole ranges (Spark, verify, archive): no group, no stored
+position. Lost offsets of the range are an error with the current log start, never skipped.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ FETCH_BYTES: Final = 4 * 1024 * 1024
 @final
 @dataclass(frozen=True, slots=True)
 class LogEnds:
-    """Where a partition's log begins and ends."""
+    """Start and end of a partition's log."""
 
     start: int
     end: int
@@ -40,7 +40,7 @@ class LogEnds:
 
 @final
 class OffsetsGoneError(PartitionError):
-    """Offsets of a range are not in the log (any more): ``offset`` is the next one to be read, ``log_start`` where the log begins."""
+    """Offsets of a range are not in the log (any more): ``offset`` is the next one to read, ``log_start`` the log start."""
 
     log_start = 0
 
@@ -48,10 +48,10 @@ class OffsetsGoneError(PartitionError):
 async def log_ends(
     cluster: Cluster, partitions: Sequence[TopicPartition], *, read_committed: bool
 ) -> Mapping[TopicPartition, LogEnds]:
-    """Return where each log begins, and ends for a reader of that isolation level.
+    """Return the start of each log, and its end for a reader of that isolation level.
 
     Raises:
-        Mm2pyError: one of them cannot be asked, or not now.
+        Mm2pyError: a lookup failed.
     """
     admin = Admin(cluster)
     starts = await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
@@ -76,13 +76,13 @@ class RangeReader:
     async def read(
         self, tp: TopicPartition, first: int, end: int, *, markers: bool = False
     ) -> AsyncGenerator[list[LogBatch]]:
-        """Yield the data batches that have offsets in ``first <= offset < end``, in order; with ``markers`` also those of transactions.
+        """Yield the data batches with offsets in ``first <= offset < end``, in order; with ``markers`` also transaction markers.
 
-        The first and the last one may have offsets outside of it. ``end`` has to be readable already.
+        The first and the last batch may have offsets outside of the range. ``end`` must be readable already.
 
         Raises:
             OffsetsGoneError: offsets of the range are not in the log (any more).
-            RetriableError: nothing came for ``default.api.timeout.ms``.
+            RetriableError: nothing could be read for ``default.api.timeout.ms``.
             ServerError: the partition may not be read.
             ProtocolError: a batch is damaged; names partition and offset.
         """
@@ -114,7 +114,7 @@ class RangeReader:
                 await asyncio.gather(fetching, return_exceptions=True)
 
     async def _fetch(self, tp: TopicPartition, position: int, end: int) -> FetchedPartition:
-        """Fetch until there is something, however often the leader moves."""
+        """Fetch until there is data, however often the leader moves."""
         settings, clock = self._cluster.settings, self._cluster.clock
         backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         deadline = clock.monotonic() + settings.default_api_timeout_ms / 1000

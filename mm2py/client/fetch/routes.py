@@ -1,7 +1,7 @@
 """Which broker each partition is fetched from: its leader, or the nearer replica that the leader names.
 
 Flow: ``seek`` -> leader and incarnation looked up -> ``FetchNode.add``; ``read_from`` moves a partition to a
-follower (KIP-392), ``recheck`` brings it back. Asks without end: back-off and ``FetchOwner.stalled``.
+follower (KIP-392), ``recheck`` brings it back. Retries without end: back-off and ``FetchOwner.stalled``.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from mm2py.protocol.topics import NO_TOPIC_ID
 log = logging.getLogger(__name__)
 
 SILENT_S: Final = 2.0
-"""A broker that owes an answer for longer may be dead: its partitions may have another leader by now, long
+"""A broker whose response is overdue for longer may be dead: its partitions may have another leader by now, long
 before ``request.timeout.ms`` or ``socket.connection.setup.timeout.ms`` end the attempt."""
 
 
 @final
 class FetchRoutes:
-    """Owns the nodes, and which partition is fetched from which."""
+    """Owns the nodes, and the assignment of partitions to nodes."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class FetchRoutes:
         return self._nodes.values()
 
     def leave(self, cursor: Cursor) -> None:
-        """Fetch it from nowhere."""
+        """Stop fetching a partition."""
         node = self._nodes.get(cursor.node)
         if node is not None:
             node.remove(cursor)
@@ -76,27 +76,27 @@ class FetchRoutes:
         self._unproven.pop(cursor, None)
 
     def touch(self, cursor: Cursor) -> None:
-        """It was paused or resumed."""
+        """Note that it was paused or resumed."""
         node = self._nodes.get(cursor.node)
         if node is not None:
             node.touch(cursor)
 
     def read_again(self, cursor: Cursor) -> None:
-        """Its position went back: what is under way for it is ignored."""
+        """Fetch from a position that went back; a response in flight is ignored."""
         if cursor.node in self._nodes:
             self._place(cursor, cursor.node)
 
     def wake(self) -> None:
-        """There may be memory for another Fetch."""
+        """Let nodes check for memory again."""
         for node in self._nodes.values():
             node.wake()
 
     def seek(
         self, cursor: Cursor, hint: tuple[int, int] | None = None, *, pause: bool = False
     ) -> None:
-        """Take the cursor from its broker and find out which one leads now, after a pause if asked.
+        """Remove the cursor from its broker and look up the leader, after a ``pause`` if requested.
 
-        ``hint`` is (node, epoch) as the broker that refused us named it (KIP-951). The pause grows
+        ``hint`` is the (node, epoch) that the refusing broker named (KIP-951). The pause grows
         with ``cursor.attempts`` and delays no other partition.
         """
         moved, epoch = cursor.leader >= 0, cursor.leader_epoch
@@ -122,10 +122,10 @@ class FetchRoutes:
         self._away[cursor] = None
 
     def recheck(self, now: float) -> None:
-        """Let the leader choose again for those that have read from a follower long enough.
+        """Return partitions that have read from a follower long enough to their leader, which may name a replica again.
 
-        Also reports of those that were stalled that they are read again, once a broker has answered, and
-        looks for new leaders of what silent brokers led.
+        Also reports stalled partitions as read again once a broker has answered, and looks up the leaders of partitions
+        whose broker is silent.
         """
         for cursor in [c for c in self._unproven if not c.attempts]:
             del self._unproven[cursor]
@@ -167,7 +167,7 @@ class FetchRoutes:
             self._pause = self._owner.spawn(self._wait())
 
     async def _wait(self) -> None:
-        """Let those that were refused try again, each round after a pause."""
+        """Retry refused partitions, each round after a pause."""
         settings = self._cluster.settings
         backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         while self._patient:
@@ -178,7 +178,7 @@ class FetchRoutes:
                 self._find_home(cursor)
 
     async def _route(self) -> None:
-        """Ask for the leaders of all homeless cursors at once; those without one wait for another round."""
+        """Look up the leaders of all cursors without a broker at once; those without a leader wait for another round."""
         while self._homeless:
             waiting = list(self._homeless)
             problem = await self._ask_leaders(waiting)
@@ -195,7 +195,7 @@ class FetchRoutes:
         return None
 
     def _find_home(self, cursor: Cursor, problem: Mm2pyError | None = None) -> None:
-        """Place a cursor at its leader; without one ask for it, or wait where that had ``problem``."""
+        """Place a cursor at its leader; look an unknown leader up, or wait if that failed with ``problem``."""
         if cursor.failed:
             return
         leader = self._cluster.known_leader(cursor.tp)
@@ -215,7 +215,7 @@ class FetchRoutes:
     def _settle(self, cursor: Cursor, leader: Leader) -> None:
         cursor.led_by(leader)
         if cursor.attempts:
-            # Brokers name a dead leader until its session ends: only its answer proves that it is read.
+            # Brokers name a dead leader until its session ends: only its response proves that the partition is read.
             self._unproven[cursor] = None
         else:
             self._owner.stalled(cursor.tp, None)
@@ -236,7 +236,7 @@ class FetchRoutes:
                 self._settle(cursor, leader)
 
     def _look_for_another(self, cursor: Cursor, error: Mm2pyError) -> None:
-        """Whether the partition is missing because its topic is another one now, with fewer of them."""
+        """Handle a missing partition whose topic was recreated with fewer partitions."""
         known = self._cluster.known_topic_id(cursor.tp.topic)
         if (
             isinstance(error, ServerError)

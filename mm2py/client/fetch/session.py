@@ -1,9 +1,9 @@
-"""What a broker knows of our Fetch (KIP-227): only partitions that changed are sent again. No I/O.
+"""A fetch session (KIP-227, Java's ``FetchSessionHandler``): only partitions that changed are sent again. No I/O.
 
-Flow: cursors of one broker -> ``plan`` -> request; answer -> ``opened`` / ``refused`` -> next ``plan``. What each
-partition may fill of an answer while several have more to give than fits: their lag in seconds -> ``shares``.
+Flow: cursors of one broker -> ``plan`` -> request; response -> ``opened`` / ``refused`` -> next ``plan``. While
+several partitions have more data than fits into a response: their lag in seconds -> ``shares``.
 Without a session (old broker, no free slot) every plan is a full one. A partition is touched when
-something of it may have changed; an idle one costs nothing per round.
+its state may have changed; an idle one costs nothing per round.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -21,17 +21,17 @@ FINAL_EPOCH: Final = -1
 _MAX_EPOCH: Final = 0x7FFFFFFF
 
 LEAST_BYTES: Final = 128 * 1024
-"""Least share of an answer: smaller pieces cost more than the fairness is worth (real-broker.md 8)."""
+"""Smallest share of a response: smaller pieces cost more per byte than the fairness is worth."""
 
 _LEAST_LAG_MS: Final = 1000
 
 Key: TypeAlias = tuple[str | bytes, int]
-"""Topic name, or topic id from v13 on, and partition: as answers name it."""
+"""Topic name, or topic id from v13 on, and partition: as in responses."""
 
 
 @final
 class Asked:
-    """One partition as the broker knows it."""
+    """One partition as it is in the broker's session."""
 
     __slots__ = ("cursor", "key", "wanted")
 
@@ -52,7 +52,7 @@ class Plan(NamedTuple):
 
 @final
 class FetchSession:
-    """Session state of one connection; ``enabled`` is whether the broker speaks v7."""
+    """Session state of one connection; ``enabled``: the broker supports v7."""
 
     __slots__ = ("_asked", "_by_key", "_by_name", "_enabled", "_epoch", "_id", "_touched", "_turn")
 
@@ -68,26 +68,26 @@ class FetchSession:
 
     @property
     def by_name(self) -> bool:
-        """Whether topics are named by name; ids and names do not mix in a session (error 106)."""
+        """Whether topics are identified by name; ids and names do not mix in a session (error 106)."""
         return self._by_name
 
     @property
     def size(self) -> int:
-        """Partitions the broker knows of."""
+        """Number of partitions in the session."""
         return len(self._asked)
 
     def touch(self, cursor: Cursor) -> None:
-        """Something of it changed: compare it when the next request is built."""
+        """Compare the cursor with the session when the next request is built."""
         self._touched[cursor] = None
 
     def asked(self, topic: str | bytes, partition: int) -> Asked | None:
-        """Return what the last request, or an earlier one of the session, asked of a partition."""
+        """Return the partition as the last request, or an earlier one of the session, named it."""
         return self._by_key.get((topic, partition))
 
     def plan(self, cursors: Collection[Cursor], max_bytes: int) -> Plan:
         """Return the next request; ``cursors`` are those of this broker, ``max_bytes`` per partition.
 
-        A plan must be sent: the session counts on it. After a failure call ``refused`` or start a
+        A plan must be sent, since it changes the session. After a failure call ``refused`` or start a
         new session.
         """
         if self._epoch <= INITIAL_EPOCH:
@@ -110,7 +110,7 @@ class FetchSession:
         return Plan(self._id, self._epoch, changed, self._forget(gone))
 
     def opened(self, session_id: int) -> None:
-        """An answer without an error came; 0 is a broker without a free slot for us."""
+        """Note a response without an error; id 0: the broker has no free session slot."""
         if not self._enabled:
             return
         if session_id == NO_SESSION:
@@ -121,10 +121,10 @@ class FetchSession:
             self._epoch = 1 if self._epoch == _MAX_EPOCH else self._epoch + 1
 
     def refused(self, code: int) -> None:
-        """The broker does not accept the session: the next request is a full one.
+        """Reset after a session error: the next request is a full one.
 
-        With the old id at epoch 0 it also ends the old session there (Java's
-        ``nextCloseExistingAttemptNew``), unless the broker has forgotten that (70).
+        With the old id at epoch 0 it also ends the old session (Java's
+        ``nextCloseExistingAttemptNew``), unless the broker has forgotten it (error 70).
         """
         if code == codes.FETCH_SESSION_ID_NOT_FOUND:
             self._id = NO_SESSION
@@ -138,7 +138,7 @@ class FetchSession:
         self._by_key.clear()
         fetchable = [cursor for cursor in cursors if cursor.fetchable]
         if fetchable:
-            # Within a session the broker rotates; outside none may be last for ever (KIP-74).
+            # Within a session the broker rotates partitions; outside the client must, or the last ones starve (KIP-74).
             self._turn = (self._turn + 1) % len(fetchable)
             fetchable = fetchable[self._turn :] + fetchable[: self._turn]
         partitions = [self._learn(cursor, max_bytes) for cursor in _by_topic(fetchable)]
@@ -154,8 +154,8 @@ class FetchSession:
     def _forget(self, gone: list[Asked]) -> list[ForgottenTopic]:
         topics: dict[str | bytes, ForgottenTopic] = {}
         for asked in gone:
-            # A new cursor of the same partition took the key over: the broker was asked to change it,
-            # and would drop it if it were named here too.
+            # A new cursor of the same partition took the key over: the request changes it, and a broker
+            # applies the forgotten topics after the changes, so it would drop the partition.
             if self._by_key.get(asked.key) is not asked:
                 continue
             del self._by_key[asked.key]
@@ -168,7 +168,7 @@ class FetchSession:
 
 
 def _update(wanted: FetchPartition, cursor: Cursor, max_bytes: int) -> bool:
-    """Bring what the broker is sent up to date; returns whether that changes anything."""
+    """Update the request's partition; returns whether anything changed."""
     most = min(cursor.share_bytes, max_bytes) if cursor.share_bytes else max_bytes
     if (
         wanted.position == cursor.position
@@ -185,7 +185,7 @@ def _update(wanted: FetchPartition, cursor: Cursor, max_bytes: int) -> bool:
 
 
 def _by_topic(cursors: Iterable[Cursor]) -> list[Cursor]:
-    """Keep the rotation of topics but put partitions of one topic side by side, as the wire wants."""
+    """Group partitions by topic, as the request does, in the order of rotation."""
     topics: dict[str, list[Cursor]] = {}
     for cursor in cursors:
         topics.setdefault(cursor.tp.topic, []).append(cursor)
@@ -195,10 +195,10 @@ def _by_topic(cursors: Iterable[Cursor]) -> list[Cursor]:
 def shares(
     backlogged: Collection[Cursor], limit: int, answer_bytes: int, now_ms: int
 ) -> Iterator[tuple[Cursor, int]]:
-    """Yield the partitions whose share changes, with the new one; 0 is no share of its own.
+    """Yield the partitions whose share changes, with the new one; 0 is no limit.
 
-    While all fit side by side none is limited. Else each gets a part of the answer by its lag in seconds, a
-    quarter of it equally, so that a partition far behind catches up first but never alone. The broker serves
+    While all fit into a response none is limited. Otherwise each gets a part of it by its lag in seconds, a
+    quarter of it equally, so that a partition far behind catches up first but not alone. The broker serves
     a session's partitions in turn, so none starves.
     """
     if len(backlogged) * limit <= answer_bytes:
@@ -210,7 +210,7 @@ def shares(
     for cursor, lag in zip(backlogged, lags, strict=True):
         # Room for two batches like the last: a broker leaves out what would be cut (KIP-74).
         share = max(2 * cursor.batch_bytes, equal + rest * lag // total)
-        steps = -(-share // LEAST_BYTES)  # whole steps, so that it is not sent anew for every tick
+        steps = -(-share // LEAST_BYTES)  # whole steps, so that small changes need no request
         share = min(limit, steps * LEAST_BYTES)
         if share != cursor.share_bytes:
             yield cursor, share

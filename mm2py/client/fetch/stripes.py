@@ -1,13 +1,13 @@
-"""Partitions of a distant broker that lag, read in stripes over several connections and put back in order.
+"""Reads lagging partitions of a distant broker in stripes over several connections, and reassembles them in order.
 
-A broker's ``socket.send.buffer.bytes`` (100 KiB by default) limits what one connection carries over a long round trip,
-whatever is asked for. Flow: ``add`` -> ranges of offsets asked ahead, dealt over the connections -> answers wait for
-those before them -> ``FetchOwner.fetched`` in order -> ``caught_up``: the ``FetchNode`` reads it in its session.
+A broker's ``socket.send.buffer.bytes`` (100 KiB by default) limits what one connection carries per round trip,
+whatever the request allows. Flow: ``add`` -> ranges of offsets requested ahead, spread over the connections -> responses
+wait for earlier ones -> ``FetchOwner.fetched`` in order -> ``caught_up``: the ``FetchNode`` reads it in its session.
 
-Stripe borders are guesses from the bytes per offset read last. They need not be borders of batches: a broker
-answers from the batch that holds the offset, and ``Cursor.take`` leaves out what it has. An answer that ends early
-leaves a hole, which is asked for when its turn comes; an answer is applied only when the position has reached the
-offset that it was asked for, so nothing is passed over. Errors count only where the position itself was asked for.
+Stripe borders are estimates from the bytes per offset read last. They need not be borders of batches: a broker
+answers from the batch that contains the offset, and ``Cursor.take`` drops the offsets below its position. A response that
+ends early leaves a hole, which is requested when its turn comes; a response is applied only when the position has reached
+its start offset, so nothing is skipped. Errors count only for a request at the position itself.
 """
 
 from collections import deque
@@ -39,22 +39,22 @@ _MARGIN_BYTES: Final = 8 * 1024
 """Left for an answer's framing: receive buffers are powers of two, one byte more costs double."""
 
 _STRIPE_BYTES: Final = 512 * 1024 - _MARGIN_BYTES
-"""At the 1.5 MB/s that a default send buffer allows over 80 ms it takes a third of a second."""
+"""With the 1.5 MB/s that a default send buffer allows over 80 ms it takes a third of a second."""
 
 _LARGEST_STRIPE_BYTES: Final = 4 * 1024 * 1024 - _MARGIN_BYTES
 _BATCHES: Final = 4
-"""A stripe has room for so many batches: each may bring one that the stripe before it brought too."""
+"""Least number of batches in a stripe, since its first one may repeat the last one of the previous stripe."""
 
 _PER_CONNECTION: Final = 2
-"""While one answer is on its way the broker has the next request already."""
+"""Requests in flight per connection: the broker has the next one while a response is transferred."""
 
 _FIRST_WIDTH: Final = 4
 _TOO_LONG_S: Final = 2.0
-"""From here on fewer stripes are asked for together: the line is full, and others wait behind them."""
+"""From this response time on fewer stripes are requested concurrently: the line is full."""
 
 _REST_MS: Final = 1_000
 _LONGEST_REST_MS: Final = 60_000
-"""A connection that failed rests, so that a broker's limit of connections is not tried all the time."""
+"""A connection that failed pauses, so that a broker's limit of connections is not tried all the time."""
 
 _LAST_BY_NAME: Final = 12
 _OUTSIDE_SESSIONS: Final = -1
@@ -62,7 +62,7 @@ _OUTSIDE_SESSIONS: Final = -1
 
 @final
 class PlainLease:
-    """Takes the place of a pooled buffer where a short answer was copied out of the head buffer."""
+    """Lease of a short response, which was copied out of the head buffer."""
 
     __slots__ = ()
 
@@ -75,7 +75,6 @@ class PlainLease:
         """Nothing to give back."""
 
     def copied(self, size_bytes: int) -> "PlainLease":
-        """It is small."""
         return self
 
 
@@ -84,7 +83,7 @@ _NO_LEASE: Final = PlainLease()
 
 @final
 class _Stripe:
-    """One range of offsets, from the question to its turn."""
+    """One range of offsets, from its request until it is applied."""
 
     __slots__ = ("asked_at", "end", "first", "lease", "part", "size", "start")
 
@@ -104,7 +103,7 @@ class _Stripe:
 
 @final
 class _Reading:
-    """One partition: its stripes by offset, and what an offset takes."""
+    """One partition: its stripes by offset, and its bytes per offset."""
 
     __slots__ = ("cursor", "density", "stripes")
 
@@ -114,21 +113,21 @@ class _Reading:
         self.stripes: deque[_Stripe] = deque()
 
     def learn(self, size_bytes: int, offsets: int) -> None:
-        """Take what an answer held."""
+        """Update the bytes per offset."""
         found = size_bytes / offsets
         self.density = found if not self.density else (self.density + found) / 2
 
     def next(self, log_end: int, limit_bytes: int) -> _Stripe | None:
-        """Return the stripe to be asked for next, None while there is none.
+        """Return the next stripe to request, None for none.
 
-        With a ``log_end`` of 0 only what has its turn, which never waits when it has come.
+        With a ``log_end`` of 0 only a stripe at the position, which can be applied at once.
         """
         for stripe in self.stripes:
             if stripe.asked_at is None and stripe.part is None:
                 return stripe  # its connection was lost
         position, batch = self.cursor.position, self.cursor.batch_bytes
         size = min(limit_bytes, max(_STRIPE_BYTES, _BATCHES * batch), _LARGEST_STRIPE_BYTES)
-        # The last batch of an answer may be cut, and the first one may begin before the stripe.
+        # The last batch of a response may be cut, and the first one may begin before the stripe.
         span = int(max(size - 2 * batch, batch, 1) / self.density) + 1 if self.density else 1
         hole = self.stripes[0].start - position if self.stripes else span
         if hole > 0:
@@ -147,7 +146,7 @@ class _Reading:
 
 @final
 class _Channel:
-    """One connection and what is asked over it."""
+    """One connection and its requests in flight."""
 
     __slots__ = ("backoff", "not_before", "purpose", "under_way")
 
@@ -160,7 +159,7 @@ class _Channel:
 
 @final
 class Stripes:
-    """Reads partitions of one broker over ``fetch.connections.max`` - 1 connections beside the first one."""
+    """Reads partitions of one broker over ``fetch.connections.max`` - 1 additional connections."""
 
     def __init__(
         self,
@@ -188,7 +187,7 @@ class Stripes:
         self._applying = self._resting = False
 
     def add(self, cursor: Cursor, size_bytes: int, offsets: int) -> None:
-        """Read it here, if it lags by more than one stripe as far as the last answer shows."""
+        """Read a partition in stripes, if by the last response it lags by more than one stripe."""
         density = size_bytes / offsets if offsets > 0 else 0.0
         lag = self._end(cursor) - cursor.position
         if cursor in self._readings or lag <= 0 or (density and lag * density < _STRIPE_BYTES):
@@ -200,7 +199,7 @@ class Stripes:
         self.wake()
 
     def remove(self, cursor: Cursor) -> None:
-        """Read it here no more; what is under way for it is ignored."""
+        """Stop reading a partition in stripes; responses in flight are ignored."""
         reading = self._readings.pop(cursor, None)
         if reading is not None:
             cursor.spread(over_several=False)
@@ -209,16 +208,16 @@ class Stripes:
             reading.stripes.clear()
 
     def owed_since(self) -> float | None:
-        """Return since when the oldest answer is owed."""
+        """Return when the oldest request in flight was sent."""
         return next(iter(self._asked)).asked_at if self._asked else None
 
     @property
     def asked_bytes(self) -> int:
-        """What the answers may have that are owed."""
+        """Upper limit of the responses in flight."""
         return sum(stripe.size for stripe in self._asked)
 
     def wake(self) -> None:
-        """Ask for what may be asked for: there may be memory, a partition or a connection again."""
+        """Send the requests for which there are memory, a partition and a connection."""
         if self._applying or self._resting or not self._readings:
             return
         pause_s = self._throttle.remaining_s()
@@ -258,7 +257,7 @@ class Stripes:
     def _next(self) -> tuple[_Reading, _Stripe] | None:
         """Return the next stripe that there is room for: of the partition with the fewest, in turn.
 
-        What waits for its turn must never use up the room of what it waits for.
+        Stripes that wait must never use up the room of the stripes that they wait for.
         """
         most, under_way = self._owner.most_bytes(), self.asked_bytes
         room = min(self._owner.room_bytes(), most - under_way)
@@ -316,7 +315,7 @@ class Stripes:
             partition=cursor.tp.partition,
             position=stripe.start,
             current_leader_epoch=cursor.leader_epoch,
-            # Ahead of the position nothing is known of the record before.
+            # Ahead of the position the epoch of the previous record is unknown.
             last_fetched_epoch=cursor.last_epoch if stripe.start == cursor.position else -1,
             max_bytes=stripe.size,
         )
@@ -363,7 +362,7 @@ class Stripes:
         width = self._width // 2 if is_slow else self._width + 1
         self._width = max(1, min(width, _PER_CONNECTION * len(self._channels)))
         if not is_distant(connection) and self._readings.get(cursor) is reading:
-            self._hand_back(cursor)  # it was only slow to answer when it seemed distant
+            self._hand_back(cursor)  # the broker is not distant, it was only slow
 
     def _waits_for(self, reading: _Reading, stripe: _Stripe) -> bool:
         return self._readings.get(reading.cursor) is reading and stripe in reading.stripes
@@ -371,7 +370,7 @@ class Stripes:
     # -- what has come ----------------------------------------------------------------------------
 
     def _apply(self, reading: _Reading) -> None:
-        """Hand on what has its turn."""
+        """Apply the responses whose turn it is."""
         cursor, stripes = reading.cursor, reading.stripes
         self._applying = True
         try:
@@ -388,7 +387,7 @@ class Stripes:
                 if cursor.position > before:
                     reading.learn(len(part.records or b""), cursor.position - stripe.start)
                 elif cursor.position < before or stripe.start == before:
-                    self._hand_back(cursor)  # cut back, held, damaged or refused
+                    self._hand_back(cursor)  # truncated, held, damaged or refused
                     return
             if cursor.position >= self._end(cursor) and not stripes:
                 self._hand_back(cursor)

@@ -1,10 +1,10 @@
 """A member of a classic group: joining, heartbeats, and the permit to write that they prove.
 
 Flow: ``join`` -> ``Joined`` -> ``sync`` -> bytes of our assignment -> heartbeats -> ``changed`` -> ``join`` ...
-Each confirmed heartbeat grants the permit for a session timeout from its sending. No answer lets it run out;
-the next one renews it (a coordinator that was away expired no member). Expired where no other worker was given
-work meanwhile: revoked until the next round; else the membership is over and the permit's term with it.
-It knows no assignments; its bytes are ``protocol.connect_group``'s.
+Each confirmed heartbeat grants the permit for a session timeout from the time it was sent: the coordinator cannot expire us
+earlier. Without a response the permit expires; the next one renews it (a coordinator that was unreachable expired no member).
+After an expiry during which no other worker was assigned work the permit is revoked until the next round; otherwise the
+membership is over and the permit's term with it. Assignments are opaque bytes here (``protocol.connect_group``).
 """
 
 import asyncio
@@ -37,14 +37,14 @@ from mm2py.protocol.groups import DescribedGroup, GroupProtocol, JoinResult
 log = logging.getLogger(__name__)
 
 _LEAVE_TIMEOUT_S: Final = 3.0
-"""A stop does not wait longer for the coordinator: the session ends by itself soon after."""
+"""Longest wait of a stop for the coordinator: the session expires soon anyway."""
 
 _LEAVE_UNREACHABLE_S: Final = 1.0
-"""The same where the coordinator did not answer lately."""
+"""The same if the coordinator has not answered recently."""
 
 _GATHER_S: Final = 1.5
-"""Workers that were expired together look at the group within a heartbeat's retry of each other; who joins
-before the others have looked takes their work."""
+"""Pause before rejoining: members that expired together describe the group within a heartbeat's retry of each other, and a
+member that joined before the others have seen the empty group would end their memberships."""
 
 _RETRY_MS: Final = 100
 _RETRY_MAX_MS: Final = 1_000
@@ -57,8 +57,8 @@ class GroupMember:
 
     Args:
         coordinator: of the group.
-        permit: granted, revoked and abandoned here alone.
-        session_timeout_ms: after so long without a heartbeat the coordinator expires us.
+        permit: granted, revoked and abandoned only here.
+        session_timeout_ms: after this time without a heartbeat the coordinator expires the member.
         heartbeat_interval_ms: time between two heartbeats.
         rebalance_timeout_ms: longest wait for the others in one round.
         clock: time.
@@ -82,19 +82,18 @@ class GroupMember:
         self._member_id = ""
         self._generation = -1
         self._confirmed_at = self._stable_at = float("-inf")
-        self._joining = False  # the next answer of a join or sync says more than a heartbeat's
-        self._expired = False  # and the group was not looked at since
-        self._ended: int | None = (
-            None  # our last generation, while the next round has to continue it
-        )
-        self._alone = False  # there was no other member in the last round
+        self._joining = False  # heartbeat errors are ignored: the response to the join decides
+        self._expired = False  # and the group was not described since
+        # Our last generation after an expiry, which the next round must continue.
+        self._ended: int | None = None
+        self._alone = False  # no other member was in the last round
         self._silent = False  # was logged
         self._changed: asyncio.Future[str] | None = None
         self._beating: asyncio.Task[None] | None = None
 
     @property
     def member_id(self) -> str:
-        """The coordinator's name for us, empty before the first join."""
+        """Member id given by the coordinator, empty before the first join."""
         return self._member_id
 
     @property
@@ -106,12 +105,12 @@ class GroupMember:
         return changed.result() if changed is not None and changed.done() else "not a member"
 
     async def join(self, offers: Sequence[GroupProtocol]) -> Joined:
-        """Take part in one join round; call ``sync`` next, or ``leave``.
+        """Take part in one rebalance; call ``sync`` next, or ``leave``.
 
         Raises:
-            RetriableError: the coordinator is away; what is owned stays owned.
-            MembershipEndedError: nothing that was owned before may be claimed any more.
-            InconsistentProtocolError: the members speak something else.
+            RetriableError: the coordinator is unreachable; assigned work stays assigned.
+            MembershipEndedError: work assigned before may belong to another worker now.
+            InconsistentProtocolError: the other members use another protocol.
             ServerError: the group may not be used.
         """
         self._joining = True
@@ -143,10 +142,10 @@ class GroupMember:
             await self._clock.sleep(backoff.next_s())
 
     async def sync(self, joined: Joined, assignments: Mapping[str, bytes]) -> bytes | None:
-        """Hand out or get the work of a generation; None when that is over: join again.
+        """Assign or receive the work of a generation; None when the generation is over: join again.
 
         Raises:
-            RetriableError: the coordinator is away.
+            RetriableError: the coordinator is unreachable.
             ServerError: the group may not be used.
         """
         sent_at = self._clock.monotonic()
@@ -165,7 +164,7 @@ class GroupMember:
         return None
 
     async def changed(self) -> str:
-        """Wait until a new round is due (``""``) or the membership is over (the reason)."""
+        """Wait until a rebalance is due (``""``) or the membership is over (the reason)."""
         if self._changed is None:
             return "not a member"
         return await asyncio.shield(self._changed)
@@ -186,8 +185,8 @@ class GroupMember:
     async def _adopted(self, result: JoinResult) -> Joined:
         self._member_id = result.member_id
         if self._ended is not None and result.generation_id - self._ended != EXPIRY_AND_OURS:
-            # rejoin_rule: the group was seen empty, so these rounds are the empty one and ours, or
-            # another worker had a round and may have been given what we owned.
+            # rejoin_rule: the group was seen empty, so there were two rounds (the empty one and ours), unless
+            # another worker had a round and may have been assigned our work.
             rounds = result.generation_id - self._ended
             await self.coordinator.leave(self._member_id, _LEAVE_TIMEOUT_S)
             self._member_id = ""
@@ -214,7 +213,7 @@ class GroupMember:
         )
 
     def _forget_id(self) -> None:
-        """Our id is unknown: an expiry where a generation stood, else one that was never used."""
+        """Handle UNKNOWN_MEMBER_ID: an expiry if there was a generation, else an id that was never used."""
         self._member_id = ""
         if self._generation < 0:
             return
@@ -228,7 +227,7 @@ class GroupMember:
         )
 
     def _look_at(self, group: DescribedGroup) -> None:
-        """Decide, after an expiry, whether the next round can continue what we have."""
+        """Decide, after an expiry, whether the next round can continue the membership."""
         reason = why_not_empty(group.state, len(group.members))
         if reason:
             self._over(f"the coordinator answered {error_name(UNKNOWN_MEMBER_ID)}, and {reason}")
@@ -245,19 +244,19 @@ class GroupMember:
             end_watch()
 
     def _beats_ended(self, task: "asyncio.Task[None]") -> None:
-        """Without heartbeats there is no membership, whatever broke them (a listener of ours)."""
+        """End the membership if heartbeats ended with an error, for instance of a watcher of the permit."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             log.error("heartbeats failed group=%s", self.coordinator.group_id, exc_info=error)
             self._over(f"heartbeats failed: {error}")
 
     async def _beat(self) -> None:
-        """Send heartbeats, also while the caller stops its work or waits in a join."""
+        """Send heartbeats, also while the caller stops tasks or waits in a join."""
         backoff = Backoff(_RETRY_MS, _RETRY_MAX_MS)
         pause_s = interval_s = self.heartbeat_interval_ms / 1000
         while True:
             await self._clock.sleep(pause_s)
-            # An unanswered one is repeated sooner: what is left of the session is short.
+            # An unanswered heartbeat is repeated sooner, because little of the session is left.
             pause_s = min(interval_s, backoff.next_s())
             sent_at, generation, joining = self._clock.monotonic(), self._generation, self._joining
             try:
@@ -265,16 +264,16 @@ class GroupMember:
                     self._member_id, generation, self.session_timeout_ms
                 )
             except RetriableError:
-                continue  # the permit counts the time
+                continue  # the permit expires by itself
             except Mm2pyError as error:
                 self._over(str(error))
                 return
-            # What an answer says of a generation that we are leaving, its join's answer says better.
+            # A response about an old generation, or during a join, is stale: the response to the join decides.
             stale = joining or self._joining or generation != self._generation
             if code in (NONE, REBALANCE_IN_PROGRESS):
                 backoff.reset()
                 self._confirm(sent_at, stable=code == NONE)
-                # A slow answer leaves little of the session it proves: ask again before that is over.
+                # A slow response leaves little of the session that it proves: repeat before that is over.
                 pause_s = min(interval_s, max(pause_s, self._left_s() / 2))
                 if code == REBALANCE_IN_PROGRESS and not stale:
                     self._complete("")
@@ -304,7 +303,7 @@ class GroupMember:
             self._complete("")
 
     def _permit_changed(self) -> None:
-        """Log when the permit ran out by itself: the broker may have ended the membership silently."""
+        """Log when the permit expires by itself: the coordinator may have ended the membership meanwhile."""
         if self.permit.valid or self._silent or self._expired or self._generation < 0:
             return
         self._silent = True
@@ -316,10 +315,10 @@ class GroupMember:
         )
 
     def _left_s(self) -> float:
-        """Return for how long the answered heartbeats still prove the membership.
+        """Return for how long the confirmed heartbeats prove the membership.
 
-        That is a session after the last one. While a round waits for our join they prove it only until the
-        coordinator removes members that have not joined: a rebalance timeout after the round began.
+        That is a session timeout after the last one. While a rebalance waits for our join they prove it only until the
+        coordinator removes members that have not joined: a rebalance timeout after the rebalance began.
         """
         return self._proven_until() - self._clock.monotonic()
 
@@ -330,12 +329,12 @@ class GroupMember:
 
     def _confirm(self, sent_at: float, *, stable: bool) -> None:
         if self._expired or self._ended is not None:
-            return  # what we own is ours again only when the round is done
+            return  # assigned work may be continued only after the round is complete
         silent_s = self._clock.monotonic() - self._confirmed_at
         self._confirmed_at = max(self._confirmed_at, sent_at)
         if stable:
             self._stable_at = max(self._stable_at, sent_at)
-        # An answer that took a session timeout proves nothing about now.
+        # A response that took a session timeout proves nothing about now.
         self.permit.grant(self._proven_until())
         if self._silent and self.permit.valid:
             self._silent = False
@@ -346,8 +345,8 @@ class GroupMember:
             )
 
     def _over(self, reason: str) -> None:
-        """Another worker may own our work by now: nothing more is sent while the caller stops."""
-        self._reset(reason)  # first: the permit's end is no silence of the coordinator's
+        """End the membership: another worker may own our work, so nothing more is sent while the caller stops."""
+        self._reset(reason)  # first, so that the permit's end is not logged as a silent coordinator
         self.permit.abandon()
 
     def _raise_if_over(self) -> None:

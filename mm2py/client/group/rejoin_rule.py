@@ -1,9 +1,9 @@
-"""Whether a membership that the coordinator ended may go on, because nobody else was a member meanwhile.
+"""Whether an expired membership may continue, because no other worker was a member meanwhile.
 
 Flow: generation that ended, group as it was seen, group as it was joined -> ``why_not_the_same`` -> "" or a reason.
 
-A coordinator counts the rounds of its group: each completed join round raises the generation by one, also
-the one in which the last member went and nobody is left (``initNextGeneration`` in Kafka). No I/O here.
+A coordinator counts the rounds of its group: each completed rebalance increments the generation, also
+the one in which the last member left (``initNextGeneration`` in Kafka). No I/O here.
 """
 
 from typing import Final
@@ -11,15 +11,15 @@ from typing import Final
 from mm2py.protocol.groups import JoinResult
 
 EXPIRY_AND_OURS: Final = 2
-"""The round in which our expiry left nobody, and the one in which we joined again."""
+"""Generations between ours and the next one: the rebalance after our expiry, which left the group empty, and our own."""
 
 _EMPTY: Final = "Empty"
 
 
 def why_not_empty(state: str, members: int) -> str:
-    """Say why a group, seen after our expiry and before our join, may have had other members; else "".
+    """Return why a group, seen after our expiry and before our join, may have had other members; else "".
 
-    ``Dead`` is refused: a group that was deleted counts its rounds from nothing again.
+    ``Dead`` is refused: a deleted group counts its generations from zero again.
     """
     if state == _EMPTY and not members:
         return ""
@@ -27,16 +27,16 @@ def why_not_empty(state: str, members: int) -> str:
 
 
 def why_not_the_same(ended: int, joined: JoinResult | None, member_id: str) -> str:
-    """Say why the new membership does not continue that of generation ``ended``; "" when it does.
+    """Return why the new membership does not continue that of generation ``ended``; "" when it does.
 
     Invariants, given that the group was seen empty after the expiry and before this join:
 
-    1. Work is given out in a completed round only: a worker without one since ``ended`` wrote nothing.
+    1. Work is assigned only in a completed round: a worker without one since ``ended`` wrote nothing.
     2. Another worker's round is one round, the group being empty after it is one more, and our join is
-       one more. So ``ended + 2`` leaves room for the empty round and ours only.
-    3. Without having seen the group empty, one other worker that joined beside us, outlived us and left
-       while we joined would count the same two; therefore that is asked first.
-    4. A round that we share is not ours alone: others in it are given work when we go on.
+       one more. So ``ended + 2`` leaves room only for the empty round and ours.
+    3. Without having seen the group empty, another worker that joined with us, outlived us and left
+       while we joined would count the same two; therefore the group is described first.
+    4. A round with other members is not ours alone: they are assigned work when we continue.
     """
     if joined is None or joined.leader != member_id or len(joined.members) != 1:
         return "another worker joined the group at the same time"

@@ -4,25 +4,29 @@ Flow: ``offer`` -> ``take`` (one batch to send now) -> ``acknowledged`` | ``refu
 
 ::
 
-    state      what it waits for            event and next state
-    OPENING    leader and log end           opened -> FLOWING
-    FLOWING    batches and answers          answer that is not an ack, lost -> DRAINING
-    DRAINING   answers still under way      last one in -> RESOLVING, REPAIRING, FAILED or BACKOFF
-    BACKOFF    a pause, then the leader     resumed -> RETRYING; in doubt and forgotten -> RESOLVING
-    RESOLVING  the target's log was read    resolved -> RETRYING
-    REPAIRING  the batch in another form    replaced -> RETRYING, or FAILED
-    RETRYING   each unsettled batch, alone  all settled -> FLOWING; not an ack -> DRAINING
-    FAILED     a restart                    (end)
+    state      waits for                      event and next state
+    OPENING    leader and log end             opened -> FLOWING
+    FLOWING    batches and responses          error or lost response -> DRAINING
+    DRAINING   responses still outstanding    last one -> RESOLVING, REPAIRING, FAILED or BACKOFF
+    BACKOFF    a pause, then the leader       resumed -> RETRYING; unknown outcome and forgotten -> RESOLVING
+    RESOLVING  a read of the target's log     resolved -> RETRYING
+    REPAIRING  the batch in another form      replaced -> RETRYING, or FAILED
+    RETRYING   each unsettled batch, alone    all settled -> FLOWING; error or lost response -> DRAINING
+    FAILED     a restart                      (end)
 
-Invariants (design.md 3, sender rules; the tests carry these numbers):
+Invariants, the sender rules; the tests carry these numbers:
 
-1. At most one batch is under way until the first acknowledgement after OPENING, BACKOFF, RESOLVING, a new
+1. At most one batch is in flight until the first acknowledgement after OPENING, BACKOFF, RESOLVING, a new
    epoch, a new connection or a rest; then at most ``max_in_flight``. Retries go one by one, oldest first.
-3. A refusal is definite only if no earlier attempt of the same bytes has an unknown outcome.
-4. A sequence range is used for other bytes only after a definite refusal of it.
-5. A batch of unknown outcome is resent blindly only if the target still remembers its producer state, as it does
-   while a transaction is open.
+2. The first batch under a new producer id or epoch has sequence 0: a broker takes any first sequence of a producer
+   that it does not know, so a later batch of ours could be stored without an earlier, refused one (1 prevents that).
+3. An error is definite only if no earlier attempt of the same bytes has an unknown outcome.
+4. A sequence range is used for other bytes only after a definite error for it.
+5. A batch of unknown outcome is resent blindly only if the target still remembers its producer state
+   (``producer.id.expiration.ms``, KIP-854), as it does while a transaction is open: then a broker answers a resend
+   with the offset of the first copy, because ``ProducerStateManager`` keeps the sequences of the last five batches.
 6. Otherwise the target's log is read first.
+7. Where the log may not be read, the batch is sent again and its source offsets are reported as possibly doubled.
 8. Batches are delivered in the order they were offered, each exactly once.
 """
 
@@ -51,7 +55,12 @@ UNKNOWN_OUTCOME: Final = frozenset(
         codes.KAFKA_STORAGE_ERROR,
     }
 )
-"""Answers after which the batch may or may not be in the log (real-broker.md 1.3)."""
+"""Errors after which the batch may or may not be in the log.
+
+The leader appends before it waits for replicas and before it notices that it was deposed: a time-out or
+NOT_LEADER_OR_FOLLOWER may follow an append that survives. Java's ``Sender`` treats them all as "not written, retry"
+and relies on the broker's duplicate check alone.
+"""
 
 DEFINITE_RETRIABLE: Final = frozenset(
     {
@@ -66,14 +75,14 @@ DEFINITE_RETRIABLE: Final = frozenset(
         codes.CONCURRENT_TRANSACTIONS,
     }
 )
-"""Answers that say "not written, ask again": nothing of the batch is in the log."""
+"""Errors that mean "not written, retry": nothing of the batch is in the log."""
 
 TOO_LARGE: Final = frozenset({codes.MESSAGE_TOO_LARGE, codes.RECORD_LIST_TOO_LARGE})
 
 UNREADABLE: Final = frozenset(
     {codes.CORRUPT_MESSAGE, codes.INVALID_RECORD, codes.UNKNOWN_SERVER_ERROR}
 )
-"""Refusals that another encoding of the same records may cure, once (data-plane.md 4)."""
+"""Errors that another encoding of the same records may cure, once: a codec level, or a header that an old client wrote."""
 
 REPAIRABLE: Final = (
     TOO_LARGE | {codes.UNSUPPORTED_COMPRESSION_TYPE, codes.INVALID_TIMESTAMP} | UNREADABLE
@@ -90,7 +99,7 @@ STATE_LOST: Final = frozenset(
 
 
 class LaneState(Enum):
-    """What a lane is waiting for; the table in the module docstring."""
+    """State of a lane; see the table in the module docstring."""
 
     OPENING = auto()
     FLOWING = auto()
@@ -103,7 +112,7 @@ class LaneState(Enum):
 
 
 class Outcome(Enum):
-    """What is known of one attempt."""
+    """Outcome of one attempt, as far as it is known."""
 
     WAITING = auto()
     UNDER_WAY = auto()
@@ -113,7 +122,7 @@ class Outcome(Enum):
 
 
 class Writer(NamedTuple):
-    """Who wrote a batch, and the sequence that follows it."""
+    """The producer of a batch, and the sequence that follows it."""
 
     producer_id: int
     epoch: int
@@ -123,38 +132,41 @@ class Writer(NamedTuple):
 TINY_COMPRESSED_BYTES: Final = 2 * 1024
 
 GROWTH_BYTES: Final = 8
-"""By which a joined record grows: 5 for the time since the batch's first record (up to half a year), 2 for its number, 1 for
-its length. Packed records may grow too, which shows only when they are."""
+"""Growth of a record by joining: 5 for its timestamp delta (up to half a year), 2 for its offset delta, 1 for its length.
+Compressed records may grow too, which is known only afterwards."""
 
 
 class MergePlan(NamedTuple):
-    """When waiting batches are joined before they are first sent (data-plane.md 7), sizes in bytes."""
+    """Which waiting batches are joined before they are first sent, in bytes.
+
+    At most five batches of a partition are in flight, so over a long round trip their size limits the throughput.
+    """
 
     target: int
-    """A joined batch grows to about this."""
+    """Size up to which batches are joined."""
     small: int
     """Uncompressed batches below this are joined."""
     small_compressed: int
-    """Compressed ones, whose records must be packed anew, only below this, and only tiny ones while the batches in
-    flight are not what limits the partition: then it is the CPU."""
+    """The same for compressed ones, which must be recompressed; only tiny ones while fewer batches than allowed are in
+    flight, since then the CPU is the bottleneck."""
 
 
 @final
 class Sent:
-    """One batch with its sequence range and what is known of it.
+    """One batch with its sequence range and outcome.
 
-    What the ordinary batch never changes is kept once, in the class.
+    Defaults that most batches never change are class attributes, which saves memory and time per batch.
     """
 
     outcome: Outcome = Outcome.UNDER_WAY
     signed: bool = True
-    """Its bytes carry ``base_sequence`` under the lane's present id and epoch."""
+    """Its bytes have ``base_sequence`` under the lane's current producer id and epoch."""
     repaired: bool = False
     unknown_before: bool = False
-    """Some attempt of these bytes may have been written."""
+    """An earlier attempt of these bytes may have been written."""
     base_offset: int = -1
     bad_record: int = -1
-    """Index in the batch, where the broker named one."""
+    """Index of the record that the broker named (KIP-467), -1 for none."""
     code: int = 0
     message: str = ""
 
@@ -169,7 +181,7 @@ class Sent:
 
 @final
 class SenderLane:
-    """The state machine of one target partition; the Sender feeds it and carries out what it asks."""
+    """The state machine of one target partition; the Sender passes events to it and acts on its state."""
 
     __slots__ = (
         "_apart",
@@ -214,52 +226,54 @@ class SenderLane:
     ) -> None:
         self.target = target
         self.transactional = transactional
-        self.admitted = not transactional  # whether it may begin to send what waits
-        self.source = target  # whose batches were offered last
+        self.admitted = not transactional  # whether it may start to send what waits
+        self.source = target  # source partition of the batches offered last
         self.producer_id = producer_id
         self.epoch = epoch
         self.next_sequence = 0
         self.state = LaneState.OPENING
         self.leader = -1
-        self.acked_end = -1  # target offset behind our last known record; where a look-up starts
-        self.limit_bytes = (
-            0  # the target topic's max.message.bytes once it refused a size, 0 unknown
-        )
-        self.progress = 0  # counts acknowledgements, so that a standstill is seen
+        self.acked_end = (
+            -1
+        )  # target offset after our last known record; where a read of the log starts
+        self.limit_bytes = 0  # max.message.bytes of the target topic, 0 while unknown
+        self.progress = 0  # number of acknowledgements, to detect a standstill
         self.retries = 0
         self.error: tuple[int, str] = (0, "")
         self.bump_wanted = False
         self.connection: object = None
-        self.channel = 0  # which of the connections to its leader it is dealt to
+        self.channel = 0  # number of the connection to its leader that it uses
         self.queue: deque[tuple[TopicPartition, RecordBatch]] = deque()
         self.queued_bytes = 0
         self.unsettled: deque[Sent] = deque()
-        self._apart = 0  # of the queue's first batches, which are not joined: one is damaged
+        self._apart = (
+            0  # number of batches at the head of the queue that are not joined: one is damaged
+        )
         self._under_way = 0
         self._max_in_flight = max_in_flight
-        self.next_source = -1  # source offset behind what was offered, where it is followed
+        self.next_source = -1  # source offset after what was offered, for offsets.identical=require
         self.lasting = False  # a successor continues under its producer id
-        self.foreign: tuple[int, int] | None = None  # target offsets that another writer took
-        # As of the last ``look_after``: acknowledgements, and the newest batch that waited, by its id: it must not be kept.
+        self.foreign: tuple[int, int] | None = None  # target offsets of another writer's records
+        # At the last ``look_after``: acknowledgements, and the newest waiting batch by ``id()``: a reference would keep it.
         self._seen: tuple[int, int] = (0, 0)
-        self._was_full = False  # as many batches as may be were under way before the last answer
+        self._was_full = False  # the maximum of batches was in flight before the last response
         self._confirmed = False
 
     # -- what the Sender asks ---------------------------------------------------------------------
 
     @property
     def idle(self) -> bool:
-        """Nothing is queued, under way or waiting for a retry."""
+        """Whether nothing is queued, in flight or waiting for a retry."""
         return not self.queue and not self.unsettled
 
     @property
     def resting(self) -> bool:
-        """Idle, and known to ``look_after`` to be so."""
+        """Whether it is idle and ``look_after`` has noticed it."""
         return not self._confirmed and self.idle
 
     @property
     def under_way(self) -> int:
-        """Number of batches whose answer is outstanding."""
+        """Number of batches in flight."""
         return self._under_way
 
     def can_send(self) -> bool:
@@ -270,21 +284,21 @@ class SenderLane:
         return self.state is LaneState.RETRYING and self._under_way == 0
 
     def travels_by(self, connection: object) -> None:
-        """What is sent from now on leaves by ``connection``; behind a new one nothing is confirmed (1).
+        """Use ``connection`` from now on; after a change nothing is confirmed (1).
 
-        The broker may have been restarted unnoticed by a lane that had nothing under way, and have forgotten
-        our sequences: then it takes any batch first, a later one too when an earlier one is refused.
+        A lane without batches in flight does not notice that the broker was restarted and has forgotten its sequences:
+        then the broker accepts any batch first, also a later one when an earlier one is refused.
         """
         if connection is not self.connection:
             self.connection = connection
             self._confirmed = False
 
     def deal(self, channel: int) -> None:
-        """Leave by another connection to its leader, once what is under way by the present one is answered."""
+        """Use another connection to the leader, once all batches in flight on the current one are answered."""
         self.channel = channel
 
     def offer(self, source: TopicPartition, batches: Sequence[RecordBatch]) -> int:
-        """Queue batches behind the others; return their size in bytes."""
+        """Append batches to the queue; return their size in bytes."""
         size = 0
         for batch in batches:
             size += len(batch.data)
@@ -294,7 +308,7 @@ class SenderLane:
         return size
 
     def hole_before(self, batches: Sequence[RecordBatch]) -> int | None:
-        """Return the first source offset that is missing before or in batches to be offered; None if none is."""
+        """Return the first source offset that is missing before or within batches to be offered, None for none."""
         for batch in batches:
             for first, count in batch.runs:
                 if self.next_source >= 0 and first != self.next_source:
@@ -303,7 +317,7 @@ class SenderLane:
         return None
 
     def next_bytes(self) -> int:
-        """Return the size of what ``take`` would return if it joined nothing; only after ``can_send``."""
+        """Return the size of the batch that ``take`` would return without joining; only after ``can_send``."""
         if self.state is LaneState.RETRYING:
             return len(self.first_unsettled().batch.data)
         return len(self.queue[0][1].data)
@@ -363,19 +377,19 @@ class SenderLane:
     # -- events -----------------------------------------------------------------------------------
 
     def keeps_producer(self, writer: Writer | None) -> None:
-        """The producer id outlives the process: continue a predecessor's, or begin with our own. Only in OPENING."""
+        """Use a producer id that outlives the process: a predecessor's, or our own. Only in OPENING."""
         self.lasting = True
         if writer is not None:
             self.producer_id, self.epoch, self.next_sequence = writer
 
     def opened(self, leader: int, log_end: int) -> None:
-        """The leader is known, and where the log ended before our first batch (-1: may not be read)."""
+        """Start to flow: the leader is known, and the log end before our first batch (-1: may not be read)."""
         self.leader = leader
         self.acked_end = log_end
         self.state = LaneState.FLOWING
 
     def recognised(self, rest: RecordBatch | None) -> RecordBatch:
-        """The first waiting batch is in the log, but for ``rest``; return it. Only in OPENING."""
+        """Remove the first waiting batch, which is in the log except for ``rest``; return it. Only in OPENING."""
         source, batch = self.queue.popleft()
         self.queued_bytes -= len(batch.data)
         if rest is not None:
@@ -384,7 +398,7 @@ class SenderLane:
         return batch
 
     def acknowledged(self, sent: Sent, base_offset: int) -> Sequence[Sent]:
-        """One batch is in the log; return the batches that are now delivered, oldest first (8)."""
+        """Settle a batch that is in the log; return the batches that are now delivered, oldest first (8)."""
         self._was_full = self._under_way >= self._max_in_flight
         self._under_way -= 1
         self.progress += 1
@@ -394,7 +408,7 @@ class SenderLane:
             and unsettled[0] is sent
             and (len(unsettled) == 1 or unsettled[1].outcome is not Outcome.ACKED)
         ):
-            # The ordinary answer: of the oldest batch, and the ones behind it are still under way.
+            # The common case, first for speed: the oldest batch, and the ones after it are still in flight.
             unsettled.popleft()
             sent.base_offset = base_offset
             self.queued_bytes -= sent.counted
@@ -417,7 +431,7 @@ class SenderLane:
         return delivered
 
     def refused(self, sent: Sent, code: int, message: str, bad_record: int = -1) -> None:
-        """The broker answered with an error code for this batch, perhaps naming a record of it."""
+        """Take the broker's error for a batch, and the record that it named, if any."""
         self._under_way -= 1
         sent.code, sent.message, sent.bad_record = code, message, bad_record
         if code in UNKNOWN_OUTCOME:
@@ -428,7 +442,7 @@ class SenderLane:
         self._stop_flow()
 
     def lost(self, sent: Sent, reason: str) -> None:
-        """There is no answer, mostly because the connection went away before it."""
+        """Take a lost response, in most cases because the connection was lost."""
         self._under_way -= 1
         sent.code, sent.message = codes.NETWORK_EXCEPTION, reason
         sent.outcome = Outcome.UNKNOWN
@@ -436,28 +450,28 @@ class SenderLane:
         self._stop_flow()
 
     def retry(self) -> int:
-        """Count another attempt to get out of BACKOFF or RESOLVING; return how many there were before."""
+        """Count another attempt to leave BACKOFF or RESOLVING; return the number of earlier ones."""
         self.retries += 1
         return self.retries - 1
 
     def admit(self, producer_id: int, epoch: int) -> None:
-        """Let it send in the transaction that is open, under the id and epoch of it."""
+        """Allow sending in the open transaction, under its producer id and epoch."""
         self.admitted = True
         if (producer_id, epoch) != (self.producer_id, self.epoch):
             self.new_epoch(producer_id, epoch)
 
     def must_resolve(self) -> None:
-        """The target's log has to be read before anything is resent."""
+        """Require a read of the target's log before anything is resent."""
         self.state = LaneState.RESOLVING
 
     def moved(self, leader: int) -> None:
-        """Another broker leads the partition; nothing is under way."""
+        """Change the leader; nothing is in flight."""
         self.leader = leader
 
     def limit(
         self, limit_bytes: int, cut: Callable[[Sequence[RecordBatch], int], Sequence[RecordBatch]]
     ) -> int:
-        """``cut`` what waits for its first sending by a limit; return by how many bytes it grew."""
+        """Let ``cut`` split batches that were never sent to fit a limit; return by how many bytes the queue grew."""
         self.limit_bytes = limit_bytes
         if not limit_bytes or all(len(batch.data) <= limit_bytes for _, batch in self.queue):
             return 0
@@ -469,7 +483,7 @@ class SenderLane:
         return self.queued_bytes - before
 
     def resumed(self, leader: int) -> None:
-        """The pause is over and the leader is known again."""
+        """Continue after the pause, with the current leader."""
         self.leader = leader
         if self.unsettled:
             self.state = LaneState.RETRYING
@@ -477,10 +491,10 @@ class SenderLane:
             self._flow()
 
     def resolved(self, found: dict[int, int]) -> list[Sent]:
-        """The target's log was read: ``found`` maps base sequences of ours to base offsets.
+        """Settle batches by a read of the target's log; ``found`` maps our base sequences to base offsets.
 
-        Batches that are there count as acknowledged; the others were not written. Raises ``ValueError`` when
-        what is there is not a prefix of what was sent: then order is broken and nothing may be sent any more.
+        Batches in the log count as acknowledged; the others were not written. Raises ``ValueError`` if the log does not
+        have a prefix of what was sent: then the order is broken and nothing may be sent any more.
         """
         missing = False
         for sent in self.unsettled:
@@ -508,7 +522,7 @@ class SenderLane:
     def must_read_first(self, remembered_since_ms: int) -> bool:
         """Whether the target's log must be read before anything is resent (invariants 5 and 6).
 
-        ``remembered_since_ms``: a broker still knows the producer state of batches whose newest record is
+        ``remembered_since_ms``: a broker still has the producer state of batches whose newest record is
         not older. One forgotten batch is enough: its state is all that protects the ones before it.
         """
         return self.has_unknown() and any(
@@ -516,7 +530,7 @@ class SenderLane:
         )
 
     def new_epoch(self, producer_id: int, epoch: int) -> None:
-        """Start over at sequence 0 under a new id or epoch; only when nothing is of unknown outcome (4)."""
+        """Restart at sequence 0 under a new id or epoch (2); only if no outcome is unknown (4)."""
         self.producer_id, self.epoch = producer_id, epoch
         self.bump_wanted = False
         self._confirmed = False
@@ -527,10 +541,10 @@ class SenderLane:
             self.next_sequence = (self.next_sequence + sent.batch.count) & MAX_SEQUENCE
 
     def replaced(self, sent: Sent, batches: list[RecordBatch], limit_bytes: int = 0) -> None:
-        """Put smaller or recompressed batches of the same records in the place of a refused one.
+        """Replace a refused batch by smaller or recompressed batches of the same records.
 
-        The record count stays, so later sequence ranges stay as they are. ``limit_bytes`` is what the batches
-        behind may measure, where that was the matter.
+        The record count stays, so later sequence ranges stay valid. ``limit_bytes`` is the limit for the batches
+        after it, if the size was the reason.
         """
         self.limit_bytes = limit_bytes or self.limit_bytes
         at = self.unsettled.index(sent)
@@ -549,9 +563,9 @@ class SenderLane:
         self.state = LaneState.RETRYING
 
     def fail(self) -> list[RecordBatch]:
-        """Give the partition up; return the batches whose buffers may be released now.
+        """Fail the partition; return the batches whose buffers may be released now.
 
-        A batch under way stays: its buffer may still wait in the socket. ``forget`` hands it out later.
+        The buffer of a batch in flight may still be queued in the socket: the Sender releases it with the response.
         """
         self.state = LaneState.FAILED
         dropped = [s.batch for s in self.unsettled if s.outcome is not Outcome.UNDER_WAY]
@@ -566,11 +580,11 @@ class SenderLane:
         return next(s for s in self.unsettled if s.outcome is not Outcome.ACKED)
 
     def has_unknown(self) -> bool:
-        """Whether some attempt may or may not have been written."""
+        """Whether the outcome of some attempt is unknown."""
         return any(s.unknown_before and s.outcome is not Outcome.ACKED for s in self.unsettled)
 
     def returnable(self) -> list[RecordBatch]:
-        """Return the newest of its batches, oldest first, that nothing may be in the log of or on its way there."""
+        """Return the newest batches, oldest first, that are certainly neither in the log nor in flight."""
         waiting = [batch for _, batch in self.queue]
         if self.state is LaneState.BACKOFF and not self.transactional:
             refused = [it for it in self.unsettled if it.outcome is Outcome.NOT_WRITTEN]
@@ -579,7 +593,7 @@ class SenderLane:
         return waiting
 
     def give_back(self) -> list[RecordBatch]:
-        """Forget what is ``returnable`` and return it: it will be offered again, perhaps cut in another way (4)."""
+        """Remove and return the ``returnable`` batches: they will be offered again, perhaps cut differently (4)."""
         given = self.returnable()
         if len(given) > len(self.queue):
             self.next_sequence = self.unsettled[0].base_sequence
@@ -593,17 +607,19 @@ class SenderLane:
         return given
 
     def look_after(self) -> None:
-        """Called once a second: what waits since the last call gets bytes of its own; a rest ends trust (1).
+        """Copy batches that have waited since the last call, once a second, out of their receive buffers.
 
-        One partition that cannot drain, or a slow target broker, would otherwise pin the receive buffers of all
-        the others. And during a rest the broker may have forgotten our sequences.
+        Otherwise one partition that cannot drain, or a slow target broker, would pin the receive buffers of all the
+        others. Also ends the trust in the broker's state after a rest: it may have forgotten our sequences (1).
         """
         queue, progress = self.queue, self.progress
         stood_still, newest = progress == self._seen[0], self._seen[1]
         if stood_still:
             self._confirmed = self._confirmed and not self.idle
             for sent in self.unsettled:
-                if sent.outcome is not Outcome.UNDER_WAY:  # the kernel may not have taken those yet
+                if (
+                    sent.outcome is not Outcome.UNDER_WAY
+                ):  # else the kernel may not have taken the bytes yet
                     sent.batch.detach()
         waiting = next((n for n, (_, batch) in enumerate(queue, 1) if id(batch) == newest), 0)
         for _, batch in islice(queue, waiting):
@@ -613,7 +629,7 @@ class SenderLane:
     def _joined(
         self, source: TopicPartition, batch: RecordBatch, target: int, small: int
     ) -> tuple[RecordBatch, int]:
-        """Join ``batch`` with those below ``small`` behind it, up to ``target``, never above the topic's limit."""
+        """Join ``batch`` with those below ``small`` after it, up to ``target``, never above the topic's limit."""
         most = self.limit_bytes or MAX_SEQUENCE
         parts, counted, records = [batch], len(batch.data), batch.count
         for waiting_source, waiting in self.queue:
@@ -634,7 +650,7 @@ class SenderLane:
         with suppress(ProtocolError, MemoryError):
             joined = merge(parts)
         if joined is None or len(joined.data) > most:
-            # One of them is damaged, or packed anew they are larger: each goes as it is, and the target judges it alone.
+            # One is damaged, or the joined batch is larger: send each unchanged, so that the target accepts or refuses it alone.
             self._apart = len(parts) - 1
             return batch, len(batch.data)
         for _ in range(len(parts) - 1):
@@ -671,7 +687,7 @@ class SenderLane:
         self._maybe_drained()
 
     def _maybe_drained(self) -> None:
-        """Decide what follows once every answer is in (the DRAINING row of the table)."""
+        """Choose the next state once nothing is in flight (the DRAINING row of the table)."""
         if self._under_way or self.state is not LaneState.DRAINING:
             return
         sent = self.first_unsettled()

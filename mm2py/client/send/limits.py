@@ -1,7 +1,7 @@
-"""What brokers of the target say of their own limits: how large a batch may be, how long state is kept.
+"""Limits of the target's brokers: the largest batch, and how long producer state is kept.
 
-Flow: DescribeConfigs -> ``TargetLimits`` (kept for minutes) -> ``LaneLimits`` cuts batches in time and knows
-whether a blind resend is safe. Where it may not be read: unknown size, Kafka's default time. One question at a time.
+Flow: DescribeConfigs -> ``TargetLimits`` (cached for minutes) -> ``LaneLimits`` cuts batches in time and knows
+whether a blind resend is safe. Where it may not be read: unknown size, Kafka's default time. One request at a time.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from mm2py.types import TopicPartition
 log = logging.getLogger(__name__)
 
 MAX_AGE_S: Final = 300.0
-"""Both are settings of operators, which change seldom; a refusal asks again at once."""
+"""Both are broker and topic settings, which rarely change; a refused size is looked up again at once."""
 
 ASK_TIMEOUT_S: Final = 5.0
 TOPICS_PER_REQUEST: Final = 500
@@ -32,16 +32,16 @@ TOPICS_PER_REQUEST: Final = 500
 MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 EXPIRATION: Final = "producer.id.expiration.ms"
 EXPIRATION_BEFORE_3_5: Final = "transactional.id.expiration.ms"
-"""Until KIP-854 this one also said when producers without transactions are forgotten."""
+"""Until KIP-854 (Kafka 3.5) this one also applied to producers without transactions."""
 
 DEFAULT_EXPIRATION_MS: Final = 24 * 3600 * 1000
 MINUTE_MS: Final = 60_000
 
 
 def remembered_ms(expiration_ms: int) -> int:
-    """Return how old a batch may be for a resend of it to be recognised for sure.
+    """Return how old a batch may be so that a resend is certainly recognised as a duplicate.
 
-    The margin is for clocks that differ and for the time until the resend arrives.
+    The margin covers clock differences and the time until the resend arrives.
     """
     return expiration_ms - max(expiration_ms // 24, min(MINUTE_MS, expiration_ms // 2))
 
@@ -49,7 +49,7 @@ def remembered_ms(expiration_ms: int) -> int:
 def fitting(batches: Sequence[RecordBatch], limit_bytes: int) -> Sequence[RecordBatch]:
     """Cut batches above ``limit_bytes``; the input's buffers of cut ones are released.
 
-    A batch that cannot be cut so far (one large record, damaged bytes) stays: the target says no to it.
+    A batch that cannot be cut that small (one large record, damaged bytes) stays: the target refuses it.
     """
     if all(len(batch.data) <= limit_bytes for batch in batches):
         return batches
@@ -74,7 +74,7 @@ def _cut(batch: RecordBatch, limit_bytes: int) -> list[RecordBatch]:
 
 @final
 class TargetLimits:
-    """Asks seldom, for many topics at a time."""
+    """Cached limits of one cluster; requested rarely, for many topics at a time."""
 
     def __init__(self, cluster: Cluster, clock: Clock) -> None:
         self._cluster = cluster
@@ -84,34 +84,34 @@ class TargetLimits:
         self._expirations: dict[int, tuple[int, float]] = {}
 
     def max_message_bytes(self, topic: str) -> int:
-        """Return what a batch of the topic may measure as the target said last, 0 unknown."""
+        """Return the last known ``max.message.bytes`` of a topic, 0 unknown."""
         return self._sizes.get(topic, (0, 0.0))[0]
 
     def is_old(self, topic: str, max_age_s: float = MAX_AGE_S) -> bool:
-        """Whether the topic's limit was never asked for, or so long ago."""
+        """Whether the topic's limit was never requested, or longer ago than ``max_age_s``."""
         known = self._sizes.get(topic)
         return known is None or self._clock.monotonic() - known[1] > max_age_s
 
     async def learn_sizes(self, topics: Collection[str], *, max_age_s: float = MAX_AGE_S) -> None:
-        """Ask for the limits that are older than that, 0 where they may not be read.
+        """Request the limits that are older than ``max_age_s``; 0 where they may not be read.
 
-        They are not learned while the target does not answer, or does not know the topic yet.
+        They stay unknown while the target does not answer, or does not have the topic yet.
         """
         asked_at = self._clock.monotonic()
         async with self._asking:
-            # What another caller asked for meanwhile is new enough.
+            # What another caller requested meanwhile is recent enough.
             max_age_s += self._clock.monotonic() - asked_at
             names = sorted(name for name in set(topics) if self.is_old(name, max_age_s))
             for start in range(0, len(names), TOPICS_PER_REQUEST):
                 chunk, now = names[start : start + TOPICS_PER_REQUEST], self._clock.monotonic()
-                # A limit that is only old serves until the answer: no other caller waits for it, or asks again.
+                # An old limit is used until the response, so other callers neither wait nor request it again.
                 again = {name: (self._sizes[name][0], now) for name in chunk if name in self._sizes}
                 self._sizes.update(again)
                 sizes = await self._sizes_of(chunk)
                 self._sizes.update({name: (size, now) for name, size in sizes.items()})
 
     async def remembered_ms(self, node_id: int) -> int:
-        """Return how old a batch may be for a broker to recognise its resend (sender rule 5).
+        """Return how old a batch may be so that a broker recognises its resend (sender rule 5).
 
         Raises:
             RetriableError: the broker cannot be reached.
@@ -131,7 +131,7 @@ class TargetLimits:
         except (RetriableError, TimeoutError):
             return {}
         except Mm2pyError:
-            return dict.fromkeys(topics, 0)  # not offered: the target refuses what is too large
+            return dict.fromkeys(topics, 0)  # may not be read: the target refuses what is too large
         return {
             answer.resource.name: _number(answer, MAX_MESSAGE_BYTES)
             for answer in answers
@@ -164,9 +164,9 @@ def _number(answer: DescribedConfigs, name: str) -> int:
 
 @final
 class LaneLimits:
-    """Puts upon the lanes of one Sender what their topics take: what waits for its first sending is cut.
+    """Applies topic limits to the lanes of one Sender: batches that were never sent are cut.
 
-    What was sent already is never cut here (rule 4).
+    A batch that was sent is never cut here (rule 4).
     """
 
     def __init__(
@@ -179,40 +179,40 @@ class LaneLimits:
         most_bytes: int,
     ) -> None:
         self.cuts = cuts
-        """Whether batches may be cut at all; else limits are not asked for."""
+        """Whether batches may be cut at all; if not, limits are not requested."""
         self._lanes = lanes
         self._limits = limits
         self._owner = owner
         self._most_bytes = most_bytes  # that the user allows, 0 for any size
 
     def is_old(self, topic: str) -> bool:
-        """Whether a topic's limit is worth another question."""
+        """Whether a topic's limit should be requested again."""
         return self._limits.is_old(topic)
 
     async def learn(self, topics: set[str]) -> frozenset[str]:
-        """Ask for the limits of topics where they are unknown or old; return those that could not be asked for."""
+        """Request the limits of topics where they are unknown or old; return the topics without an answer."""
         if not self.cuts:
             return frozenset()
         await self._limits.learn_sizes(topics)
         return frozenset(topic for topic in topics if self._limits.is_old(topic))
 
     async def learn_again(self, topic: str) -> None:
-        """The limit may have been raised since: cutting is work for nothing then."""
+        """Request a limit that is in use again: it may have been raised, which makes cutting unnecessary."""
         await self.learn({topic})
         self._apply_all(topic)
 
     async def max_message_bytes(self, topic: str) -> int:
-        """Ask what a target topic takes, 0 when it does not say; what waits is cut by it."""
+        """Request the limit of a topic (0 unknown) and cut waiting batches to it."""
         await self._limits.learn_sizes([topic], max_age_s=0)
         self._apply_all(topic)
         return self._limits.max_message_bytes(topic)
 
     async def remembered_ms(self, node_id: int) -> int:
-        """Return for how long a broker remembers what a producer wrote."""
+        """As ``TargetLimits.remembered_ms``."""
         return await self._limits.remembered_ms(node_id)
 
     def apply(self, lane: SenderLane) -> None:
-        """Cut what waits for its first sending by the topic's limit."""
+        """Cut a lane's batches that were never sent to the topic's limit."""
         known, most = self._limits.max_message_bytes(lane.target.topic), self._most_bytes
         grown = lane.limit(min(known or most, most or known), fitting)
         if grown:

@@ -1,7 +1,7 @@
-"""One connection to a target broker as the Sender sees it: the lanes that can send, the open requests.
+"""The Sender's view of one connection to a target broker: the lanes that can send, the requests in flight.
 
-Flow: ready lanes -> one Produce request with one batch per partition -> answers -> ``LaneOwner.answered`` per batch.
-A lost connection reports every batch under way as lost, oldest request first.
+Flow: ready lanes -> one Produce request with one batch per partition -> response -> ``LaneOwner.answered`` per batch.
+When the connection is lost, every batch in flight is reported as lost, oldest request first.
 """
 
 import asyncio
@@ -34,10 +34,10 @@ log = logging.getLogger(__name__)
 
 OLDEST: Final = 3
 NEWEST: Final = 12
-"""Produce 13 names topics by id: a target topic that was deleted and created again would refuse us."""
+"""Produce 13 names topics by id: after a target topic was recreated it would be refused until metadata are refreshed."""
 
 EXPLICIT_NEWEST: Final = 11
-"""In the old transaction protocol; 12 adds partitions to the transaction by itself (KIP-890)."""
+"""In the old transaction protocol; 12 adds partitions to the transaction implicitly (KIP-890)."""
 
 REQUEST_BYTES: Final = 4 * 1024 * 1024
 """A request closes at this size: far below ``socket.request.max.bytes``, enough to amortise its cost."""
@@ -48,32 +48,32 @@ UNSENT_BYTES: Final = 2 * 1024 * 1024
 LOCAL: Final = MergePlan(
     target=256 * 1024, small=8 * 1024 if native is None else 64 * 1024, small_compressed=2 * 1024
 )
-"""Nearby target: only batches so small that their fixed cost weighs more than packing them anew. The C kernel
-joins batches of 16 KiB for a tenth of what sending them one by one costs; in Python that pays for tiny ones."""
+"""Nearby target: only batches so small that their fixed cost is higher than that of joining them. The C kernel
+joins batches of 16 KiB for a tenth of the cost of sending them one by one; in Python that pays only for tiny ones."""
 
 DISTANT: Final = MergePlan(target=1_000_000, small=1_000_000, small_compressed=1_000_000)
 """Five batches in flight are all that moves in a round trip: over a WAN they must be large."""
 
 ASKED: Final = DISTANT._replace(small_compressed=LOCAL.small_compressed)
-"""While a broker is asked whether it is distant: unpacking and packing anew keeps the loop so busy that any answer is read late."""
+"""While the distance of a broker is measured: recompression keeps the loop so busy that any response would be read late."""
 
 REST_S: Final = 60.0
-"""For how long no partition is dealt to a connection beside the first one that could not be opened."""
+"""For how long an additional connection that could not be opened gets no partitions."""
 
 FIRST_PAUSE_S: Final = 0.05
 MOST_PAUSE_S: Final = 8.0
-"""Between the first two questions to a broker that seems distant, and between later ones."""
+"""Pauses between the first and between later pings to a broker that seems distant."""
 
 QUIET_FAILURES: Final = 3
-"""Failed connects before it is worth a word: brokers restart."""
+"""Failed attempts to connect before the stall is reported: brokers restart."""
 
 Entries = dict[tuple[str, int], tuple[SenderLane, Sent]]
-"""The batches of one Produce request by (topic, partition): answers come in any order."""
+"""The batches of one Produce request by (topic, partition): the response may have any order."""
 
 
 @final
 class ProduceNode:
-    """Sends what the lanes of one leader have that are dealt to one connection; lives as long as the Sender."""
+    """Sends the batches of the lanes that use one connection to one leader; lives as long as the Sender."""
 
     def __init__(
         self,
@@ -109,35 +109,35 @@ class ProduceNode:
 
     @property
     def is_distant(self) -> bool:
-        """Whether the broker is so far away that one connection may be too few; False while unknown."""
+        """Whether the round trip is so long that one connection may not be enough; False while unknown."""
         return self._connection is not None and is_distant(self._connection)
 
     @property
     def rests(self) -> bool:
-        """Whether the connection could not be opened lately."""
+        """Whether the connection could not be opened recently."""
         return self._rests_until > self._loop.time()
 
     def carries(self, lane: SenderLane) -> bool:
-        """Whether what is under way of ``lane`` left from here."""
+        """Whether batches of ``lane`` in flight were sent over this connection."""
         return self._connection is not None and lane.connection is self._connection
 
     def permitted(self) -> None:
-        """Sending is allowed again: send what became ready meanwhile."""
+        """Send what became ready while sending was not allowed."""
         if self._ready:
             self._schedule()
 
     def reset(self, reason: str) -> None:
-        """Drop what the kernel has not delivered; batches under way are reported as lost."""
+        """Drop what the kernel has not delivered; batches in flight are reported as lost."""
         if self._connection is not None and self._connection.in_flight:
             self._connection.reset(reason)
 
     def ready(self, lane: SenderLane) -> None:
-        """``lane`` has something to send to this broker; sent at the end of this loop iteration."""
+        """Send what ``lane`` has at the end of this loop iteration."""
         self._ready[lane] = None
         self._schedule()
 
     def look_after(self) -> None:
-        """Called each second: was the broker only slow to answer when it seemed distant?"""
+        """Measure a distant broker again, each second: it may only have been slow."""
         connection = self._connection
         if (
             self._merges
@@ -150,14 +150,14 @@ class ProduceNode:
             self._owner.spawn(self._ping(connection))
 
     async def _ping(self, connection: BrokerConnection) -> None:
-        """Ask by a connection on which no answer waits behind data, soon and then seldom.
+        """Ping over a connection without data, soon and then rarely.
 
-        Until the answer is there the plan is ``ASKED``, else a broker that was once slow would seem distant for as long as there
-        is enough to send.
+        Until the response the plan is ``ASKED``; otherwise a broker that was slow once would seem distant for as long as
+        there is enough to send.
         """
         pause_s = FIRST_PAUSE_S
         try:
-            with suppress(Mm2pyError):  # asked again with the next look
+            with suppress(Mm2pyError):  # repeated by the next ``look_after``
                 while is_distant(connection) and not connection.closed:
                     asked = await self._cluster.connection(self._node_id, ADMIN)
                     self._asks = True
@@ -177,7 +177,7 @@ class ProduceNode:
         self._scheduled = False
         connection = self._connection
         if not self._owner.allowed():
-            return  # lanes that are ready wait here until ``permitted``
+            return  # ready lanes wait here until ``permitted``
         muted_s = self._throttle.remaining_s()
         if muted_s > 0:
             if self._muted is None:
@@ -212,7 +212,7 @@ class ProduceNode:
             if lane.connection is not connection and not lane.under_way:
                 lane.travels_by(connection)
             if lane.connection is not connection or not lane.can_send():
-                del ready[lane]  # it comes back with its next answer or batch
+                del ready[lane]  # becomes ready again with its next response or batch
                 continue
             if limit:
                 if entries and size + lane.next_bytes() > limit:
@@ -248,7 +248,9 @@ class ProduceNode:
             )
             connection.send(parts, correlation_id, on_response, on_lost)
         except Exception as error:  # noqa: BLE001 - the lanes report it, and try again
-            self._lose(entries, error)  # mostly: it closed under the request before this one
+            self._lose(
+                entries, error
+            )  # usually the connection closed while the previous request was written
 
     def _answer(self, entries: Entries, body: memoryview) -> None:
         answered = self._owner.answered
@@ -287,10 +289,10 @@ class ProduceNode:
             self._owner.answered(lane, sent, codes.REQUEST_TIMED_OUT, -1, "missing in the answer")
         if self._ready:
             self._schedule()
-        # No pump here: answers that came together make lanes ready for one larger request.
+        # Not pumped at once: responses that arrive together make lanes ready for one larger request.
 
     def _throttled(self, throttle_ms: int) -> None:
-        """The broker's quota is used up: it reads nothing for that long, and nothing is sent (KIP-219)."""
+        """Pause for the throttle time of a quota, during which the broker reads nothing (KIP-219)."""
         self._throttle.honour(throttle_ms)
         if self._connection is not None:
             self._connection.put_off(throttle_ms)
@@ -310,7 +312,7 @@ class ProduceNode:
             self._owner.lost(lane, sent, error)
 
     async def _connect(self) -> None:
-        """Open the connection; the lanes wait meanwhile, and go elsewhere when their leader does."""
+        """Open the connection while the lanes wait; lanes whose leader moves go to its node."""
         backoff = Backoff(
             self._cluster.settings.reconnect_backoff_ms,
             self._cluster.settings.reconnect_backoff_max_ms,
@@ -342,7 +344,7 @@ class ProduceNode:
         self.look_after()
 
     def _hand_back(self) -> None:
-        """Without this connection the lanes go back to the first one: a broker may limit their number."""
+        """Return the lanes to the first connection, because this one failed: a broker may limit their number."""
         self._rests_until = self._loop.time() + REST_S
         waiting, self._ready = self._ready, {}
         for lane in waiting:
@@ -350,13 +352,13 @@ class ProduceNode:
             self._owner.ready(lane)
 
     async def _move_lanes(self) -> None:
-        """The broker cannot be reached: lanes whose leader is elsewhere by now go there."""
+        """Move lanes to their new leaders while the broker is unreachable."""
         for lane in list(self._ready):
             try:
                 self._cluster.leader_moved(lane.target)
                 leader = await self._cluster.leader(lane.target)
             except Mm2pyError:
-                continue  # it has no leader now; the next round asks again
+                continue  # no leader now; the next round asks again
             if leader.node_id != self._node_id:
                 self._ready.pop(lane, None)
                 lane.moved(leader.node_id)
@@ -364,7 +366,7 @@ class ProduceNode:
 
 
 def _versions(transactions: Transactions | None) -> tuple[int, int]:
-    """Return the oldest and newest Produce that may be spoken."""
+    """Return the oldest and newest version of Produce that may be used."""
     if transactions is None:
         return OLDEST, NEWEST
     return (NEWEST, NEWEST) if transactions.implicit else (OLDEST, EXPLICIT_NEWEST)

@@ -1,7 +1,7 @@
-"""New lanes of a Sender: their leaders, the ends of their logs and what their topics take, many at a time.
+"""Opens new lanes of a Sender: looks up leaders, log ends and topic limits, for many lanes at a time.
 
-Flow: ``add`` -> metadata, limits -> ListOffsets of each leader -> behind what predecessors wrote (resume.py) ->
-``SenderLane.opened`` -> ``LaneOwner.ready``. A target that does not answer is asked without end, with back-off;
+Flow: ``add`` -> metadata, limits -> ListOffsets of each leader -> after what predecessors wrote (resume.py) ->
+``SenderLane.opened`` -> ``LaneOwner.ready``. A target that does not answer is retried without end, with back-off;
 ``LaneOwner.stalled`` reports it.
 """
 
@@ -24,7 +24,7 @@ from mm2py.types import LATEST
 
 @final
 class LaneOpening:
-    """Opens lanes, all that wait with one request per broker."""
+    """Opens all waiting lanes with one request per broker."""
 
     def __init__(
         self,
@@ -54,12 +54,12 @@ class LaneOpening:
             self._opener = self._owner.spawn(self._open_all())
 
     def offered(self, lane: SenderLane) -> None:
-        """A lane that is not open yet has more batches."""
+        """Note that a lane in OPENING got more batches."""
         if self._resume is not None:
             self._resume.offered(lane)
 
     def needs_queue(self, lane: SenderLane) -> bool:
-        """Whether what waits in a lane that is not open decides where it begins."""
+        """Whether the queue of a lane in OPENING decides where it begins."""
         return self._resume is not None and self._resume.needs_queue(lane)
 
     async def _open_all(self) -> None:
@@ -67,7 +67,7 @@ class LaneOpening:
             lanes, self._waiting = self._waiting, []
             topics = {lane.target.topic for lane in lanes}
             try:
-                # One question for all: leaders asked for one by one would each refresh the metadata.
+                # One request for all: leaders looked up one by one would each refresh the metadata.
                 await self._cluster.metadata(sorted(topics))
                 unlearned = await self._limits.learn(topics)
             except Mm2pyError as error:
@@ -90,7 +90,7 @@ class LaneOpening:
                 self._owner.spawn(self._open_at(node_id, led))
 
     async def _open_at(self, node_id: int, lanes: list[SenderLane]) -> None:
-        """Open the lanes that one broker leads; a broker that is silent delays no other's."""
+        """Open the lanes that one broker leads; a silent broker does not delay the lanes of others."""
         try:
             ends = await self._admin.list_offsets_at(
                 node_id, {lane.target: LATEST for lane in lanes}
@@ -104,7 +104,9 @@ class LaneOpening:
             end, beginning = ends[lane.target], found.get(lane)
             if end.error is not None:
                 if end.error.code == codes.TOPIC_AUTHORIZATION_FAILED:
-                    self._open(lane, node_id, Beginning(-1))  # it may be written all the same
+                    self._open(
+                        lane, node_id, Beginning(-1)
+                    )  # Write may be granted without Describe
                 else:
                     self._later(lane, end.error)
             elif isinstance(beginning, ServerError):

@@ -1,6 +1,6 @@
-"""What the parts of a Sender ask of it: one object instead of a callback per event.
+"""The interface of a Sender towards its parts: one object instead of a callback per event.
 
-Flow: ``ProduceNode``, ``LaneOpening``, ``LaneRecovery`` and ``LaneLimits`` find out about a lane -> ``LaneOwner``,
+Flow: ``ProduceNode``, ``LaneOpening``, ``LaneRecovery`` and ``LaneLimits`` handle an event of a lane -> ``LaneOwner``,
 which is ``Sender``.
 """
 
@@ -14,23 +14,23 @@ from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 
 Announce = Callable[[int], Awaitable[None]]
-"""Makes a producer id known; ``Mm2pyError``: it cannot now, and the id is not used."""
+"""Publishes a producer id before its first use; after an ``Mm2pyError`` the id is not used."""
 
 
 class MirrorIds(Protocol):
     """The producer ids of mirrors that write to the target (``mm2py.storage.producer_id_store``)."""
 
     async def announce(self, producer_id: int) -> None:
-        """Make an id known that is about to be used; ``Mm2pyError``: it cannot now, and is not used."""
+        """Publish an id that is about to be used; after an ``Mm2pyError`` it is not used."""
         ...
 
     async def includes(self, producer_id: int) -> bool:
-        """Return whether an id that was found in a log is a mirror's; ``Mm2pyError``: not known now."""
+        """Whether a producer id in a log is a mirror's; ``Mm2pyError`` if that cannot be determined now."""
         ...
 
 
 class LaneOwner(Protocol):
-    """Decides what follows for a lane; implemented by ``mm2py.client.send.sender.Sender``."""
+    """Handles the events of lanes; implemented by ``mm2py.client.send.sender.Sender``."""
 
     async def new_producer(self) -> tuple[int, int]:
         """Return a new producer id and its epoch, announced; ``Mm2pyError``: not now."""
@@ -43,23 +43,23 @@ class LaneOwner(Protocol):
     async def name_writer(
         self, target: TopicPartition, producer_id: int, first: int, last: int
     ) -> None:
-        """Report who wrote these target offsets, unless it is a mirror."""
+        """Report another writer of target offsets, unless it is a mirror."""
         ...
 
     def allowed(self) -> bool:
-        """Whether anything may leave now."""
+        """Whether anything may be sent now."""
         ...
 
     def spawn(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
-        """Run something beside; it ends with the Sender."""
+        """Run a background task that ends with the Sender."""
         ...
 
     def ready(self, lane: SenderLane) -> None:
-        """It has something to send, to the broker that ``lane.leader`` names."""
+        """Send what the lane has to its leader."""
         ...
 
     def follow(self, lane: SenderLane) -> None:
-        """Its state changed."""
+        """Act on the lane's new state."""
         ...
 
     def answered(
@@ -71,35 +71,35 @@ class LaneOwner(Protocol):
         text: str = "",
         bad_record: int = -1,
     ) -> None:
-        """A batch was answered: error code (0 none), base offset, the broker's words and the record it named."""
+        """Settle a batch with its response: error code (0 none), base offset, the broker's message and the named record."""
         ...
 
     def lost(self, lane: SenderLane, sent: Sent, error: Exception) -> None:
-        """There is no answer for a batch that could be used: mostly, the connection went away before it."""
+        """Settle a batch without a usable response, in most cases because the connection was lost."""
         ...
 
     def delivered(self, lane: SenderLane, delivered: Sequence[Sent]) -> None:
-        """These are in the target's log, oldest first."""
+        """Report batches that are in the target's log, oldest first, and release their buffers."""
         ...
 
     def recognised(
         self, lane: SenderLane, parts: Sequence[Recognised], rest: RecordBatch | None
     ) -> None:
-        """Of its first waiting batch these records are in the target's log already, and ``rest`` is not."""
+        """Report the records of the first waiting batch that are in the target's log already; keep ``rest``."""
         ...
 
     def stalled(self, lane: SenderLane, error: Exception) -> None:
-        """It cannot move now, and is tried again."""
+        """Report that a lane cannot make progress now and is retried."""
         ...
 
     def failed(self, lane: SenderLane, error: Exception) -> None:
-        """It ends."""
+        """End a lane."""
         ...
 
     def doubted(self, source: TopicPartition, first: int, last: int, error: Exception) -> None:
-        """Source offsets are sent again although they may be in the log (rule 7)."""
+        """Report source offsets that are sent again although they may be in the log (rule 7)."""
         ...
 
     def resized(self, by_bytes: int) -> None:
-        """Cutting what waits changed its size."""
+        """Account for a change of the queue's size by cutting."""
         ...

@@ -1,4 +1,4 @@
-"""Writes small records of our own (configs, states, source offsets, offset syncs, the ledger).
+"""Writes mm2py's own small records (configs, states, source offsets, offset syncs, the ledger).
 
 Flow: ``write``/``post`` -> one uncompressed batch -> Sender -> ``done``. Order per partition is kept. A batch
 is stored whole or not at all: the Sender neither joins nor cuts it.
@@ -6,11 +6,11 @@ is stored whole or not at all: the Sender neither joins nor cuts it.
 Invariants (tests of the same names):
 
 1. Each post is answered exactly once: with the offset of its first record, or with the error.
-2. A refused post fails alone; the others of its partition are sent again behind it, in their order.
-3. A post that was taken back is not written later than the moment it was taken back: its connection is
-   reset, and what follows goes out under a new producer epoch, behind which the broker refuses the old one.
+2. A refused post fails alone; the others of its partition are sent again after it, in their order.
+3. A post is never written after it was taken back: its connection is reset, and later posts are sent under a new
+   producer epoch, after which the broker refuses the old one.
 4. When the permit's term ends, every post that is not answered fails and is never written.
-5. A topic that may not be written fails its posts after some tries; later ones are tried anew.
+5. A topic without the right to write fails its posts after some attempts; later posts are attempted again.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ Done = Callable[[int | Exception], None]
 
 @final
 class Post:
-    """One batch that was handed to a writer and is not answered yet."""
+    """One batch that was posted and is not answered yet."""
 
     __slots__ = ("_answer", "partition", "records")
 
@@ -45,7 +45,7 @@ class Post:
         self._answer: Done | None = done
 
     def answer(self, result: int | Exception) -> None:
-        """Pass the outcome on, the first time only."""
+        """Report the outcome, the first time only."""
         done, self._answer = self._answer, None
         if done is not None:
             done(result)
@@ -56,11 +56,11 @@ class RecordWriter:
     """An idempotent producer for records that we make ourselves; several topics may share it.
 
     Args:
-        cluster: where to.
+        cluster: the target.
         settings: of the producer.
         clock: time.
         permit: nothing is sent without it.
-        transactions: what is written goes last in each of them; a refused post breaks the open one.
+        transactions: these records go last in each of them; a refused post breaks the open one.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class RecordWriter:
         self._end_watch = permit.watch(self._permit_changed)
         self._unanswered: dict[TopicPartition, deque[Post]] = {}
         self.stalled: dict[TopicPartition, Exception] = {}
-        """Partitions that are refused but tried again, with the cause."""
+        """Partitions that are refused and retried, with the cause."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._starting = asyncio.Lock()
@@ -108,7 +108,7 @@ class RecordWriter:
     async def write(self, tp: TopicPartition, records: Sequence[NewRecord]) -> int:
         """Write ``records`` as one batch and return the offset of the first.
 
-        Waits as long as the cluster refuses for a passing reason; cancelled, it takes the batch back.
+        Waits while the cluster refuses for a transient reason; cancelled, it takes the batch back.
 
         Raises:
             PartitionError: the cluster refused the records for good.
@@ -132,7 +132,7 @@ class RecordWriter:
             raise
 
     def post(self, tp: TopicPartition, records: Sequence[NewRecord], done: Done) -> Post:
-        """Write ``records`` as one batch; ``done`` gets the first offset, or the error, later."""
+        """Write ``records`` as one batch; ``done`` gets the first offset or the error, later."""
         now_ms = self._clock.now_ms()
         stamped = [r if r.timestamp >= 0 else replace(r, timestamp=now_ms) for r in records]
         post = Post(tp, stamped, done)
@@ -186,7 +186,7 @@ class RecordWriter:
         post.answer(base_offset)
 
     def _failed(self, _source: TopicPartition, target: TopicPartition, error: Exception) -> None:
-        """The oldest batch was refused: fail its post alone (2)."""
+        """Fail the post of the oldest batch, which was refused, alone (2)."""
         if self._transactions is not None:
             self._transactions.broke(error)
         waiting = self._unanswered.get(target)
@@ -205,7 +205,7 @@ class RecordWriter:
             asyncio.get_running_loop().call_soon(self._refuse, target, error)
 
     def _refuse(self, target: TopicPartition, error: FatalServerError) -> None:
-        """The cluster denies the right to write here: fail what waits, the Sender alone would try without end (5)."""
+        """Fail what waits where the right to write is missing; the Sender alone would retry without end (5)."""
         if self._transactions is not None:
             self._transactions.broke(error)
         waiting = self._unanswered.pop(target, deque())
@@ -215,7 +215,7 @@ class RecordWriter:
             post.answer(error)
 
     def _send_again(self, target: TopicPartition) -> None:
-        """Send what is left of a partition from the beginning, under a new epoch."""
+        """Send the remaining posts of a partition again, under a new epoch."""
         self._sender.abandon(target)
         for post in self._unanswered.get(target, ()):
             self._send(post)

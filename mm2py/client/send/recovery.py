@@ -1,7 +1,7 @@
-"""What a lane needs after a refusal or a lost connection: a pause, its leader, its log read, another form.
+"""Recovers lanes after an error or a lost connection: a pause, the leader, a read of the log, another form of the batch.
 
-Flow: ``BACKOFF``, ``RESOLVING`` or ``REPAIRING`` -> asks the target (its log here, repair.py) ->
-the lane's next state -> ``LaneOwner``. When to do which is decided in lane.py.
+Flow: ``BACKOFF``, ``RESOLVING`` or ``REPAIRING`` -> reads the target's log (here) or changes the batch (repair.py) ->
+the lane's next state -> ``LaneOwner``. lane.py decides which of them is needed.
 """
 
 import logging
@@ -24,15 +24,15 @@ from mm2py.errors import (
 )
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
-from mm2py.protocol.log_offsets import EpochQuery, OffsetQuery
 from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Bytes
+from mm2py.protocol.topics import EpochQuery, OffsetQuery
 from mm2py.types import EARLIEST, TopicPartition
 
 log = logging.getLogger(__name__)
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
 _PATIENT_RETRIES: Final = 3
-"""Refusals that pass by themselves are not worth a word before that many."""
+"""Transient refusals are reported only after this many."""
 
 
 class Landed(NamedTuple):
@@ -44,7 +44,7 @@ class Landed(NamedTuple):
 
 @final
 class LaneRecovery:
-    """Brings lanes of one Sender back to work."""
+    """Recovers the lanes of one Sender."""
 
     def __init__(
         self, cluster: Cluster, limits: LaneLimits, *, clock: Clock, owner: LaneOwner
@@ -56,7 +56,7 @@ class LaneRecovery:
         self._repaired: set[TopicPartition] = set()
 
     async def revive(self, lane: SenderLane) -> None:
-        """After a refusal or a lost connection: pause, find the leader, read its log where needed."""
+        """Pause, find the leader, and read its log where needed."""
         backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
         backoff.failures = lane.retry()
         code, text = lane.error
@@ -66,9 +66,9 @@ class LaneRecovery:
         while lane.state in (LaneState.BACKOFF, LaneState.RESOLVING):
             await self._clock.sleep(backoff.next_s())
             try:
-                known = self._cluster.known_leader(lane.target)
-                if known is not None and known.node_id == lane.leader:
-                    self._cluster.leader_moved(lane.target)  # it named no other (KIP-951)
+                cached = self._cluster.known_leader(lane.target)
+                if cached is not None and cached.node_id == lane.leader:
+                    self._cluster.leader_moved(lane.target)  # the response named no other (KIP-951)
                 leader = await self._cluster.leader(lane.target)
                 if lane.state is LaneState.RESOLVING or await self._forgotten(lane, leader.node_id):
                     lane.must_resolve()
@@ -80,9 +80,9 @@ class LaneRecovery:
         self._owner.follow(lane)
 
     async def repair(self, lane: SenderLane) -> None:
-        """The target definitely refused this form of the records: send them in another."""
+        """Send the records of a definitely refused batch in another form."""
         if not lane.unsettled:
-            return  # abandoned before this began
+            return  # abandoned meanwhile
         sent = lane.first_unsettled()
         if not self._limits.cuts and (sent.code in TOO_LARGE or sent.bad_record > 0):
             self._owner.failed(lane, refusal(sent, lane.target))
@@ -94,7 +94,7 @@ class LaneRecovery:
                 self._owner.failed(lane, error)
             return
         if lane.state is not LaneState.REPAIRING:
-            return  # given up while the limit was asked for
+            return  # failed or abandoned while the limit was requested
         if lane.target not in self._repaired:
             self._repaired.add(lane.target)
             log.info(
@@ -110,14 +110,14 @@ class LaneRecovery:
         self._owner.ready(lane)
 
     async def _forgotten(self, lane: SenderLane, node_id: int) -> bool:
-        """Whether a resend would be stored again, because the leader need not know the batch any more (5)."""
+        """Whether a resend could be stored twice, because the leader may have forgotten the batch (5)."""
         if lane.transactional or not lane.has_unknown():
             return False
         remembered_ms = await self._limits.remembered_ms(node_id)
         return lane.must_read_first(self._clock.now_ms() - remembered_ms)
 
     async def _resolve(self, lane: SenderLane) -> None:
-        """Find out from the target's log which batches of unknown outcome are in it (rules 6 and 7)."""
+        """Determine from the target's log which batches of unknown outcome are in it (rules 6 and 7)."""
         found: dict[int, Landed] = {}
         if lane.has_unknown() or lane.lasting:
             try:
@@ -150,7 +150,7 @@ class LaneRecovery:
             await self._bump(lane)
 
     async def _bump(self, lane: SenderLane) -> None:
-        # A lasting id is used at its first epoch alone: a predecessor's late write must meet our sequences.
+        # A lasting id is used only with its first epoch: a predecessor's late write must collide with our sequences.
         lasting, lane.lasting = lane.lasting, False
         if not lasting and lane.epoch < MAX_EPOCH and lane.error[0] != codes.INVALID_PRODUCER_EPOCH:
             lane.new_epoch(lane.producer_id, lane.epoch + 1)
@@ -163,20 +163,20 @@ class LaneRecovery:
 
 
 def _all_ours(lane: SenderLane, found: dict[int, Landed]) -> bool:
-    """Whether the batches of the lane's producer id behind its last acknowledged one are its own."""
+    """Whether the batches of the lane's producer id after its last acknowledged one are its own."""
     sent = {it.base_sequence: it.batch.count for it in lane.unsettled}
     return all(sent.get(sequence) == landed.records for sequence, landed in found.items())
 
 
 def late_write(target: TopicPartition) -> TargetMovedError:
-    """Return the error of a lane whose log was moved by a predecessor."""
+    """Return the error of a lane in whose log a predecessor wrote late."""
     return TargetMovedError(
         f"a late write of an earlier task is in {target} on the target; the task reads the log again"
     )
 
 
 def cut_back(target: TopicPartition, acknowledged: int) -> TargetMovedError:
-    """Return the error of a lane whose log ends below what was acknowledged of it."""
+    """Return the error of a lane whose log ends before acknowledged records."""
     return TargetMovedError(
         f"{target} on the target ends below offset {acknowledged}, up to which it had acknowledged records: it lost them"
         " (unclean leader election); the task reads the log again"
@@ -197,12 +197,12 @@ async def batches_of_producer(
 ) -> dict[int, Landed]:
     """Return base sequence -> offset and records of every batch of (``producer_id``, ``epoch``) in the log.
 
-    Reads from ``from_offset`` (the log end before our first batch, or the offset behind our last
-    acknowledged one; from the log start where that is not in the log any more) to the log end as of the call. Where the
-    target lost what it had acknowledged, the ``doubtful`` records under way can only be the last ones of the log.
+    Reads from ``from_offset`` (the log end before our first batch, or the offset after our last acknowledged one; from
+    the log start if that is not in the log any more) to the log end at the time of the call. Only headers are decoded. If
+    the target lost acknowledged records, the ``doubtful`` records in flight can only be the last ones of the log.
 
     Raises:
-        RetriableError: the leader is away or changed; ask again.
+        RetriableError: the leader is unreachable or changed; retry.
         FatalServerError: the partition may not be read.
     """
     found: dict[int, Landed] = {}
@@ -217,12 +217,12 @@ async def batches_of_producer(
 
 
 async def _log_end(cluster: Cluster, tp: TopicPartition) -> int:
-    """Return the end by OffsetForLeaderEpoch: ListOffsets and Fetch stop at a lagging high watermark."""
+    """Return the log end by OffsetForLeaderEpoch: ListOffsets and Fetch stop at the high watermark, which may lag."""
     leader = await cluster.leader(tp)
     query = EpochQuery(tp.topic, tp.partition, leader.epoch, leader.epoch)
     (end,) = await cluster.call_leader(tp, messages.offset_for_leader_epoch([query]))
     if end.error_code or end.end_offset < 0:
-        # An unknown epoch answers -1 without an error (real-broker.md 7): as good as a moved leader.
+        # For an unknown epoch the result is -1 without an error: handled like a moved leader.
         cluster.leader_moved(tp)
         raise codes.server_error(end.error_code or codes.FENCED_LEADER_EPOCH, f"log end of {tp}")
     return end.end_offset
@@ -241,7 +241,7 @@ async def _log_start(cluster: Cluster, tp: TopicPartition) -> int:
 def _note_ours(
     record_set: Bytes | None, position: int, producer: tuple[int, int], found: dict[int, Landed]
 ) -> int:
-    """Add the batches of ``producer`` to ``found``; return the offset behind the last whole batch."""
+    """Add the batches of ``producer`` to ``found``; return the offset after the last whole batch."""
     at, end = 0, 0 if record_set is None else len(record_set)
     while record_set is not None and end - at >= HEADER_BYTES:
         fields = HEADER.unpack_from(record_set, at)

@@ -1,7 +1,7 @@
-"""What to send instead of a batch that the target definitely refused: smaller, recompressed or packed anew.
+"""Replacements of a batch that the target definitely refused: smaller, recompressed or re-encoded.
 
-Flow: ``Sent`` with its refusal -> ``repaired`` -> batches of the same records, or the partition's error.
-The record count never changes, so the sequence ranges behind stay as they are.
+Flow: ``Sent`` with its error -> ``repaired`` -> batches of the same records, or the partition's error.
+The record count never changes, so later sequence ranges stay valid.
 """
 
 from collections.abc import Awaitable, Callable
@@ -24,11 +24,11 @@ REMEDIES: Final = {
     "0.11, which knows no idempotent producers: set its message.format.version to 0.11.0 or newer (or remove "
     "log.message.format.version from its brokers)",
 }
-"""What an operator can do about a refusal, better known here than where only the code is."""
+"""Remedies for Produce errors; more specific than those of ``error_codes``."""
 
 
 class Repair(NamedTuple):
-    """Batches to send instead; ``limit_bytes`` is what the ones behind may measure, 0 where size was not the matter."""
+    """Batches to send instead; ``limit_bytes`` is the limit for later ones, 0 if the size was not the reason."""
 
     batches: list[RecordBatch]
     limit_bytes: int = 0
@@ -37,10 +37,10 @@ class Repair(NamedTuple):
 async def repaired(
     sent: Sent, target: TopicPartition, limit_of: Callable[[str], Awaitable[int]]
 ) -> Repair:
-    """Return what to send instead; ``limit_of`` asks for a topic's ``max.message.bytes``.
+    """Return the replacement; ``limit_of`` requests a topic's ``max.message.bytes``.
 
     Raises:
-        PartitionError: a single record is too large, or the refusal named the record at fault.
+        PartitionError: a single record is too large, or the broker named the record at fault.
     """
     if sent.code in TOO_LARGE:
         return await _smaller(sent, target, limit_of)
@@ -57,18 +57,18 @@ async def _smaller(
     sent: Sent, target: TopicPartition, limit_of: Callable[[str], Awaitable[int]]
 ) -> Repair:
     batch, size = sent.batch, len(sent.batch.data)
-    known = await limit_of(target.topic)
-    # Unknown, or the target's own codec makes the batch larger than it came: halves find the limit.
-    limit = known if 0 < known < size else size // 2 + 1
+    max_bytes = await limit_of(target.topic)
+    # Unknown, or the topic's own compression.type makes the batch larger on the broker: halves find the limit.
+    limit = max_bytes if 0 < max_bytes < size else size // 2 + 1
     result = split(batch, limit)
     too_large = result.too_large
     if too_large is not None and batch.count > 1:
-        # Cut so that the record is alone: those before it still go, then it is refused by itself.
+        # Cut so that the record is alone: those before it are still sent, then it is refused by itself.
         result = split(batch, max(limit, too_large.size_bytes))
     if result.too_large is None and len(result.parts) > 1:
         return Repair(result.parts, limit)
     offset, needed = (batch.base_offset, size) if too_large is None else too_large
-    takes = f"{known} bytes" if known else "less"
+    takes = f"{max_bytes} bytes" if max_bytes else "less"
     raise PartitionError(
         f"one record needs a batch of {needed} bytes, the target takes {takes} "
         f"({codes.error_name(sent.code)})",
@@ -80,7 +80,7 @@ async def _smaller(
 
 
 def _apart(sent: Sent, target: TopicPartition) -> list[RecordBatch]:
-    """Cut until the record that the broker named is the first of its part: those before it still go."""
+    """Cut until the record that the broker named is the first of its part: those before it are still sent."""
     done: list[RecordBatch] = []
     part, index = sent.batch, sent.bad_record
     behind: list[RecordBatch] = []
@@ -96,7 +96,7 @@ def _apart(sent: Sent, target: TopicPartition) -> list[RecordBatch]:
 
 
 def _halves(batch: RecordBatch) -> list[RecordBatch]:
-    """Cut in two or more, whatever the sizes of the records; one that is alone stays as it is."""
+    """Cut in two or more parts, whatever the sizes of the records; a single record stays."""
     size = len(batch.data)
     result = split(batch, size // 2 + 1)
     while result.too_large is not None and result.too_large.size_bytes < size:
@@ -105,19 +105,17 @@ def _halves(batch: RecordBatch) -> list[RecordBatch]:
 
 
 def refusal(sent: Sent, target: TopicPartition) -> PartitionError:
-    """Return the error of a batch that nothing can make acceptable, with the record at fault."""
-    said = codes.server_error(sent.code, sent.message)
+    """Return the error of a batch that cannot be repaired, with the record at fault."""
+    cause = codes.server_error(sent.code, sent.message)
     remedy = REMEDIES.get(sent.code, "").format(topic=target.topic)
     error = PartitionError(
-        f"{target} on the target refused a batch: {said.message}",
+        f"{target} on the target refused a batch: {cause.message}",
         topic=sent.source.topic,
         partition=sent.source.partition,
         offset=source_offset(sent.batch, max(sent.bad_record, 0)),
-        remedy=f"{remedy or said.remedy or 'change the target topic or the record'}; {_again(sent)}",
+        remedy=f"{remedy or cause.remedy or 'change the target topic or the record'}; {_again(sent)}",
     )
-    error.__cause__ = (
-        said  # returned, not always raised; the ledger distinguishes refusals by their code
-    )
+    error.__cause__ = cause  # set here since it is not always raised; the ledger records its code
     return error
 
 

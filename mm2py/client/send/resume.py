@@ -1,18 +1,18 @@
-"""Where new lanes of copies begin: behind what predecessors wrote, under the producer id that they wrote it with.
+"""Where new lanes of copies begin: after what predecessors wrote, under the producer id that they used.
 
-Flow: lanes of one broker with the ends of their logs -> what is known of earlier copies (``CopiedSoFar``) -> ``Beginning``, or
+Flow: lanes of one broker with the ends of their logs -> known earlier copies (``CopiedSoFar``) -> ``Beginning``, or
 a ``LaneTail`` whose records are compared with the lane's first batches -> ``Beginning``.
 
 A predecessor may have been killed, frozen or cut off, and a request of it may reach the log late. Its successor continues
-the sequences of the same producer id where the log shows them, so a late batch is a duplicate for the broker, or out of
-order, or it is in the log first: then the successor's batch is refused, and the log is read again.
+the sequences of the same producer id where the log shows them. So for the broker a late batch is a duplicate, or out of
+order; or it is in the log first: then the successor's batch is refused, and the log is read again.
 
 Invariants (the model is tests/property/test_copy_continues.py):
 
 1. The producer id of a partition is durable before its first batch is sent.
-2. A producer id is continued only behind its own last batch, read from the log, or where it began and nothing is; otherwise
-   the process's own, fresh id is used.
-3. It is used with the epoch of that batch: a new epoch would let a late batch of the old one pass unnoticed.
+2. A producer id is continued only after its own last batch, read from the log, or where it began and wrote nothing;
+   otherwise the process's own new id is used.
+3. It is used with the epoch of that batch: under a new epoch a late batch of the old one would not collide.
 """
 
 import asyncio
@@ -33,8 +33,7 @@ from mm2py.errors import FatalServerError, Mm2pyError, ServerError, UnsupportedV
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
 from mm2py.protocol.fetch import FetchedPartition
-from mm2py.protocol.log_offsets import EpochQuery
-from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.protocol.topics import NO_TOPIC_ID, EpochQuery
 from mm2py.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -58,7 +57,7 @@ class LaneResume:
         self._clock, self._owner = clock, owner
         self._reads = PartitionReads(cluster, owner.spawn)
         self._tails: dict[TopicPartition, asyncio.Event] = {}
-        """Lanes whose first batches are compared with the log; set when more were offered."""
+        """Lanes whose first batches are being compared with the log; the event is set when more were offered."""
 
     @property
     def identical(self) -> Identical:
@@ -66,19 +65,19 @@ class LaneResume:
         return self._copied.identical
 
     def offered(self, lane: SenderLane) -> None:
-        """A lane that is not open yet has more batches."""
+        """Note that a lane in OPENING got more batches."""
         more = self._tails.get(lane.target)
         if more is not None:
             more.set()
 
     def needs_queue(self, lane: SenderLane) -> bool:
-        """Whether its first batches are compared with the log, or have to begin where that ends."""
+        """Whether its first batches are compared with the log, or must begin at the log end."""
         return lane.target in self._tails or self.identical is Identical.REQUIRE
 
     async def look(
         self, node_id: int, lanes: Sequence[SenderLane], ends: Mapping[TopicPartition, ListedOffset]
     ) -> dict[SenderLane, Beginning | LaneTail | ServerError]:
-        """Return where each lane begins, what has to be compared before, or why it is not known; durable then.
+        """Return, and make durable, where each lane begins; or what has to be compared first, or an error.
 
         Raises:
             RetriableError: the broker does not answer, or the offset map cannot be written now.
@@ -88,7 +87,7 @@ class LaneResume:
         known = {lane: self._copied.target_end(lane.source, ids[lane]) for lane in readable}
         log_ends = await self._log_ends(node_id, [lane for lane in readable if known[lane] >= 0])
         if self.identical is not Identical.OFF:
-            # Another file may suppress loops by now than when a predecessor got the id.
+            # Loop suppression may have been enabled after a predecessor got the id.
             for kept in {self._copied.producer(lane.source).producer_id for lane in readable}:
                 if kept >= 0:
                     await self._owner.announce(kept)
@@ -118,7 +117,7 @@ class LaneResume:
         return found
 
     async def compare(self, lane: SenderLane, tail: LaneTail) -> Beginning:
-        """Compare a lane's first batches with the tail of its log; return where it begins behind that.
+        """Compare a lane's first batches with the tail of its log; return where it begins after that.
 
         Raises:
             ProtocolError: the tail or a batch is damaged.
@@ -154,17 +153,17 @@ class LaneResume:
         try:
             parts, rest = await tail.compare(batch)
         except FatalServerError as error:
-            # It may be written, not read: what a predecessor wrote of this cannot be known.
+            # The topic may be written but not read: whether a predecessor wrote this is unknowable.
             self._owner.doubted(source, batch.base_offset, batch.last_offset, error)
             tail.is_over = True
             return
-        if lane.queue and lane.queue[0][1] is batch:  # else it was given up meanwhile
+        if lane.queue and lane.queue[0][1] is batch:  # else the lane was abandoned meanwhile
             self._owner.recognised(lane, parts, rest)
 
     # ---- producers
 
     def _producer(self, lane: SenderLane, found: Beginning | LaneTail) -> int:
-        """Return the id that is kept for a partition; a tail may still show that the one known continues."""
+        """Return the id to store for a partition; a tail may still show that the stored one continues."""
         if self.identical is Identical.OFF:
             return -1
         if isinstance(found, LaneTail):
@@ -172,7 +171,7 @@ class LaneResume:
         return lane.producer_id if found.writer is None else found.writer.producer_id
 
     async def _writer_behind(self, lane: SenderLane, end: int) -> Writer | None:
-        """Return the partition's producer if the batch before ``end`` is its own, or it has none yet; else None."""
+        """Return the partition's producer if the batch before ``end`` is its own, or it wrote nothing yet; else None."""
         producer_id, began = self._copied.producer(lane.source)
         if producer_id >= 0 and end == began:
             return Writer(producer_id, 0, 0)
@@ -193,7 +192,7 @@ class LaneResume:
         return None
 
     async def _begin_anew(self, lane: SenderLane, end: int) -> None:
-        """Keep the lane's own producer id, however long that takes."""
+        """Store the lane's own producer id, retrying without end."""
         if self.identical is Identical.OFF:
             return
         backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
@@ -215,7 +214,7 @@ class LaneResume:
     async def _log_ends(
         self, node_id: int, lanes: Sequence[SenderLane]
     ) -> dict[SenderLane, int | ServerError]:
-        """Return where logs end, which the high watermark may hide: a broker may still be storing a predecessor's batch."""
+        """Return log end offsets: a predecessor's batch may be above the high watermark."""
         leaders = {lane: self._cluster.known_leader(lane.target) for lane in lanes}
         queries = [
             EpochQuery(lane.target.topic, lane.target.partition, leader.epoch, leader.epoch)
@@ -228,7 +227,7 @@ class LaneResume:
         try:
             answers = await connection.call(messages.offset_for_leader_epoch(queries))
         except UnsupportedVersionError:
-            return {}  # brokers before 2.0: what lies below the high watermark is all that can be read
+            return {}  # brokers before 2.0: only offsets below the high watermark can be read
         by_target = {TopicPartition(it.topic, it.partition): it for it in answers}
         found: dict[SenderLane, int | ServerError] = {}
         for lane in lanes:
@@ -236,7 +235,7 @@ class LaneResume:
             if end is not None and not end.error_code and end.end_offset >= 0:
                 found[lane] = end.end_offset
                 continue
-            # An unknown epoch answers -1 without an error: as good as a moved leader.
+            # For an unknown epoch the result is -1 without an error: handled like a moved leader.
             self._cluster.leader_moved(lane.target)
             code = (
                 end.error_code if end is not None and end.error_code else codes.FENCED_LEADER_EPOCH
@@ -245,7 +244,7 @@ class LaneResume:
         return found
 
     async def _read(self, tp: TopicPartition, position: int) -> FetchedPartition:
-        """Read a piece of a target's log, however long it takes."""
+        """Read a piece of a target's log, retrying without end."""
         backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
         while True:
             try:

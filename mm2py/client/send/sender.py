@@ -1,9 +1,9 @@
-"""Idempotent Sender: batches to partition leaders, in order, acknowledged, retried without doubling.
+"""Idempotent Sender: batches to partition leaders, in order, acknowledged, retried without duplicates.
 
-Flow: ``enqueue`` -> lane (lane.py decides) -> Produce request per leader -> answer -> ``on_delivered``.
-One batch per partition per request, many partitions per request; what lags on a distant broker is dealt over several
-connections, each partition to one. What lanes ask for is done beside it:
-opening.py finds leaders and log ends, recovery.py pauses, reads the target's log and splits, limits.py knows what a topic takes. It never decodes records.
+Flow: ``enqueue`` -> lane (lane.py decides) -> Produce request per leader -> response -> ``on_delivered``.
+One batch per partition per request, many partitions per request; partitions that lag on a distant broker are spread over
+several connections, each partition on one. opening.py finds leaders and log ends, recovery.py pauses, reads the target's
+log and splits, limits.py caches topic limits. Records are never decoded here.
 """
 
 import asyncio
@@ -45,11 +45,11 @@ log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
 FOREIGN_LOOK_S: Final = 60.0
-"""How often another writer of a partition is looked for, until one is named that is no mirror."""
+"""Interval at which another writer of a partition is identified, until one is reported that is not a mirror."""
 
 DEAL_BYTES: Final = 256 * 1024
-"""What waits of a partition from which on its broker's socket buffers are too small for a long round trip: the
-default of ``socket.receive.buffer.bytes`` is 100 KiB."""
+"""Backlog of a partition from which one connection is too slow over a long round trip: a broker's receive buffer
+(``socket.receive.buffer.bytes``, 100 KiB by default) limits the bytes in flight of a connection."""
 
 CODECS: Final = {
     "none": Codec.NONE,
@@ -58,7 +58,7 @@ CODECS: Final = {
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
 }
-"""Values of ``producer.compression.type`` that ask for another codec than the source's."""
+"""Values of ``producer.compression.type`` that select another codec than the source's."""
 
 OnDelivered = Callable[[TopicPartition, TopicPartition, RecordBatch, int], None]
 OnFailed = Callable[[TopicPartition, TopicPartition, Exception], None]
@@ -81,18 +81,17 @@ class Sender:
     """Sends batches to one cluster under one producer id.
 
     ``on_delivered(source, target, batch, base_offset)`` is called in the order of ``enqueue`` per target
-    partition. ``on_failed(source, target, error)`` ends a partition. ``on_stalled(target, error)`` says that
-    a partition is refused but retried, ``None`` that it moves again. ``on_doubt(source, first, last, error)``
-    names source offsets that are sent again although they may be there (rule 7). All on the event loop. Each producer id
-    is announced to ``mirror_ids`` before anything is sent under it.
+    partition. ``on_failed(source, target, error)`` ends a partition. ``on_stalled(target, error)`` reports
+    a partition that is refused and retried, with ``None`` that it makes progress again. ``on_doubt(source, first, last,
+    error)`` reports source offsets that are sent again although they may be in the log (rule 7). All on the event loop.
+    Each producer id is announced to ``mirror_ids`` before anything is sent under it.
 
-    Nothing leaves unless ``permit`` allows it in the term that the Sender was made in; lanes keep their
+    Nothing is sent unless ``permit`` allows it in the term in which the Sender was created; lanes keep their
     states meanwhile. With ``owns_cluster`` the connections are opened and closed with the Sender. With
-    ``whole_batches`` no batch is joined with others or cut: one that is too large
-    ends its partition. With ``copied`` what a predecessor wrote is recognised in the target's log (tail.py).
-    With ``transactions`` a lane sends only while they admit it, and what is doubtful or
-    refused for the producer's state ends the transaction instead of being looked up; with ``sends_last`` it is
-    for the records that go last in each.
+    ``whole_batches`` no batch is joined or cut: one that is too large ends its partition. With ``copied`` records that a
+    predecessor wrote are recognised in the target's log (tail.py). With ``transactions`` a lane sends only while they
+    admit it, and an unknown outcome or a lost producer state ends the transaction instead of a read of the log; with
+    ``sends_last`` this Sender is for the records that go last in each transaction.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per event and per rule of sending
@@ -147,7 +146,7 @@ class Sender:
         self._recovery = LaneRecovery(cluster, self._limits, clock=clock, owner=self)
         self._stalled: set[TopicPartition] = set()
         self._foreign: dict[TopicPartition, float] = {}
-        """Targets that have another writer: when it may be looked for again, never once it was named."""
+        """Targets with another writer: when it may be identified again, never once it was reported."""
         self._stirred = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -180,7 +179,6 @@ class Sender:
         return answer.producer_id, answer.producer_epoch
 
     async def announce(self, producer_id: int) -> None:
-        """Announce an id before its first use by this Sender, also one that a predecessor had."""
         if self._mirror_ids is not None and producer_id not in self._announced:
             await self._mirror_ids.announce(producer_id)
             self._announced.add(producer_id)
@@ -188,7 +186,7 @@ class Sender:
     def enqueue(
         self, source: TopicPartition, target: TopicPartition, batches: Sequence[RecordBatch]
     ) -> None:
-        """Queue batches for ``target``; each keeps its buffer until it is delivered or dropped."""
+        """Queue batches for ``target``; each holds its buffer until it is delivered or dropped."""
         lane = self._lanes.get(target)
         if lane is None:
             lane = self._lanes[target] = self._new_lane(target)
@@ -206,7 +204,9 @@ class Sender:
                 self.spawn(self._limits.learn_again(target.topic))
         self._stirred.set()
         self.buffered_bytes += lane.offer(source, batches)
-        if self._permit.was_valid and self.buffered_bytes:  # transforms may have left nothing
+        if (
+            self._permit.was_valid and self.buffered_bytes
+        ):  # transforms may have dropped every record
             self._idle.clear()
         if lane.state is LaneState.FLOWING:
             self.ready(lane)
@@ -214,7 +214,7 @@ class Sender:
             self._opening.offered(lane)
 
     def _fail_at_hole(self, lane: SenderLane, batches: Sequence[RecordBatch]) -> None:
-        """End a partition whose offsets must be identical where its source has none to copy."""
+        """End a partition whose offsets must be identical at the first source offset without a record."""
         if self._copied is None or self._copied.identical is not Identical.REQUIRE:
             return
         hole = lane.hole_before(batches)
@@ -225,7 +225,7 @@ class Sender:
             self.failed(lane, not_identical(lane, text))
 
     def backlog_bytes(self, target: TopicPartition) -> int:
-        """Bytes of one target partition that are not acknowledged yet."""
+        """Return the bytes of one target partition that are not acknowledged yet."""
         lane = self._lanes.get(target)
         return lane.queued_bytes if lane is not None else 0
 
@@ -240,7 +240,7 @@ class Sender:
         return batches[0].base_offset, sum(batch.count for batch in batches)
 
     def give_back(self, target: TopicPartition) -> None:
-        """Drop what of a partition was never sent, or is refused for certain: its source is read again from there."""
+        """Drop batches of a partition that are certainly not in its log: the source is read again from there."""
         lane = self._lanes[target]
         before = lane.queued_bytes
         for batch in lane.give_back():
@@ -250,18 +250,18 @@ class Sender:
             self._idle.set()
 
     async def flush(self, timeout_s: float) -> bool:
-        """Wait until nothing is queued or under way; False when that takes longer than ``timeout_s``.
+        """Wait until nothing is queued or in flight; False when that takes longer than ``timeout_s``.
 
-        Without a permit it does not wait: nothing moves, and no position may be written either.
+        Without a permit it does not wait: nothing is sent, and no position may be written either.
         """
         return await set_within(self._idle, timeout_s) and self.buffered_bytes == 0
 
     async def log_starts(self, targets: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return where logs of the target begin, as ``Admin.log_starts``."""
+        """As ``Admin.log_starts`` of the target."""
         return await Admin(self._cluster).log_starts(targets)
 
     def let_create(self, topics: Collection[str]) -> None:
-        """Ask for topics as Java's producer does: brokers with ``auto.create.topics.enable`` create those that are missing."""
+        """Request metadata as Java's producer does: brokers with ``auto.create.topics.enable`` create missing topics."""
         self.spawn(self._let_create(sorted(topics)))
 
     async def _let_create(self, topics: Sequence[str]) -> None:
@@ -281,9 +281,9 @@ class Sender:
                 return
 
     def drop_unopened(self) -> None:
-        """At the end: drop what waits for partitions of which nothing was sent, their leader is not known yet.
+        """Drop, at a stop, the queues of partitions in OPENING.
 
-        Nothing of it is on the target, so nothing is gained by waiting: it is read again from its position.
+        Nothing of them is on the target, so there is no reason to wait: they are read again from their position.
         """
         for lane in self._lanes.values():
             if lane.state is LaneState.OPENING:
@@ -292,9 +292,8 @@ class Sender:
     def abandon(self, target: TopicPartition) -> None:
         """Forget one partition: nothing of it is sent or delivered any more.
 
-        What comes for it later goes out under a new epoch: under the old one its first sequence numbers
-        would be taken for duplicates of batches that are in the log, and what is still under way could be
-        stored behind it.
+        Later batches are sent under a new epoch: under the old one their first sequences would be duplicates of batches
+        in the log, and a batch that is still in flight could be stored after them.
         """
         self._stalled.discard(target)
         lane = self._lanes.pop(target, None)
@@ -308,7 +307,7 @@ class Sender:
         self._drop(lane)
 
     def renew(self) -> None:
-        """Forget everything, and send what comes from now on in the permit's present term."""
+        """Forget everything, and send what is queued from now on in the permit's current term."""
         for target in tuple(self._lanes):
             self.abandon(target)
         self._term = self._permit.term
@@ -329,7 +328,6 @@ class Sender:
     # -- LaneOwner: sending -------------------------------------------------------------------------
 
     def ready(self, lane: SenderLane) -> None:
-        """Send what the lane has at the end of this loop iteration."""
         if not lane.admitted and not self._is_admitted(lane):
             return
         key = lane.leader, lane.channel
@@ -356,9 +354,8 @@ class Sender:
         text: str = "",
         bad_record: int = -1,
     ) -> None:
-        """Settle one batch."""
         if lane.state is LaneState.FAILED:
-            _release(sent.batch)  # given up while this was under way
+            _release(sent.batch)  # the lane failed while this was in flight
             return
         try:
             if code == 0:
@@ -380,7 +377,6 @@ class Sender:
             self._broken(lane, error)
 
     def lost(self, lane: SenderLane, sent: Sent, error: Exception) -> None:
-        """Settle one batch of unknown outcome."""
         if lane.state is LaneState.FAILED:
             _release(sent.batch)
             return
@@ -388,7 +384,6 @@ class Sender:
         self.follow(lane)
 
     def delivered(self, lane: SenderLane, delivered: Sequence[Sent]) -> None:
-        """Report batches that are in the target's log, and give their buffers back."""
         on_delivered, target = self._on_delivered, lane.target
         for sent in delivered:
             batch = sent.batch
@@ -408,7 +403,6 @@ class Sender:
     def recognised(
         self, lane: SenderLane, parts: Sequence[Recognised], rest: RecordBatch | None
     ) -> None:
-        """Report what a predecessor wrote of the lane's first batch, and keep the rest."""
         source, before = lane.queue[0][0], lane.queued_bytes
         batch = lane.recognised(rest)
         self.buffered_bytes += lane.queued_bytes - before
@@ -420,7 +414,6 @@ class Sender:
             self._idle.set()
 
     def allowed(self) -> bool:
-        """Whether anything may leave now."""
         transactions = self.transactions
         if transactions is not None and transactions.broken:
             return False
@@ -438,13 +431,12 @@ class Sender:
         self._idle.set()
 
     def follow(self, lane: SenderLane) -> None:
-        """Carry out what the lane's new state asks for."""
         state = lane.state
         if state is LaneState.FLOWING or state is LaneState.RETRYING:
             if lane.can_send():
                 self.ready(lane)
         elif state is LaneState.RESOLVING and self.transactions is not None:
-            # Its outcome, or our sequence, is in doubt: all of the transaction is sent again.
+            # An outcome or our sequence is in doubt: the whole transaction is aborted and sent again.
             code, text = lane.error
             self.transactions.refused(code, f"{lane.target} {text}".strip())
         elif state is LaneState.BACKOFF or state is LaneState.RESOLVING:
@@ -466,7 +458,7 @@ class Sender:
         producer_id, epoch = self._producer_id, self._epoch
         if target in self._last_epochs:
             producer_id, last = self._last_epochs[target]
-            # Behind the last epoch the broker refuses 0, and the lane gets a new producer id.
+            # After the last epoch the broker refuses epoch 0, and the lane gets a new producer id.
             epoch = last + 1 if last < MAX_EPOCH else 0
         return SenderLane(
             target,
@@ -477,7 +469,7 @@ class Sender:
         )
 
     def _is_admitted(self, lane: SenderLane) -> bool:
-        """Whether a lane may send: what left in a transaction is repeated in it, more needs to be admitted."""
+        """Whether a lane may send: retries belong to the open transaction, new batches must be admitted."""
         if self.transactions is None or lane.state is LaneState.RETRYING:
             return True
         if lane.state is not LaneState.FLOWING or not lane.queue:
@@ -485,13 +477,11 @@ class Sender:
         return self.transactions.admits(lane, self, last=self._sends_last)
 
     def resized(self, by_bytes: int) -> None:
-        """Count what cutting changed."""
         self.buffered_bytes += by_bytes
 
     # -- LaneOwner: reports -------------------------------------------------------------------------
 
     def stalled(self, lane: SenderLane, error: Exception) -> None:
-        """Report once that a partition is refused but tried again."""
         if lane.target not in self._stalled and not self._closed:
             self._stalled.add(lane.target)
             self._on_stalled(lane.target, error)
@@ -502,25 +492,22 @@ class Sender:
             self._on_stalled(lane.target, None)
 
     def doubted(self, source: TopicPartition, first: int, last: int, error: Exception) -> None:
-        """Report source offsets that may be doubled."""
         self._on_doubt(source, first, last, error)
 
     def failed(self, lane: SenderLane, error: Exception) -> None:
-        """End a partition."""
         self._drop(lane)
         self._on_failed(lane.source, lane.target, error)
 
     async def name_writer(
         self, target: TopicPartition, producer_id: int, first: int, last: int
     ) -> None:
-        """Name another writer once per partition; a mirror is no news, so others are looked for later."""
         if await self._is_mirror(producer_id):
             self._foreign[target] = self._clock.monotonic() + FOREIGN_LOOK_S
             return
         if self._foreign.get(target) == math.inf:
             return
         self._foreign[target] = math.inf
-        # Applications of the target write there as a matter of course where names are the same both ways.
+        # With identical names in both directions applications of the target are expected writers.
         log.log(
             logging.WARNING if self._mirror_ids is None else logging.INFO,
             "another program writes to a target partition, offsets are not the same on both clusters from here on"
@@ -543,7 +530,7 @@ class Sender:
             return False
 
     def _note_foreign(self, lane: SenderLane) -> None:
-        """Another program wrote between our batches: name it, and end the partition where offsets must be identical."""
+        """Identify another writer between our batches; end the partition if offsets must be identical."""
         assert lane.foreign is not None
         (first, end), lane.foreign = lane.foreign, None
         required = self._copied is not None and self._copied.identical is Identical.REQUIRE
@@ -575,16 +562,14 @@ class Sender:
         for batch in lane.fail():
             _release(batch)
         if self.transactions is not None:
-            if (
-                under_way and not self._closed
-            ):  # it may land, and would be committed without its position
+            if under_way and not self._closed:
+                # A batch in flight may be stored, and would be committed without its position.
                 self.transactions.refused(codes.NETWORK_EXCEPTION, f"{lane.target} was given up")
             self.transactions.progressed()
         if self.buffered_bytes == 0:
             self._idle.set()
 
     def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Run something until it ends or the Sender does."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -616,7 +601,7 @@ class Sender:
                 self._stirred.clear()
 
     def _deal(self, lane: SenderLane) -> None:
-        """Let a partition that lags on a distant broker have a connection beside the first one."""
+        """Assign an additional connection to a partition that lags on a distant broker."""
         first = self._nodes.get((lane.leader, 0))
         most = self._settings.produce_connections_max
         if first is None or not first.is_distant or most == 1:
@@ -629,7 +614,7 @@ class Sender:
                 lane.deal(channel)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A defect in the Sender itself must not leave partitions waiting for ever."""
+        """Fail all partitions after a defect in the Sender: otherwise they would wait for ever."""
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
@@ -637,7 +622,7 @@ class Sender:
                 self._broken(lane, error)
 
     def _broken(self, lane: SenderLane, error: Exception) -> None:
-        """A defect of ours, or too little memory, ends a partition visibly."""
+        """Fail a partition after a defect, or for lack of memory."""
         if lane.state is not LaneState.FAILED:
             log.error("partition cannot be sent target=%s", lane.target, exc_info=error)
             self.failed(lane, Mm2pyError(f"internal error: {error!r}", remedy="report it"))

@@ -1,15 +1,15 @@
-"""What a predecessor wrote behind the last known copy: recognised in the target's log instead of sent again.
+"""Recognises in the target's log what a predecessor wrote after the last known copy, instead of sending it again.
 
-Flow: a lane opens -> its log ends behind the last known copy -> the tail is read -> the lane's first batches are compared
-with it, in order -> those that are there count as delivered, a batch that is there in part is cut -> the rest is sent.
-A record is recognised by its timestamp, key, value and headers, whatever batches it came in; anything else in the tail
-is another writer's.
+Flow: a lane opens -> its log ends after the last known copy -> the tail is read -> the lane's first batches are compared
+with it, in order -> those in the log count as delivered, a batch that is there in part is cut -> the rest is sent.
+A record is recognised by its timestamp, key, value and headers, whatever batch it is in; anything else in the tail
+is another writer's. The map is written after the records (``offset_maps``), so after a crash the log may be ahead of it.
 
 Invariants, tests of the same names:
 
 1. Nothing of a tail that is recognised is sent; everything else is.
-2. A record is recognised only behind the one before it: order and number of equal records count.
-3. What another writer wrote between is skipped and noted, never taken for a copy.
+2. A record is recognised only after its predecessor: order and number of equal records count.
+3. Records of another writer in between are skipped and noted, never taken for a copy.
 """
 
 import logging
@@ -53,14 +53,14 @@ class Identical(StrEnum):
     """Whether offsets must be the same on both clusters (``offsets.identical``)."""
 
     REQUIRE = "require"
-    """A partition where they cannot be fails."""
+    """A partition whose offsets cannot be identical fails."""
     PREFER = "prefer"
-    """They are where the source is dense and nothing else writes to the target; the rest is reported."""
+    """They are if the source has no holes and the target no other writer; otherwise it is reported."""
     OFF = "off"
 
 
 class LogEnd(NamedTuple):
-    """Where a target partition's log ends, its topic's id (zeros where the cluster has none), who writes behind that."""
+    """End of a target partition's log, its topic's id (zeros before Kafka 2.8), and the producer id that writes after it."""
 
     offset: int
     topic_id: bytes
@@ -68,17 +68,17 @@ class LogEnd(NamedTuple):
 
 
 class KeptProducer(NamedTuple):
-    """The producer id of a partition's copies, -1 for none, and the target offset where it began to write."""
+    """The stored producer id of a partition's copies, -1 for none, and the target offset where it began to write."""
 
     producer_id: int
     began: int
 
 
 class CopiedSoFar(Protocol):
-    """What is known of the copies of a partition before its first batch is sent."""
+    """Known copies of partitions, before their first batch is sent (``mm2py.runtime.tasks.offset_maps``)."""
 
     def target_end(self, source: TopicPartition, topic_id: bytes) -> int:
-        """Return the target offset behind the newest known copy in the topic with this id; -1: nothing is known."""
+        """Return the target offset after the newest known copy in the topic with this id, -1 for none."""
         ...
 
     @property
@@ -91,7 +91,7 @@ class CopiedSoFar(Protocol):
         ...
 
     def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> Awaitable[None]:
-        """Note where the target's logs end and who writes behind that, by source partition; returns when that is durable.
+        """Store where the target's logs end and who writes after that, by source partition; returns when it is durable.
 
         A log that ends before its newest known copy has lost it.
         """
@@ -119,7 +119,7 @@ class _Stored:
         return bool(HEADER.unpack_from(self.data)[5] & LOG_APPEND_FLAG)
 
     def is_copy_of(self, batch: RecordBatch) -> bool:
-        """Whether the records were forwarded as they are: the same bytes behind the header."""
+        """Whether the records were forwarded unchanged: the same bytes after the header."""
         if self.count != batch.count or len(self.data) != len(batch.data):
             return False
         ours, theirs = HEADER.unpack_from(batch.data), HEADER.unpack_from(self.data)
@@ -140,8 +140,8 @@ class LaneTail:
 
     Args:
         target: the partition.
-        start: target offset behind the newest known copy.
-        end: where the log ends.
+        start: target offset after the newest known copy.
+        end: log end offset.
         read: reads the log from a position on.
     """
 
@@ -157,12 +157,12 @@ class LaneTail:
         self._position = start
         self._stored: deque[_Stored] = deque()
         self._open: deque[tuple[int, Content]] = deque()
-        """Records of the first stored batch, once it had to be opened."""
+        """Remaining records of the batch that was decoded last."""
         self._timed = True
         self.writers: dict[int, Writer] = {}
-        """By producer id, what follows its last batch here."""
+        """By producer id, the sequence after its last batch here."""
         self.others: dict[int, tuple[int, int]] = {}
-        """First and last offset of the records that are not ours, by producer id."""
+        """First and last offset of other writers' records, by producer id."""
         self.recognised = 0
         self._passed_bytes = 0
         """What was read behind the last record that was recognised."""
@@ -170,7 +170,7 @@ class LaneTail:
         self.is_over = start >= end
 
     async def compare(self, batch: RecordBatch) -> tuple[list[Recognised], RecordBatch | None]:
-        """Return what of a batch is in the log, and what is left to send; the batch's buffer is not released.
+        """Return the part of a batch that is in the log, and what is left to send; the batch's buffer is not released.
 
         Raises:
             FatalServerError: it may not be read.
@@ -204,7 +204,7 @@ class LaneTail:
         return found, _behind(batch, len(offsets)) if len(offsets) < len(contents) else None
 
     async def _find(self, content: Content) -> int:
-        """Return the offset of the next record of this content, -1 where there is none; skip what is before it."""
+        """Return the offset of the next record with this content, -1 for none; skip the records before it."""
         while True:
             while self._open:
                 offset, found = self._open.popleft()
@@ -221,7 +221,7 @@ class LaneTail:
             self._open.extend(stored.contents())
 
     async def _has_records(self) -> bool:
-        """Read on until something is at hand; False at the end, and where nothing of ours came for long."""
+        """Read on until there is a record; False at the end, and where nothing of ours came for long."""
         while (
             not self._open
             and not self._stored
@@ -229,7 +229,7 @@ class LaneTail:
             and self._passed_bytes <= AHEAD_BYTES
         ):
             fetched = await self._read(self._position)
-            # What retention took meanwhile cannot be compared.
+            # Records that retention deleted meanwhile cannot be compared.
             before = self._position = max(self._position, fetched.log_start_offset)
             if fetched.records is not None:
                 self._take(fetched.records)
@@ -246,7 +246,7 @@ class LaneTail:
                 break
             last, attributes, count = fields[0] + fields[6], fields[5], fields[12]
             if last >= self._position and fields[0] < self.end:
-                # What is in a transaction has its map in it: behind the map's end it is aborted, or another's.
+                # A transaction of ours includes its map: after the map's end a transactional batch is aborted or foreign.
                 if not attributes & (CONTROL_FLAG | TRANSACTIONAL_FLAG) and count:
                     data = view[at : at + size]
                     self.writers[fields[9]] = _writer(fields)
@@ -271,17 +271,17 @@ def not_identical(lane: SenderLane, cause: str) -> PartitionError:
 
 
 async def writer_at(cluster: Cluster, tp: TopicPartition, offset: int) -> Writer | None:
-    """Return who wrote the batch that has an offset; None where it was compacted away.
+    """Return the producer of the batch at an offset; None where it was compacted away.
 
     Raises:
         RetriableError: the log cannot be read now.
-        FatalServerError: it may not be read, or has not this offset any more.
+        FatalServerError: it may not be read, or does not have this offset any more.
     """
     return writer_of(await fetch_partition(cluster, tp, offset, max_bytes=HEADER_BYTES), offset)
 
 
 def writer_of(fetched: FetchedPartition, offset: int) -> Writer | None:
-    """Return who wrote the batch that has an offset; None where it was compacted away."""
+    """Return the producer of the batch at an offset; None where it was compacted away."""
     view = memoryview(fetched.records or b"")
     at = 0
     while len(view) - at >= HEADER_BYTES:
@@ -293,7 +293,7 @@ def writer_of(fetched: FetchedPartition, offset: int) -> Writer | None:
 
 
 def _writer(fields: Sequence[int]) -> Writer:
-    """Return who wrote the batch with these header fields."""
+    """Return the producer of the batch with these header fields."""
     return Writer(fields[9], fields[10], (fields[11] + fields[6] + 1) & MAX_SEQUENCE)
 
 
@@ -350,7 +350,7 @@ def _part(batch: RecordBatch, first: int, count: int, base_offset: int) -> Recog
 
 
 def _behind(batch: RecordBatch, records: int) -> RecordBatch:
-    """Return a batch of the records behind the first ones."""
+    """Return a batch without the first ``records`` records."""
     contents = _contents(batch.data, timed=True)
     base = HEADER.unpack_from(batch.data)[0]
     cut = rewrite(batch.data, base + contents[records][0])

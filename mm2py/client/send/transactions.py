@@ -1,28 +1,28 @@
-"""The transactions of one transactional id: who may send when, and what the coordinator is asked.
+"""The transactions of one transactional id: which lanes may send when, and the requests to the coordinator.
 
-Flow: ``start`` (InitProducerId) -> ``admits`` per lane -> data leaves -> ``settle`` (all of it is acknowledged) -> the
-offset records leave -> ``commit`` (EndTxn) -> the next transaction. Senders carry the batches; this class never does.
+Flow: ``start`` (InitProducerId) -> ``admits`` per lane -> data is sent -> ``settle`` (all of it is acknowledged) -> the
+offset records are sent -> ``commit`` (EndTxn) -> the next transaction. Senders send the batches; this class never does.
 
 ::
 
-    phase     what may leave                event and next phase
+    phase     what may be sent              event and next phase
     IDLE      nothing is open               a lane has data -> OPEN; settle -> CLOSING
     OPEN      data of admitted lanes        settle -> CLOSING
-    CLOSING   repeats of what left before,  commit -> ENDING
+    CLOSING   retries of earlier data,      commit -> ENDING
               then records that go last
-    ENDING    EndTxn, repeated until known  answered -> IDLE
+    ENDING    EndTxn, until answered        answered -> IDLE
     BROKEN    nothing, for good             (end; a new producer aborts what is open)
 
 Invariants (tests of the same names):
 
-1. Nothing of a transaction leaves before it is open: in the old protocol no batch of a partition before
-   AddPartitionsToTxn of this transaction succeeded for it, in the new one none under the epoch of the one before.
-2. A transaction is committed only when everything that left in it was acknowledged or definitely refused.
-3. Records that go last leave behind the acknowledgement of all data, and are acknowledged before the commit.
-4. After an answer that ends the transaction (abort, time-out, fencing) nothing leaves and nothing is committed.
+1. Nothing of a transaction is sent before it is open: in the old protocol no batch of a partition before
+   AddPartitionsToTxn of this transaction succeeded for it, in the new one (KIP-890) none under the previous epoch.
+2. A transaction is committed only when everything sent in it was acknowledged or definitely refused.
+3. Records that go last are sent after the acknowledgement of all data, and are acknowledged before the commit.
+4. After a response that ends the transaction (abort, time-out, fencing) nothing is sent and nothing is committed.
 5. A commit of unknown outcome is repeated under the same epoch until the coordinator answers; it is never
-   followed by an abort.
-6. Nothing leaves, EndTxn included, without the permit.
+   followed by an abort: the coordinator may have written the commit already.
+6. Nothing is sent, EndTxn included, without the permit.
 """
 
 import asyncio
@@ -50,15 +50,15 @@ from mm2py.errors import (
 )
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
-from mm2py.protocol.brokers import ProducerIdResult
 from mm2py.protocol.call import Call
 from mm2py.protocol.group_messages import find_coordinator
 from mm2py.protocol.groups import CoordinatorType
-from mm2py.protocol.transactions import (
+from mm2py.protocol.messages import (
     TransactionalProducer,
     add_partitions_to_txn,
     end_txn,
 )
+from mm2py.protocol.topics import ProducerIdResult
 from mm2py.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -77,11 +77,11 @@ ENDS_TRANSACTION: Final = frozenset(
         codes.TRANSACTION_ABORTABLE,
     }
 )
-"""Answers to Produce after which the transaction can only be aborted. OUT_OF_ORDER_SEQUENCE_NUMBER may only follow from the
-refusal of an earlier batch: the lane settles that first, and then says whether the sequence is lost (RESOLVING)."""
+"""Produce errors after which the transaction can only be aborted. OUT_OF_ORDER_SEQUENCE_NUMBER is not among them: it may
+just follow from the refusal of an earlier batch, and the lane decides after that whether the sequence is lost (RESOLVING)."""
 
 FENCED: Final = frozenset({codes.INVALID_PRODUCER_EPOCH, codes.PRODUCER_FENCED})
-"""A newer producer, or our own time-out: InitProducerId with our id and epoch shows which (sender rule 8)."""
+"""A newer producer, or our own time-out: InitProducerId with our id and epoch tells them apart (KIP-360)."""
 
 _MOVED: Final = frozenset({codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE})
 
@@ -93,21 +93,21 @@ _TRY_AGAIN: Final = _MOVED | {
 }
 
 _NOT_ATTEMPTED: Final = 55
-"""OPERATION_NOT_ATTEMPTED: another partition of the request was refused."""
+"""OPERATION_NOT_ATTEMPTED: another partition of the request was refused, so none was added."""
 
 FENCED_AT_ONCE: Final = 20
 
 FIRST_PAUSE_MS: Final = 20
-"""While the markers of the last transaction are written (error 51); Java's pause too."""
+"""While the markers of the last transaction are written (CONCURRENT_TRANSACTIONS); the same pause as in Java."""
 
 LONGEST_PAUSE_MS: Final = 1000
 QUIET_FAILURES: Final = 5
 ABORT_S: Final = 2.0
-"""Longest wait for the abort of what is open at the end; a new producer or the time-out ends it else."""
+"""Longest wait for an abort at the end; otherwise a new producer or the time-out aborts."""
 
 _INIT_KEY: Final = 22
 _INIT_OLDEST: Final = 3
-"""InitProducerId with id and epoch (KIP-360, Kafka 2.5): without it our time-out looks like a fencing."""
+"""InitProducerId with id and epoch (KIP-360, Kafka 2.5): without it our time-out looks like fencing."""
 
 _FEATURE: Final = "transaction.version"
 _IMPLICIT: Final = 2
@@ -116,7 +116,7 @@ TOO_LONG: Final = 50
 
 
 class Phase(Enum):
-    """The table in the module docstring."""
+    """Phase of the current transaction; see the table in the module docstring."""
 
     IDLE = auto()
     OPEN = auto()
@@ -126,14 +126,14 @@ class Phase(Enum):
 
 
 class LaneSender(Protocol):
-    """What is asked of the Sender that a lane belongs to."""
+    """The methods of a lane's Sender that are needed here."""
 
     def ready(self, lane: SenderLane) -> None:
-        """The lane may try to send."""
+        """Let the lane try to send."""
         ...
 
     def stalled(self, lane: SenderLane, error: Exception) -> None:
-        """It cannot be part of a transaction now, and is tried again."""
+        """Report that the lane cannot join a transaction now and is retried."""
         ...
 
 
@@ -148,11 +148,11 @@ class Transactions:
     """One transactional producer; its Senders ask ``admits`` before a lane may begin to send.
 
     Args:
-        cluster: the target, the Senders' own.
+        cluster: the target, the same as of the Senders.
         transactional_id: fences every earlier producer of the same id.
-        timeout_ms: after which the coordinator aborts a transaction that was not ended.
-        announce: makes a producer id known before anything is sent under it.
-        permit: nothing is asked without it that changes a transaction.
+        timeout_ms: after which the coordinator aborts an open transaction.
+        announce: publishes a producer id before anything is sent under it.
+        permit: no request that changes a transaction is sent without it.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Transactions:
         self._permit, self._term = permit, permit.term
         self._listeners: list[Callable[[Exception], None]] = []
         self.implicit = False
-        """Whether the second protocol generation is spoken (KIP-890), from ``start`` on."""
+        """Whether the second protocol generation is used (KIP-890), from ``start`` on."""
         self.producer_id = self.epoch = -1
         self.began = asyncio.Event()
         """Set while a transaction is open."""
@@ -193,19 +193,19 @@ class Transactions:
 
     @property
     def phase(self) -> Phase:
-        """Where the present transaction is."""
+        """Phase of the current transaction."""
         return self._phase
 
     @property
     def broken(self) -> bool:
-        """Whether nothing may leave any more (4)."""
+        """Whether nothing may be sent any more (4)."""
         return self._phase is Phase.BROKEN
 
     async def start(self) -> None:
         """Get id and epoch, once: fences earlier producers of the id and aborts what they left open.
 
         Raises:
-            RetriableError: the coordinator cannot be asked now, or ends a transaction of the one before.
+            RetriableError: the coordinator is unavailable, or is still ending a transaction of the previous producer.
             ConfigError: the cluster is too old, or refuses ``transaction.timeout.ms``.
             FatalServerError: the principal may not use the transactional id; names the missing grant.
         """
@@ -235,9 +235,9 @@ class Transactions:
     # ---- what Senders ask
 
     def admits(self, lane: SenderLane, sender: LaneSender, *, last: bool) -> bool:
-        """Whether a lane may send what waits in it now; otherwise it is made ready when it may.
+        """Whether a lane may send its queue now; otherwise it is made ready later.
 
-        ``last``: its records leave between ``settle`` and ``commit`` alone (3).
+        ``last``: its records are sent only between ``settle`` and ``commit`` (3).
         """
         waiting = _Waiting(lane, sender)
         if self._phase is Phase.IDLE and not last:
@@ -256,24 +256,24 @@ class Transactions:
         return True
 
     def landed(self) -> None:
-        """Something that left in this transaction is in the log."""
+        """Note that a batch of this transaction is in the log."""
         self._landed = True
         if self._phase is Phase.CLOSING:
             self._changed.set()
 
     def progressed(self) -> None:
-        """What left was answered otherwise."""
+        """Note that a batch of this transaction was refused."""
         self._changed.set()
 
     def refused(self, code: int, text: str) -> None:
-        """A batch was refused with one of ``ENDS_TRANSACTION``, or its outcome stays unknown."""
+        """Break the transaction: a batch got one of ``ENDS_TRANSACTION``, or its outcome stays unknown."""
         if self._phase is not Phase.BROKEN:
             self._phase = Phase.BROKEN
             self.began.set()
             self._spawn(self._explain(code, text))
 
     def broke(self, error: Exception) -> None:
-        """Nothing of this producer is committed any more (4)."""
+        """Break the producer: nothing is committed any more (4)."""
         self._phase = Phase.BROKEN
         if self._error is None:
             self._error = error
@@ -285,7 +285,7 @@ class Transactions:
     # ---- what ends a transaction
 
     async def settle(self) -> None:
-        """Let no new data leave, and wait until what left is answered (2).
+        """Stop sending new data, and wait until all batches in flight are answered (2).
 
         Raises:
             Mm2pyError: what broke the transaction.
@@ -301,21 +301,21 @@ class Transactions:
             waiting.sender.ready(waiting.lane)
 
     async def commit(self) -> None:
-        """End the transaction behind ``settle``; what it held is visible to readers when this returns.
+        """End the transaction after ``settle``; its records are visible to readers when this returns.
 
-        Returns at once where it was ended already. Raises as ``settle``.
+        Returns at once if it was ended already. Raises as ``settle``.
         """
         if self._phase in (Phase.IDLE, Phase.OPEN):
             return
         await self._until(self._is_settled)
         if self._inside or self._added:
             self._phase, self._ending = Phase.ENDING, True
-            # Without a single batch there is nothing to commit, and the new protocol refuses to (48).
+            # Without a single batch there is nothing to commit, and KIP-890 brokers refuse it (INVALID_TXN_STATE).
             await self._end(commit=self._landed)
         self._begin_next()
 
     async def close(self) -> None:
-        """Abort what is open if nothing of it is under way; the coordinator is not asked for long."""
+        """Abort an open transaction without batches in flight; waits ``ABORT_S`` at most."""
         if self._closed:
             return
         self._closed = True
@@ -343,7 +343,7 @@ class Transactions:
         )
 
     def _take_waiting(self) -> list[_Waiting]:
-        """Return the lanes that have something to send; ``admits`` puts back those whose time has not come."""
+        """Remove and return the lanes that have something to send; ``admits`` puts those back that must still wait."""
         waiting, self._waiting = self._waiting, {}
         return [each for each in waiting.values() if each.lane.queue]
 
@@ -361,7 +361,7 @@ class Transactions:
             each.sender.ready(each.lane)
 
     async def _add(self) -> None:
-        """Add partitions that have data, all that wait with one request (old protocol)."""
+        """Add all waiting partitions with data, with one request (old protocol)."""
         while self._to_add:
             wanted, self._to_add = self._to_add, {}
             call = add_partitions_to_txn(self._producer(), wanted)
@@ -408,7 +408,7 @@ class Transactions:
             self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
 
     async def _announce_next(self, producer_id: int) -> None:
-        """The epochs of an id are used up, and another one follows; what was committed under the old one counts."""
+        """Publish the id that follows when the epochs of the last one are used up; earlier commits are valid."""
         backoff = Backoff(FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
         while self._announce is not None:
             try:
@@ -461,7 +461,7 @@ class Transactions:
         return self._node_id
 
     async def _ask(self, call: Call[R], code_of: Callable[[R], int]) -> R:
-        """Ask once; codes that another try may cure are raised, others are in the answer."""
+        """Send a request once; codes worth a retry are raised, others are in the result."""
         try:
             connection = await self._cluster.connection(await self._coordinator(), ADMIN)
             answer = await connection.call(call)
@@ -476,7 +476,7 @@ class Transactions:
         return answer
 
     async def _insist(self, what: str, call: Call[R], code_of: Callable[[R], int]) -> R:
-        """Ask until there is an answer (5); the time-out of the transaction bounds it."""
+        """Repeat a request until it is answered (5); bounded by the time-out of the transaction."""
         backoff = Backoff(FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
         while True:
             await self._until_permitted()
@@ -494,7 +494,7 @@ class Transactions:
             await self._clock.sleep(backoff.next_s())
 
     async def _until_permitted(self) -> None:
-        """Wait for the permit (6); a membership that is over breaks the transaction."""
+        """Wait for the permit (6); the end of the membership breaks the transaction."""
         while not self._permit.allows(self._term):
             if self._permit.term != self._term:
                 error = RetriableError("the membership of the group was lost in a transaction")
@@ -511,7 +511,7 @@ class Transactions:
             raise self._error
 
     async def _explain(self, code: int, text: str) -> None:
-        """Find out whether we are fenced or only too late, and break with that (sender rule 8)."""
+        """Determine whether we were fenced or only timed out, and break with that reason."""
         reason = f"{codes.error_name(code)} ({code}){': ' + text if text else ''}"
         fenced = False
         if code in FENCED:
@@ -562,11 +562,11 @@ class Transactions:
 
 
 async def check_transactions(cluster: Cluster, transactional_id: str) -> None:
-    """Check that a cluster can do transactions and lets us see the coordinator of an id; changes nothing.
+    """Check that a cluster supports transactions and discloses the coordinator of an id; changes nothing.
 
     Raises:
-        ConfigError: it is too old, or a grant is missing.
-        RetriableError: it cannot be asked now.
+        ConfigError: the cluster is too old, or a grant is missing.
+        RetriableError: the cluster is unavailable.
     """
     transactions = Transactions(cluster, transactional_id, timeout_ms=0, clock=cluster.clock)
     try:
@@ -580,10 +580,10 @@ async def check_transactions(cluster: Cluster, transactional_id: str) -> None:
 async def fence_producers(
     cluster: Cluster, transactional_ids: Iterable[str], *, clock: Clock, timeout_ms: int
 ) -> None:
-    """Fence the producers of these ids and abort what they left open (Java's ``Admin.fenceProducers``).
+    """Fence the producers of these ids and abort their open transactions (Java's ``Admin.fenceProducers``).
 
     Raises:
-        RetriableError: a coordinator cannot be asked now.
+        RetriableError: a coordinator is unavailable.
         FatalServerError: one id may not be used; names the missing grant.
     """
     at_once = asyncio.Semaphore(FENCED_AT_ONCE)
@@ -602,5 +602,5 @@ def _code(answer: ProducerIdResult) -> int:
 
 
 def _passing(answer: Mapping[TopicPartition, int]) -> int:
-    """Return a code that another try cures; a coordinator gives it to every partition."""
+    """Return a code worth a retry; a coordinator returns it for every partition."""
     return next((code for code in answer.values() if code in _TRY_AGAIN), codes.NONE)

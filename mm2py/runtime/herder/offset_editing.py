@@ -17,7 +17,7 @@ from mm2py.clock import Clock
 from mm2py.config.client_properties import sink_consumer_properties
 from mm2py.config.clients import connection_settings
 from mm2py.errors import ConfigError, Mm2pyError, ProtocolError, RetriableError, ServerError
-from mm2py.mirror.java_maps import hash_map_order
+from mm2py.mirror.offset_checks import hash_map_order
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.groups import OffsetToCommit
 from mm2py.runtime.errors import BadRequestError, HerderError
@@ -25,7 +25,7 @@ from mm2py.runtime.herder.api import JsonScalar, OffsetEditing, OffsetEntry
 from mm2py.runtime.plugins.catalog import plugin_type
 from mm2py.runtime.tasks.task_transactions import OwnOffsets
 from mm2py.storage.connect_json import compact_json
-from mm2py.storage.offset_entries import (
+from mm2py.storage.offset_backing_store import (
     Scalar,
     parse_offset_key,
     parse_offset_map,

@@ -1,4 +1,4 @@
-"""A partition's log and producer state as a real broker keeps them (real-broker.md 3 and 4).
+"""A partition's log and producer state as a real broker keeps them.
 
 Flow: produced bytes -> ``append`` -> (error code, base offset, append time) -> ``read``.
 Holds the rules that a Sender can meet: five remembered batches, sequence checks, epochs, first batch

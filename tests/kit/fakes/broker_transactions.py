@@ -1,4 +1,4 @@
-"""Transactions as a fake cluster's coordinator and partition leaders keep them (real-broker.md 5).
+"""Transactions as a fake cluster's coordinator and partition leaders keep them.
 
 Flow: InitProducerId, AddPartitionsToTxn, Produce, EndTxn -> ``FakeTransactions`` -> codes; what is committed can be
 read with ``committed``. Both protocol generations. No time-outs by itself.

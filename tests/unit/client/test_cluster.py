@@ -24,7 +24,7 @@ from mm2py.testing.waiting import eventually
 from mm2py.types import EARLIEST, LATEST, TopicPartition
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.fakes.broker_state import FakeCluster
-from tests.unit.client.black_hole import BlackHole
+from tests.kit.lines.black_hole import BlackHole
 
 METADATA, LIST_OFFSETS, CREATE_TOPICS, INIT_PRODUCER_ID = 3, 2, 19, 22
 TP = TopicPartition("t", 0)

@@ -16,8 +16,8 @@ from mm2py.protocol.error_codes import (
 )
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
+from tests.kit.fakes.fetcher_rig import FETCH, FIRST, SECOND, Rig, fetching
 from tests.kit.lines.delay_proxy import DelayProxy
-from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, Rig, fetching
 
 ROUND_TRIP_S = 0.03
 BATCH = 10

@@ -1,12 +1,26 @@
-"""The Fetcher against a scripted broker: positions, losses and leaders told apart."""
+"""The Fetcher against a scripted broker: positions, losses, leaders, stalls, and origins of batches."""
+
+import random
+import struct
+from collections.abc import Callable, Collection, Sequence
+from weakref import WeakKeyDictionary
 
 import pytest
 
+from mm2py.client.fetch.fetcher import Fetcher
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.clients import ConsumerSettings
+from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.protocol import error_codes as codes
+from mm2py.protocol.batch_stage import Origins
 from mm2py.protocol.record_batch import RecordBatch
+from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.testing.waiting import eventually
-from mm2py.types import EARLIEST, LATEST, start_at_offset, start_at_time
-from tests.unit.client.fetcher_rig import FETCH, FIRST, SECOND, fetching
+from mm2py.types import EARLIEST, LATEST, TopicPartition, start_at_offset, start_at_time
+from tests.kit.fakes.broker import FakeBroker
+from tests.kit.fakes.fetcher_rig import FETCH, FIRST, SECOND, Rig, fetching
+from tests.kit.fakes.seal import sealed
+from tests.kit.lines.delay_proxy import DelayProxy
 
 
 async def test_it_reads_every_partition_in_order_from_where_it_was_told() -> None:
@@ -176,3 +190,358 @@ async def test_few_batches_that_were_not_joined_keep_no_receive_buffer() -> None
         assert 1 < len(read) < 5, "joined, and a rest"
         held = sum(len(batch.data) for batch in read)
         assert rig.cluster.pool.leased_bytes == held, "no buffer, and what was joined counts"
+
+
+async def test_a_dead_leader_that_metadata_still_names_is_never_said_to_be_read_again() -> None:
+    async with fetching() as rig:
+        leader = await FakeBroker(node_id=2, cluster=rig.broker.cluster).start()
+        rig.broker.cluster.move_leader(FIRST, 2)
+        rig.fill(FIRST, range(3))
+        await rig.fetcher.assign({FIRST: 0})
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 3)
+        rig.stalled.clear()
+        rig.read_again.clear()
+        await leader.stop()
+        await rig.until(lambda: len(rig.stalled) >= 5)
+        assert rig.read_again == []
+        rig.broker.cluster.move_leader(FIRST, 1)
+        await rig.until(lambda: rig.read_again == [FIRST])
+        rig.fill(FIRST, range(3, 6))
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 6)
+        assert rig.read_again == [FIRST]
+
+
+LIST_OFFSETS = 2
+LONG_MS = 60_000
+"""Longer than any test: an idle long poll that is waited for shows as a timeout of the test."""
+
+
+async def test_a_released_partition_does_not_wait_for_the_long_poll_of_idle_ones() -> None:
+    async with fetching(max_wait_ms=LONG_MS) as rig:
+        rig.fill(FIRST, range(1))
+        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 1)
+        rig.fetcher.pause([FIRST])
+        rig.fill(SECOND, range(1))  # ends the poll that was under way with both
+        await rig.until(lambda: rig.fetcher.position(SECOND) == 1)
+        asked = rig.broker.count(FETCH)
+        await rig.until(lambda: rig.broker.count(FETCH) > asked)  # of the idle one alone
+        rig.fetcher.resume([FIRST])
+        rig.fill(FIRST, range(1, 2))
+        await rig.until(lambda: rig.read[FIRST] == [0, 1])
+
+
+async def test_the_end_of_a_paused_partition_is_asked_for_once_per_call() -> None:
+    async with fetching(max_wait_ms=LONG_MS) as rig:
+        rig.fill(FIRST, range(2))
+        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 2)
+        asked = rig.broker.count(LIST_OFFSETS)
+        await rig.fetcher.refresh_ends()
+        assert rig.broker.count(LIST_OFFSETS) == asked, "nothing is paused"
+        rig.fetcher.pause([FIRST])
+        rig.fill(FIRST, range(2, 9))
+        await rig.fetcher.refresh_ends()
+        assert rig.fetcher.lag(FIRST) == 7
+        assert rig.broker.count(LIST_OFFSETS) == asked + 1
+
+
+async def test_what_was_under_way_when_its_partition_was_held_is_kept_and_not_read_twice() -> None:
+    async with fetching() as rig:
+        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        assert await rig.fetcher.fetch(max_wait_ms=0, max_bytes=1 << 24) == []
+        await eventually(lambda: rig.broker.count(FETCH) > 0)
+        rig.fetcher.pause([FIRST])
+        rig.fill(FIRST, range(3), pad=40_000)
+        await eventually(lambda: rig.fetcher.position(FIRST) == 3)
+        assert rig.cluster.pool.leased_bytes == 1 << 17, "the buffer that it fills"
+        assert rig.fetcher.waiting(FIRST) == 3
+        await rig.take()
+        assert FIRST not in rig.read
+        served = sum(size for partition, size in rig.broker.cluster.served if partition == 0)
+        rig.fetcher.resume([FIRST])
+        await rig.until(lambda: FIRST in rig.read)
+        assert rig.read[FIRST] == [0, 1, 2]
+        assert served == sum(size for part, size in rig.broker.cluster.served if part == 0)
+
+
+async def test_what_does_not_fit_beside_what_is_kept_is_read_again() -> None:
+    async with fetching(buffer_bytes=200_000) as rig:
+        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        assert await rig.fetcher.fetch(max_wait_ms=0, max_bytes=1 << 24) == []
+        await eventually(lambda: rig.broker.count(FETCH) > 0)
+        rig.fetcher.pause([FIRST])
+        asked = rig.broker.count(FETCH)
+        rig.fill(FIRST, range(3), pad=40_000)
+        await eventually(lambda: rig.broker.count(FETCH) > asked)
+        assert rig.fetcher.position(FIRST) == 0
+        rig.fetcher.resume([FIRST])
+        await rig.until(lambda: FIRST in rig.read)
+        assert rig.read[FIRST] == [0, 1, 2]
+
+
+async def test_a_held_partition_is_read_again_from_an_offset_behind_what_was_kept_back() -> None:
+    async with fetching() as rig:
+        for number in range(4):
+            rig.fill(FIRST, range(number, number + 1), pad=40_000)
+        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        await rig.until(lambda: rig.read.get(FIRST) == [0, 1, 2, 3])
+        assert not rig.fetcher.rewind(FIRST, 1), "it is not held"
+        rig.fetcher.pause([FIRST])
+        rig.fill(FIRST, range(4, 6), pad=40_000)  # some of it may be kept back
+        assert rig.fetcher.rewind(FIRST, 1)
+        assert rig.fetcher.waiting(FIRST) == 0
+        assert rig.fetcher.position(FIRST) == 1
+        rig.fetcher.resume([FIRST])
+        await rig.until(lambda: len(rig.read[FIRST]) >= 9)
+        assert rig.read[FIRST] == [0, 1, 2, 3, 1, 2, 3, 4, 5]
+        assert rig.gaps == []
+        await eventually(lambda: rig.cluster.pool.leased_bytes == 0)
+
+
+async def test_the_round_trip_is_measured_and_one_partition_gets_larger_answers_over_a_long_one() -> (
+    None
+):
+    with DelayProxy(round_trip_s=0.03) as line:
+        async with fetching(line=line) as rig:
+            for number in range(20):
+                rig.fill(FIRST, range(number, number + 1), pad=900_000)
+            await rig.fetcher.assign({FIRST: 0})
+            await rig.until(lambda: rig.fetcher.position(FIRST) == 20)
+            assert rig.read[FIRST] == list(range(20))
+            assert max(size for _, size in rig.broker.cluster.served) > 3 << 20
+
+
+PARTITIONS = 6
+STEPS = 80
+CODES = [
+    codes.NOT_LEADER_OR_FOLLOWER,
+    codes.FENCED_LEADER_EPOCH,
+    codes.UNKNOWN_LEADER_EPOCH,
+    codes.UNKNOWN_TOPIC_OR_PARTITION,
+    codes.LEADER_NOT_AVAILABLE,
+    codes.KAFKA_STORAGE_ERROR,
+    codes.OFFSET_OUT_OF_RANGE,
+    codes.TOPIC_AUTHORIZATION_FAILED,
+    codes.FETCH_SESSION_ID_NOT_FOUND,
+    codes.INVALID_FETCH_SESSION_EPOCH,
+    codes.FETCH_SESSION_TOPIC_ID_ERROR,
+]
+
+
+@pytest.mark.parametrize("version", [4, 11, 17])
+@pytest.mark.parametrize("seed", range(4))
+async def test_no_fault_of_a_broker_loses_doubles_or_reorders(seed: int, version: int) -> None:
+    chance = random.Random(seed * 100 + version)
+    tps = [TopicPartition("t", index) for index in range(PARTITIONS)]
+
+    async with fetching(
+        partitions=PARTITIONS, versions={FETCH: (4, version)}, rack="east", max_age_ms=100
+    ) as rig:
+        versions = {FETCH: (4, version)}
+        async with FakeBroker(node_id=2, cluster=rig.broker.cluster, versions=versions) as other:
+            written = dict.fromkeys(tps, 0)
+            await rig.fetcher.assign(dict.fromkeys(tps, 0))
+            for _ in range(STEPS):
+                tp = chance.choice(tps)
+                count = chance.randrange(1, 4)
+                rig.fill(tp, range(written[tp], written[tp] + count))
+                written[tp] += count
+                await _misbehave(chance, rig, other, tp)
+                if chance.random() < 0.5:
+                    await rig.take()
+            rig.fetcher.resume(tps)
+            await rig.until(lambda: {tp: len(rig.read.get(tp, ())) for tp in tps} == written)
+            await rig.take()
+            assert rig.read == {tp: list(range(count)) for tp, count in written.items() if count}
+            assert (rig.gaps, rig.failed) == ([], [])
+
+
+async def _misbehave(
+    chance: random.Random, rig: Rig, other: FakeBroker, tp: TopicPartition
+) -> None:
+    cluster, broker = rig.broker.cluster, chance.choice([rig.broker, other])
+    leader = cluster.topics["t"].leaders[tp.partition]
+
+    def move() -> None:
+        cluster.nearest.pop(tp, None)
+        cluster.move_leader(tp, broker.node_id)
+
+    faults: list[Callable[[], object]] = [
+        cluster.sessions.clear,
+        move,
+        lambda: cluster.nearest.update({tp: 3 - leader}),
+        lambda: cluster.follower_codes.append(chance.choice(CODES[:7])),
+        lambda: rig.fetcher.pause([tp]),
+        lambda: rig.fetcher.resume([tp]),
+        lambda: setattr(cluster, "throttle_ms", chance.choice([0, 5])),
+        lambda: broker.fail_next(FETCH, chance.choice(CODES)),
+        lambda: broker.fail_next(FETCH, chance.choice(CODES)),
+        lambda: broker.fail_next(FETCH, "disconnect"),
+        lambda: None,
+        lambda: None,
+    ]
+    if chance.random() < 0.07:
+        await broker.disconnect()
+    else:
+        chance.choice(faults)()
+
+
+MIRRORS = frozenset({900, 901})
+SEQUENCES: WeakKeyDictionary[Rig, dict[tuple[TopicPartition, int], int]] = WeakKeyDictionary()
+
+
+class FakeOrigins:
+    """Knows the mirrors from the beginning, or learns of an id when it is asked."""
+
+    def __init__(self) -> None:
+        self.passing: set[int] = set()
+        self.looping: set[int] = set()
+        self.known = Origins(self.passing, self.looping)
+        self.asked: list[frozenset[int]] = []
+        self.errors: list[Mm2pyError] = []
+        self.looped: dict[TopicPartition, int] = {}
+
+    async def find(self, producers: Collection[int]) -> None:
+        self.asked.append(frozenset(producers))
+        if self.errors:
+            raise self.errors.pop()
+        self.looping.update(MIRRORS.intersection(producers))
+        self.passing.update(frozenset(producers) - MIRRORS)
+
+    def classified(
+        self, tp: TopicPartition, copied: Sequence[RecordBatch], looped: Sequence[memoryview]
+    ) -> None:
+        del copied
+        if looped:
+            self.looped[tp] = self.looped.get(tp, 0) + len(looped)
+
+
+def suppressing(rig: Rig, origins: FakeOrigins, settings: ConsumerSettings | None = None) -> None:
+    """Give the rig a Fetcher with loop suppression."""
+    rig.fetcher = Fetcher(
+        rig.cluster,
+        settings or ConsumerSettings(connection=rig.cluster.settings, fetch_max_wait_ms=50),
+        clock=SYSTEM_CLOCK,
+        on_gap=lambda gap: rig.gaps.append((gap.partition, gap.first_offset, gap.last_offset, "")),
+        on_failed=lambda tp, error: rig.failed.append((tp, error)),
+        on_stalled=lambda tp, error: (
+            rig.read_again.append(tp) if error is None else rig.stalled.append((tp, error))
+        ),
+        origins=origins,
+    )
+
+
+def fill(rig: Rig, tp: TopicPartition, numbers: range, producer: int) -> None:
+    """Append one batch of a producer."""
+    data = encode_batch([NewRecord(None, b"%d" % n, (), 1_000) for n in numbers])
+    struct.pack_into(">qh", data, 43, producer, 0)
+    sequences = SEQUENCES.setdefault(rig, {})
+    struct.pack_into(">i", data, 53, sequences.get((tp, producer), 0))
+    sequences[tp, producer] = sequences.get((tp, producer), 0) + len(numbers)
+    rig.broker.append(tp, bytes(sealed(data)))
+
+
+async def test_what_a_mirror_wrote_is_not_returned_and_its_position_moves_on() -> None:
+    origins = FakeOrigins()
+    async with fetching() as rig:
+        suppressing(rig, origins)
+        fill(rig, FIRST, range(3), 7)
+        fill(rig, FIRST, range(3, 6), 900)
+        fill(rig, SECOND, range(2), 901)
+        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        await rig.until(
+            lambda: rig.fetcher.position(FIRST) == 6 and rig.fetcher.position(SECOND) == 2
+        )
+        assert rig.read == {FIRST: [0, 1, 2]}
+        assert origins.looped == {FIRST: 1, SECOND: 1}
+        assert rig.fetcher.lag(FIRST) == rig.fetcher.lag(SECOND) == 0
+        assert origins.asked.count(frozenset({7, 900})) == 1
+        fill(rig, FIRST, range(6, 8), 7)
+        fill(rig, FIRST, range(8, 9), 900)
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 9)
+        assert rig.read == {FIRST: [0, 1, 2, 6, 7]}
+        assert len(origins.asked) == 2, "known producers are not asked for again"
+        assert (rig.gaps, rig.failed, rig.stalled) == ([], [], [])
+        await rig.fetcher.close()
+
+
+async def test_nothing_of_a_partition_is_copied_before_its_producers_are_known() -> None:
+    origins = FakeOrigins()
+    origins.errors += [RetriableError("the topic is away")] * 3
+    async with fetching() as rig:
+        suppressing(rig, origins)
+        fill(rig, FIRST, range(2), 900)
+        fill(rig, FIRST, range(2, 4), 5)
+        await rig.fetcher.assign({FIRST: 0})
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 4)
+        assert rig.read == {FIRST: [2, 3]}
+        assert [str(error) for _, error in rig.stalled] == ["the topic is away"] * 3
+        assert rig.read_again[-1] == FIRST
+        await rig.fetcher.close()
+
+
+async def test_a_partition_that_was_dropped_meanwhile_is_not_read_again() -> None:
+    origins = FakeOrigins()
+    origins.errors += [RetriableError("the topic is away")] * 5
+    async with fetching() as rig:
+        suppressing(rig, origins)
+        fill(rig, FIRST, range(2), 5)
+        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        await rig.until(lambda: bool(rig.stalled))
+        rig.fetcher.drop(FIRST)
+        fill(rig, SECOND, range(1), -1)
+        await rig.until(lambda: SECOND in rig.read)
+        assert FIRST not in rig.read
+        await rig.fetcher.close()
+
+
+async def test_a_range_that_retention_took_before_a_mirrors_batch_is_a_gap() -> None:
+    origins = FakeOrigins()
+    origins.looping.add(900)
+    async with fetching() as rig:
+        suppressing(rig, origins)
+        fill(rig, FIRST, range(4), 900)
+        fill(rig, FIRST, range(4, 8), 900)
+        rig.broker.partition(FIRST).delete_before(4)
+        await rig.fetcher.assign({FIRST: 1})
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 8)
+        assert rig.gaps == [(FIRST, 1, 3, "")]
+        await rig.fetcher.close()
+
+
+@pytest.mark.parametrize("version", [4, 17])
+async def test_faults_neither_lose_nor_double_nor_loop(version: int) -> None:
+    chance = random.Random(version)
+    origins = FakeOrigins()
+    tps = [FIRST, SECOND]
+    expected: dict[TopicPartition, list[int]] = {tp: [] for tp in tps}
+    written = dict.fromkeys(tps, 0)
+    async with fetching(versions={FETCH: (4, version)}) as rig:
+        suppressing(rig, origins)
+        await rig.fetcher.assign(dict.fromkeys(tps, 0))
+        for step in range(120):
+            tp = chance.choice(tps)
+            numbers = range(written[tp], written[tp] + chance.randrange(1, 4))
+            producer = chance.choice([*MIRRORS, -1, 3, 4, 1000 + step])
+            fill(rig, tp, numbers, producer)
+            written[tp] = numbers.stop
+            if producer not in MIRRORS:
+                expected[tp] += numbers
+            if chance.random() < 0.2:
+                rig.broker.fail_next(
+                    FETCH, chance.choice([codes.NOT_LEADER_OR_FOLLOWER, "disconnect"])
+                )
+            if chance.random() < 0.2:
+                origins.errors.append(RetriableError("away"))
+            if chance.random() < 0.2:
+                rig.fetcher.pause([tp])
+            if chance.random() < 0.5:
+                rig.fetcher.resume(tps)
+                await rig.take()
+        rig.fetcher.resume(tps)
+        await rig.until(lambda: all(rig.fetcher.position(tp) == written[tp] for tp in tps))
+        await rig.take()
+        assert rig.read == expected
+        assert (rig.gaps, rig.failed) == ([], [])
+        await rig.fetcher.close()

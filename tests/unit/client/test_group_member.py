@@ -1,28 +1,36 @@
-"""A member of a group: when it may write, and what ends or continues a membership."""
+"""A member of a group: its rounds, its coordinator, when it may write, and what ends a membership."""
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import cast
 
 import pytest
 
+from mm2py.client.connect.cluster import Cluster
 from mm2py.client.group.coordinator import (
+    CoordinatorLink,
     InconsistentProtocolError,
     Joined,
     MembershipEndedError,
 )
 from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit, check_all
-from mm2py.errors import FatalServerError, RetriableError
+from mm2py.config.clients import ConnectionSettings
+from mm2py.errors import ConnectionFailedError, FatalServerError, RetriableError
 from mm2py.observability.logging import current_scope, log_scope
+from mm2py.protocol.call import Call
 from mm2py.protocol.error_codes import (
     COORDINATOR_NOT_AVAILABLE,
     FENCED_INSTANCE_ID,
     ILLEGAL_GENERATION,
+    NONE,
+    NOT_COORDINATOR,
+    UNKNOWN_MEMBER_ID,
     server_error,
 )
-from mm2py.protocol.groups import GroupProtocol
+from mm2py.protocol.groups import DescribedGroup, GroupProtocol, JoinResult, SyncResult
 from mm2py.testing.clock import FakeClock
 from tests.kit.fakes.group_coordinator import MemoryCoordinator, MemoryGroup
 
@@ -371,3 +379,188 @@ async def test_a_cancelled_join_leaves_nothing_behind(stage: Stage) -> None:
     await asyncio.gather(joining, return_exceptions=True)
     await stage.two.member.leave()
     assert set(stage.group.members) == {"one-1"}
+
+
+EMPTY_OFFERS = (GroupProtocol("p", b""),)
+REBALANCE_S = 10
+
+
+def member(group: MemoryGroup, name: str, clock: FakeClock) -> GroupMember:
+    return GroupMember(
+        MemoryCoordinator(group, name),
+        Permit(clock),
+        session_timeout_ms=6_000,
+        heartbeat_interval_ms=2_000,
+        rebalance_timeout_ms=REBALANCE_S * 1_000,
+        clock=clock,
+    )
+
+
+def test_a_member_that_does_not_join_a_round_is_suspended_before_the_coordinator_removes_it() -> (
+    None
+):
+    async def scenario() -> None:
+        clock = FakeClock()
+        async with MemoryGroup(clock).running() as group:
+            busy, other = member(group, "busy", clock), member(group, "other", clock)
+            suspended: list[float] = []
+            joined = await busy.join(EMPTY_OFFERS)
+            await busy.sync(joined, {joined.member_id: b"work"})
+
+            def changed() -> None:
+                if not busy.permit.valid:
+                    suspended.append(clock.monotonic())
+
+            busy.permit.watch(changed)
+            await clock.advance(3)
+            began = clock.monotonic()
+            joining = asyncio.ensure_future(other.join(EMPTY_OFFERS))
+            while not joining.done():
+                assert clock.monotonic() < began + 2 * REBALANCE_S
+                await clock.advance(0.25)
+            assert list(group.members) == [joining.result().member_id], "the busy one was removed"
+            assert len(suspended) >= 1
+            assert suspended[0] <= began + REBALANCE_S
+            assert suspended[0] > began + 6, "its heartbeats were answered all the time"
+            await busy.leave()
+            await other.leave()
+
+    asyncio.run(scenario())
+
+
+class Connection:
+    def __init__(self, cluster: "ScriptedCluster", purpose: str) -> None:
+        self._cluster, self.purpose = cluster, purpose
+        self.dropped = ""
+
+    def discard(self, reason: str) -> None:
+        self.dropped = reason
+
+    async def call(self, call: Call[object], *, timeout_ms: int | None = None) -> object:
+        cluster = self._cluster
+        cluster.calls.append((call.name, self.purpose, timeout_ms))
+        answer = cluster.answers[call.name]
+        if answer is None:
+            await asyncio.Event().wait()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class ScriptedCluster:
+    """Answers by request name; None never answers."""
+
+    settings = ConnectionSettings(bootstrap_servers=(("b", 1),))
+
+    def __init__(self) -> None:
+        self.answers: dict[str, object] = {}
+        self.calls: list[tuple[str, str, int | None]] = []
+        self.connections: list[Connection] = []
+        self.moved = 0
+
+    async def coordinator(self, _group_id: str, purpose: str = "coordinator") -> Connection:
+        self.connections.append(Connection(self, purpose))
+        return self.connections[-1]
+
+    def coordinator_moved(self, _group_id: str) -> None:
+        self.moved += 1
+
+    async def call_coordinator(
+        self, _group_id: str, call: Call[object], *, code_of: Callable[[int], int]
+    ) -> object:
+        assert code_of(NOT_COORDINATOR)
+        assert not code_of(UNKNOWN_MEMBER_ID), "who is no member any more has left"
+        return await Connection(self, "leave").call(call)
+
+
+def joined(code: int) -> JoinResult:
+    return JoinResult(code, 1, "p", "m", "m", (), skip_assignment=False)
+
+
+def described(code: int, state: str = "Stable") -> tuple[DescribedGroup, ...]:
+    return (DescribedGroup("g", code, "", state, "connect", "p", ()),)
+
+
+def scripted() -> tuple[ScriptedCluster, CoordinatorLink]:
+    cluster = ScriptedCluster()
+    return cluster, CoordinatorLink(cast("Cluster", cluster), "g")
+
+
+async def test_heartbeats_do_not_queue_behind_a_join_that_waits() -> None:
+    cluster, link = scripted()
+    cluster.answers = {"JoinGroup": joined(NONE), "Heartbeat": NONE}
+    await link.join("m", EMPTY_OFFERS, 6_000, 60_000)
+    assert await link.heartbeat("m", 1, 6_000) == NONE
+    (_, joins, join_ms), (_, beats, beat_ms) = cluster.calls
+    assert joins != beats
+    assert join_ms == 60_000 + cluster.settings.request_timeout_ms
+    assert beat_ms == 6_000
+
+
+async def test_the_connection_of_a_round_is_closed_when_it_is_done_or_given_up() -> None:
+    cluster, link = scripted()
+    cluster.answers = {"SyncGroup": SyncResult(NONE, "p", b""), "JoinGroup": None}
+    await link.sync("m", 1, "p", {})
+    assert cluster.connections[-1].dropped == "the round is done"
+    joining = asyncio.create_task(link.join("m", EMPTY_OFFERS, 6_000, 60_000))
+    await asyncio.sleep(0)
+    joining.cancel()
+    await asyncio.gather(joining, return_exceptions=True)
+    assert cluster.connections[-1].dropped == "the round was given up"
+
+
+async def test_a_coordinator_that_moved_or_is_away_is_looked_for_again() -> None:
+    cluster, link = scripted()
+    cluster.answers = {
+        "JoinGroup": joined(NOT_COORDINATOR),
+        "SyncGroup": SyncResult(NOT_COORDINATOR, "", b""),
+        "Heartbeat": NOT_COORDINATOR,
+        "DescribeGroups": described(NOT_COORDINATOR),
+    }
+    attempts: list[Callable[[], Awaitable[object]]] = [
+        lambda: link.join("m", EMPTY_OFFERS, 6_000, 60_000),
+        lambda: link.sync("m", 1, "p", {}),
+        lambda: link.heartbeat("m", 1, 6_000),
+        link.describe,
+    ]
+    for attempt in attempts:
+        with pytest.raises(RetriableError, match="NOT_COORDINATOR"):
+            await attempt()
+    cluster.answers = dict.fromkeys(cluster.answers, ConnectionFailedError("reset"))
+    for attempt in attempts:
+        with pytest.raises(RetriableError, match="reset"):
+            await attempt()
+    assert cluster.moved == 8
+
+
+async def test_codes_about_the_membership_stay_codes() -> None:
+    cluster, link = scripted()
+    cluster.answers = {
+        "JoinGroup": joined(UNKNOWN_MEMBER_ID),
+        "Heartbeat": UNKNOWN_MEMBER_ID,
+    }
+    assert (await link.join("m", EMPTY_OFFERS, 6_000, 60_000)).error_code == UNKNOWN_MEMBER_ID
+    assert await link.heartbeat("m", 1, 6_000) == UNKNOWN_MEMBER_ID
+    assert cluster.moved == 0
+
+
+async def test_a_group_that_does_not_exist_is_dead_and_one_that_is_secret_is_an_error() -> None:
+    cluster, link = scripted()
+    cluster.answers = {"DescribeGroups": described(69, state="")}
+    assert (await link.describe()).state == "Dead"
+    cluster.answers = {"DescribeGroups": described(30)}
+    with pytest.raises(FatalServerError, match="GROUP_AUTHORIZATION_FAILED"):
+        await link.describe()
+
+
+async def test_leaving_closes_the_connections_and_does_not_wait_for_a_silent_coordinator(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster, link = scripted()
+    cluster.answers = {"Heartbeat": NONE, "LeaveGroup": None}
+    await link.heartbeat("m", 1, 6_000)
+    await link.leave("m", 0.01)
+    assert cluster.connections[0].dropped == "left the group"
+    await link.leave("", 0.01)
+    assert [name for name, _, _ in cluster.calls] == ["Heartbeat", "LeaveGroup"]
+    assert "left without an answer" in caplog.text

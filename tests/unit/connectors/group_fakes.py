@@ -9,7 +9,6 @@ from mm2py.client.fetch.log_reader import RecordHandler, Trouble
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, ServerError
 from mm2py.mirror.checkpoints import Checkpoint, encode_checkpoint
-from mm2py.mirror.kafka_struct import encode_string
 from mm2py.mirror.offset_lookup import (
     Beginning,
     MapIndex,
@@ -26,6 +25,7 @@ from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION, server_error
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.protocol.records import Record
 from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.protocol.wire import record_string
 from mm2py.types import TopicPartition
 from mm2py_connectors.clients import GroupSession, LogSession, MapSession
 from tests.unit.connectors.mirror_fakes import Region
@@ -35,11 +35,11 @@ def commit_record(
     group: str, tp: TopicPartition, offset: int | None, metadata: str = ""
 ) -> tuple[bytes, bytes | None]:
     """Return key and value of an offset commit in ``__consumer_offsets``; None deletes it."""
-    key = struct.pack(">h", 1) + encode_string(group) + encode_string(tp.topic)
+    key = struct.pack(">h", 1) + record_string(group) + record_string(tp.topic)
     key += struct.pack(">i", tp.partition)
     if offset is None:
         return key, None
-    value = struct.pack(">hqi", 3, offset, 0) + encode_string(metadata) + struct.pack(">q", 0)
+    value = struct.pack(">hqi", 3, offset, 0) + record_string(metadata) + struct.pack(">q", 0)
     return key, value
 
 

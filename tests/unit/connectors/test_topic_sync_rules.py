@@ -7,9 +7,8 @@ import pytest
 from mm2py.client.connect.admin import ConfigOp
 from mm2py.client.fetch.log_reader import RecordHandler, Trouble
 from mm2py.mirror.failovers import Failover, FailoverKind, Fence, Rule, Step, encode_failover
-from mm2py.mirror.filters import DefaultConfigPropertyFilter, DefaultTopicFilter
+from mm2py.mirror.filters import DefaultConfigPropertyFilter, DefaultTopicFilter, TopicSelection
 from mm2py.mirror.policies import policy_from_config
-from mm2py.mirror.topic_selection import TopicSelection
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.configs import ConfigEntry, ConfigSource
 from mm2py.protocol.error_codes import server_error

@@ -1,4 +1,4 @@
-"""Each case of data-plane.md 4 that the source's header decides."""
+"""Each case that the source's batch header decides."""
 
 import struct
 from collections.abc import Sequence

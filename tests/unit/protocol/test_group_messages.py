@@ -1,11 +1,28 @@
-"""Coordinator requests in every version."""
+"""Coordinator requests in every version, and the formats that members and consumers put into groups."""
 
 import pytest
 from kafka.protocol.api_message import ApiMessage
 
 from mm2py.errors import ProtocolError
 from mm2py.protocol import group_messages as g
-from mm2py.protocol.brokers import BrokerNode
+from mm2py.protocol.connect_group import (
+    CONFIG_MISMATCH,
+    CONNECTOR_ITSELF,
+    Assignment,
+    ConnectorTasks,
+    WorkerMetadata,
+    connector_tasks,
+    decode_assignment,
+    decode_metadata,
+    encode_assignment,
+    encode_metadata,
+    is_ours,
+    offers,
+    version_of,
+    work_of,
+)
+from mm2py.protocol.consumer_offsets import decode_offset_commit, offsets_partition
+from mm2py.protocol.group_messages import offset_commit
 from mm2py.protocol.groups import (
     CoordinatorResult,
     CoordinatorType,
@@ -21,12 +38,17 @@ from mm2py.protocol.groups import (
     OffsetToCommit,
     SyncResult,
 )
-from mm2py.protocol.offset_commit import offset_commit
-from mm2py.protocol.outcomes import PartitionOutcome
 from mm2py.protocol.schema import admin_schema as adm
 from mm2py.protocol.schema import consumer_schema as con
 from mm2py.protocol.schema import metadata_schema as md
-from mm2py.types import TopicPartition
+from mm2py.protocol.share_offsets import (
+    ShareOffset,
+    ShareOffsets,
+    alter_share_offsets,
+    describe_share_offsets,
+)
+from mm2py.protocol.topics import BrokerNode, PartitionOutcome
+from mm2py.types import TaskId, TopicPartition, Work
 
 
 def body(answer: ApiMessage, version: int) -> memoryview:
@@ -271,3 +293,286 @@ def test_missing_names_are_refused_before_they_are_sent() -> None:
     ):
         with pytest.raises(ValueError, match="a request needs"):
             build()
+
+
+URL = "http://h:1/"
+URL_BYTES = b"\x00\x0bhttp://h:1/"
+OFFSET_5 = b"\x00" * 7 + b"\x05"
+
+EAGER = (
+    b"\x00\x00\x00\x00"  # version 0, error 0
+    + b"\x00\x02m1"
+    + URL_BYTES
+    + OFFSET_5
+    + b"\x00\x00\x00\x01\x00\x01c\x00\x00\x00\x02\xff\xff\xff\xff\x00\x00\x00\x03"
+)
+INCREMENTAL = (
+    b"\x00\x02\x00\x01"  # version 2, error 1
+    + b"\x00\x02m1"
+    + URL_BYTES
+    + OFFSET_5
+    + b"\x00\x00\x00\x00"
+    + b"\x00\x00\x00\x01\x00\x01c\x00\x00\x00\x01\x00\x00\x00\x00"
+    + b"\x00\x00\x01\x2c"
+)
+
+
+def test_eager_assignment_has_these_bytes() -> None:
+    work = (ConnectorTasks("c", (CONNECTOR_ITSELF, 3)),)
+    assignment = Assignment(0, "m1", URL, 5, work)
+    assert encode_assignment(assignment) == EAGER
+    assert decode_assignment(EAGER) == assignment
+
+
+def test_incremental_assignment_has_these_bytes() -> None:
+    assignment = Assignment(2, "m1", URL, 5, (), (ConnectorTasks("c", (0,)),), 300, 1)
+    assert encode_assignment(assignment) == INCREMENTAL
+    assert decode_assignment(INCREMENTAL) == assignment
+
+
+def test_null_lists_of_java_read_as_empty() -> None:
+    data = b"\x00\x01\x00\x00\x00\x00\x00\x00" + OFFSET_5 + b"\xff" * 8 + b"\x00" * 4
+    assert decode_assignment(data) == Assignment(1, "", "", 5)
+
+
+def test_eager_metadata_has_these_bytes() -> None:
+    metadata = WorkerMetadata(0, URL, -1)
+    data = b"\x00\x00" + URL_BYTES + b"\xff" * 8
+    assert encode_metadata(metadata) == data
+    assert decode_metadata(data) == metadata
+
+
+def test_sessioned_metadata_without_work_ends_in_a_null() -> None:
+    metadata = WorkerMetadata(2, URL, 5)
+    data = b"\x00\x02" + URL_BYTES + OFFSET_5 + b"\xff\xff\xff\xff"
+    assert encode_metadata(metadata) == data
+    assert decode_metadata(data) == metadata
+
+
+def test_sessioned_metadata_carries_the_present_assignment() -> None:
+    allocation = decode_assignment(INCREMENTAL)
+    metadata = WorkerMetadata(1, URL, 5, allocation)
+    size = len(INCREMENTAL).to_bytes(4, "big")
+    data = b"\x00\x01" + URL_BYTES + OFFSET_5 + size + INCREMENTAL
+    assert encode_metadata(metadata) == data
+    assert decode_metadata(data) == metadata
+
+
+@pytest.mark.parametrize("size", range(len(INCREMENTAL)))
+def test_a_cut_assignment_is_refused(size: int) -> None:
+    with pytest.raises(ProtocolError, match="only Connect workers use this group"):
+        decode_assignment(INCREMENTAL[:size])
+
+
+def test_bytes_of_another_protocol_are_refused() -> None:
+    with pytest.raises(ProtocolError, match="worker metadata"):
+        decode_metadata(b"\x00\x03\x00\x02\xff\xfe")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "names"),
+    [
+        (
+            "sessioned",
+            "mm2py-sessioned mm2py-compatible mm2py-default sessioned compatible default",
+        ),
+        ("compatible", "mm2py-compatible mm2py-default compatible default"),
+        ("eager", "mm2py-default default"),
+    ],
+)
+def test_our_names_are_offered_before_those_of_java_with_the_same_bytes(
+    protocol: str, names: str
+) -> None:
+    allocation = Assignment(2, "m1", URL, 5, (ConnectorTasks("c", (0,)),))
+    offered = {
+        offer.name: offer.metadata
+        for offer in offers(protocol, WorkerMetadata(2, URL, 5, allocation))
+    }
+    assert " ".join(offered) == names
+    for name, data in offered.items():
+        assert data == offered[name.removeprefix("mm2py-")]
+        read = decode_metadata(data)
+        assert read.version == version_of(name)
+        assert (read.allocation is None) == (read.version == 0)
+
+
+def test_an_allocation_has_the_version_of_the_protocol_that_carries_it() -> None:
+    allocation = Assignment(2, "m1", URL, 5, (ConnectorTasks("c", (0,)),))
+    for offer in offers("sessioned", WorkerMetadata(2, URL, 5, allocation)):
+        read = decode_metadata(offer.metadata)
+        assert read.allocation is None or read.allocation.version == read.version
+
+
+def test_an_unknown_protocol_is_not_offered() -> None:
+    with pytest.raises(ValueError, match="no Connect protocol"):
+        offers("default", WorkerMetadata(2, URL, 5))
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("mm2py-sessioned", True), ("sessioned", False), ("mm2py-range", False), ("", False)],
+)
+def test_only_our_names_say_that_all_members_are_ours(name: str, ours: bool) -> None:
+    assert is_ours(name) is ours
+
+
+def test_a_protocol_of_somebody_else_has_no_version() -> None:
+    with pytest.raises(ProtocolError, match="'range', which is not a protocol of Connect"):
+        version_of("range")
+
+
+def test_work_is_written_connector_by_connector_and_read_back() -> None:
+    work = Work(frozenset({"b", "a"}), frozenset({TaskId("c", 2), TaskId("a", 10), TaskId("a", 9)}))
+    written = connector_tasks(work)
+    assert written == (
+        ConnectorTasks("a", (-1, 9, 10)),
+        ConnectorTasks("b", (-1,)),
+        ConnectorTasks("c", (2,)),
+    )
+    assert work_of(written) == work
+    assert CONFIG_MISMATCH == 1
+
+
+KEY = bytes.fromhex("0001 0001 67 0004 742e2d31 00000002")
+TP = TopicPartition("t.-1", 2)
+
+
+@pytest.mark.parametrize(
+    ("value", "epoch", "metadata"),
+    [
+        ("0000 000000000000002a 0001 6d 0000000000000001", -1, "m"),
+        ("0001 000000000000002a 0001 6d 0000000000000001 0000000000000002", -1, "m"),
+        ("0002 000000000000002a 0000 0000000000000001", -1, ""),
+        ("0003 000000000000002a 00000007 0001 6d 0000000000000001", 7, "m"),
+        ("0004 000000000000002a 00000007 02 6d 0000000000000001 00", 7, "m"),
+        (f"0004 000000000000002a 00000007 ac02 {'6d' * 299} 0000000000000001 00", 7, "m" * 299),
+    ],
+)
+def test_every_version_of_a_commit(value: str, epoch: int, metadata: str) -> None:
+    found = decode_offset_commit(KEY, bytes.fromhex(value))
+    assert found is not None
+    assert (found.group, found.partition) == ("g", TP)
+    assert found.offset == FetchedOffset("t.-1", 2, 42, epoch, metadata, 0)
+
+
+def test_a_deleted_offset_and_records_that_are_no_commits() -> None:
+    deleted = decode_offset_commit(KEY, None)
+    assert deleted is not None
+    assert deleted.offset is None
+    assert decode_offset_commit(bytes.fromhex("0002 0001 67"), b"") is None
+    assert decode_offset_commit(bytes.fromhex("0005 0001 67 0001 6d"), b"x") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"", b""),
+        (KEY[:9], b"\0\0"),
+        (KEY[:-1], None),
+        (KEY, b"\0\5" + bytes(20)),
+        (KEY, b"\0\3\0"),
+        (KEY, bytes.fromhex("0004 000000000000002a 00000007 00")),
+        (KEY, bytes.fromhex("0004 000000000000002a 00000007 ff")),
+        (KEY, bytes.fromhex("0002 000000000000002a 0005 6d")),
+    ],
+)
+def test_damaged_records_are_refused(key: bytes, value: bytes | None) -> None:
+    with pytest.raises(ProtocolError):
+        decode_offset_commit(key, value)
+
+
+@pytest.mark.parametrize(
+    ("group", "hash_code"),
+    [("billing", -109829509), ("polygenelubricants", -2147483648), ("é😀", 1996812), ("", 0)],
+)
+def test_the_partition_of_a_group_is_javas(group: str, hash_code: int) -> None:
+    positive = 0 if hash_code == -(1 << 31) else abs(hash_code)
+    assert [offsets_partition(group, n) for n in (50, 7)] == [positive % 50, positive % 7]
+
+
+DESCRIBE = (
+    "0000001f005a000{}0000000700026d6500"  # size, key, version, correlation id, client id
+    "030862696c6c696e6700000467c3bc000000"  # "billing" and "gü", all topics
+)
+ALTER = (
+    "0000004f005b00000000000700026d65000862696c6c696e67"
+    "03076f726465727303000000000000000000001267000000000300000100000000000000"  # 0: 4711, 3: 2 ** 40
+    "066f7468657202000000010000000000000000000000"  # 1: 0
+)
+DESCRIBED = (
+    (
+        "0000000003030862696c6c696e6702076f7264657273000000000000000100000000000000020300000000"
+        "00000000000012670000000500000000000000"
+        "03ffffffffffffffff00000000000f0561776179000000000000056e6f6e6501001e036e6f0000"
+    ),
+    (
+        "0000000003030862696c6c696e6702076f7264657273000000000000000100000000000000020300000000"
+        "000000000000126700000005000000000000000c00000000000000"
+        "03ffffffffffffffff00000000ffffffffffffffff000f0561776179000000000000056e6f6e6501001e036e6f0000"
+    ),
+)
+ALTERED = (
+    "000000000300000002076f726465727300000000000000010000000000000002"
+    "03000000000000000000000003000305676f6e65000000"
+)
+NOT_EMPTY = "00000000030044185468652067726f7570206973206e6f7420656d7074792e0100"
+
+OFFSETS = [
+    OffsetToCommit("other", 1, 0),
+    OffsetToCommit("orders", 0, 4711),
+    OffsetToCommit("orders", 3, 1 << 40),
+]
+
+
+def answer(text: str) -> memoryview:
+    return memoryview(bytes.fromhex(text))
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_start_offsets_of_all_topics_are_asked_for_as_java_does(version: int) -> None:
+    call = describe_share_offsets(["billing", "gü"])
+    assert (call.api_key, call.min_version, call.max_version) == (90, 0, 1)
+    assert call.encode(version, 7, "me").hex() == DESCRIBE.format(version)
+
+
+@pytest.mark.parametrize(("version", "lag"), [(0, -1), (1, 12)])
+def test_start_offsets_are_read_with_their_lag_where_the_broker_has_it(
+    version: int, lag: int
+) -> None:
+    call = describe_share_offsets(["billing", "none"])
+    assert call.decode(version, answer(DESCRIBED[version])) == {
+        "billing": ShareOffsets(
+            0, (ShareOffset("orders", 0, 4711, lag, 0), ShareOffset("orders", 3, -1, -1, 15))
+        ),
+        "none": ShareOffsets(30, ()),
+    }
+
+
+def test_start_offsets_are_set_as_java_does() -> None:
+    call = alter_share_offsets("billing", OFFSETS)
+    assert (call.api_key, call.min_version, call.max_version) == (91, 0, 0)
+    assert call.encode(0, 7, "me").hex() == ALTER
+    assert call.decode(0, answer(ALTERED)) == (
+        PartitionOutcome("orders", 0, 0),
+        PartitionOutcome("orders", 3, 3),
+    )
+
+
+def test_an_error_of_the_group_is_that_of_each_partition() -> None:
+    assert alter_share_offsets("billing", OFFSETS).decode(0, answer(NOT_EMPTY)) == tuple(
+        PartitionOutcome(it.topic, it.partition, 68) for it in OFFSETS
+    )
+
+
+def test_a_group_without_a_name_is_refused() -> None:
+    for build in (lambda: describe_share_offsets([""]), lambda: alter_share_offsets("", OFFSETS)):
+        with pytest.raises(ValueError, match="group"):
+            build()
+
+
+@pytest.mark.parametrize(("version", "whole"), [(0, DESCRIBED[0]), (1, DESCRIBED[1]), (0, ALTERED)])
+def test_answers_that_end_early_are_errors(version: int, whole: str) -> None:
+    call = alter_share_offsets("billing", OFFSETS) if whole is ALTERED else None
+    for end in range(len(whole) // 2 - 1):
+        with pytest.raises(ProtocolError):
+            (call or describe_share_offsets(["billing"])).decode(version, answer(whole)[:end])

@@ -1,32 +1,68 @@
-"""Every builder encodes and decodes in every version of its range."""
+"""Every builder encodes and decodes in every version of its range; schemas, error codes and SASL."""
 
 import struct
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.util import find_spec
 from uuid import UUID
 
 import pytest
+from kafka import errors as theirs
 from kafka.protocol.api_message import ApiMessage
 
-from mm2py.errors import ProtocolError
+from mm2py.errors import AuthenticationError, FatalServerError, ProtocolError, RetriableServerError
+from mm2py.protocol import error_codes
 from mm2py.protocol import messages as m
-from mm2py.protocol.brokers import BrokerNode, FinalizedFeature, ProducerIdResult
-from mm2py.protocol.call import Call
-from mm2py.protocol.log_offsets import (
-    DeletedRecords,
-    EpochEnd,
-    EpochQuery,
-    ListedOffset,
-    OffsetQuery,
+from mm2py.protocol.acls import (
+    Acl,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    AclsResult,
+    PatternType,
 )
-from mm2py.protocol.outcomes import NamedError
+from mm2py.protocol.admin_messages import (
+    ActiveProducer,
+    ProducersOfPartition,
+    create_acls,
+    delete_acls,
+    describe_acls,
+    describe_configs,
+    describe_producers,
+    incremental_alter_configs,
+    list_transactions,
+)
+from mm2py.protocol.call import Call
+from mm2py.protocol.configs import (
+    ConfigEntry,
+    ConfigOperation,
+    ConfigResource,
+    ConfigResourceType,
+    ConfigSource,
+    ConfigSynonym,
+)
+from mm2py.protocol.error_codes import RETRIABLE, error_name, server_error
+from mm2py.protocol.sasl import SaslExchange
+from mm2py.protocol.schema import QuietPackage, prepare_package
 from mm2py.protocol.schema import admin_schema as adm
 from mm2py.protocol.schema import consumer_schema as con
 from mm2py.protocol.schema import metadata_schema as md
 from mm2py.protocol.schema import producer_schema as prod
 from mm2py.protocol.topics import (
     NO_TOPIC_ID,
+    BrokerNode,
     CreatedTopic,
+    DeletedRecords,
+    EpochEnd,
+    EpochQuery,
+    FinalizedFeature,
+    ListedOffset,
+    NamedError,
     NewTopic,
+    OffsetQuery,
     PartitionMetadata,
+    ProducerIdResult,
     TopicMetadata,
 )
 from mm2py.types import TopicPartition
@@ -265,3 +301,332 @@ def test_empty_names_are_refused_before_they_are_sent() -> None:
     ):
         with pytest.raises(ValueError, match="a request needs a"):
             build()
+
+
+TOPIC = ConfigResource(ConfigResourceType.TOPIC, "t")
+RULE = Acl(
+    AclResourceType.TOPIC,
+    "t",
+    PatternType.PREFIXED,
+    "User:a",
+    "*",
+    AclOperation.READ,
+    AclPermission.ALLOW,
+)
+
+
+@pytest.mark.parametrize("version", range(1, 5))
+def test_configs_are_asked_for_and_read_with_source_and_synonyms(version: int) -> None:
+    call = describe_configs([TOPIC], keys=["cleanup.policy"], include_synonyms=True)
+    request = adm.DescribeConfigsRequest.decode(
+        call.encode(version, 1, "me")[4:], version=version, header=True
+    )
+    (resource,) = request.resources
+    assert (resource.resource_type, resource.resource_name) == (2, "t")
+    assert resource.configuration_keys == ["cleanup.policy"]
+    assert request.include_synonyms is True
+    kind = adm.DescribeConfigsResponse.DescribeConfigsResult
+    config = kind.DescribeConfigsResourceResult
+    entries = [
+        config(
+            name="cleanup.policy", value="compact", read_only=True, config_source=1,
+            is_sensitive=False, config_type=0, documentation=None,
+            synonyms=[config.DescribeConfigsSynonym(name="log.cleanup.policy", value="d", source=4)],
+        ),
+        config(
+            name="x", value=None, read_only=False, config_source=5, is_sensitive=True,
+            synonyms=[], config_type=0, documentation=None,
+        ),
+        config(
+            name="new", value="1", read_only=False, config_source=99, is_sensitive=False,
+            synonyms=[], config_type=0, documentation=None,
+        ),
+    ]  # fmt: skip
+    answer = adm.DescribeConfigsResponse(
+        results=[
+            kind(
+                error_code=0,
+                error_message=None,
+                resource_type=2,
+                resource_name="t",
+                configs=entries,
+            )
+        ]
+    )
+    (found,) = call.decode(version, body(answer, version))
+    assert (found.resource, found.error_code, found.error_message) == (TOPIC, 0, "")
+    synonym = ConfigSynonym("log.cleanup.policy", "d", ConfigSource.STATIC_BROKER_CONFIG)
+    assert found.entries == (
+        ConfigEntry(
+            "cleanup.policy", "compact", ConfigSource.DYNAMIC_TOPIC_CONFIG, True, False, (synonym,)
+        ),
+        ConfigEntry("x", None, ConfigSource.DEFAULT_CONFIG, False, True),
+        ConfigEntry("new", "1", ConfigSource.UNKNOWN, False, False),
+    )
+    assert [entry.is_default for entry in found.entries] == [False, True, False]
+
+
+def test_all_configs_are_asked_for_with_null_and_not_with_an_empty_list() -> None:
+    raw = describe_configs([TOPIC]).encode(4, 1, "me")
+    request = adm.DescribeConfigsRequest.decode(raw[4:], version=4, header=True)
+    assert request.resources[0].configuration_keys is None
+
+
+@pytest.mark.parametrize("version", range(2))
+def test_single_configs_are_set_and_deleted(version: int) -> None:
+    call = incremental_alter_configs(
+        {TOPIC: [("a", ConfigOperation.SET, "1"), ("b", ConfigOperation.DELETE, None)]},
+        validate_only=True,
+    )
+    request = adm.IncrementalAlterConfigsRequest.decode(
+        call.encode(version, 1, "me")[4:], version=version, header=True
+    )
+    (resource,) = request.resources
+    assert [(c.name, c.config_operation, c.value) for c in resource.configs] == [
+        ("a", 0, "1"),
+        ("b", 1, None),
+    ]
+    assert request.validate_only is True
+    result = adm.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+        error_code=40, error_message="bad", resource_type=2, resource_name="t"
+    )
+    answer = adm.IncrementalAlterConfigsResponse(responses=[result])
+    assert call.decode(version, body(answer, version)) == (NamedError("t", 40, "bad"),)
+
+
+def test_setting_a_config_to_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="'a' needs a value to set"):
+        incremental_alter_configs({TOPIC: [("a", ConfigOperation.SET, None)]})
+
+
+@pytest.mark.parametrize("version", range(1, 4))
+def test_acls_are_found_by_filter(version: int) -> None:
+    call = describe_acls(AclResourceType.TOPIC, pattern_type=PatternType.LITERAL)
+    request = adm.DescribeAclsRequest.decode(
+        call.encode(version, 1, "me")[4:], version=version, header=True
+    )
+    assert (request.resource_type_filter, request.pattern_type_filter) == (2, 3)
+    assert (request.operation, request.permission_type) == (1, 1)
+    assert (request.resource_name_filter, request.principal_filter, request.host_filter) == (
+        None,
+        None,
+        None,
+    )
+    kind = adm.DescribeAclsResponse.DescribeAclsResource
+    rules = [
+        kind.AclDescription(principal="User:a", host="*", operation=3, permission_type=3),
+        kind.AclDescription(principal="User:b", host="*", operation=77, permission_type=2),
+    ]
+    resource = kind(resource_type=2, resource_name="t", pattern_type=4, acls=rules)
+    answer = adm.DescribeAclsResponse(error_code=0, error_message=None, resources=[resource])
+    found = call.decode(version, body(answer, version))
+    unknown = Acl(
+        AclResourceType.TOPIC, "t", PatternType.PREFIXED, "User:b", "*", AclOperation.UNKNOWN,
+        AclPermission.DENY,
+    )  # fmt: skip
+    assert found == AclsResult(0, "", (RULE, unknown))
+
+
+@pytest.mark.parametrize("version", range(1, 4))
+def test_acls_are_created_and_answered_in_order(version: int) -> None:
+    call = create_acls([RULE])
+    request = adm.CreateAclsRequest.decode(
+        call.encode(version, 1, "me")[4:], version=version, header=True
+    )
+    (creation,) = request.creations
+    assert (creation.resource_type, creation.resource_name) == (2, "t")
+    assert (creation.resource_pattern_type, creation.operation) == (4, 3)
+    assert (creation.principal, creation.host, creation.permission_type) == ("User:a", "*", 3)
+    result = adm.CreateAclsResponse.AclCreationResult(error_code=54, error_message="off")
+    answer = adm.CreateAclsResponse(results=[result])
+    assert call.decode(version, body(answer, version)) == (NamedError("t", 54, "off"),)
+
+
+def test_a_rule_that_was_not_understood_is_never_created() -> None:
+    unknown = Acl(
+        AclResourceType.TOPIC, "t", PatternType.LITERAL, "User:b", "*", AclOperation.UNKNOWN,
+        AclPermission.ALLOW,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="is none of a cluster"):
+        create_acls([unknown])
+
+
+@pytest.mark.parametrize("version", range(1, 4))
+def test_exactly_the_named_acls_are_deleted(version: int) -> None:
+    call = delete_acls([RULE])
+    request = adm.DeleteAclsRequest.decode(
+        call.encode(version, 1, "me")[4:], version=version, header=True
+    )
+    (asked,) = request.filters
+    assert (asked.resource_type_filter, asked.resource_name_filter) == (2, "t")
+    assert (asked.pattern_type_filter, asked.operation, asked.permission_type) == (4, 3, 3)
+    assert (asked.principal_filter, asked.host_filter) == ("User:a", "*")
+    result = adm.DeleteAclsResponse.DeleteAclsFilterResult(
+        error_code=31, error_message="no", matching_acls=[]
+    )
+    answer = adm.DeleteAclsResponse(filter_results=[result])
+    assert call.decode(version, body(answer, version)) == (NamedError("t", 31, "no"),)
+    with pytest.raises(ValueError, match="is none of a cluster"):
+        delete_acls([replace(RULE, operation=AclOperation.ANY)])
+
+
+def test_producers_of_partitions_are_described() -> None:
+    tp = TopicPartition("t", 1)
+    call = describe_producers([tp])
+    kind = adm.DescribeProducersResponse.TopicResponse
+    state = kind.PartitionResponse.ProducerState(
+        producer_id=9,
+        producer_epoch=0,
+        last_sequence=4,
+        last_timestamp=1_000,
+        coordinator_epoch=0,
+        current_txn_start_offset=-1,
+    )
+    part = kind.PartitionResponse(
+        partition_index=1, error_code=0, error_message=None, active_producers=[state]
+    )
+    answer = adm.DescribeProducersResponse(topics=[kind(name="t", partitions=[part])])
+    found = call.decode(0, body(answer, 0))
+    assert found == (ProducersOfPartition(tp, 0, (ActiveProducer(9, 0, 1_000, -1),)),)
+
+
+def test_transactional_ids_of_producers_are_listed() -> None:
+    call = list_transactions([9])
+    request = adm.ListTransactionsRequest.decode(
+        call.encode(0, 1, "me")[4:], version=0, header=True
+    )
+    assert request.producer_id_filters == [9]
+    kind = adm.ListTransactionsResponse.TransactionState
+    state = kind(transactional_id="till", producer_id=9, transaction_state="Ongoing")
+    answer = adm.ListTransactionsResponse(error_code=0, transaction_states=[state])
+    assert call.decode(0, body(answer, 0)) == {9: "till"}
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_only_the_schemas_of_the_library_are_loaded() -> None:
+    code = "import sys, mm2py.protocol.messages; print('kafka.net' in sys.modules)"
+    assert run(code) == "False"
+
+
+def test_whoever_asks_for_the_client_still_gets_it() -> None:
+    code = "import mm2py.protocol.messages, kafka; print(kafka.KafkaProducer.__name__)"
+    assert run(code) == "KafkaProducer"
+
+
+def test_a_library_that_is_loaded_already_is_used_as_it_is() -> None:
+    code = (
+        "import warnings; warnings.simplefilter('ignore')\n"
+        "import kafka, mm2py.protocol.messages as m; print(m.metadata(None).api_key, kafka.KafkaProducer.__name__)"
+    )
+    assert run(code) == "3 KafkaProducer"
+
+
+def test_a_quiet_package_loads_the_real_one_when_a_name_is_missing() -> None:
+    package = QuietPackage("colorsys")
+    package.__spec__ = find_spec("colorsys")
+    assert callable(package.rgb_to_hsv)
+    with pytest.raises(AttributeError, match="__version__"):
+        _ = package.__version__
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = QuietPackage("nothing").no_such_name
+
+
+def test_preparing_twice_changes_nothing() -> None:
+    before = sys.modules["kafka"]
+    prepare_package()
+    assert sys.modules["kafka"] is before
+
+
+def test_every_constant_has_the_name_of_its_code() -> None:
+    codes = {name: it for name, it in vars(error_codes).items() if isinstance(it, int)}
+    assert len(codes) > 50
+    assert {name: error_name(it) for name, it in codes.items()} == {name: name for name in codes}
+
+
+@pytest.mark.parametrize("code", range(1, 121))
+def test_names_and_retriable_flags_agree_with_another_table(code: int) -> None:
+    other = theirs.for_code(code)
+    spelled = error_name(code).replace("_", "").lower().removesuffix("exception")
+    renamed = {
+        4: "invalidfetchrequest", 6: "notleaderforpartition", 10: "messagesizetoolarge", 2: "corruptrecord",
+        39: "invalidreplicationassignment", 13: "networkexception", 40: "invalidconfiguration",
+    }  # fmt: skip
+    assert other.__name__.lower().removesuffix("error") == renamed.get(
+        code, spelled.removesuffix("error")
+    )
+    # kafka-python does not retry CORRUPT_MESSAGE, Java does; above 120 it knows no code.
+    assert (code in RETRIABLE) == (other.retriable or code == 2)
+
+
+def test_server_error_says_whether_a_retry_helps() -> None:
+    again = server_error(6)
+    assert isinstance(again, RetriableServerError)
+    assert (again.code, str(again)) == (6, "NOT_LEADER_OR_FOLLOWER (6)")
+    final = server_error(10, "too big")
+    assert isinstance(final, FatalServerError)
+    assert str(final).startswith("MESSAGE_TOO_LARGE (10): too big; raise max.message.bytes")
+
+
+def test_a_code_newer_than_the_table_is_fatal_and_keeps_its_number() -> None:
+    error = server_error(4711)
+    assert isinstance(error, FatalServerError)
+    assert error.name == "ERROR_4711"
+    assert error_name(-1) == "UNKNOWN_SERVER_ERROR"
+
+
+def test_a_session_timeout_that_is_refused_names_the_brokers_limits() -> None:
+    assert "group.max.session.timeout.ms" in server_error(26).remedy
+
+
+def test_plain_is_one_message_that_an_empty_answer_ends() -> None:
+    exchange = SaslExchange.with_password("PLAIN", "u=,", "p,=ä")
+    assert exchange.message() == "u=,\0u=,\0p,=ä".encode()
+    exchange.take(b"")
+    assert exchange.is_done
+
+
+def test_scram_names_are_escaped() -> None:
+    exchange = SaslExchange.with_password("SCRAM-SHA-256", "a=b,c", "p")
+    assert exchange.message().startswith(b"n,,n=a=3Db=2Cc,r=")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"junk", b"e=unknown-user", b"r=other,s=c2FsdA==,i=4096", b"r=,i=4096", b"\xff"],
+)
+def test_a_scram_answer_that_is_no_challenge_is_refused(answer: bytes) -> None:
+    exchange = SaslExchange.with_password("SCRAM-SHA-512", "u", "p")
+    exchange.message()
+    with pytest.raises(AuthenticationError, match="SCRAM-SHA-512 exchange is wrong"):
+        exchange.take(answer)
+
+
+def test_a_broker_that_does_not_know_the_password_is_refused() -> None:
+    exchange = SaslExchange.with_password("SCRAM-SHA-256", "u", "p")
+    nonce = exchange.message().split(b"r=")[1]
+    exchange.take(b"r=" + nonce + b"more,s=c2FsdA==,i=4096")
+    assert b",p=" in exchange.message()
+    with pytest.raises(AuthenticationError):
+        exchange.take(b"v=AAAA")
+
+
+def test_a_refused_token_is_answered_before_the_broker_gives_its_error() -> None:
+    exchange = SaslExchange.with_token("t", {"logicalCluster": "lkc"})
+    assert exchange.message() == b"n,,\x01auth=Bearer t\x01logicalCluster=lkc\x01\x01"
+    exchange.take(b'{"status":"invalid_token"}')
+    assert not exchange.is_done
+    assert exchange.message() == b"\x01"
+
+
+@pytest.mark.parametrize("count", [b"0", b"1", b"4095", b"1000001", b"9" * 5_000])
+def test_a_broker_that_asks_for_a_proof_that_is_easy_to_crack_or_endless_gets_none(
+    count: bytes,
+) -> None:
+    exchange = SaslExchange.with_password("SCRAM-SHA-256", "u", "p")
+    nonce = exchange.message().rpartition(b"r=")[2]
+    with pytest.raises(AuthenticationError, match="SCRAM iterations, 4096 to 1000000"):
+        exchange.take(b"r=" + nonce + b"more,s=c2FsdA==,i=" + count)

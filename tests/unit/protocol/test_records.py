@@ -1,10 +1,26 @@
-"""Small records: written by us and read by aiokafka, written by others and read by us."""
+"""Records and batches: written by us and read by aiokafka, written by others and read by us."""
 
+import random
+import struct
+
+import cramjam
 import pytest
+from aiokafka import codec as theirs
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
-from mm2py.errors import ProtocolError
-from mm2py.protocol.record_batch import Codec, build_batch, crc_matches
+from mm2py.errors import FatalError, ProtocolError
+from mm2py.protocol.abort_filter import marker_type
+from mm2py.protocol.batch_stage import sign
+from mm2py.protocol.compression import compress, decompress
+from mm2py.protocol.log_batches import log_batch, walk_log
+from mm2py.protocol.record_batch import (
+    Codec,
+    RecordBatch,
+    build_batch,
+    choose_crc,
+    crc32c,
+    crc_matches,
+)
 from mm2py.protocol.record_bytes import read_varint, varint, walk
 from mm2py.protocol.records import NewRecord, Record, decode_batches, encode_batch
 
@@ -111,3 +127,218 @@ def test_varints_are_javas() -> None:
     ]  # fmt: skip
     assert read_varint(b"\x00\x80\x01", 1) == (64, 3)
     assert walk(b"", 0) == []
+
+
+def foreign_batch() -> bytearray:
+    raw = encode_batch([NewRecord(b"k", b"v", (), 9), NewRecord(None, b"w", (), 8)], Codec.GZIP)
+    struct.pack_into(">q", raw, 0, 4711)
+    struct.pack_into(">i", raw, 12, 99)
+    struct.pack_into(">h", raw, 21, 0x7FF0 | Codec.GZIP)
+    struct.pack_into(">qhi", raw, 43, 5, 6, 7)
+    struct.pack_into(">I", raw, 17, crc32c(memoryview(raw)[21:]))
+    return raw
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_sign_makes_a_batch_ours_and_keeps_its_records(transactional: bool) -> None:
+    raw = foreign_batch()
+    payload = bytes(raw[61:])
+    sign(
+        memoryview(raw),
+        producer_id=1,
+        producer_epoch=2,
+        base_sequence=3,
+        transactional=transactional,
+    )
+    assert crc_matches(raw)
+    theirs = DefaultRecordBatch(bytes(raw))
+    assert theirs.validate_crc()
+    assert (theirs.base_offset, struct.unpack_from(">i", raw, 12)[0]) == (0, -1)
+    assert struct.unpack_from(">i", raw, 8)[0] == len(raw) - 12
+    assert theirs.attributes == Codec.GZIP | (0x10 if transactional else 0)
+    assert (theirs.producer_id, theirs.producer_epoch, theirs.base_sequence) == (1, 2, 3)
+    assert raw[61:] == payload
+    assert [r.value for r in theirs] == [b"v", b"w"]
+
+
+def test_a_transactional_batch_without_a_producer_is_never_signed() -> None:
+    with pytest.raises(ValueError, match="needs a producer id"):
+        sign(
+            foreign_batch(), producer_id=-1, producer_epoch=-1, base_sequence=-1, transactional=True
+        )
+
+
+def test_crc_mismatch_shows_in_every_byte_behind_it() -> None:
+    raw = foreign_batch()
+    assert crc_matches(raw)
+    for position in (17, 21, 43, 60, len(raw) - 1):
+        raw[position] ^= 0x40
+        assert not crc_matches(raw)
+        raw[position] ^= 0x40
+
+
+@pytest.mark.parametrize("module", [("fastcrc.crc32", "iscsi"), ("awscrt.checksums", "crc32c")])
+def test_both_crc_libraries_give_the_known_answer_without_a_copy(module: tuple[str, str]) -> None:
+    crc = choose_crc((module,))
+    assert crc(memoryview(bytearray(b"x123456789"))[1:]) == 0xE3069283
+
+
+def test_a_missing_or_wrong_crc_library_is_skipped() -> None:
+    crc = choose_crc(
+        (("no_such_module", "x"), ("fastcrc.crc32", "bzip2"), ("fastcrc.crc32", "iscsi"))
+    )
+    assert crc(b"123456789") == 0xE3069283
+
+
+def test_without_any_crc_nothing_is_forwarded() -> None:
+    with pytest.raises(FatalError, match=r"fastcrc.crc32 gives a wrong answer.*install fastcrc"):
+        choose_crc((("fastcrc.crc32", "bzip2"), ("fastcrc", "no_such_name")))
+
+
+def test_a_batch_tells_its_size_codec_and_offsets() -> None:
+    data = build_batch(
+        b"xy", base_offset=5, count=2, base_timestamp=1, max_timestamp=2, attributes=4
+    )
+    batch = RecordBatch(data, 5, 9, 2, 2, 0, 4, ((5, 2),), None)
+    assert (batch.size, batch.codec) == (63, Codec.ZSTD)
+    assert repr(batch) == "RecordBatch(offsets=5..9, count=2, size=63)"
+    batch.detach()
+    assert batch.data is data, "what is not leased is not copied"
+
+
+RNG = random.Random(3)
+SAMPLES = [b"x", b"abc" * 40_000, RNG.randbytes(100_000), b""]
+READERS = {
+    Codec.GZIP: theirs.gzip_decode,
+    Codec.SNAPPY: theirs.snappy_decode,
+    Codec.LZ4: theirs.lz4_decode,
+    Codec.ZSTD: theirs.zstd_decode,
+}
+WRITERS = {
+    Codec.GZIP: theirs.gzip_encode,
+    Codec.SNAPPY: theirs.snappy_encode,
+    Codec.LZ4: theirs.lz4_encode,
+    Codec.ZSTD: theirs.zstd_encode,
+}
+
+
+@pytest.mark.parametrize("codec", READERS)
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_payloads_go_both_ways_with_another_library(codec: Codec, sample: bytes) -> None:
+    ours = compress(codec, bytearray(sample))
+    assert decompress(codec, memoryview(ours)) == sample
+    if sample:
+        assert READERS[codec](ours) == sample
+        assert decompress(codec, memoryview(WRITERS[codec](sample))) == sample
+
+
+def test_uncompressed_payloads_are_returned_as_they_are() -> None:
+    data = memoryview(b"abc")
+    assert decompress(Codec.NONE, data) is data
+    assert compress(Codec.NONE, data) == b"abc"
+
+
+def test_lz4_blocks_do_not_depend_on_each_other_because_java_refuses_that() -> None:
+    frame = compress(Codec.LZ4, b"abc" * 100_000)
+    assert frame[:4] == bytes.fromhex("04224d18")
+    assert frame[4] & 0b1110_0000 == 0b0110_0000, "version 1, independent blocks"
+
+
+def test_snappy_has_the_header_of_javas_stream() -> None:
+    framed = compress(Codec.SNAPPY, b"abc" * 30_000)
+    assert framed[:16] == b"\x82SNAPPY\0" + bytes([0, 0, 0, 1, 0, 0, 0, 1])
+
+
+def test_snappy_without_a_frame_is_read_as_librdkafka_writes_it() -> None:
+    raw = bytes(cramjam.snappy.compress_raw(b"abc" * 30_000))
+    assert decompress(Codec.SNAPPY, raw) == b"abc" * 30_000
+
+
+@pytest.mark.parametrize("codec", READERS)
+def test_more_than_the_limit_is_refused(codec: Codec) -> None:
+    bomb = compress(codec, bytes(1_000_001))
+    assert len(decompress(codec, bomb, limit=1_000_001)) == 1_000_001
+    with pytest.raises(ProtocolError, match="larger than 1000000 bytes"):
+        decompress(codec, bomb, limit=1_000_000)
+
+
+@pytest.mark.parametrize("codec", READERS)
+@pytest.mark.parametrize("cut", [3, 10, 20, 40])
+def test_damaged_payloads_are_refused(codec: Codec, cut: int) -> None:
+    data = compress(codec, RNG.randbytes(1000))
+    with pytest.raises(ProtocolError, match="damaged"):
+        decompress(codec, data[:-cut], limit=100_000)
+
+
+def test_a_snappy_block_that_announces_nonsense_is_refused() -> None:
+    framed = bytearray(compress(Codec.SNAPPY, b"abc"))
+    framed[16] = 0xFF
+    with pytest.raises(ProtocolError, match="announces"):
+        decompress(Codec.SNAPPY, framed, limit=1000)
+
+
+CONTROL, TRANSACTIONAL = 0x20, 0x10
+ABORT, COMMIT = 0, 1
+
+
+def batch(base: int, count: int, *, flags: int = 0, producer: int = -1, key: bytes = b"k") -> bytes:
+    data = encode_batch([NewRecord(key, b"%d" % (base + n), timestamp=n) for n in range(count)])
+    struct.pack_into(">q", data, 0, base)
+    struct.pack_into(">h", data, 21, flags)
+    struct.pack_into(">q", data, 43, producer)
+    struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
+    return bytes(data)
+
+
+def marker(base: int, producer: int, kind: int) -> bytes:
+    key = struct.pack(">hh", 0, kind)
+    return batch(base, 1, flags=CONTROL | TRANSACTIONAL, producer=producer, key=key)
+
+
+def test_markers_and_aborted_batches_are_left_out_and_the_position_passes_them() -> None:
+    log = b"".join(
+        (
+            batch(0, 3),
+            batch(3, 2, flags=TRANSACTIONAL, producer=7),
+            batch(5, 1, flags=TRANSACTIONAL, producer=8),
+            marker(6, 7, ABORT),
+            batch(7, 2, flags=TRANSACTIONAL, producer=7),
+            marker(9, 8, COMMIT),
+            marker(10, 7, COMMIT),
+        )
+    )
+    committed = walk_log(memoryview(log), 0, [(7, 3)])
+    assert [it.base_offset for it in committed.batches] == [0, 5, 7]
+    assert committed.next_offset == 11
+    everything = walk_log(memoryview(log), 0)
+    assert [it.base_offset for it in everything.batches] == [0, 3, 5, 7]
+    marked = [it for it in walk_log(memoryview(log), 0, markers=True).batches if it.is_marker]
+    kinds = [(it.base_offset, marker_type(it.data, it.count)) for it in marked]
+    assert kinds == [(6, ABORT), (9, COMMIT), (10, COMMIT)]
+
+
+def test_an_abort_marker_below_the_wanted_offset_ends_its_span() -> None:
+    log = b"".join(
+        (
+            batch(0, 1, flags=TRANSACTIONAL, producer=7),
+            marker(1, 7, ABORT),
+            batch(2, 1, flags=TRANSACTIONAL, producer=7),
+        )
+    )
+    assert [it.base_offset for it in walk_log(memoryview(log), 2, [(7, 0)]).batches] == [2]
+
+
+def test_a_partial_batch_at_the_end_is_left_for_the_next_fetch() -> None:
+    log = batch(0, 3) + batch(3, 3)[:-1]
+    walk = walk_log(memoryview(log), 0)
+    assert [it.base_offset for it in walk.batches] == [0]
+    assert walk.next_offset == 3
+
+
+def test_a_flipped_byte_is_an_error_that_names_the_offset() -> None:
+    damaged = bytearray(batch(40, 2))
+    damaged[-1] ^= 1
+    with pytest.raises(ProtocolError, match="offset 40 does not match its CRC"):
+        walk_log(memoryview(damaged), 40)
+    with pytest.raises(ProtocolError, match="no batch of magic 2"):
+        log_batch(memoryview(b"abc"))

@@ -3,7 +3,7 @@
 import pytest
 
 from mm2py.errors import UsageError
-from mm2py.mirror.boundaries import Boundary, parse_boundary
+from mm2py.mirror.start_positions import Boundary, parse_boundary
 from mm2py.protocol.configs import ConfigEntry
 from mm2py_jobs.copy.plan import BYTES_PER_S, PartitionPlan, Plan, Refusal, deal_lanes, estimated_s
 from mm2py_jobs.copy.survey import smaller_batches

@@ -4,8 +4,7 @@ import pytest
 
 from mm2py.client.fetch.range_reader import LogEnds
 from mm2py.mirror.offset_map import Page, Segment
-from mm2py.protocol.log_offsets import EpochEnd
-from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.protocol.topics import NO_TOPIC_ID, EpochEnd
 from mm2py.types import TopicPartition
 from mm2py_jobs.copy.survey import Known
 

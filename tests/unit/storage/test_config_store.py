@@ -1,4 +1,4 @@
-"""The config store: sequences of records, visible after read back, listeners told once (kcr 2.2, 8)."""
+"""The config topic: sequences of records, their fold, their JSON, listeners told once."""
 
 import asyncio
 import logging
@@ -7,9 +7,28 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from mm2py.errors import RequestTimedOutError
+from mm2py.errors import ProtocolError, RequestTimedOutError
 from mm2py.storage.config_backing_store import ConfigBackingStore
-from mm2py.storage.config_state import RestartRequest, SessionKey
+from mm2py.storage.config_fold import (
+    ConfigEvent,
+    ConfigFold,
+    ConnectorChanged,
+    ConnectorRemoved,
+    TargetChanged,
+    TasksChanged,
+)
+from mm2py.storage.config_state import EMPTY, ConfigSnapshot, RestartRequest, SessionKey
+from mm2py.storage.connect_json import (
+    Commit,
+    ConfigRecord,
+    ConnectorPut,
+    Fenced,
+    LoggerLevel,
+    TargetPut,
+    TaskPut,
+    decode_config_record,
+    encode_config_record,
+)
 from mm2py.storage.memory import MemoryTopic, memory_configs
 from mm2py.storage.table import Entry, Handler
 from mm2py.types import TargetState, TaskId
@@ -214,3 +233,253 @@ async def test_a_write_that_is_not_confirmed_says_that_its_outcome_is_unknown() 
         await store.put_connector("c", {})
     assert store.snapshot().connectors == {}
     assert posts[0].cancelled(), "the write was taken back"
+
+
+CONFIG = {"name": "c"}
+PUT = ConnectorPut("c", CONFIG)
+
+
+def task(number: int, text: str = "1", connector: str = "c") -> TaskPut:
+    return TaskPut(TaskId(connector, number), {"v": text})
+
+
+def fold(*records: ConfigRecord) -> tuple[ConfigSnapshot, list[ConfigEvent | None]]:
+    table = ConfigFold()
+    events = [table.take(record) for record in records]
+    return table.snapshot(), events
+
+
+def test_an_empty_topic_is_empty() -> None:
+    assert ConfigFold().snapshot() == EMPTY
+
+
+def test_the_offset_is_that_of_the_next_record() -> None:
+    table = ConfigFold()
+    table.advance(41)
+    assert table.snapshot().offset == 42
+
+
+def test_a_connector_starts_and_is_told_each_time() -> None:
+    snapshot, events = fold(PUT, PUT)
+    assert snapshot.connectors == {"c": CONFIG}
+    assert snapshot.target("c") is TargetState.STARTED
+    assert events == [ConnectorChanged("c")] * 2
+
+
+def test_task_configs_count_only_after_their_commit() -> None:
+    before, events = fold(PUT, task(0), task(1))
+    assert (before.tasks("c"), before.task_configs) == ((), {})
+    assert events[1:] == [None, None]
+    after, events = fold(PUT, task(0), task(1), Commit("c", 2))
+    assert after.tasks("c") == (TaskId("c", 0), TaskId("c", 1))
+    assert after.task_configs == {TaskId("c", n): {"v": "1"} for n in range(2)}
+    assert (after.applied, after.generations) == ({"c": CONFIG}, {"c": 0})
+    assert events[3] == TasksChanged("c")
+
+
+def test_extra_tasks_in_the_buffer_are_fine() -> None:
+    snapshot, _ = fold(PUT, task(0), task(1), task(7), Commit("c", 2))
+    assert set(snapshot.task_configs) == {TaskId("c", 0), TaskId("c", 1)}
+
+
+def test_missing_task_configs_leave_the_connector_inconsistent_until_a_full_set_comes() -> None:
+    broken = (PUT, task(1), Commit("c", 2))
+    snapshot, events = fold(*broken)
+    assert (snapshot.inconsistent, snapshot.tasks("c")) == (frozenset({"c"}), ())
+    assert (snapshot.applied, snapshot.generations) == ({}, {})
+    assert snapshot.pending_fencing == {"c"}
+    assert events[2] == TasksChanged("c"), "the owner publishes again"
+    # The buffer was cleared: the half that is missing is not enough now.
+    assert fold(*broken, task(0), Commit("c", 2))[0].tasks("c") == ()
+    repaired, _ = fold(*broken, task(0, "2"), task(1, "2"), Commit("c", 2))
+    assert repaired.inconsistent == frozenset()
+    assert repaired.task_configs[TaskId("c", 1)] == {"v": "2"}
+
+
+def test_a_partial_write_is_replaced_by_a_complete_one() -> None:
+    snapshot, _ = fold(PUT, task(0), task(0, "2"), task(1, "2"), Commit("c", 2))
+    assert snapshot.task_configs == {TaskId("c", n): {"v": "2"} for n in range(2)}
+
+
+def test_an_incomplete_commit_keeps_what_was_applied_but_hides_it() -> None:
+    snapshot, _ = fold(PUT, task(0), Commit("c", 1), task(1), Commit("c", 2))
+    assert snapshot.task_configs == {TaskId("c", 0): {"v": "1"}}
+    assert (snapshot.task_counts, snapshot.tasks("c")) == ({"c": 2}, ())
+
+
+def test_a_commit_of_no_tasks_clears_them_and_is_a_generation_only_behind_tasks() -> None:
+    snapshot, events = fold(PUT, Commit("c", 0))
+    assert (snapshot.tasks("c"), snapshot.generations) == ((), {})
+    assert (snapshot.applied, events[1]) == ({"c": CONFIG}, TasksChanged("c"))
+    snapshot, _ = fold(PUT, task(0), Commit("c", 1), Commit("c", 0), Commit("c", 0))
+    assert (snapshot.tasks("c"), snapshot.task_configs) == ((), {})
+    assert snapshot.generations == {"c": 2}
+
+
+def test_a_commit_without_its_connector_drops_the_buffer() -> None:
+    snapshot, events = fold(task(0), Commit("c", 1), PUT, Commit("c", 1))
+    assert (snapshot.tasks("c"), snapshot.inconsistent) == ((), frozenset({"c"}))
+    assert events[1] is None
+
+
+def test_a_removed_connector_leaves_its_generation_and_fencing() -> None:
+    snapshot, events = fold(
+        PUT, task(0), Commit("c", 1), Fenced("c", 1), Commit("c", 0), ConnectorPut("c", None)
+    )
+    assert (snapshot.connectors, snapshot.tasks("c"), snapshot.applied) == ({}, (), {})
+    assert (snapshot.generations, snapshot.task_count_records) == ({"c": 1}, {"c": 1})
+    assert snapshot.pending_fencing == {"c"}
+    assert events[-1] == ConnectorRemoved("c")
+
+
+def test_fencing_is_pending_from_a_commit_to_its_record() -> None:
+    snapshot, _ = fold(PUT, task(0), Commit("c", 1), Fenced("c", 1))
+    assert (snapshot.pending_fencing, snapshot.task_count_records) == (frozenset(), {"c": 1})
+
+
+def test_target_states_are_told_only_if_they_differ_and_the_connector_exists() -> None:
+    stopped = TargetPut("c", TargetState.STOPPED)
+    snapshot, events = fold(stopped, PUT, stopped, TargetPut("c", TargetState.PAUSED))
+    assert snapshot.target("c") is TargetState.PAUSED
+    assert events == [None, ConnectorChanged("c"), None, TargetChanged("c")]
+
+
+def test_a_tombstoned_target_state_falls_back_to_started() -> None:
+    gone = TargetPut("c", None)
+    snapshot, events = fold(PUT, TargetPut("c", TargetState.PAUSED), gone, gone)
+    assert snapshot.targets == {"c": TargetState.STARTED}
+    assert events[2:] == [TargetChanged("c"), None]
+    snapshot, events = fold(PUT, ConnectorPut("c", None), gone)
+    assert (snapshot.targets, events[2]) == ({}, None)
+
+
+def test_keys_restarts_and_levels_are_handed_on() -> None:
+    records = (
+        SessionKey(b"1", "HmacSHA256", 1),
+        RestartRequest("c", only_failed=True, include_tasks=True),
+        LoggerLevel("root", "INFO"),
+        SessionKey(b"2", "HmacSHA256", 2),
+    )
+    snapshot, events = fold(*records)
+    assert events == [None, *records[1:3], None], "a key is asked for when it is needed"
+    assert snapshot.session_key == records[3]
+
+
+def test_a_snapshot_does_not_change_afterwards() -> None:
+    table = ConfigFold()
+    table.take(PUT)
+    before = table.snapshot()
+    table.take(ConnectorPut("c", None))
+    assert before.connectors == {"c": CONFIG}
+    assert table.snapshot().connectors == {}
+
+
+VECTORS: list[tuple[ConfigRecord, bytes, bytes | None]] = [
+    (
+        ConnectorPut("c", {"name": "c", "x": None, "topics": "größe"}),
+        b"connector-c",
+        '{"properties":{"name":"c","x":null,"topics":"größe"}}'.encode(),
+    ),
+    (ConnectorPut("c", None), b"connector-c", None),
+    (TaskPut(TaskId("my-c", 3), {"a": '"1"'}), b"task-my-c-3", b'{"properties":{"a":"\\"1\\""}}'),
+    (Commit("c", 2), b"commit-c", b'{"tasks":2}'),
+    (
+        TargetPut("c", TargetState.STARTED),
+        b"target-state-c",
+        b'{"state":"STARTED","state.v2":"STARTED"}',
+    ),
+    (
+        TargetPut("c", TargetState.STOPPED),
+        b"target-state-c",
+        b'{"state":"PAUSED","state.v2":"STOPPED"}',
+    ),
+    (TargetPut("c", None), b"target-state-c", None),
+    (
+        RestartRequest("c", only_failed=True, include_tasks=False),
+        b"restart-connector-c",
+        b'{"include-tasks":false,"only-failed":true}',
+    ),
+    (Fenced("c", 4), b"tasks-fencing-c", b'{"task-count":4}'),
+    (
+        SessionKey(b"\x00\xff1", "HmacSHA256", 1_700_000_000_000),
+        b"session-key",
+        b'{"key":"AP8x","algorithm":"HmacSHA256","creation-timestamp":1700000000000}',
+    ),
+    (LoggerLevel("org.x", "DEBUG"), b"logger-cluster-org.x", b'{"level":"DEBUG"}'),
+]
+
+
+@pytest.mark.parametrize(("record", "key", "value"), VECTORS)
+def test_every_record_is_written_and_read_as_java_does(
+    record: ConfigRecord, key: bytes, value: bytes | None
+) -> None:
+    assert encode_config_record(record) == (key, value)
+    assert decode_config_record(key, value) == record
+
+
+@pytest.mark.parametrize(
+    ("value", "state"),
+    [
+        (b'{"state":"PAUSED"}', TargetState.PAUSED),
+        (b'{"state":"PAUSED","state.v2":7}', TargetState.PAUSED),
+        (b'{"state":"PAUSED","state.v2":null,"more":[1]}', TargetState.PAUSED),
+        (b'{"state.v2":"STOPPED"}', TargetState.STOPPED),
+    ],
+)
+def test_the_newer_state_field_wins_if_it_is_text(value: bytes, state: TargetState) -> None:
+    assert decode_config_record(b"target-state-c", value) == TargetPut("c", state)
+
+
+def test_missing_and_non_boolean_flags_of_a_restart_are_false() -> None:
+    for value in (b"{}", b'{"include-tasks":"true","only-failed":1}'):
+        assert decode_config_record(b"restart-connector-c", value) == RestartRequest(
+            "c", only_failed=False, include_tasks=False
+        )
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (None, b"{}"),
+        (b"\xff", b"{}"),
+        (b"something", b"{}"),
+        (b"session-keys", b"{}"),
+        (b"task-c", b'{"properties":{}}'),
+        (b"task-c-", b'{"properties":{}}'),
+        (b"task-c-x", b'{"properties":{}}'),
+        (b"task-c-" + b"9" * 5_000, b'{"properties":{}}'),
+        (b"task-c-0", None),
+        (b"task-c-0", b'{"properties":[]}'),
+        (b"connector-c", b"not json"),
+        (b"connector-c", b"\xff"),
+        (b"connector-c", b"[" * 100_000),
+        (b"connector-c", b"7"),
+        (b"connector-c", b'{"properties":{"a":1}}'),
+        (b"connector-c", b"{}"),
+        (b"commit-c", None),
+        (b"commit-c", b'{"tasks":true}'),
+        (b"commit-c", b'{"tasks":1.0}'),
+        (b"commit-c", b'{"tasks":-1}'),
+        (b"commit-c", b'{"tasks":2147483648}'),
+        (b"target-state-c", b"{}"),
+        (b"target-state-c", b'{"state":"RUNNING"}'),
+        (b"restart-connector-c", None),
+        (b"tasks-fencing-c", b"{}"),
+        (b"session-key", None),
+        (b"session-key", b'{"key":"secret!","algorithm":"x","creation-timestamp":1}'),
+        (b"session-key", b'{"key":"AP8x","algorithm":"x"}'),
+        (b"logger-cluster-x", b'{"level":null}'),
+    ],
+)
+def test_what_is_not_in_form_is_refused_without_quoting_it(
+    key: bytes | None, value: bytes | None
+) -> None:
+    with pytest.raises(ProtocolError) as refused:
+        decode_config_record(key, value)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_lone_surrogate_does_not_stop_a_write() -> None:
+    assert (
+        encode_config_record(ConnectorPut("c", {"a": "\ud800"}))[1] == b'{"properties":{"a":"?"}}'
+    )

@@ -1,11 +1,24 @@
-"""The offset topic: partitions as Java chooses them, newest value wins, lookup by content."""
+"""Stores of offsets: partitions as Java chooses them, newest value wins; the file, and known producer ids."""
+
+import asyncio
+import stat
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from mm2py.errors import ConfigError, RequestTimedOutError, RetriableError
+from mm2py.mirror.producer_ids import MirrorProducer, decode_producer
+from mm2py.storage import producer_id_store
 from mm2py.storage.memory import MemoryOffsetBackingStore, MemoryTable, MemoryTopic
-from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
-from mm2py.storage.offset_entries import OffsetMap
-from mm2py.storage.table import murmur2
+from mm2py.storage.offset_backing_store import (
+    FileOffsetBackingStore,
+    KafkaOffsetBackingStore,
+    OffsetMap,
+)
+from mm2py.storage.producer_id_store import ProducerIdStore
+from mm2py.storage.table import Entry, Handler, murmur2
+from mm2py.testing.waiting import eventually
 
 KEY = b'["MirrorSourceConnector",{"cluster":"A","partition":3,"topic":"orders"}]'
 OTHER_ORDER = b'["MirrorSourceConnector", {"topic":"orders","partition":3,"cluster":"A"}]'
@@ -105,3 +118,161 @@ async def test_the_entries_of_a_connector_are_listed_as_stored_without_tombstone
     await store.set({b'["MirrorSourceConnector",{"gone":1}]': None})
     assert await store.entries("MirrorSourceConnector") == {KEY: b'{"offset":41}', odd: b"{}"}
     assert await store.entries("unknown") == {}
+
+
+SMALL_KEY = b'["MirrorSourceConnector",{"cluster":"A","partition":3,"topic":"gr\xc3\xb6\xc3\x9fe"}]'
+OTHER = b'["MirrorHeartbeatConnector",{"sourceClusterAlias":"A","targetClusterAlias":"B"}]'
+
+
+async def opened(path: Path) -> FileOffsetBackingStore:
+    store = FileOffsetBackingStore(path)
+    await store.start()
+    return store
+
+
+async def test_offsets_are_there_after_a_restart_and_tombstones_are_gone(tmp_path: Path) -> None:
+    path = tmp_path / "offsets.json"
+    store = await opened(path)
+    assert await store.get([SMALL_KEY]) == [None]
+    await store.set({SMALL_KEY: b'{"offset":1}', OTHER: b'{"offset":0}'})
+    await store.set({SMALL_KEY: b'{"offset":2}'})
+    await store.set({OTHER: None})
+    await store.stop()
+    again = await opened(path)
+    assert await again.get([SMALL_KEY, OTHER]) == [b'{"offset":2}', None]
+    assert await again.entries("MirrorSourceConnector") == {SMALL_KEY: b'{"offset":2}'}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["offsets.json"]
+    assert stat.S_IMODE((tmp_path / "offsets.json").stat().st_mode) == 0o600
+
+
+async def test_a_failed_write_leaves_the_old_file_and_the_old_values(tmp_path: Path) -> None:
+    path = tmp_path / "offsets.json"
+    store = await opened(path)
+    await store.set({SMALL_KEY: b'{"offset":1}'})
+    (tmp_path / ".offsets.json.new").mkdir()
+    with pytest.raises(RetriableError, match=r"offsets cannot be written to .*offsets\.json"):
+        await store.set({SMALL_KEY: b'{"offset":2}'})
+    assert await store.get([SMALL_KEY]) == [b'{"offset":1}']
+    assert await (await opened(path)).get([SMALL_KEY]) == [b'{"offset":1}']
+    (tmp_path / ".offsets.json.new").rmdir()
+    await store.set({SMALL_KEY: b'{"offset":2}'})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xac\xed\x00\x05sr",
+        b"",
+        b"[]",
+        b"{}",
+        b'{"format":"mm2py-offsets-2","offsets":{}}',
+        b'{"format":"mm2py-offsets-1","offsets":{"a":1}}',
+    ],
+)
+async def test_a_file_of_somebody_else_is_refused_and_left_alone(
+    tmp_path: Path, content: bytes
+) -> None:
+    path = tmp_path / "offsets.json"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="is no offset file of mm2py"):
+        await opened(path)
+    assert path.read_bytes() == content
+
+
+async def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"offset\.storage\.file\.filename=.* cannot be read"):
+        await opened(tmp_path)
+
+
+def producer(producer_id: int) -> MirrorProducer:
+    return MirrorProducer(
+        producer_id=producer_id,
+        flow="A->B",
+        source="A",
+        source_cluster="id",
+        task="t-0",
+        worker="w",
+        time_ms=1,
+    )
+
+
+class SlowTable:
+    """A table whose answers are given by the test."""
+
+    topic = "mm2py-producers.internal"
+
+    def __init__(self) -> None:
+        self.answers: list[asyncio.Future[int]] = []
+        self.start_errors: list[Exception] = []
+        self.starts = 0
+
+    async def start(self, handle: Handler) -> None:
+        del handle
+        if self.start_errors:
+            raise self.start_errors.pop()
+        self.starts += 1
+
+    async def stop(self) -> None:
+        """Nothing to close."""
+
+    async def read_to_end(self, timeout_s: float) -> None:
+        """Not used."""
+
+    def post(self, entries: Sequence[Entry]) -> "asyncio.Future[int]":
+        assert len(entries) == 1
+        self.answers.append(asyncio.get_running_loop().create_future())
+        return self.answers[-1]
+
+
+async def test_a_published_id_is_in_the_topic() -> None:
+    topic = MemoryTopic("mm2py-producers.internal")
+    store = ProducerIdStore(MemoryTable(topic))
+    await asyncio.gather(store.publish(producer(1)), store.publish(producer(2)))
+    await store.close()
+    found = [decode_producer(it.key, it.value or b"") for it in topic.records]
+    assert found == [producer(1), producer(2)]
+
+
+async def test_it_returns_with_the_acknowledgement_and_not_before() -> None:
+    table = SlowTable()
+    publishing = asyncio.create_task(ProducerIdStore(table).publish(producer(1)))
+    await eventually(lambda: bool(table.answers))
+    assert not publishing.done()
+    table.answers[0].set_result(0)
+    await publishing
+
+
+async def test_an_id_that_is_not_acknowledged_in_time_is_taken_back_and_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer_id_store, "PUBLISH_S", 0.01)
+    table = SlowTable()
+    with pytest.raises(RequestTimedOutError, match="producer id 1 could not be published"):
+        await ProducerIdStore(table).publish(producer(1))
+    assert table.answers[0].cancelled()
+
+
+async def test_a_topic_that_cannot_be_used_is_named_and_opened_again_by_the_next_call() -> None:
+    table = SlowTable()
+    table.start_errors.append(ConfigError("not compacted"))
+    store = ProducerIdStore(table)
+    with pytest.raises(ConfigError, match="not compacted"):
+        await store.publish(producer(1))
+    again = asyncio.create_task(store.publish(producer(2)))
+    await eventually(lambda: bool(table.answers))
+    table.answers[0].set_result(0)
+    await again
+    assert table.starts == 1
+
+
+async def test_ids_of_all_mirrors_of_the_target_are_known_also_new_ones() -> None:
+    topic = MemoryTopic("mm2py-producers.internal")
+    store, other = ProducerIdStore(MemoryTable(topic)), ProducerIdStore(MemoryTable(topic))
+    await other.publish(producer(1))
+    assert await store.includes(1)
+    assert not await store.includes(5)
+    await other.publish(producer(2))
+    assert await store.includes(2)
+    reads = len(topic.records)
+    assert not await store.includes(5)  # it never will be: it was used before it was asked for
+    assert len(topic.records) == reads

@@ -1,4 +1,4 @@
-"""The status store: records as Java writes them, rules of safe puts and of reading (kcr 2.4, 8)."""
+"""The status store: records as Java writes them, rules of safe puts and of reading."""
 
 import asyncio
 import logging

@@ -1,24 +1,38 @@
-"""A table over a broker: opened as a whole or not at all, followed, written in whole changes."""
+"""A table over an internal topic: how the topic is created, opened as a whole, followed, and written."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from math import inf
 
 import pytest
 
+from mm2py.client.connect.admin import TopicDescription
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ProducerSettings
-from mm2py.errors import ConnectionFailedError, RequestTimedOutError, RetriableError
+from mm2py.errors import (
+    ConfigError,
+    ConnectionFailedError,
+    RequestTimedOutError,
+    RetriableError,
+    ServerError,
+)
+from mm2py.protocol import error_codes as codes
+from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.produce import PRODUCE_KEY
 from mm2py.protocol.records import Record, decode_batches
+from mm2py.protocol.topics import NewTopic
+from mm2py.storage.internal_topics import InternalTopic, InternalTopics
+from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
 from mm2py.storage.table import KafkaTable, partition_of
 from mm2py.types import TopicPartition
 from tests.kit.fakes.broker import FakeBroker
+from tests.unit.runtime.runtime_fakes import EagerClock
 
 PARTITIONS = 5
 
@@ -250,3 +264,268 @@ async def test_a_follower_that_crashes_is_logged_and_reading_fails(
                 await asyncio.sleep(0.01)
         with pytest.raises(ConnectionFailedError):
             await it.table.read_to_end(1)
+
+
+OFFSETS = InternalTopic(
+    name="mm2-offsets.A.internal",
+    purpose="offset.storage",
+    partitions=25,
+    replication_factor=3,
+    configs={"min.insync.replicas": "2", "cleanup.policy": "delete"},
+)
+
+
+class FakeAdmin:
+    """Topics in memory."""
+
+    def __init__(self, policy: str | None = "compact", partitions: int = 0) -> None:
+        self.policy = policy
+        self.existing = partitions
+        self.created: list[NewTopic] = []
+        self.refusal: ServerError | None = None
+        self.refused: Mapping[str, ServerError] = {}
+        self.requests = 0
+        self.unreadable: ServerError | None = None
+
+    async def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, ServerError | None]:
+        self.created += topics
+        self.requests += 1
+        if self.refusal is None or self.refusal.code == codes.TOPIC_ALREADY_EXISTS:
+            self.existing = topics[0].partitions
+        return {topic.name: self.refused.get(topic.name, self.refusal) for topic in topics}
+
+    async def describe_topics(self, names: Sequence[str]) -> Mapping[str, TopicDescription]:
+        if not self.existing:
+            return {}
+        return {
+            name: TopicDescription(name, bytes(16), tuple(range(self.existing)), 1, internal=False)
+            for name in names
+            if name not in self.refused
+        }
+
+    async def describe_topic_configs(
+        self, names: Sequence[str]
+    ) -> Mapping[str, Sequence[ConfigEntry]]:
+        if self.unreadable is not None:
+            raise self.unreadable
+        if self.policy is None:
+            return {}
+        return {name: (ConfigEntry("cleanup.policy", self.policy),) for name in names}
+
+
+def _ensure(admin: "FakeAdmin", topic: InternalTopic) -> int:
+    topics = InternalTopics(admin, clock=EagerClock())
+    topics.add(topic)
+    return asyncio.run(topics.partitions(topic.name))
+
+
+def test_all_that_is_missing_is_made_in_one_request_and_asked_for_once() -> None:
+    admin = FakeAdmin()
+    topics = InternalTopics(admin, clock=EagerClock())
+    names = [f"mm2-{kind}.A.internal" for kind in ("configs", "offsets", "status")]
+    for name in names:
+        topics.add(
+            InternalTopic(name=name, purpose="status.storage", partitions=1, replication_factor=1)
+        )
+
+    async def ask() -> list[int]:
+        return [await topics.partitions(name) for name in (*names, *names)]
+
+    assert asyncio.run(ask()) == [1] * 6
+    assert admin.requests == 1
+    assert [topic.name for topic in admin.created] == names
+
+
+def test_a_topic_that_cannot_be_used_does_not_keep_the_others_from_being_used() -> None:
+    admin = FakeAdmin()
+    topics = InternalTopics(admin, clock=EagerClock())
+    topics.add(OFFSETS)
+    topics.add(InternalTopic(name="ledger", purpose="x", partitions=25, replication_factor=1))
+    admin.refused = {"ledger": codes.server_error(codes.TOPIC_AUTHORIZATION_FAILED)}
+
+    async def ask() -> int:
+        partitions = await topics.partitions(OFFSETS.name)
+        with pytest.raises(ConfigError, match="ledger cannot be created"):
+            await topics.partitions("ledger")
+        return partitions
+
+    assert asyncio.run(ask()) == 25
+
+
+def test_a_missing_topic_is_created_compacted_with_the_users_settings() -> None:
+    admin = FakeAdmin()
+    assert _ensure(admin, OFFSETS) == 25
+    (topic,) = admin.created
+    assert (topic.partitions, topic.replication_factor) == (25, 3)
+    assert topic.configs == {"min.insync.replicas": "2", "cleanup.policy": "compact"}
+
+
+def test_an_existing_topic_keeps_its_partitions() -> None:
+    admin = FakeAdmin(partitions=7)
+    assert _ensure(admin, OFFSETS) == 7
+    assert admin.created == []
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete", "delete, compact"])
+def test_any_other_cleanup_policy_is_refused(policy: str) -> None:
+    with pytest.raises(ConfigError, match="must be exactly compact"):
+        _ensure(FakeAdmin(policy, partitions=25), OFFSETS)
+
+
+def test_an_unreadable_policy_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    admin = FakeAdmin(partitions=25)
+    admin.unreadable = codes.server_error(codes.TOPIC_AUTHORIZATION_FAILED)
+    assert _ensure(admin, OFFSETS) == 25
+    assert "cannot be read" in caplog.text
+
+
+def test_too_few_brokers_are_waited_for() -> None:
+    admin = FakeAdmin()
+    admin.refusal = codes.server_error(codes.INVALID_REPLICATION_FACTOR)
+    with pytest.raises(RetriableError, match=r"offset\.storage\.replication\.factor"):
+        _ensure(admin, OFFSETS)
+
+
+def test_a_refused_creation_says_what_to_do() -> None:
+    admin = FakeAdmin()
+    admin.refusal = codes.server_error(codes.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(ConfigError, match="create it by hand"):
+        _ensure(admin, OFFSETS)
+
+
+def test_a_topic_created_by_another_worker_meanwhile_is_fine() -> None:
+    admin = FakeAdmin()
+    admin.refusal = codes.server_error(codes.TOPIC_ALREADY_EXISTS)
+    assert _ensure(admin, OFFSETS) == 25
+
+
+@pytest.mark.parametrize("name", ["mm2-configs.A.internal", "mm2py-flows.A.internal"])
+def test_a_topic_whose_order_counts_must_have_one_partition(name: str) -> None:
+    """A change is one batch of the config topic, or of the flow's changes."""
+    topic = InternalTopic(
+        name=name, purpose="config.storage", partitions=1, replication_factor=1, ordered=True
+    )
+    with pytest.raises(ConfigError, match="exactly 1"):
+        _ensure(FakeAdmin(partitions=3), topic)
+
+
+def test_a_topic_that_stays_invisible_is_tried_again_later() -> None:
+    class Blind(FakeAdmin):
+        async def describe_topics(self, names: Sequence[str]) -> Mapping[str, TopicDescription]:
+            return {}
+
+    with pytest.raises(RetriableError, match="not visible"):
+        _ensure(Blind(), OFFSETS)
+
+
+def test_a_topic_that_was_deleted_is_created_again() -> None:
+    admin = FakeAdmin()
+    topics = InternalTopics(admin, clock=EagerClock())
+    topics.add(OFFSETS)
+
+    async def ask() -> None:
+        await topics.partitions(OFFSETS.name)
+        await topics.restore(OFFSETS.name)  # it is there
+        admin.existing = 0
+        await topics.restore(OFFSETS.name)
+
+    asyncio.run(ask())
+    assert [topic.name for topic in admin.created] == [OFFSETS.name] * 2
+
+
+CONFIGS = TopicPartition("mm2-configs.A.internal", 0)
+
+
+class Leader:
+    """A worker that leads, as it believes."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        connection = ConnectionSettings(
+            bootstrap_servers=broker.bootstrap_servers, retry_backoff_ms=5
+        )
+        self.cluster = Cluster(connection, alias="B")
+        self.permit = Permit(SYSTEM_CLOCK, until_s=inf)
+        self.writer = KafkaPrivilegedWriter(
+            self.cluster,
+            ProducerSettings(connection=connection),
+            "connect-cluster-A-mm2",
+            CONFIGS,
+            permit=self.permit,
+            clock=SYSTEM_CLOCK,
+        )
+
+    async def close(self) -> None:
+        await self.writer.close()
+        await self.cluster.close()
+
+
+async def test_each_change_is_one_transaction() -> None:
+    async with FakeBroker(topics={CONFIGS.topic: 1}, versions={0: (3, 11)}) as broker:
+        leader = Leader(broker)
+        with pytest.raises(RetriableError, match="can be safely retried"):
+            await leader.writer.write([(b"connector-c", b"{}")])
+        await leader.writer.claim()
+        await leader.writer.write([(b"task-c-0", b"{}"), (b"commit-c", b"{}")])
+        await leader.writer.write([(b"connector-c", b"{}")])
+        assert [it.base_offset for it in broker.cluster.transactions.committed] == [0, 3]
+        await leader.close()
+
+
+async def test_a_newer_leader_fences_the_writer_of_the_older_one() -> None:
+    async with FakeBroker(topics={CONFIGS.topic: 1}, versions={0: (3, 11)}) as broker:
+        older, newer = Leader(broker), Leader(broker)
+        await older.writer.claim()
+        await newer.writer.claim()
+        with pytest.raises(RetriableError, match="Failed to write to config topic"):
+            await older.writer.write([(b"connector-c", b"old")])
+        assert not older.writer.claimed
+        await newer.writer.write([(b"connector-c", b"new")])
+        assert len(broker.cluster.transactions.committed) == 1
+        await older.writer.claim()
+        await older.writer.write([(b"connector-c", b"again")])
+        await older.close()
+        await newer.close()
+
+
+async def test_the_right_ends_with_the_membership() -> None:
+    async with FakeBroker(topics={CONFIGS.topic: 1}, versions={0: (3, 11)}) as broker:
+        leader = Leader(broker)
+        await leader.writer.claim()
+        leader.permit.abandon()
+        leader.permit.grant(inf)
+        assert not leader.writer.claimed
+        with pytest.raises(RetriableError):
+            await leader.writer.write([(b"connector-c", b"{}")])
+        await leader.close()
+
+
+async def test_a_write_ends_as_soon_as_the_membership_is_in_doubt() -> None:
+    """The herder waits for it, and only the herder can join again: a write that waited for that would wait for ever."""
+    async with FakeBroker(topics={CONFIGS.topic: 1}, versions={0: (3, 11)}) as broker:
+        leader = Leader(broker)
+        await leader.writer.claim()
+        hold = broker.hold(PRODUCE_KEY)
+        writing = asyncio.create_task(leader.writer.write([(b"connector-c", b"{}")]))
+        await hold.arrived.wait()
+        leader.permit.revoke()
+        with pytest.raises(RetriableError, match="can be safely"):
+            await asyncio.wait_for(writing, 30)
+        hold.release()
+        assert not leader.writer.claimed
+        await leader.close()
+
+
+@pytest.mark.parametrize("claims", [True, False])
+async def test_nothing_is_begun_while_the_membership_is_in_doubt(claims: bool) -> None:
+    async with FakeBroker(topics={CONFIGS.topic: 1}, versions={0: (3, 11)}) as broker:
+        leader = Leader(broker)
+        await leader.writer.claim()
+        leader.permit.revoke()
+        work = leader.writer.claim() if claims else leader.writer.write([(b"connector-c", b"{}")])
+        with pytest.raises(RetriableError):
+            await asyncio.wait_for(work, 30)
+        leader.permit.grant(inf)
+        await leader.writer.claim()
+        await leader.writer.write([(b"connector-c", b"{}")])
+        assert len(broker.cluster.transactions.committed) == 1
+        await leader.close()

@@ -4,7 +4,7 @@ import pytest
 
 from mm2py.client.connect.admin import ListedOffset
 from mm2py.client.fetch.range_reader import LogEnds
-from mm2py.mirror.boundaries import Boundary
+from mm2py.mirror.start_positions import Boundary
 from mm2py.protocol.log_batches import log_batch
 from mm2py.protocol.record_batch import Codec
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch

@@ -1,0 +1,473 @@
+"""Records of mm2py's own topics: golden bytes, and what is refused."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mm2py.errors import ConfigError, ProtocolError
+from mm2py.mirror.backfill_report import GONE, NO_DRIVER, cause_of, order_report, without_driver
+from mm2py.mirror.backfills import (
+    BackfillRecord,
+    Job,
+    JobState,
+    Lease,
+    LeaseState,
+    Notice,
+    Order,
+    SettingChange,
+    Wanted,
+    Wish,
+    backfill_topic,
+    decode_backfill,
+    encode_backfill,
+)
+from mm2py.mirror.failovers import (
+    Failover,
+    FailoverKind,
+    Fence,
+    GroupMove,
+    Place,
+    Rule,
+    Step,
+    Tail,
+    decode_failover,
+    encode_failover,
+    quarantine_topic,
+)
+from mm2py.mirror.flow_overrides import (
+    Change,
+    ConnectorEntry,
+    FlowEntry,
+    FlowOverrideEntry,
+    HistoryEntry,
+    HoldEntry,
+    OverrideEntry,
+    Presence,
+    Revision,
+    UnknownFlowRecord,
+    decode_flow_record,
+    encode_flow_record,
+    flows_topic,
+)
+from mm2py.mirror.producer_ids import (
+    MOST_PASSING,
+    MirrorProducer,
+    ProducerOrigins,
+    Suppression,
+    decode_producer,
+    encode_producer,
+    suppression_of,
+)
+
+GOLDEN: list[tuple[BackfillRecord, bytes, bytes]] = [
+    (
+        Job(
+            id="20261122-a1",
+            state=JobState.RUNNING,
+            run=2,
+            lanes=4,
+            beat=7,
+            topics="orders.*",
+            started_ms=1_700_000_000_000,
+            settings=(SettingChange("A.orders", "retention.ms", "604800000", "-1"),),
+            driver="w/78/c3",
+        ),
+        b"job",
+        b'\x01{"archive":"","beat":7,"cause":"","driver":"w/78/c3","end":"now","id":"20261122-a1","kind":"BACKFILL","lanes":4,"run":2,"settings":[{"before":"604800000",'
+        b'"during":"-1","name":"retention.ms","topic":"A.orders"}],"start":"earliest","started_ms":1700000000000,'
+        b'"state":"RUNNING","topics":"orders.*","turn":0}',
+    ),
+    (
+        Lease(
+            topic="orders",
+            partition=3,
+            job="20261122-a1",
+            run=2,
+            state=LeaseState.COPYING,
+            start=10,
+            end=500,
+            position=200,
+            lane=1,
+            attempt="w/77",
+            target_start=0,
+            target_end=190,
+            bytes=19_000,
+        ),
+        b"lease:orders:3",
+        b'\x01{"again":null,"attempt":"w/77","bytes":19000,"cause":"","end":500,"job":"20261122-a1","lag":-1,"lane":1,"partition":3,"position":200,'
+        b'"run":2,"start":10,"state":"COPYING","target_end":190,"target_start":0,"topic":"orders"}',
+    ),
+    (
+        Wish(job="20261122-a1", wanted=Wanted.PAUSE),
+        b"wish",
+        b'\x01{"job":"20261122-a1","wanted":"PAUSE"}',
+    ),
+    (
+        Order(
+            id="20261122-a1",
+            topics="orders.*",
+            rate_limit=5_000_000,
+            master="local[4]",
+            by="ann",
+            at_ms=1_700_000_000_000,
+            worker="w1:8083",
+            cause="exit code 1",
+            log=("mm2py: no Java",),
+        ),
+        b"order",
+        b'\x01{"at_ms":1700000000000,"by":"ann","cause":"exit code 1","end":"now","id":"20261122-a1","log":["mm2py: no Java"],'
+        b'"master":"local[4]","rate_limit":5000000,"start":"earliest","topics":"orders.*","worker":"w1:8083"}',
+    ),
+    (
+        Notice(worker="w1:8083", offset=12),
+        b"notice:w1:8083",
+        b'\x01{"offset":12,"worker":"w1:8083"}',
+    ),
+]
+
+
+@pytest.mark.parametrize(("record", "key", "value"), GOLDEN, ids=lambda it: type(it).__name__)
+def test_records_have_these_bytes(record: BackfillRecord, key: bytes, value: bytes) -> None:
+    assert encode_backfill(record) == (key, value)
+    assert decode_backfill(key, value) == record
+
+
+def test_members_of_a_newer_program_are_ignored() -> None:
+    wish = decode_backfill(b"wish", b'\x01{"job":"j","wanted":"RUN","reason":"later"}')
+    assert wish == Wish(job="j", wanted=Wanted.RUN)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"wish", b""),
+        (b"wish", b'\x02{"job":"j","wanted":"RUN"}'),
+        (b"wish", b"\x01not json"),
+        (b"wish", b'\x01{"job":"j","wanted":"FLY"}'),
+        (b"other", b"\x01{}"),
+        (None, b"\x01{}"),
+        (b"notice:a", b'\x01{"offset":1,"worker":"b"}'),
+    ],
+)
+def test_damaged_records_are_refused(key: bytes | None, value: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_backfill(key, value)
+
+
+def test_no_mirror_replicates_the_topic() -> None:
+    assert backfill_topic("A") == "mm2py-backfill.A.internal"
+
+
+ORDER = Order(id="o", topics="orders.*", by="ann", at_ms=5)
+JOB = Job(id="j", state=JobState.RUNNING, run=1, lanes=1)
+
+
+def test_what_was_planned_over_rest_is_shown_until_its_job_begins() -> None:
+    shown = order_report(ORDER, JOB, ())
+    assert shown is not None
+    assert (shown["id"], shown["state"], shown["topics"]) == ("o", "PLANNED", "orders.*")
+    assert order_report(ORDER, replace(JOB, id="o"), ()) is None
+    assert order_report(None, JOB, ()) is None
+
+
+def test_an_order_is_starting_only_while_its_worker_is_in_the_group() -> None:
+    started = replace(ORDER, worker="w1:8083")
+    for workers, expected in ((["w1:8083"], ("STARTING", "")), (["w2:8083"], ("FAILED", GONE))):
+        shown = order_report(started, None, workers)
+        assert shown is not None
+        assert (shown["state"], shown["cause"]) == expected
+
+
+def test_a_driver_that_wrote_no_cause_is_shown_with_what_its_worker_noted() -> None:
+    noted = replace(ORDER, id="j", cause="no Java")
+    assert cause_of(without_driver(JOB), noted) == f"no Java; {NO_DRIVER}"
+    assert cause_of(without_driver(JOB), ORDER) == NO_DRIVER
+    assert cause_of(JOB, noted) == ""
+
+
+FENCE = Fence(by="1700000000000-ab12", rules=(Rule(topic="orders", principal="User:shop"),))
+
+
+def test_a_fence_has_these_bytes() -> None:
+    key, value = encode_failover(FENCE)
+    assert key == b"fence"
+    assert value == (
+        b'\x01{"by":"1700000000000-ab12","rules":[{"principal":"User:shop","topic":"orders"}]}'
+    )
+    assert decode_failover(key, value) == FENCE
+
+
+def test_a_failover_comes_back_as_it_was() -> None:
+    failover = Failover(
+        id="f",
+        flow="A->B",
+        kind=FailoverKind.FAILBACK,
+        step=Step.TAIL,
+        run=3,
+        ends=(Place(topic="orders", partition=1, offset=7),),
+        groups=(GroupMove(group="g", moved=1, left=("why",)),),
+        tail=(Tail(topic="orders", partition=1, start=2, end=7, records=5),),
+        starts=(Place(topic="orders", partition=1, offset=9),),
+    )
+    assert decode_failover(*encode_failover(failover)) == failover
+
+
+def test_a_failover_of_thousands_of_partitions_fits_into_a_record() -> None:
+    places = tuple(
+        Place(
+            topic=f"team-{topic}.of-some-service.with-a-long-name-v1",
+            partition=number,
+            offset=10**9 + topic,
+        )
+        for topic in range(2_000)
+        for number in range(3)
+    )
+    failover = Failover(
+        id="f",
+        flow="A->B",
+        kind=FailoverKind.FAILOVER,
+        step=Step.REVERSE,
+        run=1,
+        ends=places,
+        ends_there=places,
+        starts=places,
+    )
+    key, value = encode_failover(failover)
+    assert value[0] == 2
+    assert len(value) < 512 * 1024, "topics take 1 MiB by default"
+    assert decode_failover(key, value) == failover
+
+
+def test_a_failover_of_a_program_that_knew_no_transactions_is_read() -> None:
+    failover = Failover(id="f", flow="A->B", kind=FailoverKind.FAILOVER, step=Step.DRAIN, run=1)
+    key, value = encode_failover(failover)
+    former = value.replace(b',"transactions":[]', b"")
+    assert former != value
+    assert decode_failover(key, former) == failover
+
+
+def test_failover_members_of_a_newer_program_are_ignored() -> None:
+    assert decode_failover(b"fence", b'\x01{"by":"x","rules":[],"why":1}') == Fence(by="x")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"fence", b""),
+        (b"fence", b'\x02{"by":"x"}'),
+        (b"fence", b'\x03{"by":"x"}'),
+        (b"fence", b"\x01no"),
+        (b"other", b"\x01{}"),
+        (None, b"\x01{}"),
+    ],
+)
+def test_damaged_failovers_are_refused(key: bytes | None, value: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_failover(key, value)
+
+
+def test_a_quarantine_topic_is_named_after_its_source_whatever_the_length() -> None:
+    assert quarantine_topic("A", "orders") == "mm2py-quarantine.A.orders.internal"
+    long = [quarantine_topic("A", "x" * 248 + it) for it in "yz"]
+    assert len(set(long)) == 2
+    assert all(len(it) <= 249 and it.startswith("mm2py-") for it in long)
+    assert all(it.endswith(".internal") for it in long)
+
+
+FORMATS = Path(__file__).parents[3] / "docs" / "formats.md"
+AT = Revision(number=7, by="anna", at_ms=1_700_000_000_000)
+SOURCE = "MirrorSourceConnector"
+
+OVERRIDES: list[tuple[FlowOverrideEntry, bytes, bytes]] = [
+    (
+        OverrideEntry(connector=SOURCE, property="topics", value="café.*", revision=AT),
+        b"override:MirrorSourceConnector:topics",
+        b'\x01{"at":1700000000000,"by":"anna","revision":7,"value":"caf\\u00e9.*"}',
+    ),
+    (
+        HoldEntry(topic="orders", partition=3, revision=AT),
+        b"hold:orders:3",
+        b'\x01{"at":1700000000000,"by":"anna","revision":7}',
+    ),
+    (
+        HistoryEntry(
+            action="change",
+            target=SOURCE,
+            changes=(Change(key=f"override:{SOURCE}:topics", before=".*", after="café.*"),),
+            revision=AT,
+        ),
+        b"history:000000000007",
+        b'\x01{"action":"change","at":1700000000000,"by":"anna","changes":[{"after":"caf\\u00e9.*",'
+        b'"before":".*","key":"override:MirrorSourceConnector:topics"}],"revision":7,'
+        b'"target":"MirrorSourceConnector"}',
+    ),
+]
+
+OTHERS: list[FlowOverrideEntry] = [
+    FlowEntry(state=Presence.DELETED, revision=AT),
+    OverrideEntry(connector="a:b%", property="x:y", value=None, revision=AT),
+    ConnectorEntry(name="a:b", state=Presence.ADDED, config={"x": "1"}, revision=AT),
+    HoldEntry(topic="orders", revision=AT),
+    HistoryEntry(action="stop", target="A->B", changes=(), revision=AT),
+]
+
+
+@pytest.mark.parametrize(("entry", "key", "value"), OVERRIDES)
+def test_records_are_written_and_read_as_documented(
+    entry: FlowOverrideEntry, key: bytes, value: bytes
+) -> None:
+    assert encode_flow_record(entry) == (key, value)
+    assert decode_flow_record(key, value) == entry
+
+
+def test_the_golden_vectors_of_the_documentation_are_these() -> None:
+    text = FORMATS.read_text(encoding="utf-8").partition("## Changes of a flow")[2]
+    hexes = re.findall(r"^    ([0-9a-f ]+)$", text, re.MULTILINE)
+    joined = b"".join(bytes.fromhex(found) for found in hexes)
+    assert joined == b"".join(key + value for _, key, value in OVERRIDES)
+
+
+@pytest.mark.parametrize("entry", OTHERS)
+def test_every_kind_of_entry_is_read_back(entry: FlowOverrideEntry) -> None:
+    assert decode_flow_record(*encode_flow_record(entry)) == entry
+
+
+def test_members_of_later_programs_are_ignored() -> None:
+    entry, key, value = OVERRIDES[0]
+    assert decode_flow_record(key, value[:-1] + b',"more":{"x":[1]}}') == entry
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        (b"flow", b"", "empty"),
+        (b"flow", b"\x02{}", "version 2"),
+        (b"flow", b"\x01[]", "not a JSON object"),
+        (b"flow", b"\x01{", "not JSON"),
+        (b"flow", b'\x01{"at":1,"by":"a","revision":1,"state":"moved"}', "moved"),
+        (
+            b"flow",
+            b'\x01{"at":true,"by":"a","revision":1,"state":"added"}',
+            "at is not a 64-bit number",
+        ),
+        (b"override:c", b'\x01{"at":1,"by":"a","revision":1}', "names no property"),
+        (b"override:c:p", b'\x01{"at":1,"by":"a","revision":1,"value":1}', "value is not a text"),
+        (b"hold:t:x", b'\x01{"at":1,"by":"a","revision":1}', "no topic or partition"),
+        (b"history:000000000002", b'\x01{"at":1,"by":"a","revision":1}', "not known"),
+        (b"else", b'\x01{"at":1,"by":"a","revision":1}', "not known"),
+        (b"\xff", b'\x01{"at":1,"by":"a","revision":1}', "UTF-8"),
+        (None, b'\x01{"at":1,"by":"a","revision":1}', "not known"),
+    ],
+)
+def test_what_cannot_be_read_is_told_apart(key: bytes | None, value: bytes, reason: str) -> None:
+    found = decode_flow_record(key, value)
+    assert isinstance(found, UnknownFlowRecord)
+    assert reason in found.reason
+
+
+def test_no_mirror_replicates_the_topic_of_an_override() -> None:
+    assert flows_topic("A") == "mm2py-flows.A.internal"
+
+
+IDENTITY = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
+
+
+def producer(
+    producer_id: int, source: str = "A", source_cluster: str = "id-of-a"
+) -> MirrorProducer:
+    return MirrorProducer(
+        producer_id=producer_id,
+        flow=f"{source}->B",
+        source=source,
+        source_cluster=source_cluster,
+        task="MirrorSourceConnector-0",
+        worker="host-1/4711",
+        time_ms=1_700_000_000_000,
+    )
+
+
+def origins(*, everything: bool = False, target_cluster: str = "id-of-a") -> ProducerOrigins:
+    return ProducerOrigins(everything=everything, target="A", target_cluster=target_cluster)
+
+
+def test_the_golden_vector_of_the_page_is_what_is_written_and_read() -> None:
+    chapter = FORMATS.read_text().split("## Producer ids of mirrors")[1].split("\n## ")[0]
+    blocks = re.findall(r"(?:^    (?:[0-9a-f]{2} ?)+\n)+", chapter, re.MULTILINE)
+    key, value = (bytes.fromhex(block) for block in blocks)
+    assert encode_producer(producer(1001)) == (key, value)
+    assert decode_producer(key, value) == producer(1001)
+
+
+def test_members_that_are_not_known_are_ignored() -> None:
+    assert decode_producer(b"5", b'\x01{"source":"A","more":[1]}').source == "A"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"5", b""),
+        (b"5", b"\x02{}"),
+        (b"five", b"\x01{}"),
+        (None, b"\x01{}"),
+        (b"5", b"\x01[]"),
+        (b"5", b"\x01{"),
+        (b"5", b'\x01{"source":1}'),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_refused(key: bytes | None, value: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode_producer(key, value)
+
+
+def test_only_mirrors_of_our_target_loop() -> None:
+    found = origins()
+    found.learn(producer(1))
+    found.learn(producer(2, "C", "id-of-c"))
+    assert (found.known.looping, found.known.passing) == ({1}, {2})
+
+
+def test_with_all_every_mirror_loops() -> None:
+    found = origins(everything=True)
+    found.learn(producer(1))
+    found.learn(producer(2, "C", "id-of-c"))
+    assert found.known.looping == {1, 2}
+
+
+def test_clusters_are_compared_by_id_and_by_alias_only_where_an_id_is_missing() -> None:
+    found = origins()
+    found.learn(producer(1, "other-name", "id-of-a"))
+    found.learn(producer(2, "A", "id-of-another-cluster-called-A"))
+    found.learn(producer(3, "A", ""))
+    assert (found.known.looping, found.known.passing) == ({1, 3}, {2})
+    unnamed = origins(target_cluster="")
+    unnamed.learn(producer(1))
+    assert unnamed.known.looping == {1}
+
+
+def test_3_a_judgement_is_final() -> None:
+    found = origins()
+    found.learn(producer(1))
+    found.judge([1, 4])
+    found.judge([4])
+    assert (found.known.looping, found.known.passing) == ({1}, {4})
+
+
+def test_ids_of_applications_are_forgotten_before_they_fill_memory_and_mirrors_never() -> None:
+    found = origins()
+    found.learn(producer(2, "C", "id-of-c"))
+    found.judge(range(1_000, 1_000 + MOST_PASSING))
+    found.judge([5])
+    assert found.known.passing == {2, 5}
+
+
+def test_it_is_on_where_names_are_kept_unless_it_is_set() -> None:
+    keeps = {"replication.policy.class": IDENTITY, "source.cluster.alias": "A"}
+    assert suppression_of({}) is Suppression.OFF
+    assert suppression_of(keeps) is Suppression.AUTO
+    assert suppression_of({**keeps, "loop.suppression": "off"}) is Suppression.OFF
+    assert suppression_of({"loop.suppression": "ON"}) is Suppression.ON
+    assert suppression_of({"loop.suppression": "all"}) is Suppression.ALL
+    with pytest.raises(ConfigError, match=r"loop\.suppression=maybe"):
+        suppression_of({"loop.suppression": "maybe"})
