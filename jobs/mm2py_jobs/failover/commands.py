@@ -6,7 +6,6 @@ Exit codes: 0 done (``--execute``: drained, switched, and the flow back runs), 1
 source is gone and its tail is still to be listed. With ``-o json`` standard output has only the document.
 """
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -176,6 +175,8 @@ def drill(
 
     Ends with 3 if a failover would be refused, or if a producer is active that no ACL would block.
     """
+    import asyncio
+
     printer = Printer(output)
 
     async def run(job: "FailoverJob") -> int:
@@ -227,6 +228,8 @@ def _run(
     kind: FailoverKind,
 ) -> int:
     """Do ``work`` with an open failover; return its exit code, or that of a refusal."""
+    import asyncio
+
     from mm2py_jobs.failover.flows import RestFlows
     from mm2py_jobs.failover.job import opened
 
