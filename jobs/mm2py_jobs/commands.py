@@ -11,7 +11,7 @@ import typer
 from mm2py_jobs.copy.backfill_commands import backfill_app
 from mm2py_jobs.copy.bulk_options import ExpiryOption, MasterOption, RateOption, WaitOption
 from mm2py_jobs.copy.stream_commands import show_stream
-from mm2py_jobs.failover.failover_commands import add_failover_commands
+from mm2py_jobs.failover.commands import add_failover_commands
 from mm2py_jobs.spark.executor_watch import WAIT_EXECUTORS_S
 from mm2py_workers.output import (
     DebugOption,

@@ -1,7 +1,7 @@
 """Records of ``mm2py-failover.<alias>.internal``: a change of sides, and who is kept from writing meanwhile (docs/formats.md).
 
 Flow: ``Failover``, ``Fence`` -> ``encode_failover`` -> the topic -> ``decode_failover``; the newest record of a key counts. No I/O, no
-decisions: those are of ``mm2py_jobs.failover.failover``.
+decisions: those are of ``mm2py_jobs.failover.driver``.
 
 The topic of ``A->B`` is on B and carries A's alias: the failover of ``A->B`` is there, and the fence on B that a failover of ``B->A``
 has made. So a fence is known where it is in force, also when the other cluster is gone.

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from tests.integration.failovers import secured_pair
+from tests.integration.failovers import Stage, secured_pair
 from tests.integration.test_failover import lose_and_return, move_there_and_back
 from tests.kit.regions import CreateTopic
 
@@ -26,7 +26,7 @@ def test_twenty_failovers_and_failbacks_with_drivers_killed_at_every_step_lose_n
 ) -> None:
     kills = [(STEPS[n % 7], STEPS[(n + 3) % 7]) for n in range(ROUNDS - 1)] + [("", "")]
     with secured_pair("chaos") as pair:
-        gaps = move_there_and_back(pair, unique, create_topic, tmp_path, kills=kills)
+        gaps = move_there_and_back(Stage(*pair, unique, create_topic, tmp_path), kills=kills)
     log.warning("clients could not write for %s s", [round(it, 1) for it in gaps])
     assert len(gaps) == 2 * ROUNDS
     # A driver that was killed is started again by the test: on a machine with other work that takes seconds of its own.
@@ -38,13 +38,6 @@ def test_twenty_failovers_and_failbacks_with_drivers_killed_at_every_step_lose_n
 def test_the_tail_of_a_lost_region_is_listed_exactly_and_kept(
     unique: Callable[[str], str], create_topic: CreateTopic, tmp_path: Path, number: int
 ) -> None:
-    with secured_pair(f"lost{number}") as (a, b):
-        lose_and_return(
-            a,
-            b,
-            unique("orders"),
-            create_topic,
-            tmp_path,
-            tail=2 + 13 * number,
-            restarts=bool(number % 2),
-        )
+    with secured_pair(f"lost{number}") as pair:
+        stage = Stage(*pair, unique, create_topic, tmp_path)
+        lose_and_return(stage, tail=2 + 13 * number, restarts=bool(number % 2))

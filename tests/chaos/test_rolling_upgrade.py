@@ -18,7 +18,7 @@ from tests.integration.failovers import (
     PARTITIONS,
     Drivers,
     Shop,
-    same_names,
+    Stage,
     secured_pair,
     values_of,
 )
@@ -137,7 +137,8 @@ def test_a_failover_is_continued_by_drivers_and_workers_of_either_build(
     topic = unique("orders")
     with secured_pair("rolling") as sides:
         a, b = sides
-        flow = same_names(sides, topic, create_topic, tmp_path, SHORT_SESSION)
+        stage = Stage(*sides, unique, create_topic, tmp_path)
+        flow = stage.same_names(topic, SHORT_SESSION)
         with Workers(flow) as workers:
             workers.start("one", "two", build=earlier)
             with Shop(flow, topic, PARTITIONS) as shop:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,6 +39,15 @@ LISTENER: Final = "LOGIN"
 COMMAND_S: Final = 150.0
 BATCH: Final = 5
 PAUSE_S: Final = 0.05
+EXACTLY_ONCE: Final = {
+    f"{{{side}}}.{key}": value
+    for side in ("source", "target")
+    for key, value in (
+        ("exactly.once.source.support", "enabled"),
+        ("consumer.isolation.level", "read_committed"),
+    )
+}
+"""Of both flows; they read committed records."""
 _MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
 
@@ -215,33 +224,31 @@ class Shop:
         self._failed()
 
 
-def same_names(
-    sides: Sides,
-    topic: str,
-    create_topic: CreateTopic,
-    folder: Path,
-    properties: Mapping[str, str] | None = None,
-) -> Flow:
-    """Return a flow of a topic that is on both sides, and that the shop may write on both."""
-    for region in sides:
-        create_topic(region, topic, PARTITIONS)
-        allow_shop(region, topic)
-    names = {"replication.policy.class": IDENTITY}
-    return write_flow(folder, *sides, topic, {**names, **(properties or {})})
+@final
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Two secured regions, and what a flow between them is made of."""
 
+    a: Region
+    b: Region
+    unique: Callable[[str], str]
+    create_topic: CreateTopic
+    folder: Path
 
-@contextmanager
-def home(
-    sides: Sides,
-    topic: str,
-    create_topic: CreateTopic,
-    folder: Path,
-    properties: Mapping[str, str] | None = None,
-) -> Generator["Drivers"]:
-    """Run a worker of such a flow; lend what moves its clients."""
-    flow = same_names(sides, topic, create_topic, folder, properties)
-    with running(flow.file) as mirror:
-        yield Drivers(flow, mirror)
+    def same_names(self, topic: str, properties: Mapping[str, str] | None = None) -> Flow:
+        """Return a flow of a topic that is on both sides, and that the shop may write on both."""
+        for region in (self.a, self.b):
+            self.create_topic(region, topic, PARTITIONS)
+            allow_shop(region, topic)
+        names = {"replication.policy.class": IDENTITY}
+        return write_flow(self.folder, self.a, self.b, topic, {**names, **(properties or {})})
+
+    @contextmanager
+    def home(self, topic: str, properties: Mapping[str, str] | None = None) -> Generator["Drivers"]:
+        """Run a worker of such a flow; lend what moves its clients."""
+        flow = self.same_names(topic, properties)
+        with running(flow.file) as mirror:
+            yield Drivers(flow, mirror)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import signal
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, final
 
@@ -14,21 +15,21 @@ import pytest
 from mm2py.errors import RetriableError
 from mm2py.mirror.failovers import FailoverKind, Tail
 from mm2py.mirror.producer_ids import PRODUCERS_TOPIC, MirrorProducer, encode_producer
-from mm2py_jobs.failover.failover_control import FlowNow, FlowsApi, RestFlows
-from mm2py_jobs.failover.failover_store import FailoverStore
-from mm2py_jobs.failover.failover_work import FailoverWork, opened
+from mm2py_jobs.failover.driver import FailoverStore
+from mm2py_jobs.failover.flows import FlowNow, FlowsApi, RestFlows
+from mm2py_jobs.failover.job import FailoverJob, opened
 from mm2py_workers.answers import Row
 from mm2py_workers.rest_access import Access
 from mm2py_workers.rest_client import RemoteApi
 from tests.integration.cluster_changes import topics_of
 from tests.integration.failovers import (
+    EXACTLY_ONCE,
     PARTITIONS,
     Drivers,
     Ended,
     Shop,
     Sides,
-    home,
-    same_names,
+    Stage,
     secured_pair,
     values_of,
 )
@@ -59,6 +60,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 Unique = Callable[[str], str]
 MARK: Final = "mm2py.source.offset"
+TIMED: Final = ["PLAN", "FENCE", "DRAIN", "GROUPS", "VERIFY", "SWITCH", "REVERSE"]
 MORE: Final = "is more than the 9 offsets that would not be copied now"
 
 
@@ -68,15 +70,11 @@ def sides() -> Iterator[Sides]:
         yield pair
 
 
-EXACTLY_ONCE: Final = {
-    f"{{{side}}}.{key}": value
-    for side in ("source", "target")
-    for key, value in (
-        ("exactly.once.source.support", "enabled"),
-        ("consumer.isolation.level", "read_committed"),
-    )
-}
-"""Of both flows."""
+@pytest.fixture
+def stage(
+    sides: Sides, unique: Callable[[str], str], create_topic: CreateTopic, tmp_path: Path
+) -> Stage:
+    return Stage(*sides, unique, create_topic, tmp_path)
 
 
 def settled(a: Region, b: Region, topic: str, count: int, mirror: Mirror) -> None:
@@ -92,18 +90,15 @@ def settled(a: Region, b: Region, topic: str, count: int, mirror: Mirror) -> Non
 
 
 def move_there_and_back(
-    sides: Sides,
-    unique: Unique,
-    create_topic: CreateTopic,
-    folder: Path,
+    stage: Stage,
     *,
     kills: list[tuple[str, str]],
     properties: Mapping[str, str] | None = None,
 ) -> list[float]:
     """Fail over and back under load, each driver killed at a step; return for how long the client could not write."""
-    a, b = sides
-    topic, group = unique("orders"), unique("billing")
-    with home(sides, topic, create_topic, folder, properties) as drivers:
+    a, b = stage.a, stage.b
+    topic, group = stage.unique("orders"), stage.unique("billing")
+    with stage.home(topic, properties) as drivers:
         with Shop(drivers.flow, topic, PARTITIONS) as shop:
             shop.wait_acked(50)
             for there, back in kills:
@@ -137,29 +132,23 @@ def check_group(
 
 
 @pytest.mark.faults
-def test_clients_move_there_and_back_whatever_kills_the_driver(
-    sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
-) -> None:
+def test_clients_move_there_and_back_whatever_kills_the_driver(stage: Stage) -> None:
     kills = [("DRAIN", "FENCE"), ("SWITCH", "REVERSE")]
-    gaps = move_there_and_back(sides, unique, create_topic, tmp_path, kills=kills)
+    gaps = move_there_and_back(stage, kills=kills)
     assert len(gaps) == 2 * len(kills), gaps
 
 
 @pytest.mark.faults
-def test_flows_with_exactly_once_support_move_there_and_back(
-    sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
-) -> None:
+def test_flows_with_exactly_once_support_move_there_and_back(stage: Stage) -> None:
     kills = [("GROUPS", "TAIL")]
-    move_there_and_back(sides, unique, create_topic, tmp_path, kills=kills, properties=EXACTLY_ONCE)
+    move_there_and_back(stage, kills=kills, properties=EXACTLY_ONCE)
 
 
 @pytest.mark.faults
-def test_a_failover_whose_worker_is_killed_is_continued_by_another(
-    sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
-) -> None:
-    a, b = sides
-    topic = unique("orders")
-    flow = same_names(sides, topic, create_topic, tmp_path, SHORT_SESSION)
+def test_a_failover_whose_worker_is_killed_is_continued_by_another(stage: Stage) -> None:
+    a, b = stage.a, stage.b
+    topic = stage.unique("orders")
+    flow = stage.same_names(topic, SHORT_SESSION)
     write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(20)])
 
     def url(mirror: Mirror) -> str:
@@ -188,13 +177,11 @@ def test_a_failover_whose_worker_is_killed_is_continued_by_another(
         until(lambda: sum(ends(a, topic).values()) == 21, 90, "the way back", alive=second)
 
 
-def test_a_plan_names_lag_groups_and_writers_and_changes_nothing(
-    sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
-) -> None:
-    a, b = sides
-    topic, group = unique("orders"), unique("billing")
+def test_a_plan_names_lag_groups_and_writers_and_changes_nothing(stage: Stage) -> None:
+    a, b = stage.a, stage.b
+    topic, group = stage.unique("orders"), stage.unique("billing")
     other = {"{target}->{source}.enabled": "true", "{target}->{source}.topics": "other"}
-    with home(sides, topic, create_topic, tmp_path, other) as drivers:
+    with stage.home(topic, other) as drivers:
         write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(40)], enable_idempotence=1)
         commit(a, group, topic, {0: 5})
         flow = drivers.flow
@@ -217,10 +204,13 @@ def test_a_plan_names_lag_groups_and_writers_and_changes_nothing(
         assert group in {it["group"] for it in plan["groups"]}
         dry = drivers.run("failover", "--execute", "--dry-run")
         assert dry.code == 0, dry.said
-        report = tmp_path / "drill.json"
+        report = stage.folder / "drill.json"
         drill = drivers.run("drill", "--report", str(report))
-        assert json.loads(report.read_text())["steps"]
         assert drill.code == 0, drill.said
+        timed = drivers.run("failover", "--plan", "--timed", "-o", "json")
+        assert timed.code == 0, timed.said
+        assert timed.document.keys() == json.loads(report.read_text()).keys()
+        assert [it["step"] for it in timed.document["steps"]] == TIMED
         assert (topics_of(a), topics_of(b)) == before
         assert drivers.run("failover", "--status").code == 0
         refused = drivers.run("failback", "--execute")
@@ -229,12 +219,10 @@ def test_a_plan_names_lag_groups_and_writers_and_changes_nothing(
         assert (topics_of(a), topics_of(b)) == before
 
 
-def test_what_would_be_lost_is_refused_without_its_number_and_kept_with_it(
-    sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
-) -> None:
-    a, b = sides
-    topic = unique("orders")
-    with home(sides, topic, create_topic, tmp_path) as drivers:
+def test_what_would_be_lost_is_refused_without_its_number_and_kept_with_it(stage: Stage) -> None:
+    a, b = stage.a, stage.b
+    topic = stage.unique("orders")
+    with stage.home(topic) as drivers:
         flow, mirror = drivers.flow, drivers.mirror
         write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(20)])
         until(lambda: sum(ends(b, topic).values()) == 20, 90, "the copy", alive=mirror)
@@ -258,12 +246,12 @@ def test_what_would_be_lost_is_refused_without_its_number_and_kept_with_it(
             time_ms=0,
         )
         if PRODUCERS_TOPIC not in topics_of(a):
-            create_topic(a, PRODUCERS_TOPIC, 1)
+            stage.create_topic(a, PRODUCERS_TOPIC, 1)
         key, value = encode_producer(relay)
         write(a, PRODUCERS_TOPIC, [Sent(0, value, key)])
         # Of an earlier failover, when the topic had one partition; it was deleted and created again since.
         quarantined = f"mm2py-quarantine.{flow.source_alias}.{topic}.internal"
-        create_topic(b, quarantined, 1)
+        stage.create_topic(b, quarantined, 1)
         write(b, quarantined, [Sent(0, b"old", None, [(MARK, b"1000")])])
         for words in ((), ("--accept-loss", "8")):
             refused = drivers.run("failover", "--execute", *words)
@@ -273,7 +261,7 @@ def test_what_would_be_lost_is_refused_without_its_number_and_kept_with_it(
         assert (more.code, MORE in more.said) == (0, True), more.said
         ended = drivers.execute("failover", "--accept-loss", "9")
         assert MORE not in ended.said
-        drill = ["drill", "--report", str(tmp_path / "drill.json")]
+        drill = ["drill", "--report", str(stage.folder / "drill.json")]
         for command in (["failover", "--execute"], drill):
             again = drivers.run(*command)
             assert again.code == 3
@@ -306,7 +294,7 @@ def test_what_would_be_lost_is_refused_without_its_number_and_kept_with_it(
 @asynccontextmanager
 async def opened_work(
     drivers: Drivers, api: Callable[[FlowsApi], FlowsApi] = lambda it: it
-) -> AsyncGenerator[FailoverWork]:
+) -> AsyncGenerator[FailoverJob]:
     """What a driver works with, in this process."""
     with Access(url=drivers.worker).client() as rest:
         flows = RestFlows(api(RemoteApi(rest)))
@@ -368,9 +356,9 @@ async def stopped_late(drivers: Drivers) -> FlowNow | None:
 
 
 def test_a_flow_that_no_worker_knows_yet_is_not_taken_for_one_that_has_stopped(
-    sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+    stage: Stage,
 ) -> None:
-    with home(sides, unique("orders"), create_topic, tmp_path) as drivers:
+    with stage.home(stage.unique("orders")) as drivers:
         now = asyncio.run(stopped_late(drivers))
         assert now is not None
         assert now.is_stopped, now
@@ -378,26 +366,16 @@ def test_a_flow_that_no_worker_knows_yet_is_not_taken_for_one_that_has_stopped(
 
 @pytest.mark.faults
 @pytest.mark.parametrize("worker", ["lives", "restarts"])
-def test_a_lost_region_s_tail_is_listed_exactly_and_kept(
-    unique: Unique, create_topic: CreateTopic, tmp_path: Path, worker: str
-) -> None:
+def test_a_lost_region_s_tail_is_listed_exactly_and_kept(stage: Stage, worker: str) -> None:
     with secured_pair("lost") as (a, b):
-        restarts = worker == "restarts"
-        lose_and_return(a, b, unique("orders"), create_topic, tmp_path, tail=7, restarts=restarts)
+        lost = replace(stage, a=a, b=b)
+        lose_and_return(lost, tail=7, restarts=worker == "restarts")
 
 
-def lose_and_return(
-    a: Region,
-    b: Region,
-    topic: str,
-    create_topic: CreateTopic,
-    folder: Path,
-    *,
-    tail: int,
-    restarts: bool = False,
-) -> None:
+def lose_and_return(stage: Stage, *, tail: int, restarts: bool = False) -> None:
     """Lose A with records that were not copied (and the worker, whose next process finds no A), write to B, bring A back, fail back."""
-    flow = same_names((a, b), topic, create_topic, folder)
+    a, b, topic = stage.a, stage.b, stage.unique("orders")
+    flow = stage.same_names(topic)
     write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(20)])
     with ExitStack() as stack:
         mirror = stack.enter_context(Mirror(flow.file))
@@ -465,14 +443,12 @@ def lose_and_return(
         assert mirror.stop() == 0
 
 
-def test_topics_with_prefixes_move_with_their_groups_and_over_rest(
-    sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
-) -> None:
-    a, b = sides
-    topic, group = unique("orders"), unique("billing")
-    create_topic(a, topic, PARTITIONS)
-    create_topic(b, topic, PARTITIONS)
-    flow = write_flow(tmp_path, a, b, topic)
+def test_topics_with_prefixes_move_with_their_groups_and_over_rest(stage: Stage) -> None:
+    a, b = stage.a, stage.b
+    topic, group = stage.unique("orders"), stage.unique("billing")
+    stage.create_topic(a, topic, PARTITIONS)
+    stage.create_topic(b, topic, PARTITIONS)
+    flow = write_flow(stage.folder, a, b, topic)
     copy, back = flow.remote(topic), f"{flow.target_alias}.{topic}"
     write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(20)])
     with running(flow.file) as mirror:
@@ -516,15 +492,12 @@ def test_topics_with_prefixes_move_with_their_groups_and_over_rest(
 
 
 def test_a_failover_that_is_cancelled_lets_clients_write_on(
-    sides: Sides,
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
+    stage: Stage,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _, b = sides
-    topic = unique("orders")
-    with home(sides, topic, create_topic, tmp_path) as drivers:
+    b = stage.b
+    topic = stage.unique("orders")
+    with stage.home(topic) as drivers:
         with Shop(drivers.flow, topic, PARTITIONS) as shop:
             shop.wait_acked(20)
             drivers.run("failover", "--execute", kill_at="DRAIN")
@@ -548,10 +521,10 @@ def test_a_failover_that_is_cancelled_lets_clients_write_on(
 
 @pytest.mark.faults
 def test_a_driver_that_stood_still_while_clients_moved_and_returned_lets_nobody_write(
-    sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+    stage: Stage,
 ) -> None:
-    topic = unique("orders")
-    with home(sides, topic, create_topic, tmp_path) as drivers:
+    topic = stage.unique("orders")
+    with stage.home(topic) as drivers:
         drivers.execute("failover")
         drivers.execute("failback")
         with drivers.standing_still("failover", "SWITCH") as driver:
@@ -568,14 +541,12 @@ def test_a_driver_that_stood_still_while_clients_moved_and_returned_lets_nobody_
 
 
 @pytest.mark.faults
-def test_share_groups_move_with_their_start_offsets(
-    sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
-) -> None:
-    a, b = sides
-    topic, group, busy = unique("orders"), unique("shares"), unique("busy")
-    create_topic(a, topic, 1)
+def test_share_groups_move_with_their_start_offsets(stage: Stage) -> None:
+    a, b = stage.a, stage.b
+    topic, group, busy = stage.unique("orders"), stage.unique("shares"), stage.unique("busy")
+    stage.create_topic(a, topic, 1)
     write(a, topic, [Sent(0, b"%d" % n) for n in range(60)])
-    flow = write_flow(tmp_path, a, b, topic)
+    flow = write_flow(stage.folder, a, b, topic)
     copy = flow.remote(topic)
     for name in (group, busy):
         member = Shares(a, topic, name)
@@ -603,14 +574,12 @@ def test_share_groups_move_with_their_start_offsets(
         moved.close()
 
 
-def test_groups_of_each_kind_move_there_and_back_with_their_next_record(
-    sides: Sides, unique: Unique, create_topic: CreateTopic, tmp_path: Path
-) -> None:
-    a, b = sides
-    topic = unique("orders")
-    with home(sides, topic, create_topic, tmp_path) as drivers:
+def test_groups_of_each_kind_move_there_and_back_with_their_next_record(stage: Stage) -> None:
+    a, b = stage.a, stage.b
+    topic = stage.unique("orders")
+    with stage.home(topic) as drivers:
         produce(a, topic, 0, 60)
-        groups = {kind: unique(kind) for kind in READ_OF_60}
+        groups = {kind: stage.unique(kind) for kind in READ_OF_60}
         read_to = dict.fromkeys(groups, 0)
         for turn, (move, here, there) in enumerate((("failover", a, b), ("failback", b, a))):
             end = 60 + 5 * turn

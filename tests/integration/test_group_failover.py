@@ -7,17 +7,17 @@ a second later is compared, record by record, with what they had committed.
 import logging
 import random
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Final
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tests.integration.mirror_process import Mirror, until, write_flow
+from tests.integration.traffic import Load, committed, reader
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
@@ -30,37 +30,6 @@ SYNC_S: Final = 2.0
 """Delay of group sync, with the time that a loaded machine takes for it."""
 RECORDS_PER_S: Final = 400
 COMMIT_S: Final = 0.3
-
-
-class Traffic:
-    """Numbered records at a steady rate until the end, in order within each partition."""
-
-    def __init__(self, region: KafkaAddress, topic: str) -> None:
-        self._topic, self._end = topic, Event()
-        self._producer = Producer(
-            {"bootstrap.servers": region.bootstrap_servers, "linger.ms": 5, "log_level": 2}
-        )
-        self.next = [0] * PARTITIONS
-        self._thread = Thread(target=self._run, daemon=True)
-
-    @contextmanager
-    def running(self) -> Generator["Traffic"]:
-        self._thread.start()
-        try:
-            yield self
-        finally:
-            self._end.set()
-            self._thread.join(30)
-            self._producer.flush(30)
-
-    def _run(self) -> None:
-        while not self._end.wait(0.02):
-            for partition in range(PARTITIONS):
-                for _ in range(int(RECORDS_PER_S * 0.02)):
-                    value = b"%d" % self.next[partition]
-                    self._producer.produce(self._topic, value, partition=partition)
-                    self.next[partition] += 1
-            self._producer.poll(0)
 
 
 class Member:
@@ -111,47 +80,28 @@ class Member:
             self.commits.append((time.monotonic(), dict(self.committed)))
 
 
-class Target:
-    """What a group would read first at the target, by the numbers in the records."""
+def offsets_of(region: KafkaAddress, group: str, topic: str) -> dict[int, int]:
+    """Return what is committed for a group; nothing while its coordinator is only being made."""
+    try:
+        offsets = committed(region, group, topic)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.NOT_COORDINATOR:
+            raise
+        return {}
+    return {partition: offset for partition, offset in offsets.items() if offset >= 0}
 
-    def __init__(self, region: KafkaAddress, topic: str) -> None:
-        self._region, self._topic = region, topic
 
-    def _client(self, group: str) -> Consumer:
-        return Consumer(
-            {
-                "bootstrap.servers": self._region.bootstrap_servers,
-                "group.id": group,
-                "enable.auto.commit": False,
-                "log_level": 2,
-            }
-        )
-
-    def offsets(self, group: str) -> dict[int, int]:
-        """Return what is committed there for the group; nothing while its coordinator is only being made."""
-        client = self._client(group)
-        wanted = [TopicPartition(self._topic, number) for number in range(PARTITIONS)]
-        try:
-            found = {it.partition: it.offset for it in client.committed(wanted, timeout=30)}
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.NOT_COORDINATOR:
-                raise
-            return {}
-        finally:
+def first_read(region: KafkaAddress, topic: str, partition: int, offset: int) -> int:
+    """Return the source offset of the record at a target offset, which is its number in the partition."""
+    client = reader(region)
+    client.assign([TopicPartition(topic, partition, offset)])
+    deadline = time.monotonic() + 60
+    while True:
+        (*_, message) = client.consume(1, 1.0) or (None,)
+        if message is not None and message.error() is None:
             client.close()
-        return {partition: offset for partition, offset in found.items() if offset >= 0}
-
-    def first_read(self, partition: int, offset: int) -> int:
-        """Return the number of the first record from ``offset`` on."""
-        client = self._client("reads-alone")
-        client.assign([TopicPartition(self._topic, partition, offset)])
-        deadline = time.monotonic() + 60
-        while True:
-            (*_, message) = client.consume(1, 1.0) or (None,)
-            if message is not None and message.error() is None:
-                client.close()
-                return int(message.value() or b"-1")
-            assert time.monotonic() < deadline, f"no record at {partition} {offset}"
+            return int((message.value() or b"").split(b":")[1]) // PARTITIONS
+        assert time.monotonic() < deadline, f"no record at {partition} {offset}"
 
 
 def move_at_random_moments(
@@ -172,20 +122,21 @@ def move_at_random_moments(
         topic,
         {"{source}->{target}.sync.group.offsets.enabled": "true"},
     )
-    target, chance = Target(b, flow.remote(topic)), random.Random(moments)
+    copy, chance = flow.remote(topic), random.Random(moments)
     groups = [
         (f"{kind}-{protocol}-{unique('g')}", protocol, per_poll)
         for protocol in ("classic", "consumer")
         for kind, per_poll in (("tip", 1_000), ("behind", 20), ("start", 1))
     ]
     reread: list[int] = []
-    with Traffic(a, topic).running(), Mirror(flow.file) as worker:
+    load = Load(a, topic, PARTITIONS, rate=PARTITIONS * RECORDS_PER_S, value_bytes=0)
+    with load, Mirror(flow.file) as worker:
         for _ in range(moments):
             members = [
                 Member(a, topic, group, protocol, per_poll=per_poll)
                 for group, protocol, per_poll in groups
             ]
-            until(partial(are_synced, members, target), 90, "offsets on the target", alive=worker)
+            until(partial(are_synced, members, b, copy), 90, "offsets on the target", alive=worker)
             Event().wait(chance.uniform(0.5, 2.5))
             chance.shuffle(members)
             for member in members:
@@ -193,22 +144,23 @@ def move_at_random_moments(
             stopped = time.monotonic()
             for member in members:
                 Event().wait(max(0.0, stopped + SYNC_S - time.monotonic()))
-                reread += compare(member, target.offsets(member.group), target, stopped)
+                reread += compare(member, b, copy, stopped)
         worker.check_running()
     log.warning("%d partitions moved, read again: %s", len(reread), sorted(reread)[-10:])
 
 
-def are_synced(members: list[Member], target: Target) -> bool:
+def are_synced(members: list[Member], target: KafkaAddress, copy: str) -> bool:
     """Whether all members commit, and their offsets are known at the target."""
     return all(
         member.committed.keys() == set(range(PARTITIONS))
-        and len(target.offsets(member.group)) == PARTITIONS
+        and len(offsets_of(target, member.group, copy)) == PARTITIONS
         for member in members
     )
 
 
-def compare(member: Member, there: dict[int, int], target: Target, stopped: float) -> list[int]:
+def compare(member: Member, target: KafkaAddress, copy: str, stopped: float) -> list[int]:
     """Return how many records are read again; nothing may be skipped."""
+    there = offsets_of(target, member.group, copy)
     # What was committed at least one interval before is on the target.
     earlier = [offsets for at, offsets in member.commits if at <= stopped - SYNC_S]
     reread: list[int] = []
@@ -216,7 +168,7 @@ def compare(member: Member, there: dict[int, int], target: Target, stopped: floa
         assert partition in there or not earlier, f"{member.group} {partition} has no offset"
         if partition not in there:
             continue
-        first = target.first_read(partition, there[partition])
+        first = first_read(target, copy, partition, there[partition])
         assert first <= position, f"{member.group} {partition} skips {first - position}"
         oldest = earlier[-1].get(partition, 0) if earlier else 0
         assert first >= oldest, f"{member.group} {partition} reads {position - first} again"

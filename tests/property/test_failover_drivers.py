@@ -1,6 +1,6 @@
 """Failovers driven by processes that crash between any two awaits, and by cancels: always legal, nothing lost, nothing doubled.
 
-The invariants of ``mm2py_jobs.failover.failover``. The flow, its clients and the source's death go on while drivers come and go.
+The invariants of ``mm2py_jobs.failover.driver``. The flow, its clients and the source's death go on while drivers come and go.
 """
 
 import asyncio
@@ -18,14 +18,8 @@ from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.table import Entry
 from mm2py.testing.waiting import until
 from mm2py.types import TopicPartition
-from mm2py_jobs.failover.failover import (
-    FailoverDriver,
-    FailoverRefusedError,
-    FailoverRequest,
-    Progress,
-    SourceAwayError,
-)
-from mm2py_jobs.failover.failover_store import FailoverStore
+from mm2py_jobs.failover.driver import FailoverDriver, FailoverStore, Progress, SourceAwayError
+from mm2py_jobs.failover.plan import FailoverRefusedError, FailoverRequest
 from tests.property.effort import examples
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(120)]

@@ -1,6 +1,6 @@
 """A failover's drivers beside those of backfills and streams: they crash and stand still anywhere, and are cancelled by commands.
 
-Invariant 8 of ``mm2py_jobs.failover.failover``: no lane copies, and nothing is kept from the workers, where a failover has gone past its fence.
+Invariant 8 of ``mm2py_jobs.failover.driver``: no lane copies, and nothing is kept from the workers, where a failover has gone past its fence.
 """
 
 import asyncio
@@ -44,8 +44,8 @@ from mm2py_jobs.copy.backfill import BackfillDriver, Request
 from mm2py_jobs.copy.plan import Plan
 from mm2py_jobs.copy.stream import StreamDriver, StreamPartitions
 from mm2py_jobs.copy.survey import Known
-from mm2py_jobs.failover.failover import FailoverDriver, FailoverRequest, Progress
-from mm2py_jobs.failover.failover_store import FailoverStore
+from mm2py_jobs.failover.driver import FailoverDriver, FailoverStore, Progress
+from mm2py_jobs.failover.plan import FailoverRequest
 from tests.property.effort import examples
 from tests.unit.spark.driver_fakes import Flow
 from tests.unit.spark.test_backfill_driver import ONE, part

@@ -12,7 +12,7 @@ Invariants, tests of the same names (those of the claim: ``mm2py.storage.job_cla
 4. A run copies, whatever was wanted of the one before it.
 5. Partitions whose copies have begun to go back (``mm2py_jobs.copy.copy_again``) are given back only when that is done.
 6. Of two restores that have a target topic in common, whichever flows they belong to, one at most has lanes.
-7. Nothing is reserved beside a failover that has begun (8 of ``mm2py_jobs.failover.failover``); what a former run has reserved is given back.
+7. Nothing is reserved beside a failover that has begun (8 of ``mm2py_jobs.failover.driver``); what a former run has reserved is given back.
 """
 
 import logging

@@ -59,7 +59,7 @@ class BackfillFlow(CopiesAgain, Protocol):
 async def refuse_beside_failover(name: str, flow: BackfillFlow) -> None:
     """Refuse to reserve partitions while a failover of the flow is under way; asked only after the driver's own record is written.
 
-    A failover asks in the other order (invariant 8 of ``mm2py_jobs.failover.failover``), so that of both at least one finds the other's record.
+    A failover asks in the other order (invariant 8 of ``mm2py_jobs.failover.driver``), so that of both at least one finds the other's record.
 
     Raises:
         BackfillRefusedError: there is one.

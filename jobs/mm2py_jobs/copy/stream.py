@@ -16,7 +16,7 @@ Invariants, tests of the same names:
 3. A partition that is given back is copied by no lane any more.
 4. A partition that is found later begins at its first record, whatever ``auto.offset.reset`` is.
 5. A lane that renews no more is replaced, by a new run; a target that takes nothing now ends no run.
-6. Nothing is reserved beside a failover that has begun (8 of ``mm2py_jobs.failover.failover``): everything is given back, and the stream ends.
+6. Nothing is reserved beside a failover that has begun (8 of ``mm2py_jobs.failover.driver``): everything is given back, and the stream ends.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
-"""Failover and failback: clients change sides, nothing is lost.
+"""Failover and failback: clients move to the other cluster, and nothing is lost.
 
-   1 failover_runs   failover_plan: both clusters and a worker are asked; what refuses
-   2 failover        one driver: each step is recorded in mm2py-failover.<source>.internal (failover_store) before it begins
-   3 failover_sides  the steps: ACLs (fence), failover_groups, failover_tail, positions; flows over REST (failover_control)
-
-Over REST: ``failover_routes`` -> ``failovers`` -> ``failover_inside``: the same work in the worker, which asks its own API.
+1 commands, routes            the request: CLI, or REST in a worker that asks its own application
+2 job -> survey               the plan, asked of both clusters and a worker; ``plan``: what refuses it, and the model of all faces
+3 driver                      the claim of mm2py-failover.<source>.internal, where each step is recorded before it begins
+4 steps                       fence, groups, quarantine, positions on both ``clusters``; the flows over REST (``flows``)
 """

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from mm2py.mirror.failovers import Failover, FailoverKind, Step
 from mm2py.types import FlowName
-from mm2py_jobs.failover.failover import FailoverRefusedError, FailoverRequest
-from mm2py_jobs.failover.failover_views import FailoverPlan
+from mm2py_jobs.failover.plan import FailoverPlan, FailoverRefusedError, FailoverRequest
 
 PLAN = FailoverPlan(
     flow="A->B",
@@ -27,7 +26,7 @@ PLAN = FailoverPlan(
 
 
 class FakeFailovers:
-    """Implements ``mm2py_jobs.failover.failovers.FailoverCommands`` of any flow; a driver lasts until ``ended`` is set."""
+    """Implements ``mm2py_jobs.failover.routes.FailoverCommands`` of any flow; a driver lasts until ``ended`` is set."""
 
     def __init__(self) -> None:
         self.planned = PLAN

@@ -40,8 +40,7 @@ from mm2py.types import FlowName
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from mm2py_jobs.copy.backfill_jobs import BackfillService
 from mm2py_jobs.copy.backfill_routes import backfill_router
-from mm2py_jobs.failover.failover_routes import failover_router
-from mm2py_jobs.failover.failovers import FailoverService
+from mm2py_jobs.failover.routes import FailoverService, failover_router
 from tests.unit.rest.backfill_fakes import FakeCommands
 from tests.unit.rest.failover_fakes import FakeFailovers
 from tests.unit.rest.rest_fakes import FakeLoggers, names_a_secret
@@ -202,7 +201,7 @@ class PaperWorker:
             )
             routes.include_router(backfill_router(service, runs))
             failovers = FailoverService(FakeFailovers().opened)
-            routes.include_router(failover_router(service, failovers, cluster.clock))
+            routes.include_router(failover_router(service, failovers))
             parts = replace(parts, flows=routes)
         self._overrides = overrides
         self._app = public_app(parts)

@@ -17,10 +17,9 @@ from mm2py.mirror.failovers import Failover, FailoverKind, Step
 from mm2py.rest.parts import CALLER
 from mm2py.runtime.errors import ConflictError
 from mm2py.testing.waiting import until
-from mm2py_jobs.failover.failover import FailoverRequest
-from mm2py_jobs.failover.failover_control import RestFlows
-from mm2py_jobs.failover.failover_inside import OwnApi
-from mm2py_jobs.failover.failovers import FailoverService
+from mm2py_jobs.failover.flows import RestFlows
+from mm2py_jobs.failover.plan import FailoverRequest
+from mm2py_jobs.failover.routes import FailoverService, OwnApi
 from tests.unit.rest.failover_fakes import PLAN, FakeFailovers
 from tests.unit.rest.flow_fakes import AB
 

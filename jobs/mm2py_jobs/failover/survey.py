@@ -1,13 +1,13 @@
-"""What a failover would do, asked of both clusters and of a worker; changes nothing.
+"""Asks both clusters and a worker what a failover would do, and how long its steps would take; changes nothing.
 
-Flow: ``FailoverClusters``, ``RestFlows`` -> topics with lag and drift, groups, writers, the fence -> ``FailoverPlan``. Where the source
-is gone: what the target and the worker know of it.
+Flow: ``FailoverClusters``, ``FailoverSides``, ``RestFlows`` -> topics with lag and drift, groups, writers, the fence -> ``FailoverPlan``; if the
+source is gone, from what the target and the worker know of it. ``time_plan`` asks the questions of each step besides -> ``TimedPlan``.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.config.class_names import MIRROR_CHECKPOINT_CONNECTOR, canonical_class
@@ -23,24 +23,34 @@ from mm2py.protocol.configs import ConfigEntry
 from mm2py.types import FlowName, TopicPartition
 from mm2py_connectors.acl_sync import remote_acls
 from mm2py_connectors.config_sync import config_operations
-from mm2py_jobs.failover.failover import Progress, SourceAwayError
-from mm2py_jobs.failover.failover_clusters import FailoverClusters, first_stamp
-from mm2py_jobs.failover.failover_control import FlowNow, RestFlows
-from mm2py_jobs.failover.failover_sides import FailoverSides
-from mm2py_jobs.failover.failover_views import FailoverPlan, GroupRow, TopicRow, WriterRow
-from mm2py_jobs.failover.fence import FencePlan
+from mm2py_jobs.failover.clusters import FailoverClusters, first_stamp
+from mm2py_jobs.failover.driver import Progress, SourceAwayError
+from mm2py_jobs.failover.flows import FlowNow, RestFlows
+from mm2py_jobs.failover.groups import move_groups
+from mm2py_jobs.failover.plan import (
+    FailoverPlan,
+    FailoverRequest,
+    GroupRow,
+    TimedPlan,
+    TimedStep,
+    TopicRow,
+    WriterRow,
+)
+from mm2py_jobs.failover.steps import FailoverSides, FencePlan
 from mm2py_workers.bulk_flow import source_connector
+
+T = TypeVar("T")
 
 MOST_GROUPS: Final = 10_000
 RECENT_MS: Final = 10 * 60_000
-"""A producer that has not written for so long is not shown as a writer."""
+"""A producer whose last batch is older is not listed as a writer."""
 
 _SHOWN: Final = 3
 
 
 @dataclass(slots=True)
-class _Found:
-    problems: list[str] = field(default_factory=list[str])
+class _Problems:
+    of_flow: list[str] = field(default_factory=list[str])
     by_topic: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
     def note(self, topic: str, text: str) -> None:
@@ -48,13 +58,13 @@ class _Found:
 
     @contextmanager
     def noting(self, what: str) -> Generator[None]:
-        """Note what a cluster refuses to tell."""
+        """Note what a cluster does not permit to read."""
         try:
             yield
         except ServerError as error:
             if isinstance(error, RetriableError):
                 raise
-            self.problems.append(f"{what}: {error}")
+            self.of_flow.append(f"{what}: {error}")
 
 
 async def plan_failover(
@@ -65,31 +75,30 @@ async def plan_failover(
     Raises:
         RetriableError: the target does not answer.
     """
-    found = _Found()
-    now, back = await _flows(clusters.name, control, found)
+    problems = _Problems()
+    now, back = await _flows(clusters.name, control, problems)
     if clusters.config.get("transforms"):
-        found.problems.append(
+        problems.of_flow.append(
             f"records pass transforms={clusters.config['transforms']}: what these drop or send elsewhere is not in the copies, nor copied back"
         )
     try:
-        progress = await clusters.progress()
-        opened = await clusters.open_transactions(progress.held)
+        progress = await sides.progress()
+        opened = await sides.open_transactions(progress.held)
         stuck = await control.not_copied(clusters.name)
-        topics = _Source(clusters, found, opened, stuck)
+        topics = _Source(clusters, problems, opened, stuck)
         rows, awaited = await topics.topics(progress, now), topics.awaited
-        groups = await _groups(clusters, found)
-        writers = await _writers(clusters, found)
-        await _look_at_the_way_back(clusters, found, kind)
+        groups = await _groups(clusters, problems)
+        writers = await _writers(clusters, problems)
+        await _check_flow_back(clusters, problems, kind)
         fence = await sides.fence_plan()
         there = True
     except SourceAwayError as error:
-        found.problems.append(
-            f"{error}; groups and writers are not known, groups would get the offsets of their checkpoints"
+        problems.of_flow.append(
+            f"{error}; groups and writers are unknown, groups would get the offsets of their checkpoints"
         )
         there, fence, groups, writers = False, FencePlan((), ""), [], []
         opened, awaited = (), 0
-        rows = await _known(clusters, control)
-    unfinished = await _unfinished(clusters)
+        rows = await _last_known(clusters, control)
     job = await sides.unfinished_job()
     return FailoverPlan(
         flow=str(clusters.name),
@@ -104,9 +113,9 @@ async def plan_failover(
         quarantine=tuple(
             quarantine_topic(clusters.name.source, it.topic) for it in rows if it.would_lose
         ),
-        unfinished=unfinished,
+        unfinished=_unfinished(clusters),
         jobs=(job,) if job else (),
-        problems=tuple(found.problems),
+        problems=tuple(problems.of_flow),
         topics=tuple(rows),
         groups=tuple(groups),
         awaited=awaited,
@@ -116,31 +125,31 @@ async def plan_failover(
 
 
 async def _flows(
-    name: FlowName, control: RestFlows, found: _Found
+    name: FlowName, control: RestFlows, problems: _Problems
 ) -> tuple[FlowNow | None, FlowNow | None]:
     try:
         now = await control.now(name)
         back = await control.now(FlowName(name.target, name.source))
     except Mm2pyError as error:
-        found.problems.append(f"no worker answers, so nothing is known to copy: {error}")
+        problems.of_flow.append(f"no worker answered: cannot tell what is being copied: {error}")
         return None, None
     if now is None:
-        found.problems.append(
-            f"the worker that was asked does not know flow {name}: nothing is known to copy"
+        problems.of_flow.append(
+            f"the worker does not know flow {name}: cannot tell what is being copied"
         )
     elif not now.copies:
         state = now.state if now.enabled else "not there"
-        found.problems.append(f"flow {name} is {state}: what is not copied stays behind")
+        problems.of_flow.append(f"flow {name} is {state}: what is not copied stays behind")
     if now is not None:
-        # What is held drains only once its cause is gone.
-        found.problems += [f"flow {name}: {text}" for text in now.errors[:_SHOWN]]
+        # A held partition drains only after its cause is removed.
+        problems.of_flow += [f"flow {name}: {text}" for text in now.errors[:_SHOWN]]
     return now, back
 
 
-async def _look_at_the_way_back(
-    clusters: FailoverClusters, found: _Found, kind: FailoverKind
+async def _check_flow_back(
+    clusters: FailoverClusters, problems: _Problems, kind: FailoverKind
 ) -> None:
-    """Name the topics that a flow back which exists leaves out; for a failback also those that it alone copies."""
+    """Note topics that an existing flow back does not copy, and for a failback also those that only it copies."""
     async with clusters.source():
         config = await source_connector(clusters.back, clusters.source_tables, clusters.clock)
     if config is None or not enabled(config):
@@ -154,21 +163,21 @@ async def _look_at_the_way_back(
         (name, [it for it in names if it not in here and selection.replicate(it)]),
     ):
         if left and (flow is back or kind is FailoverKind.FAILBACK):
-            found.problems.append(
+            problems.of_flow.append(
                 f"flow {flow} copies no {some_of(left, _SHOWN)}: what clients write there on {flow.source} stays there;"
                 f" mm2py flow set {flow.source}/{flow.target} topics=..."
             )
 
 
-async def _unfinished(clusters: FailoverClusters) -> str:
+def _unfinished(clusters: FailoverClusters) -> str:
     failover = clusters.store.failover
     if failover is None or failover.step.is_over:
         return ""
     return f"{failover.kind} {failover.id} is at {failover.step}: --execute continues it"
 
 
-async def _known(clusters: FailoverClusters, control: RestFlows) -> list[TopicRow]:
-    """Return what is known of a source that is gone: how far each partition was copied, and the lag that workers saw last."""
+async def _last_known(clusters: FailoverClusters, control: RestFlows) -> list[TopicRow]:
+    """Return the rows of a source that is gone: stored positions, and the lag that workers saw last."""
     lags = await control.lag(clusters.name)
     copied: dict[str, dict[int, int]] = {}
     for tp, offset in (await clusters.copied()).items():
@@ -189,44 +198,43 @@ async def _known(clusters: FailoverClusters, control: RestFlows) -> list[TopicRo
 
 @final
 class _Source:
-    """What both clusters say of the topics."""
+    """The flow's topics on both clusters."""
 
     def __init__(
         self,
         clusters: FailoverClusters,
-        found: _Found,
+        problems: _Problems,
         opened: Sequence[OpenTransaction],
         stuck: Mapping[TopicPartition, str],
     ) -> None:
-        self._clusters, self._found = clusters, found
+        self._clusters, self._problems = clusters, problems
         self._opened, self._stuck = opened, stuck
         self.awaited = 0
-        """Offsets that would be lost, but for the end of a transaction that is open."""
+        """Offsets that would be lost if the drain did not wait for open transactions."""
 
     async def topics(self, progress: Progress, now: FlowNow | None) -> list[TopicRow]:
         names = sorted({tp.topic for tp in progress.ends})
         for tp, cause in sorted(self._stuck.items()):
-            self._found.note(tp.topic, f"partition {tp.partition} is {cause}")
-        await self._look_at_copies(progress)
-        await self._look_at_configs(names)
-        await self._look_at_acls()
+            self._problems.note(tp.topic, f"partition {tp.partition} is {cause}")
+        await self._check_copies(progress)
+        await self._check_configs(names)
+        await self._check_acls()
         return [await self._row(name, progress, now) for name in names]
 
     async def _row(self, name: str, progress: Progress, now: FlowNow | None) -> TopicRow:
         clusters = self._clusters
         tails = [it for it in progress.tails() if it.topic == name]
-        lag = sum(it.end - it.start for it in tails)
         return TopicRow(
             topic=name,
             copy=clusters.copy_of(TopicPartition(name, 0)).topic,
             partitions=sum(tp.topic == name for tp in progress.ends),
-            lag_records=lag,
+            lag_records=sum(it.end - it.start for it in tails),
             lag_ms=await self._age(tails),
             would_lose=sum(self._lost(it, progress, now) for it in tails),
             copied_to={
                 tp.partition: at for tp, at in sorted(progress.copied.items()) if tp.topic == name
             },
-            problems=tuple(self._found.by_topic.get(name, ())),
+            problems=tuple(self._problems.by_topic.get(name, ())),
         )
 
     def _lost(self, tail: Tail, progress: Progress, now: FlowNow | None) -> int:
@@ -242,7 +250,7 @@ class _Source:
         return lost
 
     async def _age(self, tails: Sequence[Tail]) -> int | None:
-        """Return the age of the oldest record that is not copied, in ms; 0 where all are."""
+        """Return the age of the oldest record that is not copied, in ms; 0 if all are."""
         ages = [0]
         for tail in tails:
             async with self._clusters.source() as source:
@@ -252,41 +260,43 @@ class _Source:
             ages.append(max(0, self._clusters.clock.now_ms() - stamp))
         return max(ages)
 
-    async def _look_at_copies(self, progress: Progress) -> None:
+    async def _check_copies(self, progress: Progress) -> None:
         clusters = self._clusters
         copies = {tp: clusters.copy_of(tp) for tp in progress.ends}
         there = await Admin(clusters.target).describe_topics({it.topic for it in copies.values()})
         for tp, copy in copies.items():
-            known = there.get(copy.topic)
-            if known is None:
+            topic = there.get(copy.topic)
+            if topic is None:
                 if tp.partition == 0:
-                    self._found.note(
+                    self._problems.note(
                         tp.topic, f"topic {copy.topic} is missing on {clusters.name.target}"
                     )
-            elif known.error is None and tp.partition not in known.partitions:
-                self._found.note(tp.topic, f"partition {copy} is missing on {clusters.name.target}")
+            elif topic.error is None and tp.partition not in topic.partitions:
+                self._problems.note(
+                    tp.topic, f"partition {copy} is missing on {clusters.name.target}"
+                )
 
-    async def _look_at_configs(self, names: Sequence[str]) -> None:
+    async def _check_configs(self, names: Sequence[str]) -> None:
         clusters = self._clusters
-        chosen = config_property_filter_from_config(clusters.config)
+        synced = config_property_filter_from_config(clusters.config)
         copies = {it: clusters.copy_of(TopicPartition(it, 0)).topic for it in names}
         here: Mapping[str, Sequence[ConfigEntry]] = {}
-        with self._found.noting("configs cannot be compared"):
+        with self._problems.noting("configs cannot be compared"):
             there = await Admin(clusters.target).describe_topic_configs(set(copies.values()))
             async with clusters.source() as source:
                 here = await Admin(source).describe_topic_configs(names)
         for name, entries in here.items():
             of_copy = {it.name: it.value for it in there.get(copies[name], ())}
-            for op in config_operations(entries, chosen) if of_copy else ():
+            for op in config_operations(entries, synced) if of_copy else ():
                 if op.op == "SET" and of_copy.get(op.name) != op.value:
-                    self._found.note(
+                    self._problems.note(
                         name, f"{op.name} is {op.value}, of the copy {of_copy.get(op.name)}"
                     )
 
-    async def _look_at_acls(self) -> None:
+    async def _check_acls(self) -> None:
         clusters = self._clusters
         here = there = None
-        with self._found.noting("ACLs cannot be compared"):
+        with self._problems.noting("ACLs cannot be compared"):
             async with clusters.source() as source:
                 here = await Admin(source).describe_topic_acls()
             there = await Admin(clusters.target).describe_topic_acls()
@@ -294,7 +304,7 @@ class _Source:
             return
         store = await clusters.seen_source_store()
         fence = frozenset[Acl]() if store is None or store.fence is None else store.fence.acls
-        wanted = remote_acls(
+        synced = remote_acls(
             (it for it in here if it not in fence),
             selection=clusters.selection,
             policy=clusters.policy,
@@ -304,9 +314,9 @@ class _Source:
             clusters.policy.remote_topic(clusters.name.source, it.resource_name): it.resource_name
             for it in here
         }
-        for acl in set(wanted) - set(there):
+        for acl in set(synced) - set(there):
             topic = originals.get(acl.resource_name, acl.resource_name)
-            self._found.note(
+            self._problems.note(
                 topic, f"{acl.principal} has no {acl.operation.name} on {acl.resource_name} there"
             )
 
@@ -318,7 +328,7 @@ def _is_copied(tail: Tail, now: FlowNow | None) -> bool:
     return not {tail.topic, f"{tail.topic}-{tail.partition}"} & set(now.paused)
 
 
-async def _groups(clusters: FailoverClusters, found: _Found) -> list[GroupRow]:
+async def _groups(clusters: FailoverClusters, problems: _Problems) -> list[GroupRow]:
     plan = clusters.plan
     name = next(
         (
@@ -331,7 +341,7 @@ async def _groups(clusters: FailoverClusters, found: _Found) -> list[GroupRow]:
     config = clusters.config if name is None else plan.resolve(plan.connectors[name])
     offsets = FlowOffsets(clusters.name, config, clusters.clock, has_checkpoints=name is not None)
     views: Sequence[GroupView] = ()
-    with found.noting("groups cannot be read"):
+    with problems.noting("groups cannot be read"):
         async with clusters.source(), offsets:
             views = await offsets.groups(None, MOST_GROUPS)
     return [
@@ -348,14 +358,14 @@ async def _groups(clusters: FailoverClusters, found: _Found) -> list[GroupRow]:
     ]
 
 
-async def _writers(clusters: FailoverClusters, found: _Found) -> list[WriterRow] | None:
+async def _writers(clusters: FailoverClusters, problems: _Problems) -> list[WriterRow] | None:
     partitions = await clusters.partitions()
     async with clusters.source() as source:
         looping = await clusters.source_looping()
         try:
             answers = await Admin(source).describe_producers(partitions)
         except UnsupportedVersionError:
-            found.problems.append("writers are not known: DescribeProducers needs Kafka 2.8")
+            problems.of_flow.append("writers are unknown: DescribeProducers needs Kafka 2.8")
             return None
     now = clusters.clock.now_ms()
     return [
@@ -371,3 +381,90 @@ async def _writers(clusters: FailoverClusters, found: _Found) -> list[WriterRow]
         if it.producer_id not in looping
         and (it.transaction_start >= 0 or now - it.last_timestamp < RECENT_MS)
     ]
+
+
+# ---- times
+
+
+async def time_plan(
+    clusters: FailoverClusters,
+    sides: FailoverSides,
+    ask_plan: Callable[[], Awaitable[FailoverPlan]],
+    settle_s: float,
+) -> TimedPlan:
+    """Ask the questions of each step, and time them.
+
+    Raises:
+        RetriableError: a cluster does not answer.
+    """
+    clock, at_ms = clusters.clock, clusters.clock.now_ms()
+    steps: list[TimedStep] = []
+
+    async def timed(step: str, question: Awaitable[T], found: Callable[[T], str]) -> T:
+        began_s = clock.monotonic()
+        answer = await question
+        ms = round((clock.monotonic() - began_s) * 1000)
+        steps.append(TimedStep(step=step, ms=ms, found=found(answer)))
+        return answer
+
+    plan = await timed(
+        "PLAN",
+        ask_plan(),
+        lambda it: (
+            f"{len(it.topics)} topics, {len(it.groups)} groups, {len(it.writers or ())} writers"
+        ),
+    )
+    reasons = [*plan.refusals(FailoverRequest())]
+    reasons += [
+        f"{it.topic}: {text}" for it in plan.topics for text in it.problems if "missing" in text
+    ]
+    gap_ms = 0
+    if plan.source_reachable:
+        await timed("FENCE", sides.fence_plan(), lambda it: f"{len(it.rules)} rules. {it.note}")
+        first = await timed(
+            "DRAIN",
+            sides.progress(),
+            lambda it: (
+                f"{it.missing} offsets behind, {len(it.held)} partitions with open transactions"
+            ),
+        )
+        moves = await timed(
+            "GROUPS",
+            move_groups(clusters, source_there=True, writes=False),
+            lambda it: f"{len(it)} groups, {sum(bool(move.left) for move in it)} with a remark",
+        )
+        await clock.sleep(settle_s)
+        last = await timed(
+            "VERIFY",
+            sides.progress(),
+            lambda it: "log ends do not move" if it.ends == first.ends else "a producer is active",
+        )
+        ends = await timed(
+            "SWITCH", sides.target_ends(), lambda it: f"{len(it)} partitions of copies"
+        )
+        gap_ms = round(1000 * settle_s) + sum(it.ms for it in steps if it.step != "PLAN")
+        await timed(
+            "REVERSE",
+            sides.divergence(ends),
+            lambda it: f"the flow back would begin at {len(it)} places",
+        )
+        reasons += [
+            f"group {it.group}: {text}" for it in moves for text in it.left if "no place" in text
+        ]
+        reasons += [
+            str(it)
+            for it in await sides.open_transactions(last.held)
+            if first.held.get(TopicPartition(it.topic, it.partition)) == it.offset
+        ]
+        if last.ends != first.ends and not plan.fence_rules:
+            reasons.append(
+                f"a producer is active on the source that no ACL would block: {plan.fence_note}"
+            )
+    return TimedPlan(
+        flow=plan.flow,
+        at_ms=at_ms,
+        plan=plan,
+        steps=tuple(steps),
+        reasons=tuple(reasons),
+        gap_ms=gap_ms,
+    )

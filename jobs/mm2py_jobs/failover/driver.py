@@ -1,25 +1,25 @@
-"""Changes the side that clients write to: one resumable course of steps, the same for failover, failback and a region that is lost.
+"""Moves clients to the other cluster: one resumable sequence of steps, the same for failover, failback and a lost region.
 
-Flow: ``FailoverDriver.run`` -> claim of ``mm2py-failover.<source>.internal`` -> the steps of ``mm2py.mirror.failovers.Step``, each recorded
-before it begins -> ``Sides``, which does them on both clusters and over REST. A driver that dies is followed by any other one, which does
-the recorded step again: each can be done twice.
+Flow: ``FailoverDriver.run`` -> claim of ``mm2py-failover.<source>.internal`` (``FailoverStore``) -> the steps of ``mm2py.mirror.failovers.Step``,
+each recorded before it begins -> ``Sides``, which does them on both clusters and over REST. After a crash any other driver continues: it
+repeats the recorded step, and every step is idempotent.
 
 Invariants, tests of the same names (the model with drivers that crash between any two awaits: tests/property/test_failover_drivers.py):
 
-1. A step begins only when it is recorded by the driver that does it; a driver behind which another one has claimed begins no other.
-2. Clients may write to the target only when everything below the ends where the source stood still is copied and no transaction is
-   open below these, but for what was accepted, or when the source is gone and that was accepted. The ends are high watermarks, whatever
-   the flow reads: below a last stable offset nothing says what is committed above it later, and no rule keeps a producer from that.
-3. What was not copied is in the quarantine topic before the flow's position goes past it, and before the flow back begins.
-4. The flow back begins where the record says, which was written before the flow first began; one that runs is left alone.
-5. A cancel undoes what was fenced; it is refused as soon as clients may have written to the target. A failover that is continued behind
-   half a cancel fences again.
-6. A driver that stood still within a step, while others went on, sets right what it then changes: whoever was kept from writing by these
-   is again, and nobody else. Kafka's ACLs cannot be changed under a condition, so this is found out before and behind each change.
+1. A step begins only after the driver that does it has recorded it; a superseded driver begins no further step.
+2. Clients may write to the target only after everything below the ends at which the source stopped is copied and no transaction is open
+   below them, except for the accepted loss, or if the source is gone and that was accepted. The ends are high watermarks, whatever the
+   flow's isolation level: what is above a last stable offset may still be committed, and no ACL keeps a producer from committing.
+3. What was not copied is in the quarantine topic before the flow's position passes it, and before the flow back begins.
+4. The flow back begins where the record says, which was written before the flow back first began; one that runs is left alone.
+5. A cancel removes the fence; it is refused as soon as clients may have written to the target. A failover that is continued after half a
+   cancel fences again.
+6. A driver that was suspended within a step, while others continued, repairs what it then changes: principals that the others had fenced
+   are fenced again, and no others. Kafka has no conditional change of ACLs, so this is checked before and after each change.
 7. It is done only when the flow has stopped and the flow back has begun.
-8. Writers are fenced, and clients may write to the target, only while no job of Spark (backfill, repair, restore, stream) is unfinished:
-   a failover asks for one after its own record is written, a job asks for a failover after its own (``refuse_beside_failover``), and
-   both read what is committed. So of both at least one finds the other: the job gives its partitions back, the failover waits for that.
+8. Writers are fenced, and clients may write to the target, only while no Spark job (backfill, repair, restore, stream) is unfinished:
+   a failover looks for a job after its own record is written, a job looks for a failover after its own (``refuse_beside_failover``), and
+   both read committed records. So at least one of the two finds the other: the job returns its partitions, and the failover waits for that.
 """
 
 import logging
@@ -31,40 +31,39 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar, final
 
 from mm2py.clock import Clock
-from mm2py.errors import FatalError, Mm2pyError, RetriableError
+from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
 from mm2py.mirror.failovers import (
     Failover,
-    FailoverKind,
+    FailoverRecord,
+    Fence,
     GroupMove,
     OpenTransaction,
     Place,
     Step,
     Tail,
+    decode_failover,
+    encode_failover,
 )
+from mm2py.mirror.versioned_json import unreadable
 from mm2py.observability.logging import some_of
+from mm2py.protocol.records import Record
+from mm2py.storage.privileged_writer import Claim, PrivilegedWriter
+from mm2py.storage.table import Table
 from mm2py.types import TopicPartition
-from mm2py_jobs.failover.failover_store import FailoverStore
+from mm2py_jobs.failover.plan import DRAIN_S, SETTLE_S, FailoverRefusedError, FailoverRequest
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-SETTLE_S: Final = 2.0
-"""How long the ends of the source's logs have to stand still: a producer that waits longer than that between two sends is not seen."""
-
-DRAIN_S: Final = 120.0
-"""How long a drain may make no progress before it is given up."""
 
 LOOK_S: Final = 0.2
 AGAIN_S: Final = 0.5
 INSIST_S: Final = 60.0
 SHOWN: Final = 3
 AWAY_S: Final = 10.0
-"""How long a source may be silent before it counts as gone, and workers may take to stop its flow before that is left for later."""
-
-
-class FailoverRefusedError(FatalError):
-    """A check refuses; nothing was changed, or the message says what was."""
+"""After so long an unreachable source counts as gone; and without a source, the stop of its flow is left for TAIL."""
+READ_S: Final = 60.0
+"""Longest read to the end of the failover topic (``default.api.timeout.ms``)."""
 
 
 class SourceAwayError(RetriableError):
@@ -73,9 +72,9 @@ class SourceAwayError(RetriableError):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far each source partition is copied: ``ends`` of the logs, ``copied`` offsets below which nothing is left to copy.
+    """How far each source partition is copied: ``ends`` of the logs, ``copied`` offsets below which everything is copied.
 
-    ``stable`` are last stable offsets: a transaction is open there where one is below the end.
+    ``stable`` are last stable offsets: where one is below the end, a transaction is open.
     """
 
     ends: Mapping[TopicPartition, int]
@@ -84,16 +83,16 @@ class Progress:
 
     @property
     def held(self) -> Mapping[TopicPartition, int]:
-        """The last stable offsets of partitions in which a transaction is open."""
+        """The last stable offsets of partitions with an open transaction."""
         return {tp: at for tp, at in self.stable.items() if at < self.ends[tp]}
 
     @property
     def missing(self) -> int:
-        """Source offsets that are not copied."""
+        """Number of source offsets that are not copied."""
         return sum(it.end - it.start for it in self.tails())
 
     def tails(self) -> tuple[Tail, ...]:
-        """Return what is not copied of each partition."""
+        """Return the range of each partition that is not copied."""
         return tuple(
             Tail(topic=tp.topic, partition=tp.partition, start=self.copied.get(tp, 0), end=end)
             for tp, end in sorted(self.ends.items())
@@ -102,47 +101,47 @@ class Progress:
 
 
 class Sides(Protocol):
-    """Both clusters of a flow, and the workers that run it and the flow back. All of it may be done twice.
+    """Both clusters of a flow, and the workers that run it and the flow back. Every method is idempotent.
 
     What asks the source raises ``SourceAwayError`` while it does not answer; everything raises ``RetriableError`` for "not now".
     """
 
     async def fence(self, by: str) -> str:
-        """Deny Write on the source by ACLs where possible; return who can still write and why, empty for nobody."""
+        """Deny Write on the source by ACLs where possible; return the writers that no ACL blocks and why, empty for none."""
         ...
 
     async def restore_fences(self) -> None:
-        """Bring the rules on both clusters to what the records say, as far as a driver behind which others went on may have changed them."""
+        """Restore the recorded ACLs on both clusters after this driver, which is superseded, may have changed them."""
         ...
 
     async def lift_fence(self, *, source: bool) -> None:
-        """Remove the rules that a failover has made on the source, or on the target."""
+        """Remove the ACLs that a failover has created on the source, or on the target."""
         ...
 
     async def unfinished_job(self) -> str:
-        """Return what to call the job of Spark that copies the flow, or keeps partitions from it, and how to end it; empty for none."""
+        """Return the name of the Spark job that copies the flow or reserves its partitions, and how to end it; empty for none."""
         ...
 
     async def progress(self) -> Progress:
-        """Return how far the copy is; ends do not count what mirrors alone have written since the last call."""
+        """Return how far the copy is; ends do not count what only mirrors have written since the last call."""
         ...
 
     async def open_transactions(
         self, held: Mapping[TopicPartition, int], /
     ) -> Sequence[OpenTransaction]:
-        """Name the transactions that hold back these last stable offsets, but mirrors'; none where they have ended."""
+        """Return the open transactions, except mirrors', that cause these last stable offsets; none if they have ended."""
         ...
 
     async def target_ends(self) -> Sequence[Place]:
-        """Return where the logs of the copies end."""
+        """Return the log ends of the copies."""
         ...
 
     async def move_groups(self) -> Sequence[GroupMove]:
-        """Write the exact offsets of the source's groups to the target; from checkpoints where the source does not answer."""
+        """Write the exact offsets of the source's groups to the target; from checkpoints if the source does not answer."""
         ...
 
     async def stop_flow(self) -> None:
-        """Stop the flow; returns when nothing of it copies."""
+        """Stop the flow; returns when none of its tasks copies."""
         ...
 
     async def quarantine(self, tails: Sequence[Tail]) -> Sequence[Tail]:
@@ -150,7 +149,7 @@ class Sides(Protocol):
         ...
 
     async def pass_over(self, tails: Sequence[Tail]) -> None:
-        """Let the flow, which is stopped, continue behind the tails."""
+        """Move the positions of the stopped flow past the tails."""
         ...
 
     async def divergence(self, ends_there: Sequence[Place]) -> Sequence[Place]:
@@ -158,20 +157,103 @@ class Sides(Protocol):
         ...
 
     async def start_reverse(self, starts: Sequence[Place]) -> None:
-        """Let the flow back copy: begin at places if it does not run; returns when it does."""
+        """Start the flow back, at ``starts`` if it does not run; returns when it copies."""
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailoverRequest:
-    """What is asked for; ``accept_loss`` as of ``Failover``, ``unplanned``: without the source, ``settle_s`` and ``drain_s`` as their defaults say."""
+@final
+class FailoverStore:
+    """The failover topic of one cluster (``mm2py-failover.<alias>.internal``): the newest failover into it, and the fence on it.
 
-    id: str
-    kind: FailoverKind = FailoverKind.FAILOVER
-    accept_loss: int = -1
-    unplanned: bool = False
-    settle_s: float = SETTLE_S
-    drain_s: float = DRAIN_S
+    Args:
+        table: the topic; read by ``refresh``.
+        writer: writes with a driver's transactional id; None only reads, and writes fences without one.
+    """
+
+    def __init__(self, table: Table, writer: PrivilegedWriter | None = None) -> None:
+        self._table, self._writer = table, writer
+        self._records: dict[bytes, FailoverRecord | ProtocolError] = {}
+        self._claim = None if writer is None else Claim(writer)
+
+    async def start(self) -> None:
+        """Read the topic to its end; creates it if it does not exist.
+
+        Raises:
+            RetriableError: not now; a later call begins anew.
+        """
+        self._records.clear()
+        await self._table.start(self._take)
+
+    async def stop(self) -> None:
+        """Stop reading; safe before ``start`` and safe twice."""
+        await self._table.stop()
+        if self._writer is not None:
+            await self._writer.close()
+
+    async def refresh(self) -> None:
+        """Read the topic to its current end."""
+        await self._table.read_to_end(READ_S)
+
+    @property
+    def failover(self) -> Failover | None:
+        """The newest failover into this cluster, if any.
+
+        Raises:
+            FatalError: its record is of a version that this program cannot read.
+        """
+        record = self._readable(b"failover")
+        return record if isinstance(record, Failover) else None
+
+    @property
+    def fence(self) -> Fence | None:
+        """The fence on this cluster, if any; raises as ``failover``."""
+        record = self._readable(b"fence")
+        return record if isinstance(record, Fence) and record.rules else None
+
+    @property
+    def claimed(self) -> bool:
+        """Whether our claim is still current, as far as known, and all earlier records were read."""
+        return self._claim is not None and self._claim.holds
+
+    async def claim(self) -> None:
+        """Become the only driver: earlier ones can write nothing more.
+
+        Raises:
+            RetriableError: not now.
+        """
+        assert self._claim is not None
+        await self._claim.take(self.refresh)
+
+    async def write(self, record: FailoverRecord) -> None:
+        """Write a record in a transaction; a fence without one where this store does not drive.
+
+        Raises:
+            RetriableError: not now, or another driver has claimed the topic; ``claimed`` is lost.
+        """
+        entry = encode_failover(record)
+        if self._writer is not None:
+            await self._writer.write([entry])
+        else:
+            await self._table.post([entry])
+        if isinstance(record, Fence):
+            self._records[entry[0]] = record
+
+    def _take(self, _partition: int, record: Record) -> None:
+        key = bytes(record.key or b"")
+        if record.value is None:
+            self._records.pop(key, None)
+            return
+        try:
+            self._records[key] = decode_failover(key, bytes(record.value))
+        except ProtocolError as error:
+            log.warning("record cannot be read offset=%d cause=%s", record.offset, error)
+            self._records[key] = error  # an older one does not count any more
+
+    def _readable(self, key: bytes) -> FailoverRecord | None:
+        record = self._records.get(key)
+        if isinstance(record, ProtocolError):
+            raise unreadable("the failover topic", record)
+        return record
 
 
 @final
@@ -182,7 +264,7 @@ class FailoverDriver:
         store: the failover topic of the target, open.
         sides: both clusters.
         name: ``A->B``.
-        report: told of each record that was written.
+        report: called with each record that was written.
     """
 
     def __init__(
@@ -197,8 +279,8 @@ class FailoverDriver:
         self._store, self._sides, self._name = store, sides, name
         self._clock, self._report = clock, report
         self._settle_s, self._drain_s = SETTLE_S, DRAIN_S
-        self._known: Failover | None = None
-        """What this driver took over, or wrote last; behind it another driver has written."""
+        self._recorded: Failover | None = None
+        """The record that this driver took over, or wrote last; another driver wrote any later one."""
         self._lost = False
         self._me = f"{platform.node()}/{os.getpid()}/{secrets.token_hex(3)}"
         self._steps: Mapping[Step, Callable[[Failover], Awaitable[Failover]]] = {
@@ -212,14 +294,14 @@ class FailoverDriver:
         }
 
     async def run(self, request: FailoverRequest, seen: Failover | None = None) -> Failover:
-        """Begin a failover behind the one that was ``seen`` when it was checked, or continue the unfinished one, to its end; return it.
+        """Continue the unfinished failover, or begin one after ``seen``, the newest when the plan was checked; return it at its end.
 
-        It is returned at the step TAIL where the source is still gone: a later run goes on.
+        It is returned at the step TAIL if the source is still gone: a later run continues.
 
         Raises:
-            FailoverRefusedError: a check refuses to go on; a later run tries again.
-            RetriableError: a cluster or worker did not answer for too long; a later run goes on.
-            Mm2pyError: something is not allowed; a later run goes on where it was repaired.
+            FailoverRefusedError: a check refuses; a later run tries again.
+            RetriableError: a cluster or worker did not answer for too long; a later run continues.
+            Mm2pyError: something is not allowed; a later run continues after it was repaired.
         """
         self._settle_s, self._drain_s = request.settle_s, request.drain_s
         failover = await self._taken(request, seen)
@@ -233,19 +315,19 @@ class FailoverDriver:
                     return failover
                 await self._write(failover)
         except Mm2pyError as error:
-            await self._note(error)
+            await self._record_cause(error)
             raise
         return failover
 
     async def cancel(self) -> Failover:
-        """Undo the unfinished failover of the flow (5).
+        """Cancel the unfinished failover of the flow (5).
 
         Raises:
             FailoverRefusedError: there is none, or clients may have written to the target.
         """
         await self._insist(self._store.claim)
-        failover = self._known = self.check_cancel(self._store.failover)
-        # Who continues this in place of the cancel has to fence again.
+        failover = self._recorded = self.check_cancel(self._store.failover)
+        # A driver that resumes instead of cancelling must fence again.
         failover = replace(
             self._mine(failover, failover.accept_loss), step=Step.FENCE, fenced=False
         )
@@ -253,12 +335,12 @@ class FailoverDriver:
         await self._change(lambda: self._sides.lift_fence(source=True))
         failover = replace(failover, step=Step.CANCELLED)
         await self._write(failover)
-        # A driver that stood still may have fenced meanwhile; from here on it finds the cancel, and undoes that itself.
+        # A suspended driver may have fenced meanwhile; from here on it finds the cancel, and removes its fence itself.
         await self._change(lambda: self._sides.lift_fence(source=True))
         return failover
 
     def check_cancel(self, failover: Failover | None) -> Failover:
-        """Return a failover that can be cancelled; raises as ``cancel``."""
+        """Return ``failover`` if it can be cancelled; raises like ``cancel``."""
         if failover is None or failover.step.is_over:
             raise FailoverRefusedError(f"there is no unfinished failover of {self._name}")
         if failover.step.is_switched:
@@ -268,11 +350,11 @@ class FailoverDriver:
             )
         return failover
 
-    # ---- taking over
+    # ---- the claim
 
     async def _taken(self, request: FailoverRequest, seen: Failover | None) -> Failover:
         await self._insist(self._store.claim)
-        before = self._known = self._store.failover
+        before = self._recorded = self._store.failover
         if before is not None and not before.step.is_over:
             accepted = max(before.accept_loss, request.accept_loss)
             failover = self._mine(before, accepted)
@@ -281,7 +363,7 @@ class FailoverDriver:
         elif _drive(before) != _drive(seen) or (seen is not None and not seen.step.is_over):
             raise FailoverRefusedError(
                 f"another driver has ended a failover of {self._name} meanwhile",
-                remedy="look at --status",
+                remedy="see --status",
             )
         else:
             first = Step.SWITCH if request.unplanned else Step.FENCE
@@ -305,24 +387,24 @@ class FailoverDriver:
         )
 
     async def _write(self, failover: Failover) -> None:
-        """Record what is done next (1)."""
+        """Record the next step (1)."""
         record = replace(failover, at_ms=self._clock.now_ms())
 
         async def write() -> None:
             await self._check_mine(record)
             await self._store.write(record)
-            self._known = record
+            self._recorded = record
 
         await self._insist(write)
         log.info("failover flow=%s step=%s", self._name, record.step)
         self._report(record)
 
-    async def _note(self, error: Mm2pyError) -> None:
-        """Say in the record why this driver ends; where that cannot be written, the record says nothing."""
-        if self._lost or self._known is None or not self._store.claimed:
+    async def _record_cause(self, error: Mm2pyError) -> None:
+        """Record why this driver ends, if the record can be written."""
+        if self._lost or self._recorded is None or not self._store.claimed:
             return
-        # What a step has recorded on its way stays: it cannot be found out again once clients write to the target.
-        record = replace(self._known, cause=str(error), at_ms=self._clock.now_ms())
+        # What a step has recorded stays: it cannot be measured again once clients write to the target.
+        record = replace(self._recorded, cause=str(error), at_ms=self._clock.now_ms())
         try:
             await self._store.write(record)
         except Mm2pyError as problem:
@@ -331,7 +413,7 @@ class FailoverDriver:
     # ---- steps
 
     async def _wait_for_job(self) -> None:
-        """Wait until no job of Spark is left (8): one that began together with this failover gives way by itself."""
+        """Wait until no Spark job is unfinished (8): one that began at the same time withdraws by itself."""
         deadline = self._clock.monotonic() + self._drain_s
         while job := await self._insist(self._sides.unfinished_job):
             if self._clock.monotonic() > deadline:
@@ -344,7 +426,7 @@ class FailoverDriver:
         return replace(failover, step=Step.DRAIN, fenced=True, fence_note=note)
 
     async def _drain(self, failover: Failover) -> Failover:
-        """Wait until nothing is missing and no transaction is open, or what is accepted is all that will not be copied."""
+        """Wait until everything is copied and no transaction is open, or the copy has settled within the accepted loss."""
         least, since = None, self._clock.monotonic()
         named: Mapping[TopicPartition, int] | None = None
         while True:
@@ -365,7 +447,7 @@ class FailoverDriver:
             await self._clock.sleep(LOOK_S)
 
     async def _named(self, failover: Failover, held: Mapping[TopicPartition, int]) -> Failover:
-        """Record which transactions are waited for."""
+        """Record the transactions that the drain waits for."""
         opened = tuple(await self._insist(lambda: self._sides.open_transactions(held)))
         if opened != failover.transactions:
             failover = replace(failover, transactions=opened)
@@ -377,9 +459,9 @@ class FailoverDriver:
         return FailoverRefusedError(
             f"{missing} offsets of {self._name} are not copied and nothing was for {self._drain_s:g} s"
             + (f"; not ended: {opened}" if opened else ""),
-            remedy="look at mm2py lag and mm2py flow describe, then run it again; or accept that they go to the quarantine"
-            f" topic with --accept-loss {missing}; or --cancel, which undoes the fence"
-            + (f". Not kept from writing: {failover.fence_note}" if failover.fence_note else ""),
+            remedy="see mm2py lag and mm2py flow describe, then run it again; or accept that they go to the quarantine"
+            f" topic with --accept-loss {missing}; or --cancel, which removes the fence"
+            + (f". Not fenced: {failover.fence_note}" if failover.fence_note else ""),
         )
 
     async def _groups(self, failover: Failover) -> Failover:
@@ -387,7 +469,7 @@ class FailoverDriver:
         return replace(failover, step=Step.VERIFY, groups=_both(failover.groups, groups))
 
     async def _verify(self, failover: Failover) -> Failover:
-        """Look whether the source still ends where it was drained to; if not, fence and drain again (2): topics may be new."""
+        """Check that the source still ends where it was drained to; else fence and drain again (2), because topics may be new."""
         await self._clock.sleep(self._settle_s)
         progress = await self._insist(self._sides.progress)
         moved = _places(progress.ends) != failover.ends
@@ -419,15 +501,15 @@ class FailoverDriver:
         except RetriableError as error:
             if not failover.unplanned:
                 raise
-            # No worker answers; TAIL stops the flow again before it looks.
+            # No worker answers; TAIL stops the flow again before it reads the source.
             log.warning("flow is not stopped yet flow=%s cause=%s", self._name, error)
         groups = await self._insist(self._sides.move_groups)
         return replace(failover, step=Step.TAIL, groups=_both(failover.groups, groups))
 
     async def _tail(self, failover: Failover) -> Failover:
-        """List and keep what was not copied (3); the source may be away for long."""
+        """List and keep what was not copied (3); the source may be unreachable for long."""
         tails = failover.tail
-        # First of all: a source that is still away is no reason to wait for workers.
+        # Asked first: while the source is unreachable there is no need to wait for workers.
         progress = None if tails else await self._insist(self._sides.progress)
         await self._change(self._sides.stop_flow)
         if progress is not None:
@@ -449,7 +531,7 @@ class FailoverDriver:
         return replace(failover, step=Step.REVERSE)
 
     async def _still(self, progress: Progress) -> Progress:
-        """Wait until the ends stand still, which they do already behind a verification."""
+        """Wait until the ends do not move; after VERIFY they do not."""
         while True:
             await self._clock.sleep(self._settle_s)
             newer = await self._insist(self._sides.progress)
@@ -466,14 +548,14 @@ class FailoverDriver:
         return replace(failover, step=Step.DONE)
 
     async def _change(self, change: Callable[[], Awaitable[T]], longest_s: float = INSIST_S) -> T:
-        """Insist on what changes a cluster or a flow, while no other driver has taken over (6)."""
+        """Insist on a change of a cluster or flow, checking before and after it that no other driver has taken over (6)."""
 
         async def once() -> T:
             await self._check_mine()
             try:
                 done = await change()
             except Mm2pyError:
-                await self._insist(self._check_mine)  # it may have been done all the same
+                await self._insist(self._check_mine)  # it may have been done nevertheless
                 raise
             await self._insist(self._check_mine)
             return done
@@ -481,24 +563,24 @@ class FailoverDriver:
         return await self._insist(once, longest_s)
 
     async def _check_mine(self, writes: Failover | None = None) -> None:
-        """Find out whether another driver has taken over; a record that this one ``writes`` may be there already."""
+        """Raise if another driver has taken over; the record that this one ``writes`` may be in the topic already."""
         await (self._store.refresh() if self._store.claimed else self._store.claim())
-        newest, known = self._store.failover, self._known
-        mine = [_drive(it) for it in (known, writes) if it is not None and it.driver == self._me]
-        # Also the driver before this one may have claimed again, and gone on.
-        if newest is not None and newest != known and _drive(newest) not in mine:
+        newest, recorded = self._store.failover, self._recorded
+        mine = [_drive(it) for it in (recorded, writes) if it is not None and it.driver == self._me]
+        # The previous driver, too, may have claimed again and continued.
+        if newest is not None and newest != recorded and _drive(newest) not in mine:
             await self._sides.restore_fences()
             self._lost = True
             raise FailoverRefusedError(
                 f"another driver has taken {newest.kind} {newest.id} of {self._name} over ({newest.driver})",
-                remedy="look at --status, and at mm2py flow list",
+                remedy="see --status and mm2py flow list",
             )
 
     async def _insist(self, step: Callable[[], Awaitable[T]], longest_s: float = INSIST_S) -> T:
-        """Do a step, again for up to ``longest_s`` where it fails now, and for ``AWAY_S`` where the source is away.
+        """Retry a step for up to ``longest_s``, and for ``AWAY_S`` if the source is unreachable.
 
         Raises:
-            RetriableError: it still does.
+            RetriableError: it still fails.
         """
         deadline = self._clock.monotonic() + longest_s
         while True:
@@ -508,7 +590,7 @@ class FailoverDriver:
                 away_s = longest_s - AWAY_S if isinstance(error, SourceAwayError) else 0.0
                 if self._clock.monotonic() > deadline - max(0.0, away_s):
                     raise
-                log.debug("a step of the failover is done again cause=%s", error)
+                log.debug("failover step is retried cause=%s", error)
                 await self._clock.sleep(AGAIN_S)
 
 
@@ -520,11 +602,11 @@ def _places(offsets: Mapping[TopicPartition, int]) -> tuple[Place, ...]:
 
 
 def _both(first: Sequence[GroupMove], then: Sequence[GroupMove]) -> tuple[GroupMove, ...]:
-    """Return what two syncs did with the groups that the second has found: it finds little that is still to be moved."""
-    before = {it.group: it.moved for it in first}
+    """Merge the results of two syncs for the groups of the second, which finds most of them moved."""
+    before = {move.group: move.moved for move in first}
     return tuple(replace(it, moved=max(it.moved, before.get(it.group, 0))) for it in then)
 
 
 def _drive(failover: Failover | None) -> tuple[str, int, str] | None:
-    """Return what differs between two drivers' records."""
+    """Return what identifies one driver's run of a failover."""
     return None if failover is None else (failover.id, failover.run, failover.driver)

@@ -1,6 +1,6 @@
-"""One failover with open connections, whoever asks for it: the command line, or a worker over REST.
+"""One failover with open connections, for the command line and for a worker that serves REST.
 
-Flow: file, ``A->B``, kind -> ``opened`` -> ``FailoverWork``: plan, execute, cancel, newest.
+Flow: file, ``A->B``, kind -> ``opened`` -> ``FailoverJob``: plan, execute, cancel, newest.
 """
 
 import asyncio
@@ -12,22 +12,27 @@ from typing import final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.mirror.backfills import new_id
 from mm2py.mirror.failovers import Failover, FailoverKind, Step, failover_topic
 from mm2py.types import FlowName
-from mm2py_jobs.failover.failover import FailoverDriver, FailoverRefusedError, FailoverRequest
-from mm2py_jobs.failover.failover_clusters import FailoverClusters
-from mm2py_jobs.failover.failover_control import RestFlows
-from mm2py_jobs.failover.failover_plan import plan_failover
-from mm2py_jobs.failover.failover_sides import FailoverSides
-from mm2py_jobs.failover.failover_stop import is_stopped_on_record
-from mm2py_jobs.failover.failover_views import FailoverPlan
+from mm2py_jobs.failover.clusters import FailoverClusters
+from mm2py_jobs.failover.driver import FailoverDriver
+from mm2py_jobs.failover.flows import RestFlows, is_stopped_on_record
+from mm2py_jobs.failover.plan import (
+    FailoverPlan,
+    FailoverRefusedError,
+    FailoverRequest,
+    TimedPlan,
+)
+from mm2py_jobs.failover.steps import FailoverSides
+from mm2py_jobs.failover.survey import plan_failover, time_plan
 from mm2py_workers.bulk_flow import flow_plan
 
 
 @asynccontextmanager
 async def opened(
     file: Path, flow: str, kind: FailoverKind, control: RestFlows, clock: Clock = SYSTEM_CLOCK
-) -> AsyncGenerator["FailoverWork"]:
+) -> AsyncGenerator["FailoverJob"]:
     """Connect to the clusters of a flow; for a failback those of the flow back.
 
     Raises:
@@ -41,12 +46,12 @@ async def opened(
     if kind is FailoverKind.FAILBACK:
         plan, back = back, plan
     async with FailoverClusters(plan, back, clock) as clusters:
-        yield FailoverWork(clusters, control, kind)
+        yield FailoverJob(clusters, control, kind)
 
 
 @final
-class FailoverWork:
-    """What can be done with a failover; read-only but for ``execute`` and ``cancel``. Implements ``FailoverCommands``."""
+class FailoverJob:
+    """The verbs of a failover; all but ``execute`` and ``cancel`` are read-only. Implements ``FailoverCommands``."""
 
     def __init__(self, clusters: FailoverClusters, control: RestFlows, kind: FailoverKind) -> None:
         self.clusters, self.control = clusters, control
@@ -59,10 +64,14 @@ class FailoverWork:
         return self.clusters.store.failover
 
     async def plan(self) -> FailoverPlan:
-        """Return what would be done; ``RetriableError`` where the target does not answer."""
+        """Return what would be done; ``RetriableError`` if the target does not answer."""
         await self._open_store(creates=False)
         plan = await plan_failover(self.clusters, self.sides, self.control, self._kind)
         return replace(plan, standing=await self._standing(plan))
+
+    async def timed_plan(self, settle_s: float) -> TimedPlan:
+        """Return what would be done and how long it would take; raises like ``plan``."""
+        return await time_plan(self.clusters, self.sides, self.plan, settle_s)
 
     async def execute(
         self,
@@ -70,12 +79,12 @@ class FailoverWork:
         report: Callable[[Failover], None],
         planned: Callable[[FailoverPlan], None] = lambda _: None,
     ) -> Failover:
-        """Do it; raises as ``FailoverDriver.run``, and where the plan refuses to begin.
+        """Run it; raises like ``FailoverDriver.run``, or if the plan refuses.
 
         Args:
-            request: what is asked for.
-            report: told of each record.
-            planned: told of the plan, where one had to be made.
+            request: what was asked for.
+            report: called with each record.
+            planned: called with the plan, if one had to be made.
         """
         begun = await self.newest()
         if begun is None or not begun.goes_on(unplanned=request.unplanned):
@@ -84,10 +93,11 @@ class FailoverWork:
             if refusals := plan.refusals(request):
                 raise FailoverRefusedError("; ".join(refusals))
         await self._open_store(creates=True)
+        request = replace(request, id=request.id or new_id(self.clusters.clock.now_ms()))
         return await self._driver(report).run(request, begun)
 
     async def cancel(self, report: Callable[[Failover], None], *, dry_run: bool) -> Failover:
-        """Undo an unfinished one; a dry run returns what would be undone.
+        """Cancel an unfinished failover; a dry run returns it.
 
         Raises:
             FailoverRefusedError: there is none, or clients may have written to the target.
@@ -107,20 +117,20 @@ class FailoverWork:
         )
 
     async def _open_store(self, *, creates: bool) -> None:
-        """Read the failover topic; what only reads does not create it."""
+        """Read the failover topic; only a driver creates it."""
         clusters = self.clusters
         topic = failover_topic(clusters.name.source)
         if creates or topic in await Admin(clusters.target).describe_topics([topic]):
             await clusters.store.start()
 
     async def _standing(self, plan: FailoverPlan) -> str:
-        """Return why clients cannot be moved from where they stand, by the newest record of either way; empty where they can."""
+        """Return why clients cannot be moved from where they are, by the newest record of each direction; empty if they can."""
         there = self.clusters.name
         mine = self.clusters.store.failover
         moved = mine is not None and mine.step is Step.DONE and mine.switched_ms
         already = f"clients of {there} are on {there.target} already"
         if not plan.source_reachable:
-            # Whether they have returned is recorded on the source; the flow would copy then.
+            # A return is recorded on the source; the flow would not be stopped then.
             stopped = moved and await is_stopped_on_record(
                 self.clusters.target, self.clusters.plan, self.clusters.clock
             )
@@ -128,7 +138,7 @@ class FailoverWork:
                 f", unless they have returned: mm2py flow resume {there.source}/{there.target} then"
             )
             return already + returned if stopped else ""
-        back = FlowName(there.target, there.source)
+        back = self.clusters.back.name
         store = await self.clusters.seen_source_store()
         other = None if store is None else store.failover
         if other is not None and not other.step.is_over:

@@ -1,14 +1,14 @@
 """The last group sync of a failover: exact offsets of all groups of the source, written to the target.
 
 Flow: offsets of consumer groups and start offsets of share groups on the source -> the exact maps of both directions -> offsets on the
-target -> ``moves_of`` -> OffsetCommit or AlterShareGroupOffsets. Without the source: checkpoints on the target in place of the first
-two steps; share groups have none, so those stay where group sync has left them.
+target -> ``moves_of`` -> OffsetCommit or AlterShareGroupOffsets. Without the source: checkpoints on the target instead of the first
+two steps; share groups have none, and stay where group sync has left them.
 
-A record of the source is native there, and the map of the flow knows its copy; or it is itself a copy of the flow back, whose map knows
-the original. So both maps are asked, and the lower place counts: nothing is skipped. Below the beginning of the flow's map the group's
-checkpoint decides, which came from the offset syncs; so it does where a topic was created again since, of which the map knows nothing.
-Where nothing was copied (the partition is empty, or transforms drop all of it) a group continues at the beginning of the target's log:
-without an offset there, ``auto.offset.reset=latest`` would skip what clients write to the target before the group comes.
+A record of the source was either produced there, and the map of the flow has its copy; or it is a copy made by the flow back, whose map
+has the original. So both maps are read, and the lower offset counts: nothing is skipped. Below the beginning of the flow's map the
+group's checkpoint decides, which comes from the offset syncs; likewise after a topic was recreated, because the map is of the former one.
+If nothing was copied (the partition is empty, or transforms drop all of it) a group continues at the beginning of the target's log:
+without an offset there, ``auto.offset.reset=latest`` would skip what clients write to the target before the group starts.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -32,17 +32,17 @@ from mm2py.protocol.error_codes import GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNKN
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.types import EARLIEST, ClusterAlias, TopicPartition
 from mm2py_jobs.copy.survey import is_another
-from mm2py_jobs.failover.failover_clusters import FailoverClusters
-from mm2py_jobs.failover.failover_stop import is_stopped_on_record
+from mm2py_jobs.failover.clusters import FailoverClusters
+from mm2py_jobs.failover.flows import is_stopped_on_record
 
 Offsets = Mapping[TopicPartition, OffsetToCommit]
 Checkpoints = Mapping[str, Mapping[TopicPartition, Checkpoint]]
 
 NOTHING_COPIED: Final = 1 << 62
-"""As a place: the flow has no copies of the partition, and only the target's own records count."""
+"""An offset that stands for: the flow has no copies of the partition, so only the target's own records count."""
 
 ANSWER_S: Final = 10.0
-"""How long brokers that coordinate groups may take to answer."""
+"""How long group coordinators may take to answer."""
 
 AGAIN_S: Final = 0.5
 _IN_USE: Final = "it has members on the target: its offsets there are its own"
@@ -54,38 +54,38 @@ _REFUSALS: Final = {
 
 
 def moves_of(
-    wanted: Offsets, there: Mapping[TopicPartition, FetchedOffset]
+    offsets: Offsets, there: Mapping[TopicPartition, FetchedOffset]
 ) -> list[OffsetToCommit]:
-    """Return what is to be committed: an offset on the target never goes back."""
+    """Return the offsets to commit: none on the target goes back."""
     return [
-        it for tp, it in wanted.items() if (now := there.get(tp)) is None or now.offset < it.offset
+        it for tp, it in offsets.items() if (now := there.get(tp)) is None or now.offset < it.offset
     ]
 
 
 @dataclass(slots=True)
 class _Groups:
-    """Groups of one kind: where they continue on the target, and what could not be placed there."""
+    """Groups of one kind: their offsets on the target, and why some have none."""
 
     requests: GroupRequests
-    wanted: dict[str, dict[TopicPartition, OffsetToCommit]] = field(
+    offsets: dict[str, dict[TopicPartition, OffsetToCommit]] = field(
         default_factory=dict[str, dict[TopicPartition, OffsetToCommit]]
     )
     left: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
     def leave(self, group: str, why: str) -> None:
-        self.wanted.setdefault(group, {})
+        self.offsets.setdefault(group, {})
         self.left.setdefault(group, []).append(why)
 
 
 async def move_groups(
     clusters: FailoverClusters, *, source_there: bool, writes: bool = True
 ) -> list[GroupMove]:
-    """Write the offsets of all chosen groups to the target, once; a group that is in use there is left alone.
+    """Write the offsets of all selected groups to the target, once; a group with members there is left alone.
 
-    Without ``writes`` only say what would be written.
+    Without ``writes`` only return what would be written.
 
     Raises:
-        SourceAwayError: the source went away meanwhile.
+        SourceAwayError: the source has become unreachable.
         RetriableError: the target does not answer.
     """
     kinds = (
@@ -100,28 +100,28 @@ async def _move_all(
     clusters: FailoverClusters, groups: _Groups, *, writes: bool
 ) -> list[GroupMove]:
     target = GroupAdmin(clusters.target, groups.requests)
-    wanted, left = groups.wanted, groups.left
+    offsets, left = groups.offsets, groups.left
     if not await target.are_supported():
         why = "the target has no share groups: it needs Kafka 4.2, or 4.1 with share.version=1"
-        return [GroupMove(group=it, moved=0, left=(why,)) for it in sorted(wanted)]
-    committed = await committed_of(target, list(wanted), clusters.clock)
+        return [GroupMove(group=it, moved=0, left=(why,)) for it in sorted(offsets)]
+    committed = await committed_of(target, list(offsets), clusters.clock)
     return [
         await _move(
-            target if writes else None, group, wanted[group], committed[group], left.get(group, [])
+            target if writes else None, group, offsets[group], committed[group], left.get(group, [])
         )
-        for group in sorted(wanted)
+        for group in sorted(offsets)
     ]
 
 
 async def _move(
-    target: GroupAdmin | None, group: str, wanted: Offsets, there: Committed, left: Sequence[str]
+    target: GroupAdmin | None, group: str, offsets: Offsets, there: Committed, left: Sequence[str]
 ) -> GroupMove:
     if isinstance(there, Mm2pyError):
         return GroupMove(group=group, moved=0, left=(*left, str(there)))
-    moves = moves_of(wanted, there)
+    moves = moves_of(offsets, there)
     ahead = [
         f"{tp} is at {there[tp].offset} there, ahead of {it.offset}"
-        for tp, it in wanted.items()
+        for tp, it in offsets.items()
         if tp in there and there[tp].offset > it.offset
     ]
     notes = [*left, *ahead]
@@ -143,37 +143,37 @@ async def _move(
 
 
 class GroupQuestions(Protocol):
-    """What is asked of one cluster's groups (``GroupAdmin``)."""
+    """The questions to one cluster about its groups (``GroupAdmin``)."""
 
     async def list_groups(self) -> GroupCatalog:
         """Return the groups of this kind."""
         ...
 
     async def committed(self, groups: Collection[str], /) -> dict[str, Committed]:
-        """Return the offsets of groups; an error is the group's value."""
+        """Return the offsets by group, or the group's error."""
         ...
 
 
 async def committed_of(
     admin: GroupQuestions, groups: Collection[str], clock: Clock
 ) -> dict[str, Committed]:
-    """Return the offsets of groups; asked again for a while where a coordinator does not answer: such a group would stay behind."""
-    found = await admin.committed(groups)
+    """Return the offsets of groups; retries coordinators that do not answer for a while, because their groups would stay behind."""
+    offsets = await admin.committed(groups)
     deadline = clock.monotonic() + ANSWER_S
-    while again := [it for it, answer in found.items() if isinstance(answer, RetriableError)]:
+    while again := [it for it, answer in offsets.items() if isinstance(answer, RetriableError)]:
         if clock.monotonic() > deadline:
             break
         await clock.sleep(AGAIN_S)
-        found |= await admin.committed(again)
-    return found
+        offsets |= await admin.committed(again)
+    return offsets
 
 
 async def groups_of(admin: GroupQuestions, clock: Clock) -> GroupCatalog:
-    """Return the groups of a cluster; asked again for a while where one of its brokers does not answer."""
+    """Return the groups of a cluster; retries for a while if one of its brokers does not answer."""
     deadline = clock.monotonic() + ANSWER_S
-    while (found := await admin.list_groups()).missing and clock.monotonic() <= deadline:
+    while (catalog := await admin.list_groups()).missing and clock.monotonic() <= deadline:
         await clock.sleep(AGAIN_S)
-    return found
+    return catalog
 
 
 async def _exact(clusters: FailoverClusters) -> list[_Groups]:
@@ -191,15 +191,15 @@ async def _exact(clusters: FailoverClusters) -> list[_Groups]:
 async def _exact_of(
     clusters: FailoverClusters, requests: GroupRequests, maps: "_Maps", checkpoints: Checkpoints
 ) -> _Groups:
-    chosen, found = group_filter_from_config(clusters.config), _Groups(requests)
+    selected, groups = group_filter_from_config(clusters.config), _Groups(requests)
     async with clusters.source() as source:
         admin = GroupAdmin(source, requests)
         catalog = await groups_of(admin, clusters.clock)
-        names = [it for it in catalog.groups if chosen.should_replicate_group(it)]
+        names = [it for it in catalog.groups if selected.should_replicate_group(it)]
         by_group = await committed_of(admin, names, clusters.clock)
     for group, committed in by_group.items():
         if isinstance(committed, Mm2pyError):
-            found.leave(group, f"its offsets cannot be read: {committed}")
+            groups.leave(group, f"its offsets cannot be read: {committed}")
             continue
         for tp, offset in committed.items():
             copy = maps.other_side(tp)
@@ -208,18 +208,18 @@ async def _exact_of(
             checkpoint = checkpoints.get(group, {}).get(copy)
             place = await maps.place(tp, offset.offset, checkpoint)
             if place < 0:
-                found.leave(group, f"{tp} {offset.offset} has no place there")
+                groups.leave(group, f"{tp} {offset.offset} has no place there")
                 continue
-            found.wanted.setdefault(group, {})[copy] = OffsetToCommit(
+            groups.offsets.setdefault(group, {})[copy] = OffsetToCommit(
                 copy.topic, copy.partition, place, metadata=offset.metadata
             )
     if catalog.missing and requests is CONSUMER_GROUPS:
-        # Those of a broker that is gone: what was last translated is better than nothing.
-        for group, offsets in _by_checkpoints(checkpoints).wanted.items():
-            if group not in by_group and chosen.should_replicate_group(group):
-                found.leave(group, f"by its checkpoints, it is not listed: {catalog.missing}")
-                found.wanted[group] = offsets
-    return found
+        # A broker that lists its groups is gone: their last translated offsets are better than none.
+        for group, offsets in _by_checkpoints(checkpoints).offsets.items():
+            if group not in by_group and selected.should_replicate_group(group):
+                groups.leave(group, f"by its checkpoints, it is not listed: {catalog.missing}")
+                groups.offsets[group] = offsets
+    return groups
 
 
 @final
@@ -232,12 +232,12 @@ class _Maps:
         self._back: OffsetMapReader | None = None
         self._lost: Collection[TopicPartition] = ()
         self._lost_back: Collection[TopicPartition] = ()
-        """Partitions that the flow, and the flow back, copies without having a map of them."""
+        """Partitions with a stored position and no map, of the flow and of the flow back."""
         self._back_is_stopped = False
         self._ids: Mapping[ClusterAlias, Mapping[str, TopicDescription]] = {}
-        """The topics of both clusters as they are now."""
+        """The current topics of both clusters."""
         self._begins: Mapping[TopicPartition, ListedOffset] = {}
-        """Where the target's logs begin of which the flow's map has nothing."""
+        """Log starts of the target partitions without a map."""
 
     async def read(self) -> None:
         clusters = self._clusters
@@ -272,7 +272,7 @@ class _Maps:
             await self._back.close()
 
     def other_side(self, tp: TopicPartition) -> TopicPartition | None:
-        """Return where the records of a source partition are on the target; None where the flows do not copy it."""
+        """Return the target partition that has the records of a source partition, None if the flows do not copy it."""
         clusters, policy = self._clusters, self._clusters.policy
         if clusters.selection.replicate(tp.topic):
             return clusters.copy_of(tp)
@@ -282,13 +282,13 @@ class _Maps:
         return None
 
     async def place(self, tp: TopicPartition, offset: int, checkpoint: Checkpoint | None) -> int:
-        """Return the offset on the target of the first record from a source offset on; -1 unknown."""
+        """Return the target offset of the first record from a source offset on, -1 if unknown."""
         clusters = self._clusters
-        found = await self._copy_at(tp, offset)
-        if found < 0:
-            found = await self._by_checkpoint(tp, offset, checkpoint)
-        if found != NOTHING_COPIED and not clusters.keeps_names:
-            return found
+        there = await self._copy_at(tp, offset)
+        if there < 0:
+            there = await self._by_checkpoint(tp, offset, checkpoint)
+        if there != NOTHING_COPIED and not clusters.keeps_names:
+            return there
         copy = self.other_side(tp)
         assert copy is not None
         assert self._back is not None
@@ -300,40 +300,40 @@ class _Maps:
         if index is not None and self._is_former(index, copy, tp, back=True):
             return -1
         covered = NOTHING_COPIED if index is None else index.covered
-        if self._back_is_stopped and found != NOTHING_COPIED:
-            # Clients left the target then, and all of their records were copied: only copies follow.
+        if self._back_is_stopped and there != NOTHING_COPIED:
+            # Clients had left the target, and all of their records were copied: only copies follow.
             covered = NOTHING_COPIED
-        found = beside_own_records(found, own, covered)
-        if found != NOTHING_COPIED:
-            return found
-        found = await self._by_checkpoint(tp, offset, checkpoint)
+        there = beside_own_records(there, own, covered)
+        if there != NOTHING_COPIED:
+            return there
+        there = await self._by_checkpoint(tp, offset, checkpoint)
         begin = self._begins.get(copy)
-        return begin.offset if found < 0 and begin is not None and begin.error is None else found
+        return begin.offset if there < 0 and begin is not None and begin.error is None else there
 
     async def _copy_at(self, tp: TopicPartition, offset: int) -> int:
-        """Return where the flow's map has an offset, -1 where it does not know."""
+        """Return the target offset by the flow's map, -1 if unknown."""
         if not self._clusters.selection.replicate(tp.topic):
             return NOTHING_COPIED
-        found, index = await self._forward.to_target(tp, offset), self._forward.index_of(tp)
-        if found is None or index is None:
+        copy, index = await self._forward.to_target(tp, offset), self._forward.index_of(tp)
+        if copy is None or index is None:
             return -1 if tp in self._lost else NOTHING_COPIED
         if self._is_former(index, tp, self._clusters.copy_of(tp)):
             return -1
-        # A group beyond the map has read all that it knows of.
-        return index.target_end if found.place is Place.NOT_YET_COPIED else found.offset
+        # A group beyond the map has read everything in it.
+        return index.target_end if copy.place is Place.NOT_YET_COPIED else copy.offset
 
     def _is_former(
         self, index: PartitionIndex, tp: TopicPartition, copy: TopicPartition, *, back: bool = False
     ) -> bool:
-        """Whether a map is of another incarnation of the partition that it is of, or of its copy."""
+        """Whether a map belongs to another incarnation of its partition, or of the copy."""
         name = self._clusters.back.name if back else self._clusters.name
         sides = (
             (index.source_id, name.source, tp.topic),
             (index.target_id, name.target, copy.topic),
         )
         return any(
-            topic in self._ids[cluster] and is_another(known, self._ids[cluster][topic].topic_id)
-            for known, cluster, topic in sides
+            topic in self._ids[cluster] and is_another(mapped, self._ids[cluster][topic].topic_id)
+            for mapped, cluster, topic in sides
         )
 
     async def _by_checkpoint(
@@ -361,10 +361,10 @@ async def _read_checkpoints(clusters: FailoverClusters) -> Checkpoints:
 
 
 def _by_checkpoints(by_group: Checkpoints) -> _Groups:
-    found = _Groups(CONSUMER_GROUPS)
+    groups = _Groups(CONSUMER_GROUPS)
     for group, checkpoints in by_group.items():
-        found.wanted[group] = {
+        groups.offsets[group] = {
             tp: OffsetToCommit(tp.topic, tp.partition, it.downstream, metadata=it.metadata)
             for tp, it in checkpoints.items()
         }
-    return found
+    return groups

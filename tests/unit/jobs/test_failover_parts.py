@@ -1,4 +1,4 @@
-"""Parts of a failover that ask nobody: where a group continues, where the flow back begins, what refuses."""
+"""Parts of a failover without I/O: where a group continues, where the flow back begins, what refuses, the fence."""
 
 import asyncio
 from collections.abc import Awaitable, Collection, Sequence
@@ -11,18 +11,19 @@ from typer.testing import CliRunner
 
 from mm2py.client.connect.group_admin import Committed, GroupCatalog
 from mm2py.errors import FatalError, RetriableError
-from mm2py.mirror.failovers import HANGS_MS, OpenTransaction
+from mm2py.mirror.failovers import HANGS_MS, OpenTransaction, Rule
 from mm2py.mirror.offset_lookup import Place, Translation, beside_own_records
 from mm2py.mirror.offset_map import Mark, Segment
+from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
-from mm2py_jobs.failover.failover import FailoverRequest
-from mm2py_jobs.failover.failover_control import RestFlows, flow_now
-from mm2py_jobs.failover.failover_groups import NOTHING_COPIED, committed_of, groups_of, moves_of
-from mm2py_jobs.failover.failover_tables import print_plan
-from mm2py_jobs.failover.failover_tail import holes_of, spans_of
-from mm2py_jobs.failover.failover_views import FailoverPlan, WriterRow
+from mm2py_jobs.failover.commands import print_plan
+from mm2py_jobs.failover.flows import RestFlows, flow_now
+from mm2py_jobs.failover.groups import NOTHING_COPIED, committed_of, groups_of, moves_of
+from mm2py_jobs.failover.plan import FailoverPlan, FailoverRequest, WriterRow
+from mm2py_jobs.failover.quarantine import holes_of, spans_of
+from mm2py_jobs.failover.steps import EVERYBODY, fence_of, principal_of
 from mm2py_workers.answers import Row
 from mm2py_workers.cli import app
 from mm2py_workers.output import Output, Printer
@@ -37,11 +38,8 @@ NOW_MS = 10 * HANGS_MS
 @pytest.mark.parametrize(
     ("found", "own", "place"),
     [
-        (
-            7,
-            Translation(Place.NEVER_EXISTED, 4),
-            4,
-        ),  # its next own record was there before the copy
+        # Its next own record was there before the copy.
+        (7, Translation(Place.NEVER_EXISTED, 4), 4),
         (12, Translation(Place.COPIED, 9), 9),
         (-1, Translation(Place.COPIED, 9), 9),
         (-1, Translation(Place.NEVER_EXISTED, 4), -1),
@@ -219,11 +217,18 @@ def test_a_flow_of_the_api_is_understood() -> None:
 
 
 @pytest.mark.parametrize("command", ["failover", "failback"])
-@pytest.mark.parametrize("words", [[], ["--plan", "--execute"]])
-def test_one_of_the_actions_has_to_be_chosen(command: str, words: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "choose one of --plan"),
+        (["--plan", "--execute"], "choose one of --plan"),
+        (["--execute", "--timed"], "--timed goes with --plan"),
+    ],
+)
+def test_one_of_the_actions_has_to_be_chosen(command: str, words: list[str], said: str) -> None:
     ended = CliRunner().invoke(app, [command, "mm2.properties", "--flow", "A->B", *words])
     assert ended.exit_code == 2
-    assert "choose one of --plan" in ended.output
+    assert said in ended.output
 
 
 def test_a_flow_that_a_sink_connector_copies_is_refused(tmp_path: Path) -> None:
@@ -326,3 +331,88 @@ async def test_groups_of_a_broker_that_does_not_answer_are_asked_for_again_for_a
     clock = FakeClock()
     found = await _ended(clock, groups_of(Coordinators(late), clock))
     assert found.missing == missing
+
+
+# ---- the fence
+
+SHOP = Acl(
+    AclResourceType.TOPIC,
+    "orders",
+    PatternType.LITERAL,
+    "User:shop",
+    "*",
+    AclOperation.WRITE,
+    AclPermission.ALLOW,
+)
+MIRROR = replace(SHOP, principal="User:mirror")
+
+
+def test_everybody_who_may_write_is_denied_but_the_mirror() -> None:
+    reader = replace(SHOP, principal="User:reader", operation=AclOperation.READ)
+    owner = replace(SHOP, principal="User:owner", operation=AclOperation.ALL)
+    plan = fence_of([SHOP, MIRROR, reader, owner], ["orders"], ["User:mirror"], mirror_writes=True)
+    assert set(plan.rules) == {
+        Rule(topic="orders", principal="User:shop"),
+        Rule(topic="orders", principal="User:owner"),
+    }
+    assert not plan.note
+    (acl,) = {it.acl for it in plan.rules if it.principal == "User:shop"}
+    assert acl == replace(SHOP, permission=AclPermission.DENY)
+
+
+@pytest.mark.parametrize(
+    "acl",
+    [
+        replace(SHOP, resource_name="or", pattern_type=PatternType.PREFIXED),
+        replace(SHOP, resource_name="*"),
+    ],
+)
+def test_rules_for_many_topics_count(acl: Acl) -> None:
+    plan = fence_of([acl], ["orders", "x"], [], mirror_writes=True)
+    assert Rule(topic="orders", principal="User:shop") in plan.rules
+
+
+def test_what_is_denied_already_is_not_recorded_as_ours() -> None:
+    denied = replace(SHOP, permission=AclPermission.DENY)
+    assert not fence_of([SHOP, denied], ["orders"], [], mirror_writes=False).rules
+
+
+def test_everybody_is_not_denied_where_a_mirror_writes() -> None:
+    everybody = replace(SHOP, principal=EVERYBODY)
+    plan = fence_of([everybody], ["orders"], [], mirror_writes=True)
+    assert not plan.rules
+    assert "User:*" in plan.note
+    plan = fence_of([everybody], ["orders"], [], mirror_writes=False)
+    assert plan.rules == (Rule(topic="orders", principal=EVERYBODY),)
+
+
+def test_a_topic_without_rules_is_left_alone_and_named() -> None:
+    plan = fence_of([SHOP], ["orders", "a", "b", "c", "d"], [], mirror_writes=False)
+    assert {it.topic for it in plan.rules} == {"orders"}
+    assert plan.note.startswith("no rule names a, b, c and 1 more:")
+
+
+def test_a_login_tells_the_principal_where_it_can() -> None:
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    jaas = f'{module} username="ann" password="x";'
+    assert principal_of({"sasl.jaas.config": jaas, "security.protocol": "SASL_SSL"}) == "User:ann"
+    assert principal_of({}) == "User:ANONYMOUS"
+    assert not principal_of({"security.protocol": "SSL"})
+    assert not principal_of({"sasl.jaas.config": "nonsense"})
+
+
+@pytest.mark.parametrize(
+    ("mirrors", "mirror_writes", "noted"),
+    [
+        ({""}, True, True),
+        ({"", "User:mirror"}, True, True),
+        ({"User:mirror"}, True, False),
+        ({""}, False, False),
+    ],
+)
+def test_a_mirror_whose_login_does_not_tell_its_name_is_said_to_be_kept_out_too(
+    mirrors: set[str], mirror_writes: bool, noted: bool
+) -> None:
+    plan = fence_of([SHOP], ["orders"], mirrors, mirror_writes=mirror_writes)
+    assert plan.rules
+    assert ("super user" in plan.note) is noted

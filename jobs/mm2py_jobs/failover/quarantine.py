@@ -1,7 +1,7 @@
-"""Records that a failover left behind, kept in quarantine topics of the target; and where the flow back begins.
+"""Records that a failover did not copy, kept in quarantine topics of the target; and where the flow back begins.
 
-Flow: ``Tail`` -> the source's log, record by record -> ``mm2py-quarantine.<source>.<topic>.internal``, same partition, key, value, timestamp
-and headers, and one header more with the source offset, by which a later run knows what is kept already.
+Flow: ``Tail`` -> the source's log, record by record -> ``mm2py-quarantine.<source>.<topic>.internal``: same partition, key, value, timestamp
+and headers, plus a header with the source offset, by which a later run knows what is already kept.
 """
 
 from base64 import urlsafe_b64encode
@@ -25,31 +25,31 @@ from mm2py.protocol.records import NewRecord, Record, decode_batch
 from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic
 from mm2py.types import TopicPartition
 from mm2py_jobs.copy.known_maps import known_maps
-from mm2py_jobs.failover.failover_clusters import FailoverClusters, producer_of
+from mm2py_jobs.failover.clusters import FailoverClusters, producer_of
 from mm2py_workers.internal_stores import store_producer
 
 SOURCE_OFFSET: Final = b"mm2py.source.offset"
-"""Header of a record in quarantine: its offset on the source, in decimal."""
+"""Header of a quarantined record: its source offset, in decimal."""
 
 SOURCE_TOPIC_ID: Final = b"mm2py.source.topic.id"
-"""Header of a record in quarantine: the id of its source topic in Kafka's text form, where the source has ids (2.8). A topic that is
-created again has the same offsets once more."""
+"""Header of a quarantined record: its source topic's id in Kafka's text form, if the source has ids (2.8). A recreated topic has the same
+offsets again."""
 
 SOURCE_TRANSACTION: Final = b"mm2py.source.transaction"
-"""Header of one whose transaction was open when it was kept, with the value ``open``; of a flow that copies committed records."""
+"""Header with the value ``open``, if the record's transaction was open when it was kept and the flow reads committed records."""
 
 Markers = Mapping[int, Sequence[tuple[int, int]]]
-"""Offset and type of the markers of each producer id."""
+"""Offset and type of the transaction markers, by producer id."""
 
 _COMMIT: Final = 1
 _OPEN: Final = -1
 BATCH_RECORDS: Final = 500
 BATCH_BYTES: Final = 256 * 1024
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of a batch in quarantine: it is not compressed, as the source's may be."""
+"""``max.message.bytes`` of a quarantine topic: its batches are not compressed, the source's may be."""
 
 MOST_HOLES: Final = 1_000
-"""Places between copies that are looked at, of a partition; the flow back begins at the next one, and drops copies itself."""
+"""Gaps between copies that are searched in a partition; after so many the flow back begins at the next one, and drops copies itself."""
 
 
 # ---- quarantine
@@ -60,7 +60,7 @@ async def quarantine(clusters: FailoverClusters, tails: Sequence[Tail]) -> list[
 
     Raises:
         SourceAwayError: the source does not answer.
-        PartitionError: records are gone from the source meanwhile.
+        PartitionError: the source has deleted records meanwhile.
     """
     topics = await clusters.topics()
     await _create(clusters, {it.topic: len(topics.get(it.topic, ())) for it in tails})
@@ -75,7 +75,7 @@ async def quarantine(clusters: FailoverClusters, tails: Sequence[Tail]) -> list[
 
 async def _keep(clusters: FailoverClusters, writer: RecordWriter, tail: Tail) -> Tail:
     kept_in = TopicPartition(quarantine_topic(clusters.name.source, tail.topic), tail.partition)
-    # The topic may hold those of an earlier failover, too.
+    # The topic may also hold records of an earlier failover.
     topic_id = _id_text(clusters, tail.topic)
     kept = [
         offset
@@ -93,14 +93,14 @@ async def _keep(clusters: FailoverClusters, writer: RecordWriter, tail: Tail) ->
 async def _missing(
     clusters: FailoverClusters, tail: Tail, first: int
 ) -> AsyncGenerator[list[NewRecord]]:
-    """Yield what the source has of a tail from ``first`` on. Nothing is written in here: an error of the target is none of the source's."""
+    """Yield the source's records of a tail from ``first`` on. Nothing is written in here, so that an error of the target is not taken for one of the source."""
     waiting: list[NewRecord] = []
     async with clusters.source() as source:
         log = (await log_ends(source, [tail.tp], read_committed=False))[tail.tp]
         first, topic_id = max(first, log.start), _id_text(clusters, tail.topic)
         reader = RangeReader(source, read_committed=False)
         looping = await clusters.source_looping()
-        # A fetch of committed records ends where a transaction is open: those that are committed above it are kept, too.
+        # A read_committed fetch ends at the first open transaction; committed records above it are kept too.
         markers = await _markers(reader, tail.tp, first, log.end)
         async for batches in reader.read(tail.tp, first, tail.end):
             for batch in batches:
@@ -120,17 +120,17 @@ async def _missing(
 
 
 async def _markers(reader: RangeReader, tp: TopicPartition, first: int, end: int) -> Markers:
-    found: dict[int, list[tuple[int, int]]] = {}
+    markers: dict[int, list[tuple[int, int]]] = {}
     async for batches in reader.read(tp, first, end, markers=True):
         for it in batches:
             if it.is_marker:
                 kind = marker_type(it.data, it.count)
-                found.setdefault(producer_of(it), []).append((it.base_offset, kind))
-    return found
+                markers.setdefault(producer_of(it), []).append((it.base_offset, kind))
+    return markers
 
 
 def _end_of(batch: LogBatch, markers: Markers) -> int:
-    """Return the type of the marker that ends the transaction of a batch; without a transaction it is committed."""
+    """Return the type of the marker that ends a batch's transaction; a batch without one is committed."""
     if not batch.is_transactional:
         return _COMMIT
     ends = markers.get(producer_of(batch), ())
@@ -138,7 +138,7 @@ def _end_of(batch: LogBatch, markers: Markers) -> int:
 
 
 def _id_text(clusters: FailoverClusters, topic: str) -> bytes:
-    """Return the id of a source topic, empty where the source has none."""
+    """Return the id of a source topic, empty if the source has none."""
     topic_id = clusters.source_ids.get(topic, NO_TOPIC_ID)
     return b"" if topic_id == NO_TOPIC_ID else urlsafe_b64encode(topic_id).rstrip(b"=")
 
@@ -158,7 +158,7 @@ def _size(records: Sequence[NewRecord]) -> int:
 async def _source_offsets(
     cluster: Cluster, tp: TopicPartition
 ) -> AsyncGenerator[tuple[int, bytes]]:
-    """Yield source offset and topic id of what a quarantine partition holds; no id of records that earlier versions kept."""
+    """Yield source offset and topic id of the records in a quarantine partition; earlier versions stored no id."""
     ends = (await log_ends(cluster, [tp], read_committed=False))[tp]
     reader = RangeReader(cluster, read_committed=False)
     async for batches in reader.read(tp, ends.start, ends.end):
@@ -190,7 +190,7 @@ async def _create(clusters: FailoverClusters, partitions: Mapping[str, int]) -> 
     for error in (await admin.create_topics(new)).values():
         if isinstance(error, ServerError) and error.code != TOPIC_ALREADY_EXISTS:
             raise error
-    # One of an earlier failover has as many as its topic had then.
+    # A topic of an earlier failover has as many partitions as its source had then.
     there = await admin.describe_topics([it.name for it in new])
     few = {
         it.name: it.partitions
@@ -208,27 +208,26 @@ async def _create(clusters: FailoverClusters, partitions: Mapping[str, int]) -> 
 async def reverse_starts(
     clusters: FailoverClusters, ends_there: Sequence[Place], back_at: Mapping[TopicPartition, int]
 ) -> list[Place]:
-    """Return where the flow back begins in the topics that both flows keep the names of.
+    """Return where the flow back begins in topics with the same name on both clusters.
 
-    That is the first record behind ``back_at``, where the flow back was before, which the flow back copies; where nothing is known
-    of a copy, the end that it had before clients wrote there. Topics with prefixes need nothing: the flow back leaves copies alone.
+    That is the first record after ``back_at``, its previous position, that the flow back copies; without a map of the copy, the end
+    that it had before clients wrote there. With prefixes nothing is needed: the flow back does not copy copies.
     """
     if not clusters.keeps_names or not ends_there:
         return []
     maps = await known_maps(clusters.target, clusters.name.source)
     spans = {
-        clusters.copy_of(tp): spans_of([it for it, _ in known.segments()])
-        for tp, known in maps.items()
+        clusters.copy_of(tp): spans_of([it for it, _ in of_partition.segments()])
+        for tp, of_partition in maps.items()
     }
     logs = await log_ends(clusters.target, [it.tp for it in ends_there], read_committed=False)
-    async with aclosing(clusters.target_looping()) as ids:
-        looping = await ids.read()
-        starts: list[Place] = []
-        for it in ends_there:
-            least = max(back_at.get(it.tp, 0), logs[it.tp].start)
-            at = await _start(clusters.target, it, spans.get(it.tp, []), least, looping)
-            starts.append(replace(it, offset=at))
-        return starts
+    looping = await clusters.target_looping()
+    starts: list[Place] = []
+    for it in ends_there:
+        least = max(back_at.get(it.tp, 0), logs[it.tp].start)
+        at = await _start(clusters.target, it, spans.get(it.tp, []), least, looping)
+        starts.append(replace(it, offset=at))
+    return starts
 
 
 async def _start(
@@ -242,8 +241,8 @@ async def _start(
         return max(least, end_there.offset)
     at = max(least, spans[0][0])
     reader = RangeReader(target, read_committed=False)
-    for looked, (first, end) in enumerate(holes_of(spans, at)):
-        if looked == MOST_HOLES:
+    for number, (first, end) in enumerate(holes_of(spans, at)):
+        if number == MOST_HOLES:
             return first
         async for batches in reader.read(end_there.tp, first, end):
             for batch in batches:
@@ -253,21 +252,21 @@ async def _start(
 
 
 def spans_of(segments: Sequence[Segment]) -> list[tuple[int, int]]:
-    """Return the places of copies, also of those that another program made between them: where no more was written than it passed."""
-    found: list[tuple[int, int]] = []
+    """Return the target ranges of copies, including those of another program between ours: it wrote no more records than it passed."""
+    spans: list[tuple[int, int]] = []
     passed = 0
     for it in segments:
         if it.mark is Mark.UNKNOWN:
             passed += it.records
         elif it.mark is Mark.COPIED:
-            end = found[-1][1] if found else it.target
-            found.append((end if it.target - end <= passed else it.target, it.target_end))
+            end = spans[-1][1] if spans else it.target
+            spans.append((end if it.target - end <= passed else it.target, it.target_end))
             passed = 0
-    return found
+    return spans
 
 
 def holes_of(spans: Sequence[tuple[int, int]], at: int) -> list[tuple[int, int]]:
-    """Return the places from ``at`` on, before the end of the last span, that no span covers; spans rise."""
+    """Return the ranges between ``at`` and the end of the last span that no span covers; spans are sorted."""
     holes: list[tuple[int, int]] = []
     for first, end in spans:
         if first > at:

@@ -1,0 +1,303 @@
+"""Both clusters of a flow for a failover: connections, topics, positions, and the failover topics on both.
+
+Flow: ``FlowPlan`` of the flow and of the flow back -> ``FailoverClusters`` -> ``target``, ``source()``, ``topics``, ``known``, ``store``. The source
+may be gone: what asks it raises ``SourceAwayError``. Creates nothing but the failover topics.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Final, final
+
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.log_reader import newest_values
+from mm2py.client.fetch.partition_fetch import fetch_partition
+from mm2py.client.permit import UNLIMITED
+from mm2py.clock import Clock
+from mm2py.config.client_properties import effective_client_properties
+from mm2py.config.clients import connection_settings
+from mm2py.config.definitions import parse_config
+from mm2py.errors import (
+    ConnectionFailedError,
+    ProtocolError,
+    RequestTimedOutError,
+    RetriableServerError,
+)
+from mm2py.mirror.failovers import failover_driver_id, failover_topic
+from mm2py.mirror.filters import TopicSelection, topic_filter_from_config
+from mm2py.mirror.policies import policy_from_config
+from mm2py.mirror.producer_ids import (
+    PRODUCERS_TOPIC,
+    ProducerOrigins,
+    Suppression,
+    decode_producer,
+    suppression_of,
+)
+from mm2py.protocol.error_codes import NETWORK_EXCEPTION
+from mm2py.protocol.log_batches import LogBatch
+from mm2py.protocol.record_batch import HEADER
+from mm2py.protocol.records import decode_batches
+from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
+from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from mm2py_connectors.mirror_source_config import MirrorSourceConfig
+from mm2py_jobs.copy.survey import CopiesReader, Known
+from mm2py_jobs.failover.driver import FailoverStore, SourceAwayError
+from mm2py_workers.bulk_flow import SOURCE, reads_committed, source_connector
+from mm2py_workers.internal_stores import FlowTables, store_producer
+from mm2py_workers.node_parts import FlowPlan
+
+CONNECT_S: Final = 8.0
+"""How long the source may take to answer."""
+
+_IMPATIENT: Final = {"default.api.timeout.ms": "8000", "request.timeout.ms": "5000"}
+"""Client properties for the source, which may be gone."""
+
+_FIRST_BYTES: Final = 64 * 1024
+_PRODUCER_ID: Final = 9
+"""Field of ``HEADER``."""
+
+
+def producer_of(batch: LogBatch) -> int:
+    """Return the producer id of a batch, -1 if it has none."""
+    return int(HEADER.unpack_from(batch.data)[_PRODUCER_ID])
+
+
+async def looping_ids(
+    source: Cluster, target: Cluster, config: Mapping[str, str], clock: Clock
+) -> frozenset[int]:
+    """Return the producer ids of mirrors whose batches on ``source`` a flow drops, as ``loop.suppression`` in its source connector's ``config`` sets it."""
+    suppression = suppression_of(config)
+    if suppression is Suppression.OFF:
+        return frozenset()
+    origins = ProducerOrigins(
+        everything=suppression is Suppression.ALL,
+        target=target.alias,
+        target_cluster=target.cluster_id,
+    )
+    for key, value in (await newest_values(source, PRODUCERS_TOPIC, clock)).items():
+        with suppress(ProtocolError):  # the flow's task logs it
+            origins.learn(decode_producer(key, value))
+    return frozenset(origins.known.looping)
+
+
+@final
+class FailoverClusters:
+    """A flow and the flow back with open connections; an asynchronous context manager.
+
+    Args:
+        plan: of the flow.
+        back: of the flow from its target to its source.
+    """
+
+    def __init__(self, plan: FlowPlan, back: FlowPlan, clock: Clock) -> None:
+        self.plan, self.back, self.clock = plan, back, clock
+        self.name: FlowName = plan.name
+        self.config: Mapping[str, str] = plan.resolve(plan.connectors[SOURCE])
+        self._connected = False
+        self.target = _cluster(self.config, "target", plan.name.target, clock)
+        self._source = _cluster(self.config, "source", plan.name.source, clock)
+        self.target_tables = self._tables(self.target, plan)
+        self.source_tables = self._tables(self._source, back)
+        # Apart: a table that is opened creates all topics of its ``FlowTables``, and a plan creates none.
+        self._store_tables = self._tables(self.target, plan), self._tables(self._source, back)
+        self._read_config()
+        self.store = self._store(self.target, self._store_tables[0], plan, drives=True)
+        self._source_store: FailoverStore | None = None
+        self._copies = CopiesReader(
+            Admin(self.target), plan.name, plan.worker.offset_storage_topic, clock
+        )
+        self.source_ids: dict[str, bytes] = {}
+        """Topic ids on the source, as of the last call of ``topics``."""
+
+    def _read_config(self) -> None:
+        options = parse_config(MirrorSourceConfig, self.config)
+        self.policy = policy_from_config(self.config)
+        self.keeps_names = not self.policy.detects_cycles
+        self.selection = self.selection_of(self.name, self.config)
+        self.read_committed = reads_committed(self.plan, self.config)
+        self.replication_factor = options.replication_factor
+
+    def selection_of(self, name: FlowName, config: Mapping[str, str]) -> TopicSelection:
+        """Return which topics a flow with this source connector copies."""
+        return TopicSelection(
+            policy_from_config(config),  # it holds the flow's aliases
+            topic_filter_from_config(config),
+            source_alias=name.source,
+            target_alias=name.target,
+            # Heartbeats are written continuously, and losing the last ones harms no consumer.
+            replicate_heartbeats=False,
+        )
+
+    async def __aenter__(self) -> "FailoverClusters":
+        """Connect to the target and read changes made over REST.
+
+        Raises:
+            RetriableError: the target does not answer.
+        """
+        try:
+            await self.target.connect()
+            config = await source_connector(self.plan, self.target_tables, self.clock)
+            if config is not None:
+                self.config = config
+                self._read_config()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await self._copies.close()
+        for store in (self.store, self._source_store):
+            if store is not None:
+                await store.stop()
+        for tables in (*self._store_tables, self.source_tables, self.target_tables):
+            await tables.close()
+        await self._source.close()
+        await self.target.close()
+
+    # ---- the source, which may be gone
+
+    @asynccontextmanager
+    async def source(self) -> AsyncGenerator[Cluster]:
+        """Lend the source, connected.
+
+        Raises:
+            SourceAwayError: it does not answer.
+        """
+        try:
+            if not self._connected:
+                async with asyncio.timeout(CONNECT_S):
+                    await self._source.connect()
+                self._connected = True
+            yield self._source
+        except TimeoutError as error:
+            raise self._away(f"not within {CONNECT_S:g} s") from error
+        except (ConnectionFailedError, RequestTimedOutError) as error:
+            raise self._away(error.message) from error
+        except RetriableServerError as error:
+            if error.code != NETWORK_EXCEPTION:
+                raise
+            raise self._away(error.message) from error
+
+    def _away(self, why: str) -> SourceAwayError:
+        self._connected = False
+        return SourceAwayError(f"cluster {self.name.source} does not answer: {why}")
+
+    async def is_source_there(self) -> bool:
+        """Whether the source answers."""
+        try:
+            async with self.source() as cluster:
+                await cluster.metadata([])
+        except SourceAwayError:
+            return False
+        return True
+
+    async def source_store(self) -> FailoverStore:
+        """Return the failover topic of the source: the fence on it, and the newest failover of the flow back."""
+        async with self.source() as cluster:
+            if self._source_store is None:
+                store = self._store(cluster, self._store_tables[1], self.back, drives=False)
+                await store.start()
+                self._source_store = store
+            await self._source_store.refresh()
+            return self._source_store
+
+    async def seen_source_store(self) -> FailoverStore | None:
+        """Return the failover topic of the source if it exists: a reader does not create it."""
+        topic = failover_topic(self.back.name.source)
+        async with self.source() as cluster:
+            is_there = topic in await Admin(cluster).describe_topics([topic])
+        return await self.source_store() if is_there else None
+
+    # ---- topics and copies
+
+    async def topics(
+        self, chosen: Callable[[str], bool] | None = None
+    ) -> Mapping[str, Sequence[int]]:
+        """Return the source topics of the flow, or those that are ``chosen``, with their partitions."""
+        chosen = chosen or self.selection.replicate
+        async with self.source() as cluster:
+            topics = await Admin(cluster).list_topics()
+        self.source_ids = {name: it.topic_id for name, it in topics.items()}
+        return {name: it.partitions for name, it in sorted(topics.items()) if chosen(name)}
+
+    def copy_of(self, partition: TopicPartition) -> TopicPartition:
+        """Return the copy of a source partition."""
+        return partition._replace(topic=self.policy.remote_topic(self.name.source, partition.topic))
+
+    async def partitions(self) -> list[TopicPartition]:
+        """Return the source partitions of the flow."""
+        topics = await self.topics()
+        return [TopicPartition(it, number) for it, numbers in topics.items() for number in numbers]
+
+    async def copied(self) -> Mapping[TopicPartition, int]:
+        """Return the source offset below which everything is copied, for each partition that has copies; asks only the target."""
+        copies = await self._copies.read()
+        return {tp: copies.resume(tp) for tp in copies.positions.keys() | copies.pages.keys()}
+
+    async def known(self) -> Known:
+        """Return how far the flow has copied; asks only the target."""
+        return await self._copies.read()
+
+    async def known_back(self) -> Known:
+        """Return how far the flow back has copied."""
+        topic = self.back.worker.offset_storage_topic
+        async with self.source() as source:
+            reader = CopiesReader(Admin(source), self.back.name, topic, self.clock)
+            try:
+                return await reader.read()
+            finally:
+                await reader.close()
+
+    async def source_looping(self) -> frozenset[int]:
+        """Return the producer ids on the source whose batches the flow drops."""
+        return await looping_ids(self._source, self.target, self.config, self.clock)
+
+    async def target_looping(self) -> frozenset[int]:
+        """Return the producer ids on the target whose batches the flow back drops; the source is connected."""
+        config = self.back.resolve(self.back.connectors[SOURCE])
+        return await looping_ids(self.target, self._source, config, self.clock)
+
+    # ---- stores
+
+    def _tables(self, cluster: Cluster, plan: FlowPlan) -> FlowTables:
+        producer = store_producer(plan.props, plan.name)
+        return FlowTables(cluster, producer, permit=UNLIMITED, clock=self.clock)
+
+    def _store(
+        self, cluster: Cluster, tables: FlowTables, plan: FlowPlan, *, drives: bool
+    ) -> FailoverStore:
+        topic = failover_topic(plan.name.source)
+        factor = plan.worker.offset_storage_replication_factor
+        table = tables.own_table(topic, "compact", factor, follow=drives, transactional=True)
+        if not drives:
+            return FailoverStore(table)
+        writer = KafkaPrivilegedWriter(
+            cluster,
+            store_producer(plan.props, plan.name),
+            failover_driver_id(str(plan.name)),
+            TopicPartition(topic, 0),
+            permit=UNLIMITED,
+            clock=self.clock,
+        )
+        return FailoverStore(table, writer)
+
+
+async def first_stamp(source: Cluster, tp: TopicPartition, start: int) -> int | None:
+    """Return the timestamp of the first record from an offset on, None if unknown."""
+    fetched = await fetch_partition(source, tp, start, max_bytes=_FIRST_BYTES)
+    for batch in decode_batches(fetched.records) if fetched.records is not None else ():
+        for record in batch.records:
+            if record.offset >= start and not batch.is_control:
+                return record.timestamp if record.timestamp >= 0 else None
+    return None
+
+
+def _cluster(config: Mapping[str, str], side: str, alias: ClusterAlias, clock: Clock) -> Cluster:
+    props = effective_client_properties(
+        config, "source" if side == "source" else "target", "admin", role="failover"
+    )
+    if side == "source":
+        props |= _IMPATIENT
+    return Cluster(connection_settings(props, scope=f"cluster {alias}"), alias=alias, clock=clock)

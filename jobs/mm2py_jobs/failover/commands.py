@@ -1,0 +1,456 @@
+"""``mm2py failover``, ``mm2py failback`` and ``mm2py drill``, the timed plan of a failover.
+
+Flow: arguments -> ``FailoverRequest`` -> ``FailoverJob``, loaded when it runs -> plan, or the record -> printed, exit code.
+
+Exit codes: 0 done (``--execute``: drained, switched, and the flow back runs), 1 failed, 2 usage, 3 refused by a check, 4 switched, but the
+source is gone and its tail is still to be listed. With ``-o json`` standard output has only the document.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, cast
+
+import typer
+
+from mm2py.errors import UsageError
+from mm2py.mirror.failovers import MOST_LOSS, Failover, FailoverKind, OpenTransaction, Step
+from mm2py.observability.logging import some_of
+from mm2py_jobs.failover.plan import (
+    DRAIN_S,
+    SETTLE_S,
+    FailoverPlan,
+    FailoverRefusedError,
+    FailoverRequest,
+    TimedPlan,
+)
+from mm2py_workers.answers import Row, texts_of
+from mm2py_workers.output import (
+    OK,
+    UNHEALTHY,
+    Column,
+    Output,
+    OutputOption,
+    Printer,
+    examples,
+    say,
+)
+from mm2py_workers.rest_access import Access, asks_rest
+from mm2py_workers.worker_place import NoWorkerError
+
+if TYPE_CHECKING:
+    from mm2py_jobs.failover.flows import FlowsApi
+    from mm2py_jobs.failover.job import FailoverJob
+
+LEFT_BEHIND: Final = 4
+"""Switched, but the source is gone: a later run lists its tail."""
+
+PropertiesArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", help="mm2.properties of the workers", show_default=False)
+]
+FlowOption = Annotated[
+    str, typer.Option("--flow", metavar="A->B", help="the flow whose target takes over")
+]
+PlanOption = Annotated[
+    bool, typer.Option("--plan", help="show what would be done; changes nothing")
+]
+TimedOption = Annotated[
+    bool,
+    typer.Option("--timed", help="with --plan: also ask the questions of each step, and time them"),
+]
+ExecuteOption = Annotated[
+    bool, typer.Option("--execute", help="run it, or continue an interrupted one")
+]
+StatusOption = Annotated[bool, typer.Option("--status", help="show the newest one")]
+CancelOption = Annotated[
+    bool, typer.Option("--cancel", help="cancel an unfinished one, until clients have switched")
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="with --execute or --cancel: only show what would be done")
+]
+AcceptOption = Annotated[
+    str | None,
+    typer.Option(
+        "--accept-loss",
+        metavar="N",
+        help="continue although up to N offsets are not copied: the number that --plan shows",
+    ),
+]
+UnplannedOption = Annotated[
+    bool, typer.Option("--unplanned", help="the source is gone: switch without it")
+]
+SettleOption = Annotated[
+    float,
+    typer.Option("--settle", min=0.2, help="seconds for which the source's log ends must not move"),
+]
+DrainOption = Annotated[
+    float,
+    typer.Option("--drain-timeout", min=1, help="longest drain without progress, in seconds"),
+]
+
+
+def _command(kind: FailoverKind) -> Callable[..., None]:
+    def command(  # noqa: PLR0913 - one argument per option
+        access: Access,
+        properties: PropertiesArgument,
+        flow: FlowOption,
+        *,
+        plan: PlanOption = False,
+        timed: TimedOption = False,
+        execute: ExecuteOption = False,
+        status: StatusOption = False,
+        cancel: CancelOption = False,
+        dry_run: DryRunOption = False,
+        accept_loss: AcceptOption = None,
+        unplanned: UnplannedOption = False,
+        settle: SettleOption = SETTLE_S,
+        drain_timeout: DrainOption = DRAIN_S,
+        output: OutputOption = Output.TABLE,
+    ) -> int:
+        if plan + execute + status + cancel != 1:
+            raise UsageError("choose one of --plan, --execute, --status and --cancel")
+        if timed and not plan:
+            raise UsageError("--timed goes with --plan")
+        request = FailoverRequest(
+            kind=kind,
+            accept_loss=-1 if accept_loss is None else _offsets(accept_loss),
+            unplanned=unplanned,
+            settle_s=settle,
+            drain_s=drain_timeout,
+        )
+        printer = Printer(output)
+
+        async def run(job: "FailoverJob") -> int:
+            if status:
+                return await _status(job, f"{kind} of {flow}", printer)
+            if cancel:
+                return await _cancel(job, printer, dry_run=dry_run)
+            if plan or dry_run:
+                return await _plan(job, request, printer, timed=timed)
+            return await _execute(job, request, printer)
+
+        return _run(run, access, properties, flow, kind)
+
+    command.__name__ = str(kind)
+    command.__doc__ = _TEXTS[kind]
+    return asks_rest(command)
+
+
+def _offsets(text: str) -> int:
+    """Read a number of offsets; a typing error may cost records, so the message is in one line of its own."""
+    number = text.strip()
+    if not (number.isascii() and number.isdecimal() and int(number[:20]) <= MOST_LOSS):
+        raise UsageError(
+            f"--accept-loss {text!r} is no number of offsets from 0 to {MOST_LOSS}",
+            remedy="give the number that --plan shows as WOULD LOSE",
+        )
+    return int(number)
+
+
+_TEXTS: Final = {
+    FailoverKind.FAILOVER: """Move clients to the target of a flow: everything copied, exact group offsets, and the flow back started.
+
+    --execute ends with 0 only when that is done; an interrupted run is continued. It refuses what would lose records.
+    """,
+    FailoverKind.FAILBACK: """Return clients to the source of a flow that was failed over: the same steps in the other direction.
+    """,
+}
+
+
+@asks_rest
+def drill(
+    access: Access,
+    properties: PropertiesArgument,
+    flow: FlowOption,
+    *,
+    report: Annotated[
+        Path, typer.Option("--report", metavar="FILE", help="where the report goes, as JSON")
+    ] = Path("failover-drill.json"),
+    settle: SettleOption = SETTLE_S,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Write a report of ``failover --plan --timed``: what would refuse a failover, and how long clients would wait. Read-only.
+
+    Ends with 3 if a failover would be refused, or if a producer is active that no ACL would block.
+    """
+    import asyncio
+
+    printer = Printer(output)
+
+    async def run(job: "FailoverJob") -> int:
+        timed = await job.timed_plan(settle)
+        text = json.dumps(timed.document(), indent=2) + "\n"
+        await asyncio.to_thread(report.write_text, text, "utf-8")
+        print_times(printer, timed)
+        say(f"report: {report}")
+        return OK if timed.is_ready else UNHEALTHY
+
+    return _run(run, access, properties, flow, FailoverKind.FAILOVER)
+
+
+def add_failover_commands(app: typer.Typer, panel: str) -> None:
+    """Add the three commands to a panel of the help."""
+    app.command(
+        "failover",
+        rich_help_panel=panel,
+        epilog=examples(
+            "mm2py failover mm2.properties --flow 'A->B' --plan",
+            "mm2py failover mm2.properties --flow 'A->B' --execute",
+            "mm2py failover mm2.properties --flow 'A->B' --execute --unplanned --accept-loss 120",
+            "mm2py failover mm2.properties --flow 'A->B' --status -o json",
+        ),
+    )(_command(FailoverKind.FAILOVER))
+    app.command(
+        "failback",
+        rich_help_panel=panel,
+        epilog=examples(
+            "mm2py failback mm2.properties --flow 'A->B' --plan",
+            "mm2py failback mm2.properties --flow 'A->B' --execute",
+        ),
+    )(_command(FailoverKind.FAILBACK))
+    app.command(
+        "drill",
+        rich_help_panel=panel,
+        epilog=examples("mm2py drill mm2.properties --flow 'A->B' --report drill.json"),
+    )(drill)
+
+
+# ---- what the commands do
+
+
+def _run(
+    work: Callable[["FailoverJob"], Awaitable[int]],
+    access: Access,
+    file: Path,
+    flow: str,
+    kind: FailoverKind,
+) -> int:
+    """Do ``work`` with an open failover; return its exit code, or that of a refusal."""
+    import asyncio
+
+    from mm2py_jobs.failover.flows import RestFlows
+    from mm2py_jobs.failover.job import opened
+
+    if not access.url and not access.file:
+        access = replace(access, file=file)
+
+    async def run() -> int:
+        with _worker_of(access) as api:
+            async with opened(file, flow, kind, RestFlows(api)) as job:
+                return await work(job)
+
+    try:
+        return asyncio.run(run())
+    except FailoverRefusedError as error:
+        say(f"mm2py: {error}")
+        return UNHEALTHY
+
+
+@contextmanager
+def _worker_of(access: Access) -> Generator["FlowsApi"]:
+    """Yield a worker's API; if none is known each request fails, and a plan is shown nevertheless."""
+    from mm2py_jobs.failover.flows import NoWorkerApi
+    from mm2py_workers.rest_client import RemoteApi
+
+    try:
+        client = access.client()
+    except NoWorkerError as error:
+        yield NoWorkerApi(error)
+        return
+    with client as rest:
+        yield RemoteApi(rest)
+
+
+async def _plan(
+    job: "FailoverJob", request: FailoverRequest, printer: Printer, *, timed: bool = False
+) -> int:
+    times = await job.timed_plan(request.settle_s) if timed else None
+    plan = await job.plan() if times is None else times.plan
+    refusals = plan.refusals(request, await job.newest())
+    if times is None or printer.is_table:
+        print_plan(printer, plan, request.accept_loss)
+    if times is not None:
+        print_times(printer, times)
+    for text in refusals:
+        say(f"would be refused: {text}")
+    return UNHEALTHY if refusals else OK
+
+
+async def _execute(job: "FailoverJob", request: FailoverRequest, printer: Printer) -> int:
+    def planned(plan: FailoverPlan) -> None:
+        for text in plan.remarks(request.accept_loss):
+            say(text)
+
+    begun = await job.newest()
+    if (
+        begun is not None
+        and not begun.step.is_over
+        and 0 <= request.accept_loss < begun.accept_loss
+    ):
+        say(
+            f"{begun.accept_loss} offsets were accepted before: a smaller number takes nothing back"
+        )
+    failover = await job.execute(request, _say_step, planned)
+    print_failover(printer, failover)
+    if failover.step is Step.DONE:
+        return OK
+    say(
+        f"{job.clusters.name.source} is gone: run the command again when it is back, which lists and keeps what was not copied"
+    )
+    return LEFT_BEHIND
+
+
+async def _status(job: "FailoverJob", name: str, printer: Printer) -> int:
+    failover = await job.newest()
+    if failover is not None:
+        print_failover(printer, failover)
+        return OK if failover.step.is_over else UNHEALTHY
+    if printer.is_table:
+        say(f"there was no {name}")
+    else:
+        printer.document(None)
+    return OK
+
+
+async def _cancel(job: "FailoverJob", printer: Printer, *, dry_run: bool) -> int:
+    failover = await job.cancel(_say_step, dry_run=dry_run)
+    print_failover(printer, failover)
+    if dry_run:
+        say("the ACLs that it has created would be removed")
+    return OK
+
+
+def _say_step(failover: Failover) -> None:
+    notes = f", {failover.missing} offsets not copied" if failover.missing > 0 else ""
+    if failover.step is Step.DRAIN and failover.transactions:
+        notes += f", waits: {some_of(list(map(str, failover.transactions)), 1, '; ')}"
+    if failover.step is Step.SWITCH and failover.switched_ms:
+        notes += f", clients may write to {failover.flow.partition('->')[2]}"
+    say(f"{failover.flow} {failover.kind} {failover.id}: {failover.step}{notes}")
+
+
+# ---- what they print
+
+_TOPICS: Final = (
+    Column.text("TOPIC", "topic"),
+    Column.text("COPY", "copy", wide=True),
+    Column.count("PARTITIONS", "partitions"),
+    Column.count("LAG", "lag_records"),
+    Column.age("BEHIND", "lag_ms"),
+    Column.count("WOULD LOSE", "would_lose"),
+    Column("PROBLEMS", lambda row: "; ".join(texts_of(row, "problems"))),
+)
+_GROUPS: Final = (
+    Column.text("GROUP", "group"),
+    Column.text("TYPE", "type"),
+    Column.text("STATE", "state"),
+    Column.text("STATE THERE", "state_there"),
+    Column.count("READS AGAIN", "reads_again"),
+    Column.count("SKIPS", "skips"),
+    Column.text("NOT SYNCED", "not_synced"),
+)
+_WRITERS: Final = (
+    Column.text("TOPIC", "topic"),
+    Column.count("PARTITION", "partition"),
+    Column.count("PRODUCER", "producer_id"),
+    Column.age("LAST WRITTEN", "age_ms"),
+)
+_TAIL: Final = (
+    Column.text("TOPIC", "topic"),
+    Column.count("PARTITION", "partition"),
+    Column.count("FROM", "start"),
+    Column.count("TO", "end"),
+    Column.count("KEPT", "records"),
+)
+_MOVES: Final = (
+    Column.text("GROUP", "group"),
+    Column.count("PARTITIONS MOVED", "moved"),
+    Column("LEFT ALONE", lambda row: "; ".join(texts_of(row, "left"))),
+)
+_STEPS: Final = (
+    Column.text("STEP", "step"),
+    Column.count("MS", "ms"),
+    Column.text("FOUND", "found"),
+)
+
+
+def _rows(items: object) -> list[Row]:
+    return cast("list[Row]", [asdict(it) for it in cast("tuple[Failover, ...]", items)])
+
+
+def print_plan(printer: Printer, plan: FailoverPlan, accept_loss: int) -> None:
+    """Print a plan and its remarks."""
+    for remark in plan.remarks(accept_loss):
+        say(remark)
+    if not printer.is_table:
+        printer.document(asdict(plan))
+        return
+    printer.fields(_plan_fields(plan))
+    printer.rows([], _rows(plan.topics), _TOPICS, "the flow copies no topic")
+    if plan.source_reachable:
+        printer.rows([], _rows(plan.groups), _GROUPS, "no group is to be moved")
+        if plan.writers is not None:
+            none = "no producer with an id has written in 10 minutes; those without idempotence are not visible"
+            printer.rows([], _rows(plan.writers), _WRITERS, none)
+
+
+def _plan_fields(plan: FailoverPlan) -> Iterator[tuple[str, str]]:
+    yield "FLOW", plan.flow
+    yield "STATE", plan.state or "(no worker of it answers)"
+    yield "FLOW BACK", plan.reverse_state or "(none yet: it is created)"
+    yield "SOURCE", "answers" if plan.source_reachable else "does not answer"
+    awaited = f"; {plan.awaited} above open transactions, which the drain waits for"
+    yield "WOULD LOSE", str(plan.would_lose) + (awaited if plan.awaited else "")
+    yield from _transactions(plan.transactions)
+    yield "FENCE", f"{plan.fence_rules} rules" + (f"; {plan.fence_note}" if plan.fence_note else "")
+    if plan.quarantine:
+        yield "QUARANTINE", ", ".join(plan.quarantine)
+    for spark_job in plan.jobs:
+        yield "ENDS FIRST", spark_job
+    if plan.standing:
+        yield "REFUSED", plan.standing
+    if plan.unfinished:
+        yield "UNFINISHED", plan.unfinished
+
+
+def _transactions(transactions: Sequence[OpenTransaction]) -> Iterator[tuple[str, str]]:
+    if transactions:
+        yield "NOT ENDED", some_of(list(map(str, transactions)), 10, "; ")
+
+
+def print_times(printer: Printer, timed: TimedPlan) -> None:
+    """Print the times of a plan's steps, and what would refuse them."""
+    if not printer.is_table:
+        printer.document(timed.document())
+        return
+    printer.show(printer.table(_rows(timed.steps), _STEPS))
+    printer.fields(
+        [
+            ("READY", "yes" if timed.is_ready else "no"),
+            ("CLIENTS WAIT", f"about {timed.gap_ms / 1000:.1f} s"),
+        ]
+    )
+    for reason in timed.reasons:
+        say(f"not ready: {reason}")
+
+
+def print_failover(printer: Printer, failover: Failover) -> None:
+    """Print the record of a failover."""
+    if not printer.is_table:
+        printer.document(asdict(failover))
+        return
+    fields = {
+        "FLOW": failover.flow,
+        "ID": f"{failover.kind} {failover.id}",
+        "STEP": str(failover.step),
+        "NOT COPIED": "-" if failover.missing < 0 else str(failover.missing),
+        "NOT FENCED": failover.fence_note,
+        "CAUSE": failover.cause,
+    }
+    given = [(name, text) for name, text in fields.items() if text]
+    printer.fields([*given, *_transactions(failover.transactions)])
+    for items, columns in ((failover.groups, _MOVES), (failover.tail, _TAIL)):
+        if items:
+            printer.show(printer.table(_rows(items), columns))

@@ -1,0 +1,206 @@
+"""The flow and the flow back, as a failover reads, stops and starts them.
+
+Flow: ``FailoverSides`` -> ``RestFlows`` -> ``/flows`` of a worker (``FlowsApi``), from outside or of the own worker. If the source is unreachable, or
+no worker answers: ``stop_without_workers`` -> target state STOPPED in ``mm2-configs.<source>.internal``, which any worker may write and which
+workers read before they start a task.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Protocol, final
+
+from mm2py.api.context import PartitionState
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.log_reader import newest_values
+from mm2py.client.permit import UNLIMITED
+from mm2py.clock import Clock
+from mm2py.errors import ConnectionFailedError, Mm2pyError, ProtocolError
+from mm2py.storage.connect_json import (
+    CONNECTOR,
+    TARGET,
+    TargetPut,
+    decode_config_record,
+    encode_config_record,
+)
+from mm2py.types import FlowName, State, TargetState, TopicPartition
+from mm2py_workers.answers import Row, count_of, flow_path, rows_of, text_of, texts_of
+from mm2py_workers.bulk_flow import SOURCE
+from mm2py_workers.internal_stores import FlowTables, config_topic, store_producer
+from mm2py_workers.node_parts import FlowPlan
+
+log = logging.getLogger(__name__)
+
+WAITING: Final = "WAITING"
+_NOT_COPIED: Final = frozenset(PartitionState) - {PartitionState.RUNNING}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowNow:
+    """The current state of a flow; ``enabled``: it copies topics, not only heartbeats.
+
+    ``failed`` counts its failed partitions and tasks; ``paused`` are topics and partitions; ``errors``: why it does not copy.
+    """
+
+    state: str
+    enabled: bool
+    tasks: int
+    failed: int = 0
+    paused: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing of it copies, now or later."""
+        if self.is_waiting:
+            return False
+        return not self.enabled or (self.state == State.STOPPED and not self.tasks)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether its workers wait for a cluster, and have not read its target state yet."""
+        return self.state == WAITING
+
+    @property
+    def copies(self) -> bool:
+        """Whether it copies, or will as soon as it can."""
+        return self.enabled and self.state not in (State.STOPPED, State.PAUSED, WAITING)
+
+
+class FlowsApi(Protocol):
+    """The REST API of one worker; raises ``Mm2pyError`` if it refuses or does not answer."""
+
+    async def rows(self, path: str) -> Sequence[Row]:
+        """GET a list of objects."""
+        ...
+
+    async def post(self, path: str, body: object = None) -> None:
+        """POST a change."""
+        ...
+
+
+@final
+class NoWorkerApi:
+    """The API where no worker is known: each request fails like one that is not answered."""
+
+    def __init__(self, reason: Mm2pyError) -> None:
+        self._error = ConnectionFailedError(reason.message, remedy=reason.remedy)
+
+    async def rows(self, path: str) -> Sequence[Row]:
+        """Raise ``ConnectionFailedError``."""
+        del path
+        raise self._error
+
+    async def post(self, path: str, body: object = None) -> None:
+        """Raise ``ConnectionFailedError``."""
+        del path, body
+        raise self._error
+
+
+def flow_now(row: Row) -> FlowNow:
+    """Return one flow of the answer to ``GET /flows``."""
+    tasks = [
+        task for connector in rows_of(row, "connectors") for task in rows_of(connector, "tasks")
+    ]
+    failed = sum(text_of(task, "state") == State.FAILED for task in tasks)
+    return FlowNow(
+        state=text_of(row, "state"),
+        enabled=row.get("enabled") is not False,
+        tasks=len(tasks),
+        failed=failed + (count_of(row, "failed_partitions") or 0),
+        paused=tuple(texts_of(row, "paused")),
+        errors=tuple(
+            f"{text_of(it, 'where')}: {text_of(it, 'message')}" for it in rows_of(row, "errors")
+        ),
+    )
+
+
+@final
+class RestFlows:
+    """Flows over ``/flows``; raises ``RetriableError`` for "not now"."""
+
+    def __init__(self, api: FlowsApi) -> None:
+        self._api = api
+
+    async def now(self, flow: FlowName) -> FlowNow | None:
+        """Return the state of a flow, None if the worker does not know it."""
+        rows = await self._api.rows("/flows")
+        return next((flow_now(row) for row in rows if text_of(row, "flow") == str(flow)), None)
+
+    async def lag(self, flow: FlowName) -> Mapping[str, int]:
+        """Return the lag in records by topic, as its tasks know it; empty if no worker answers."""
+        rows = await self._rows(flow, "lag")
+        lags = {text_of(row, "topic"): count_of(row, "lag_records") for row in rows}
+        return {topic: lag for topic, lag in lags.items() if lag is not None}
+
+    async def not_copied(self, flow: FlowName) -> Mapping[TopicPartition, str]:
+        """Return the source partitions that are held, failed or paused, with state and cause; empty if no worker answers."""
+        rows = await self._rows(flow, "partitions")
+        return {
+            TopicPartition(text_of(row, "topic"), count_of(row, "partition") or 0): ": ".join(
+                it for it in (text_of(row, "state"), text_of(row, "cause")) if it
+            )
+            for row in rows
+            if text_of(row, "state") in _NOT_COPIED
+        }
+
+    async def _rows(self, flow: FlowName, what: str) -> Sequence[Row]:
+        try:
+            return await self._api.rows(flow_path(str(flow), what))
+        except Mm2pyError as error:
+            log.info("%s not known flow=%s cause=%s", what, flow, error)
+            return ()
+
+    async def stop(self, flow: FlowName) -> None:
+        """Stop every connector of a flow; does not wait for its tasks."""
+        await self._api.post(flow_path(str(flow), "stop"))
+
+    async def start(self, flow: FlowName, config: Mapping[str, str]) -> None:
+        """Create a flow that does not copy with ``config``, or resume it if it is stopped."""
+        now = await self.now(flow)
+        if now is None or not now.enabled:
+            body = {"source": flow.source, "target": flow.target, "config": dict(config)}
+            await self._api.post("/flows", body)
+        elif now.state in (State.STOPPED, State.PAUSED, WAITING):
+            await self._api.post(flow_path(str(flow), "resume"))
+
+
+# ---- target states in Connect's config topic
+
+
+async def stop_without_workers(target: Cluster, plan: FlowPlan, clock: Clock) -> None:
+    """Write target state STOPPED for every connector of a flow; workers that start later read it. Returns after the acknowledgement.
+
+    Raises:
+        RetriableError: the target does not answer.
+    """
+    topic = config_topic(plan.props, plan.worker)
+    tables = FlowTables(
+        target, store_producer(plan.props, plan.name), permit=UNLIMITED, clock=clock
+    )
+    table = tables.table(topic, follow=False, transactional=True)  # only written here
+    try:
+        await table.start(lambda _partition, _record: None)
+        keys = {
+            key.decode(errors="replace") for key in await newest_values(target, topic.name, clock)
+        }
+        names = {it.removeprefix(CONNECTOR) for it in keys if it.startswith(CONNECTOR)}
+        puts = [TargetPut(it, TargetState.STOPPED) for it in sorted({*names, *plan.connectors})]
+        await table.post([encode_config_record(it) for it in puts])
+    finally:
+        await table.stop()
+        await tables.close()
+
+
+async def is_stopped_on_record(target: Cluster, plan: FlowPlan, clock: Clock) -> bool:
+    """Return whether the recorded target state of the flow's source connector is STOPPED; read-only.
+
+    Raises:
+        RetriableError: the target does not answer.
+    """
+    key = f"{TARGET}{SOURCE}".encode()
+    values = await newest_values(target, plan.worker.config_storage_topic, clock)
+    with suppress(ProtocolError):  # a worker logs it
+        return decode_config_record(key, values.get(key)) == TargetPut(SOURCE, TargetState.STOPPED)
+    return False

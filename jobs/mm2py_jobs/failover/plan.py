@@ -1,0 +1,209 @@
+"""What is asked of a failover, what it would do and what refuses it: plain data, the one model of REST, CLI and OpenAPI.
+
+``FailoverRequest`` is the order; ``mm2py_jobs.failover.survey`` fills ``FailoverPlan``. Asks no cluster.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Final, final
+
+from mm2py.errors import FatalError
+from mm2py.mirror.failovers import Failover, FailoverKind, OpenTransaction
+from mm2py.observability.logging import some_of
+
+SETTLE_S: Final = 2.0
+"""How long the ends of the source's logs must not move: a producer that pauses longer between two sends is not noticed."""
+
+DRAIN_S: Final = 120.0
+"""Longest drain without progress."""
+
+
+class FailoverRefusedError(FatalError):
+    """A check refuses; nothing was changed, or the message says what was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverRequest:
+    """What a user asked for; ``accept_loss`` as in ``Failover``, ``unplanned``: without the source; ``id``: of a failover that it begins."""
+
+    id: str = ""
+    kind: FailoverKind = FailoverKind.FAILOVER
+    accept_loss: int = -1
+    unplanned: bool = False
+    settle_s: float = SETTLE_S
+    drain_s: float = DRAIN_S
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRow:
+    """One source topic; lags are null if the source is unreachable. ``problems``: missing copies, config drift, missing ACLs.
+
+    ``copied_to``: per partition, the source offset below which everything is copied. ``would_lose``: offsets that are not copied and that
+    nothing is copying; they include those above an open transaction if the flow reads committed records.
+    """
+
+    topic: str
+    copy: str
+    partitions: int
+    lag_records: int | None
+    lag_ms: int | None
+    would_lose: int | None
+    copied_to: Mapping[int, int]
+    problems: tuple[str, ...] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRow:
+    """One group: its state on both clusters, what it would read again or skip if it moved now, and why it is not synced.
+
+    ``type`` is ``classic``, ``consumer`` or ``share``, empty if the broker is older than 3.8.
+    """
+
+    group: str
+    state: str
+    state_there: str
+    reads_again: int | None
+    skips: int | None
+    not_synced: str
+    type: str = ""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterRow:
+    """A producer, not a mirror's, that wrote to the source recently; ``age_ms`` since the timestamp of its last batch."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    age_ms: int | None
+    in_transaction: bool
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverPlan:
+    """What a failover would do.
+
+    ``would_lose`` is the number that ``--accept-loss`` has to name; ``awaited`` of them are above open transactions that the drain waits for.
+    ``transactions``: all open ones in the flow's topics, except mirrors'. ``state``: of the flow, empty if no worker of it answers.
+    ``standing``: why the clients cannot be moved from where they are, else empty. ``jobs``: Spark jobs that have to end first, and how to
+    end them. ``fence_rules``: number of ACLs to create; ``fence_note``: writers that no ACL blocks. ``writers`` is null if the brokers do
+    not disclose producers.
+    """
+
+    flow: str
+    kind: str
+    at_ms: int
+    source_reachable: bool
+    state: str
+    reverse_state: str
+    would_lose: int
+    fence_rules: int
+    fence_note: str
+    quarantine: tuple[str, ...]
+    unfinished: str
+    problems: tuple[str, ...]
+    standing: str = ""
+    jobs: tuple[str, ...] = ()
+    awaited: int = 0
+    topics: tuple[TopicRow, ...] = ()
+    groups: tuple[GroupRow, ...] = ()
+    writers: tuple[WriterRow, ...] | None = ()
+    transactions: tuple[OpenTransaction, ...] = ()
+
+    @property
+    def hanging(self) -> tuple[OpenTransaction, ...]:
+        """Transactions that are not worth waiting for."""
+        return tuple(it for it in self.transactions if it.hangs(self.at_ms))
+
+    def remarks(self, accept_loss: int) -> Iterator[str]:
+        """Yield what a user should know before it begins, and by how much ``accept_loss`` exceeds the plan."""
+        if self.standing:
+            return
+        yield from self.problems
+        if accept_loss > self.would_lose:
+            yield (
+                f"--accept-loss {accept_loss} is more than the {self.would_lose} offsets that would not be copied now:"
+                f" up to {accept_loss} may stay behind"
+            )
+
+    def refusals(self, request: FailoverRequest, begun: Failover | None = None) -> tuple[str, ...]:
+        """Return the reasons not to begin a failover, or not to continue ``begun``."""
+        accept_loss, unplanned = request.accept_loss, request.unplanned
+        if begun is not None and begun.goes_on(unplanned=unplanned):
+            return () if begun.step.is_switched else self.jobs
+        if self.standing:
+            return (self.standing,)  # the loss does not matter then
+        refusals = list(self.jobs)
+        if not self.source_reachable and not unplanned:
+            refusals.append("the source does not answer; if it is gone, use --unplanned")
+        if self.source_reachable and unplanned:
+            refusals.append("the source answers: leave --unplanned out, nothing has to be lost")
+        if self.hanging and accept_loss < 0:
+            refusals.append(
+                f"{some_of(list(map(str, self.hanging)), 3, '; ')}: abort hanging transactions with kafka-transactions.sh find-hanging and"
+                f" abort, or do not wait for them with --accept-loss {self.would_lose}"
+            )
+        if self.would_lose - self.awaited > max(0, accept_loss) or (unplanned and accept_loss < 0):
+            refusals.append(
+                f"{self.would_lose} offsets would not be copied, as far as they are known: see --plan;"
+                f" --accept-loss {self.would_lose} accepts that"
+            )
+        if not self.state and not unplanned:
+            refusals.append(
+                "no worker of the flow answers: give its address with --url or MM2PY_URL"
+            )
+        return tuple(refusals)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedStep:
+    """How long the questions of one step took, and what they found."""
+
+    step: str
+    ms: int
+    found: str
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedPlan:
+    """A plan with the questions of each step timed; ``gap_ms``: about how long clients would wait between their last write on the source and their first on the target.
+
+    ``reasons``: why a failover would be refused, or would not drain.
+    """
+
+    flow: str
+    at_ms: int
+    plan: FailoverPlan
+    steps: tuple[TimedStep, ...]
+    reasons: tuple[str, ...]
+    gap_ms: int = 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a failover would be accepted, and would drain."""
+        return not self.reasons
+
+    def document(self) -> dict[str, object]:
+        """Return the report."""
+        return {**asdict(self), "ready": self.is_ready}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailoverView:
+    """The newest failover of a flow, null if there was none.
+
+    ``driven_here``: this worker drives it; ``plan`` and ``refused`` are of a dry run.
+    """
+
+    flow: str
+    driven_here: bool
+    failover: Failover | None
+    plan: FailoverPlan | None = None
+    refused: tuple[str, ...] = ()

@@ -1,0 +1,325 @@
+"""Failovers over REST: ``/flows/{flow}/failover``, described at ``/openapi.json``.
+
+Flow: request -> ``FailoverService`` -> ``FailoverJob`` over the worker's file, with connections of its own -> a view, or a driver as a task of
+this process, which asks the worker's own application (``OwnApi``) -> the record in Kafka, which any worker shows. A driver that ends with
+its worker is continued by the next request, at any worker.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Final, Protocol, cast, final
+
+from fastapi import APIRouter, Depends, Query
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mm2py.errors import FatalError, Mm2pyError, ProtocolError, RetriableError
+from mm2py.flows.service import READS_AT_ONCE, FlowService
+from mm2py.mirror.failovers import MOST_LOSS, Failover, FailoverKind
+from mm2py.rest.bodies import check_media_types, refuse_unknown
+from mm2py.rest.job_routes import JobRoutes, RouteHost
+from mm2py.rest.parts import CALLER
+from mm2py.rest.routes.flows import RESPONSES, FlowPath, named_flow
+from mm2py.runtime.errors import ConflictError
+from mm2py.types import FlowName
+from mm2py_jobs.failover.plan import (
+    FailoverPlan,
+    FailoverRefusedError,
+    FailoverRequest,
+    FailoverView,
+)
+from mm2py_workers.answers import Row
+
+if TYPE_CHECKING:
+    import httpx
+
+log = logging.getLogger(__name__)
+
+OK: Final = 200
+ACCEPTED: Final = 202
+BEGIN_S: Final = 60.0
+"""How long a request waits for the plan of a driver and its first record."""
+ANSWER_S: Final = 60.0
+_NOT_NOW: Final = frozenset({409, 503})
+
+Kind = Annotated[FailoverKind, Query(description="failover, or failback")]
+DryRun = Annotated[bool, Query(description="only show what would be done")]
+Accept = Annotated[
+    int,
+    Query(ge=-1, le=MOST_LOSS, description="number of offsets that may stay uncopied; -1: none"),
+]
+Unplanned = Annotated[bool, Query(description="the source is gone: switch without it")]
+
+
+def open_failovers(host: RouteHost) -> JobRoutes:
+    """Serve ``/flows/{flow}/failover``; the entry point ``mm2py.routes``."""
+    api = OwnApi(host.application)
+
+    @asynccontextmanager
+    async def open_job(flow: FlowName, kind: FailoverKind) -> AsyncGenerator["FailoverCommands"]:
+        # A worker without failovers loads none of it.
+        from mm2py_jobs.failover import flows, job
+
+        async with job.opened(host.file, str(flow), kind, flows.RestFlows(api)) as opened:
+            yield opened
+
+    failovers = FailoverService(open_job)
+    return JobRoutes(failover_router(host.flows, failovers), failovers.close)
+
+
+def failover_router(flows: FlowService, failovers: "FailoverService") -> APIRouter:
+    """Return the routes."""
+    routes = APIRouter(
+        tags=["failover"],
+        dependencies=[Depends(check_media_types), Depends(refuse_unknown)],
+        responses=RESPONSES,
+    )
+    calls = _Calls(flows, failovers)
+    routes.add_api_route("/flows/{flow}/failover", calls.show, methods=["GET"])
+    routes.add_api_route(
+        "/flows/{flow}/failover",
+        calls.start,
+        methods=["POST"],
+        status_code=ACCEPTED,
+        responses={OK: {"model": FailoverView, "description": "a dry run: nothing was done"}},
+    )
+    routes.add_api_route("/flows/{flow}/failover/cancel", calls.cancel, methods=["POST"])
+    return routes
+
+
+@final
+class _Calls:
+    def __init__(self, flows: FlowService, failovers: "FailoverService") -> None:
+        self._flows, self._failovers = flows, failovers
+
+    async def show(
+        self, request: Request, flow: FlowPath, *, kind: Kind = FailoverKind.FAILOVER
+    ) -> FailoverView:
+        """Show the newest failover of a flow: its step, what is not copied, groups, tail, and why its last driver ended."""
+        return await self._failovers.show(named_flow(self._flows, request, flow), kind)
+
+    async def start(
+        self,
+        request: Request,
+        response: Response,
+        flow: FlowPath,
+        *,
+        kind: Kind = FailoverKind.FAILOVER,
+        accept_loss: Accept = -1,
+        unplanned: Unplanned = False,
+        dry_run: DryRun = False,
+    ) -> FailoverView:
+        """Move clients to the target of a flow (or back), or continue an interrupted failover.
+
+        A dry run shows the plan and what refuses it. The driver runs in the worker that is asked; GET shows its progress.
+        """
+        asked = FailoverRequest(kind=kind, accept_loss=accept_loss, unplanned=unplanned)
+        name = named_flow(self._flows, request, flow)
+        if dry_run:
+            response.status_code = OK
+            return await self._failovers.plan(name, asked)
+        return await self._failovers.start(name, asked)
+
+    async def cancel(
+        self,
+        request: Request,
+        flow: FlowPath,
+        *,
+        kind: Kind = FailoverKind.FAILOVER,
+        dry_run: DryRun = False,
+    ) -> FailoverView:
+        """Cancel an unfinished failover, until clients may have written to the target."""
+        name = named_flow(self._flows, request, flow)
+        return await self._failovers.cancel(name, kind, dry_run=dry_run)
+
+
+# ---- the failovers of one worker
+
+
+class FailoverCommands(Protocol):
+    """The verbs of a failover (``FailoverJob``); each raises ``Mm2pyError`` if a cluster does not answer."""
+
+    async def newest(self) -> Failover | None:
+        """Return the newest failover of the flow."""
+        ...
+
+    async def plan(self) -> FailoverPlan:
+        """Return what would be done."""
+        ...
+
+    async def execute(
+        self, request: FailoverRequest, report: Callable[[Failover], None]
+    ) -> Failover:
+        """Run it to its end; ``report`` is called with each record that is written. ``FailoverRefusedError`` if the plan refuses."""
+        ...
+
+    async def cancel(self, report: Callable[[Failover], None], *, dry_run: bool) -> Failover:
+        """Cancel an unfinished one."""
+        ...
+
+
+OpenCommands = Callable[[FlowName, FailoverKind], AbstractAsyncContextManager[FailoverCommands]]
+"""Connects to both clusters of a flow."""
+
+
+@final
+class FailoverService:
+    """The failovers of one worker."""
+
+    def __init__(self, opened: OpenCommands) -> None:
+        self._opened = opened
+        self._reads = asyncio.Semaphore(READS_AT_ONCE)
+        self._driven: dict[tuple[FlowName, FailoverKind], asyncio.Task[None]] = {}
+
+    async def show(self, flow: FlowName, kind: FailoverKind) -> FailoverView:
+        """Return the newest failover of a flow."""
+        async with self._reads, self._opened(flow, kind) as commands:
+            return self._view(flow, kind, await commands.newest())
+
+    async def plan(self, flow: FlowName, request: FailoverRequest) -> FailoverView:
+        """Return what would be done, and what would refuse it; changes nothing."""
+        async with self._reads, self._opened(flow, request.kind) as commands:
+            plan, newest = await commands.plan(), await commands.newest()
+        refused = plan.refusals(request, newest)
+        return replace(self._view(flow, request.kind, newest), plan=plan, refused=refused)
+
+    async def start(self, flow: FlowName, request: FailoverRequest) -> FailoverView:
+        """Begin a failover, or continue one, in this process; return its first record.
+
+        Raises:
+            ConflictError: a check refuses, or this worker drives it already.
+        """
+        key = (flow, request.kind)
+        if key in self._driven:
+            raise ConflictError(f"{request.kind} of {flow} is driven by this worker already")
+        begun: asyncio.Future[Failover] = asyncio.get_running_loop().create_future()
+        self._driven[key] = asyncio.create_task(
+            self._drive(flow, request, begun), name=f"{request.kind} of {flow}"
+        )
+        try:
+            async with asyncio.timeout(BEGIN_S):
+                first = await asyncio.shield(begun)
+        except TimeoutError:
+            return self._view(flow, request.kind, None)
+        except FailoverRefusedError as error:
+            raise ConflictError(str(error)) from error
+        return self._view(flow, request.kind, first)
+
+    async def cancel(self, flow: FlowName, kind: FailoverKind, *, dry_run: bool) -> FailoverView:
+        """Cancel an unfinished failover.
+
+        Raises:
+            ConflictError: there is none, or clients may have written to the target.
+        """
+        driven = None if dry_run else self._driven.get((flow, kind))
+        if driven is not None:
+            driven.cancel()
+            await asyncio.gather(driven, return_exceptions=True)
+        try:
+            async with self._opened(flow, kind) as commands:
+                failover = await commands.cancel(lambda _: None, dry_run=dry_run)
+        except FailoverRefusedError as error:
+            raise ConflictError(str(error)) from error
+        return self._view(flow, kind, failover)
+
+    async def close(self) -> None:
+        """Cancel the drivers; their records stay."""
+        driven = list(self._driven.values())
+        for task in driven:
+            task.cancel()
+        await asyncio.gather(*driven, return_exceptions=True)
+
+    @property
+    def driven(self) -> Mapping[tuple[FlowName, FailoverKind], asyncio.Task[None]]:
+        """The running drivers."""
+        return self._driven
+
+    async def _drive(
+        self, flow: FlowName, request: FailoverRequest, begun: "asyncio.Future[Failover]"
+    ) -> None:
+        def report(failover: Failover) -> None:
+            if not begun.done():
+                begun.set_result(failover)
+
+        def fail(error: Mm2pyError) -> None:
+            if not begun.done():
+                begun.set_exception(error)
+                begun.exception()  # the caller may have left
+
+        try:
+            async with self._opened(flow, request.kind) as commands:
+                failover = await commands.execute(request, report)
+            log.info("%s of %s is at %s", request.kind, flow, failover.step)
+        except Mm2pyError as error:
+            # The record has the cause, too.
+            log.warning("%s of %s ended early cause=%s", request.kind, flow, error)
+            fail(error)
+        finally:
+            fail(FailoverRefusedError(f"{request.kind} of {flow} was ended before it had begun"))
+            del self._driven[flow, request.kind]
+
+    def _view(self, flow: FlowName, kind: FailoverKind, failover: Failover | None) -> FailoverView:
+        return FailoverView(
+            flow=str(flow), driven_here=(flow, kind) in self._driven, failover=failover
+        )
+
+
+# ---- the own API
+
+
+@dataclass(frozen=True, slots=True)
+class _Driver:
+    """The caller in the history of flows."""
+
+    name: str = "failover"
+    operator: bool = True
+
+
+@final
+class OwnApi:
+    """Asks the application of this process as an operator; implements ``FlowsApi``. What another worker leads is forwarded to it.
+
+    Args:
+        app: the application without the gate of its users, once it is open.
+    """
+
+    def __init__(self, app: Callable[[], ASGIApp]) -> None:
+        self._build = app
+        self._app: ASGIApp | None = None
+
+    async def rows(self, path: str) -> Sequence[Row]:
+        """GET a list of objects."""
+        rows = await self._ask("GET", path, None)
+        if not isinstance(rows, list):
+            raise ProtocolError(f"the answer to {path} is not a list")
+        return cast("list[Row]", rows)
+
+    async def post(self, path: str, body: object = None) -> None:
+        """POST a change."""
+        await self._ask("POST", path, body)
+
+    async def _ask(self, method: str, path: str, body: object) -> object:
+        import httpx  # only a failover needs it
+
+        transport = httpx.ASGITransport(app=self._as_driver, raise_app_exceptions=False)
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://localhost", timeout=ANSWER_S
+        ) as client:
+            answer = await client.request(method, path, json=body)
+        if answer.is_success:
+            document: object = answer.json()
+            return document
+        raise _refusal(answer)
+
+    async def _as_driver(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._app = self._app or self._build()
+        await self._app({**scope, CALLER: _Driver()}, receive, send)
+
+
+def _refusal(answer: "httpx.Response") -> FatalError | RetriableError:
+    text = f"{answer.status_code}: {answer.text[:500]}"
+    return RetriableError(text) if answer.status_code in _NOT_NOW else FatalError(text)

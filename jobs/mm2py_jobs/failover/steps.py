@@ -1,0 +1,552 @@
+"""The steps of a failover, done on both clusters and to the flows: implements ``mm2py_jobs.failover.driver.Sides``.
+
+Flow: ``FailoverDriver`` -> ``FailoverSides`` -> ACLs (``fence_of``), groups, positions and topics of ``FailoverClusters``; flows over ``RestFlows``.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, final
+
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.range_reader import LogEnds, RangeReader, log_ends
+from mm2py.config.client_properties import effective_client_properties
+from mm2py.config.jaas import parse_jaas
+from mm2py.errors import (
+    ConfigError,
+    FatalError,
+    Mm2pyError,
+    RetriableError,
+    ServerError,
+    UnsupportedVersionError,
+)
+from mm2py.mirror.failovers import (
+    Failover,
+    Fence,
+    GroupMove,
+    OpenTransaction,
+    Place,
+    Rule,
+    Step,
+    Tail,
+)
+from mm2py.mirror.ledger import IncarnationRecord, encode_incarnation, ledger_topic
+from mm2py.mirror.offset_map import Page, PartitionMap
+from mm2py.observability.logging import some_of
+from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
+from mm2py.protocol.admin_messages import ActiveProducer
+from mm2py.protocol.error_codes import error_name
+from mm2py.protocol.topics import NO_TOPIC_ID, EpochEnd
+from mm2py.storage.backfill_store import unfinished_job
+from mm2py.types import LATEST, FlowName, State, TopicPartition
+from mm2py_jobs.copy.survey import is_another
+from mm2py_jobs.failover.clusters import FailoverClusters, first_stamp, producer_of
+from mm2py_jobs.failover.driver import FailoverStore, Progress, SourceAwayError
+from mm2py_jobs.failover.flows import FlowNow, RestFlows, stop_without_workers
+from mm2py_jobs.failover.groups import move_groups
+from mm2py_jobs.failover.quarantine import quarantine, reverse_starts
+from mm2py_workers.bulk_flow import SOURCE, store_positions
+from mm2py_workers.hosted_flow import HostedMaps
+
+STOP_S: Final = 45.0
+"""How long a flow may take to stop or to begin."""
+
+APPEARS_S: Final = 10.0
+"""Within this time a worker that has just started knows the flows that were created over REST."""
+
+LOOK_S: Final = 0.3
+ANY_TOPIC: Final = ".*"
+
+EVERYBODY: Final = "User:*"
+_WRITES: Final = frozenset({AclOperation.WRITE, AclOperation.ALL})
+_SHOWN: Final = 3
+_OWN_NAME: Final = (
+    "the mirror's login does not tell its principal: it is fenced too, unless it is a super user"
+)
+
+
+# ---- which ACLs keep applications from writing, but not mirrors from reading or writing; asks no cluster
+
+
+@dataclass(frozen=True, slots=True)
+class FencePlan:
+    """``rules`` to create; ``note``: principals that they cannot block, and why; empty if none."""
+
+    rules: tuple[Rule, ...]
+    note: str
+
+
+def principal_of(props: Mapping[str, str]) -> str:
+    """Return the principal of a client with these properties, empty if its login does not tell it."""
+    jaas = props.get("sasl.jaas.config", "")
+    if jaas:
+        try:
+            name = parse_jaas(jaas).options.get("username", "")
+        except ConfigError:
+            return ""
+        return f"User:{name}" if name else ""
+    protocol = props.get("security.protocol", "PLAINTEXT").upper()
+    return "User:ANONYMOUS" if protocol == "PLAINTEXT" else ""
+
+
+def fence_of(
+    acls: Iterable[Acl],
+    topics: Collection[str],
+    mirrors: Collection[str],
+    *,
+    mirror_writes: bool,
+) -> FencePlan:
+    """Return one DENY rule for each topic and principal, except mirrors, that an ACL allows to write; DENY wins over ALLOW, except for super users.
+
+    Args:
+        acls: topic ACLs of the cluster.
+        topics: names.
+        mirrors: our own principals, which are never denied; an empty one is unknown.
+        mirror_writes: whether a mirror writes these topics, so that denying ``User:*`` would stop it.
+    """
+    rules: dict[Rule, None] = {}
+    open_topics: list[str] = []
+    for_all: list[str] = []
+    topic_acls = [it for it in acls if it.resource_type is AclResourceType.TOPIC]
+    denied = {(it.resource_name, it.principal) for it in topic_acls if _denies_all_hosts(it)}
+    for topic in sorted(topics):
+        writers = {it.principal for it in topic_acls if _allows(it) and _is_about(it, topic)}
+        if not writers and not any(_is_about(it, topic) for it in topic_acls):
+            open_topics.append(topic)
+        for principal in sorted(writers - set(mirrors)):
+            if principal == EVERYBODY and mirror_writes:
+                for_all.append(topic)
+            elif (topic, principal) not in denied:
+                rules[Rule(topic=topic, principal=principal)] = None
+    notes = (
+        _note(open_topics, "no rule names {}: the brokers' own setting says who may write"),
+        _note(for_all, f"{EVERYBODY} may write {{}}: denying that would stop the flow back too"),
+        _OWN_NAME if rules and mirror_writes and "" in mirrors else "",
+    )
+    return FencePlan(tuple(rules), "; ".join(it for it in notes if it))
+
+
+def _note(topics: Collection[str], text: str) -> str:
+    return text.format(some_of(sorted(topics), _SHOWN)) if topics else ""
+
+
+def _allows(acl: Acl) -> bool:
+    return acl.permission is AclPermission.ALLOW and acl.operation in _WRITES
+
+
+def _denies_all_hosts(acl: Acl) -> bool:
+    return (
+        acl.permission is AclPermission.DENY
+        and acl.operation in _WRITES
+        and acl.host == "*"
+        and acl.pattern_type is PatternType.LITERAL
+    )
+
+
+def _is_about(acl: Acl, topic: str) -> bool:
+    if acl.pattern_type is PatternType.PREFIXED:
+        return topic.startswith(acl.resource_name)
+    return acl.resource_name in (topic, "*")
+
+
+# ---- the steps
+
+
+@final
+class FailoverSides:
+    """Both sides of one flow.
+
+    Args:
+        clusters: open.
+        control: the flows at a worker.
+    """
+
+    def __init__(self, clusters: FailoverClusters, control: RestFlows) -> None:
+        self._clusters, self._control = clusters, control
+        self._clock = clusters.clock
+        self._back = FlowName(clusters.name.target, clusters.name.source)
+        self._made: tuple[Rule, ...] = ()
+        """ACLs that this process has created on the source."""
+        self._lifted: set[str] = set()
+        """The failovers whose fences on the target it has lifted."""
+        self._opened = False
+        """Whether it has lifted a fence on the source."""
+        self._ends: dict[TopicPartition, int] = {}
+        self._counted: dict[TopicPartition, int] = {}
+        """The newest log ends, and those that count: mirrors alone have written above them."""
+
+    # ---- the fence
+
+    async def fence_plan(self) -> FencePlan:
+        """Return the ACLs that would fence the source; ``SourceAwayError`` while it does not answer."""
+        clusters = self._clusters
+        topics = await clusters.topics()
+        async with clusters.source() as source:
+            try:
+                acls = await Admin(source).describe_topic_acls()
+            except ServerError as error:
+                if isinstance(error, RetriableError):
+                    raise
+                return FencePlan((), f"the rules of {clusters.name.source} cannot be read: {error}")
+        if acls is None:
+            note = f"cluster {clusters.name.source} has no authorizer: stop its producers yourself"
+            return FencePlan((), note)
+        return fence_of(acls, list(topics), self._principals(), mirror_writes=clusters.keeps_names)
+
+    def _principals(self) -> set[str]:
+        clusters = self._clusters
+        clients = (
+            effective_client_properties(clusters.config, "source", "consumer"),
+            effective_client_properties(clusters.config, "source", "admin"),
+            clusters.back.props,
+        )
+        return {principal_of(it) for it in clients}
+
+    async def fence(self, by: str) -> str:
+        """Deny Write on the source; the ACLs are recorded there before they are created."""
+        plan = await self.fence_plan()
+        if not plan.rules:
+            return plan.note
+        clusters, acls = self._clusters, [it.acl for it in plan.rules]
+        self._made += plan.rules
+        store = await clusters.source_store()
+        async with clusters.source() as source:
+            await store.write(Fence(by=by, rules=_all_rules(store.fence, plan.rules)))
+            refused = _refusals(acls, await Admin(source).create_acls(acls))
+        if refused:
+            refused = f"refused (Alter on the cluster is needed): {refused}"
+        return "; ".join(it for it in (plan.note, refused) if it)
+
+    async def restore_fences(self) -> None:
+        """Restore the recorded ACLs after this process created or removed some."""
+        store = self._clusters.store
+        while True:
+            before = store.failover, store.fence
+            if self._lifted and store.fence is not None and store.fence.by not in self._lifted:
+                await Admin(self._clusters.target).create_acls(list(store.fence.acls))
+            if store.failover is not None:
+                with suppress(SourceAwayError):
+                    await self._restore_source(store.failover)
+            await store.refresh()
+            if (store.failover, store.fence) == before:
+                return
+
+    async def _restore_source(self, failover: Failover) -> None:
+        if failover.is_undone((await self._clusters.source_store()).failover):
+            await self.lift_fence(source=True)
+        elif self._opened and (failover.fenced or failover.step is Step.FENCE):
+            # Derived from the current ACLs: the recorded rules may have been overwritten.
+            await self.fence(failover.id)
+
+    async def lift_fence(self, *, source: bool) -> None:
+        """Remove a fence."""
+        clusters = self._clusters
+        if not source:
+            await clusters.store.refresh()
+            if clusters.store.fence is not None:
+                self._lifted.add(clusters.store.fence.by)
+            await self._lift(clusters.store, Admin(clusters.target), ())
+            return
+        self._opened = True
+        store = await clusters.source_store()
+        async with clusters.source() as cluster:
+            await self._lift(store, Admin(cluster), self._made)
+
+    async def _lift(self, store: FailoverStore, admin: Admin, made: Sequence[Rule]) -> None:
+        """Remove the recorded ACLs, and those that this process has created."""
+        fence = store.fence
+        ours = {it.acl for it in _all_rules(fence, made)}
+        if not ours:
+            return
+        # Only existing ones: to remove what the cluster refused to create, or what was removed by hand, may be refused too.
+        acls = [it for it in await admin.describe_topic_acls() or () if it in ours]
+        refused = _refusals(acls, await admin.delete_acls(acls))
+        if refused:
+            raise FatalError(
+                f"the rules that keep writers from {admin.cluster.alias} cannot be removed: {refused}",
+                remedy="grant Alter on the cluster, or remove them with kafka-acls, and run it again",
+            )
+        await store.write(Fence(by="" if fence is None else fence.by))
+
+    # ---- the copy
+
+    async def unfinished_job(self) -> str:
+        """Return the Spark job that has to end first."""
+        clusters = self._clusters
+        return await unfinished_job(clusters.target, clusters.name, self._clock)
+
+    async def progress(self) -> Progress:
+        """Return how far the copy is; ends do not count what only mirrors have written since the last call."""
+        partitions = await self._clusters.partitions()
+        async with self._clusters.source() as cluster:
+            logs = await log_ends(cluster, partitions, read_committed=False)
+            stable = await log_ends(cluster, partitions, read_committed=True)
+            ends = await self._ends_of_others(cluster, logs)
+            copied = await self._copied_of(cluster, logs)
+        return Progress(ends, copied, {tp: it.end for tp, it in stable.items()})
+
+    async def _copied_of(
+        self, cluster: Cluster, logs: Mapping[TopicPartition, LogEnds]
+    ) -> Mapping[TopicPartition, int]:
+        """Return the offsets below which the source's current logs are copied, after recreation and truncation."""
+        copies, ids = await self._clusters.known(), self._clusters.source_ids
+        epochs = {
+            tp: epoch
+            for tp in logs
+            if (epoch := copies.epoch(tp, copies.resume_in(tp, ids[tp.topic]))) >= 0
+        }
+        ended: Mapping[TopicPartition, EpochEnd] = {}
+        with suppress(UnsupportedVersionError):  # before 2.0
+            ended = await Admin(cluster).epoch_ends(epochs)
+        return {tp: copies.copied(tp, ids[tp.topic], it, ended.get(tp)) for tp, it in logs.items()}
+
+    async def _ends_of_others(
+        self, cluster: Cluster, logs: Mapping[TopicPartition, LogEnds]
+    ) -> Mapping[TopicPartition, int]:
+        """Return log ends, or the previous end of each log to which only mirrors whose batches the flow drops wrote since."""
+        looping: frozenset[int] | None = None
+        for tp, log in logs.items():
+            before, by_mirrors = self._ends.get(tp), False
+            if before == log.end:
+                continue
+            if before is not None and before < log.end:
+                if looping is None:
+                    looping = await self._clusters.source_looping()
+                by_mirrors = await _is_written_by(cluster, tp, before, log.end, looping)
+            # Only now: after a failure the same range has to be read again.
+            self._ends[tp] = log.end
+            if not by_mirrors:
+                self._counted[tp] = log.end
+        return {tp: self._counted[tp] for tp in logs}
+
+    async def open_transactions(
+        self, held: Mapping[TopicPartition, int], /
+    ) -> Sequence[OpenTransaction]:
+        """Return the open transactions, except mirrors', as far as the source's brokers disclose them."""
+        if not held:
+            return ()
+        transactions: list[OpenTransaction] = []
+        async with self._clusters.source() as cluster:
+            looping, admin = await self._clusters.source_looping(), Admin(cluster)
+            producers: Mapping[TopicPartition, Sequence[ActiveProducer]] = {}
+            with suppress(UnsupportedVersionError):  # before 2.8
+                producers = await admin.describe_producers(held)
+            ids = {
+                it.producer_id
+                for of_partition in producers.values()
+                for it in of_partition
+                if it.transaction_start >= 0
+            }
+            names = await admin.transactional_ids(ids)
+            for tp, stable in sorted(held.items()):
+                for it in producers.get(tp, (ActiveProducer(-1, -1, -1, stable),)):
+                    if it.transaction_start < 0 or it.producer_id in looping:
+                        continue
+                    name, coordinator = names.get(it.producer_id, ("", -1))
+                    stamp = await first_stamp(cluster, tp, it.transaction_start)
+                    transactions.append(
+                        OpenTransaction(
+                            topic=tp.topic,
+                            partition=tp.partition,
+                            offset=it.transaction_start,
+                            producer_id=it.producer_id,
+                            epoch=it.epoch,
+                            transactional_id=name,
+                            coordinator=coordinator,
+                            since_ms=-1 if stamp is None else stamp,
+                        )
+                    )
+        return transactions
+
+    async def target_ends(self) -> Sequence[Place]:
+        """Return the log ends of the copies; asks only the target."""
+        clusters = self._clusters
+        copies = [clusters.copy_of(it) for it in await clusters.copied()]
+        there = await Admin(clusters.target).describe_topics({it.topic for it in copies})
+        existing = [
+            it for it in copies if it.topic in there and it.partition in there[it.topic].partitions
+        ]
+        ends = await Admin(clusters.target).list_offsets(dict.fromkeys(existing, LATEST))
+        for answer in ends.values():
+            if answer.error is not None:
+                raise answer.error
+        return [
+            Place(topic=tp.topic, partition=tp.partition, offset=it.offset)
+            for tp, it in sorted(ends.items())
+        ]
+
+    async def move_groups(self) -> Sequence[GroupMove]:
+        """Write exact offsets of groups to the target."""
+        there = await self._clusters.is_source_there()
+        return await move_groups(self._clusters, source_there=there)
+
+    async def quarantine(self, tails: Sequence[Tail]) -> Sequence[Tail]:
+        """Keep what was not copied."""
+        return await quarantine(self._clusters, tails)
+
+    async def pass_over(self, tails: Sequence[Tail]) -> None:
+        """Move positions past the tails, never back."""
+        clusters = self._clusters
+        copied = (await self.progress()).copied
+        positions = {it.tp: it.end for it in tails if copied.get(it.tp, 0) < it.end}
+        if positions:
+            await store_positions(clusters.target_tables, clusters.plan, positions)
+            await self._begin_incarnations(positions)
+
+    async def _begin_incarnations(self, partitions: Collection[TopicPartition]) -> None:
+        """Assign stored positions and maps to the current incarnation of the source's topics, or the flow would start these from their beginning.
+
+        The ledger is written last: until then everything belongs to the previous incarnation, and is done again.
+        """
+        clusters = self._clusters
+        copies, ids = await clusters.known(), clusters.source_ids
+        maps: dict[TopicPartition, list[Page]] = {}
+        for tp in partitions:
+            if (page := copies.pages.get(tp)) and is_another(page.source_id, ids[tp.topic]):
+                begun = PartitionMap(page)
+                begun.identify(ids[tp.topic])
+                maps[tp] = begun.take()
+        worker = clusters.plan.worker
+        factor = worker.offset_storage_replication_factor
+        if maps:
+            hosted = HostedMaps(
+                clusters.target_tables,
+                clusters.name.source,
+                factor,
+                transactional=worker.exactly_once,
+            )
+            try:
+                await hosted.write(maps)
+            finally:
+                await hosted.close()
+        records = [
+            IncarnationRecord(
+                partition=tp,
+                topic_id=ids[tp.topic],
+                flow=str(clusters.name),
+                time_ms=self._clock.now_ms(),
+            )
+            for tp in partitions
+            if is_another(copies.incarnations.get(tp, NO_TOPIC_ID), ids[tp.topic])
+        ]
+        if not records:
+            return
+        table = clusters.target_tables.own_table(
+            ledger_topic(clusters.name.source), "delete", factor, follow=False
+        )
+        await table.start(lambda _partition, _record: None)
+        try:
+            await table.post([encode_incarnation(it) for it in records])
+        finally:
+            await table.stop()
+
+    async def divergence(self, ends_there: Sequence[Place]) -> Sequence[Place]:
+        """Return where the flow back begins."""
+        copies = await self._clusters.known_back()
+        back_at = {it.tp: max(0, copies.resume(it.tp)) for it in ends_there}
+        return await reverse_starts(self._clusters, ends_there, back_at)
+
+    # ---- the flows
+
+    async def stop_flow(self) -> None:
+        """Stop the flow; returns when none of its tasks copies.
+
+        Workers that wait for an unreachable source accept no change: then the target state is recorded, which they read when they begin.
+        """
+        clusters = self._clusters
+        try:
+            now = await self._control.now(clusters.name)
+        except Mm2pyError:
+            await stop_without_workers(clusters.target, clusters.plan, self._clock)
+            raise
+        if now is not None and not now.is_waiting:
+            await self._stop(clusters.name)
+            return
+        await stop_without_workers(clusters.target, clusters.plan, self._clock)
+        if now is None:
+            # A worker that has just started does not know flows yet that were created over REST.
+            now = await self._wait(clusters.name, lambda _: True, APPEARS_S)
+            if now is not None and not now.is_waiting:
+                await self._stop(clusters.name)
+
+    async def _stop(self, flow: FlowName) -> None:
+        """Stop a flow that the worker knows."""
+        now = await self._control.now(flow)
+        if now is not None and not now.is_stopped and now.state != State.STOPPED:
+            await self._control.stop(flow)
+        now = await self._wait(flow, lambda it: it.is_stopped, STOP_S)
+        if now is None:
+            raise RetriableError(
+                f"no worker knows flow {flow} any more: it is unknown whether it has stopped"
+            )
+        if not now.is_stopped:
+            raise RetriableError(f"flow {flow} is {now.state} with {now.tasks} tasks, not stopped")
+
+    async def _wait(
+        self, flow: FlowName, is_so: Callable[[FlowNow], bool], longest_s: float
+    ) -> FlowNow | None:
+        """Return the flow as soon as a worker knows it and ``is_so`` is true, else its last state after ``longest_s``."""
+        deadline = self._clock.monotonic() + longest_s
+        while True:
+            now = await self._control.now(flow)
+            if (now is not None and is_so(now)) or self._clock.monotonic() > deadline:
+                return now
+            await self._clock.sleep(LOOK_S)
+
+    async def start_reverse(self, starts: Sequence[Place]) -> None:
+        """Start the flow back."""
+        back = self._back
+        now = await self._control.now(back)
+        if now is not None and now.is_waiting:
+            raise RetriableError(f"the workers of flow {back} wait for a cluster")
+        if now is None or not now.copies:
+            if now is not None and now.enabled:
+                await self._stop(back)
+            await self._begin_back(starts)
+            await self._control.start(back, self._reverse_config())
+        now = await self._wait(back, lambda it: it.copies, STOP_S)
+        if now is None or not now.copies:
+            raise RetriableError(f"flow {back} does not run: {now and now.state}")
+
+    async def _begin_back(self, starts: Sequence[Place]) -> None:
+        """Store the start positions, never back: an earlier driver may have started the flow back."""
+        clusters = self._clusters
+        if not starts:
+            return
+        copies = await clusters.known_back()
+        positions = {it.tp: it.offset for it in starts if copies.resume(it.tp) < it.offset}
+        if positions:
+            async with clusters.source():
+                await store_positions(clusters.source_tables, clusters.back, positions)
+
+    def _reverse_config(self) -> Mapping[str, str]:
+        """Return the config that the flow back is created with: the same topics, unless the file sets others for it."""
+        topics = self._clusters.back.connectors[SOURCE].get("topics", ANY_TOPIC)
+        forward = self._clusters.config.get("topics", ANY_TOPIC)
+        return {} if topics != ANY_TOPIC or forward == ANY_TOPIC else {"topics": forward}
+
+
+async def _is_written_by(
+    cluster: Cluster, tp: TopicPartition, first: int, end: int, producers: frozenset[int]
+) -> bool:
+    """Whether all batches of a range are of these producers."""
+    if not producers:
+        return False
+    reader = RangeReader(cluster, read_committed=False)
+    written = [producer_of(it) async for part in reader.read(tp, first, end) for it in part]
+    return producers.issuperset(written)
+
+
+def _all_rules(fence: Fence | None, more: Sequence[Rule]) -> tuple[Rule, ...]:
+    return tuple(dict.fromkeys((*(fence.rules if fence is not None else ()), *more)))
+
+
+def _refusals(acls: Sequence[Acl], answers: Sequence[ServerError | None]) -> str:
+    """Describe refused ACLs by error code: the broker's message is a Java ``toString``."""
+    refused = [
+        f"{acl.principal} on {acl.resource_name}: {error_name(error.code)}"
+        for acl, error in zip(acls, answers, strict=True)
+        if error is not None
+    ]
+    return some_of(refused, 3, "; ")
