@@ -10,7 +10,7 @@ from typing import Final, TypeVar, cast, final
 
 from pydantic import TypeAdapter, ValidationError
 
-from mm2py.errors import ProtocolError
+from mm2py.errors import FatalError, ProtocolError
 
 VERSION: Final = 1
 _INT64: Final = range(-(1 << 63), 1 << 63)
@@ -51,6 +51,14 @@ def decode_as(adapter: TypeAdapter[T], plain: bytes, what: str) -> T:
     except ValidationError as error:
         first = error.errors()[0]["msg"]
         raise ProtocolError(f"damaged record {what}: {first}") from None
+
+
+def unreadable(topic: str, error: ProtocolError) -> FatalError:
+    """Return the refusal to act beside a record that this version cannot read: the state that counts is in it."""
+    return FatalError(
+        f"the newest record of {topic} cannot be read: {error}",
+        remedy="use the version of mm2py that wrote it, or a newer one",
+    )
 
 
 @final

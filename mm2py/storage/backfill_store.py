@@ -6,7 +6,6 @@ acknowledged. A fold over a ``Table``; which process may write a key is in ``mm2
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Final, final
 
 from mm2py.client.connect.cluster import Cluster
@@ -29,6 +28,7 @@ from mm2py.mirror.backfills import (
     decode_backfill,
     encode_backfill,
 )
+from mm2py.mirror.versioned_json import unreadable
 from mm2py.protocol.records import Record
 from mm2py.storage.table import Table
 from mm2py.types import FlowName, TopicPartition
@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 READ_S: Final = 60.0
 """Longest read to the end of the topic (``default.api.timeout.ms``)."""
+
+_JOB: Final = b"job"
 
 
 @final
@@ -59,6 +61,8 @@ class BackfillStore:
         self._heard_s = 0.0
         self.live = False
         """Whether the topic has been read."""
+        self.unreadable: ProtocolError | None = None
+        """Why the newest job record cannot be read; ``job`` is an older one then, which no driver may take up."""
 
     async def start(self) -> None:
         """Read the topic to its end.
@@ -69,7 +73,7 @@ class BackfillStore:
         self._records.clear()
         self._renewed.clear()
         self.offset = self.reserved = 0
-        self.live = False
+        self.live, self.unreadable = False, None
         await self._table.start(self._take)
         self.live = True
 
@@ -91,7 +95,7 @@ class BackfillStore:
     @property
     def job(self) -> Job | None:
         """The newest backfill, None if there was none."""
-        found = self._records.get(b"job")
+        found = self._records.get(_JOB)
         return found if isinstance(found, Job) else None
 
     @property
@@ -178,8 +182,11 @@ class BackfillStore:
                 taken = self._records[key] = decode_backfill(key, bytes(record.value))
             except ProtocolError as error:
                 log.warning("record is ignored offset=%d cause=%s", record.offset, error)
+                if key == _JOB:
+                    self.unreadable = error
                 return
             if isinstance(taken, Job):
+                self.unreadable = None
                 self._heard_s = self._clock.monotonic()
             if isinstance(taken, Lease) and taken.state is LeaseState.RESERVED:
                 self.reserved = self.offset
@@ -192,11 +199,28 @@ class BackfillStore:
 async def newest_backfills(
     cluster: Cluster, topic: str, clock: Clock
 ) -> Mapping[bytes, BackfillRecord]:
-    """Return the newest record of each key of a backfill topic, with what is committed until now."""
+    """Return the newest record of each key of a backfill topic, with what is committed until now.
+
+    Raises:
+        FatalError: as ``decoded_backfills``.
+        RetriableError: the cluster does not answer.
+    """
+    return decoded_backfills(topic, await newest_values(cluster, topic, clock))
+
+
+def decoded_backfills(topic: str, values: Mapping[bytes, bytes]) -> Mapping[bytes, BackfillRecord]:
+    """Return the records that this version knows.
+
+    Raises:
+        FatalError: the job is not one of them, so whether it is over is not known.
+    """
     newest: dict[bytes, BackfillRecord] = {}
-    for key, value in (await newest_values(cluster, topic, clock)).items():
-        with suppress(ProtocolError):  # of another version
+    for key, value in values.items():
+        try:
             newest[key] = decode_backfill(key, value)
+        except ProtocolError as error:
+            if key == _JOB:
+                raise unreadable(topic, error) from error
     return newest
 
 
@@ -204,10 +228,11 @@ async def unfinished_job(target: Cluster, flow: FlowName, clock: Clock) -> str:
     """Return what to call the unfinished job of a flow, its state, and the command that ends it; empty where there is none.
 
     Raises:
+        FatalError: its newest job is of a version that this program cannot read.
         RetriableError: the target does not answer.
     """
     records = await newest_backfills(target, backfill_topic(flow.source), clock)
-    job = records.get(b"job")
+    job = records.get(_JOB)
     if not isinstance(job, Job) or job.state.is_over:
         return ""
     again = any(isinstance(it, Lease) and it.job == job.id and it.again for it in records.values())

@@ -39,6 +39,7 @@ from mm2py.mirror.backfills import (
     encode_backfill,
     lane_id,
 )
+from mm2py.mirror.versioned_json import unreadable
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.privileged_writer import Claim, PrivilegedWriter
 
@@ -111,8 +112,10 @@ class JobClaim:
 
         Raises:
             BackfillRefusedError: another driver works on it, or another job is unfinished.
+            FatalError: the newest job is of a version that this program cannot read.
         """
         await self._store.refresh()
+        self._check_readable()
         job = seen = self._store.job
         if job is not None and job.state.is_copied and await self.is_driven():
             raise _running(job, self._name)
@@ -121,13 +124,21 @@ class JobClaim:
         )
         if job is not None and is_another and not job.state.is_over:
             raise unfinished(job, self._name)
-        await self.insist(lambda: self._claim.take(self._store.refresh))
+        await self._take()
         job = self._known = self._store.job
         if _drive(job) != _drive(seen):
             raise self._superseded(job)
         if job is not None and job.state.is_copied and job != seen:
             raise _running(job, self._name)  # its beat came late
         return None if job is None or job.state.is_over else job
+
+    async def _take(self) -> None:
+        await self.insist(lambda: self._claim.take(self._store.refresh))
+        self._check_readable()
+
+    def _check_readable(self) -> None:
+        if self._store.unreadable is not None:
+            raise unreadable(f"the jobs of {self._name}", self._store.unreadable)
 
     async def is_driven(self) -> bool:
         """Return whether a driver works on the newest job: its beat rises within ``ALIVE_S``."""
@@ -210,7 +221,7 @@ class JobClaim:
         Raises:
             RetriableError: not now.
         """
-        await self.insist(lambda: self._claim.take(self._store.refresh))
+        await self._take()
         job = self._known = self._store.job
         if job is None or job.kind is not JobKind.STREAM or job.state.is_over:
             return

@@ -15,6 +15,7 @@ from mm2py.mirror.failovers import (
     decode_failover,
     encode_failover,
 )
+from mm2py.mirror.versioned_json import unreadable
 from mm2py.protocol.records import Record
 from mm2py.storage.privileged_writer import Claim, PrivilegedWriter
 from mm2py.storage.table import Table
@@ -36,7 +37,7 @@ class FailoverStore:
 
     def __init__(self, table: Table, writer: PrivilegedWriter | None = None) -> None:
         self._table, self._writer = table, writer
-        self._records: dict[bytes, FailoverRecord] = {}
+        self._records: dict[bytes, FailoverRecord | ProtocolError] = {}
         self._claim = None if writer is None else Claim(writer)
 
     async def start(self) -> None:
@@ -60,14 +61,18 @@ class FailoverStore:
 
     @property
     def failover(self) -> Failover | None:
-        """The newest failover into this cluster, None if there was none."""
-        found = self._records.get(b"failover")
+        """The newest failover into this cluster, None if there was none.
+
+        Raises:
+            FatalError: it is of a version that this program cannot read.
+        """
+        found = self._readable(b"failover")
         return found if isinstance(found, Failover) else None
 
     @property
     def fence(self) -> Fence | None:
-        """The fence on this cluster, None where there is none."""
-        found = self._records.get(b"fence")
+        """The fence on this cluster, None where there is none; raises as ``failover``."""
+        found = self._readable(b"fence")
         return found if isinstance(found, Fence) and found.rules else None
 
     @property
@@ -113,4 +118,11 @@ class FailoverStore:
         try:
             self._records[key] = decode_failover(key, bytes(record.value))
         except ProtocolError as error:
-            log.warning("record is ignored offset=%d cause=%s", record.offset, error)
+            log.warning("record cannot be read offset=%d cause=%s", record.offset, error)
+            self._records[key] = error  # an older one does not count any more
+
+    def _readable(self, key: bytes) -> FailoverRecord | None:
+        record = self._records.get(key)
+        if isinstance(record, ProtocolError):
+            raise unreadable("the failover topic", record)
+        return record

@@ -1,6 +1,6 @@
 """What drivers of backfills and streams ask of a flow's target, in memory."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from mm2py.client.connect.admin import ConfigOp
 from mm2py.errors import ServerError
@@ -21,8 +21,10 @@ class TopicWriter:
     def __init__(self, topic: MemoryTopic) -> None:
         self._topic = topic
         self.claimed = False
+        self.claims: Callable[[], object] = lambda: None
 
     async def claim(self) -> None:
+        self.claims()
         self.claimed = True
 
     async def write(self, entries: Sequence[Entry]) -> None:

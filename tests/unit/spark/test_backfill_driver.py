@@ -209,6 +209,20 @@ async def test_a_job_that_another_driver_is_working_on_is_left_alone() -> None:
         await claim
 
 
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+async def test_a_job_of_a_newer_version_is_left_alone(when: str) -> None:
+    stage = Stage()
+    await stage.store.start()
+    await stage.store.post([Job(id="j", state=JobState.DONE, run=1, lanes=1)])
+    if when == "before":
+        stage.topic.append(b"job", b"\x02{}")
+    else:
+        stage.writer.claims = lambda: stage.topic.append(b"job", b"\x02{}")
+    with pytest.raises(FatalError, match="use the version of mm2py that wrote it"):
+        await stage.while_time_passes(stage.driver.claim())
+    assert stage.writer.claimed is (when == "meanwhile")
+
+
 async def test_another_run_continues_what_a_driver_that_died_left_with_its_settings() -> None:
     topic = MemoryTopic("backfill")
     first = Stage(topic)

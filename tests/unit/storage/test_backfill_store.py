@@ -2,6 +2,9 @@
 
 from dataclasses import replace
 
+import pytest
+
+from mm2py.errors import FatalError
 from mm2py.mirror.backfills import (
     Job,
     JobState,
@@ -12,7 +15,7 @@ from mm2py.mirror.backfills import (
     Wish,
     encode_backfill,
 )
-from mm2py.storage.backfill_store import BackfillStore
+from mm2py.storage.backfill_store import BackfillStore, decoded_backfills
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.waiting import until
 from mm2py.types import TopicPartition
@@ -85,3 +88,20 @@ async def test_a_damaged_record_is_passed() -> None:
     store = await _store(topic)
     assert store.job == JOB
     assert store.offset == 2
+
+
+async def test_a_job_of_a_newer_version_is_not_taken_for_no_job() -> None:
+    topic = MemoryTopic("backfill")
+    store = await _store(topic)
+    await store.post([JOB, LEASE])
+    topic.append(b"job", b"\x02{}")
+    await store.refresh()
+    assert store.unreadable is not None
+    assert set(store.kept_out()) == {TP}  # what was reserved stays so
+    key, value = encode_backfill(LEASE)
+    with pytest.raises(FatalError, match="use the version of mm2py that wrote it"):
+        decoded_backfills("backfill", {key: value, b"job": b"\x02{}"})
+    assert decoded_backfills("backfill", {key: b"\x02{}"}) == {}
+    await store.post([replace(JOB, state=JobState.DONE)])
+    await store.refresh()
+    assert store.unreadable is None
