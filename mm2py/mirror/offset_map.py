@@ -19,6 +19,8 @@ Invariants, tests of the same names:
    and what covers more grows from there.
 8. The first segment is where the map begins: a copy that began with the source's log has it at source offset 0, one that began
    at a position there. What the logs held below is not known (``mm2py.mirror.offset_lookup``).
+9. The map of another incarnation begins where the known copies of the one before end on the target: what a task that was killed had
+   copied of it lies behind that.
 """
 
 from collections import deque
@@ -174,8 +176,8 @@ class PartitionMap:
 
     __slots__ = (
         "_changed", "_covered", "_next_source", "_next_target", "_number", "_older", "_pending", "_records",
-        "_segments", "_source", "_target", "begins", "cut_below", "epoch", "position", "producer_from", "producer_id",
-        "source_id", "target_id",
+        "_segments", "_source", "_target", "begins", "cut_below", "epoch", "former_end", "position", "producer_from",
+        "producer_id", "source_id", "target_id",
     )  # fmt: skip
 
     def __init__(self, page: Page | None = None, older: Sequence[PageRef] = ()) -> None:
@@ -194,6 +196,8 @@ class PartitionMap:
         """Target offset where it began to write."""
         self.begins = 0
         """Source offset where the copy begins, of an empty map: what the logs hold below is not known (8)."""
+        self.former_end = -1
+        """Target offset behind the last known copy of the incarnation before; those of this one are behind it. -1 for none."""
         # The run that grows; no records: none does.
         self._source: int = 0
         self._records: int = 0
@@ -398,6 +402,8 @@ class PartitionMap:
         self._next_target = from_target
         self.target_id = NO_TOPIC_ID  # perhaps the topic was created again
         self._changed = True
+        if all(it.is_anchor for it in segments) and not self._number:
+            return None  # nothing was copied yet
         return TargetLoss(first, last, from_target, end - 1)
 
     def rebase(self, page: Page | None) -> TargetLoss | None:
@@ -510,6 +516,8 @@ class PartitionMap:
         if isinstance(segment, bytes):
             self._restart()
             self.source_id = segment
+            if self.former_end >= 0:
+                self.anchor(0, self.former_end)
             return
         source, records, _, mark = segment
         if self.is_empty and mark is not Mark.SOURCE_LOST:
@@ -523,6 +531,8 @@ class PartitionMap:
             self._covered = max(self._covered, source + records)
 
     def _restart(self) -> None:
+        if self._next_target >= 0:
+            self.former_end = self._next_target
         self._records = self._covered = self._number = self.begins = 0
         self.epoch = -1
         self._segments, self._older = [], []

@@ -35,6 +35,10 @@ class Play:
         self.copied = dict.fromkeys(IDS, 0)
         """Of each incarnation, below which offset everything was copied or left out."""
         self.now = self.read_to = self.target = 0
+        self.landed: dict[bytes, int] = {}
+        """Of each incarnation, where its first record is on the target."""
+        self.mapped = False
+        """Whether a map has been written behind the first copy."""
         self.under_way: deque[tuple[bytes, int, int]] = deque()
         self.maps: TaskOffsetMaps
         self.context: WorkerTaskContext
@@ -64,6 +68,17 @@ class Play:
         assert position <= self.copied[topic_id]
         if topic_id != IDS[self.now]:
             self._tell_recreation()
+        self._check_tail()
+
+    def _check_tail(self) -> None:
+        """What was copied of this incarnation, and will be read again, is looked for in the target's log."""
+        first = self.landed.get(IDS[self.now])
+        if first is None or self.maps.of(ORDERS).covered:
+            return
+        begin = self.maps.target_end(ORDERS, NO_TOPIC_ID)
+        former = [it for topic_id, it in self.landed.items() if topic_id != IDS[self.now]]
+        assert begin <= first, f"from {begin} on, they are at {first}"
+        assert begin >= 0 or not self.mapped or not former, "it is not looked for"
 
     def recreate(self) -> None:
         """The reader finds out while records are under way."""
@@ -97,6 +112,7 @@ class Play:
             self.maps.of(ORDERS).passed(some, end)
         else:
             self.maps.of(ORDERS).add(first, some, self.target)
+            self.landed.setdefault(topic_id, self.target)
             self.target += some
         self.copied[topic_id] = max(self.copied[topic_id], end)
         self.committer.acknowledged(ORDERS, end - 1)
@@ -106,6 +122,7 @@ class Play:
         if self.chance.random() < 0.3:
             self.store.errors = [ConnectionFailedError("away")]
         await self.committer.commit()
+        self.mapped = self.mapped or bool(self.landed)
 
 
 @pytest.mark.fuzz

@@ -162,9 +162,10 @@ class TaskOffsetMaps:
     def target_end(self, source: TopicPartition, topic_id: bytes) -> int:
         """Return the target offset behind the newest known copy, -1 where the copy does not continue there."""
         found = self.of(source)
-        if source in self._astray or found.is_empty:
+        if source in self._astray:
             return -1
-        return 0 if found.is_of_another(topic_id) else found.target_end
+        known_end = found.former_end if found.is_empty else found.target_end
+        return 0 if known_end >= 0 and found.is_of_another(topic_id) else known_end
 
     async def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> None:
         """Note where the target's logs end before the first copy; returns when that is durable, or will be with that copy."""
@@ -179,7 +180,8 @@ class TaskOffsetMaps:
                 found.anchor(max(found.position, 0), end)
                 self._astray.discard(source)
             elif found.target_end < 0:
-                found.anchor(found.begins if found.is_empty else found.covered, end)
+                begin = end if found.former_end < 0 else min(end, found.former_end)
+                found.anchor(found.begins if found.is_empty else found.covered, begin)
             found.writes_to(topic_id, producer_id, end)
         if not self._in_transactions:
             await self.write()

@@ -293,7 +293,7 @@ def test_another_incarnation_begins_a_map_of_its_own() -> None:
         pages[page.number] = page
     assert [it.number for it in index.pages] == [0]
     assert index.source_id == NEW
-    assert pages[0].segments == (Segment(602, 1, 302),)
+    assert pages[0].segments == (Segment(0, 0, 302), Segment(602, 1, 302))
 
 
 def test_a_run_without_a_target_offset_is_unknown_not_a_hole() -> None:

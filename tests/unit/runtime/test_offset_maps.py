@@ -389,7 +389,7 @@ async def killed_in(step: str) -> tuple[MemoryTopic, FakeStore]:
 @pytest.mark.parametrize(
     ("step", "offset", "topic_id", "target_end"),
     [
-        ("before it", 9, OLD, -1),
+        ("before it", 9, OLD, 10),
         ("between map and position", 6, NEW, 17),
         ("behind it", 6, NEW, 17),
     ],
@@ -410,6 +410,28 @@ async def test_a_task_that_takes_over_finds_the_position_of_the_topic_that_was_c
     (stored,) = await context.committed_offsets([mirror_source_partition("A", ORDERS)])
     assert (committed_offset(stored), committed_topic_id(stored)) == (offset, topic_id)
     assert (maps.target_end(ORDERS, OLD), maps.of(ORDERS).source_id) == (target_end, topic_id)
+
+
+async def test_what_a_killed_task_has_copied_of_a_topic_that_was_created_again_is_looked_for() -> (
+    None
+):
+    topic, _ = await killed_in("before it")
+    maps = await restored(
+        topic
+    )  # killed behind its first records in the new topic, before another write
+    await maps.load([ORDERS])
+    maps.identify(ORDERS, OLD)
+    assert maps.resume(ORDERS, 10) == 10
+    maps.note_gap(SourceGap(ORDERS, 10, 9, EventKind.RECREATED.value, "", NEW))
+    assert maps.target_end(ORDERS, OLD) == 10  # its log is read from there on
+    losses: list[TargetLoss] = []
+    maps.on_loss = lambda _partition, loss: losses.append(loss)
+    await maps.begin({ORDERS: LogEnd(17, NEW)})
+    maps.of(ORDERS).add(0, 7, 10)
+    await maps.write()
+    again = await restored(topic, ORDERS)
+    assert (again.of(ORDERS).covered, again.target_end(ORDERS, NEW)) == (7, 17)
+    assert losses == []
 
 
 async def test_a_start_continues_at_the_map_unless_the_position_was_set() -> None:
