@@ -1,15 +1,17 @@
 """What a predecessor wrote is recognised record by record, however it was batched and whoever wrote between."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mm2py.client.send import tail as tail_module
 from mm2py.client.send.tail import LaneTail
 from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.fetch import FetchedPartition
-from mm2py.protocol.record_batch import Codec, RecordBatch
+from mm2py.protocol.record_batch import TRANSACTIONAL_FLAG, Codec, RecordBatch
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.types import TopicPartition
 
@@ -113,6 +115,31 @@ def test_nothing_that_is_there_is_sent_and_everything_else_is(
     assert sorted([*found, *sent]) == [offset for offset, _ in source]
     assert found == place
     assert tail.recognised == len(place)
+
+
+async def test_records_of_others_in_transactions_end_the_look_for_copies_as_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tail_module, "AHEAD_BYTES", 1_000)
+    target, reads = Target(0), list[int]()
+    source = [(number, a_record(number, 40)) for number in range(10)]
+    copies, more = list(batches(source, [5], Codec.NONE))
+    target.append(bytearray(copies.data), copies.count)
+    for _ in range(100):
+        data = encode_batch([NewRecord(b"foreign", b"x" * 50, (), 5)])
+        attributes = int.from_bytes(data[21:23]) | TRANSACTIONAL_FLAG
+        data[21:23] = attributes.to_bytes(2)
+        target.append(data, 1)
+
+    def read(position: int) -> Awaitable[FetchedPartition]:
+        reads.append(position)
+        return target.read(position)
+
+    tail = LaneTail(TARGET, 0, target.end, read)
+    found, sent = await compare(tail, [copies, more], source)
+    assert (len(found), sent) == (5, list(range(5, 10)))
+    assert tail.is_over
+    assert len(reads) < 20
 
 
 async def compare(

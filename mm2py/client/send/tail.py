@@ -43,7 +43,7 @@ from mm2py.types import TopicPartition
 log = logging.getLogger(__name__)
 
 AHEAD_BYTES: Final = 32 * 1024 * 1024
-"""How far a record is looked for behind records of others."""
+"""How far a record is looked for behind records of others, those in transactions included."""
 
 Content = tuple[int, bytes]
 """Timestamp, and key, value and headers in their stored form."""
@@ -164,6 +164,8 @@ class LaneTail:
         self.others: dict[int, tuple[int, int]] = {}
         """First and last offset of the records that are not ours, by producer id."""
         self.recognised = 0
+        self._passed_bytes = 0
+        """What was read behind the last record that was recognised."""
         self._opened = -1  # producer id of what is in ``_open``
         self.is_over = start >= end
 
@@ -181,6 +183,7 @@ class LaneTail:
         if not self._open and self._stored[0].is_copy_of(batch):
             stored = self._stored.popleft()
             self.recognised += stored.count
+            self._passed_bytes = 0
             return [Recognised(batch, stored.base_offset)], None
         return await self._by_record(batch)
 
@@ -202,24 +205,29 @@ class LaneTail:
 
     async def _find(self, content: Content) -> int:
         """Return the offset of the next record of this content, -1 where there is none; skip what is before it."""
-        read = 0
         while True:
             while self._open:
                 offset, found = self._open.popleft()
                 if found[1] == content[1] and (found[0] == content[0] or not self._timed):
+                    self._passed_bytes = 0
                     return offset
                 first, _ = self.others.get(self._opened, (offset, offset))
                 self.others[self._opened] = first, offset
-            if read > AHEAD_BYTES or not await self._has_records():
+            if not await self._has_records():
                 return -1
             stored = self._stored.popleft()
-            read += len(stored.data)
+            self._passed_bytes += len(stored.data)
             self._timed, self._opened = not stored.is_append_timed, stored.producer[0]
             self._open.extend(stored.contents())
 
     async def _has_records(self) -> bool:
-        """Read on until something is at hand; False at the end."""
-        while not self._open and not self._stored and self._position < self.end:
+        """Read on until something is at hand; False at the end, and where nothing of ours came for long."""
+        while (
+            not self._open
+            and not self._stored
+            and self._position < self.end
+            and self._passed_bytes <= AHEAD_BYTES
+        ):
             fetched = await self._read(self._position)
             # What retention took meanwhile cannot be compared.
             before = self._position = max(self._position, fetched.log_start_offset)
@@ -227,7 +235,7 @@ class LaneTail:
                 self._take(fetched.records)
             if self._position == before and fetched.high_watermark >= self.end:
                 self._position = self.end  # compacted away up to the end
-        return bool(self._open or self._stored)
+        return bool(self._open or self._stored) and self._passed_bytes <= AHEAD_BYTES
 
     def _take(self, record_set: Bytes) -> None:
         view, at = memoryview(record_set), 0
@@ -243,6 +251,8 @@ class LaneTail:
                     data = view[at : at + size]
                     self.writers[fields[9]] = _writer(fields)
                     self._stored.append(_Stored(fields[0], count, (fields[9], fields[10]), data))
+                else:
+                    self._passed_bytes += size
                 self._position = last + 1
             at += size
 
