@@ -2,7 +2,8 @@
 
 Flow: offsets of consumer groups and start offsets of share groups on the source -> the exact maps of both directions -> offsets on the
 target -> ``moves_of`` -> OffsetCommit or AlterShareGroupOffsets. Without the source: checkpoints on the target in place of the first
-two steps; share groups have none, so those stay where group sync has left them.
+two steps; share groups have none, so those stay where group sync has left them. A partition of which nothing was copied has no checkpoint:
+a group that has one of the same topic begins at the beginning of its log.
 
 A record of the source is native there, and the map of the flow knows its copy; or it is itself a copy of the flow back, whose map knows
 the original. So both maps are asked, and the lower place counts: nothing is skipped. Below the beginning of the flow's map the group's
@@ -92,7 +93,7 @@ async def move_groups(
     kinds = (
         await _exact(clusters)
         if source_there
-        else [_by_checkpoints(await _read_checkpoints(clusters))]
+        else [await _by_checkpoints(clusters, await _read_checkpoints(clusters))]
     )
     return [move for groups in kinds for move in await _move_all(clusters, groups, writes=writes)]
 
@@ -216,7 +217,7 @@ async def _exact_of(
             )
     if catalog.missing and requests is CONSUMER_GROUPS:
         # Those of a broker that is gone: what was last translated is better than nothing.
-        for group, offsets in _by_checkpoints(checkpoints).wanted.items():
+        for group, offsets in (await _by_checkpoints(clusters, checkpoints)).wanted.items():
             if group not in by_group and chosen.should_replicate_group(group):
                 found.leave(group, f"by its checkpoints, it is not listed: {catalog.missing}")
                 found.wanted[group] = offsets
@@ -361,11 +362,36 @@ async def _read_checkpoints(clusters: FailoverClusters) -> Checkpoints:
     return await read_checkpoints(LogReader(clusters.target, topic, clock=clusters.clock))
 
 
-def _by_checkpoints(by_group: Checkpoints) -> _Groups:
-    found = _Groups(CONSUMER_GROUPS)
+async def _by_checkpoints(clusters: FailoverClusters, by_group: Checkpoints) -> _Groups:
+    groups = _Groups(CONSUMER_GROUPS)
     for group, checkpoints in by_group.items():
-        found.wanted[group] = {
+        groups.wanted[group] = {
             tp: OffsetToCommit(tp.topic, tp.partition, it.downstream, metadata=it.metadata)
             for tp, it in checkpoints.items()
         }
-    return found
+    beginnings = await _beginnings_of_empty(
+        clusters, {tp.topic for checkpoints in by_group.values() for tp in checkpoints}
+    )
+    for offsets in groups.wanted.values():
+        read = {tp.topic for tp in offsets}
+        for tp, offset in beginnings.items():
+            if tp.topic in read and tp not in offsets:
+                offsets[tp] = OffsetToCommit(tp.topic, tp.partition, offset)
+    return groups
+
+
+async def _beginnings_of_empty(
+    clusters: FailoverClusters, topics: Collection[str]
+) -> Mapping[TopicPartition, int]:
+    """Return where the logs of target partitions begin of which the flow has copied nothing."""
+    copied = {clusters.copy_of(tp) for tp, end in (await clusters.copied()).items() if end > 0}
+    admin = Admin(clusters.target)
+    described = await admin.describe_topics(topics)
+    empty = [
+        tp
+        for topic, description in described.items()
+        for tp in (TopicPartition(topic, number) for number in description.partitions)
+        if tp not in copied
+    ]
+    logs = await admin.list_offsets(dict.fromkeys(empty, EARLIEST))
+    return {tp: log.offset for tp, log in logs.items() if log.error is None}

@@ -161,9 +161,18 @@ class FailoverSides:
     # ---- the copy
 
     async def unfinished_job(self) -> str:
-        """Return the job of Spark that has to end first."""
+        """Return the job of Spark that has to end first: of the flow, or of the flow back where that is to begin at other positions."""
         clusters = self._clusters
-        return await unfinished_job(clusters.target, clusters.name, self._clock)
+        if job := await unfinished_job(clusters.target, clusters.name, self._clock):
+            return job
+        now = None
+        with suppress(Mm2pyError):  # no worker answers: nothing is known to copy
+            now = await self._control.now(self._back)
+        if now is None or not now.copies:
+            with suppress(SourceAwayError):
+                async with clusters.source() as source:
+                    return await unfinished_job(source, self._back, self._clock)
+        return ""
 
     async def progress(self) -> Progress:
         """Return how far the copy is."""
