@@ -482,6 +482,10 @@ class Readers:
         """Return where a group would continue."""
         return place_of(region, self.topic, self.groups[kind], kind)
 
+    def is_behind(self, region: KafkaAddress, kind: str, offset: int) -> bool:
+        """Whether a group would continue at an offset, or behind it."""
+        return self.place(region, kind) >= offset
+
     def check(self, region: KafkaAddress) -> None:
         """No group is past a record that it has not read."""
         for kind, known in self.read.items():
@@ -537,7 +541,7 @@ def test_groups_of_each_kind_skip_nothing_of_either_region_while_both_flows_sync
         behind = 1 + max(at for at, it in enumerate(numbers) if it < 1000)
         for kind in readers.groups:
             until(
-                lambda kind=kind: readers.place(region_b, kind) >= behind,
+                partial(readers.is_behind, region_b, kind, behind),
                 90,
                 f"{kind} is behind the last copy, {behind}",
                 alive=mirror,
