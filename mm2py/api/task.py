@@ -52,8 +52,9 @@ class Delivery(NamedTuple):
         return run.source_offset + run.records - 1
 
 
+@runtime_checkable
 class BatchSourceTask(Protocol):
-    """A source task that moves whole record batches (design.md 3, the task contract).
+    """A source task that moves whole record batches; the runtime recognises it by these methods.
 
     All methods are called on the task host's event loop, never two at a time except that
     ``delivered``, ``hold``, ``release`` and ``failed`` may run while ``poll`` waits.

@@ -6,7 +6,14 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mm2py.runtime.group.assignor import FRESH, NO_WORK, AssignorState, MemberView, Plan, assign
+from mm2py.runtime.group.assignor import (
+    FRESH,
+    NO_WORK,
+    AssignorState,
+    MemberView,
+    RoundPlan,
+    assign,
+)
 from mm2py.types import TaskId, Work
 from tests.property.effort import examples
 
@@ -47,7 +54,7 @@ class Group:
     born: int = 0
     leader: str = ""
 
-    def plan(self) -> Plan:
+    def plan(self) -> RoundPlan:
         self.generation += 1
         if self.leader not in self.owned:
             self.leader, self.state = next(iter(self.owned)), FRESH
@@ -62,7 +69,7 @@ class Group:
             max_delay_ms=self.max_delay_ms,
         )
 
-    def round(self) -> Plan:
+    def round(self) -> RoundPlan:
         plan = self.plan()
         for who, owned in self.owned.items():
             assert not plan.assigned[who] & owned, "only new work is assigned"

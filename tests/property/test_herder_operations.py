@@ -13,8 +13,7 @@ from mm2py.testing.waiting import until
 from mm2py.types import TargetState, TaskId
 from tests.kit.fakes.group_coordinator import MemoryGroup
 from tests.property.effort import examples
-from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node
-from tests.unit.runtime.herder_stage import Stage
+from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, Stage
 
 NAMES = ("a", "b", "c")
 TURNS = 200

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from mm2py.api.context import LossEvent
 from mm2py.errors import ConfigError, FatalError, Mm2pyError, PartitionError, ProtocolError
 from mm2py.observability.metrics import PartitionSnapshot
-from mm2py.runtime.hosts.failure import Failure
 from mm2py.runtime.hosts.pipe import (
     HEADER,
     Channel,
+    Failure,
     Frame,
     HostPipe,
     body_size,

@@ -19,8 +19,7 @@ from mm2py.runtime.tasks.offset_committer import OffsetCommitter
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.runtime.tasks.task_context import WorkerTaskContext
 from mm2py.storage.memory import MemoryTopic
-from tests.unit.runtime.runtime_fakes import EagerClock, FakeStore
-from tests.unit.runtime.task_host_fakes import FLOW
+from tests.unit.runtime.runtime_fakes import FLOW, EagerClock, FakeStore
 from tests.unit.runtime.test_offset_maps import ORDERS, a_committer, restored
 
 IDS: Final = [bytes([number]) * 16 for number in range(1, 9)]

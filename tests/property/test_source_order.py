@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from mm2py.api.task import Delivery
 from mm2py.protocol.records import NewRecord
-from mm2py.runtime.tasks.arrivals import Arrivals
+from mm2py.runtime.tasks.arrivals import Arrivals, Part, SourceOrder
 from mm2py.runtime.tasks.record_task import new_batch
-from mm2py.runtime.tasks.source_order import Part, SourceOrder
 from mm2py.types import TopicPartition
 from tests.property.effort import examples
 

@@ -26,7 +26,7 @@ from mm2py.protocol.records import NewRecord, Record, decode_batches, encode_bat
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.runtime.tasks.target_sender import OnDelivered, OnDoubt, OnFailed, OnStalled
-from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskContext
+from mm2py.runtime.tasks.task_context import LossRules, NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.task_transactions import Starts, TaskTransactions, TransactionMaps
 from mm2py.runtime.tasks.worker_task import TaskSettings, WorkerTask
 from mm2py.storage.offset_map_store import MapsOver, NoMapStore, StoredMap, page_entries
@@ -306,7 +306,7 @@ class Attempt:
             meter=self.meter,
             clock=SYSTEM_CLOCK,
             events=NoLedger(),
-            policies=LossPolicies(),
+            policies=LossRules(),
             maps=maps,
         )
         committer = OffsetCommitter(

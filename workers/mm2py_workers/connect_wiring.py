@@ -20,14 +20,16 @@ from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter, Metrics
 from mm2py.rest.credentials import Credentials
-from mm2py.runtime.group.membership import WorkerMembership
+from mm2py.runtime.group.membership import SoloMembership, WorkerMembership
 from mm2py.runtime.group.request_signing import check_algorithms
-from mm2py.runtime.group.solo_membership import SoloMembership
-from mm2py.runtime.herder import api as herder_api
-from mm2py.runtime.herder.api import HerderParts
+from mm2py.runtime.herder.api import FlowStores, HerderParts
 from mm2py.runtime.herder.herder import Herder
-from mm2py.runtime.herder.offset_editing import OffsetEditor
-from mm2py.runtime.herder.sink_offsets import OffsetEditors, SinkOffsetEditor, kafka_groups
+from mm2py.runtime.herder.offset_editing import (
+    OffsetEditor,
+    OffsetEditors,
+    SinkOffsetEditor,
+    kafka_groups,
+)
 from mm2py.runtime.hosts.pool import HostPool
 from mm2py.runtime.hosts.process import HostStarter
 from mm2py.runtime.plugins.catalog import InstalledPlugins
@@ -61,7 +63,7 @@ DEFAULT_SOURCE_ALIAS: Final = "source"
 """Java's, where a mirror connector names none."""
 
 
-class WorkerOffsets(OffsetStore, herder_api.OffsetStore, Protocol):
+class WorkerOffsets(OffsetStore, FlowStores, Protocol):
     """Source offsets of a worker: what its tasks, its herder and REST need of them."""
 
     async def entries(self, connector: str) -> Mapping[bytes, bytes]:

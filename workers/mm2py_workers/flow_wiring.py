@@ -21,8 +21,12 @@ from mm2py.mirror.flow_overrides import flows_topic
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.group.connect_membership import ConnectMembership
 from mm2py.runtime.herder.api import HerderParts
-from mm2py.runtime.herder.offset_editing import OffsetEditor
-from mm2py.runtime.herder.sink_offsets import OffsetEditors, SinkOffsetEditor, kafka_groups
+from mm2py.runtime.herder.offset_editing import (
+    OffsetEditor,
+    OffsetEditors,
+    SinkOffsetEditor,
+    kafka_groups,
+)
 from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.config_backing_store import ConfigBackingStore

@@ -1,8 +1,8 @@
-"""Who runs what: Connect's incremental cooperative assignment of tasks, and the eager one.
+"""Assignment of work to members: Connect's incremental cooperative protocol (KIP-415), and the eager one.
 
-Flow: last ``AssignorState``, members with what they own, configured work -> ``assign`` -> ``Plan`` with the
+Flow: last ``AssignorState``, members with what they own, configured work -> ``assign`` -> ``RoundPlan`` with the
 next state. Pure: the leader of a group calls it in each round and keeps the state only when that completed.
-Tasks as Java spreads them (``IncrementalCooperativeAssignor``, ``EagerAssignor``; kafka-connect-runtime.md 4.3, 4.4).
+Tasks as Java spreads them (``IncrementalCooperativeAssignor``, ``EagerAssignor``).
 Connectors all run on the leader: it alone writes task configs, so no worker needs another one over HTTP to copy.
 """
 
@@ -28,7 +28,7 @@ NO_WORK: Final = Work()
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """What a member said of itself when it joined."""
+    """A member's metadata in JoinGroup."""
 
     url: str
     config_offset: int
@@ -54,12 +54,12 @@ class AssignorState:
 
 
 FRESH: Final = AssignorState()
-"""Of a leader that was none in the round before."""
+"""State of a worker that did not lead the previous round."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """One round: ``assigned`` is new work only; ``owners`` is who runs what when it is done."""
+class RoundPlan:
+    """The plan of one round: ``assigned`` is new work only; ``owners`` is all work by member after the round."""
 
     assigned: Mapping[str, Work]
     revoked: Mapping[str, Work]
@@ -77,7 +77,7 @@ def assign(
     generation: int,
     now_ms: int,
     max_delay_ms: int,
-) -> Plan:
+) -> RoundPlan:
     """Plan one round of the incremental protocols.
 
     ``state`` is the last completed plan's; it counts only where that was the round before
@@ -85,7 +85,7 @@ def assign(
     without a delay; one that another member runs is revoked there first.
     """
     if state.previous_generation != generation - 1:
-        # Somebody else led a round meanwhile, or ours did not complete.
+        # Another worker led a round meanwhile, or our last plan was not completed.
         state = replace(state, previous=NO_WORK, members=frozenset(members))
     active = _union(view.owned for view in members.values())
     unwanted = (active - configured) | _shared(view.owned for view in members.values())
@@ -95,9 +95,9 @@ def assign(
     revoked = {who: view.owned & unwanted for who, view in members.items()}
     kept = {who: view.owned - unwanted for who, view in members.items()}
 
-    wanted = Work(tasks=configured.tasks)
-    created = wanted - state.previous - active
-    lost = (state.previous & wanted) - active
+    tasks = Work(tasks=configured.tasks)
+    created = tasks - state.previous - active
+    lost = (state.previous & tasks) - active
     returned, waiting, state = _lost_work(
         state, lost, kept, now_ms=now_ms, max_delay_ms=max_delay_ms
     )
@@ -122,7 +122,7 @@ def assign(
         previous_generation=generation,
         members=frozenset(members),
     )
-    return Plan(assigned, revoked, delay_ms, owners, state)
+    return RoundPlan(assigned, revoked, delay_ms, owners, state)
 
 
 def assign_eager(members: Collection[str], configured: Work, *, leader: str) -> Mapping[str, Work]:
@@ -151,7 +151,10 @@ def _lost_work(
     now_ms: int,
     max_delay_ms: int,
 ) -> tuple[Mapping[str, Work], Work, AssignorState]:
-    """Decide on work whose owner is gone: what candidates get, what waits on, and the state after it."""
+    """Decide on work whose owner is gone: what candidates get, what keeps waiting, and the next state.
+
+    As in Java a departed worker's tasks wait for ``scheduled.rebalance.max.delay.ms``, so that a rolling restart moves nothing.
+    """
     nothing = dict.fromkeys(kept, NO_WORK)
     calm = replace(state, delay_ends_ms=None, candidates=frozenset())
     if not lost:
@@ -160,7 +163,7 @@ def _lost_work(
         return nothing, NO_WORK, calm
     empty = frozenset(who for who, owned in kept.items() if not owned.tasks)
     if state.delay_ends_ms is not None and now_ms >= state.delay_ends_ms:
-        # Who came back within the delay finds its work again; nobody did: everybody takes a share.
+        # Members that came back within the delay get the lost work; if there are none, it is spread over all.
         present = sorted(state.candidates & kept.keys())
         return {**nothing, **_dealt(present, lost)}, NO_WORK, calm
     ends_ms = state.delay_ends_ms
@@ -173,7 +176,7 @@ def _lost_work(
 def _revocation_round(
     state: AssignorState, *, wanted: bool, now_ms: int, max_delay_ms: int
 ) -> tuple[int, AssignorState]:
-    """Return for how long balance waits (0: revoke now), so that a changing group does not flap."""
+    """Return how long revocation for balance waits (0: revoke now), so that a changing group does not flap (KIP-415, KAFKA-12495)."""
     if not wanted:
         return 0, replace(state, revocations=0, next_revocation_ms=0)
     if state.revocations and now_ms < state.next_revocation_ms:
@@ -221,7 +224,7 @@ def _union(works: Iterable[Work]) -> Work:
 
 
 def _shared(works: Iterable[Work]) -> Work:
-    """Return what more than one member says it owns."""
+    """Return work that more than one member claims to own (a member that came back after it was replaced)."""
     parts = tuple(works)
     return Work(
         _repeated(part.connectors for part in parts), _repeated(part.tasks for part in parts)

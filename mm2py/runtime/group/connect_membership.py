@@ -1,45 +1,62 @@
-"""A worker's membership with Connect's group protocol, beside other mm2py workers only.
+"""A worker's membership with Connect's group protocol (KIP-415, KIP-507), with other mm2py workers only.
 
-Flow: owned work and config offset -> ``GroupMember`` -> (as leader: ``RoundLeader``) -> ``Round``; then ``signal``.
-A member that is not mm2py's (Java, or an older one) shows in the protocol name that the broker picks: such a
-round is not synced, so that the foreign leader waits until the caller has stopped its work and left.
+Flow: owned work and config offset -> ``GroupMember`` -> (as leader: ``RoundLeader`` -> ``assign``) -> ``Round``; then ``signal``.
+The protocol name that the broker selects reveals a foreign member (Java's, or an older mm2py). Such a round is not
+synced: the foreign leader then waits in SyncGroup until the caller has stopped its work and left, so that no
+partition is ever copied by both.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final, final
 
-from mm2py.client.group.coordinator import InconsistentProtocolError, MembershipEndedError
+from mm2py.client.group.coordinator import InconsistentProtocolError, Joined, MembershipEndedError
 from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
 from mm2py.clock import Clock
 from mm2py.errors import ProtocolError, RetriableError
 from mm2py.protocol.connect_group import (
+    CONFIG_MISMATCH,
     PROTOCOL_TYPE,
     Assignment,
     WorkerMetadata,
     connector_tasks,
     decode_assignment,
+    decode_metadata,
+    encode_assignment,
     is_ours,
     offers,
+    version_of,
     work_of,
 )
 from mm2py.protocol.groups import DescribedGroup, GroupProtocol
 from mm2py.runtime.errors import ForeignMemberError
+from mm2py.runtime.group.assignor import (
+    FRESH,
+    NO_WORK,
+    AssignorState,
+    MemberView,
+    assign,
+    assign_eager,
+    configured_work,
+)
 from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin, Round
-from mm2py.runtime.group.round_leader import RoundLeader
 from mm2py.storage.config_backing_store import ConfigBackingStore
+from mm2py.storage.config_state import ConfigSnapshot
 from mm2py.types import TaskId, Work
 
 log = logging.getLogger(__name__)
 
+
 _REPORT_S: Final = 10.0
-"""How often the others are named while we wait for them."""
+"""How often foreign members are logged while this worker waits for them."""
 
 _FOLLOWER_LAG_S: Final = 0.3
-"""When a delay is over only the leader's join starts a round: a follower whose metadata is the same gets the
-old assignment again. A little later it finds the round begun, and need not wait for a heartbeat."""
+"""When the rebalance delay is over, only the leader's JoinGroup starts a round: the coordinator answers a follower whose metadata
+is unchanged with the old assignment. Joining a little later it finds the round in progress, without waiting for a
+heartbeat to report it."""
 
 _FREE: Final = frozenset({"Empty", "Dead"})
 _REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
@@ -85,47 +102,38 @@ class ConnectMembership:
 
     @property
     def solo(self) -> bool:
-        """False: other workers may join."""
         return False
 
     @property
     def generation(self) -> int:
-        """Generation of the last round, -1 while there is none."""
         return -1 if self._last is None else self._last.generation
 
     @property
     def is_leader(self) -> bool:
-        """Whether this worker leads the last round."""
         return self._last is not None and self._last.leader
 
     @property
     def leader_url(self) -> str | None:
-        """Where the leader listens; None while joining or unknown."""
         return self._leader_url
 
     def owner_url(self, work: str | TaskId) -> str | None:
-        """Return where the owner of a connector or task listens; known to the leader only."""
         return self._leader.owner_url(work) if self.is_leader else None
 
     def member_urls(self) -> tuple[str, ...]:
-        """Return where all members listen; known to the leader only."""
         return self._leader.member_urls() if self.is_leader else ()
 
     @property
     def permit(self) -> Permit:
-        """The right to write that this membership proves."""
         return self._member.permit
 
     def request_rejoin(self) -> None:
-        """Make ``signal`` ask for a new round."""
         self._requested.set()
 
     async def rejoin(self, owned: Work, config_offset: int) -> Round:
-        """Take part in one round; see ``WorkerMembership``."""
         if owned and self._member.over:
             raise MembershipLostError(self._lost(self._member.over))
         outside = bool(self._member.over)
-        self._requested.clear()  # what is asked for from here on needs the round after this one
+        self._requested.clear()  # a request from here on needs another round
         self._unfinished, self._leader_url = True, None
         try:
             if outside:
@@ -177,15 +185,13 @@ class ConnectMembership:
         return self._lost(over) if over else Rejoin(next(reasons[task] for task in done))
 
     async def is_empty(self) -> bool:
-        """Return whether the group has no member, not even this worker."""
         group = await self._member.coordinator.describe()
         return not group.members and group.state in _FREE
 
     async def until_ours(self) -> None:
-        """Leave, and wait until the group has no foreign member."""
         await self.leave()
         reported_at = self._clock.monotonic()
-        named = False  # a group that is just being decided may turn out to be ours
+        named = False  # a group that is still rebalancing may turn out to be ours
         while True:
             try:
                 group = await self._member.coordinator.describe()
@@ -203,7 +209,6 @@ class ConnectMembership:
             await self._clock.sleep(self._member.heartbeat_interval_ms / 1000)
 
     async def leave(self) -> None:
-        """Leave the group; safe twice."""
         self._gone()
         self._end = None
         await self._member.leave()
@@ -215,7 +220,7 @@ class ConnectMembership:
         return self._member.coordinator.group_id
 
     async def _look_from_outside(self) -> None:
-        """Join only what is empty, ours, or just being decided (then the answer shows it)."""
+        """Refuse to join a settled group with foreign members; in one that is still rebalancing the answer to the join shows them."""
         group = await self._member.coordinator.describe()
         if _foreign(group):
             raise self._foreign_members(group)
@@ -301,7 +306,7 @@ class ConnectMembership:
     # ---- the end ----
 
     def _lost(self, reason: str) -> Lost:
-        """Describe the end with its first reason."""
+        """Return the end of the membership; its first reason is kept."""
         if self._end is None:
             self._gone()
             self._end = Lost(reason)
@@ -314,9 +319,171 @@ class ConnectMembership:
 
 
 def _foreign(group: DescribedGroup) -> bool:
-    """Whether a group that has settled has members that are not ours."""
+    """Whether a stable group has members that are not mm2py workers."""
     if group.state in _FREE or not group.members:
         return False
     if group.protocol_type not in ("", PROTOCOL_TYPE):
         return True
     return group.state not in _REBALANCING and not is_ours(group.protocol_name)
+
+
+# ---- the leader's part of a round
+
+
+_REFRESH_S: Final = 3.0
+"""How long a leader that has read less than its members reads the config topic (``worker.sync.timeout.ms``)."""
+
+
+@final
+class RoundLeader:
+    """Plans rounds while this worker is the group's leader: metadata of all members -> ``assign`` -> bytes per member.
+
+    It keeps the last completed plan, for the next round and for requests that need the owner of some work. No group I/O.
+    """
+
+    def __init__(
+        self,
+        store: ConfigBackingStore,
+        *,
+        url: str,
+        max_delay_ms: int,
+        clock: Clock,
+        runnable: Callable[[str], bool],
+    ) -> None:
+        self._store = store
+        self._url = url
+        self._max_delay_ms = max_delay_ms
+        self._clock = clock
+        self._runnable = runnable
+        self._state = FRESH
+        self._planned = FRESH
+        self._urls: Mapping[str, str] = {}
+        self._owners: Mapping[str, Work] = {}
+
+    async def plan(self, joined: Joined) -> Mapping[str, bytes]:
+        """Return the assignments for SyncGroup; call ``completed`` once it succeeded.
+
+        Raises:
+            ProtocolError: a member's metadata is not Connect's.
+        """
+        views = {member: _view(decode_metadata(data)) for member, data in joined.members.items()}
+        version = version_of(joined.protocol)
+        self._urls = {member: view.url for member, view in views.items()}
+        needed = max(view.config_offset for view in views.values())
+        snapshot = await self._snapshot_at(needed)
+        if snapshot is None:
+            log.warning(
+                "the leader cannot read the config topic as far as its members, the round assigns"
+                " nothing needed_offset=%d own_offset=%d",
+                needed,
+                self._store.snapshot().offset,
+            )
+        elif missed_commit(snapshot, views):
+            log.info(
+                "task configs were committed while the members joined, the round assigns nothing and"
+                " another one follows commit_offset=%d",
+                snapshot.commit_offset,
+            )
+            needed, snapshot = snapshot.offset, None
+        if snapshot is None:
+            self._planned = replace(self._state, previous_generation=joined.generation)
+            refusal = Assignment(
+                version, joined.leader_id, self._url, needed, error=CONFIG_MISMATCH
+            )
+            return dict.fromkeys(views, encode_assignment(refusal))
+        base = Assignment(version, joined.leader_id, self._url, snapshot.offset)
+        work = configured_work(snapshot, self._runnable)
+        return {
+            member: encode_assignment(assignment)
+            for member, assignment in self._dealt(base, joined, views, work).items()
+        }
+
+    def completed(self) -> None:
+        """Keep the last plan: SyncGroup succeeded, so any member may have received it."""
+        self._state = self._planned
+
+    def forget(self) -> None:
+        """Discard the last plan: this worker does not lead any more."""
+        self._state = self._planned = FRESH
+        self._urls, self._owners = {}, {}
+
+    def owner_url(self, work: str | TaskId) -> str | None:
+        """Return where the owner of a connector or task listens, by the last plan."""
+        requested = (
+            Work(tasks=frozenset({work}))
+            if isinstance(work, TaskId)
+            else Work(connectors=frozenset({work}))
+        )
+        for member, owned in self._owners.items():
+            if owned & requested:
+                return self._urls.get(member)
+        return None
+
+    def member_urls(self) -> tuple[str, ...]:
+        """Return where the members of the last plan listen."""
+        return tuple(sorted(self._urls.values()))
+
+    def _dealt(
+        self, base: Assignment, joined: Joined, views: Mapping[str, MemberView], work: Work
+    ) -> dict[str, Assignment]:
+        leader, generation = joined.leader_id, joined.generation
+        if base.version == 0:
+            self._owners = assign_eager(views, work, leader=leader)
+            self._planned = AssignorState(previous_generation=generation)
+            return {
+                member: replace(base, assigned=connector_tasks(owned))
+                for member, owned in self._owners.items()
+            }
+        plan = assign(
+            self._state,
+            views,
+            work,
+            leader=leader,
+            generation=generation,
+            now_ms=int(self._clock.monotonic() * 1000),
+            max_delay_ms=self._max_delay_ms,
+        )
+        self._owners, self._planned = plan.owners, plan.state
+        log.info(
+            "round planned generation=%d members=%d assigned=%d revoked=%d delay_ms=%d",
+            generation,
+            len(views),
+            sum(map(len, plan.assigned.values())),
+            sum(map(len, plan.revoked.values())),
+            plan.delay_ms,
+        )
+        return {
+            member: replace(
+                base,
+                assigned=connector_tasks(plan.assigned[member]),
+                revoked=connector_tasks(plan.revoked[member]),
+                delay_ms=plan.delay_ms,
+            )
+            for member in views
+        }
+
+    async def _snapshot_at(self, offset: int) -> ConfigSnapshot | None:
+        """Return a snapshot at least as new as every member's, None where the config topic cannot be read that far."""
+        if self._store.snapshot().offset < offset:
+            try:
+                await self._store.refresh(_REFRESH_S)
+            except RetriableError as error:
+                log.warning("reading the config topic on failed cause=%s", error)
+        snapshot = self._store.snapshot()
+        return snapshot if snapshot.offset >= offset else None
+
+
+def missed_commit(snapshot: ConfigSnapshot, views: Mapping[str, MemberView]) -> bool:
+    """Return whether a member joined before it had read the newest commit of task configs.
+
+    It may still run tasks that the commit has changed: a partition that the commit moved to another task
+    would be started by its next owner before that member has stopped it. Every member of a refused round
+    reads, stops its stale tasks and joins again.
+    """
+    return min(view.config_offset for view in views.values()) < snapshot.commit_offset
+
+
+def _view(metadata: WorkerMetadata) -> MemberView:
+    allocation = metadata.allocation
+    owned = NO_WORK if allocation is None else work_of(allocation.assigned)
+    return MemberView(metadata.url, metadata.config_offset, owned)

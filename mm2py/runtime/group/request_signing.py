@@ -53,14 +53,16 @@ def check_algorithms(signature: str, verification: Collection[str]) -> None:
     Raises:
         ConfigError: one is not available, or own signatures would be refused by others with this config.
     """
-    known = "HmacSHA256, HmacSHA384, HmacSHA512, HmacSHA224, HmacSHA1 or HmacMD5"
+    supported = "HmacSHA256, HmacSHA384, HmacSHA512, HmacSHA224, HmacSHA1 or HmacMD5"
     for prop, names in (
         ("inter.worker.verification.algorithms", verification),
         ("inter.worker.signature.algorithm", (signature,)),
     ):
         wrong = [name for name in names if not is_available(name)]
         if wrong or not names:
-            raise ConfigError(f"{prop}={','.join(names)}: no such algorithm", remedy=f"use {known}")
+            raise ConfigError(
+                f"{prop}={','.join(names)}: no such algorithm", remedy=f"use {supported}"
+            )
     if signature not in verification:
         raise ConfigError(
             f"inter.worker.signature.algorithm={signature} is not in"
@@ -112,7 +114,7 @@ def sign_request(
     as the group's metadata have them.
 
     Raises:
-        ValueError: ``caller`` cannot stand in a header.
+        ValueError: ``caller`` is not valid in a header.
     """
     if not caller.isprintable():
         raise ValueError("a caller's name holds control characters")
@@ -212,7 +214,7 @@ def _signature(key: SessionKey, method: str, raw_target: str, caller: str, stamp
 
 
 def _header(headers: Mapping[str, str], name: str) -> str | None:
-    found = headers.get(name)
-    if found is not None:
-        return found
+    header = headers.get(name)
+    if header is not None:
+        return header
     return next((value for key, value in headers.items() if key.lower() == name.lower()), None)

@@ -90,7 +90,7 @@ class Validator(Protocol):
 
 
 class PeerClient(Protocol):
-    """Asks other workers; failures are ``HerderError`` with the peer's status."""
+    """Client of other workers; failures are ``HerderError`` with the peer's status."""
 
     async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
         """Return what the member at ``url`` copies."""
@@ -98,7 +98,7 @@ class PeerClient(Protocol):
 
 
 class Overrides(Protocol):
-    """What people changed of the flow beside its file."""
+    """Changes of the flow over REST, beside its file."""
 
     async def start(self) -> None:
         """Read the topic to its end; ``RetriableError`` when that cannot be done now."""
@@ -137,7 +137,7 @@ class Backfills(Protocol):
 
     @property
     def reserved(self) -> int:
-        """Offset of the topic behind the newest record that reserves a partition."""
+        """Offset after the newest record that reserves a partition."""
         ...
 
     async def start(self) -> None:
@@ -173,8 +173,8 @@ class TakesBack(Protocol):
         ...
 
 
-class OffsetStore(Protocol):
-    """The offset store as far as a herder goes; tasks use their hosts' own."""
+class FlowStores(Protocol):
+    """The stores of positions, maps and losses that a herder opens and closes; tasks use those of their hosts."""
 
     async def start(self) -> None:
         """Read it to its end; may be called again after ``stop``."""
@@ -233,7 +233,7 @@ class HerderParts:
     prepare: Callable[[], Awaitable[None]]
     config: ConfigBackingStore
     status: StatusBackingStore
-    offsets: OffsetStore
+    offsets: FlowStores
     membership: WorkerMembership
     hosts: Callable[[TaskWatcher, StartGuard], TaskHost]
     peers: PeerClient

@@ -61,7 +61,7 @@ class _Task:
     launching: bool = False
     failures: int = 0
     cause: str = ""
-    running_since: float = math.inf  # it has not run yet
+    running_since: float = math.inf  # never ran
     timer: asyncio.Task[None] | None = field(default=None)
 
 
@@ -308,7 +308,7 @@ class AssignedWork:
         ]
 
     def _is_unproven(self, entry: _Task) -> bool:
-        """Whether a task failed several times and has not run for long since."""
+        """Whether a task failed several times and has not run for ``PROVEN_S`` since."""
         return entry.failures > 1 and self._clock.monotonic() - entry.running_since < PROVEN_S
 
     def state(self) -> State:
@@ -428,11 +428,11 @@ class AssignedWork:
             self._plan_restart(task, entry, status.cause)
 
     def _may_restart(self, entry: _Task, cause: Exception | None) -> bool:
-        wanted = entry.framework.task_auto_restart
-        if wanted is None:
-            wanted = self._parts.settings.task_auto_restart
+        restarts = entry.framework.task_auto_restart
+        if restarts is None:
+            restarts = self._parts.settings.task_auto_restart
         # A wrong config or a refused record is still there after a restart.
-        return wanted and not isinstance(cause, ConfigError | PartitionError)
+        return restarts and not isinstance(cause, ConfigError | PartitionError)
 
     def _plan_restart(self, task: TaskId, entry: _Task, cause: Exception | None) -> None:
         self._cancel_restart(entry)

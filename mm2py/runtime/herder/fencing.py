@@ -1,4 +1,4 @@
-"""Zombies of earlier task configs are fenced before tasks with exactly-once support start (kcr 4.6).
+"""Zombies of earlier task configs are fenced before tasks with exactly-once support start, as Connect's ``ZombieFencing`` does (KIP-618).
 
 Flow: commit of task configs -> every worker stops the tasks before, a round of the group -> ``compare`` on the leader:
 InitProducerId on every transactional id of the tasks before -> task count record -> each worker reads it, ``fence`` returns
@@ -37,7 +37,7 @@ RETRY_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """What one round is for: the commit by its generation, its tasks, and those of the record before."""
+    """One round of fencing: the commit by its generation, its number of tasks, and that of the task count record before."""
 
     generation: int
     tasks: int

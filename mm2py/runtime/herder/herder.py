@@ -1,7 +1,7 @@
 """One flow, or one ordinary worker, on one node: what REST, ``/flows`` and the process ask of it.
 
 Flow: request -> validation beside the loop -> queue -> leader or owner? -> change recorded for the history -> config
-topic -> every worker acts on what it reads (kcr 1.5 to 1.9). A refused request has written nothing. Standalone is the
+topic -> every worker acts on what it reads. A refused request has written nothing. Standalone is the
 same herder with a membership of one; there requests wait for a round instead of being refused. Methods raise
 ``HerderError``, ``ConfigError`` (400) or ``RetriableError`` (503), and nothing else.
 """
@@ -462,7 +462,7 @@ class Herder:
                 f" '/connectors/{name}/stop' endpoint"
             )
         if self._parts.settings.exactly_once:
-            # A task that is still about somewhere must not commit behind the change.
+            # A task that still runs somewhere must not commit after the change.
             count = snapshot.task_count_records.get(name, 0)
             await self._life.fencing.fence_tasks(name, count)
         return self._parts.resolve(config)

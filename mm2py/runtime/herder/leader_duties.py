@@ -1,25 +1,30 @@
-"""What the leader of a group does beside assigning: derived configs, leftover states, the session key.
+"""What the leader of a group does besides assigning work: everything that is written to the config topic on its own account.
 
-Flow: a round -> ``enter`` -> states of what is gone become tombstones; on winning leadership configs that
-differ from file and overrides are written at once, so that no connector starts with an older config. A session key where one is due, and later changes, run in the queue. What cannot be written fails no flow:
-the stored configs stay in force, and ``problems`` names the cause.
+Flow: a round -> ``LeaderDuties.enter`` -> states of deleted work become tombstones; a new leader first writes the configs
+that differ from file and overrides, so that no connector starts with an older one. Session keys and later changes run in
+the queue. A failed write fails no flow: the stored configs stay in force, and ``problems`` names the cause.
+Connector -> ``TaskPublication.publish`` -> compared with what is stored -> commit record -> every worker.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, final
 
-from mm2py.clock import Clock
+from mm2py.clock import Clock, wait_or_stop
+from mm2py.config.providers import placeholders
 from mm2py.errors import ConfigError, FatalServerError, Mm2pyError, RetriableError
 from mm2py.runtime.group.membership import Round
 from mm2py.runtime.group.request_signing import is_available, new_session_key, rotation_due
 from mm2py.runtime.herder.api import HerderParts
 from mm2py.runtime.herder.queue import HerderQueue
-from mm2py.storage.config_state import ConfigSnapshot, SessionKey
+from mm2py.storage.config_state import ConfigSnapshot, ConnectorConfig, SessionKey
 from mm2py.storage.status_records import StoredStatus
 from mm2py.types import State, TargetState, TaskId
 
 log = logging.getLogger(__name__)
+
 
 RETRY_S: Final = 1.0
 COPIERS: Final = frozenset({"MirrorSourceConnector", "MirrorSinkConnector"})
@@ -67,7 +72,7 @@ class LeaderDuties:
         return privileged is None or privileged.claimed
 
     async def _claim(self) -> None:
-        """Fence the leader before; a missing ACL refuses the flow, as any other wrong configuration."""
+        """Fence the previous leader; a missing ACL fails the flow, as any other wrong configuration."""
         if self._may_write():
             return
         try:
@@ -85,7 +90,7 @@ class LeaderDuties:
                 await privileged.claim()
 
     def compare(self, snapshot: ConfigSnapshot) -> None:
-        """As the leader, complete stops that were begun: STOPPED was written, the commit of no tasks was not."""
+        """As the leader, complete interrupted stops: STOPPED was written, but not the commit of zero tasks that follows it."""
         if self._leads and not self._may_write():
             self._plan(_CLAIM, self._claim_again)
         if self._leads and _unfinished_stops(snapshot):
@@ -129,9 +134,9 @@ class LeaderDuties:
         overrides, config = self._parts.overrides, self._parts.config
         if overrides is None:
             return
-        for name, wanted in overrides.effective().items():
+        for name, derived in overrides.effective().items():
             stored, what = config.snapshot().connectors.get(name), f"config of connector {name}"
-            if stored is not None and dict(stored) == dict(wanted):
+            if stored is not None and dict(stored) == dict(derived):
                 self._failed.pop(what, None)
                 continue
             if not self._parts.membership.is_leader:
@@ -141,7 +146,7 @@ class LeaderDuties:
                 with self._queue.stage(
                     f"writing a config for connector {name} to the config topic"
                 ):
-                    await config.put_connector(name, wanted)
+                    await config.put_connector(name, derived)
             except RetriableError:
                 raise
             except Mm2pyError as error:
@@ -156,12 +161,12 @@ class LeaderDuties:
 
         await self._remove_former_copier(overrides.effective())
 
-    async def _remove_former_copier(self, wanted: Mapping[str, object]) -> None:
-        """Remove the connector that copied before ``copy.connector`` was changed in the file: two would copy all twice."""
+    async def _remove_former_copier(self, derived: Mapping[str, object]) -> None:
+        """Remove the former copying connector after a change of ``copy.connector``: both would copy every record."""
         config = self._parts.config
         for name in COPIERS:
-            there = name in config.snapshot().connectors
-            if not there or name in wanted or not wanted.keys() & COPIERS:
+            exists = name in config.snapshot().connectors
+            if not exists or name in derived or not derived.keys() & COPIERS:
                 continue
             with self._queue.stage(f"removing connector {name} from the config topic"):
                 await config.remove_connector(name)
@@ -184,13 +189,13 @@ class LeaderDuties:
             with self._queue.stage("writing a new session key to the config topic"):
                 await config.put_session_key(key)
         if self._timed == key:
-            return  # one timer per key, however many rounds there are
+            return  # one timer per key, whatever the number of rounds
         self._timed = key
         left_s = (key.created_ms + ttl_ms - self._clock.now_ms()) / 1000
         self._plan("session key", self._rotate_key, delay_s=max(left_s, SHORTEST_KEY_LIFE_S))
 
     def _plan(self, what: str, duty: Callable[[], Awaitable[None]], *, delay_s: float = 0) -> None:
-        """Let the loop do a duty once."""
+        """Queue a duty, once however often it is requested."""
         now = delay_s <= 0
         if now and what in self._planned:
             return
@@ -205,7 +210,7 @@ class LeaderDuties:
         self._queue.post(run, delay_s=delay_s)
 
     async def _carry_out(self, what: str, duty: Callable[[], Awaitable[None]]) -> None:
-        """Do a duty; what cannot be written now is tried again, what was refused is named and left."""
+        """Do a duty; retry what cannot be written now, and report what was rejected."""
         try:
             await duty()
         except RetriableError as error:
@@ -238,3 +243,123 @@ def _new_key(now_ms: int, algorithm: str) -> SessionKey:
             remedy="use HmacSHA256",
         )
     return new_session_key(now_ms, algorithm)
+
+
+# ---- task configs of connectors that run on the leader
+
+
+LEADER_WAIT_S: Final = 10.0
+
+
+@final
+class TaskPublication:
+    """Publishes the task configs of connectors that run on this node, which leads."""
+
+    def __init__(
+        self,
+        parts: HerderParts,
+        queue: HerderQueue,
+        *,
+        clock: Clock,
+    ) -> None:
+        self._parts = parts
+        self._queue = queue
+        self._clock = clock
+        self._leader_changed = asyncio.Event()
+        self._published: dict[str, tuple[ConnectorConfig, Sequence[Mapping[str, str]]]] = {}
+        """Per connector: its raw config, and the task configs that are in force since."""
+
+    def look_again(self) -> None:
+        """Re-check leadership after a round."""
+        self._leader_changed.set()
+
+    def forget(self, name: str) -> None:
+        """Forget what a connector published: its target state changed, and a stop removes its task configs."""
+        self._published.pop(name, None)
+
+    def overwritten(self, name: str, snapshot: ConfigSnapshot) -> bool:
+        """Return whether other task configs are in force than those published here last."""
+        made_of, configs = self._published.get(name, ({}, ()))
+        return _current(name, made_of, snapshot) and _differs(name, configs, snapshot)
+
+    async def publish(
+        self, name: str, made_of: ConnectorConfig, configs: Sequence[Mapping[str, str]]
+    ) -> None:
+        """Bring task configs into force if they differ from those that are.
+
+        ``made_of`` is the raw config of the connector that made them: when another one is in force by
+        now, or the connector is not to run, nothing is written.
+        """
+        parts = self._parts
+        self._published.pop(name, None)
+        await self._until_led()
+        snapshot = parts.config.snapshot()
+        if not _current(name, made_of, snapshot):
+            return
+        completed = [self._completed(made_of, config) for config in configs]
+        if _differs(name, completed, snapshot):
+            await self._queue.submit(partial(self._store, name, made_of, completed))
+        self._published[name] = made_of, completed
+
+    async def _store(
+        self, name: str, made_of: ConnectorConfig, configs: Sequence[Mapping[str, str]]
+    ) -> None:
+        """Write task configs; runs in the queue, in order with everything else that the leader writes."""
+        parts, snapshot = self._parts, self._parts.config.snapshot()
+        if not _current(name, made_of, snapshot) or not _differs(name, configs, snapshot):
+            return
+        if not (parts.membership.permit.valid and parts.membership.is_leader):
+            raise RetriableError(
+                f"connector {name} runs on a worker that does not lead the group, only the leader writes task"
+                " configs",
+                remedy="the next rebalance moves it; bring all workers to one version if it does not",
+            )
+        what = f"writing {len(configs)} task configs for connector {name} to the config topic"
+        with self._queue.stage(what):
+            await parts.config.put_tasks(name, configs)
+
+    async def _until_led(self) -> None:
+        """Wait for a round that makes this worker the leader, or fail later: a rebalance in progress is no error."""
+        until_s = self._clock.monotonic() + LEADER_WAIT_S
+        while (
+            not self._parts.membership.is_leader
+            and (left_s := until_s - self._clock.monotonic()) > 0
+        ):
+            self._leader_changed.clear()
+            await wait_or_stop(self._clock, left_s, self._leader_changed)
+
+    def _completed(self, raw: ConnectorConfig, config: Mapping[str, str]) -> dict[str, str]:
+        """Add Java's task class, and put placeholders back where resolved secrets would be stored."""
+        whole = dict(config)
+        if "task.class" not in whole:
+            task_class = self._task_class(raw)
+            if task_class is not None:
+                whole["task.class"] = task_class
+        for key, text in raw.items():
+            if key in whole and text is not None and placeholders(text):
+                whole[key] = text
+        return whole
+
+    def _task_class(self, raw: ConnectorConfig) -> str | None:
+        try:
+            java_class = self._parts.node.plugins.find(raw.get("connector.class") or "").java_class
+        except ConfigError:
+            return None
+        stem, found, rest = java_class.rpartition("Connector")
+        return f"{stem}Task{rest}" if found else java_class
+
+
+def _current(name: str, made_of: ConnectorConfig, snapshot: ConfigSnapshot) -> bool:
+    stored = snapshot.connectors.get(name)
+    return stored == made_of and snapshot.target(name) is TargetState.STARTED
+
+
+def _differs(name: str, configs: Sequence[Mapping[str, str]], snapshot: ConfigSnapshot) -> bool:
+    """Whether tasks, or the connector config that they were made of, differ from the committed ones."""
+    stored = [snapshot.task_configs.get(task) for task in snapshot.tasks(name)]
+    if name in snapshot.inconsistent or stored != [dict(config) for config in configs]:
+        return True
+    if name not in snapshot.generations:  # nothing was ever committed
+        return bool(configs)
+    # Converters and other keys of the framework reach tasks by the connector config alone.
+    return snapshot.applied.get(name) != snapshot.connectors.get(name)

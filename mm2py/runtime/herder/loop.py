@@ -1,32 +1,184 @@
-"""The loop of one herder on one node (kcr 4.7), Connect's herder thread as one asyncio task.
+"""The loop of one herder on one node: Connect's herder thread as one asyncio task.
 
-Flow: round of the group -> work starts and stops -> queued requests, restarts, config changes -> what runs is
-compared with what should run -> wait for the next reason. While the membership is in doubt the permit keeps
-everything from being written; lost, all work stops, and the group is joined anew with nothing owned.
+Flow: round of the group -> work starts and stops -> queued requests, restarts, config changes (``ConfigChanges``) -> what
+runs is compared with what should run (``Reconciler``) -> wait for the next reason. While the membership is in doubt the
+permit blocks every write; once it is lost, all work stops, and the worker joins anew with nothing owned.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import Final, Literal, final
 
 from mm2py.clock import Clock, or_stop
-from mm2py.errors import RetriableError
+from mm2py.errors import ConfigError, RetriableError
+from mm2py.observability.loggers import LoggerRegistry
 from mm2py.runtime.errors import ForeignMemberError
 from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin, Round
 from mm2py.runtime.herder.api import HerderParts
 from mm2py.runtime.herder.assigned_work import AssignedWork
-from mm2py.runtime.herder.config_news import ConfigNews
 from mm2py.runtime.herder.fencing import Fencing
-from mm2py.runtime.herder.leader_duties import LeaderDuties
+from mm2py.runtime.herder.leader_duties import LeaderDuties, TaskPublication
 from mm2py.runtime.herder.queue import HerderQueue
-from mm2py.runtime.herder.reconciler import Reconciler
-from mm2py.runtime.herder.task_publication import TaskPublication
 from mm2py.runtime.herder.work_states import connector_state, plan_restart
 from mm2py.runtime.patience import Patience, attempt
+from mm2py.storage.config_backing_store import ConfigBackingStore
+from mm2py.storage.config_state import RestartRequest
 from mm2py.types import State, Work
 
 log = logging.getLogger(__name__)
+
+
+# ---- changes read from the config topic
+
+
+@final
+class ConfigChanges:
+    """Changes read from the config topic that the loop has not handled yet; implements ``ConfigListener``.
+
+    Its methods note and wake, nothing more: they run inside of the store's reader, where a wait would hold up the fold.
+    """
+
+    def __init__(
+        self, queue: HerderQueue, loggers: LoggerRegistry, store: ConfigBackingStore
+    ) -> None:
+        self._queue = queue
+        self._store = store
+        self._loggers = loggers
+        self._known: set[str] = set()
+        self._updated: set[str] = set()
+        self._targets: set[str] = set()
+        self._committed: set[str] = set()
+        self._restarts: dict[str, RestartRequest] = {}
+        self.rebalance_expected = False
+        """A change was read that needs a round, which was not asked for yet."""
+
+    @property
+    def committed(self) -> bool:
+        """Whether commits of task configs wait to be taken."""
+        return bool(self._committed)
+
+    def know(self, connectors: Iterable[str]) -> None:
+        """Note which connectors were there at the start."""
+        self._known.update(connectors)
+
+    def take_updated(self) -> set[str]:
+        """Return connectors whose config was written again."""
+        taken, self._updated = self._updated, set()
+        return taken
+
+    def take_targets(self) -> set[str]:
+        """Return connectors whose target state changed."""
+        taken, self._targets = self._targets, set()
+        return taken
+
+    def take_committed(self) -> set[str]:
+        """Return connectors with newly committed task configs."""
+        taken, self._committed = self._committed, set()
+        return taken
+
+    def take_restarts(self) -> dict[str, RestartRequest]:
+        """Return the widest restart request of each connector."""
+        taken, self._restarts = self._restarts, {}
+        return taken
+
+    # ---- ConfigListener
+
+    def connector_changed(self, name: str) -> None:
+        """A config was read: it acts in place where the connector runs; a new one needs a round."""
+        self._updated.add(name)
+        if name not in self._known:
+            self._known.add(name)
+            self.rebalance_expected = True
+        self._queue.wake()
+
+    def connector_removed(self, name: str) -> None:
+        """A connector is gone: a round takes its work away."""
+        self._known.discard(name)
+        self._updated.discard(name)
+        self.rebalance_expected = True
+        self._queue.wake()
+
+    def tasks_changed(self, connector: str) -> None:
+        """Task configs were committed: changed tasks stop, a round starts them again.
+
+        An incomplete commit changes nothing here: tasks continue until the connector's owner has
+        published its task configs again.
+        """
+        if connector not in self._store.snapshot().inconsistent:
+            self._committed.add(connector)
+            self.rebalance_expected = True
+        self._queue.wake()
+
+    def target_changed(self, connector: str) -> None:
+        """A connector is to pause, stop or run; no round."""
+        self._targets.add(connector)
+        self._queue.wake()
+
+    def restart_requested(self, request: RestartRequest) -> None:
+        """A restart was requested; each worker does its part."""
+        waiting = self._restarts.get(request.connector)
+        self._restarts[request.connector] = merge_restarts(waiting, request)
+        self._queue.wake()
+
+    def logger_level_changed(self, namespace: str, level: str) -> None:
+        """A level was set for every worker."""
+        try:
+            self._loggers.set(namespace, level)
+        except ConfigError as error:
+            log.warning("log level is not set logger=%s cause=%s", namespace, error)
+
+
+def merge_restarts(waiting: RestartRequest | None, new: RestartRequest) -> RestartRequest:
+    """Return the request of the two that reaches further; waiting ones of a connector become one."""
+    return new if waiting is None or new.impact >= waiting.impact else waiting
+
+
+# ---- what runs, compared with what should run
+
+
+@final
+class Reconciler:
+    """Repairs what a lost event, an interrupted change or a stale leader has left; decides nothing about assignment.
+
+    Called by the loop between two rounds, when nothing is being started or stopped.
+    """
+
+    def __init__(
+        self, parts: HerderParts, work: AssignedWork, publication: TaskPublication
+    ) -> None:
+        self._parts, self._work, self._publication = parts, work, publication
+
+    async def compare(self, owned: Work) -> None:
+        """Repair what differs; costs a few set operations where nothing does."""
+        snapshot = self._parts.config.snapshot()
+        configured = Work(
+            frozenset(owned.connectors & snapshot.connectors.keys()),
+            frozenset(owned.tasks & snapshot.task_configs.keys()),
+        )
+        running = self._work.running
+        missing, surplus = configured - running, running - owned
+        if missing or surplus:
+            log.warning(
+                "what runs here is not what is assigned, it is repaired missing=%s surplus=%s",
+                missing,
+                surplus,
+            )
+            await self._work.stop(surplus, snapshot)
+            await self._work.start(missing, snapshot)
+        await self._work.repair_host()
+        for name in sorted(self._work.running.connectors):
+            if self._publication.overwritten(name, snapshot):
+                log.warning(
+                    "task configs in force are not those that the connector made, they are published"
+                    " again connector=%s",
+                    name,
+                )
+                self._work.reconfigure(name)
+
+
+# ---- the loop
+
 
 STATUS_FLUSH_S: Final = 5.0
 """Longest wait for states to be written before work is handed over."""
@@ -34,7 +186,7 @@ STATUS_FLUSH_S: Final = 5.0
 LAST_FLUSH_S: Final = 1.0
 _GROUP: Final = "the flow's group"
 QUIET_S: Final = 3.0
-"""A topic that was just made, by us or another worker, is not visible on every broker at once."""
+"""A topic that was just created is not visible on every broker at once."""
 
 COMPARE_EVERY_S: Final = 60.0
 """Longest time between two comparisons of what runs with what should run; events make it sooner."""
@@ -81,30 +233,30 @@ class HerderLoop:
         self._watches: list[Callable[[], None]] = []
         self._signal: asyncio.Task[Rejoin | Lost] | None = None
         self.duties = LeaderDuties(parts, queue, clock=clock)
-        self.news = ConfigNews(queue, parts.node.loggers, parts.config)
+        self.changes = ConfigChanges(queue, parts.node.loggers, parts.config)
         self.started = False
         """The first turn is over, the round included."""
 
     @property
     def rebalance_expected(self) -> bool:
         """A change was read that needs a round, which was not asked for yet."""
-        return self.news.rebalance_expected
+        return self.changes.rebalance_expected
 
     def enter(self) -> None:
-        """Take what the stores hold as known; they have been read."""
+        """Begin with what the stores hold; they have been read to their ends."""
         self._watches.append(self._permit.watch(self.note_state))
-        self.news.know(self._parts.config.snapshot().connectors)
+        self.changes.know(self._parts.config.snapshot().connectors)
         self._compare_later()
 
     async def turn(self) -> None:
-        """Handle everything that is due; returns after the next event, or at once where a round is due."""
+        """Handle everything that is due; return after the next event, or at once where a round is due."""
         self._check_settings()
         await self._follow_group()
         if self._stop.is_set():
             return
         self.started = True
         await self._queue.run_due(self._holds_requests)
-        self._check_settings()  # again: what woke the loop until here is forgotten
+        self._check_settings()  # again: run_due has cleared the wake-up, which may have announced a new setting
         await self._carry_out_restarts()
         await self._apply_changes()
         self._publication.look_again()
@@ -144,10 +296,10 @@ class HerderLoop:
 
         In a group they are refused instead: the round depends on other workers.
         """
-        return self._parts.membership.solo and (self._must_join or self.news.rebalance_expected)
+        return self._parts.membership.solo and (self._must_join or self.changes.rebalance_expected)
 
     async def _idle(self) -> None:
-        """Wait for the group, for something in the queue, or for the stop."""
+        """Wait for a signal of the group, a queued request or the stop."""
         with self._queue.stage("polling the group coordinator until interrupted"):
             if self._signal is None:
                 self._signal = asyncio.ensure_future(self._parts.membership.signal())
@@ -164,7 +316,7 @@ class HerderLoop:
                 stopped.cancel()
 
     def _compare_later(self) -> None:
-        """Make at least one turn a minute; each compares."""
+        """Schedule the next comparison: events make most turns, this bounds the time without one."""
 
         async def again() -> None:
             if self._joined and not self._must_join and self._permit.valid:
@@ -219,7 +371,7 @@ class HerderLoop:
             raise MembershipLostError(signal)
         if self._eager:
             await self._hand_over()
-        self.news.rebalance_expected = False
+        self.changes.rebalance_expected = False
         with self._queue.stage("ensuring membership in the cluster"):
             outcome = await self._parts.membership.rejoin(
                 self._owned, self._parts.config.snapshot().offset
@@ -231,7 +383,7 @@ class HerderLoop:
         self._eager = not outcome.incremental
         kept = Work() if self._eager else self._owned
         self._owned = (kept | outcome.assigned) - outcome.revoked
-        # Nothing, but where a member turned the group to the eager protocol.
+        # Only where a member made the group fall back to the eager protocol is anything left to stop.
         await self._stop_work(self._work.running - self._owned)
         config = self._parts.config
         if outcome.failed or config.snapshot().offset < outcome.config_offset:
@@ -271,7 +423,7 @@ class HerderLoop:
         with self._queue.stage(stage):
             await self._work.stop(work, self._parts.config.snapshot())
         with self._queue.stage("flushing updates to the status topic"):
-            # A target that is away must not hold up a stop.
+            # An unreachable target must not delay a stop.
             ending = self._stop.is_set() or not self._permit.valid
             await self._parts.status.flush(LAST_FLUSH_S if ending else STATUS_FLUSH_S)
 
@@ -301,7 +453,7 @@ class HerderLoop:
 
     async def _carry_out_restarts(self) -> None:
         snapshot = self._parts.config.snapshot()
-        for name, request in self.news.take_restarts().items():
+        for name, request in self.changes.take_restarts().items():
             state = connector_state(name, self._parts)
             if state is None or name not in snapshot.connectors:
                 log.info("nothing to restart: the connector has no state connector=%s", name)
@@ -319,7 +471,7 @@ class HerderLoop:
 
     async def _apply_changes(self) -> None:
         await self._stop_stale()
-        updated, targets = self.news.take_updated(), self.news.take_targets()
+        updated, targets = self.changes.take_updated(), self.changes.take_targets()
         snapshot = self._parts.config.snapshot()
         for name in self._work.outdated(updated, snapshot):
             log.info("connector starts again with its new config connector=%s", name)
@@ -327,13 +479,13 @@ class HerderLoop:
         for name in sorted(targets & snapshot.connectors.keys()):
             self._publication.forget(name)
             await self._work.set_target(name, snapshot.target(name))
-        if self.news.rebalance_expected:
+        if self.changes.rebalance_expected:
             self._must_join = True
 
     async def _stop_stale(self) -> None:
         """Stop tasks here that a commit has changed; they start after the round that follows."""
-        while self.news.committed:
-            committed = self.news.take_committed()
+        while self.changes.committed:
+            committed = self.changes.take_committed()
             await self._stop_work(self._work.changed(committed, self._parts.config.snapshot()))
 
     async def _read_config(self) -> None:

@@ -1,18 +1,28 @@
-"""Stored positions of a connector, read and changed by hand (kcr 1.9 and 2.3).
+"""Stored positions of a connector, read and changed by hand (KIP-875).
 
 Flow: entries -> the connector's own check (``check_offsets``) -> records of the offset store -> the message of
 the answer. The herder checks that the connector is STOPPED and that the caller may ask.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, Protocol, cast, final
 
 from mm2py.api.connector import ConnectorFactory
-from mm2py.errors import ConfigError, ProtocolError, RetriableError
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.connect.group_admin import GroupAdmin
+from mm2py.clock import Clock
+from mm2py.config.client_properties import sink_consumer_properties
+from mm2py.config.clients import connection_settings
+from mm2py.errors import ConfigError, Mm2pyError, ProtocolError, RetriableError, ServerError
 from mm2py.mirror.java_maps import hash_map_order
+from mm2py.protocol import error_codes as codes
+from mm2py.protocol.groups import OffsetToCommit
 from mm2py.runtime.errors import BadRequestError, HerderError
-from mm2py.runtime.herder.api import OffsetEntry
+from mm2py.runtime.herder.api import JsonScalar, OffsetEditing, OffsetEntry
+from mm2py.runtime.plugins.catalog import plugin_type
 from mm2py.runtime.tasks.task_transactions import OwnOffsets
 from mm2py.storage.connect_json import compact_json
 from mm2py.storage.offset_entries import (
@@ -21,8 +31,10 @@ from mm2py.storage.offset_entries import (
     parse_offset_map,
     scalars_identity,
 )
+from mm2py.types import ClusterAlias, TopicPartition
 
 log = logging.getLogger(__name__)
+
 
 NOTHING_GIVEN: Final = "Partitions / offsets need to be provided for an alter offsets request"
 
@@ -191,7 +203,7 @@ def _check_primitive(members: Mapping[str, object] | None) -> None:
 
 
 def changed_text(done: str, *, surely: bool) -> str:
-    """Return Connect's answer; ``surely``: the connector says that the change takes effect."""
+    """Return Connect's answer; ``surely``: the connector confirms that the change takes effect."""
     if surely:
         return f"The offsets for this connector have been {done} successfully"
     return (
@@ -199,3 +211,265 @@ def changed_text(done: str, *, surely: bool) -> str:
         " However, if this connector manages offsets externally, they will need to be manually"
         f" {done} in the system that the connector uses."
     )
+
+
+# ---- positions of sinks
+
+
+TOPIC: Final = "kafka_topic"
+PARTITION: Final = "kafka_partition"
+OFFSET: Final = "kafka_offset"
+_DIGITS: Final = re.compile("[+-]?[0-9]{1,20}")
+_HAS_MEMBERS: Final = frozenset(
+    {codes.UNKNOWN_MEMBER_ID, codes.NON_EMPTY_GROUP, codes.GROUP_SUBSCRIBED_TO_TOPIC}
+)
+
+_Map = Mapping[str, JsonScalar]
+Consumer = Mapping[str, str]
+"""Properties of the consumer that the tasks have."""
+
+
+class GroupOffsets(Protocol):
+    """Administration of groups on one cluster."""
+
+    async def offsets(self, group: str) -> Mapping[TopicPartition, int]:
+        """Return what a group has committed."""
+        ...
+
+    async def commit(self, group: str, positions: Mapping[TopicPartition, int]) -> None:
+        """Commit for a group without members."""
+        ...
+
+    async def remove(self, group: str, partitions: Sequence[TopicPartition]) -> None:
+        """Remove what a group has committed of these."""
+        ...
+
+    async def delete(self, group: str) -> None:
+        """Delete a group without members."""
+        ...
+
+
+OpenGroups = Callable[[Consumer, str], AbstractAsyncContextManager[GroupOffsets]]
+"""Opens them from a consumer's properties; the second names their owner, for messages."""
+
+
+@final
+class SinkOffsetEditor(OffsetEditing):
+    """Implements ``OffsetEditing`` for sinks.
+
+    Args:
+        find: returns the class of a connector, as ``Plugins.find``.
+        worker: config of the worker, resolved.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[str], ConnectorFactory],
+        worker: Mapping[str, str],
+        groups: OpenGroups,
+    ) -> None:
+        self._find, self._worker, self._groups = find, worker, groups
+
+    async def read(self, connector: str, config: Mapping[str, str], /) -> Sequence[OffsetEntry]:
+        """Return what the group has committed, sorted by topic and partition.
+
+        Raises:
+            HerderError: the cluster cannot be asked now.
+        """
+        consumer = self._consumer(config)
+        try:
+            async with self._groups(consumer, connector) as groups:
+                found = await groups.offsets(consumer["group.id"])
+        except Mm2pyError as error:
+            raise HerderError(
+                f"Failed to list offsets for connector {connector}: {error}"
+            ) from error
+        return [
+            OffsetEntry({TOPIC: tp.topic, PARTITION: tp.partition}, {OFFSET: offset})
+            for tp, offset in sorted(found.items())
+        ]
+
+    async def alter(
+        self, connector: str, config: Mapping[str, str], entries: Sequence[OffsetEntry]
+    ) -> str:
+        """Commit positions, or remove them, and return the message of the answer.
+
+        Raises:
+            BadRequestError: there is nothing to write, or an entry is wrong.
+            HerderError: the cluster refuses it, or a task is still in the group.
+        """
+        if not entries:
+            raise BadRequestError(NOTHING_GIVEN)
+        positions = dict(map(_parsed, entries))
+        negative = next((it for it in positions.values() if it is not None and it < 0), None)
+        if negative is not None:
+            raise HerderError(
+                f"Failed to modify offsets for sink connector {connector}: {negative} is no offset"
+            )
+        surely = self._check(config, entries)
+        consumer = self._consumer(config)
+        group = consumer["group.id"]
+        with_offset = {tp: offset for tp, offset in positions.items() if offset is not None}
+        without = [tp for tp, offset in positions.items() if offset is None]
+        try:
+            async with self._groups(consumer, connector) as groups:
+                if with_offset:
+                    await groups.commit(group, with_offset)
+                if without:
+                    await groups.remove(group, without)
+        except Mm2pyError as error:
+            raise _failed("alter consumer group offsets", connector, error) from error
+        log.info(
+            "positions altered connector=%s group=%s count=%d", connector, group, len(positions)
+        )
+        return changed_text("altered", surely=surely)
+
+    async def reset(self, connector: str, config: Mapping[str, str]) -> str:
+        """Delete the group and return the message of the answer; errors as of ``alter``."""
+        surely = self._check(config, ())
+        consumer = self._consumer(config)
+        group = consumer["group.id"]
+        try:
+            async with self._groups(consumer, connector) as groups:
+                await groups.delete(group)
+        except Mm2pyError as error:
+            raise _failed("reset consumer group offsets", connector, error) from error
+        log.info("positions removed connector=%s group=%s", connector, group)
+        return changed_text("reset", surely=surely)
+
+    def _consumer(self, config: Mapping[str, str]) -> Consumer:
+        factory = self._find(config.get("connector.class", ""))
+        own: Callable[[Mapping[str, str]], Consumer] | None = getattr(
+            factory, "consumer_properties", None
+        )
+        return sink_consumer_properties(
+            self._worker, config, source=None if own is None else own(config)
+        )
+
+    def _check(self, config: Mapping[str, str], entries: Sequence[OffsetEntry]) -> bool:
+        """Ask the connector's own hook; Java's ``SinkConnector`` returns false where it does not override it."""
+        factory = self._find(config.get("connector.class", ""))
+        check: Callable[..., bool] | None = getattr(factory, "check_offsets", None)
+        try:
+            return check is not None and check(
+                config, [(entry.partition, entry.offset) for entry in entries]
+            )
+        except ConfigError as error:
+            raise BadRequestError(error.message, remedy=error.remedy) from error
+
+
+def _failed(what: str, connector: str, error: Mm2pyError) -> HerderError:
+    text = f"Failed to {what} for connector {connector}"
+    if isinstance(error, ServerError) and error.code in _HAS_MEMBERS:
+        return HerderError(
+            f"{text} either because its tasks haven't stopped completely yet or the connector was resumed before the"
+            " request could be successfully completed. If the connector is in a stopped state, this operation can be safely"
+            " retried. If it doesn't eventually succeed, the worker with the zombie sink task has to be restarted."
+        )
+    return HerderError(f"{text}: {error}")
+
+
+def _parsed(entry: OffsetEntry) -> tuple[TopicPartition, int | None]:
+    """``SinkUtils.parseSinkConnectorOffsets``."""
+    partition, offset = entry.partition, entry.offset
+    if partition is None:
+        raise BadRequestError("The partition for a sink connector offset cannot be null or missing")
+    if TOPIC not in partition or PARTITION not in partition:
+        raise BadRequestError(
+            f"The partition for a sink connector offset must contain the keys '{TOPIC}' and '{PARTITION}'"
+        )
+    if partition[TOPIC] is None:
+        raise BadRequestError("Kafka topic names must be valid strings and may not be null")
+    if partition[PARTITION] is None:
+        raise BadRequestError("Kafka partitions must be valid numbers and may not be null")
+    number = _integer(partition[PARTITION], "partition", "Partition", bits=32)
+    tp = TopicPartition(str(partition[TOPIC]), number)
+    if offset is None:
+        return tp, None
+    if OFFSET not in offset:
+        raise BadRequestError(
+            f"The offset for a sink connector should either be null or contain the key '{OFFSET}'"
+        )
+    return tp, _integer(offset[OFFSET], "offset", "Offset", bits=64)
+
+
+def _integer(value: JsonScalar, what: str, name: str, *, bits: int) -> int:
+    """``Integer.parseInt`` and ``Long.parseLong``: too large a number is none."""
+    text = "null" if value is None else str(value)
+    most = 1 << (bits - 1)
+    if _DIGITS.fullmatch(text) and -most <= int(text) < most:
+        return int(text)
+    raise BadRequestError(
+        f"Failed to parse the following Kafka {what} value in the provided offsets: '{text}'. {name} values for sink"
+        " connectors need to be integers."
+    )
+
+
+@final
+class OffsetEditors(OffsetEditing):
+    """Sends each connector to the editor of its type."""
+
+    def __init__(
+        self, find: Callable[[str], ConnectorFactory], source: OffsetEditor, sink: SinkOffsetEditor
+    ) -> None:
+        self._find, self._source, self._sink = find, source, sink
+
+    async def read(self, connector: str, config: Mapping[str, str], /) -> Sequence[OffsetEntry]:
+        return await self._of(config).read(connector, config)
+
+    async def alter(
+        self, connector: str, config: Mapping[str, str], entries: Sequence[OffsetEntry]
+    ) -> str:
+        return await self._of(config).alter(connector, config, entries)
+
+    async def reset(self, connector: str, config: Mapping[str, str]) -> str:
+        return await self._of(config).reset(connector, config)
+
+    def _of(self, config: Mapping[str, str]) -> OffsetEditing:
+        try:
+            kind = plugin_type(self._find(config.get("connector.class", "")))
+        except ConfigError:
+            kind = "source"  # its stored positions can be read whatever is installed
+        return self._sink if kind == "sink" else self._source
+
+
+@final
+class _KafkaGroups(GroupOffsets):
+    """Implements ``GroupOffsets`` over connections of its own."""
+
+    def __init__(self, admin: GroupAdmin) -> None:
+        self._admin = admin
+
+    async def offsets(self, group: str) -> Mapping[TopicPartition, int]:
+        found = (await self._admin.committed([group]))[group]
+        if isinstance(found, Mm2pyError):
+            raise found
+        return {tp: it.offset for tp, it in found.items() if it.offset >= 0}
+
+    async def commit(self, group: str, positions: Mapping[TopicPartition, int]) -> None:
+        commits = [OffsetToCommit(*tp, offset) for tp, offset in positions.items()]
+        for error in (await self._admin.commit(group, commits)).values():
+            if error is not None:
+                raise error
+
+    async def remove(self, group: str, partitions: Sequence[TopicPartition]) -> None:
+        await self._admin.delete_offsets(group, partitions)
+
+    async def delete(self, group: str) -> None:
+        await self._admin.delete(group)
+
+
+def kafka_groups(clock: Clock) -> OpenGroups:
+    """Return what opens groups on real clusters."""
+
+    @asynccontextmanager
+    async def open_groups(consumer: Consumer, connector: str) -> AsyncGenerator[GroupOffsets]:
+        settings = connection_settings(consumer, scope=f"consumer of {connector}")
+        cluster = Cluster(settings, alias=ClusterAlias("source"), clock=clock)
+        try:
+            await cluster.connect()
+            yield _KafkaGroups(GroupAdmin(cluster))
+        finally:
+            await cluster.close()
+
+    return open_groups

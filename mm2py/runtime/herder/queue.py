@@ -1,8 +1,8 @@
 """Requests of one herder, run one after the other on its loop (Connect's herder thread).
 
 Flow: a caller -> ``submit`` (waits for the result, 90 s) -> ``run_due`` in the herder's loop, in the order
-of submission -> the caller. Internal work comes by ``post``, also for later. ``stage`` notes what the loop
-is busy with; a caller that waited too long gets it as its error.
+of submission -> the caller. Internal work comes by ``post``, also for later. ``stage`` records what the loop
+is doing; a caller that times out gets it in its error (KIP-1017's worker stages).
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class _Request:
 
 @final
 class HerderQueue:
-    """What waits for the herder's loop."""
+    """Requests that wait for the herder's loop."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -19,10 +19,10 @@ from mm2py.runtime.herder.api import Backfills, HerderParts
 from mm2py.runtime.herder.assigned_work import AssignedWork
 from mm2py.runtime.herder.backfill_watch import BackfillWatch
 from mm2py.runtime.herder.fencing import Fencing
+from mm2py.runtime.herder.leader_duties import TaskPublication
 from mm2py.runtime.herder.loop import QUIET_S, HerderLoop
 from mm2py.runtime.herder.queue import HerderQueue
 from mm2py.runtime.herder.stream_watch import StreamWatch
-from mm2py.runtime.herder.task_publication import TaskPublication
 from mm2py.runtime.patience import attempt
 
 log = logging.getLogger(__name__)
@@ -199,7 +199,7 @@ class Supervisor:
     async def _read_stores(self, loop: HerderLoop) -> bool:
         parts = self._parts
         steps = {
-            "the config topic": lambda: parts.config.start(loop.news),
+            "the config topic": lambda: parts.config.start(loop.changes),
             "the status topic": parts.status.start,
             "the offset store": parts.offsets.start,
         }
@@ -214,7 +214,7 @@ class Supervisor:
                     each.result()
             return all(each.result() for each in waits)
         finally:
-            # Else a store could be opened behind its closing.
+            # Otherwise a store could be opened after it was closed.
             for each in reading:
                 each.cancel()
             await asyncio.gather(*reading, return_exceptions=True)

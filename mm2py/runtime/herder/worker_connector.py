@@ -51,7 +51,7 @@ class _ReportsNotes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConnectorFacts:
-    """What a connector may ask about its flow: bytes per second by source partition, task configs in force, partitions in a backfill."""
+    """What a connector may ask about its flow: bytes per second by source partition, task configs in force, partitions kept out."""
 
     rates: Callable[[], Mapping[TopicPartition, float]] = dict
     published: Callable[[], TaskConfigs] = tuple
@@ -104,7 +104,6 @@ class WorkerConnector:
 
     @property
     def clock(self) -> Clock:
-        """Time."""
         return self._clock
 
     @property
@@ -197,7 +196,7 @@ class WorkerConnector:
             self._lifecycle.to(State.UNASSIGNED)
 
     async def _run_started(self) -> None:
-        """One life of the connector object: until it fails, is stopped, or its target state changes."""
+        """Run one connector instance until it fails, is stopped, or its target state changes."""
         try:
             self._resolved = self._resolve(self._config)
             self._connector = self._build(self._resolved)

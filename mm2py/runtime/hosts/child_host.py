@@ -12,12 +12,9 @@ from functools import partial
 from typing import Final, final
 from weakref import WeakValueDictionary
 
-from mm2py.api.context import LossEvent
 from mm2py.client.permit import Permit
 from mm2py.errors import Mm2pyError
 from mm2py.observability.logging import log_scope
-from mm2py.observability.metrics import Finding, PartitionSnapshot
-from mm2py.runtime.hosts.failure import Failure
 from mm2py.runtime.hosts.pipe import Channel
 from mm2py.runtime.hosts.pool import HostLink, HostPool
 from mm2py.runtime.hosts.reports import TaskReports
@@ -30,13 +27,10 @@ from mm2py.types import State, TaskId, TopicPartition
 log = logging.getLogger(__name__)
 
 CUT_OFF_S: Final = 5.0
-"""A host cuts a task off by itself; one that has not answered this long after the deadline is killed."""
-
-LEDGER_LOOK_S: Final = 1.0
-"""Longest wait for the ledger as a whole before it is asked again which partitions it has written."""
+"""A host cancels a task at its deadline; a host that has not answered this long after it is killed."""
 
 SILENT_S: Final = 10.0
-"""From when on a host without a sign of life is a problem of its flows; it speaks every 4 seconds at least."""
+"""A host that was silent for this long is shown as a problem of its flows; it sends something every 4 seconds."""
 
 _ALWAYS_S: Final = 1e15
 
@@ -45,7 +39,7 @@ NOT_STARTED: Final = Status(State.UNASSIGNED)
 
 @dataclass(slots=True)
 class _Hosted:
-    """One task; without a link its host is gone, or never was there."""
+    """One task; ``link`` is None after its host has ended, or where none was started."""
 
     link: HostLink | None = None
     light: bool = False
@@ -89,7 +83,7 @@ class ChildTaskHost:
         self._permit = permit
         self._end_watch = permit.watch(self._permit_changed)
         self._tasks: dict[TaskId, _Hosted] = {}
-        # A lock lives as long as a call holds it or waits for it.
+        # A lock lives while a call holds it or waits for it: one per task, so that its calls run in order.
         self._turns: WeakValueDictionary[TaskId, asyncio.Lock] = WeakValueDictionary()
         self._channels: dict[HostLink, Channel] = {}
         self._held: frozenset[TopicPartition] = frozenset()
@@ -108,12 +102,10 @@ class ChildTaskHost:
                 self._failed(spec.id, hosted, error)
 
     async def stop_task(self, task: TaskId, timeout_s: float) -> None:
-        """Stop a task in order and forget it."""
         async with self._turn(task):
             await self._end(task, timeout_s)
 
     async def pause_task(self, task: TaskId, *, paused: bool) -> None:
-        """Stop polling or continue; a failed task stays as it is."""
         async with self._turn(task):
             hosted = self._tasks.get(task)
             if hosted is not None and hosted.link in self._channels:
@@ -125,16 +117,14 @@ class ChildTaskHost:
                     self._failed(task, hosted, error)
 
     def status(self, task: TaskId) -> Status | None:
-        """State of a task."""
         hosted = self._tasks.get(task)
         return None if hosted is None else hosted.status
 
     def tasks(self) -> tuple[TaskId, ...]:
-        """Tasks the host knows."""
         return tuple(self._tasks)
 
     def problems(self) -> Mapping[str, str]:
-        """Hosts of this flow that are silent: the states of their tasks may be long past."""
+        """Hosts of this flow that are silent: the states of their tasks may be stale."""
         return {
             f"task host {link.pid}": f"no sign of life for {link.silent_s:.0f} s: the states and the lag of"
             " its tasks may be wrong; it is killed and started again if it stays silent"
@@ -143,7 +133,6 @@ class ChildTaskHost:
         }
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
-        """Let every task read all but these."""
         self._held = partitions
         for channel in self._channels.values():
             channel.post(InProcessTaskHost.hold, partitions)
@@ -177,7 +166,7 @@ class ChildTaskHost:
                 async with asyncio.timeout(timeout_s + CUT_OFF_S):
                     await self._channels[link].ask(InProcessTaskHost.stop_task, task, timeout_s)
             except TimeoutError:
-                # Whether it still copies is unknown, and another worker may get its partitions.
+                # It may still copy, and another worker may get its partitions: only its death is certain.
                 link.kill(f"it did not stop {task} within {timeout_s + CUT_OFF_S:g} s")
                 await link.gone()
             except Mm2pyError as error:
@@ -207,7 +196,7 @@ class ChildTaskHost:
         if channel is not None:
             return channel
         channel = self._channels[link] = link.attach(self._host_ended)
-        reports = _Reports(self._reports, partial(self._reported, link))
+        reports = TaskReports(self._reports, partial(self._reported, link))
         reports.serve(channel, scope=str(self._spec.flow))
         try:
             await link.host.confirm(
@@ -242,7 +231,7 @@ class ChildTaskHost:
         link.detach(channel)
 
     def _permit_changed(self) -> None:
-        """Hosts compare the instant themselves: this process may freeze, and they may."""
+        """Send the permit's end to all hosts: each compares it with its own clock, since any of these processes may freeze."""
         term, until_s = self._permit.term, _finite(self._permit.until_s)
         for link, channel in self._channels.items():
             link.host.post(HostService.permit, channel.number, term, until_s)
@@ -253,7 +242,7 @@ class ChildTaskHost:
             self._changed(task, hosted, status)
 
     def _host_ended(self, link: HostLink, error: Mm2pyError) -> None:
-        """Its tasks failed; a restart of them takes another host."""
+        """Fail the tasks of a host that has ended; their restart picks another host."""
         self._channels.pop(link, None)
         for task, hosted in tuple(self._tasks.items()):
             if hosted.link is link:
@@ -262,67 +251,5 @@ class ChildTaskHost:
 
 
 def _finite(instant_s: float) -> float:
-    """Return an instant as JSON can write it; far past and far future mean never and always."""
+    """Return an instant that JSON can represent; infinities become the far past and future."""
     return min(max(instant_s, 0.0), _ALWAYS_S)
-
-
-@final
-class _Reports(TaskReports):
-    """Takes what the flow's tasks on one host report."""
-
-    def __init__(self, reports: FlowReports, changed: Callable[[TaskId, Status], None]) -> None:
-        self._meter = reports.meter
-        self._events = reports.events
-        self._on_topic = reports.on_topic
-        self._guard = reports.guard
-        self._changed = changed
-
-    def serve(self, channel: Channel, scope: str) -> None:
-        """Let the host call these."""
-        channel.serve(
-            self.status_changed,
-            self.measured,
-            self.found,
-            self.topic_used,
-            self.happened,
-            self.written,
-            self.incarnations,
-            self.note_incarnation,
-            self.fence,
-            self.verify,
-            scope=scope,
-        )
-
-    def status_changed(self, task: TaskId, state: State, failure: Failure | None) -> None:
-        self._changed(task, Status(state, None if failure is None else failure.error()))
-
-    def measured(
-        self, partitions: tuple[PartitionSnapshot, ...], gone: tuple[PartitionSnapshot, ...]
-    ) -> None:
-        self._meter.apply(partitions, gone)
-
-    def found(self, findings: tuple[Finding, ...]) -> None:
-        for finding in findings:
-            self._meter.note_finding(finding)
-
-    def topic_used(self, task: TaskId, topic: str) -> None:
-        self._on_topic(task, topic)
-
-    def happened(self, event: LossEvent) -> None:
-        self._events.report(event)
-
-    async def written(self) -> tuple[TopicPartition, ...]:
-        await self._events.flush(LEDGER_LOOK_S)
-        return tuple(self._events.unwritten())
-
-    async def incarnations(self) -> tuple[tuple[TopicPartition, bytes], ...]:
-        return tuple((await self._events.incarnations()).items())
-
-    def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
-        self._events.note_incarnation(partition, topic_id)
-
-    async def fence(self, task: TaskId) -> None:
-        await self._guard.fence(task)
-
-    async def verify(self, task: TaskId, generation: int) -> None:
-        await self._guard.verify(task, generation)

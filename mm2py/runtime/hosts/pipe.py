@@ -19,9 +19,10 @@ import socket
 import struct
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cache
 from inspect import Signature, iscoroutinefunction, signature
-from itertools import count
+from itertools import count, pairwise
 from types import FunctionType, GenericAlias, MethodType
 from typing import (
     Concatenate,
@@ -38,11 +39,12 @@ from typing import (
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from mm2py.errors import FatalError, Mm2pyError, ProtocolError
+from mm2py import errors
+from mm2py.errors import FatalError, Mm2pyError, PartitionError, ProtocolError, ServerError
 from mm2py.observability.logging import log_scope
-from mm2py.runtime.hosts.failure import Failure
 
 log = logging.getLogger(__name__)
+
 
 HEADER: Final = struct.Struct(">IB")
 _ADDRESS: Final = struct.Struct(">IIB")
@@ -61,6 +63,79 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 Method = Callable[..., object]
+
+
+# ---- exceptions as plain data
+
+
+MOST_CAUSES: Final = 10
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception on its way through the pipe, as plain data: nothing is ever unpickled. Stack frames stay behind."""
+
+    kind: str
+    message: str
+    remedy: str = ""
+    causes: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, error: BaseException) -> "Failure":
+        """Describe an exception and its causes."""
+        causes: list[tuple[str, str]] = []
+        cause = error.__cause__
+        while cause is not None and len(causes) < MOST_CAUSES:
+            causes.append((type(cause).__name__, one_line(cause)))
+            cause = cause.__cause__
+        if isinstance(error, Mm2pyError):
+            return cls(type(error).__name__, error.message, error.remedy, tuple(causes))
+        return cls(type(error).__name__, one_line(error), "", tuple(causes))
+
+    def error(self) -> Exception:
+        """Return an exception of the same class, text and causes; that of a foreign class has the name alone."""
+        chain = [_error(self.kind, self.message, self.remedy)]
+        chain += [_error(kind, text) for kind, text in self.causes]
+        for error, cause in pairwise(chain):
+            error.__cause__ = cause
+        return chain[0]
+
+    def own_error(self) -> Mm2pyError:
+        """Return the exception; one of a foreign class becomes a ``FatalError``."""
+        error = self.error()
+        if isinstance(error, Mm2pyError):
+            return error
+        fatal = FatalError(f"{self.kind}: {self.message}")
+        fatal.__cause__ = error.__cause__
+        return fatal
+
+
+def one_line(error: BaseException) -> str:
+    """Return the text of an exception without line breaks."""
+    return " ".join(str(error).split())
+
+
+def _error(kind: str, message: str, remedy: str = "") -> Exception:
+    error_class: object = getattr(errors, kind, None)
+    if not isinstance(error_class, type) or not issubclass(error_class, Mm2pyError):
+        return _foreign(kind)(message)
+    error: Mm2pyError
+    if issubclass(error_class, PartitionError):
+        error = error_class("", topic="", partition=-1, remedy=remedy)
+    elif issubclass(error_class, ServerError):
+        error = error_class(-1, "", remedy=remedy)
+    else:
+        error = error_class(message, remedy=remedy)
+    # What a constructor adds to its message, as the partition or the code, is part of the text that was sent.
+    error.message = message
+    return error
+
+
+@cache
+def _foreign(kind: str) -> type[Exception]:
+    """Return a class of that name: ``KeyError: 'x'`` without its class says nothing."""
+    return type(kind, (Exception,), {"__module__": __name__})
 
 
 # ---- bytes
@@ -160,10 +235,10 @@ _FAILURES: Final = _types(Failure)
 
 
 def _function(method: Method) -> FunctionType:
-    found: object = method.__func__ if isinstance(method, MethodType) else method
-    if not isinstance(found, FunctionType):
+    function: object = method.__func__ if isinstance(method, MethodType) else method
+    if not isinstance(function, FunctionType):
         raise TypeError(f"{method!r} is no method of a class")
-    return found
+    return function
 
 
 def _dump(types: _Types, values: tuple[object, ...]) -> bytes:

@@ -23,7 +23,7 @@ HELLO_WITHIN_S: Final = 30.0
 BYE_WITHIN_S: Final = 10.0
 LOOK_EVERY_S: Final = 5.0
 SILENT_LOOKS: Final = 6
-"""A host speaks every 4 seconds at least. Looks are counted, not seconds: this process may have been frozen itself."""
+"""A host sends something every 4 seconds. Checks are counted, not seconds: this process may have been frozen itself."""
 
 
 class HostProcess(Protocol):
@@ -66,9 +66,9 @@ class HostLink(HostReports):
         self.host: Final = pipe.channel(0)
         """Where the child serves ``HostService``."""
         self.silent_s = 0.0
-        """For how long nothing came from it, looked at every 5 seconds."""
+        """For how long it has sent nothing, checked every 5 seconds."""
         self.tasks = 0
-        """How many tasks it was given, the light ones not counted."""
+        """Number of its tasks, light ones not counted."""
         self.alive = True
         self.own = False
         """Whether it was started for one task alone."""
@@ -114,7 +114,7 @@ class HostLink(HostReports):
         self._process.kill()
 
     def hang_up(self) -> None:
-        """Close the pipe: the child takes it that this process is gone, commits and ends."""
+        """Close the pipe: the child takes that for the end of this process, commits and ends."""
         self._pipe.hang_up()
 
     async def gone(self) -> None:
@@ -133,10 +133,10 @@ class HostLink(HostReports):
     # ---- HostReports
 
     def started(self, version: str, pid: int) -> None:
-        """The child runs.
+        """Note that the child runs.
 
         Raises:
-            ProtocolError: as another version.
+            ProtocolError: it is of another version.
         """
         if version != self._version:
             raise ProtocolError(f"it is of version {version}, this process of {self._version}")
@@ -144,7 +144,7 @@ class HostLink(HostReports):
         self._greeted.set()
 
     def lives(self) -> None:
-        """Nothing else was sent for a while."""
+        """Sign of life: nothing else was sent for a while."""
 
     def log_line(self, level: str, logger: str, scope: str, text: str, trace: str) -> None:
         """Log a line of the child."""
@@ -203,7 +203,7 @@ class Starter(Protocol):
         ...
 
     def close(self) -> None:
-        """Nothing is started any more, and all have ended."""
+        """End the starter; all children have ended."""
         ...
 
 

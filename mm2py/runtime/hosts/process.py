@@ -1,9 +1,9 @@
-"""Task hosts as child processes, forked by a process that does nothing else: their start, and their end.
+"""Task hosts as child processes, forked by a starter process: their start, and their end (docs/adr/0001-task-hosts.md).
 
 Flow: ``HostStarter.fork_now`` before the worker has a loop, a thread or a connection -> the starter, which has loaded
 what a host needs -> one fork per host with an end of its pipe (``SCM_RIGHTS``) -> ``HostLink`` over the other end. A host
-so begins with a loop, connections and locks of its own, at a hundredth of the time that loading takes. A starter that
-was killed, its hosts with it, is replaced by one that loads everything again.
+thus has a loop, connections and locks of its own, and starts in a hundredth of the time that loading takes. A starter that
+was killed, and its hosts with it, is replaced by one that loads everything again.
 
 When the worker is gone: the starter ends with it -> SIGUSR1 from the kernel to the hosts -> libc's ``alarm`` -> SIGALRM;
 pipe closed -> a thread -> exit.
@@ -33,10 +33,10 @@ from mm2py.runtime.hosts.pool import HostLink
 log = logging.getLogger(__name__)
 
 EXIT_WITHIN_S: Final = 5.0
-"""Between the end of the pipe and the end of the process; longer ones are killed."""
+"""Between the end of the pipe and the end of the process; then it is killed."""
 
 START_WITHIN_S: Final = 30.0
-"""A starter that does not answer for so long is stopped or starved, and replaced."""
+"""A starter that does not answer for this long is frozen or starved, and is replaced."""
 
 ORPHAN_ENDS_AFTER_S: Final = 10.0
 """``HostService`` has 2 s for the tasks of a worker that is gone, and connections may be slow to close."""
@@ -44,9 +44,9 @@ PR_SET_PDEATHSIG: Final = 1
 PR_SET_NAME: Final = 15
 
 ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that the worker answers for its children: a terminal and a service manager signal the whole group."""
+"""Signals that only the worker handles: a terminal and a service manager signal the whole process group, hosts included."""
 
-_NEWS: Final = struct.Struct("!iii")
+_EVENT: Final = struct.Struct("!iii")
 """From the starter: process id or 0, ``_STARTED`` or ``_ENDED``, and errno or exit code (negative: a signal)."""
 _STARTED: Final = 0
 _ENDED: Final = 1
@@ -72,12 +72,12 @@ class ChildProcess:
                 os.kill(self._pid, signal.SIGKILL)
 
     def exited(self, code: int) -> None:
-        """Its end was noticed."""
+        """Its end was reported."""
         if not self._code.done():
             self._code.set_result(code)
 
     async def ended(self) -> str:
-        """Wait for its end and return what kind it was; called when it closed its pipe."""
+        """Wait for its end and return how it ended; called after it closed its pipe."""
         for beyond in (self.kill, self._unreported):
             try:
                 async with asyncio.timeout(EXIT_WITHIN_S):
@@ -113,13 +113,12 @@ class HostStarter:
         ``run`` serves one host, given the descriptor of its pipe.
         """
         _flush_output()
-        # Before the fork: a collection writes to every object that it looks at, and so unshares what was loaded.
+        # Before the fork: a collection writes to the header of every object, which would unshare the loaded modules' pages.
         gc.freeze()
-        signal.signal(
-            signal.SIGCHLD, signal.SIG_DFL
-        )  # ignored, as some parents leave it, nothing can be waited for
+        # A parent may have left SIGCHLD ignored; then waitpid would find no child.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         here, there = socket.socketpair()
-        with _ends_held_back():
+        with _signals_blocked():
             pid = os.fork()
             if not pid:
                 here.close()
@@ -154,7 +153,7 @@ class HostStarter:
             control = self._start_another()
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
-            self._loop.add_reader(control, self._take_news, control)
+            self._loop.add_reader(control, self._take_events, control)
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._asked.append(answer)
         try:
@@ -173,7 +172,7 @@ class HostStarter:
 
     def _start_another(self) -> socket.socket:
         here, there = socket.socketpair()
-        with there, _ends_held_back():
+        with there, _signals_blocked():
             there.set_inheritable(True)
             self._pid = os.posix_spawn(
                 self._command[0], [*self._command, str(there.fileno())], os.environ
@@ -181,16 +180,16 @@ class HostStarter:
         self._control = here
         return here
 
-    def _take_news(self, control: socket.socket) -> None:
+    def _take_events(self, control: socket.socket) -> None:
         data = control.recv(65536)
         if not data:
             log.error("the process that starts task hosts has ended, they end with it")
             self._lost(control)
             return
         self._received += data
-        whole = len(self._received) // _NEWS.size * _NEWS.size
-        news, self._received = self._received[:whole], self._received[whole:]
-        for pid, kind, code in _NEWS.iter_unpack(news):
+        whole = len(self._received) // _EVENT.size * _EVENT.size
+        events, self._received = self._received[:whole], self._received[whole:]
+        for pid, kind, code in _EVENT.iter_unpack(events):
             if kind == _ENDED:
                 if (child := self._children.pop(pid, None)) is not None:
                     child.exited(code)
@@ -235,8 +234,8 @@ def _flush_output() -> None:
 
 
 @contextmanager
-def _ends_held_back() -> Generator[None]:
-    """A child is born deaf to what is sent to the whole group, until it ignores it."""
+def _signals_blocked() -> Generator[None]:
+    """Block signals to the whole process group during a fork, until the child ignores them by itself."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     try:
         yield
@@ -258,9 +257,8 @@ def serve_starts(control: socket.socket, run: Callable[[int], None]) -> NoReturn
     if sys.platform == "linux":
         library = ctypes.CDLL(None)
         library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        library.prctl(
-            PR_SET_NAME, b"mm2py-starter"
-        )  # for ps -o comm; the command line is the worker's
+        # For ``ps -o comm``: the command line is the worker's.
+        library.prctl(PR_SET_NAME, b"mm2py-starter")
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a device
         os.dup2(nothing.fileno(), 0)
     wake, woken = socket.socketpair()
@@ -295,7 +293,7 @@ def _fork_host(
     try:
         pid = os.fork()
     except OSError as error:
-        control.sendall(_NEWS.pack(0, _STARTED, error.errno or 0))
+        control.sendall(_EVENT.pack(0, _STARTED, error.errno or 0))
     else:
         if not pid:
             signal.set_wakeup_fd(-1)
@@ -303,7 +301,7 @@ def _fork_host(
             for inherited in (control, *wakes):
                 inherited.close()
             _run_host(descriptor, run)
-        control.sendall(_NEWS.pack(pid, _STARTED, 0))
+        control.sendall(_EVENT.pack(pid, _STARTED, 0))
     os.close(descriptor)
 
 
@@ -330,7 +328,7 @@ def _report_ends(control: socket.socket) -> None:
         if not pid:
             return
         with suppress(ConnectionError):
-            control.sendall(_NEWS.pack(pid, _ENDED, os.waitstatus_to_exitcode(status)))
+            control.sendall(_EVENT.pack(pid, _ENDED, os.waitstatus_to_exitcode(status)))
 
 
 # ---- in the host

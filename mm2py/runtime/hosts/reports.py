@@ -7,7 +7,7 @@ Flow: task -> ``LedgerRelay`` -> ``TaskReports`` of the worker -> its ledger -> 
 import asyncio
 import logging
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Final, Protocol, final
 
@@ -17,19 +17,23 @@ from mm2py.errors import Mm2pyError
 from mm2py.mirror.ledger import ReportedEvents
 from mm2py.observability.logging import SecretMask, current_scope, log_scope
 from mm2py.observability.metrics import Finding, FlowMeter, PartitionMeter, PartitionSnapshot
-from mm2py.runtime.hosts.failure import Failure, one_line
-from mm2py.runtime.hosts.pipe import Channel
+from mm2py.runtime.hosts.pipe import Channel, Failure, one_line
+from mm2py.runtime.tasks.lifecycle import Status
+from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_transactions import StartGuard
 from mm2py.types import State, TaskId, TopicPartition
 
 log = logging.getLogger(__name__)
+
+LEDGER_WAIT_S: Final = 1.0
+"""Longest wait for the ledger as a whole before the partitions that it has not written are named."""
 
 ANSWER_WITHIN_S: Final = 10.0
 """The worker itself waits up to 5 s for its ledger to be read."""
 
 
 class HostReports(Protocol):
-    """What a worker takes of a host: calls on channel 0."""
+    """What a host calls at its worker, on channel 0."""
 
     def started(self, version: str, pid: int) -> None:
         """The host runs; ``version`` must be the worker's."""
@@ -44,50 +48,81 @@ class HostReports(Protocol):
         ...
 
 
-class TaskReports(Protocol):
-    """What a worker takes of a flow's tasks on one host: calls on the flow's channel."""
+@final
+class TaskReports:
+    """What a flow's tasks on one host call at the worker, on the flow's channel.
+
+    Args:
+        reports: where the flow's tasks report to in the worker.
+        changed: called when a task changed its state.
+    """
+
+    def __init__(self, reports: FlowReports, changed: Callable[[TaskId, Status], None]) -> None:
+        self._meter = reports.meter
+        self._events = reports.events
+        self._on_topic = reports.on_topic
+        self._guard = reports.guard
+        self._changed = changed
+
+    def serve(self, channel: Channel, scope: str) -> None:
+        """Let the host call the methods below."""
+        channel.serve(
+            self.status_changed,
+            self.measured,
+            self.found,
+            self.topic_used,
+            self.happened,
+            self.written,
+            self.incarnations,
+            self.note_incarnation,
+            self.fence,
+            self.verify,
+            scope=scope,
+        )
 
     def status_changed(self, task: TaskId, state: State, failure: Failure | None) -> None:
-        """A task changed its state; the failure is that of a FAILED one."""
-        ...
+        """Pass a task's state on; the failure is that of a FAILED one."""
+        self._changed(task, Status(state, None if failure is None else failure.error()))
 
     def measured(
         self, partitions: tuple[PartitionSnapshot, ...], gone: tuple[PartitionSnapshot, ...]
     ) -> None:
-        """Partitions that changed; ``gone`` are last counts of ended tasks, of before ``partitions``."""
-        ...
+        """Take the meters that changed; ``gone`` are last counts of ended tasks, from before ``partitions``."""
+        self._meter.apply(partitions, gone)
 
     def found(self, findings: tuple[Finding, ...]) -> None:
-        """Findings that are new, other ones or, without a text, withdrawn."""
-        ...
+        """Take findings that are new, changed or, without a text, withdrawn."""
+        for finding in findings:
+            self._meter.note_finding(finding)
 
     def topic_used(self, task: TaskId, topic: str) -> None:
-        """The task's first record of a target topic was acknowledged."""
-        ...
+        """Note that the task's first record of a target topic was acknowledged."""
+        self._on_topic(task, topic)
 
     def happened(self, event: LossEvent) -> None:
-        """An event for the loss ledger; the host holds positions of its partition until it is ``written``."""
-        ...
+        """Write an event to the loss ledger; the host holds positions of its partition until it is ``written``."""
+        self._events.report(event)
 
     async def written(self) -> tuple[TopicPartition, ...]:
         """Wait for the ledger, a second at most; return partitions with events that it has not written."""
-        ...
+        await self._events.flush(LEDGER_WAIT_S)
+        return tuple(self._events.unwritten())
 
     async def incarnations(self) -> tuple[tuple[TopicPartition, bytes], ...]:
-        """Return which topic id stored positions belong to, as far as that is known."""
-        ...
+        """Return which topic id stored positions belong to, where that is known."""
+        return tuple((await self._events.incarnations()).items())
 
     def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
         """Keep which topic id the stored position of a partition belongs to."""
-        ...
+        self._events.note_incarnation(partition, topic_id)
 
     async def fence(self, task: TaskId) -> None:
         """Fence the producers of earlier configs of a task's connector."""
-        ...
+        await self._guard.fence(task)
 
     async def verify(self, task: TaskId, generation: int) -> None:
         """Confirm that a task that has its producer may start."""
-        ...
+        await self._guard.verify(task, generation)
 
 
 @final
@@ -102,11 +137,9 @@ class GuardRelay(StartGuard):
         self._channel = channel
 
     async def fence(self, task: TaskId) -> None:
-        """Return when producers of earlier task configs can write no more."""
         await self._channel.ask(TaskReports.fence, task)
 
     async def verify(self, task: TaskId, generation: int) -> None:
-        """Return when the task still has these configs and this worker."""
         await self._channel.ask(TaskReports.verify, task, generation)
 
 
@@ -142,29 +175,25 @@ class LedgerRelay(EventSink):
         return True
 
     def unwritten(self) -> Collection[TopicPartition]:
-        """Source partitions with events that the worker has not written."""
         return self._unwritten
 
     async def flush(self, timeout_s: float) -> bool:
-        """Wait until the worker wrote every event; False when time ran out."""
         return await set_within(self._idle, timeout_s)
 
     async def incarnations(self) -> Mapping[TopicPartition, bytes]:
-        """Ask the worker which topic ids stored positions belong to."""
         try:
             async with asyncio.timeout(ANSWER_WITHIN_S):
-                known = dict(await self._channel.ask(TaskReports.incarnations))
+                stored = dict(await self._channel.ask(TaskReports.incarnations))
         except TimeoutError:
             log.warning(
                 "the worker did not answer within %.0f s, a recreated topic may go unnoticed",
                 ANSWER_WITHIN_S,
             )
-            known = {}
-        # What this process has noted is there already: the channel keeps the order. A failover may have noted another one since.
-        return self._noted | known
+            stored = {}
+        # Our own notes have arrived before (the channel keeps the order), and a failover may have written a newer id since.
+        return self._noted | stored
 
     def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
-        """Send which topic id a stored position belongs to."""
         if self._noted.get(partition) != topic_id:
             self._noted[partition] = topic_id
             self._channel.post(TaskReports.note_incarnation, partition, topic_id)
@@ -208,7 +237,7 @@ class MeterRelay:
         now_ms = self._clock.now_ms()
         changed: list[PartitionSnapshot] = []
         for meter in self._meter.partitions:
-            # Times and rates move by themselves; the worker reckons its own.
+            # Times and rates change without an event; the worker computes its own.
             lasting: tuple[object, ...] = (
                 meter.records,
                 meter.looped,
@@ -227,23 +256,23 @@ class MeterRelay:
         gone, self._gone = self._gone, []
         if changed or gone:
             self._channel.post(TaskReports.measured, tuple(changed), tuple(gone))
-        found = self._changed_findings()
-        if found:
-            self._channel.post(TaskReports.found, found)
-        return bool(changed or gone or found)
+        findings = self._changed_findings()
+        if findings:
+            self._channel.post(TaskReports.found, findings)
+        return bool(changed or gone or findings)
 
     def _changed_findings(self) -> tuple[Finding, ...]:
         now = {(it.task, it.what): it for it in self._meter.findings}
         withdrawn = (replace(it, text="") for key, it in self._found.items() if key not in now)
         changed = (it for key, it in now.items() if self._found.get(key) != it)
-        found = (*withdrawn, *changed)
+        findings = (*withdrawn, *changed)
         self._found = now
-        return found
+        return findings
 
     def _forgotten(self, meter: PartitionMeter) -> None:
         self._sent.pop(meter.source, None)
         if not self._gone:
-            # All partitions of a task at once, before the answer that it has stopped.
+            # All partitions of a task in one report, which precedes the answer that the task has stopped.
             asyncio.get_running_loop().call_soon(self.send)
         self._gone.append(meter.snapshot(self._clock.now_ms()))
 
@@ -285,7 +314,7 @@ class PipeLogHandler(logging.Handler):
             if self._debug:
                 trace = "".join(traceback.format_exception(error))
         if self._channel.clogged:
-            return  # a worker that is frozen must not make its hosts grow; its log has a hole then
+            return  # a frozen worker must not make its hosts grow: the line is dropped
         self._channel.post(
             HostReports.log_line,
             level=record.levelname,

@@ -17,8 +17,7 @@ from mm2py.clock import Clock, tick
 from mm2py.errors import ProtocolError
 from mm2py.observability.logging import log_scope
 from mm2py.observability.metrics import FlowMeter
-from mm2py.runtime.hosts.failure import Failure
-from mm2py.runtime.hosts.pipe import Channel, HostPipe
+from mm2py.runtime.hosts.pipe import Channel, Failure, HostPipe
 from mm2py.runtime.hosts.reports import (
     GuardRelay,
     HostReports,
@@ -37,12 +36,12 @@ METERS_EVERY_S: Final = 1.0
 SIGN_OF_LIFE_TICKS: Final = 4
 """Quiet seconds between signs of life: each wakes two processes, and the worker looks every 5 s."""
 DRAIN_S: Final = 2.0
-"""Without a worker: the shortest session timeout in use is 6 s, and its last heartbeat may be 2 s old."""
+"""For tasks whose worker is gone: the shortest session timeout in use is 6 s, and the last heartbeat may be 2 s old."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSpec:
-    """Everything a host needs of a flow before its first task; resolved texts."""
+    """Everything a host needs to open a flow; placeholders are resolved."""
 
     flow: FlowName
     worker: Mapping[str, str] = field(repr=False)
@@ -133,7 +132,7 @@ class HostService:
         term: int,
         until_s: float,
     ) -> None:
-        """Build a flow and serve it on a channel of its own; it begins as the other hosts' are now.
+        """Build a flow and serve it on a channel of its own, in the present state of the worker's other hosts.
 
         Raises:
             Mm2pyError: its config cannot be run.
@@ -175,7 +174,8 @@ class HostService:
     def permit(self, number: int, term: int, until_s: float) -> None:
         """A flow may be written for until ``until_s`` in ``term``.
 
-        On the monotonic clock, which all processes of a machine share: a host that was frozen reads old calls.
+        The instant is on the monotonic clock, which all processes of a machine share: a host that was frozen reads old calls first,
+        and must not take them for new permission.
         """
         opened = self._flows.get(number)
         if opened is not None:

@@ -1,7 +1,7 @@
-"""What a process does first when it was frozen and continues: before any socket is written to.
+"""What a process does first after a freeze, before it writes to any socket.
 
-Flow: SIGCONT, or the end of each wait for sockets -> ``permit.check_all``. asyncio alone would serve the sockets
-first and its timers behind them, so a task would write for a membership that is long over.
+Flow: SIGCONT, or the end of each wait for sockets -> ``permit.check_all``. asyncio alone serves
+ready sockets before expired timers, so a task would write for a membership that ended long ago.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from mm2py.client.permit import check_all
 
 @final
 class ThawSelector(selectors.DefaultSelector):
-    """The selector of an event loop that looks at all permits before events are handed out.
+    """The selector of an event loop that checks all permits before it returns events.
 
-    A container that is paused gets no signal; a process that is stopped in the middle of its work does.
+    A paused container gets no SIGCONT; a process that is stopped and continued does.
     """
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:

@@ -38,14 +38,14 @@ _OTHER_KINDS: Final = frozenset(
 )
 
 
-def version_problem(plugin: str, wanted: str, there: str) -> str:
-    """Say in Java's words that another version than the wanted one is installed, empty where it is not; ranges pass."""
-    wanted = wanted.strip()
-    if not wanted or wanted == there or wanted.startswith(("[", "(")):
+def version_problem(plugin: str, requested: str, installed_version: str) -> str:
+    """Return Java's message where another version than the requested one is installed, else an empty text; ranges pass."""
+    requested = requested.strip()
+    if not requested or requested == installed_version or requested.startswith(("[", "(")):
         return ""
     return (
-        f"Plugin {plugin} not found that matches the version range [{wanted},{wanted}], available versions:"
-        f" [{there}]"
+        f"Plugin {plugin} not found that matches the version range [{requested},{requested}], available versions:"
+        f" [{installed_version}]"
     )
 
 
@@ -94,22 +94,22 @@ class InstalledPlugins:
 
     def plugins(self, *, connectors_only: bool) -> Sequence[PluginInfo]:
         """Return sinks, sources, what cannot be imported, transforms, predicates, converters and header converters."""
-        found = [
+        listed = [
             PluginInfo(it.java_class, plugin_type(it), _version(it))
             for it in self._plugins.factories()
         ]
-        found.sort(key=lambda it: it.type)
-        found += [
+        listed.sort(key=lambda it: it.type)
+        listed += [
             PluginInfo(name, "unknown", None, error)
             for name, error in sorted(self._plugins.broken.items())
         ]
         if not connectors_only:
-            found += [
+            listed += [
                 PluginInfo(java_class(it), role, _version(it))
                 for role, kind in _KINDS.items()
                 for it in installed(kind)
             ]
-            found += [
+            listed += [
                 PluginInfo(name, role, KAFKA_RELEASE)
                 for role, names in (
                     ("converter", CONVERTERS),
@@ -117,7 +117,7 @@ class InstalledPlugins:
                 )
                 for name in sorted(names)
             ]
-        return found
+        return listed
 
     def definitions(self, plugin: str) -> Sequence[ConfigKey]:
         """Return the keys of a plug-in, its own first.
@@ -148,7 +148,6 @@ class InstalledPlugins:
         return [described(option) for option in _listed(factory)]
 
     def connector_type(self, config: Mapping[str, str | None]) -> str:
-        """Return ``source``, ``sink``, or ``unknown`` where the class is not installed."""
         try:
             return plugin_type(self._plugins.find(canonical_class(config["connector.class"] or "")))
         except (ConfigError, KeyError):
@@ -162,7 +161,7 @@ def plugin_type(factory: ConnectorFactory) -> str:
 
 
 def config_model(factory: ConnectorFactory) -> type[ConfigModel] | None:
-    """Return the model of a connector's options, None where it has told of none."""
+    """Return the model of a connector's options, None where it declares none."""
     model: object = getattr(factory, "config_model", None)
     return model if isinstance(model, type) and issubclass(model, ConfigModel) else None
 

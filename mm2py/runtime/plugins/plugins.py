@@ -29,8 +29,8 @@ class Plugins:
     """
 
     def __init__(self, installed: Iterable[EntryPoint] | None = None) -> None:
-        found = entry_points(group=GROUP) if installed is None else installed
-        self._entries = {entry.name: entry for entry in found}
+        entries = entry_points(group=GROUP) if installed is None else installed
+        self._entries = {entry.name: entry for entry in entries}
         self._loaded: dict[str, ConnectorFactory] = {}
         self._broken: dict[str, ConfigError] = {}
 
@@ -46,8 +46,8 @@ class Plugins:
 
     def factories(self) -> Sequence[ConnectorFactory]:
         """Return every connector that can be loaded, in the order of their Java names."""
-        found = [self._load_or_none(name) for name in self._entries]
-        return sorted((it for it in found if it is not None), key=lambda it: it.java_class)
+        loaded = [self._load_or_none(name) for name in self._entries]
+        return sorted((it for it in loaded if it is not None), key=lambda it: it.java_class)
 
     def find(self, connector_class: str) -> ConnectorFactory:
         """Return the factory of a connector class.
@@ -55,21 +55,21 @@ class Plugins:
         Raises:
             ConfigError: none is installed under that name, or it cannot be imported.
         """
-        wanted = canonical_class(connector_class)
-        simple = wanted.rpartition(".")[2]
-        for name in (wanted, simple, simple + _ENDING):
+        class_name = canonical_class(connector_class)
+        simple = class_name.rpartition(".")[2]
+        for name in (class_name, simple, simple + _ENDING):
             if name in self._entries:
                 factory = self._load(name)
                 # A foreign class of the same simple name is another connector.
-                if wanted in _names(name, factory):
+                if class_name in _names(name, factory):
                     return factory
         for name in self._entries:
-            # One that is broken says nothing of the others.
+            # A broken plug-in does not affect the others.
             other = self._load_or_none(name)
-            if other is not None and wanted in _names(name, other):
+            if other is not None and class_name in _names(name, other):
                 return other
         raise ConfigError(
-            f"connector.class={wanted}: no such connector is installed",
+            f"connector.class={class_name}: no such connector is installed",
             remedy=f"use one of {', '.join(self.names) or '(none installed)'}, or install the package that"
             " brings it",
         )
@@ -96,14 +96,14 @@ class Plugins:
 def _imported(entry: EntryPoint) -> ConnectorFactory:
     try:
         loaded: object = entry.load()
-        known = callable(loaded) and isinstance(getattr(loaded, "java_class", None), str)
+        is_connector = callable(loaded) and isinstance(getattr(loaded, "java_class", None), str)
     except (Exception, SystemExit) as error:  # the package's own code runs here
         cause = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(
             f"connector {entry.name} ({entry.value}) cannot be loaded: {cause}",
             remedy="reinstall the package that brings it",
         ) from error
-    if not known:
+    if not is_connector:
         raise ConfigError(
             f"connector {entry.name} ({entry.value}) is no connector: it must be a class with java_class",
             remedy="fix the entry point",

@@ -4,11 +4,12 @@ Flow: config -> placeholders resolved -> keys of Connect and of the connector, o
 connector says of the whole -> client overrides -> ``ConfigInfos``. Reaches no cluster and writes nothing.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, cast, final
 
 from mm2py.api.connector import ConnectorFactory
+from mm2py.config.client_properties import with_prefix
 from mm2py.config.connect_definitions import (
     ConfigInfos,
     ConfigKey,
@@ -20,7 +21,8 @@ from mm2py.config.connect_definitions import (
 from mm2py.config.definitions import Option, options_of, parse_config
 from mm2py.config.exactly_once import contradictions
 from mm2py.config.framework import CONVERTER_CONFIGS, converter_class
-from mm2py.config.java_values import invalid
+from mm2py.config.java_regex import PatternList
+from mm2py.config.java_values import invalid, parse_list, rendered
 from mm2py.config.limits import limit_problem
 from mm2py.config.override_policy import OverridePolicy
 from mm2py.config.providers import placeholders
@@ -36,7 +38,6 @@ from mm2py.runtime.plugins.catalog import (
     version_problem,
 )
 from mm2py.runtime.plugins.plugins import Plugins
-from mm2py.runtime.plugins.sink_validation import group_problem, topic_problems
 from mm2py.runtime.plugins.transforms.chain import KINDS
 from mm2py.runtime.plugins.transforms.keys import plugin_entries
 
@@ -55,7 +56,7 @@ _Configs = list[tuple[ConfigKey | None, ConfigValue | None]]
 
 @dataclass(slots=True)
 class _Findings:
-    """Values by name in the order of the definitions, and those that nobody defines."""
+    """Values by name in the order of the definitions, and those without a definition."""
 
     values: dict[str, ConfigValue]
     undefined: list[ConfigValue]
@@ -77,7 +78,7 @@ class ConfigValidator:
 
     Args:
         plugins: where connectors come from.
-        resolve: puts in what placeholders stand for, and what the connector is given besides (in the
+        resolve: resolves placeholders, and adds what the connector is given besides (in the
             dedicated mode the clusters of the file); the answer shows its values masked.
         policy: which client properties a config may override.
         mask: hides secrets in the answer.
@@ -259,21 +260,21 @@ def _each(options: Iterable[Option], props: _Props) -> _Findings:
     return _Findings(values, [])
 
 
-def _check_version(factory: ConnectorFactory, props: _Props, found: _Findings) -> None:
+def _check_version(factory: ConnectorFactory, props: _Props, findings: _Findings) -> None:
     """Refuse a wanted version that is not installed, at both keys as Java does."""
-    wanted = props.get("connector.plugin.version") or ""
-    there = cast("str | None", getattr(factory, "plugin_version", None))
-    problem = version_problem(factory.java_class, wanted, there or "")
+    requested = props.get("connector.plugin.version") or ""
+    installed = cast("str | None", getattr(factory, "plugin_version", None))
+    problem = version_problem(factory.java_class, requested, installed or "")
     if problem:
         for name in ("connector.class", "connector.plugin.version"):
-            found.add(name, problem)
+            findings.add(name, problem)
 
 
-def _check_boundary(factory: ConnectorFactory, props: _Props, found: _Findings) -> None:
+def _check_boundary(factory: ConnectorFactory, props: _Props, findings: _Findings) -> None:
     boundary = (props.get(_BOUNDARY) or "").strip().lower()
     defines: object = getattr(factory, "defines_transaction_boundaries", False)
-    if boundary == "connector" and _BOUNDARY in found.values and not defines:
-        found.add(
+    if boundary == "connector" and _BOUNDARY in findings.values and not defines:
+        findings.add(
             _BOUNDARY,
             "The connector does not support connector-defined transaction boundaries with the given"
             " configuration. Please reconfigure it to use a different transaction boundary definition.",
@@ -284,36 +285,36 @@ def _check_sink(
     factory: ConnectorFactory,
     texts: Mapping[str, str],
     worker: Mapping[str, str] | None,
-    found: _Findings,
+    findings: _Findings,
 ) -> None:
-    """Check what sinks alone have."""
+    """Check the keys of sinks: topics and the consumer group."""
     if plugin_type(factory) != "sink":
         return
     model = config_model(factory)
     if model is None or "topics" not in options_of(model):
         for name, text in topic_problems(texts):
-            found.add(name, invalid(name, texts.get(name), text))
+            findings.add(name, invalid(name, texts.get(name), text))
     clash = None if worker is None else group_problem(texts, worker)
     if clash is not None:
-        found.add(*clash)
+        findings.add(*clash)
 
 
 def _check_support(
-    factory: ConnectorFactory, texts: Mapping[str, str], found: _Findings, *, enabled: bool
+    factory: ConnectorFactory, texts: Mapping[str, str], findings: _Findings, *, enabled: bool
 ) -> None:
     """Check ``exactly.once.support=required`` as Java does; what the connector itself finds wrong replaces it."""
-    if texts.get(_SUPPORT, "").strip().lower() != "required" or _SUPPORT not in found.values:
+    if texts.get(_SUPPORT, "").strip().lower() != "required" or _SUPPORT not in findings.values:
         return
     model = config_model(factory)
     own = [] if model is None else model.cross_check(texts)
     for problem in (it for it in own if it.name == _SUPPORT):
         reason = f"{problem.message}; {problem.remedy}" if problem.remedy else problem.message
-        found.add(problem.name, invalid(problem.name, problem.value, reason))
+        findings.add(problem.name, invalid(problem.name, problem.value, reason))
         return
     if not enabled:
-        found.add(_SUPPORT, "This worker does not have exactly-once source support enabled.")
+        findings.add(_SUPPORT, "This worker does not have exactly-once source support enabled.")
     if not getattr(factory, "exactly_once_support", False):
-        found.add(
+        findings.add(
             _SUPPORT,
             "The connector does not implement the API required for preflight validation of exactly-once"
             " source support. Please consult the documentation for the connector to determine whether it"
@@ -353,3 +354,65 @@ def _groups(keys: Iterable[ConfigKey]) -> tuple[str, ...]:
 def _ends_alike(connector_class: str, plugin: str) -> bool:
     ours = connector_class.removesuffix(_ENDING)
     return ours.endswith(plugin.removesuffix(_ENDING))
+
+
+# ---- what only sinks are checked for
+
+
+_Texts = Mapping[str, str]
+
+_TOPICS: Final = "topics"
+_REGEX: Final = "topics.regex"
+_DEAD: Final = "errors.deadletterqueue.topic.name"
+_OVERRIDE: Final = "consumer.override."
+
+
+def topic_problems(texts: _Texts) -> Iterator[tuple[str, str]]:
+    """Return what is wrong with the topics of a sink (``SinkConnectorConfig.validate``), by key."""
+    named, regex = parse_list(texts.get(_TOPICS, "")), texts.get(_REGEX, "").strip()
+    problem = ""
+    if named and regex:
+        problem = f"{_TOPICS} and {_REGEX} are mutually exclusive options, but both are set."
+    elif not named and not regex:
+        problem = f"Must configure one of {_TOPICS} or {_REGEX}"
+    if problem:
+        yield from ((_TOPICS, problem), (_REGEX, problem))
+        return
+    dead = texts.get(_DEAD, "").strip()
+    if dead and dead in named:
+        yield (
+            _TOPICS,
+            f"The DLQ topic '{dead}' may not be included in the list of topics ('{_TOPICS}={rendered(named)}') consumed by the"
+            " connector",
+        )
+    elif dead and regex and _matches(regex, dead):
+        yield (
+            _REGEX,
+            f"The DLQ topic '{dead}' may not be matched by the regex for the topics ('{_REGEX}={regex}') consumed by the"
+            " connector",
+        )
+
+
+def _matches(regex: str, topic: str) -> bool:
+    try:
+        return PatternList((regex,)).matches(topic)
+    except ConfigError:
+        return False  # a finding of its own
+
+
+def group_problem(texts: _Texts, worker: _Texts) -> tuple[str, str] | None:
+    """Return the key and the text where a sink's consumer group is the workers' own, None where it is not."""
+    workers = worker.get("group.id", "")
+    given = with_prefix(texts, _OVERRIDE).get("group.id")
+    if given is not None and given == workers:
+        return (
+            f"{_OVERRIDE}group.id",
+            f"Consumer group {given} conflicts with Connect worker group {workers}",
+        )
+    name = texts.get("name", "")
+    if given is None and f"connect-{name}" == workers:
+        return (
+            "name",
+            f"Consumer group for sink connector named {name} conflicts with Connect worker group {workers}",
+        )
+    return None

@@ -1,6 +1,6 @@
-"""What becomes of a record that cannot be processed: tried again, left out, kept, or the end of its task (``errors.*``).
+"""What happens to a record that cannot be processed: retried, skipped, sent to the dead letter queue, or fatal (``errors.*``).
 
-Flow: operation on a record -> ``ErrantRecords.attempt`` -> its result, or ``None`` for a record that is left out; it is
+Flow: operation on a record -> ``ErrantRecords.attempt`` -> its result, or ``None`` for a record that is skipped; it is
 counted, logged and sent to the dead letter queue (Java's ``RetryWithToleranceOperator``, ``LogReporter``,
 ``DeadLetterQueueReporter``; KIP-298, KIP-610). Runs on the task's thread.
 """
@@ -174,7 +174,7 @@ class ErrantRecords:
         self._failed(Operation(Stage.TASK_PUT, SINK_TASK), record, error)
 
     def flush(self) -> None:
-        """Wait until what is left out is kept: no position behind it may be committed before."""
+        """Wait until skipped records are in the dead letter queue: no position after them may be committed before."""
         if self._queue is not None:
             self._queue.flush()
 
@@ -184,7 +184,7 @@ class ErrantRecords:
             self._queue.close()
 
     def _retried(self, record: SinkRecord, call: Callable[[SinkRecord], T], error: Exception) -> T:
-        """Try again after a first failure, or raise it."""
+        """Retry after a first failure until ``errors.retry.timeout``, or raise it."""
         limit_ms = self._errors.errors_retry_timeout
         deadline_s = self._clock.monotonic() + limit_ms / 1000
         delay_ms = float(FIRST_DELAY_MS)

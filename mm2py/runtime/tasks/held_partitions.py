@@ -1,4 +1,4 @@
-"""Source partitions of one task that are not read now: their target cannot drain, or they are paused.
+"""Source partitions of one task that are not read now: their target does not accept records, or they are paused.
 
 Flow: backlog after each hand-over, acknowledgements, and the flow's pauses -> ``task.hold`` /
 ``task.release``. A partition is read again when neither reason is left.
@@ -6,8 +6,8 @@ Flow: backlog after each hand-over, acknowledgements, and the flow's pauses -> `
 Invariants (the model is in tests/unit/runtime/test_worker_task.py):
 
 1. Nothing is read without room in ``buffer.memory``, whatever number of partitions is held.
-2. No partition keeps the others from being read for ever: while the memory is full, those whose target takes nothing give
-   back what is not in its log for certain, and read it again later, each time after a longer pause.
+2. No partition blocks the others for ever: while the memory is full, partitions whose target accepts nothing return the
+   batches that are certainly not in its log, and read them again later, each time after a longer pause.
 """
 
 import math
@@ -16,25 +16,25 @@ from typing import Final, final
 
 from mm2py.api.task import BatchSourceTask, Outgoing, ReadsAgain
 from mm2py.clock import SYSTEM_CLOCK, Clock
-from mm2py.runtime.tasks.target_sender import TargetSender
+from mm2py.runtime.tasks.target_sender import TaskSender
 from mm2py.types import TopicPartition
 
 WHOLE_TOPIC: Final = -1
 """Partition number for all of a topic in a set of pauses."""
 
 STUCK_S: Final = 5.0
-"""A target partition that took nothing for so long may be stuck for hours; a slow one takes something."""
+"""A target partition that accepted nothing for this long may be stuck for hours; a slow one accepts something."""
 
 LONGEST_REST_S: Final = 20.0
-"""How late a partition that gave back all is read again, at most."""
+"""Longest pause before a partition that returned its batches is read again."""
 
 
 @final
 class HeldPartitions:
-    """Keeps both reasons apart.
+    """Tracks both reasons separately.
 
-    When the memory was full for a moment, every partition is held that has more than its share: ``buffer.memory``
-    / (2 x partitions of the task). What a task cannot read again (``ReadsAgain``) stays where it is.
+    While the memory is full, every partition that uses more than its share is held: ``buffer.memory`` / (2 x partitions of
+    the task). Batches of a task that cannot read them again (``ReadsAgain``) stay in the Sender.
 
     Args:
         task: holds and releases what it is asked to.
@@ -46,7 +46,7 @@ class HeldPartitions:
     def __init__(
         self,
         task: BatchSourceTask,
-        sender: TargetSender,
+        sender: TaskSender,
         memory_bytes: int,
         partitions: Callable[[], int],
         clock: Clock = SYSTEM_CLOCK,
@@ -59,11 +59,11 @@ class HeldPartitions:
         # Polling again for a few free KiB would shred the fetches; an eighth keeps both sides busy.
         self._least_bytes = max(1, memory_bytes // 8)
         self.full: dict[TopicPartition, TopicPartition] = {}
-        """Source -> target of those whose target cannot drain; always the same object."""
+        """Source -> target of partitions whose target does not drain; always the same object, which the hot path keeps."""
         self._moved_at: dict[TopicPartition, float] = {}
-        """Of those in ``full``: when the target took something last, or when they were held."""
+        """For those in ``full``: when the target last accepted something, or when they were held."""
         self._resting: dict[TopicPartition, float] = {}
-        """Of those in ``full`` that have given back all: until when."""
+        """For those in ``full`` that have returned all batches: until when they rest."""
         self._rest_s: dict[TopicPartition, float] = {}
         self._wanted: frozenset[TopicPartition] = frozenset()
         self._all = False
@@ -137,16 +137,16 @@ class HeldPartitions:
         """Forget a partition that failed: it is not read any more."""
         self._forget(source)
 
-    def pause(self, wanted: frozenset[TopicPartition]) -> None:
+    def pause(self, paused: frozenset[TopicPartition]) -> None:
         """Take the complete set of the flow's pauses; ``look`` acts on it."""
-        self._wanted = wanted
+        self._wanted = paused
 
     def pause_all(self, *, paused: bool) -> None:
         """Pause every partition, or only those of ``pause``; ``look`` acts on it."""
         self._all = paused
 
     def look(self, partitions: Collection[TopicPartition]) -> None:
-        """Hold and release so that of the task's ``partitions`` exactly the paused ones stand."""
+        """Hold and release so that of the task's ``partitions`` exactly the paused ones are not read."""
         wanted = self._wanted
         paused = {
             p
@@ -181,8 +181,8 @@ class HeldPartitions:
             self._resting[source] = self._clock.monotonic() + rest_s
 
     def _forget(self, source: TopicPartition) -> None:
-        for known in (self.full, self._moved_at, self._resting):
-            known.pop(source, None)
+        for by_source in (self.full, self._moved_at, self._resting):
+            by_source.pop(source, None)
 
     def _hold(self, sources: list[TopicPartition]) -> None:
         if sources:

@@ -1,20 +1,17 @@
-"""States of connectors and tasks, as a transition table.
+"""States of connectors and tasks, and which changes of state are valid.
 
-::
+Any state may follow any other (a status topic is read by every worker, and a rebalance may come between any two steps),
+but for these rules:
 
-    from / to      UNASSIGNED RUNNING PAUSED STOPPED FAILED RESTARTING DESTROYED
-    UNASSIGNED       -         x       x      c       x       x          x
-    RUNNING          x         -       x      c       x       x          x
-    PAUSED           x         x       -      c       x       x          x
-    STOPPED          x         x       x      -       x       x          x
-    FAILED           x         -       -      c       -       x          x
-    RESTARTING       x         x       x      c       x       -          x
-
-``c``: connectors only. FAILED ends only by a restart or by giving the work up (Connect's rule).
+1. A state is never entered twice in a row: the listener writes a record per change.
+2. DESTROYED is final.
+3. STOPPED is a state of connectors only (KIP-875); the tasks of a stopped connector do not exist.
+4. FAILED ends only by RESTARTING, or when the work is taken away or stopped. As in Connect nothing restarts a failed task
+   by itself, and the first cause is the one that is shown: what fails later is usually its consequence.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -23,17 +20,9 @@ from mm2py.types import State
 log = logging.getLogger(__name__)
 
 
-_ENDS: Final = frozenset({State.UNASSIGNED, State.DESTROYED, State.STOPPED})
-
-_ALLOWED: Final[Mapping[State, frozenset[State]]] = {
-    State.UNASSIGNED: frozenset(State) - {State.UNASSIGNED},
-    State.RUNNING: frozenset(State) - {State.RUNNING},
-    State.PAUSED: frozenset(State) - {State.PAUSED},
-    State.STOPPED: frozenset(State) - {State.STOPPED},
-    State.FAILED: _ENDS | {State.RESTARTING},
-    State.RESTARTING: frozenset(State) - {State.RESTARTING},
-    State.DESTROYED: frozenset(),
-}
+_AFTER_FAILURE: Final = frozenset(
+    {State.UNASSIGNED, State.RESTARTING, State.STOPPED, State.DESTROYED}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +35,10 @@ class Status:
 
 @final
 class Lifecycle:
-    """The state of one connector or task; logs each change once and tells its listener.
+    """The state of one connector or task; logs each change and calls ``on_change``.
 
     Args:
-        what: ``connector`` or ``task``, for the log and for the STOPPED rule.
+        what: ``connector`` or ``task``, for the log and for rule 3.
         on_change: called after each change.
     """
 
@@ -64,16 +53,16 @@ class Lifecycle:
         return self._status
 
     def allows(self, state: State) -> bool:
-        """Whether the table has a way from the current state to ``state``."""
+        """Whether ``state`` may follow the current one."""
+        current = self._status.state
+        if state is current or current is State.DESTROYED:
+            return False
         if state is State.STOPPED and self._what != "connector":
             return False
-        return state in _ALLOWED[self._status.state]
+        return current is not State.FAILED or state in _AFTER_FAILURE
 
     def to(self, state: State, cause: Exception | None = None) -> bool:
-        """Change the state; False, and nothing happens, where the table has no way there.
-
-        A FAILED task therefore stays FAILED with its first cause whatever is reported later.
-        """
+        """Change the state; return False, and change nothing, where the rules forbid it."""
         if not self.allows(state):
             return False
         self._status = Status(state, cause)
@@ -86,7 +75,7 @@ class Lifecycle:
 
 
 def trace_of(error: BaseException) -> str:
-    """Write an error and what caused it, one line each; stack frames would show this machine's paths."""
+    """Return an error and its causes, one line each; stack frames would show this machine's paths."""
     lines: list[str] = []
     cause: BaseException | None = error
     while cause is not None and len(lines) < 10:

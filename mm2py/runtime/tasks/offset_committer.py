@@ -1,4 +1,4 @@
-"""Source positions of one task: what was acknowledged, and when it is written.
+"""Source positions of one task: what was acknowledged, and when that is written.
 
 Flow: ``acknowledged`` per batch -> pending positions -> ``commit`` -> the flow's offset store.
 Invariants, tests of the same names: 1 a position is the last acknowledged record, later only where the
@@ -51,7 +51,7 @@ def _keep_no_id(_partition: TopicPartition, _topic_id: bytes) -> None:
 
 
 def _nothing() -> Collection[TopicPartition]:
-    """Return no partition: nobody keeps a ledger."""
+    """Return no partition: there is no ledger."""
     return ()
 
 
@@ -205,7 +205,7 @@ class OffsetCommitter:
 
 
 def _tied(position: int, topic_id: bytes) -> SourceOffset:
-    """Return the members of a stored position that say which topic it is in."""
-    found = dict(source_offset(position, topic_id=topic_id))
-    del found["offset"]
-    return found
+    """Return the members of a stored position that identify its topic."""
+    offset = dict(source_offset(position, topic_id=topic_id))
+    del offset["offset"]
+    return offset

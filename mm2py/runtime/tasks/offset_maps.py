@@ -14,12 +14,17 @@ began, on both sides.
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import final
+from typing import Final, final
 
 from mm2py.api.context import EventKind, SourceGap
+from mm2py.api.task import CopiedLogs
+from mm2py.client.connect.admin import NO_LOG
+from mm2py.client.permit import Permit
 from mm2py.client.send.tail import Identical, KeptProducer, LogEnd
+from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.mirror.offset_map import Mark, Page, PartitionMap, Segment, TargetLoss
+from mm2py.runtime.tasks.target_sender import TaskSender
 from mm2py.storage.offset_map_store import MapStore, NoMapStore, StoredMap
 from mm2py.types import TopicPartition
 
@@ -27,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 def _ignore_loss(_partition: TopicPartition, _loss: TargetLoss) -> None:
-    """The caller does not listen."""
+    """Ignore losses on the target."""
 
 
 def _log_refusal(cause: str) -> None:
@@ -44,7 +49,7 @@ class TaskOffsetMaps:
         identical: ``offsets.identical``.
         sweeps: whether this task removes the maps of topics that are gone, whichever task copied them.
         shares_targets: other tasks of the flow write into the same target partitions (transforms route them there), so
-            that a predecessor's copies cannot be told from theirs.
+            that copies of a predecessor cannot be distinguished from theirs.
         in_transactions: maps are written in one transaction with the records that they are about: where a copy begins too.
     """
 
@@ -68,17 +73,17 @@ class TaskOffsetMaps:
         self._astray: set[TopicPartition] = set()
         """Partitions whose copy does not continue at the end of the map, until ``begin`` has put its beginning there."""
         self._unsettled: set[TopicPartition] = set()
-        """Partitions whose position was stored behind their newest page."""
+        """Partitions whose stored position is above their newest page."""
         self.on_loss: Callable[[TopicPartition, TargetLoss], None] = _ignore_loss
         self.on_refusal: Callable[[str], None] = _log_refusal
         """Called with the reason why maps cannot be kept, and with an empty text when they are again."""
 
     def of(self, partition: TopicPartition) -> PartitionMap:
         """Return the map of a partition."""
-        found = self._maps.get(partition)
-        if found is None:
-            found = self._maps[partition] = PartitionMap()
-        return found
+        partition_map = self._maps.get(partition)
+        if partition_map is None:
+            partition_map = self._maps[partition] = PartitionMap()
+        return partition_map
 
     @property
     def kept(self) -> "TaskOffsetMaps | None":
@@ -87,7 +92,7 @@ class TaskOffsetMaps:
 
     @property
     def copied(self) -> "TaskOffsetMaps | None":
-        """Itself where what a predecessor wrote behind the maps is to be recognised in the target's log."""
+        """This object, where copies that a predecessor wrote after the last page must be recognised in the target's log."""
         return None if self._shares_targets else self.kept
 
     @property
@@ -120,16 +125,16 @@ class TaskOffsetMaps:
         self._unsettled.difference_update(partitions)
 
     def resume(self, partition: TopicPartition, position: int) -> int:
-        """Return where the copy continues, given the stored position (-1: none): behind what the map knows.
+        """Return where the copy continues, given the stored position (-1: none): after the newest copy in the map.
 
         A position that is not the one that the map was written with was set by another program or an operator: it is followed.
         """
-        found = self.of(partition)
-        resumed, covered = found.resume(position), found.covered
-        was_set, found.position = found.is_set(position), position
-        if found.is_empty and (was_set or not covered):
-            found.begin_at(max(position, 0))
-        if found.is_empty or not was_set:
+        partition_map = self.of(partition)
+        resumed, covered = partition_map.resume(position), partition_map.covered
+        was_set, partition_map.position = partition_map.is_set(position), position
+        if partition_map.is_empty and (was_set or not covered):
+            partition_map.begin_at(max(position, 0))
+        if partition_map.is_empty or not was_set:
             return resumed
         self._astray.add(partition)
         if position > covered:
@@ -140,7 +145,7 @@ class TaskOffsetMaps:
                 covered,
                 position - 1,
             )
-            found.note(Segment(covered, position - covered, 0, Mark.UNKNOWN))
+            partition_map.note(Segment(covered, position - covered, 0, Mark.UNKNOWN))
         else:
             log.warning(
                 "records are copied again: the position was set back, or the topic of the positions was deleted"
@@ -149,40 +154,44 @@ class TaskOffsetMaps:
                 max(position, 0),
                 covered - 1,
             )
-            found.go_back(position)
+            partition_map.go_back(position)
         return resumed
 
     # ---- what the Sender asks before the first copy
 
     def producer(self, source: TopicPartition) -> KeptProducer:
         """Return the producer id that the copies of a partition were last written with."""
-        found = self.of(source)
-        return KeptProducer(found.producer_id, found.producer_from)
+        partition_map = self.of(source)
+        return KeptProducer(partition_map.producer_id, partition_map.producer_from)
 
     def target_end(self, source: TopicPartition, topic_id: bytes) -> int:
-        """Return the target offset behind the newest known copy, -1 where the copy does not continue there."""
-        found = self.of(source)
+        """Return the target offset after the newest known copy, -1 where the copy does not continue there."""
+        partition_map = self.of(source)
         if source in self._astray:
             return -1
-        known_end = found.former_end if found.is_empty else found.target_end
-        return 0 if known_end >= 0 and found.is_of_another(topic_id) else known_end
+        known_end = partition_map.former_end if partition_map.is_empty else partition_map.target_end
+        return 0 if known_end >= 0 and partition_map.is_of_another(topic_id) else known_end
 
     async def begin(self, ends: Mapping[TopicPartition, LogEnd]) -> None:
         """Note where the target's logs end before the first copy; returns when that is durable, or will be with that copy."""
         for source, (end, topic_id, producer_id) in ends.items():
-            found = self.of(source)
-            if not found.is_empty:
+            partition_map = self.of(source)
+            if not partition_map.is_empty:
                 # A topic that was created again has none of the copies, however far it has grown since.
-                loss = found.lose_target(0 if found.is_of_another(topic_id) else end)
+                loss = partition_map.lose_target(
+                    0 if partition_map.is_of_another(topic_id) else end
+                )
                 if loss is not None:
                     self.on_loss(source, loss)
             if source in self._astray:
-                found.anchor(max(found.position, 0), end)
+                partition_map.anchor(max(partition_map.position, 0), end)
                 self._astray.discard(source)
-            elif found.target_end < 0:
-                begin = end if found.former_end < 0 else min(end, found.former_end)
-                found.anchor(found.begins if found.is_empty else found.covered, begin)
-            found.writes_to(topic_id, producer_id, end)
+            elif partition_map.target_end < 0:
+                begin = end if partition_map.former_end < 0 else min(end, partition_map.former_end)
+                partition_map.anchor(
+                    partition_map.begins if partition_map.is_empty else partition_map.covered, begin
+                )
+            partition_map.writes_to(topic_id, producer_id, end)
         if not self._in_transactions:
             await self.write()
 
@@ -197,10 +206,10 @@ class TaskOffsetMaps:
     ) -> None:
         """Positions are about to be stored, ``with_maps`` in one transaction; ``epochs`` are the leader epochs of their records."""
         for partition, position in positions.items():
-            found = self.of(partition)
+            partition_map = self.of(partition)
             if with_maps:
-                found.position = position + 1
-            found.epoch = epochs[partition] if position + 1 == found.covered else -1
+                partition_map.position = position + 1
+            partition_map.epoch = epochs[partition] if position + 1 == partition_map.covered else -1
 
     def stored(self, positions: Mapping[TopicPartition, int]) -> None:
         """Positions were stored: everything up to them is copied."""
@@ -209,10 +218,10 @@ class TaskOffsetMaps:
         self._unsettled.update(positions)
 
     def begin_at(self, partition: TopicPartition, position: int) -> None:
-        """A copy without a stored position begins behind the start of the source's log."""
-        found = self.of(partition)
-        if found.is_empty:
-            found.begin_at(position)
+        """Note that a copy without a stored position begins above the start of the source's log."""
+        partition_map = self.of(partition)
+        if partition_map.is_empty:
+            partition_map.begin_at(position)
 
     def cover(self, partition: TopicPartition, offset: int) -> None:
         """Everything up to a source offset is copied or needs no copy."""
@@ -220,14 +229,14 @@ class TaskOffsetMaps:
 
     def note_gap(self, gap: SourceGap) -> None:
         """Keep what the source lost, cut or began anew."""
-        found = self.of(gap.partition)
+        partition_map = self.of(gap.partition)
         if gap.cause == EventKind.RECREATED:
-            found.note(gap.topic_id, gap.under_way)
+            partition_map.note(gap.topic_id, gap.under_way)
         elif gap.cause == EventKind.TRUNCATION:
-            found.note(Segment(gap.first_offset, 0, 0, Mark.SOURCE_CUT), gap.under_way)
+            partition_map.note(Segment(gap.first_offset, 0, 0, Mark.SOURCE_CUT), gap.under_way)
         elif gap.count:
             lost = Segment(gap.first_offset, gap.count, 0, Mark.SOURCE_LOST)
-            found.note(lost, gap.under_way)
+            partition_map.note(lost, gap.under_way)
 
     def identify(self, partition: TopicPartition, topic_id: bytes) -> None:
         """Name the incarnation of the source topic that is copied now."""
@@ -237,7 +246,11 @@ class TaskOffsetMaps:
 
     def with_older_pages(self) -> list[TopicPartition]:
         """Return the partitions whose maps have pages that may expire."""
-        return [partition for partition, found in self._maps.items() if found.has_older_pages]
+        return [
+            partition
+            for partition, partition_map in self._maps.items()
+            if partition_map.has_older_pages
+        ]
 
     async def prune(self, starts: Mapping[TopicPartition, tuple[int, int]], most: int) -> int:
         """Remove expired pages, given where both logs of partitions begin; returns how many, at most ``most``.
@@ -291,19 +304,23 @@ class TaskOffsetMaps:
             RetriableError: not now.
         """
         for partition in self._unsettled:
-            found = self.of(partition)
-            if not found.is_empty:
-                found.again()
+            partition_map = self.of(partition)
+            if not partition_map.is_empty:
+                partition_map.again()
         await self.write()
 
     async def _write(self) -> None:
         if self._store.topics_lost != self._topics_lost:
             self._topics_lost = self._store.topics_lost
             self._unwritten = {}
-            for found in self._maps.values():
-                found.lose_pages()
+            for partition_map in self._maps.values():
+                partition_map.lose_pages()
         await self._deepen()
-        pages = {it: found.take() for it, found in self._maps.items() if found.changed}
+        pages = {
+            it: partition_map.take()
+            for it, partition_map in self._maps.items()
+            if partition_map.changed
+        }
         self._unsettled.difference_update(pages)
         for partition, changed in pages.items():
             self._unwritten[partition] = _joined(self._unwritten.get(partition, []), changed)
@@ -327,11 +344,11 @@ class TaskOffsetMaps:
 
     async def _deepen(self) -> None:
         """Cut maps whose target lost more than their open page."""
-        for partition, found in self._maps.items():
-            if found.cut_below < 0:
+        for partition, partition_map in self._maps.items():
+            if partition_map.cut_below < 0:
                 continue
-            page = await self._store.page_below(partition, found.cut_below)
-            loss = found.rebase(page)
+            page = await self._store.page_below(partition, partition_map.cut_below)
+            loss = partition_map.rebase(page)
             if loss is not None:
                 self.on_loss(partition, loss)
 
@@ -346,3 +363,99 @@ def _joined(before: Sequence[Page], newer: Sequence[Page]) -> list[Page]:
     """Return pages that were not written yet with those that came since: a page ends those with higher numbers."""
     first = newer[0].number if newer else before[-1].number + 1
     return [*(page for page in before if page.number < first), *newer]
+
+
+# ---- pruning
+
+
+LOOK_S: Final = 600.0
+MORE_S: Final = 10.0
+"""Pause while there is more to remove."""
+MOST_PAGES: Final = 2_000
+TIMEOUT_S: Final = 60.0
+
+
+@final
+class MapPruning:
+    """Prunes the maps of one task.
+
+    Args:
+        maps: the task's.
+        logs: where the source's logs begin.
+        sender: where the target's do.
+    """
+
+    def __init__(
+        self,
+        maps: TaskOffsetMaps,
+        logs: CopiedLogs,
+        sender: TaskSender,
+        *,
+        permit: Permit,
+        clock: Clock,
+    ) -> None:
+        self._maps, self._logs, self._sender = maps, logs, sender
+        self._permit, self._clock = permit, clock
+        self._absent: frozenset[TopicPartition] = frozenset()
+
+    async def run(self) -> None:
+        """Look now and then, until cancelled."""
+        pause_s = LOOK_S
+        while True:
+            await self._clock.sleep(pause_s)
+            pause_s = LOOK_S
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    removed = await self.look()
+            except (Mm2pyError, TimeoutError) as error:
+                log.debug("offset map cannot be pruned now cause=%s", error)
+                continue
+            if removed:
+                log.info("expired pages were removed from the offset map pages=%d", removed)
+            if removed >= MOST_PAGES:
+                pause_s = MORE_S
+
+    async def look(self) -> int:
+        """Remove what has expired by now; return how many pages.
+
+        Raises:
+            Mm2pyError: not now.
+        """
+        if not self._permit.valid:
+            return 0
+        removed = 0
+        if older := self._maps.with_older_pages():
+            starts = {
+                partition: both
+                for partition, both in (await self._starts(older)).items()
+                if NO_LOG not in both
+            }
+            if self._permit.valid:
+                removed = await self._maps.prune(starts, MOST_PAGES)
+        if self._maps.sweeps and removed < MOST_PAGES:
+            removed += await self._sweep(MOST_PAGES - removed)
+        return removed
+
+    async def _sweep(self, most: int) -> int:
+        others = self._maps.of_other_tasks()
+        if not others:
+            return 0
+        starts = await self._starts(others)
+        absent = frozenset(it for it, both in starts.items() if both == (NO_LOG, NO_LOG))
+        gone, self._absent = absent & self._absent, absent
+        if not gone or not self._permit.valid:
+            return 0
+        return await self._maps.remove(gone, most)
+
+    async def _starts(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, tuple[int, int]]:
+        """Return where the logs of partitions and of their copies begin, of those where both are known."""
+        targets = {partition: self._logs.target_of(partition) for partition in partitions}
+        sources = await self._logs.log_starts(partitions)
+        copies = await self._sender.log_starts(targets.values())
+        return {
+            partition: (sources[partition], copies[target])
+            for partition, target in targets.items()
+            if partition in sources and target in copies
+        }

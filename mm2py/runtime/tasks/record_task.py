@@ -1,9 +1,9 @@
-"""Lets a task that returns ordinary records run in the batch loop.
+"""Adapts a task that returns ordinary records to the batch loop.
 
 Flow: ``SourceTask.poll`` -> transforms -> converters -> records grouped by target partition -> one batch each -> ``Outgoing``;
-acknowledgement -> ``SourceTask.delivered`` per record. Numbers records itself, since a foreign source
-offset need not be a number; a position is committed when every earlier record of its source partition
-is acknowledged (Connect's ``SubmittedRecords``).
+acknowledgement -> ``SourceTask.delivered`` per record. It numbers the records itself, since a connector's source offset
+need not be a number; a position is committed once every earlier record of its source partition is acknowledged
+(Connect's ``SubmittedRecords``).
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from mm2py.types import TopicPartition
 log = logging.getLogger(__name__)
 
 BATCH_BYTES: Final = 512 << 10
-"""Below the default ``max.message.bytes``, so that one record decides whether a batch is too large."""
+"""Below the default ``max.message.bytes``, so that a batch is too large only if a single record is."""
 
 IDLE_PAUSE_S: Final = 0.1
 """After an empty answer: a task that does not block must not spin the loop."""
@@ -121,7 +121,6 @@ class RecordTaskAdapter:
         self._commit = acknowledged
 
     async def start(self) -> None:
-        """Start the task."""
         await self._task.start()
 
     async def poll(self, budget_bytes: int) -> Sequence[Outgoing]:
@@ -174,7 +173,6 @@ class RecordTaskAdapter:
             self._commit(submitted.key, last)
 
     def delivered(self, delivery: Delivery) -> None:
-        """Tell the task about each record."""
         waiting = self._lanes[delivery.source]
         for run in delivery.runs:
             numbers = list(
@@ -184,7 +182,6 @@ class RecordTaskAdapter:
                 self._task.delivered(waiting.pop(number).record, run.target_offset + shift)
 
     def source_partition(self, partition: TopicPartition) -> SourcePartition:
-        """Return the task's own source partition behind a committed key."""
         return self._by_key[partition].partition
 
     def source_offset(self, partition: TopicPartition, position: int) -> SourceOffset:
@@ -198,10 +195,9 @@ class RecordTaskAdapter:
         """Nothing was held."""
 
     def failed(self, partition: TopicPartition, error: Exception) -> None:
-        """Nothing to give up: a refused record fails a record task as a whole (Connect's rule)."""
+        """Do nothing: a rejected record fails the whole task (Connect's rule)."""
 
     async def commit(self) -> None:
-        """Pass the commit on."""
         await self._task.commit()
 
     async def stop(self) -> None:
@@ -299,7 +295,7 @@ class RecordTaskAdapter:
 def new_batch(
     numbers: Sequence[int], records: Sequence[NewRecord | Record], codec: Codec = Codec.NONE
 ) -> RecordBatch:
-    """Return a batch of records with these ascending source offsets, or numbers that stand for them."""
+    """Return a batch of records with these ascending source offsets, or sequence numbers in their place."""
     bodies = [record_body(it.key, it.value, it.headers) for it in records]
     return packed_batch(numbers, [it.timestamp for it in records], bodies, codec)
 

@@ -39,15 +39,15 @@ LONGEST_RETRY_MS: Final = 10_000
 STANDSTILL_S: Final = 10.0
 """After so long without an acknowledgement of what was read, the flow is shown as DEGRADED."""
 LOOK_AGAIN_S: Final = 5.0
-"""How often brokers are asked for what a paused consumer does not hear, and for positions that nobody has committed."""
+"""Interval for asking brokers what a paused consumer does not receive, and for positions that this task has not committed."""
 
 Positions = Mapping[TopicPartition, int]
 Prepare = Callable[[SinkRecord], SinkRecord | None]
-"""Makes of the bytes that were read what the task gets; None drops the record. An error fails the task."""
+"""Converts and transforms a record that was read; None drops it. An error fails the task."""
 
 
 class AssignmentListener(Protocol):
-    """Learns which partitions the consumer has; called inside its ``poll`` and ``close``."""
+    """Receives changes of the assignment; called inside the consumer's ``poll`` and ``close``."""
 
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
         """Partitions were given; none of their records has been returned."""
@@ -96,7 +96,7 @@ class GroupConsumer(PlacedConsumer, Protocol):
         ...
 
     def end(self, partition: TopicPartition, *, ask: bool) -> int:
-        """Return the partition's end as the last Fetch said, or ``ask`` its broker; -1 where nobody answered."""
+        """Return the partition's end of the last Fetch response, or ``ask`` its broker; -1 where it did not answer."""
         ...
 
     def close(self) -> None:
@@ -108,8 +108,8 @@ ConsumerFactory = Callable[[AssignmentListener], GroupConsumer]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """What was committed of one partition since the last report, and how far the group's position is behind (-1: not known)."""
+class SinkProgress:
+    """What was committed of one partition since the last report, and the group's lag (-1: unknown)."""
 
     records: int
     size_bytes: int
@@ -118,24 +118,24 @@ class Progress:
 
 
 class SinkObserver(PlaceObserver, Protocol):
-    """Who is told; called by the task's thread."""
+    """Receives state and progress; called on the task's thread."""
 
     def state(self, state: State) -> None:
         """The task runs, or is paused."""
         ...
 
-    def progress(self, made: Mapping[TopicPartition, Progress]) -> None:
+    def progress(self, made: Mapping[TopicPartition, SinkProgress]) -> None:
         """What was committed since the last call, with every partition that the task has."""
         ...
 
     def standstill(self, cause: str) -> None:
-        """Nothing that was read is acknowledged any more, and why; without a text it is again."""
+        """Nothing that was read is being acknowledged, with the cause; an empty cause ends the standstill."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSettings:
-    """``topics`` are read, or with ``chosen`` those of the cluster's that it accepts, looked at each ``look_s``."""
+    """``topics`` are read, or with ``chosen`` those of the cluster that it accepts, listed every ``look_s``."""
 
     topics: tuple[str, ...] = ()
     chosen: Callable[[str], bool] | None = None
@@ -197,19 +197,19 @@ class SinkLoop:
         self.stopping = threading.Event()
         self.paused = False
         self.user_held: frozenset[TopicPartition] = frozenset()
-        """Source partitions that somebody has paused, -1 for a whole topic."""
+        """Source partitions paused by a user; -1 is a whole topic."""
         self._consumer: GroupConsumer | None = None
         self._subscribed: tuple[str, ...] = ()
         self._owned: set[TopicPartition] = set()
         self._places = SinkPlaces(observer, clock)
         self._silent: set[TopicPartition] = set()
-        """Partitions that the consumer was told to pause."""
+        """Partitions that are paused at the consumer."""
         self._held: set[TopicPartition] = set()
-        """Those among them that are not to be read."""
+        """Those among them that must not be read."""
         self._task_held: set[TopicPartition] = set()
         self._batch: list[SinkRecord] = []
         self._ends: dict[TopicPartition, int] = {}
-        """Of each partition in the batch, also of what ``prepare`` dropped: the offset behind its last record."""
+        """The offset after the last record of each partition in the batch, dropped records included."""
         self._positions: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._first: dict[TopicPartition, int] = {}
@@ -239,7 +239,7 @@ class SinkLoop:
         return self._owned
 
     def is_paused(self, partition: TopicPartition) -> bool:
-        """Whether somebody has paused the task, the topic or the partition."""
+        """Whether a user has paused the task, the topic or the partition."""
         held = self.user_held
         return self.paused or partition in held or TopicPartition(partition.topic, -1) in held
 
@@ -266,7 +266,7 @@ class SinkLoop:
     # ---- the thread
 
     def run(self) -> None:
-        """Run until ``stopping`` is set; any error of the task or the consumer is raised behind the orderly end."""
+        """Run until ``stopping`` is set; any error of the task or the consumer is raised after the task has ended in order."""
         tried = False
         try:
             self._until_resumed()
@@ -333,19 +333,19 @@ class SinkLoop:
         return max(0.0, min(POLL_S, until - self._clock.monotonic()))
 
     def _subscribe(self, consumer: GroupConsumer) -> None:
-        wanted, chosen = self._settings.topics, self._settings.chosen
+        topics, chosen = self._settings.topics, self._settings.chosen
         if chosen is not None:
             if self._clock.monotonic() < self._look_at:
                 return
             self._look_at = self._clock.monotonic() + self._settings.look_s
             try:
-                wanted = tuple(sorted(filter(chosen, consumer.topics())))
+                topics = tuple(sorted(filter(chosen, consumer.topics())))
             except RetriableError as error:
                 log.warning("topics cannot be listed, tried again cause=%s", cause_text(error))
                 return
-        if wanted != self._subscribed:
-            consumer.subscribe(wanted)
-            self._subscribed = wanted
+        if topics != self._subscribed:
+            consumer.subscribe(topics)
+            self._subscribed = topics
 
     def _take(self, polled: Sequence[SinkRecord]) -> None:
         # Records of one partition come in stretches; what is per stretch costs nothing per record.
@@ -372,7 +372,7 @@ class SinkLoop:
                 if not places.follows(self._opened, place, end, offset):
                     self._ends[place], is_owned = end, False
                     continue
-                checked = end  # the log began below it when all of this was fetched: holes behind it are no loss either
+                checked = end  # the log began below it when all of this was fetched: gaps above it are no loss either
             end = offset + 1
             count.add(record)
             made = record if prepare is None else prepare(record)
@@ -427,7 +427,7 @@ class SinkLoop:
     # ---- positions
 
     def _commit(self, *, closing: bool = False) -> None:
-        """Commit what the task allows; ``closing``: what cannot be committed is read again by whoever comes next."""
+        """Commit what the task allows; ``closing``: what cannot be committed is read again by the next owner."""
         if self._positions.items() <= self._committed.items():
             return
         try:
@@ -503,7 +503,7 @@ class SinkLoop:
     def _begin_anew(
         self, consumer: GroupConsumer, among: Collection[TopicPartition] | None = None
     ) -> None:
-        """Forget positions of topics that were created again; records of theirs that wait go first."""
+        """Forget positions of recreated topics, after their pending records were put."""
         for partition in self._places.check(consumer, among):
             self._committed.pop(partition, None)
             self._forget_positions(partition)
@@ -520,8 +520,8 @@ class SinkLoop:
             self._retry_at = 0.0
 
     def _forget_positions(self, partition: TopicPartition) -> None:
-        for known in (self._ends, self._positions, self._first):
-            known.pop(partition, None)
+        for by_partition in (self._ends, self._positions, self._first):
+            by_partition.pop(partition, None)
 
     # ---- pauses and reports
 
@@ -557,7 +557,7 @@ class SinkLoop:
             self._asked_at = now
             self._look_up_committed(consumer)
         counts, self._ready = self._ready, {}
-        made: dict[TopicPartition, Progress] = {}
+        made: dict[TopicPartition, SinkProgress] = {}
         for partition in self._owned:
             count = counts.get(partition) or _Count()
             is_silent = partition in self._silent
@@ -565,13 +565,13 @@ class SinkLoop:
                 continue  # what was reported last is as good
             end = consumer.end(partition, ask=is_silent and asks)
             lag = self._lag(partition, end)
-            asks = asks and not (is_silent and end < 0)  # a broker that is away is waited for once
+            asks = asks and not (is_silent and end < 0)  # an unreachable broker is waited for once
             self._places.ends_at(partition, end)
-            made[partition] = Progress(count.records, count.size_bytes, count.newest_ms, lag)
+            made[partition] = SinkProgress(count.records, count.size_bytes, count.newest_ms, lag)
         self._observer.progress(made)
 
     def _look_up_committed(self, consumer: GroupConsumer) -> None:
-        """Ask for positions of partitions of which nothing was committed here: quiet ones have their lag, too."""
+        """Look up committed positions of partitions where this task has committed none, so that idle ones have a lag too."""
         ids = self._places.ids
         unknown = (self._owned & ids.keys()) - self._committed.keys()
         if not unknown:
@@ -584,14 +584,14 @@ class SinkLoop:
             log.debug("positions of the group are not known yet cause=%s", cause_text(error))
 
     def _lag(self, partition: TopicPartition, end: int) -> int:
-        """Return how far the group's position is behind, -1 where that is not known."""
+        """Return the group's lag, -1 where it is unknown."""
         position = self._committed.get(partition, self._first.get(partition, -1))
         if position < 0:
             return 0 if end == 0 else -1
         return max(0, end - position) if end >= 0 else -1
 
     def _report_standstill(self, now: float) -> None:
-        """Tell when nothing is acknowledged although something was read."""
+        """Report when nothing is acknowledged although records were read."""
         waits = bool(self._retry_at) or not self._positions.items() <= self._committed.items()
         if not waits:
             self._moved_at, self._cause = None, ""
@@ -645,7 +645,7 @@ class SinkLoop:
             self._ready.pop(partition, None)
 
     def _guarded(self, call: Callable[[], None]) -> None:
-        """Callbacks of the group run inside a client: what fails there is raised by the next turn."""
+        """Run a callback of the group: it is called inside a client, so its error is kept and raised by the next turn."""
         try:
             call()
         except Exception as error:  # noqa: BLE001 - kept, and raised by the turn that polled
@@ -666,7 +666,7 @@ class SinkLoop:
         for step in steps:
             try:
                 step()
-            except Exception as error:  # noqa: BLE001 - the thread's edge: the end goes on
+            except Exception as error:  # noqa: BLE001 - the thread's edge: the task still ends in order
                 log.warning("the task did not end in order cause=%s", cause_text(error))
 
     def _last_commit(self) -> None:

@@ -1,8 +1,8 @@
-"""Which incarnation of its topic a position of a consumer group belongs to, and what the source has lost in front of it.
+"""Which incarnation of its topic a position of a consumer group belongs to, and what the source lost before it.
 
 Flow: ``assigned``, ``doubt`` -> not read before ``check`` -> topic ids and committed positions -> ``seek`` where the topic is another
-one; ``follows`` for each offset that is read -> a jump -> ``check`` -> a named loss. librdkafka and Java's consumer know a position by
-its number alone: paused while its topic is deleted and created again, they read on in the middle of the new one. A commit carries the
+one; ``follows`` for each offset that is read -> a jump -> ``check`` -> a named loss. librdkafka and Java's consumer
+identify a position by its offset alone: paused while its topic is deleted and recreated, they continue in the middle of the new one. A commit carries the
 topic id as metadata, so that the next member knows it too, with the id of the cluster: a sync of groups copies metadata to another
 one. No thread and no Kafka client of its own.
 """
@@ -27,7 +27,7 @@ CHECK_S: Final = 5.0
 """How often the topic ids of partitions that are read are asked for; records of another incarnation may come meanwhile."""
 RETRY_S: Final = 0.5
 LATE: Final = 20
-"""After so many failures in a row the log says why partitions are not read."""
+"""After this many failures in a row the cause is logged."""
 _PREFIX: Final = "topic-id="
 
 
@@ -56,7 +56,7 @@ class StoredPosition(NamedTuple):
 
 
 class PlacedConsumer(Protocol):
-    """What is asked of a member of a group."""
+    """What is called of a group member."""
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
         """Return the ids of those that exist, ``NO_TOPIC_ID`` from brokers before 2.8; ``RetriableError``: not now."""
@@ -73,7 +73,7 @@ class PlacedConsumer(Protocol):
         ...
 
     def start(self, partition: TopicPartition) -> int:
-        """Return the first offset of the log as the last Fetch said, -1 before one."""
+        """Return the log start offset of the last Fetch response, -1 before one."""
         ...
 
 
@@ -105,7 +105,7 @@ class SinkPlaces:
         """Partitions that must not be read before they are checked."""
         self._owned: set[TopicPartition] = set()
         self._next: dict[TopicPartition, int] = {}
-        """The offset behind what was read, where that is known."""
+        """The offset after the last record that was read, where that is known."""
         self._jumps: dict[TopicPartition, int] = {}
         """The offset that came in place of the next one."""
         self._ends: dict[TopicPartition, int] = {}
@@ -125,9 +125,9 @@ class SinkPlaces:
         """Partitions have gone."""
         self._owned.difference_update(partitions)
         self.unsure.difference_update(partitions)
-        for known in (self.ids, self._next, self._jumps, self._ends, self._proved_ends):
+        for by_partition in (self.ids, self._next, self._jumps, self._ends, self._proved_ends):
             for partition in partitions:
-                known.pop(partition, None)
+                by_partition.pop(partition, None)
 
     def doubt(self, partitions: Collection[TopicPartition]) -> None:
         """Partitions were not read for a while: their topic may be another one."""
@@ -209,7 +209,7 @@ class SinkPlaces:
         return moved
 
     def _learn(self, consumer: PlacedConsumer, ids: Mapping[str, bytes]) -> None:
-        """Find out of which topic the positions of new partitions are."""
+        """Determine which topic incarnation the positions of new partitions belong to."""
         new = {it for it in self._owned - self.ids.keys() if it.topic in ids}
         if not new:
             return
@@ -226,11 +226,11 @@ class SinkPlaces:
 
     def _settle(self, consumer: PlacedConsumer, partition: TopicPartition, topic_id: bytes) -> bool:
         """Move the consumer where its position is of another topic, or outside of the log; return whether it was moved."""
-        known = self.ids[partition]
+        read_id = self.ids[partition]
         expected = self._next.get(partition, -1)
-        if known != topic_id and NO_TOPIC_ID not in (known, topic_id):
+        if read_id != topic_id and NO_TOPIC_ID not in (read_id, topic_id):
             consumer.seek(partition, EARLIEST)
-            self._past.add(known)
+            self._past.add(read_id)
             end = self._proved_ends.pop(partition, -1)
             self._next.pop(partition, None)
             self._jumps.pop(partition, None)
@@ -247,7 +247,7 @@ class SinkPlaces:
         del self._jumps[partition]
         self._next[partition] = offset
         if offset != expected:
-            is_same = NO_TOPIC_ID not in (known, topic_id)
+            is_same = NO_TOPIC_ID not in (read_id, topic_id)
             self._observer.lost(_outside(partition, expected, offset, is_same=is_same))
         return True
 
@@ -276,7 +276,7 @@ def _outside(partition: TopicPartition, expected: int, offset: int, *, is_same: 
     if offset > expected:
         cause, detail = EventKind.RETENTION, "deleted before it was copied"
         return SourceGap(partition, expected, offset - 1, cause.value, detail)
-    # What lies below the position was copied; what was behind it is not known.
+    # What lies below the position was copied; what was above it is unknown.
     cause = EventKind.TRUNCATION if is_same else EventKind.RECREATED
     detail = f"the source log was cut before offset {expected}, it is copied again from offset {offset} on"
     return SourceGap(partition, expected, expected - 1, cause.value, detail)

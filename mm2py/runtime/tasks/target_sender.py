@@ -1,7 +1,7 @@
-"""What a task's loop needs of a Sender, and what the Sender tells it.
+"""What a task's loop calls of a Sender, and the callbacks that it passes to one.
 
-Flow: loop -> ``TargetSender`` -> target; acknowledgements, refusals, stalls and doubts -> the callbacks that
-``SenderFactory`` was given; what is known of earlier copies goes with them. Types only: the Sender is in ``mm2py.client.send.sender``.
+Flow: loop -> ``TaskSender`` -> target; acknowledgements, refusals, stalls and doubts -> the callbacks that
+``SenderFactory`` was given, with what is known of earlier copies. Types only: the Sender is ``mm2py.client.send.sender``.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,10 +15,10 @@ OnDelivered = Callable[[TopicPartition, TopicPartition, RecordBatch, int], None]
 OnFailed = Callable[[TopicPartition, TopicPartition, Exception], None]
 OnStalled = Callable[[TopicPartition, Exception | None], None]
 OnDoubt = Callable[[TopicPartition, int, int, Exception], None]
-"""Source partition, first and last source offset that may be doubled, why nobody can know."""
+"""Source partition, first and last source offset that may be doubled, and why that cannot be determined."""
 
 
-class TargetSender(Protocol):
+class TaskSender(Protocol):
     """What the loop needs of ``mm2py.client.send.sender.Sender``."""
 
     @property
@@ -27,7 +27,7 @@ class TargetSender(Protocol):
         ...
 
     async def start(self) -> None:
-        """Get a producer id; ``RetriableError`` while the target is away."""
+        """Get a producer id; ``RetriableError`` while the target is unreachable."""
         ...
 
     def enqueue(
@@ -70,5 +70,5 @@ class TargetSender(Protocol):
 
 
 SenderFactory = Callable[
-    [OnDelivered, OnFailed, OnStalled, OnDoubt, CopiedSoFar | None], TargetSender
+    [OnDelivered, OnFailed, OnStalled, OnDoubt, CopiedSoFar | None], TaskSender
 ]

@@ -7,13 +7,12 @@ returns records or has transforms -> ``WorkerTask``; of a sink -> ``open_sink_ta
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from inspect import signature
-from typing import Final, Protocol, TypeGuard, cast, final
+from typing import Final, Protocol, cast, final
 
 from mm2py.api.connector import Connector, SinkConnector
 from mm2py.api.context import EventSink
 from mm2py.api.records import SinkRecord
-from mm2py.api.task import BatchSourceTask, SourceTask
+from mm2py.api.task import BatchSourceTask
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.tail import Identical
 from mm2py.clock import Clock
@@ -36,16 +35,15 @@ from mm2py.runtime.plugins.catalog import plugin_type
 from mm2py.runtime.plugins.converters.registry import RecordConverters
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.plugins.transforms.chain import TransformChain, steps_of
+from mm2py.runtime.tasks.arrivals import SourceOrder
 from mm2py.runtime.tasks.errant_records import DeadLetterQueue, ErrantRecords
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter, OffsetStore
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
-from mm2py.runtime.tasks.ordered_worker_task import OrderedWorkerTask
 from mm2py.runtime.tasks.record_task import Conversion, RecordTaskAdapter
 from mm2py.runtime.tasks.sink_loop import ConsumerFactory, Prepare, SinkSettings
-from mm2py.runtime.tasks.source_order import SourceOrder
 from mm2py.runtime.tasks.target_sender import SenderFactory
-from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskContext
+from mm2py.runtime.tasks.task_context import LossRules, NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.task_host import HostedTask, TaskSpec
 from mm2py.runtime.tasks.task_transactions import (
     StartGuard,
@@ -54,7 +52,7 @@ from mm2py.runtime.tasks.task_transactions import (
     Unguarded,
     committed_reads,
 )
-from mm2py.runtime.tasks.transformed_task import CopyTask, TransformedTask
+from mm2py.runtime.tasks.transformed_task import CopyTask, OrderedWorkerTask, TransformedTask
 from mm2py.runtime.tasks.worker_sink_task import WorkerSinkContext, WorkerSinkTask
 from mm2py.runtime.tasks.worker_task import TaskSettings, WorkerTask
 from mm2py.storage.offset_map_store import MapStore, NoMapStore
@@ -63,8 +61,8 @@ from mm2py.types import TaskId
 _WITHOUT_TRANSFORMS: Final = (MIRROR_CHECKPOINT_CONNECTOR, MIRROR_HEARTBEAT_CONNECTOR)
 
 
-def _nobody_asks(_task: TaskId, _topic: str) -> None:
-    """Target topics that a task uses concern nobody."""
+def _ignore_topic(_task: TaskId, _topic: str) -> None:
+    """Ignore the target topics that a task uses."""
 
 
 def _bytes_only(_connector: Mapping[str, str]) -> Conversion:
@@ -103,10 +101,10 @@ class TaskParts:
 
     ``sender`` makes the Sender of a task from its spec; ``settings`` come from the worker config, with
     ``buffer.memory`` of the task's producer filled in by ``buffer_memory``; ``events`` is the loss ledger;
-    ``on_topic`` hears of each task's first acknowledged record of a target topic. ``conversion`` reads from a
+    ``on_topic`` is called at each task's first acknowledged record of a target topic. ``conversion`` reads from a
     connector's config how its ordinary records become bytes; ``maps`` keeps where copies are on the target.
-    ``transactions`` makes what a task has in place of ``sender``, ``store`` and ``maps`` with exactly-once support.
-    ``sinks`` is None in a process that must not load what sink tasks read with.
+    ``transactions`` builds what a task uses in place of ``sender``, ``store`` and ``maps`` with exactly-once support.
+    ``sinks`` is None in a process that must not load a sink task's consumer (confluent-kafka).
     """
 
     plugins: Plugins
@@ -120,7 +118,7 @@ class TaskParts:
     graceful_timeout_ms: int
     target_name: str
     events: EventSink = field(default_factory=NoLedger)
-    on_topic: Callable[[TaskId, str], None] = _nobody_asks
+    on_topic: Callable[[TaskId, str], None] = _ignore_topic
     conversion: Callable[[Mapping[str, str]], Conversion] = _bytes_only
     permit: Permit = UNLIMITED
     maps: MapStore = field(default_factory=NoMapStore)
@@ -220,7 +218,7 @@ class TaskAssembly:
             meter=parts.meter,
             clock=parts.clock,
             events=parts.events,
-            policies=LossPolicies(
+            policies=LossRules(
                 gap=framework.gap_policy,
                 recreate=framework.recreate_policy,
                 partition_failure=framework.partition_failure_policy,
@@ -233,10 +231,10 @@ class TaskAssembly:
         )
         adapter: RecordTaskAdapter | None = None
         order: SourceOrder | None = None
-        if not _moves_batches(opened):
-            task: BatchSourceTask
+        task: BatchSourceTask
+        if not isinstance(opened, BatchSourceTask):
             task = adapter = RecordTaskAdapter(
-                cast("SourceTask", opened), parts.clock, parts.conversion(config), chain=chain
+                opened, parts.clock, parts.conversion(config), chain=chain
             )
         elif chain is None:
             task = opened
@@ -315,7 +313,7 @@ def _source_chain(config: Mapping[str, str], errant: ErrantRecords) -> Transform
 def _prepare(
     errant: ErrantRecords, converters: RecordConverters | None, chain: TransformChain | None
 ) -> Prepare | None:
-    """Return what is done with each record before the task gets it, None for nothing."""
+    """Return the conversion and transforms of each record, None where there are none."""
     if converters is None:
         return None if chain is None else chain.apply
 
@@ -327,7 +325,7 @@ def _prepare(
 
 
 def _sink_settings(spec: TaskSpec, framework: SinkFrameworkConfig, flush_ms: int) -> SinkSettings:
-    """Return what a task reads: topics of its own config, else those of the connector's."""
+    """Return which topics a task reads: those of its own config, else the connector's."""
     own = parse_list(spec.config.get("topics", ""))
     chosen = None
     if not own and framework.topics_regex:
@@ -335,8 +333,3 @@ def _sink_settings(spec: TaskSpec, framework: SinkFrameworkConfig, flush_ms: int
     return SinkSettings(
         topics=tuple(own) or framework.topics, chosen=chosen, commit_s=flush_ms / 1000
     )
-
-
-def _moves_batches(task: BatchSourceTask | SourceTask) -> TypeGuard[BatchSourceTask]:
-    """Tell the two contracts apart: only a batch task's ``poll`` takes a budget."""
-    return bool(signature(task.poll).parameters)

@@ -1,7 +1,7 @@
-"""What one task is lent: stored positions in, partition states, lag and loss events out.
+"""The context of one task: stored positions in, partition states, lag and loss events out.
 
 Flow: task -> ``WorkerTaskContext`` -> meters, log and ledger; failed partitions -> the worker task.
-It knows nothing of Kafka.
+No Kafka client is used here.
 """
 
 import asyncio
@@ -49,15 +49,15 @@ TOO_LARGE: Final = frozenset({codes.MESSAGE_TOO_LARGE, codes.RECORD_LIST_TOO_LAR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossPolicies:
-    """What the connector's config says about losses; the words go into the ledger."""
+class LossRules:
+    """The connector's policies for losses; their values are recorded in the ledger."""
 
     gap: str = "continue"
     recreate: str = "continue"
     partition_failure: str = "isolate"
 
     def decided(self, kind: EventKind) -> str:
-        """Return the property that decides how it goes on after such an event, with its value."""
+        """Return the property that decides what follows such an event, with its value."""
         if kind.stops:
             return f"partition.failure.policy={self.partition_failure}"
         if kind in (EventKind.MAY_BE_DOUBLED, EventKind.TARGET_LOST):
@@ -95,14 +95,14 @@ class NoLedger(EventSink):
 
 
 class PartitionListener(Protocol):
-    """Who acts when a task reports a failed partition."""
+    """Handles what a task reports of its partitions."""
 
     def partition_failed(self, partition: TopicPartition, error: Exception) -> None:
-        """The task cannot go on with this partition."""
+        """Handle a partition that the task cannot continue."""
         ...
 
     def partition_covered(self, partition: TopicPartition, offset: int) -> None:
-        """Nothing up to this offset is left to copy."""
+        """Nothing up to this offset remains to be copied."""
         ...
 
     def gap_refused(self, partition: TopicPartition, error: Exception) -> None:
@@ -123,7 +123,7 @@ class WorkerTaskContext:
         meter: FlowMeter,
         clock: Clock,
         events: EventSink | None = None,
-        policies: LossPolicies | None = None,
+        policies: LossRules | None = None,
         maps: TaskOffsetMaps | None = None,
     ) -> None:
         self._connector = connector
@@ -132,7 +132,7 @@ class WorkerTaskContext:
         self._meter = meter
         self._clock = clock
         self._events: EventSink = events or NoLedger()
-        self._policies = policies or LossPolicies()
+        self._policies = policies or LossRules()
         self.maps = maps or TaskOffsetMaps(NoMapStore())
         """Where the records of the task's partitions are on the target."""
         self.maps.on_loss = self.report_target_loss
@@ -220,20 +220,20 @@ class WorkerTaskContext:
     def _resumed(
         self, partition: TopicPartition, stored: SourceOffset | None
     ) -> SourceOffset | None:
-        """Return the position behind everything that is known to be copied."""
+        """Return the position after everything that is known to be copied: the map may be ahead of the stored position, never behind."""
         last = committed_offset(stored)
         position = last + 1 if last >= 0 else -1
-        found, topic_id = self.maps.of(partition), committed_topic_id(stored)
-        if found.follows(position, topic_id):
+        offset_map, topic_id = self.maps.of(partition), committed_topic_id(stored)
+        if offset_map.follows(position, topic_id):
             # The ledger may not have it: positions wait for that, maps do not.
             self._report(EventKind.RECREATED, partition, position, last, LATER_TOPIC)
-            resumed = self.maps.resume(partition, found.covered)
+            resumed = self.maps.resume(partition, offset_map.covered)
         else:
-            found.identify(topic_id)
+            offset_map.identify(topic_id)
             resumed = self.maps.resume(partition, position)
             if resumed == position:
                 return stored
-        return source_offset(resumed - 1, found.epoch, found.source_id)
+        return source_offset(resumed - 1, offset_map.epoch, offset_map.source_id)
 
     def partition_state(
         self, partition: TopicPartition, state: PartitionState, cause: Exception | None = None
@@ -269,9 +269,9 @@ class WorkerTaskContext:
         """Log a loss with its exact range; with ``gap.policy=fail`` it also stops the partition."""
         kind = EventKind(gap.cause)
         if kind is EventKind.RECREATED:
-            found, begun = self.maps.of(gap.partition), self._begun.get(gap.partition)
-            if begun is not None and found.source_id == begun and not found.is_empty:
-                # The ledger has the end of an incarnation behind its beginning, else it would be written twice.
+            offset_map, begun = self.maps.of(gap.partition), self._begun.get(gap.partition)
+            if begun is not None and offset_map.source_id == begun and not offset_map.is_empty:
+                # The end of an incarnation is above its beginning in the ledger, else it would be written twice.
                 self.note_topic_id(gap.partition, begun)
             if gap.topic_id != NO_TOPIC_ID:
                 self._begun[gap.partition] = gap.topic_id
@@ -309,7 +309,7 @@ class WorkerTaskContext:
     def report_covered(
         self, partition: TopicPartition, offset: int, *, begins: bool = False
     ) -> None:
-        """Move the position behind what needs no copy."""
+        """Move the position past records that need no copy."""
         if begins:
             self.maps.begin_at(partition, offset + 1)
         if self._listener is not None:
@@ -430,7 +430,7 @@ def log_gap(gap: SourceGap) -> None:
 
 
 def _mirrored(partition: SourcePartition) -> TopicPartition | None:
-    """Return the Kafka partition behind a key, None for the key of another kind of source."""
+    """Return the Kafka partition of a key, None for the key of another kind of source."""
     topic, number = partition.get("topic"), partition.get("partition")
     return (
         TopicPartition(topic, number)
@@ -452,7 +452,7 @@ def _parsed(key: bytes, value: bytes | None) -> SourceOffset | None:
 
 
 def _kind_of(error: Exception) -> EventKind:
-    """Tell failures apart by what they are or were raised from."""
+    """Classify a failure by its type and its causes."""
     cause = error.__cause__
     if isinstance(error, ProtocolError) or isinstance(cause, ProtocolError):
         return EventKind.POISONED

@@ -1,4 +1,4 @@
-"""Where tasks live: the interface, and the host that runs them in this process.
+"""The interface to what runs tasks, and the host that runs them in this process.
 
 Flow: herder -> ``start_task`` / ``stop_task`` -> ``WorkerTask``; state changes -> the herder. ``child_host`` puts
 hosts into child processes behind the same interface, so only plain data crosses it.
@@ -97,7 +97,7 @@ class TaskHost(Protocol):
         ...
 
     async def pause_task(self, task: TaskId, *, paused: bool) -> None:
-        """Stop or go on polling; what is sent is acknowledged and committed (PAUSED / RUNNING)."""
+        """Pause or resume polling; what was sent is still acknowledged and committed (PAUSED / RUNNING)."""
         ...
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
@@ -123,7 +123,7 @@ class InProcessTaskHost:
     Args:
         build: makes tasks.
         watcher: hears of their states.
-        graceful_s: how long a task may take to stop where nobody says.
+        graceful_s: how long a task may take to stop where the caller sets no limit.
     """
 
     def __init__(
@@ -165,25 +165,20 @@ class InProcessTaskHost:
                 task.start()
 
     async def stop_task(self, task: TaskId, timeout_s: float) -> None:
-        """Stop a task in order and forget it."""
         async with self._turns.setdefault(task, asyncio.Lock()):
             await self._end(task, timeout_s)
 
     def status(self, task: TaskId) -> Status | None:
-        """State of a task."""
         running = self._tasks.get(task)
         return running.status if running is not None else self._refused.get(task)
 
     def tasks(self) -> tuple[TaskId, ...]:
-        """Tasks the host knows."""
         return tuple(self._tasks)
 
     def problems(self) -> Mapping[str, str]:
-        """Nothing: tasks here are as alive as this process."""
         return {}
 
     async def pause_task(self, task: TaskId, *, paused: bool) -> None:
-        """Stop or go on polling; a failed task stays as it is."""
         async with self._turns.setdefault(task, asyncio.Lock()):
             running = self._tasks.get(task)
             if running is not None:
@@ -214,7 +209,6 @@ class InProcessTaskHost:
             await self.start_task(spec)
 
     async def close(self) -> None:
-        """Stop all tasks in order."""
         await asyncio.gather(*(self.stop_task(task, self._graceful_s) for task in self.tasks()))
 
     def _running(self) -> list[HostedTask]:

@@ -8,7 +8,7 @@ Invariants (tests of the same names):
 
 1. A position is visible if and only if every record up to it is: both are in one transaction, and the offset map too.
 2. A record is reported as delivered only after its transaction was committed.
-3. No transaction is begun before the guard has confirmed the task behind InitProducerId.
+3. No transaction is begun before the guard has confirmed the task after its InitProducerId.
 4. A commit that has begun is finished or known to have failed before another one begins, also when its caller is cancelled.
 5. A transaction with records of a partition whose loss ledger entry is not written waits for it.
 6. What was written without transactions behind the position (by a lane on Spark, or by the flow before it was exactly once) is recognised in
@@ -45,15 +45,15 @@ log = logging.getLogger(__name__)
 
 LEDGER_S: Final = 1.0
 SLOW_S: Final = 10.0
-"""A commit takes milliseconds."""
+"""A commit that takes longer is reported; usual is milliseconds."""
 
 SAME_CAUSE: Final = 3
-"""So often a task may fail for one cause before its first commit, so at the same position, until it is started otherwise."""
+"""After this many failures for one cause before the first commit, thus at the same position, a task starts in single-batch mode."""
 
 
 @dataclass(slots=True)
 class Starts:
-    """What the last starts of one task came to: how many in a row failed for one cause before anything was committed."""
+    """The last starts of one task: how many in a row failed for one cause before anything was committed."""
 
     cause: int = 0
     failures: int = 0
@@ -77,7 +77,11 @@ class Starts:
 
 
 class StartGuard(Protocol):
-    """What a worker is asked around the start of a task's producer."""
+    """Asked before and after a task's InitProducerId, so that neither an old nor an outdated task can write.
+
+    ``fence`` alone is not enough: between it and InitProducerId a newer commit may have fenced this task's id already, and our
+    InitProducerId would in turn fence the rightful owner. ``verify`` closes that window (Connect's pre- and post-producer checks).
+    """
 
     async def fence(self, task: TaskId) -> None:
         """Return when producers of earlier task configs can write no more; ``RetriableError`` else."""
@@ -224,8 +228,8 @@ class TaskTransactions:
         if not self._partitions:
             if self._own is not None:
                 await self._own.get(())  # makes the topic
-            found = (await self._cluster.metadata([self.topic])).topics
-            self._partitions = len(found[0].partitions) if found else 0
+            topics = (await self._cluster.metadata([self.topic])).topics
+            self._partitions = len(topics[0].partitions) if topics else 0
             if not self._partitions:
                 raise FatalError(f"the offset topic {self.topic} is not there")
             await self._writer.start()
@@ -249,7 +253,7 @@ class TaskTransactions:
             )
 
     async def write(self, tp: TopicPartition, entries: Sequence[Entry]) -> None:
-        """Write records of our own in the transaction, behind all data."""
+        """Write our own records in the transaction, after all data."""
         await asyncio.gather(
             *(
                 self._writer.write(tp, [NewRecord(key, value, (), -1) for key, value in batch])
@@ -260,7 +264,6 @@ class TaskTransactions:
     # ---- OffsetStore
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
-        """Return the newest committed value of each key."""
         if self._own is None:
             return await self._store.get(keys)
         own, others = await asyncio.gather(self._own.get(keys), self._store.get(keys))
@@ -287,7 +290,7 @@ class TaskTransactions:
             self._copying = asyncio.create_task(self._copy(values))
 
     async def _copy(self, values: Mapping[bytes, bytes | None]) -> None:
-        """Write committed positions to the worker's topic too, as well as that goes."""
+        """Write committed positions to the worker's topic too, best effort: the connector's own topic counts."""
         try:
             await self._store.set(values)
         except Mm2pyError as error:

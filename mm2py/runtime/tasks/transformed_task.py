@@ -18,25 +18,29 @@ from typing import Final, NamedTuple, Protocol, final
 from mm2py.api.context import PartitionState, TaskContext
 from mm2py.api.records import SinkRecord, SourceOffset, SourcePartition, quick_record
 from mm2py.api.task import BatchSourceTask, CopiedLogs, Delivery, Outgoing, TakesOver
-from mm2py.errors import FatalError, PartitionError, ProtocolError
-from mm2py.observability.logging import some_of
+from mm2py.clock import or_stop
+from mm2py.errors import FatalError, Mm2pyError, PartitionError, ProtocolError
+from mm2py.observability.logging import cause_text, some_of
 from mm2py.protocol.record_batch import CODEC_MASK, Codec, RecordBatch
 from mm2py.protocol.records import open_batch, record_body, record_fields
 from mm2py.runtime.plugins.converters.converter import DataError
 from mm2py.runtime.plugins.converters.registry import RecordConverters
 from mm2py.runtime.plugins.transforms.chain import TransformChain, seen_headers
+from mm2py.runtime.tasks.arrivals import Part, SourceOrder
 from mm2py.runtime.tasks.errant_records import ErrantRecords, Stage
 from mm2py.runtime.tasks.record_task import packed_batch
-from mm2py.runtime.tasks.source_order import Part, SourceOrder
+from mm2py.runtime.tasks.task_transactions import TaskTransactions
+from mm2py.runtime.tasks.worker_task import WorkerTask
 from mm2py.types import TopicPartition
 
 log = logging.getLogger(__name__)
+
 
 WORK_S: Final = 1.0
 """The contract of ``poll``: transforms that take longer are waited for by the next one."""
 
 END_S: Final = 1.0
-"""How long a transform that is at work may delay the end of its task."""
+"""How long a running transform may delay the end of its task."""
 
 SHOWN_TOPICS: Final = 5
 
@@ -66,7 +70,7 @@ class _Made:
     parts: list[Part] = field(default_factory=list[Part])
     dropped: int = 0
     error: PartitionError | None = None
-    """A batch that cannot be read; nothing behind it was looked at."""
+    """A batch that cannot be read; no later one was processed."""
 
 
 @dataclass(slots=True)
@@ -75,9 +79,9 @@ class _Work:
 
     made: list[_Made] = field(default_factory=list[_Made])
     spent: list[RecordBatch] = field(default_factory=list[RecordBatch])
-    """Batches whose buffers are not needed any more."""
+    """Batches whose receive buffers can be released."""
     error: Exception | None = None
-    """A record that nothing behind may pass (``errors.tolerance=none``)."""
+    """A record that no later one may overtake (``errors.tolerance=none``)."""
 
 
 @final
@@ -90,7 +94,7 @@ class TransformedTask(BatchSourceTask):
         converters: turn what transforms made of keys, values and headers into bytes, where that is not bytes.
         errant: ``errors.*``.
         order: learns what became of each source batch.
-        is_internal: tells topics that hold the state of mirrors; no record is sent there.
+        is_internal: whether a topic holds the state of mirrors; no record is sent there.
     """
 
     def __init__(
@@ -110,7 +114,7 @@ class TransformedTask(BatchSourceTask):
         self._is_internal = is_internal
         self._converted_by = type(converters.value).__name__
         self._targets: set[TopicPartition] = set()
-        """Those that records may be sent to."""
+        """Target partitions that records may be sent to."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="transforms")
         self._working: asyncio.Future[_Work] | None = None
         self._error: Exception | None = None
@@ -120,15 +124,12 @@ class TransformedTask(BatchSourceTask):
         self._reported = (0, 0)
 
     async def start(self) -> None:
-        """Start the task."""
         await self._task.start()
 
     async def take_over(self, partitions: Collection[TopicPartition]) -> None:
-        """Copy these too."""
         await self._task.take_over(partitions)
 
     async def poll(self, budget_bytes: int) -> Sequence[Outgoing]:
-        """Return what transforms left of the next batches."""
         if self._error is not None:
             raise self._error
         if self._working is None:
@@ -149,33 +150,26 @@ class TransformedTask(BatchSourceTask):
         return self._taken(work)
 
     def delivered(self, delivery: Delivery) -> None:
-        """Pass it on."""
         self._task.delivered(delivery)
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
-        """Read none of these."""
         self._task.hold(partitions)
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these again."""
         self._task.release(partitions)
 
     def failed(self, partition: TopicPartition, error: Exception) -> None:
-        """Read nothing of it any more."""
         self._task.failed(partition, error)
 
     def source_partition(self, partition: TopicPartition) -> SourcePartition:
-        """Return the key of its stored position."""
         return self._task.source_partition(partition)
 
     def source_offset(self, partition: TopicPartition, position: int) -> SourceOffset:
-        """Return its stored form."""
         return self._task.source_offset(partition, position)
 
     async def log_starts(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Ask the source where logs begin."""
         return await self._task.log_starts(partitions)
 
     def target_of(self, partition: TopicPartition) -> TopicPartition:
@@ -188,7 +182,6 @@ class TransformedTask(BatchSourceTask):
         await self._task.commit()
 
     async def stop(self) -> None:
-        """End the thread, the transforms and the task."""
         self._over = True
         self._errant.stopping.set()
         working, self._working = self._working, None
@@ -267,7 +260,7 @@ class TransformedTask(BatchSourceTask):
             payload, stamps, spans = open_batch(memoryview(batch.data))
             for offset, stamp, span in zip(_offsets(batch), stamps, spans, strict=True):
                 if self._over:
-                    break  # nobody takes the result; a slow transform must not keep its process
+                    break  # the result is not needed any more; a slow transform must not keep its process alive
                 key, value, headers = record_fields(payload, span)
                 seen_by_name = seen_headers(headers) if headers else ()
                 fields = *home, key, value, seen_by_name, stamp, offset, *source, None
@@ -344,11 +337,11 @@ class _Kept:
         self.by_target: dict[TopicPartition, tuple[list[int], list[int], list[bytes]]] = {}
 
     def add(self, target: TopicPartition, offset: int, timestamp_ms: int, body: bytes) -> None:
-        """Add a record behind those of the same target partition."""
-        found = self.by_target.get(target)
-        if found is None:
-            found = self.by_target[target] = [], [], []
-        offsets, stamps, bodies = found
+        """Append a record to those of the same target partition."""
+        lists = self.by_target.get(target)
+        if lists is None:
+            lists = self.by_target[target] = [], [], []
+        offsets, stamps, bodies = lists
         offsets.append(offset)
         stamps.append(timestamp_ms)
         bodies.append(body)
@@ -374,3 +367,127 @@ def _unreadable(source: TopicPartition, batch: RecordBatch, cause: ProtocolError
 def _may_exist(topic: object, partition: object) -> bool:
     named = isinstance(topic, str) and _LEGAL_TOPIC.fullmatch(topic) is not None
     return named and type(partition) is int and partition >= 0
+
+
+# ---- the loop of such a task
+
+
+REST_S: Final = 10.0
+"""How long a fatal record waits for its predecessors' acknowledgements."""
+
+PART_WAIT_S: Final = 1.0
+PART_PAUSE_S: Final = 0.05
+"""Interval for re-checking progress and the permit."""
+
+
+@final
+class OrderedWorkerTask(WorkerTask):
+    """The loop of a ``TransformedTask``: what differs because records are dropped or sent to other target partitions.
+
+    After each hand-over it advances parts without a copy, lets topics that a transform has named be created, and holds source
+    partitions that wait for another one's target. ``follow`` comes before ``start``.
+    """
+
+    _order: SourceOrder
+    _sends: asyncio.Event
+    """Cleared while a commit waits for the rest of its transaction."""
+    _stuck: dict[TopicPartition, Exception]
+    """Target partitions that accept nothing now, with the cause."""
+
+    def follow(self, order: SourceOrder) -> None:
+        """Set the order in which source batches are reported as done."""
+        self._order = order
+        order.follow(self._arrivals)
+        self._sends = asyncio.Event()
+        self._sends.set()
+        self._stuck = {}
+
+    async def _poll(self, budget_bytes: int) -> Sequence[Outgoing]:
+        try:
+            outgoing = await super()._poll(budget_bytes)
+        except FatalError:
+            await self._finish()
+            raise
+        if not self._sends.is_set():
+            await or_stop(self._sends.wait(), self._stop)
+        return outgoing
+
+    async def _finish(self) -> None:
+        """Store the position before a fatal record, unless the target does not accept the records before it."""
+        until_s = self._clock.monotonic() + REST_S
+        while (
+            not (self._order.is_done or self._stop.is_set()) and self._clock.monotonic() < until_s
+        ):
+            await self._clock.sleep(PART_PAUSE_S)
+        if self._commits is None or not self._order.is_done:
+            return  # outside of transactions every task commits at its end
+        try:
+            await self._commits.finish(REST_S)
+        except Exception as error:  # noqa: BLE001 - the task ends here anyway, of another cause
+            log.warning("last commit failed cause=%s", cause_text(error))
+
+    def _send(self, outgoing: Sequence[Outgoing]) -> None:
+        super()._send(outgoing)
+        routed: set[str] = set()
+        for source, target, _ in outgoing:
+            sources = self._sources.setdefault(target, set())
+            if not sources:
+                if self._transactions is not None:
+                    self._transactions.check_target(target.topic)
+                routed.add(target.topic)
+            if source not in sources:
+                sources.add(source)
+                if target in self._stuck:
+                    self._show_stall(source, target, self._stuck[target])
+            self._order.advance(source)
+        if routed:
+            self._sender.let_create(routed)
+        for source, target in self._order.overdue():
+            self._holds.hold_stalled(source, target)
+
+    def _delivered(
+        self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, base_offset: int
+    ) -> None:
+        if not self._order.arrived(source, target, batch, base_offset):
+            self._first_record(target.topic)
+            meter = self._meters[source]
+            meter.records += batch.count
+            meter.bytes += len(batch.data)
+            meter.newest_ms = max(meter.newest_ms, batch.max_timestamp)
+        if self._held:
+            self._holds.drained_at(target)
+        if self._starved and self._has_room():
+            self._room.set()
+
+    def _stalled(self, target: TopicPartition, error: Exception | None) -> None:
+        if error is None:
+            self._stuck.pop(target, None)
+        else:
+            self._stuck[target] = error
+        super()._stalled(target, error)
+
+    def _show_stall(
+        self, source: TopicPartition, target: TopicPartition, error: Exception | None
+    ) -> None:
+        if error is None:  # it may wait for another one
+            waits = (it for it in self._stuck if source in self._sources.get(it, ()))
+            target = next(waits, target)
+            error = self._stuck.get(target)
+        if error is not None and target != self._meters[source].target:
+            error = Mm2pyError(
+                f"a transform sends records to {target}, which takes none: {error}",
+                remedy="where it does not exist create the topic, or add the partition",
+            )
+        super()._show_stall(source, target, error)
+
+    async def _settle(self, parts: TaskTransactions) -> None:
+        """Wait until everything handed over is acknowledged: no position may lie inside of what transforms made of one batch."""
+        self._sends.clear()
+        try:
+            while not parts.transactions.broken and not await self._sender.flush(PART_WAIT_S):
+                if self._error is not None:
+                    raise self._error
+                await self._clock.sleep(PART_PAUSE_S)
+        finally:
+            self._sends.set()
+        await super()._settle(parts)

@@ -1,7 +1,7 @@
-"""One running sink task: its thread, its state, and what it is lent.
+"""One running sink task: its thread, its state and its context.
 
 Flow: ``start`` -> a thread with the ``SinkLoop`` -> states and progress come back to the event loop -> status, meters.
-The thread is a daemon: one that does not come back from its plug-in ends with the process, which is the task's own.
+The thread is a daemon: a plug-in that never returns ends with the process, which runs this task alone.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
 from mm2py.runtime.tasks.sink_loop import (
     ConsumerFactory,
     Prepare,
-    Progress,
     SinkLoop,
     SinkObserver,
+    SinkProgress,
     SinkSettings,
 )
-from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, log_gap
+from mm2py.runtime.tasks.task_context import LossRules, NoLedger, log_gap
 from mm2py.types import State, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ LEDGER_S: Final = 12.0
 
 @final
 class WorkerSinkContext(SinkTaskContext):
-    """Implements ``SinkTaskContext``; the loop is given when it is there."""
+    """Implements ``SinkTaskContext``; ``belong_to`` sets the loop once it exists."""
 
     def __init__(self, task_id: str, clock: Clock, errant: ErrantRecords) -> None:
         self._task_id, self._clock, self._errant = task_id, clock, errant
@@ -54,41 +54,32 @@ class WorkerSinkContext(SinkTaskContext):
 
     @property
     def clock(self) -> Clock:
-        """Time."""
         return self._clock
 
     @property
     def task_id(self) -> str:
-        """``<connector>-<index>``."""
         return self._task_id
 
     @property
     def assignment(self) -> Collection[TopicPartition]:
-        """Source partitions that the task has now."""
         return frozenset(self._looped.owned)
 
     def rewind(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions from these offsets after this call."""
         self._looped.rewind(offsets)
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
-        """Read none of these until ``release``."""
         self._looped.hold(partitions)
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these again."""
         self._looped.release(partitions)
 
     def retry_after(self, delay_ms: int) -> None:
-        """Call ``put`` again so soon after a ``RetriableError`` of now."""
         self._looped.retry_after(delay_ms)
 
     def request_commit(self) -> None:
-        """Commit as soon as the present call has ended."""
         self._looped.request_commit()
 
     def report(self, record: SinkRecord, error: Exception) -> None:
-        """Hand over a record that cannot be delivered; ``FatalError`` with ``errors.tolerance=none``."""
         self._errant.put_failed(record, error)
 
     @property
@@ -151,11 +142,9 @@ class WorkerSinkTask(SinkObserver):
 
     @property
     def status(self) -> Status:
-        """State of the task."""
         return self._lifecycle.status
 
     def start(self) -> None:
-        """Launch the thread; returns at once."""
         if self._events is None:
             self._events = asyncio.get_running_loop()
             self._opening = asyncio.create_task(self._open(), name=self._name)
@@ -196,7 +185,6 @@ class WorkerSinkTask(SinkObserver):
         self._loop.paused = paused
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
-        """Read none of these source partitions and all others; -1 is a whole topic."""
         self._loop.user_held = partitions
 
     def keep_out(self, _partitions: frozenset[TopicPartition]) -> bool:
@@ -215,16 +203,14 @@ class WorkerSinkTask(SinkObserver):
         for end in (self._end_prepare, self._errant.close):
             try:
                 end()
-            except Exception as failure:  # noqa: BLE001 - the thread's edge: the end goes on
+            except Exception as failure:  # noqa: BLE001 - the thread's edge: the task still ends in order
                 log.warning("the task did not end in order cause=%s", cause_text(failure))
         self._tell(self._ended, error)
 
     def state(self, state: State) -> None:
-        """Pass a state on."""
         self._tell(self._lifecycle.to, state)
 
-    def progress(self, made: Mapping[TopicPartition, Progress]) -> None:
-        """Pass on what was put."""
+    def progress(self, made: Mapping[TopicPartition, SinkProgress]) -> None:
         self._tell(self._measure, made)
 
     def standstill(self, cause: str) -> None:
@@ -233,11 +219,9 @@ class WorkerSinkTask(SinkObserver):
         self._tell(self._meter.note_finding, finding)
 
     def lost(self, gap: SourceGap) -> None:
-        """Log a loss and put it into the ledger."""
         self._tell(self._note_lost, gap)
 
     def incarnations(self) -> Mapping[TopicPartition, bytes]:
-        """Ask the ledger."""
         assert self._events is not None
         answer = asyncio.run_coroutine_threadsafe(self._ledger.incarnations(), self._events)
         try:
@@ -247,14 +231,13 @@ class WorkerSinkTask(SinkObserver):
             raise RetriableError("the loss ledger does not answer") from None
 
     def began(self, partition: TopicPartition, topic_id: bytes) -> None:
-        """Keep it in the ledger."""
         self._tell(self._ledger.note_incarnation, partition, topic_id)
 
     def _tell(self, call: Callable[..., object], *arguments: object) -> None:
         assert self._events is not None
         try:
             self._events.call_soon_threadsafe(call, *arguments)
-        except RuntimeError:  # the process ends, and nobody listens any more
+        except RuntimeError:  # the event loop is closed: the process ends
             log.info("the event loop is closed already")
 
     # ---- on the event loop
@@ -266,7 +249,7 @@ class WorkerSinkTask(SinkObserver):
             partition=gap.partition,
             first_offset=gap.first_offset,
             last_offset=gap.last_offset,
-            policy=LossPolicies().decided(kind),
+            policy=LossRules().decided(kind),
             cause=gap.detail,
             task=self._name,
         )
@@ -282,7 +265,7 @@ class WorkerSinkTask(SinkObserver):
             self._lifecycle.to(State.UNASSIGNED)
         self._done.set()
 
-    def _measure(self, made: Mapping[TopicPartition, Progress]) -> None:
+    def _measure(self, made: Mapping[TopicPartition, SinkProgress]) -> None:
         now_ms = self._clock.now_ms()
         self._forget({it for it in self._metered - made.keys() if it not in self._loop.owned})
         self._note_left_out()

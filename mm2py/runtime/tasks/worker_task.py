@@ -2,8 +2,8 @@
 
 Flow: ``task.poll`` -> ``sender.enqueue`` -> acknowledgement -> position + ``task.delivered``; every
 ``offset.flush.interval.ms`` positions -> store. Back-pressure: no poll without room in
-``buffer.memory``; a source partition whose target cannot drain is held alone, and gives back what was not sent. Without the flow's permit: no
-poll, no send, no commit. Paused: no poll; what is sent is acknowledged and committed. Knows no sockets.
+``buffer.memory``; a source partition whose target cannot drain is held on its own, and returns what was not sent. Without the
+flow's permit nothing is polled, sent or committed. A paused task polls nothing; what it has sent is acknowledged and committed.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from mm2py.runtime.patience import Patience
 from mm2py.runtime.tasks.arrivals import Arrivals
 from mm2py.runtime.tasks.held_partitions import HeldPartitions
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
-from mm2py.runtime.tasks.map_pruning import MapPruning
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
+from mm2py.runtime.tasks.offset_maps import MapPruning
 from mm2py.runtime.tasks.target_sender import (
     SenderFactory,
 )
@@ -44,13 +44,13 @@ CLOSE_TIMEOUT_S: Final = 2.0
 FEW_RECORDS: Final = 100
 FEW_WAIT_INTERVALS: Final = 5
 FEW_WAIT_S: Final = 5.0
-"""While a kill would copy few records again, positions are written at each fifth interval, at most so late."""
+"""With few uncommitted records (a crash would copy only those again) positions are written at each fifth interval, at most this late."""
 
 LAST_COMMIT_S: Final = 0.5
 """Least time for the last commit of a transaction."""
 
 FULL_FOR_S: Final = 0.5
-"""How long memory may be full before partitions are held for it; a target that takes batches makes room sooner."""
+"""How long memory may be full before partitions are held; a target that accepts batches frees memory sooner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class WorkerTask:
         self._arrivals = Arrivals(self._report, by_itself=transactions is None)
         self._meters: dict[TopicPartition, PartitionMeter] = {}
         self._sources: dict[TopicPartition, set[TopicPartition]] = {}
-        """By target partition; several share one only behind transforms."""
+        """By target partition; several share one only with transforms."""
         self._holds = HeldPartitions(
             task,
             self._sender,
@@ -144,11 +144,9 @@ class WorkerTask:
 
     @property
     def status(self) -> Status:
-        """State of the task."""
         return self._lifecycle.status
 
     def start(self) -> None:
-        """Launch the loop; returns at once."""
         if self._running is None:
             self._running = asyncio.create_task(self._run(), name=self._context.task_id)
 
@@ -179,7 +177,6 @@ class WorkerTask:
         self._room.set()
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
-        """Read none of these source partitions and all others; -1 is a whole topic."""
         self._holds.pause(partitions)
         if self._polls:
             self._look_at_holds()
@@ -187,7 +184,7 @@ class WorkerTask:
     def keep_out(self, partitions: frozenset[TopicPartition]) -> bool:
         """Copy none of these source partitions; return False where the task must be started again for that.
 
-        One that was left out and is not among them any more is taken over between two polls.
+        A partition that is not kept out any more is taken over between two polls.
         """
         context = self._context
         copied = context.known - context.left_out
@@ -196,12 +193,12 @@ class WorkerTask:
         return not (copied & partitions)
 
     def partition_failed(self, partition: TopicPartition, error: Exception) -> None:
-        """Act on a failure the task reported: what it handed out before may still arrive."""
+        """Handle a failure that the task reported; batches it returned before may still be acknowledged."""
         self._arrivals.flush()
         self._after_failure(partition, error)
 
     def partition_covered(self, partition: TopicPartition, offset: int) -> None:
-        """Commit a position behind the last record: the task has nothing under way before it."""
+        """Commit a position after the last record: the task has nothing in flight before it."""
         if partition not in self._failed:
             self._maps.cover(partition, offset)
             self._committer.acknowledged(partition, offset)
@@ -248,7 +245,7 @@ class WorkerTask:
         return await self._patiently(self._task.start, patience)
 
     async def _start_transactions(self) -> None:
-        """Start them, or stop waiting: fencing waits for the herder, which may wait for the end of this task."""
+        """Start transactions, or return at a stop: fencing waits for the herder, which may itself wait for this task to end."""
         assert self._transactions is not None
         self._context.report_finding("transactions", self._transactions.remark)
         await or_stop(self._transactions.start(), self._stop)
@@ -288,13 +285,13 @@ class WorkerTask:
             patience.succeeded()
             if outgoing:
                 self._send(outgoing)
-            del outgoing  # what is settled while the next poll waits must not be kept
+            del outgoing  # a reference kept during the next poll would pin receive buffers that are acknowledged meanwhile
 
     def _poll(self, budget_bytes: int) -> Awaitable[Sequence[Outgoing]]:
         return self._task.poll(budget_bytes)
 
     async def _take_over(self, patience: Patience) -> bool:
-        """Copy what was left out and is not kept out any more; False where that has to be tried again."""
+        """Start copying partitions that were kept out until now; return False where that must be retried."""
         returned = self._context.left_out - self._context.kept_out
         if returned and self._permit.was_valid and isinstance(self._task, TakesOver):
             try:
@@ -316,14 +313,14 @@ class WorkerTask:
     async def _wait_for_room(self) -> None:
         self._starved = True
         self._room.clear()
-        # Looked at again after clear(): an acknowledgement between the two would be missed.
+        # Checked again after clear(): an acknowledgement between the two would be missed.
         if (
             not self._has_room()
             and not self._stop.is_set()
             and not await wait_or_stop(self._clock, FULL_FOR_S, self._room)
             and self._permit.was_valid
         ):
-            # Those that fill the memory are held and give back what they have, so that the others continue.
+            # Partitions that fill the memory are held and return their batches, so that the others continue (ARCHITECTURE, invariant 16).
             self._holds.hold_above_share(
                 (source, target) for target, them in self._sources.items() for source in them
             )
@@ -375,7 +372,7 @@ class WorkerTask:
             self._landed(delivery)
 
     def _landed(self, delivery: Delivery) -> None:
-        """Count and report what readers of the target see now."""
+        """Count and report records that readers of the target can see: in a transaction, only after its commit."""
         source, runs, newest = delivery.source, delivery.runs, delivery.max_timestamp_ms
         meter = self._meters[source]
         if runs:
@@ -404,7 +401,7 @@ class WorkerTask:
     # ---------------------------------------------------------------- failures
 
     def _refused(self, source: TopicPartition, target: TopicPartition, error: Exception) -> None:
-        """The Sender gave a partition up: nothing behind this point may count as copied."""
+        """Handle a partition that the Sender has failed: no later record of it may count as copied."""
         self._arrivals.flush()
         self._committer.failed(source)
         self._failed.add(source)
@@ -425,7 +422,7 @@ class WorkerTask:
             self._after_failure(source, error)
 
     def _stalled(self, target: TopicPartition, error: Exception | None) -> None:
-        """The target refuses a partition for now and the Sender retries, or it takes it again."""
+        """Note that the target rejects a partition for now and the Sender retries, or that it accepts it again (``error`` is None)."""
         if error is None:
             self._stalls.moving(target)
         else:
@@ -470,7 +467,7 @@ class WorkerTask:
         await asyncio.gather(self._commit_forever(), self._prune_forever())
 
     async def _prune_forever(self) -> None:
-        """Keep the offset map from growing without end, where the source is one whose records are deleted."""
+        """Bound the offset map of sources whose logs are subject to retention."""
         if self._maps.kept is None or not isinstance(self._task, CopiedLogs):
             return
         pruning = MapPruning(
@@ -530,24 +527,24 @@ class WorkerTask:
         await self._commit_task()
 
     async def _settle(self, parts: TaskTransactions) -> None:
-        """Wait until what is in the open transaction is acknowledged."""
+        """Wait until everything in the open transaction is acknowledged."""
         await parts.transactions.settle()
 
     async def _commit_task(self) -> None:
         try:
             await self._task.commit()
         except Mm2pyError as error:
-            # Connect logs it and goes on: the positions are stored already.
+            # As in Connect this is only logged: the positions are stored already.
             log.warning("task commit failed cause=%s", error)
 
     async def _drain(self) -> None:
         if not self._permit.valid:
-            return  # no position may be written, so nothing is gained by waiting for answers
+            return  # without a permit no position may be written: there is nothing to wait for
         # A task that failed by itself has no deadline yet: Connect's graceful time bounds it too.
         graceful_s = self._settings.graceful_timeout_ms / 1000
         remaining = max(0.0, min(self._deadline - self._clock.monotonic(), graceful_s))
         if self._commits is not None and self._lifecycle.status.state is State.FAILED:
-            return  # as in Connect: the transaction is aborted, and all of it is copied again
+            return  # as in Connect: the transaction is aborted, and its records are copied again
         self._sender.drop_unopened()
         # A fifth of the time is kept for the last commit.
         if not await self._sender.flush(remaining * 0.8):
@@ -555,7 +552,7 @@ class WorkerTask:
                 "not everything was acknowledged before the end bytes=%d; it will be copied again",
                 self._sender.buffered_bytes,
             )
-        # Positions behind a lost range wait for its ledger record.
+        # Positions after a lost range wait for its ledger record (ARCHITECTURE, invariant 7).
         await self._context.flush_events(remaining * 0.1)
         try:
             if self._commits is None:
@@ -575,7 +572,7 @@ class WorkerTask:
         for close in closes:
             try:
                 await close()
-            except Exception as error:  # noqa: BLE001 - the worker's edge: closing goes on
+            except Exception as error:  # noqa: BLE001 - the worker's edge: the other parts are closed too
                 log.warning("closing a task's part failed cause=%s", cause_text(error))
         self._end_watch()
         self._arrivals.close()
@@ -583,8 +580,8 @@ class WorkerTask:
         self._context.close()
 
     def _open_meters(self, new: Sequence[tuple[TopicPartition, TopicPartition]]) -> None:
-        """Count what a task works on for the first time; a record task may return thousands at once."""
-        known = self._context.known
+        """Open the meters of new partitions; a record task may return thousands at once."""
+        partitions = self._context.known
         for source, target in new:
             if source in self._meters:
                 continue  # of what transforms sent to another target partition
@@ -595,6 +592,6 @@ class WorkerTask:
             if self._transactions is not None:
                 self._transactions.check_target(target.topic)
             self._context.seen(source)
-        if not known.issuperset(source for source, _ in new):
+        if not partitions.issuperset(source for source, _ in new):
             # A task that did not ask for its positions: they are paused as soon as they are known.
             self._look_at_holds()

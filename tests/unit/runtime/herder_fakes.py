@@ -12,6 +12,7 @@ from math import inf
 from typing import ClassVar, cast
 
 from mm2py.api.connector import ConnectorFactory
+from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
 from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
 from mm2py.config.limits import limit_problem
@@ -21,8 +22,8 @@ from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter, NodeSnapshot
 from mm2py.runtime.errors import BadRequestError, NotFoundError
 from mm2py.runtime.group.assignor import FRESH, MemberView, assign, configured_work
+from mm2py.runtime.group.connect_membership import ConnectMembership, missed_commit
 from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin, Round
-from mm2py.runtime.group.round_leader import missed_commit
 from mm2py.runtime.herder.api import HerderNode, HerderParts, OffsetEntry
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.plugins.catalog import PluginInfo
@@ -36,6 +37,7 @@ from mm2py.storage.memory import MemoryTopic, memory_configs, memory_statuses
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import until
 from mm2py.types import ClusterAlias, FlowName, State, TargetState, TaskId, TopicPartition, Work
+from tests.kit.fakes.group_coordinator import MemoryCoordinator, MemoryGroup
 from tests.unit.runtime.runtime_fakes import FakeConnector, FakeStore
 
 FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
@@ -573,3 +575,73 @@ class Node:
 
 def _plain(config: ConnectorConfig) -> dict[str, str]:
     return {key: text for key, text in config.items() if text is not None}
+
+
+# ---- the stage
+
+
+FILE = {"c": CONFIG | {"name": "c", "work": "0 1 2 3 4 5", "tasks.max": "6"}}
+ALL = {f"c-{n}" for n in range(6)}
+STEP_S = 0.25
+
+
+class Stage:
+    """Nodes on one file and one group."""
+
+    def __init__(self, group: MemoryGroup, cluster: Cluster) -> None:
+        self.group, self.cluster = group, cluster
+        self.links: dict[str, MemoryCoordinator] = {}
+
+    def node(
+        self,
+        name: str,
+        *,
+        effective: Mapping[str, Mapping[str, str]] | None = FILE,
+        protocol: str = "sessioned",
+    ) -> Node:
+        node = self.cluster.node(name, effective=effective, connect_protocol=protocol)
+        link = self.links[name] = MemoryCoordinator(self.group, name)
+        member = GroupMember(
+            link,
+            Permit(self.cluster.clock),
+            session_timeout_ms=6_000,
+            heartbeat_interval_ms=2_000,
+            rebalance_timeout_ms=60_000,
+            clock=self.cluster.clock,
+        )
+        membership = ConnectMembership(
+            member,
+            node.config,
+            url=f"http://{name}/",
+            connect_protocol=protocol,
+            max_delay_ms=3_000,
+            clock=self.cluster.clock,
+        )
+        node.parts = replace(node.parts, membership=membership)
+        node.herder = Herder(node.parts, clock=self.cluster.clock)
+        return node.start()
+
+    async def until(self, condition: Callable[[], bool], *, within_s: float) -> float:
+        """Let time pass until ``condition`` holds; return how much passed."""
+        for step in range(int(within_s / STEP_S)):
+            if condition():
+                return step * STEP_S
+            await self.cluster.clock.advance(STEP_S)
+        raise AssertionError(f"not within {within_s} s; running: {self.shares()}")
+
+    def shares(self) -> dict[str, list[str]]:
+        return {name: _tasks(node) for name, node in self.cluster.nodes.items()}
+
+    def everything_runs_once(self, *names: str) -> bool:
+        tasks = [task for name in names for task in _tasks(self.cluster.nodes[name])]
+        return sorted(tasks) == sorted(ALL)
+
+    async def stop(self) -> None:
+        stopping = [asyncio.ensure_future(node.stop()) for node in self.cluster.nodes.values()]
+        while not all(each.done() for each in stopping):
+            await self.cluster.clock.advance(STEP_S)
+        await asyncio.gather(*stopping)
+
+
+def _tasks(node: Node) -> list[str]:
+    return sorted(map(str, node.host.running))

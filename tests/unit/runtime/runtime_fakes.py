@@ -1,21 +1,31 @@
 """Fakes of what the runtime leans on: a clock, a Sender, tasks, a store, a connector."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import inf
+from typing import ClassVar, NamedTuple
 
-from mm2py.api.context import ConnectorContext, TaskContext
-from mm2py.api.records import SourceOffset, SourcePartition
+from mm2py.api.context import ConnectorContext, SourceGap, TaskContext
+from mm2py.api.records import SinkRecord, SourceOffset, SourcePartition
 from mm2py.api.task import BatchSourceTask, Delivery, Outgoing, SourceTask
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.tail import CopiedSoFar
-from mm2py.clock import Clock
+from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.errors import RetriableError
 from mm2py.mirror.source_offsets import source_offset
+from mm2py.observability.metrics import FlowMeter
 from mm2py.protocol.record_batch import RecordBatch
+from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.lifecycle import Status
+from mm2py.runtime.tasks.sink_loop import AssignmentListener, SinkProgress
+from mm2py.runtime.tasks.sink_places import StoredPosition
 from mm2py.runtime.tasks.target_sender import OnDelivered, OnDoubt, OnFailed, OnStalled
+from mm2py.runtime.tasks.task_assembly import FlowReports, TaskAssembly, TaskParts
+from mm2py.runtime.tasks.task_context import NoLedger
+from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec, TaskWatcher
 from mm2py.storage.memory import MemoryOffsetBackingStore
-from mm2py.types import TopicPartition
+from mm2py.types import EARLIEST, ClusterAlias, FlowName, State, TaskId, TopicPartition
 
 
 class EagerClock:
@@ -312,3 +322,365 @@ class FakeConnector:
 def as_clock(clock: EagerClock) -> Clock:
     """Prove to the type checker that the fake is a clock."""
     return clock
+
+
+# ---- sinks
+
+
+FIRST_ID, SECOND_ID = bytes(15) + b"1", bytes(15) + b"2"
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def a_record(place: TopicPartition, offset: int, value: bytes = b"v") -> SinkRecord:
+    return SinkRecord(place.topic, place.partition, b"k", value, (), 1_000 + offset, offset, *place)
+
+
+class FakeGroup:
+    """Logs and committed positions of a cluster, for any number of members."""
+
+    def __init__(self, **lengths: int) -> None:
+        self.ends = {TopicPartition("t", int(name[1:])): end for name, end in lengths.items()}
+        self.starts = dict.fromkeys(self.ends, 0)
+        self.committed: dict[TopicPartition, int] = {}
+        self.committed_ids: dict[TopicPartition, bytes] = {}
+        self.ids = {"t": FIRST_ID}
+
+    def recreate(self, topic_id: bytes, **lengths: int) -> None:
+        """Delete the topic and create it again, with records; a broker that forgets no positions of it."""
+        self.ids["t"] = topic_id
+        self.ends |= {TopicPartition("t", int(name[1:])): end for name, end in lengths.items()}
+        self.starts = dict.fromkeys(self.ends, 0)
+
+
+class FakeConsumer:
+    """One member; ``give``, ``take`` and ``lose`` change what it has at the next poll."""
+
+    def __init__(self, group: FakeGroup, listener: AssignmentListener, *, most: int = 3) -> None:
+        self.group, self.listener, self.most = group, listener, most
+        self.subscribed: tuple[str, ...] = ()
+        self.positions: dict[TopicPartition, int] = {}
+        self.paused: set[TopicPartition] = set()
+        self.events: list[tuple[str, tuple[TopicPartition, ...]]] = []
+        self.commits: list[dict[TopicPartition, int]] = []
+        self.commit_errors: list[Exception | bool] = []
+        self.id_errors: list[Exception] = []
+        self.markers: dict[TopicPartition, int] = {}
+        """How many control records end each log: their offsets are read over."""
+        self.before: list[SinkRecord] = []
+        """What the next poll has read before its events."""
+        self.resets_to_end = False
+        """``auto.offset.reset=latest``."""
+        self.was_set: set[TopicPartition] = set()
+        """Partitions whose position was outside of the log, or was set, until the end of the log is told."""
+        self.refusals: dict[TopicPartition, str] = {}
+        self.polls: list[float] = []
+        self.closed = False
+        self.heard: dict[TopicPartition, int] = {}
+        self.on_poll: Callable[[], None] = lambda: None
+        self.known: Collection[str] = ("t", "other")
+
+    def give(self, *places: TopicPartition) -> None:
+        self.events.append(("assigned", places))
+
+    def take(self, *places: TopicPartition) -> None:
+        self.events.append(("revoked", places))
+
+    def lose(self, *places: TopicPartition) -> None:
+        self.events.append(("lost", places))
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        self.subscribed = tuple(topics)
+
+    def topics(self) -> Collection[str]:
+        return self.known
+
+    def poll(self, timeout_s: float) -> Sequence[SinkRecord]:
+        self.polls.append(timeout_s)
+        self.on_poll()
+        events, self.events = self.events, []
+        for what, places in events:
+            if what == "assigned":
+                self.positions |= {it: self.group.committed.get(it, 0) for it in places}
+                self.paused.difference_update(places)
+                self.listener.assigned(places)
+            else:
+                (self.listener.revoked if what == "revoked" else self.listener.lost)(places)
+                for place in places:
+                    del self.positions[place]
+        records, self.before = self.before, []
+        for place, position in self.positions.items():
+            if place not in self.paused:
+                last = self.group.ends[place] - self.markers.get(place, 0)
+                start = self.group.starts[place]
+                is_inside = start <= position <= self.group.ends[place]
+                reset = self.group.ends[place] if self.resets_to_end else start
+                first = position if is_inside else reset
+                if not is_inside:
+                    self.was_set.add(place)
+                end = max(first, min(last, first + self.most))
+                records += [a_record(place, offset) for offset in range(first, end)]
+                self.positions[place] = end
+        return records
+
+    def reached(self) -> Mapping[TopicPartition, int]:
+        found: dict[TopicPartition, int] = {}
+        for place, position in self.positions.items():
+            markers = self.markers.get(place, 0)
+            if markers and position == self.group.ends[place] - markers:
+                self.positions[place] = found[place] = self.group.ends[place]
+            elif place in self.was_set and position == self.group.ends[place]:
+                found[place] = position
+        self.was_set.difference_update(found)
+        return found
+
+    def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
+        if self.id_errors:
+            raise self.id_errors.pop(0)
+        return {it: self.group.ids[it] for it in topics if it in self.group.ids}
+
+    def start(self, partition: TopicPartition) -> int:
+        return self.group.starts[partition]
+
+    def commit(
+        self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, bytes]
+    ) -> Mapping[TopicPartition, str]:
+        answer = self.commit_errors.pop(0) if self.commit_errors else True
+        if isinstance(answer, Exception):
+            raise answer
+        if not answer:
+            return dict.fromkeys(positions, "the group has changed")
+        refused = {it: self.refusals[it] for it in positions if it in self.refusals}
+        taken = {it: offset for it, offset in positions.items() if it not in refused}
+        self.commits.append(taken)
+        self.group.committed.update(taken)
+        self.group.committed_ids.update((it, topic_ids[it]) for it in taken)
+        return refused
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        assert set(partitions) <= self.positions.keys()
+        self.paused.update(partitions)
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        assert set(partitions) <= self.positions.keys()
+        self.paused.difference_update(partitions)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self.positions[partition] = self.group.starts[partition] if offset == EARLIEST else offset
+        self.was_set.add(partition)
+
+    def end(self, partition: TopicPartition, *, ask: bool) -> int:
+        self.heard[partition] = (
+            self.group.ends[partition]
+            if ask or partition not in self.paused
+            else self.heard.get(partition, -1)
+        )
+        return self.heard[partition]
+
+    def committed(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, StoredPosition]:
+        ids = self.group.committed_ids
+        return {
+            it: StoredPosition(self.group.committed[it], ids.get(it, NO_TOPIC_ID))
+            for it in partitions
+            if it in self.group.committed
+        }
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class RecordingTask:
+    """Takes records; what it has taken is acknowledged when ``pre_commit`` is asked, unless ``stuck``."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.taken: list[tuple[TopicPartition, int]] = []
+        self.put_errors: list[Exception] = []
+        self.start_errors: list[Exception] = []
+        self.commit_errors: list[Exception] = []
+        self.answer: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]] = (
+            lambda offsets: offsets
+        )
+
+    def start(self) -> None:
+        self.calls.append("start")
+        if self.start_errors:
+            raise self.start_errors.pop(0)
+
+    def open(self, partitions: Collection[TopicPartition]) -> None:
+        self.calls.append(f"open {','.join(map(str, sorted(partitions)))}")
+
+    def put(self, records: Sequence[SinkRecord]) -> None:
+        if self.put_errors:
+            raise self.put_errors.pop(0)
+        self.taken += [
+            (TopicPartition(it.original_topic, it.original_partition), it.offset) for it in records
+        ]
+
+    def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        if self.commit_errors:
+            raise self.commit_errors.pop(0)
+        return self.answer(offsets)
+
+    def close(self, partitions: Collection[TopicPartition]) -> None:
+        self.calls.append(f"close {','.join(map(str, sorted(partitions)))}")
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+
+class Observed:
+    """States and progress that were reported."""
+
+    def __init__(self) -> None:
+        self.states: list[str] = []
+        self.made: list[Mapping[TopicPartition, SinkProgress]] = []
+        self.standstills: list[str] = []
+        self.gaps: list[SourceGap] = []
+        self.ids: dict[TopicPartition, bytes] = {}
+
+    def state(self, state: State) -> None:
+        self.states.append(state.value)
+
+    def progress(self, made: Mapping[TopicPartition, SinkProgress]) -> None:
+        self.made.append(made)
+
+    def standstill(self, cause: str) -> None:
+        self.standstills.append(cause)
+
+    def lost(self, gap: SourceGap) -> None:
+        self.gaps.append(gap)
+
+    def incarnations(self) -> Mapping[TopicPartition, bytes]:
+        return self.ids
+
+    def began(self, partition: TopicPartition, topic_id: bytes) -> None:
+        self.ids[partition] = topic_id
+
+
+def not_now(text: str = "not now") -> RetriableError:
+    return RetriableError(text)
+
+
+# ---- task hosts
+
+
+FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+
+
+def spec_of(number: int, *, paused: bool = False, **config: str) -> TaskSpec:
+    """The spec of a task of ``FakeConnector``."""
+    return TaskSpec(
+        id=TaskId("Fake", number),
+        connector_config={"connector.class": "FakeConnector"},
+        config=config,
+        paused=paused,
+    )
+
+
+class AskingTask(FakeTask):
+    """Asks for its positions as a mirror task does."""
+
+    def __init__(self, context: TaskContext, partitions: tuple[TopicPartition, ...]) -> None:
+        super().__init__()
+        self.context = context
+        self.partitions = partitions
+        self.started = 0
+        self.taken_over: list[TopicPartition] = []
+        self.take_over_errors: list[Exception] = []
+
+    async def start(self) -> None:
+        await super().start()
+        kept_out = self.context.kept_out
+        asked = [p for p in self.partitions if p not in kept_out]
+        await self.context.committed_offsets([self.source_partition(p) for p in asked])
+        self.context.leave_out([p for p in self.partitions if p in kept_out])
+        self.started += 1
+
+    async def take_over(self, partitions: Collection[TopicPartition]) -> None:
+        if self.take_over_errors:
+            raise self.take_over_errors.pop(0)
+        self.taken_over += partitions
+
+
+class _Connector(FakeConnector):
+    def __init__(self, stage: "HostStage") -> None:
+        super().__init__()
+        self._stage = stage
+
+    def open_task(self, config: Mapping[str, str], context: TaskContext) -> AskingTask:
+        partitions = tuple(TopicPartition(t, 0) for t in config.get("topics", "orders").split(","))
+        self._stage.tasks.append(AskingTask(context, partitions))
+        return self._stage.tasks[-1]
+
+
+class HostStage:
+    """The host, and what its tasks did."""
+
+    def __init__(
+        self,
+        reports: FlowReports | None = None,
+        watcher: TaskWatcher | None = None,
+        *,
+        permit: Permit | None = None,
+    ) -> None:
+        self.reports = reports
+        self.watcher = watcher
+        self.clock = EagerClock()
+        self.store = FakeStore()
+        self.tasks: list[AskingTask] = []
+        self.senders: list[FakeSender] = []
+        self.statuses: list[tuple[TaskId, str]] = []
+        self.topics: list[tuple[TaskId, str]] = []
+        self.meter = FlowMeter(FLOW, self.clock) if reports is None else reports.meter
+        self.permit = permit or Permit(SYSTEM_CLOCK, until_s=inf)
+        self.closed = 0
+        stage = self
+
+        class Factory:
+            java_class: ClassVar[str] = "org.example.FakeConnector"
+
+            def __new__(cls, config: Mapping[str, str]) -> _Connector:  # type: ignore[misc]  # a factory in the shape of a class
+                return _Connector(stage)
+
+        plugins = Plugins([])
+        plugins._entries["FakeConnector"] = None  # type: ignore[assignment]  # never loaded: it is in the cache
+        plugins._loaded["FakeConnector"] = Factory  # type: ignore[assignment]  # a factory in the shape of a class
+        self.parts = TaskParts(
+            plugins=plugins,
+            store=self.store,
+            meter=self.meter,
+            clock=self.clock,
+            sender=self._sender,
+            buffer_memory=lambda spec: 1 << 20,
+            offset_flush_interval_ms=1_000,
+            offset_flush_timeout_ms=5_000,
+            graceful_timeout_ms=5_000,
+            target_name="target cluster B",
+            events=NoLedger() if reports is None else reports.events,
+            on_topic=self._topic,
+            permit=self.permit,
+        )
+        self.host = InProcessTaskHost(TaskAssembly(self.parts), self._changed, graceful_s=5)
+
+    def words(self, number: int = 0) -> list[str]:
+        return [word for task, word in self.statuses if task.number == number]
+
+    def _sender(self, spec: TaskSpec) -> FakeSender:
+        self.senders.append(FakeSender(permit=self.permit))
+        return self.senders[-1]
+
+    async def close(self) -> None:
+        """As a hosted flow."""
+        self.closed += 1
+
+    def _changed(self, task: TaskId, status: Status) -> None:
+        self.statuses.append((task, status.state.value))
+        if self.watcher is not None:
+            self.watcher(task, status)
+
+    def _topic(self, task: TaskId, topic: str) -> None:
+        self.topics.append((task, topic))
+        if self.reports is not None:
+            self.reports.on_topic(task, topic)

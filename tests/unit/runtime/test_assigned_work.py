@@ -1,17 +1,29 @@
-"""What runs on a node: automatic restarts, what the states say meanwhile, secrets and placeholders."""
+"""Connectors and tasks of one worker: start, stop, target states, restarts."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 
 import pytest
 
-from mm2py.errors import ConfigError, FatalError, PartitionError, RetriableError
+from mm2py.errors import (
+    ConfigError,
+    ConnectionFailedError,
+    FatalError,
+    PartitionError,
+    RetriableError,
+)
 from mm2py.runtime.errors import HerderError
+from mm2py.runtime.herder.api import ConnectorState, WorkState
 from mm2py.runtime.herder.assigned_work import PROVEN_S, STEADY_S
+from mm2py.runtime.herder.loop import merge_restarts
+from mm2py.runtime.herder.work_states import plan_restart, with_restarting
+from mm2py.runtime.herder.worker_connector import FIRST_RETRY_S, LONGEST_RETRY_S, WorkerConnector
 from mm2py.runtime.tasks.task_host import TaskSpec
-from mm2py.storage.config_state import ConnectorConfig
+from mm2py.storage.config_state import ConnectorConfig, RestartRequest
 from mm2py.testing.waiting import until
-from mm2py.types import State, TaskId
+from mm2py.types import State, TargetState, TaskId
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, TestConnector
+from tests.unit.runtime.runtime_fakes import EagerClock, FakeConnector, Statuses
 
 SECRET = "geheim-123"  # noqa: S105 - what herder_fakes masks
 C0, C1 = TaskId("c", 0), TaskId("c", 1)
@@ -308,3 +320,260 @@ async def test_a_host_that_cannot_start_a_task_fails_it_visibly_and_it_is_tried_
         await cluster.clock.advance(1)
     await until(lambda: node.state(C0) == "RUNNING")
     await node.stop()
+
+
+# ---- connectors
+
+
+class Stage:
+    """A connector on fakes."""
+
+    def __init__(
+        self, target: TargetState = TargetState.STARTED, *, errors: Sequence[Exception] = ()
+    ) -> None:
+        self.clock = EagerClock()
+        self.statuses = Statuses()
+        self.made: list[_Stoppable] = []
+        self.hangs = False
+        self.start_errors = list(errors)
+        self.stop_error: Exception | None = None
+        self.configs: list[Mapping[str, str]] = [{"p": "0"}]
+        self.applied: list[Sequence[Mapping[str, str]]] = []
+        self.apply_errors: list[Exception] = []
+        self.problems: list[Mapping[str, str]] = []
+        self.connector = WorkerConnector(
+            self._build,
+            {"tasks.max": "2"},
+            apply=self._apply,
+            on_status=self.statuses,
+            clock=self.clock,
+            target=target,
+        )
+        self.connector.start()
+
+    def _build(self, config: Mapping[str, str]) -> FakeConnector:
+        made = _Stoppable(self.configs, self.stop_error)
+        made.start_errors = self.start_errors
+        self.made.append(made)
+        return made
+
+    async def _apply(self, configs: Sequence[Mapping[str, str]]) -> None:
+        self.problems.append(self.connector.problems())
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.apply_errors:
+            raise self.apply_errors.pop(0)
+        self.applied.append(configs)
+
+    async def reaches(self, *words: str) -> None:
+        await until(lambda: tuple(self.statuses.words) == words)
+
+
+class _Stoppable(FakeConnector):
+    def __init__(self, configs: Sequence[Mapping[str, str]], error: Exception | None) -> None:
+        super().__init__(configs)
+        self.error = error
+
+    async def stop(self) -> None:
+        await super().stop()
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize("target", [TargetState.PAUSED, TargetState.STOPPED])
+async def test_a_connector_that_begins_paused_or_stopped_is_not_started(
+    target: TargetState,
+) -> None:
+    stage = Stage(target)
+    await stage.reaches(target.value)
+    assert stage.made == []
+    stage.connector.set_target(TargetState.STARTED)
+    await stage.reaches(target.value, "RUNNING")
+    await until(lambda: len(stage.applied) == 1)
+    await stage.connector.stop()
+    await stage.reaches(target.value, "RUNNING", "UNASSIGNED")
+
+
+async def test_pause_stops_the_instance_and_resume_starts_another_and_publishes_again() -> None:
+    stage = Stage()
+    await until(lambda: len(stage.applied) == 1)
+    stage.connector.set_target(TargetState.PAUSED)
+    await stage.reaches("RUNNING", "PAUSED")
+    assert stage.made[0].stopped == 1
+    stage.connector.set_target(TargetState.PAUSED)
+    stage.connector.request_reconfiguration()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(stage.applied) == 1, "a paused connector publishes nothing"
+    stage.connector.set_target(TargetState.STARTED)
+    await until(lambda: len(stage.applied) == 2)
+    assert stage.statuses.words == ["RUNNING", "PAUSED", "RUNNING"]
+    assert len(stage.made) == 2
+    await stage.connector.stop()
+
+
+async def test_a_failed_connector_ignores_pause_and_takes_stop() -> None:
+    """A connector that failed to start can be stopped and shows STOPPED."""
+
+    stage = Stage(errors=[FatalError("no")])
+    await stage.reaches("FAILED")
+    stage.connector.set_target(TargetState.PAUSED)
+    stage.connector.set_target(TargetState.STARTED)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert stage.statuses.words == ["FAILED"]
+    stage.connector.set_target(TargetState.STOPPED)
+    await stage.reaches("FAILED", "STOPPED")
+    await stage.connector.stop()
+
+
+async def test_a_failure_after_the_start_keeps_the_instance_until_it_is_stopped() -> None:
+    stage = Stage()
+    await until(lambda: len(stage.applied) == 1)
+    stage.connector.fail(FatalError("loop died"))
+    stage.connector.request_reconfiguration()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (stage.made[0].stopped, len(stage.applied)) == (0, 1)
+    stage.connector.set_target(TargetState.STOPPED)
+    await stage.reaches("RUNNING", "FAILED", "STOPPED")
+    assert stage.made[0].stopped == 1
+    await stage.connector.stop()
+
+
+@pytest.mark.parametrize(
+    ("target", "last"), [(TargetState.PAUSED, "FAILED"), (TargetState.STOPPED, "STOPPED")]
+)
+async def test_an_error_in_stop_fails_a_pause_but_not_a_stop(
+    target: TargetState, last: str
+) -> None:
+    stage = Stage()
+    stage.stop_error = FatalError("stuck")
+    await until(lambda: len(stage.applied) == 1)
+    stage.made[0].error = FatalError("stuck")
+    stage.connector.set_target(target)
+    await stage.reaches("RUNNING", last)
+    await stage.connector.stop()
+
+
+async def test_an_error_in_stop_at_the_end_is_a_failure() -> None:
+    stage = Stage()
+    stage.stop_error = FatalError("stuck")
+    await until(lambda: bool(stage.made))
+    await until(lambda: len(stage.applied) == 1)
+    await stage.connector.stop()
+    await stage.reaches("RUNNING", "FAILED")
+
+
+async def test_a_retriable_start_is_tried_until_the_target_state_changes() -> None:
+    stage = Stage(errors=[ConnectionFailedError("away")] * 3)
+    await stage.reaches("RUNNING")
+    stage.connector.set_target(TargetState.PAUSED)
+    await stage.reaches("RUNNING", "PAUSED")
+    stage.start_errors += [ConnectionFailedError("away")] * 100_000
+    stage.connector.set_target(TargetState.STARTED)
+    await until(lambda: len(stage.made) == 2)
+    stage.connector.set_target(TargetState.STOPPED)
+    await stage.reaches("RUNNING", "PAUSED", "STOPPED")
+    await stage.connector.stop()
+
+
+async def test_publication_is_tried_again_with_growing_pauses_up_to_a_minute() -> None:
+    stage = Stage()
+    stage.apply_errors = [ConnectionFailedError("leader away")] * 11
+    await until(lambda: len(stage.applied) == 1)
+    assert stage.clock.sleeps[:3] == [FIRST_RETRY_S, 0.5, 1.0]
+    assert max(stage.clock.sleeps) == LONGEST_RETRY_S
+    assert stage.statuses.words == ["RUNNING"]
+    await stage.connector.stop()
+
+
+async def test_task_configs_that_are_not_published_are_a_problem_with_their_cause() -> None:
+    stage = Stage()
+    stage.apply_errors = [ConnectionFailedError("leader away")]
+    await until(lambda: len(stage.applied) == 1)
+    first, again = (it["task configs are not published yet"] for it in stage.problems)
+    assert (first, "leader away" in again) == ("the connector has just started", True)
+    await until(lambda: not stage.connector.problems())
+    await stage.connector.stop()
+
+
+async def test_too_many_tasks_fail_the_connector_and_are_not_tried_again() -> None:
+    """No tasks, no retry storm."""
+
+    stage = Stage()
+    stage.configs += [{"p": "1"}, {"p": "2"}]
+    await stage.reaches("RUNNING", "FAILED")
+    assert isinstance(stage.connector.status.cause, ConfigError)
+    assert stage.applied == []
+    assert stage.clock.sleeps == []
+    assert stage.connector.status.state is State.FAILED
+    await stage.connector.stop()
+
+
+async def test_a_stop_does_not_wait_for_a_publication_under_way() -> None:
+    stage = Stage()
+    await until(lambda: len(stage.applied) == 1)
+    stage.hangs = True
+    stage.connector.request_reconfiguration()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    await asyncio.wait_for(stage.connector.stop(), 1)
+    assert stage.statuses.words == ["RUNNING", "UNASSIGNED"]
+
+
+# ---- restart requests
+
+
+_R, _F = State.RUNNING, State.FAILED
+
+
+def _state(connector: State, *tasks: State) -> ConnectorState:
+    def work(state: State) -> WorkState:
+        return WorkState(state, "w:1", "trace" if state is _F else None, "1.0")
+
+    return ConnectorState("c", work(connector), dict(enumerate(map(work, tasks))), "source")
+
+
+@pytest.mark.parametrize(
+    ("only_failed", "include_tasks", "connector", "tasks"),
+    [
+        (False, False, True, set[int]()),
+        (False, True, True, {0, 1, 2}),
+        (True, False, False, set[int]()),
+        (True, True, False, {1}),
+    ],
+)
+def test_each_pair_of_flags_selects_exactly_the_expected_instances(
+    *, only_failed: bool, include_tasks: bool, connector: bool, tasks: set[int]
+) -> None:
+    request = RestartRequest("c", only_failed, include_tasks)
+    plan = plan_restart(request, _state(_R, _R, _F, State.PAUSED))
+    assert plan.connectors == (frozenset({"c"}) if connector else frozenset())
+    assert {task.number for task in plan.tasks} == tasks
+    assert plan_restart(request, _state(_F)).connectors == {"c"}
+
+
+def test_nothing_failed_means_nothing_restarts_and_the_answer_is_the_plain_state() -> None:
+    state = _state(_R, _R)
+    plan = plan_restart(RestartRequest("c", only_failed=True, include_tasks=True), state)
+    assert not plan
+    assert with_restarting(state, plan) == state
+
+
+def test_the_answer_shows_restarting_and_keeps_the_last_trace() -> None:
+    state = _state(_R, _R, _F)
+    plan = plan_restart(RestartRequest("c", only_failed=True, include_tasks=True), state)
+    shown = with_restarting(state, plan)
+    assert plan.tasks == {TaskId("c", 1)}
+    assert shown.tasks[1] == WorkState(State.RESTARTING, "w:1", "trace", "1.0")
+    assert shown.tasks[0] == state.tasks[0]
+    assert shown.connector == state.connector
+
+
+def test_waiting_requests_become_the_one_with_the_widest_effect() -> None:
+    narrow = RestartRequest("c", only_failed=True, include_tasks=True)
+    wide = RestartRequest("c", only_failed=False, include_tasks=True)
+    assert merge_restarts(None, narrow) == narrow
+    assert merge_restarts(narrow, wide) == wide
+    assert merge_restarts(wide, narrow) == wide

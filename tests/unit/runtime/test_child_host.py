@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from math import inf
 
@@ -12,11 +12,12 @@ import pytest
 from mm2py.api.context import EventKind, EventSink, LossEvent, SourceGap
 from mm2py.client.permit import Permit
 from mm2py.errors import ConfigError, FatalError, PartitionError
+from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.hosts.child_host import ChildTaskHost
 from mm2py.runtime.hosts.pipe import HostPipe
 from mm2py.runtime.hosts.pool import SILENT_LOOKS, HostLink, HostPool
-from mm2py.runtime.hosts.reports import HostReports
+from mm2py.runtime.hosts.reports import HostReports, PipeLogHandler
 from mm2py.runtime.hosts.service import FlowSpec, HostService
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.task_assembly import FlowReports
@@ -24,8 +25,7 @@ from mm2py.runtime.tasks.task_host import TaskWatcher
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import eventually as until
 from mm2py.types import State, TaskId, TopicPartition
-from tests.unit.runtime.runtime_fakes import outgoing
-from tests.unit.runtime.task_host_fakes import FLOW, HostStage, spec_of
+from tests.unit.runtime.runtime_fakes import FLOW, HostStage, outgoing, spec_of
 
 ORDERS = TopicPartition("orders", 0)
 FIRST, SECOND = TaskId("Fake", 0), TaskId("Fake", 1)
@@ -190,391 +190,378 @@ def counted(meter: FlowMeter, records: range) -> bool:
     return meter.snapshot().records in records
 
 
-def play(scenario: Callable[[], Coroutine[None, None, None]]) -> None:
-    asyncio.run(scenario())
+async def test_a_task_runs_in_a_child_and_its_states_come_back() -> None:
+    world = World()
+    await world.started(0)
+    assert world.host.tasks() == (FIRST,)
+    await world.host.pause_task(FIRST, paused=True)
+    await until(lambda: world.words() == ["RUNNING", "PAUSED"])
+    await world.host.pause_task(FIRST, paused=False)
+    await until(lambda: world.words() == ["RUNNING", "PAUSED", "RUNNING"])
+    await world.host.stop_task(FIRST, 5.0)
+    assert world.words() == ["RUNNING", "PAUSED", "RUNNING", "UNASSIGNED"]
+    assert world.host.status(FIRST) is None
+    await world.end()
+    (child,) = world.children
+    assert child.stages[0].closed == 1
+    assert child.how == "code 0"
 
 
-def test_a_task_runs_in_a_child_and_its_states_come_back() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.started(0)
-        assert world.host.tasks() == (FIRST,)
-        await world.host.pause_task(FIRST, paused=True)
-        await until(lambda: world.words() == ["RUNNING", "PAUSED"])
-        await world.host.pause_task(FIRST, paused=False)
-        await until(lambda: world.words() == ["RUNNING", "PAUSED", "RUNNING"])
-        await world.host.stop_task(FIRST, 5.0)
-        assert world.words() == ["RUNNING", "PAUSED", "RUNNING", "UNASSIGNED"]
-        assert world.host.status(FIRST) is None
-        await world.end()
-        (child,) = world.children
-        assert child.stages[0].closed == 1
-        assert child.how == "code 0"
-
-    play(scenario)
+async def test_tasks_are_spread_over_as_many_children_as_there_may_be() -> None:
+    world = World(processes=2)
+    world.pool.start()
+    await world.started(0, 1, 2, 3)
+    assert [len(child.stages[0].tasks) for child in world.children] == [2, 2]
+    await world.host.stop_task(SECOND, 5.0)
+    await world.started(4)
+    assert [len(child.stages[0].tasks) for child in world.children] == [2, 3]
+    await world.end()
 
 
-def test_tasks_are_spread_over_as_many_children_as_there_may_be() -> None:
-    async def scenario() -> None:
-        world = World(processes=2)
-        world.pool.start()
-        await world.started(0, 1, 2, 3)
-        assert [len(child.stages[0].tasks) for child in world.children] == [2, 2]
-        await world.host.stop_task(SECOND, 5.0)
-        await world.started(4)
-        assert [len(child.stages[0].tasks) for child in world.children] == [2, 3]
-        await world.end()
-
-    play(scenario)
-
-
-def test_a_light_task_is_no_reason_for_a_second_child_and_keeps_no_other_away() -> None:
-    async def scenario() -> None:
-        world = World(processes=2)
-        beats = world.flow(SPEC, light=True)
-        await beats.start_task(spec_of(7))
-        await world.started(0)
-        await beats.start_task(spec_of(8))
-        assert len(world.children) == 1
-        await world.started(1)
-        assert len(world.children) == 2
-        await beats.close()
-        await world.started(2)
-        assert sorted(link.tasks for link in world.links) == [1, 2]
-        await world.end()
-
-    play(scenario)
+async def test_a_light_task_is_no_reason_for_a_second_child_and_keeps_no_other_away() -> None:
+    world = World(processes=2)
+    beats = world.flow(SPEC, light=True)
+    await beats.start_task(spec_of(7))
+    await world.started(0)
+    await beats.start_task(spec_of(8))
+    assert len(world.children) == 1
+    await world.started(1)
+    assert len(world.children) == 2
+    await beats.close()
+    await world.started(2)
+    assert sorted(link.tasks for link in world.links) == [1, 2]
+    await world.end()
 
 
-def test_two_flows_share_a_child_and_do_not_see_each_other() -> None:
-    async def scenario() -> None:
-        world = World(processes=1)
-        other = world.flow(SPEC)
-        await world.started(0)
-        await other.start_task(spec_of(0))
-        (child,) = world.children
-        await until(lambda: len(child.stages) == 2 and child.stages[1].words() == ["RUNNING"])
-        await other.close()
-        assert world.host.status(FIRST) == Status(State.RUNNING)
-        assert [stage.closed for stage in child.stages] == [0, 1]
-        await world.end()
-
-    play(scenario)
+async def test_two_flows_share_a_child_and_do_not_see_each_other() -> None:
+    world = World(processes=1)
+    other = world.flow(SPEC)
+    await world.started(0)
+    await other.start_task(spec_of(0))
+    (child,) = world.children
+    await until(lambda: len(child.stages) == 2 and child.stages[1].words() == ["RUNNING"])
+    await other.close()
+    assert world.host.status(FIRST) == Status(State.RUNNING)
+    assert [stage.closed for stage in child.stages] == [0, 1]
+    await world.end()
 
 
-def test_a_task_of_a_third_party_has_a_child_of_its_own_that_ends_with_it() -> None:
-    async def scenario() -> None:
-        world = World(processes=1)
-        await world.started(0)
-        foreign = world.flow(SPEC, own=True)
-        await foreign.start_task(spec_of(1))
-        await world.started(2)
-        assert [len(child.stages[0].tasks) for child in world.children] == [2, 1]
-        await foreign.stop_task(SECOND, 5.0)
-        await world.links[1].gone()
-        assert world.children[1].how == "code 0"
-        assert world.pool.pids == (100,)
-        assert foreign.tasks() == ()
-        await foreign.close()
-        await world.end()
-
-    play(scenario)
+async def test_a_task_of_a_third_party_has_a_child_of_its_own_that_ends_with_it() -> None:
+    world = World(processes=1)
+    await world.started(0)
+    foreign = world.flow(SPEC, own=True)
+    await foreign.start_task(spec_of(1))
+    await world.started(2)
+    assert [len(child.stages[0].tasks) for child in world.children] == [2, 1]
+    await foreign.stop_task(SECOND, 5.0)
+    await world.links[1].gone()
+    assert world.children[1].how == "code 0"
+    assert world.pool.pids == (100,)
+    assert foreign.tasks() == ()
+    await foreign.close()
+    await world.end()
 
 
-def test_a_killed_child_fails_its_tasks_alone_and_they_run_again_elsewhere() -> None:
-    async def scenario() -> None:
-        world = World(processes=2)
-        await world.started(0, 1)
-        world.children[0].kill()
-        await until(lambda: world.words() == ["RUNNING", "FAILED"])
-        status = world.host.status(FIRST)
-        assert status is not None
-        assert str(status.cause) == "task host 100 ended with signal 9"
-        assert world.words(SECOND) == ["RUNNING"]
-        await world.started(0)
-        assert len(world.children) == 3
-        assert world.words() == ["RUNNING", "FAILED", "RUNNING"]
-        await world.end()
-
-    play(scenario)
+async def test_a_killed_child_fails_its_tasks_alone_and_they_run_again_elsewhere() -> None:
+    world = World(processes=2)
+    await world.started(0, 1)
+    world.children[0].kill()
+    await until(lambda: world.words() == ["RUNNING", "FAILED"])
+    status = world.host.status(FIRST)
+    assert status is not None
+    assert str(status.cause) == "task host 100 ended with signal 9"
+    assert world.words(SECOND) == ["RUNNING"]
+    await world.started(0)
+    assert len(world.children) == 3
+    assert world.words() == ["RUNNING", "FAILED", "RUNNING"]
+    await world.end()
 
 
-def test_a_child_that_is_silent_is_killed() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.started(0)
-        shown: list[str] = []
-        for _ in range(SILENT_LOOKS + 1):
-            await world.clock.advance(5.0)
-            shown += world.host.problems().values()
-        await until(lambda: world.words() == ["RUNNING", "FAILED"])
-        assert "no sign of life for 10 s" in shown[0], "before it is killed"
+async def test_a_child_that_is_silent_is_killed() -> None:
+    world = World()
+    await world.started(0)
+    shown: list[str] = []
+    for _ in range(SILENT_LOOKS + 1):
+        await world.clock.advance(5.0)
+        shown += world.host.problems().values()
+    await until(lambda: world.words() == ["RUNNING", "FAILED"])
+    assert "no sign of life for 10 s" in shown[0], "before it is killed"
+    assert not world.host.problems()
+    assert "no sign of life for 30 s" in str(world.statuses[-1][1].cause)
+    await world.end()
+
+
+async def test_a_child_that_speaks_each_second_lives() -> None:
+    world = World()
+    await world.started(0)
+    for _ in range(3 * SILENT_LOOKS):
+        await world.children[0].clock.advance(5.0)
+        await turns(50)
+        await world.clock.advance(5.0)
         assert not world.host.problems()
-        assert "no sign of life for 30 s" in str(world.statuses[-1][1].cause)
-        await world.end()
-
-    play(scenario)
+    assert world.words() == ["RUNNING"]
+    await world.end()
 
 
-def test_a_child_that_speaks_each_second_lives() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.started(0)
-        for _ in range(3 * SILENT_LOOKS):
-            await world.children[0].clock.advance(5.0)
-            await turns(50)
-            await world.clock.advance(5.0)
-            assert not world.host.problems()
-        assert world.words() == ["RUNNING"]
-        await world.end()
-
-    play(scenario)
+async def test_a_child_of_another_version_is_refused() -> None:
+    world = World(version="2")
+    await world.host.start_task(spec_of(0))
+    assert world.words() == ["FAILED"]
+    assert "it is of version 2, this process of 1" in str(world.statuses[0][1].cause)
+    await world.end()
 
 
-def test_a_child_of_another_version_is_refused() -> None:
-    async def scenario() -> None:
-        world = World(version="2")
-        await world.host.start_task(spec_of(0))
-        assert world.words() == ["FAILED"]
-        assert "it is of version 2, this process of 1" in str(world.statuses[0][1].cause)
-        await world.end()
-
-    play(scenario)
-
-
-def test_a_child_that_cannot_be_started_fails_the_task_and_is_tried_again_with_the_next() -> None:
-    async def scenario() -> None:
-        world = World()
-        world.spawn_error = OSError("too many processes")
-        await world.host.start_task(spec_of(0))
-        assert "too many processes" in str(world.statuses[0][1].cause)
-        world.spawn_error = None
-        await world.started(0)
-        assert world.words() == ["FAILED", "RUNNING"]
-        await world.end()
-
-    play(scenario)
+async def test_a_child_that_cannot_be_started_fails_the_task_and_is_tried_again_with_the_next() -> (
+    None
+):
+    world = World()
+    world.spawn_error = OSError("too many processes")
+    await world.host.start_task(spec_of(0))
+    assert "too many processes" in str(world.statuses[0][1].cause)
+    world.spawn_error = None
+    await world.started(0)
+    assert world.words() == ["FAILED", "RUNNING"]
+    await world.end()
 
 
-def test_a_flow_that_cannot_be_opened_fails_the_task_with_the_cause() -> None:
-    async def scenario() -> None:
-        world = World(spec=FlowSpec(flow=FLOW, worker={"refused": ""}, log_level="INFO"))
-        await world.host.start_task(spec_of(0))
-        cause = world.statuses[0][1].cause
-        assert isinstance(cause, ConfigError)
-        assert (cause.message, cause.remedy) == ("cannot be run", "change it")
-        await world.end()
-
-    play(scenario)
+async def test_a_flow_that_cannot_be_opened_fails_the_task_with_the_cause() -> None:
+    world = World(spec=FlowSpec(flow=FLOW, worker={"refused": ""}, log_level="INFO"))
+    await world.host.start_task(spec_of(0))
+    cause = world.statuses[0][1].cause
+    assert isinstance(cause, ConfigError)
+    assert (cause.message, cause.remedy) == ("cannot be run", "change it")
+    await world.end()
 
 
-def test_errors_keep_class_text_and_causes() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.started(0, 1)
-        error = PartitionError("no", topic="orders", partition=0, offset=7, remedy="look")
-        error.__cause__ = KeyError("k")
-        world.children[0].stages[0].tasks[0].rounds.append(error)
-        world.children[1].stages[0].tasks[0].rounds.append(ZeroDivisionError("by 0"))
-        await until(lambda: world.words()[-1] == world.words(SECOND)[-1] == "FAILED")
-        (cause,) = [s.cause for task, s in world.statuses if task == FIRST and s.cause]
-        assert isinstance(cause, PartitionError)
-        assert str(cause) == "orders-0 at offset 7: no; look"
-        assert type(cause.__cause__).__name__ == "KeyError"
-        (foreign,) = [s.cause for task, s in world.statuses if task == SECOND and s.cause]
-        assert (type(foreign).__name__, str(foreign)) == ("ZeroDivisionError", "by 0")
-        await world.end()
-
-    play(scenario)
+async def test_errors_keep_class_text_and_causes() -> None:
+    world = World()
+    await world.started(0, 1)
+    error = PartitionError("no", topic="orders", partition=0, offset=7, remedy="look")
+    error.__cause__ = KeyError("k")
+    world.children[0].stages[0].tasks[0].rounds.append(error)
+    world.children[1].stages[0].tasks[0].rounds.append(ZeroDivisionError("by 0"))
+    await until(lambda: world.words()[-1] == world.words(SECOND)[-1] == "FAILED")
+    (cause,) = [s.cause for task, s in world.statuses if task == FIRST and s.cause]
+    assert isinstance(cause, PartitionError)
+    assert str(cause) == "orders-0 at offset 7: no; look"
+    assert type(cause.__cause__).__name__ == "KeyError"
+    (foreign,) = [s.cause for task, s in world.statuses if task == SECOND and s.cause]
+    assert (type(foreign).__name__, str(foreign)) == ("ZeroDivisionError", "by 0")
+    await world.end()
 
 
-def test_permit_and_holds_reach_children_of_now_and_later() -> None:
-    async def scenario() -> None:
-        world = World(processes=2)
-        await world.started(0)
-        first = world.children[0].stages[0]
-        assert first.permit.valid
-        world.permit.revoke()
-        world.host.hold(frozenset({ORDERS}))
-        await until(lambda: not first.permit.valid and first.tasks[0].held == [ORDERS])
-        await world.host.start_task(spec_of(1))
-        second = world.children[1].stages[0]
-        await until(lambda: bool(second.tasks) and second.tasks[0].held == [ORDERS])
-        assert not second.permit.valid
-        world.permit.grant(inf)
-        await until(lambda: first.permit.valid and second.permit.valid)
-        term = first.permit.term
-        world.permit.abandon()
-        await until(lambda: not first.permit.valid and not second.permit.valid)
-        world.permit.grant(inf)
-        await until(lambda: first.permit.valid and second.permit.valid)
-        assert not first.permit.allows(term), "what was queued before never leaves"
-        await world.end()
-
-    play(scenario)
+async def test_permit_and_holds_reach_children_of_now_and_later() -> None:
+    world = World(processes=2)
+    await world.started(0)
+    first = world.children[0].stages[0]
+    assert first.permit.valid
+    world.permit.revoke()
+    world.host.hold(frozenset({ORDERS}))
+    await until(lambda: not first.permit.valid and first.tasks[0].held == [ORDERS])
+    await world.host.start_task(spec_of(1))
+    second = world.children[1].stages[0]
+    await until(lambda: bool(second.tasks) and second.tasks[0].held == [ORDERS])
+    assert not second.permit.valid
+    world.permit.grant(inf)
+    await until(lambda: first.permit.valid and second.permit.valid)
+    term = first.permit.term
+    world.permit.abandon()
+    await until(lambda: not first.permit.valid and not second.permit.valid)
+    world.permit.grant(inf)
+    await until(lambda: first.permit.valid and second.permit.valid)
+    assert not first.permit.allows(term), "what was queued before never leaves"
+    await world.end()
 
 
-def test_a_child_compares_the_granted_instant_itself() -> None:
-    async def scenario() -> None:
-        world = World(processes=1)
-        world.permit.revoke()
-        world.permit.grant(world.clock.monotonic() + 6)
-        await world.started(0)
-        child, stage = world.children[0], world.children[0].stages[0]
-        valid = [stage.permit.valid]
-        child.clock.jump(6.0)
-        valid.append(stage.permit.valid)
-        assert valid == [True, False], "its worker may be frozen"
-        await world.end()
-
-    play(scenario)
+async def test_a_child_compares_the_granted_instant_itself() -> None:
+    world = World(processes=1)
+    world.permit.revoke()
+    world.permit.grant(world.clock.monotonic() + 6)
+    await world.started(0)
+    child, stage = world.children[0], world.children[0].stages[0]
+    valid = [stage.permit.valid]
+    child.clock.jump(6.0)
+    valid.append(stage.permit.valid)
+    assert valid == [True, False], "its worker may be frozen"
+    await world.end()
 
 
-def test_a_child_that_was_frozen_takes_old_grants_for_what_they_are_worth_now() -> None:
-    async def scenario() -> None:
-        world = World(processes=1)
-        await world.started(0)
-        child, stage = world.children[0], world.children[0].stages[0]
-        # The child reads 7 s later what the worker wrote.
-        await child.clock.advance(7.0)
-        world.permit.revoke()
-        world.permit.grant(world.clock.monotonic() + 6)
-        await until(lambda: stage.permit.until_s == world.permit.until_s)
-        assert world.permit.valid
-        assert not stage.permit.valid, "a grant of 7 s ago proves nothing"
-        await world.clock.advance(7.0)
-        world.permit.grant(world.clock.monotonic() + 6)
-        await until(lambda: stage.permit.valid)
-        await world.end()
-
-    play(scenario)
+async def test_a_child_that_was_frozen_takes_old_grants_for_what_they_are_worth_now() -> None:
+    world = World(processes=1)
+    await world.started(0)
+    child, stage = world.children[0], world.children[0].stages[0]
+    # The child reads 7 s later what the worker wrote.
+    await child.clock.advance(7.0)
+    world.permit.revoke()
+    world.permit.grant(world.clock.monotonic() + 6)
+    await until(lambda: stage.permit.until_s == world.permit.until_s)
+    assert world.permit.valid
+    assert not stage.permit.valid, "a grant of 7 s ago proves nothing"
+    await world.clock.advance(7.0)
+    world.permit.grant(world.clock.monotonic() + 6)
+    await until(lambda: stage.permit.valid)
+    await world.end()
 
 
-def test_rates_of_what_children_copy_are_known_to_the_worker_that_deals() -> None:
-    async def scenario() -> None:
-        world = World(processes=1)
-        await world.started(0)
-        child = world.children[0]
-        rounds = child.stages[0].tasks[0].rounds
-        for number in range(4):
-            rounds.append([outgoing("orders", number, 1, size=1_000)])
-            await until(lambda: not rounds)
-            await child.clock.advance(1.0)
-            seen = range(number + 1, 5)
-            await until(partial(counted, world.meter, seen))
-            await world.clock.advance(1.0)
-        sent = world.meter.snapshot().size_bytes
-        (rate,) = world.meter.rates().values()
-        assert rate == pytest.approx(sent / 4, rel=0.5)
-        await world.end()
-
-    play(scenario)
-
-
-def test_what_children_count_arrives_with_the_last_words_of_a_task() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.started(0)
-        child = world.children[0]
-        child.stages[0].tasks[0].rounds.append([outgoing("orders", 0, 3)])
-        await until(lambda: world.topics == [(FIRST, "A.orders")])
+async def test_rates_of_what_children_copy_are_known_to_the_worker_that_deals() -> None:
+    world = World(processes=1)
+    await world.started(0)
+    child = world.children[0]
+    rounds = child.stages[0].tasks[0].rounds
+    for number in range(4):
+        rounds.append([outgoing("orders", number, 1, size=1_000)])
+        await until(lambda: not rounds)
         await child.clock.advance(1.0)
-        await until(lambda: world.meter.snapshot().records == 3)
-        (partition,) = world.meter.node_snapshot("me").partitions
-        assert (partition.task, partition.source) == ("Fake-0", ORDERS)
-        child.stages[0].tasks[0].rounds.append([outgoing("orders", 3, 4)])
-        await until(lambda: child.stages[0].store.written().get(KEY) == b'{"offset":6}')
-        await world.host.stop_task(FIRST, 5.0)
-        snapshot = world.meter.snapshot()
-        assert (snapshot.records, snapshot.partitions) == (7, 0)
-        await world.end()
-
-    play(scenario)
+        seen = range(number + 1, 5)
+        await until(partial(counted, world.meter, seen))
+        await world.clock.advance(1.0)
+    sent = world.meter.snapshot().size_bytes
+    (rate,) = world.meter.rates().values()
+    assert rate == pytest.approx(sent / 4, rel=0.5)
+    await world.end()
 
 
-def test_positions_wait_until_the_workers_ledger_has_a_loss() -> None:
-    async def scenario() -> None:
-        world = World()
-        world.ledger.waiting.add(ORDERS)
-        await world.started(0)
-        stage = world.children[0].stages[0]
-        task = stage.tasks[0]
-        task.context.report_gap(SourceGap(ORDERS, 0, 9, "retention", "gone"))
-        task.rounds.append([outgoing("orders", 10, 1)])
-        await until(lambda: bool(world.ledger.reported))
-        sleeps = len(stage.clock.sleeps)
-        await until(lambda: len(stage.clock.sleeps) > sleeps + 20)
-        assert world.ledger.reported[0].kind is EventKind.RETENTION
-        assert stage.store.writes == []
-        world.ledger.waiting.clear()
-        world.ledger.idle.set()
-        await until(lambda: stage.store.written().get(KEY) == b'{"offset":10}')
-        await world.end()
-
-    play(scenario)
+async def test_what_children_count_arrives_with_the_last_words_of_a_task() -> None:
+    world = World()
+    await world.started(0)
+    child = world.children[0]
+    child.stages[0].tasks[0].rounds.append([outgoing("orders", 0, 3)])
+    await until(lambda: world.topics == [(FIRST, "A.orders")])
+    await child.clock.advance(1.0)
+    await until(lambda: world.meter.snapshot().records == 3)
+    (partition,) = world.meter.node_snapshot("me").partitions
+    assert (partition.task, partition.source) == ("Fake-0", ORDERS)
+    child.stages[0].tasks[0].rounds.append([outgoing("orders", 3, 4)])
+    await until(lambda: child.stages[0].store.written().get(KEY) == b'{"offset":6}')
+    await world.host.stop_task(FIRST, 5.0)
+    snapshot = world.meter.snapshot()
+    assert (snapshot.records, snapshot.partitions) == (7, 0)
+    await world.end()
 
 
-def test_incarnations_are_the_workers() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.started(0)
-        context = world.children[0].stages[0].tasks[0].context
-        assert await context.incarnations() == {ORDERS: b"\0\xff"}
-        context.report_incarnation(ORDERS, b"\1")
-        await until(lambda: world.ledger.noted[ORDERS] == b"\1")
-        await world.end()
-
-    play(scenario)
-
-
-def test_a_child_whose_worker_is_gone_commits_and_ends() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.started(0)
-        child = world.children[0]
-        stage = child.stages[0]
-        stage.senders[0].acknowledge = False
-        stage.tasks[0].rounds.append([outgoing("orders", 0, 3)])
-        await until(lambda: bool(stage.senders[0].waiting))
-        link = world.links[0]
-        await world.pipes[0].close()
-        assert child.running is not None
-        await asyncio.wait({child.running})
-        assert stage.store.written()[KEY] == b'{"offset":2}'
-        assert stage.closed == 1
-        await link.gone()
-
-    play(scenario)
+async def test_positions_wait_until_the_workers_ledger_has_a_loss() -> None:
+    world = World()
+    world.ledger.waiting.add(ORDERS)
+    await world.started(0)
+    stage = world.children[0].stages[0]
+    task = stage.tasks[0]
+    task.context.report_gap(SourceGap(ORDERS, 0, 9, "retention", "gone"))
+    task.rounds.append([outgoing("orders", 10, 1)])
+    await until(lambda: bool(world.ledger.reported))
+    sleeps = len(stage.clock.sleeps)
+    await until(lambda: len(stage.clock.sleeps) > sleeps + 20)
+    assert world.ledger.reported[0].kind is EventKind.RETENTION
+    assert stage.store.writes == []
+    world.ledger.waiting.clear()
+    world.ledger.idle.set()
+    await until(lambda: stage.store.written().get(KEY) == b'{"offset":10}')
+    await world.end()
 
 
-def test_log_lines_of_a_child_are_written_by_the_worker(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        world = World()
-        world.pool.set_level("mm2py.x", "DEBUG")
-        await world.started(0)
-        child = world.children[0]
-        await until(lambda: child.levels == [("mm2py.x", "DEBUG")])
-        assert child.pipe is not None
-        child.pipe.channel(0).post(
-            HostReports.log_line, "WARNING", "mm2py.x", "[A->B|c] ", "said=100%", ""
-        )
-        await until(lambda: "said=100%" in caplog.text)
-        await world.end()
+async def test_incarnations_are_the_workers() -> None:
+    world = World()
+    await world.started(0)
+    context = world.children[0].stages[0].tasks[0].context
+    assert await context.incarnations() == {ORDERS: b"\0\xff"}
+    context.report_incarnation(ORDERS, b"\1")
+    await until(lambda: world.ledger.noted[ORDERS] == b"\1")
+    await world.end()
 
+
+async def test_a_child_whose_worker_is_gone_commits_and_ends() -> None:
+    world = World()
+    await world.started(0)
+    child = world.children[0]
+    stage = child.stages[0]
+    stage.senders[0].acknowledge = False
+    stage.tasks[0].rounds.append([outgoing("orders", 0, 3)])
+    await until(lambda: bool(stage.senders[0].waiting))
+    link = world.links[0]
+    await world.pipes[0].close()
+    assert child.running is not None
+    await asyncio.wait({child.running})
+    assert stage.store.written()[KEY] == b'{"offset":2}'
+    assert stage.closed == 1
+    await link.gone()
+
+
+async def test_log_lines_of_a_child_are_written_by_the_worker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO)
-    play(scenario)
+    world = World()
+    world.pool.set_level("mm2py.x", "DEBUG")
+    await world.started(0)
+    child = world.children[0]
+    await until(lambda: child.levels == [("mm2py.x", "DEBUG")])
+    assert child.pipe is not None
+    child.pipe.channel(0).post(
+        HostReports.log_line, "WARNING", "mm2py.x", "[A->B|c] ", "said=100%", ""
+    )
+    await until(lambda: "said=100%" in caplog.text)
+    await world.end()
 
 
-def test_a_host_is_not_asked_when_it_is_gone() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.started(0)
-        link = world.links[0]
-        world.children[0].kill()
-        await link.gone()
-        with pytest.raises(FatalError, match="ended with signal 9"):
-            await link.greeted()
-        assert world.pool.pids == ()
-        await world.end()
+async def test_a_host_is_not_asked_when_it_is_gone() -> None:
+    world = World()
+    await world.started(0)
+    link = world.links[0]
+    world.children[0].kill()
+    await link.gone()
+    with pytest.raises(FatalError, match="ended with signal 9"):
+        await link.greeted()
+    assert world.pool.pids == ()
+    await world.end()
 
-    play(scenario)
+
+# ---- log lines
+
+
+class Odd:
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+async def lines_of(record: logging.LogRecord) -> list[str]:
+    """Send a record through the pipe; return the texts that the worker gets."""
+    texts: list[str] = []
+
+    class Worker(HostReports):
+        def started(self, version: str, pid: int) -> None:
+            raise AssertionError(version, pid)
+
+        def lives(self) -> None:
+            raise AssertionError
+
+        def log_line(self, level: str, logger: str, scope: str, text: str, trace: str) -> None:
+            texts.append(text)
+
+    ends = [await HostPipe.over(end) for end in socket.socketpair()]
+    ends[1].channel(0).serve(Worker().log_line)
+    listening = asyncio.create_task(ends[1].listen())
+    PipeLogHandler(ends[0].channel(0), SecretMask(["canary"])).handle(record)
+    await ends[0].close()
+    async with asyncio.timeout(10):
+        await listening
+    await ends[1].close()
+    return texts
+
+
+@pytest.mark.parametrize(
+    ("text", "argument", "shown"),
+    [
+        ("%d rows", "x", "'%d rows' cannot be formatted: TypeError"),
+        ("%s", Odd(), "'%s' cannot be formatted: RuntimeError: no text"),
+        ("name %s", "\udcff", "name \\udcff"),
+        ("%d canary", "x", "'%d [hidden]' cannot be formatted"),
+    ],
+)
+async def test_a_line_that_cannot_be_written_is_named_and_raises_nothing(
+    text: str, argument: object, shown: str
+) -> None:
+    record = logging.LogRecord("plugin", logging.INFO, __file__, 1, text, (argument,), None)
+    (line,) = await lines_of(record)
+    assert line.startswith(shown)

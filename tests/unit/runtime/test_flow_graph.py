@@ -1,14 +1,28 @@
 """Which sets of flows copy a topic in a circle."""
 
-from collections.abc import Sequence
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 
-from mm2py.errors import ConfigError
-from mm2py.flows.graph import Cycle, new_cycles
+from mm2py.errors import ConfigError, Mm2pyError, RequestTimedOutError, RetriableError
+from mm2py.flows.edits import created, deleted
+from mm2py.flows.fleet import FleetParts, FlowFleet
+from mm2py.flows.graph import CircleGuard, Cycle, FlowNode, check_connectors, new_cycles
+from mm2py.mirror.flow_overrides import FlowEntry, Presence, Revision, encode_flow_record
+from mm2py.mirror.flow_state import FlowPicture
+from mm2py.runtime.errors import BadRequestError, ForwardError, HerderError
+from mm2py.runtime.herder.api import PeerClient
+from mm2py.runtime.herder.herder import Herder
+from mm2py.storage.flow_overrides_store import FlowOverridesStore
+from mm2py.storage.memory import MemoryTable, MemoryTopic
+from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName
+from tests.unit.rest.flow_fakes import AB, BA, IDENTITY, NAME, Leader, Peers, config
+from tests.unit.rest.rest_fakes import SOURCE, flow
 
-IDENTITY = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
 SINK = {"connector.class": "org.apache.kafka.connect.mirror.MirrorSinkConnector"}
 TRANSFORMS = "org.apache.kafka.connect.transforms."
 MARKS = {
@@ -24,7 +38,7 @@ MARKS = {
 }
 
 
-def flow(text: str) -> FlowName:
+def flow_of(text: str) -> FlowName:
     source, target = text.split("->")
     return FlowName(ClusterAlias(source), ClusterAlias(target))
 
@@ -39,7 +53,7 @@ def same(topics: str, suppression: str = "off", **more: str) -> dict[str, str]:
 
 
 def flows(**configs: dict[str, str]) -> dict[FlowName, list[dict[str, str]]]:
-    return {flow("->".join(name)): [config] for name, config in configs.items()}
+    return {flow_of("->".join(name)): [config] for name, config in configs.items()}
 
 
 def same_name_cycles(
@@ -50,7 +64,7 @@ def same_name_cycles(
 
 def test_two_flows_that_keep_names_close_a_circle_where_their_topics_meet() -> None:
     (cycle,) = same_name_cycles(flows(AB=same(".*"), BA=same("orders.*")))
-    assert cycle.flows == (flow("A->B"), flow("B->A"))
+    assert cycle.flows == (flow_of("A->B"), flow_of("B->A"))
     assert cycle.topic.startswith(("orders", "x", "mm2py"))
     assert str(cycle).startswith("A->B, B->A (topic ")
 
@@ -99,7 +113,7 @@ def test_an_empty_separator_gives_no_name_twice() -> None:
 def test_a_ring_of_three_is_found_once() -> None:
     ring = flows(AB=same("t"), BC=same("t"), CA=same("t"))
     assert [cycle.flows for cycle in same_name_cycles(ring)] == [
-        (flow("A->B"), flow("B->C"), flow("C->A"))
+        (flow_of("A->B"), flow_of("B->C"), flow_of("C->A"))
     ]
 
 
@@ -110,9 +124,9 @@ def test_a_known_topic_shows_where_odd_patterns_meet() -> None:
 
 def test_only_circles_that_a_change_closes_are_its_fault() -> None:
     before = flows(AB=same(".*"), BA=same(".*"), BC=same("t"))
-    after = {**before, flow("C->B"): [same("t")]}
+    after = {**before, flow_of("C->B"): [same("t")]}
     assert [set(cycle.flows) for cycle in new_cycles(before, after)] == [
-        {flow("B->C"), flow("C->B")}
+        {flow_of("B->C"), flow_of("C->B")}
     ]
     assert new_cycles(before, before) == ()
 
@@ -176,12 +190,12 @@ def test_a_circle_that_visits_a_cluster_twice_is_found() -> None:
         YX=same("t", "on"),
     )  # fmt: skip
     (cycle,) = same_name_cycles(knot)
-    assert {flow("V->Y"), flow("Y->X"), flow("X->V")} <= set(cycle.flows)
+    assert {flow_of("V->Y"), flow_of("Y->X"), flow_of("X->V")} <= set(cycle.flows)
 
 
 def test_a_second_connector_of_a_flow_counts_by_its_own_config() -> None:
     both = flows(AB=same("t", "on"), BA=same("t", "on"))
-    both[flow("A->B")].append(same("t", "off"))
+    both[flow_of("A->B")].append(same("t", "off"))
     assert len(same_name_cycles(both)) == 1
 
 
@@ -225,7 +239,7 @@ def test_routers_that_take_the_prefix_away_in_both_directions_close_a_circle(
     (cycle,) = same_name_cycles(
         flows(AB=stripping("A", topics, **more), BA=stripping("B", topics, **more))
     )
-    assert cycle.flows == (flow("A->B"), flow("B->A"))
+    assert cycle.flows == (flow_of("A->B"), flow_of("B->A"))
     assert "loop.suppression=on" in cycle.remedy
 
 
@@ -291,3 +305,305 @@ def test_marks_that_are_not_on_every_copy_or_drop_not_all_of_them_stop_no_circle
 ) -> None:
     changed = same("t", **SINK, **(MARKS | change))
     assert len(same_name_cycles(flows(AB=changed, BA=changed))) == 1
+
+
+# ---- circles that a file or a change would make
+
+
+SAME = {"replication.policy.class": IDENTITY, "loop.suppression": "off"}
+
+
+def texts(**more: str) -> dict[str, str]:
+    return {key: text for key, text in config(**more).items() if text is not None}
+
+
+def a_store(topic: MemoryTopic) -> FlowOverridesStore:
+    file = {NAME: texts(topics="none", **SAME)}
+    return FlowOverridesStore(MemoryTable(topic), file, clock=FakeClock())
+
+
+class Worker:
+    """One process: both flows, their changes read from topics that all workers share."""
+
+    def __init__(self, topics: Mapping[FlowName, MemoryTopic]) -> None:
+        self.nodes: dict[FlowName, FlowNode] = {}
+        for name, topic in topics.items():
+            store = a_store(topic)
+            store.guarded_by(CircleGuard(name, lambda: self.nodes, {}))
+            self.nodes[name] = FlowNode(Leader(flow=name), store, Peers())
+
+    async def start(self) -> "Worker":
+        for node in self.nodes.values():
+            await node.overrides.start()
+        return self
+
+    async def put(self, name: FlowName, topics: str, connector: str = NAME) -> None:
+        """Replace a connector's config as the Connect dialect does."""
+        store = self.nodes[name].overrides
+        await store.record(
+            connector, None, texts(topics=topics, **SAME) | {"name": connector}, actor="t"
+        )
+
+    def topics(self, name: FlowName) -> str:
+        return self.nodes[name].overrides.effective()[NAME]["topics"]
+
+
+def a_flow_each() -> dict[FlowName, MemoryTopic]:
+    return {AB: MemoryTopic("ab"), BA: MemoryTopic("ba")}
+
+
+async def test_a_put_of_connect_that_closes_a_circle_is_refused_and_writes_nothing() -> None:
+    topics = a_flow_each()
+    worker = await Worker(topics).start()
+    await worker.put(AB, "loop")
+    with pytest.raises(BadRequestError, match="in a circle: A->B, B->A"):
+        await worker.put(BA, "loop")
+    assert topics[BA].records == []
+    await worker.put(BA, "other")
+
+
+async def test_a_second_source_connector_under_another_name_closes_a_circle_too() -> None:
+    worker = await Worker(a_flow_each()).start()
+    await worker.put(AB, "loop")
+    with pytest.raises(BadRequestError, match="in a circle"):
+        await worker.put(BA, "loop", "Mine")
+
+
+@pytest.mark.parametrize("behind", [0, 1, 2, 3])
+async def test_leaders_of_two_flows_never_keep_the_two_halves_of_a_circle(behind: int) -> None:
+    topics = a_flow_each()
+    first, second = await Worker(topics).start(), await Worker(topics).start()
+
+    async def late() -> None:
+        for _ in range(behind):
+            await asyncio.sleep(0)
+        await second.put(BA, "loop")
+
+    outcomes = await asyncio.gather(first.put(AB, "loop"), late(), return_exceptions=True)
+    for worker in (first, second):
+        for node in worker.nodes.values():
+            await node.overrides.refresh(1)
+        assert {worker.topics(AB), worker.topics(BA)} != {"loop"}
+    assert any(isinstance(it, BadRequestError) for it in outcomes)
+
+
+async def test_a_change_that_is_taken_back_is_never_acted_on() -> None:
+    topics = a_flow_each()
+    worker, other = await Worker(topics).start(), await Worker(topics).start()
+    acted_on: list[str] = []
+    store = worker.nodes[AB].overrides
+    store.listen(lambda: acted_on.append(worker.topics(AB)))
+    results = await asyncio.gather(
+        worker.put(AB, "loop"), other.put(BA, "loop"), return_exceptions=True
+    )
+    assert isinstance(results[0], BadRequestError)
+    assert [line.action for line in store.history()] == ["undo", "create"]
+    assert acted_on == ["none"]
+
+
+SINK_CLASS = "org.apache.kafka.connect.mirror.MirrorSinkConnector"
+
+
+def a_sink(source: str, target: str, topics: str = "t", **more: str) -> dict[str, str | None]:
+    return {
+        "connector.class": SINK_CLASS, "source.cluster.alias": source, "target.cluster.alias": target,
+        "topics": topics, "replication.policy.class": IDENTITY, **more,
+    }  # fmt: skip
+
+
+def test_connectors_of_an_ordinary_worker_that_close_a_circle_are_refused() -> None:
+    there, back = a_sink("A", "B"), a_sink("B", "A")
+    check_connectors({}, {"there": there})
+    with pytest.raises(BadRequestError, match=r"A->B, B->A .*set copy.connector=source for A->B"):
+        check_connectors({"there": there}, {"there": there, "back": back})
+    files: dict[str, str | None] = {"connector.class": "com.example.Files", "topics": "t"}
+    other = a_sink("B", "A", "other", enabled="true")
+    check_connectors({"there": there}, {"there": there, "back": other, "files": files})
+    # It was there before, and one that cannot be used says nothing of the others.
+    both = {"there": there, "back": back}
+    check_connectors(both, {**both, "files": files, "broken": a_sink("C", "A", "[")})
+
+
+def test_another_flow_that_cannot_be_read_now_is_named_in_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play() -> None:
+        worker = await Worker(a_flow_each()).start()
+
+        async def away(timeout_s: float) -> None:
+            raise RequestTimedOutError(f"not within {timeout_s:g} s")
+
+        monkeypatch.setattr(worker.nodes[BA].overrides, "refresh", away)
+        await worker.put(AB, "loop")
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(play())
+    assert "other=B->A" in caplog.text
+
+
+async def test_a_dry_run_refuses_the_same_circle() -> None:
+    worker = await Worker(a_flow_each()).start()
+    await worker.put(AB, "loop")
+
+    def edit(now: FlowPicture) -> FlowPicture:
+        return now.with_config(NAME, texts(topics="loop", **SAME))
+
+    with pytest.raises(BadRequestError, match="in a circle"):
+        worker.nodes[BA].overrides.preview(edit)
+
+
+# ---- herders of flows that come and go
+
+
+AC = flow("A", "C")
+FILE = {NAME: {"name": NAME, "connector.class": SOURCE, "topics": "x", "enabled": "false"}}
+
+
+class Runner(Leader):
+    """Runs until it is stopped, and has its store open meanwhile."""
+
+    def __init__(
+        self,
+        flow: FlowName,
+        *,
+        elsewhere: HerderError | None,
+        failed: Mm2pyError | None,
+        store: FlowOverridesStore,
+    ) -> None:
+        super().__init__(flow, elsewhere=elsewhere, store=store)
+        self.failed = failed
+        self.stopped = asyncio.Event()
+
+    async def run(self) -> None:
+        assert self.store is not None
+        await self.store.start()
+        self.derive()
+        if self.failed is None:
+            await self.stopped.wait()
+        await self.store.stop()
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+    @property
+    def failure(self) -> Mm2pyError | None:
+        return self.failed
+
+    def problems(self) -> Sequence[str]:
+        return [] if self.failed is None else [str(self.failed)]
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.topics: dict[FlowName, MemoryTopic] = {}
+        self.runners: list[Runner] = []
+        self.elsewhere: HerderError | None = None
+        self.failed: Mm2pyError | None = None
+        self.added: Collection[FlowName] = ()
+        parts = FleetParts(
+            pairs=[AB, BA, AC], by_file=[AB], build=self._build, file=lambda _: FILE, added=self._asked
+        )  # fmt: skip
+        self.fleet = FlowFleet(parts, clock=self.clock)
+
+    async def _asked(self, pairs: Sequence[FlowName]) -> Collection[FlowName]:
+        return [pair for pair in pairs if pair in self.added]
+
+    def _build(self, name: FlowName) -> tuple[Herder, FlowOverridesStore, PeerClient]:
+        topic = self.topics.setdefault(name, MemoryTopic("mm2py-flows"))
+        store = FlowOverridesStore(MemoryTable(topic), FILE, clock=self.clock, by_file=name == AB)
+        runner = Runner(flow=name, elsewhere=self.elsewhere, failed=self.failed, store=store)
+        store.listen(runner.derive)
+        self.runners.append(runner)
+        return runner, store, Peers()
+
+    async def looks(self, seconds: float) -> None:
+        for _ in range(int(seconds)):
+            await self.clock.advance(1)
+
+
+@pytest.fixture
+@asynccontextmanager
+async def stage() -> AsyncGenerator[Stage]:
+    stage = Stage()
+    stage.fleet.start()
+    await stage.looks(1)
+    yield stage
+    assert await stage.fleet.stop(1)
+
+
+async def test_the_files_flows_run_and_others_start_when_somebody_adds_them(stage: Stage) -> None:
+    assert list(stage.fleet.nodes) == [AB]
+    there = FlowEntry(state=Presence.ADDED, revision=Revision(number=1, by="anna", at_ms=1))
+    stage.topics[BA] = MemoryTopic("mm2py-flows")
+    stage.topics[BA].append(*encode_flow_record(there))
+    stage.added = [BA]
+    await stage.looks(8)
+    assert list(stage.fleet.nodes) == list(stage.fleet.herders) == [AB, BA]
+
+
+async def test_a_flow_that_was_deleted_stops_when_its_connectors_are_gone(stage: Stage) -> None:
+    node = await stage.fleet.open(BA)
+    runner = stage.runners[-1]
+    await stage.looks(1)
+    await node.overrides.edit("create", "x", created(FILE, {}), actor="anna")
+    assert runner.connectors() == (NAME,)
+    await stage.looks(70)
+    assert BA in stage.fleet.nodes
+    since = stage.fleet.since(BA)
+    assert since is not None
+    assert since.state == "RUNNING"
+    # Its leader died between the two: the next one completes it.
+    await node.overrides.edit("delete", "x", deleted(FILE), actor="anna")
+    assert node.overrides.presence is Presence.DELETED
+    await stage.looks(4)
+    assert runner.connectors() == ()
+    assert BA not in stage.fleet.nodes
+    assert (AB in stage.fleet.nodes, runner.stopped.is_set()) == (True, True)
+    again = await stage.fleet.open(BA)
+    assert again.herder is not runner
+
+
+async def test_a_flow_of_the_file_stays_known_when_it_is_deleted(stage: Stage) -> None:
+    node = stage.fleet.nodes[AB]
+    await node.overrides.edit("delete", "x", deleted(FILE), actor="anna")
+    await stage.looks(3)
+    assert (stage.runners[0].connectors(), AB in stage.fleet.nodes) == ((), True)
+
+
+async def test_what_never_becomes_a_flow_is_stopped_after_a_while(stage: Stage) -> None:
+    await stage.fleet.open(AC)
+    await stage.looks(30)
+    assert AC in stage.fleet.nodes
+    await stage.looks(40)
+    assert AC not in stage.fleet.nodes
+
+
+async def test_opening_waits_until_it_is_known_who_leads(stage: Stage) -> None:
+    stage.elsewhere = ForwardError(None)
+    opening = asyncio.ensure_future(stage.fleet.open(BA))
+    await stage.looks(2)
+    assert not opening.done()
+    stage.runners[-1].waits = "waits for target cluster B"
+    stage.runners[-1].elsewhere = HerderError("B->A waits for target cluster B", status=503)
+    await stage.looks(2)
+    assert not opening.done()
+    stage.runners[-1].waits = ""
+    stage.runners[-1].elsewhere = ForwardError("http://other:1/")
+    await stage.looks(1)
+    assert (await opening).herder is stage.runners[-1]
+
+
+@pytest.mark.parametrize("failed", [None, RetriableError("no such user; grant it")])
+async def test_opening_gives_up_where_a_cluster_is_away(
+    stage: Stage, failed: Mm2pyError | None
+) -> None:
+    stage.elsewhere, stage.failed = ForwardError(None), failed
+    opening = asyncio.ensure_future(stage.fleet.open(BA))
+    await stage.looks(50)
+    with pytest.raises(RetriableError, match=r"cannot be run now.*try again") as caught:
+        await opening
+    assert failed is None or str(failed) in caught.value.message
+    stage.elsewhere, stage.failed = None, None
+    await stage.looks(30)
+    assert (await stage.fleet.open(BA)).herder is stage.runners[-1]

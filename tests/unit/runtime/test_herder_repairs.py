@@ -1,15 +1,20 @@
-"""What is left by a lost event, a half-done change, a stale leader or a host: the herder finds and repairs it."""
+"""What a herder repairs, starts again and keeps waiting."""
 
 import asyncio
+import re
 from dataclasses import replace
 
 import pytest
 
-from mm2py.errors import FatalError
+from mm2py.errors import ConfigError, ConnectionFailedError, FatalError, Mm2pyError
 from mm2py.protocol.error_codes import MESSAGE_TOO_LARGE, server_error
-from mm2py.runtime.group.membership import Rejoin
+from mm2py.runtime.errors import HerderError, HerderFailedError, HerderTimeoutError, NotFoundError
+from mm2py.runtime.group.membership import Lost, Rejoin
+from mm2py.runtime.herder.herder import CHANGE_S
+from mm2py.runtime.herder.queue import HEALTH_TIMEOUT_S, REQUEST_TIMEOUT_S, HerderQueue
 from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.storage.connect_json import Commit, ConnectorPut, encode_config_record
+from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import until
 from mm2py.types import State, TargetState, TaskId
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, TestConnector
@@ -33,284 +38,247 @@ async def end(cluster: Cluster) -> None:
     await asyncio.gather(*stopping)
 
 
-def test_a_partition_that_moves_between_two_joins_of_one_round_has_one_owner() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        first, second = await two(cluster)
-        doubled: list[str] = []
+async def test_a_partition_that_moves_between_two_joins_of_one_round_has_one_owner() -> None:
+    cluster = Cluster()
+    first, second = await two(cluster)
+    doubled: list[str] = []
 
-        def look(node: Node, other: Node) -> None:
-            start = node.host.start_task
+    def look(node: Node, other: Node) -> None:
+        start = node.host.start_task
 
-            async def watched(spec: TaskSpec) -> None:
-                there = [task.config["p"] for task in other.host.running.values()]
-                if spec.config["p"] in there:
-                    doubled.append(f"{node.name} starts {spec.config['p']}")
-                await start(spec)
+        async def watched(spec: TaskSpec) -> None:
+            there = [task.config["p"] for task in other.host.running.values()]
+            if spec.config["p"] in there:
+                doubled.append(f"{node.name} starts {spec.config['p']}")
+            await start(spec)
 
-            node.host.start_task = watched  # type: ignore[method-assign]  # looks on
+        node.host.start_task = watched  # type: ignore[method-assign]  # looks on
 
-        look(first, second)
-        look(second, first)
-        stop = second.host.stop_task
+    look(first, second)
+    look(second, first)
+    stop = second.host.stop_task
 
-        async def slow(task: TaskId, timeout_s: float) -> None:
-            await cluster.clock.sleep(1.0)
-            await stop(task, timeout_s)
+    async def slow(task: TaskId, timeout_s: float) -> None:
+        await cluster.clock.sleep(1.0)
+        await stop(task, timeout_s)
 
-        second.host.stop_task = slow  # type: ignore[method-assign]  # a target that is slow to acknowledge
-        # The second node's heartbeat is answered first; the first node's comes later.
-        held: list[object] = []
-        first.membership.tell = held.append  # type: ignore[method-assign, assignment]
-        second.membership._signals.put_nowait(Rejoin("a worker joined"))  # pyright: ignore[reportPrivateUsage]
-        await until(lambda: "n2" in cluster.group.joining)
-        # New topics: the connector deals its partitions anew, and the leader commits that before it joins.
-        made = next(made for made in TestConnector.made if made.context is not None)
-        made.configs = [{"p": word} for word in ("1", "2", "3", "0")]
-        assert made.context is not None
-        offset = first.config.snapshot().commit_offset
-        made.context.request_reconfiguration()
-        await until(lambda: first.config.snapshot().commit_offset > offset)
-        del first.membership.tell
-        first.membership.tell(Rejoin("a worker joined"))
-        for _ in range(60):
-            await cluster.clock.advance(0.1)
-        assert doubled == []
-        configs = [
-            (str(task), spec.config["p"])
-            for node in (first, second)
-            for task, spec in node.host.running.items()
-        ]
-        assert sorted(configs) == [("c-0", "1"), ("c-1", "2"), ("c-2", "3"), ("c-3", "0")]
-        await end(cluster)
-
-    asyncio.run(scenario())
+    second.host.stop_task = slow  # type: ignore[method-assign]  # a target that is slow to acknowledge
+    # The second node's heartbeat is answered first; the first node's comes later.
+    held: list[object] = []
+    first.membership.tell = held.append  # type: ignore[method-assign, assignment]
+    second.membership._signals.put_nowait(Rejoin("a worker joined"))  # pyright: ignore[reportPrivateUsage]
+    await until(lambda: "n2" in cluster.group.joining)
+    # New topics: the connector deals its partitions anew, and the leader commits that before it joins.
+    made = next(made for made in TestConnector.made if made.context is not None)
+    made.configs = [{"p": word} for word in ("1", "2", "3", "0")]
+    assert made.context is not None
+    offset = first.config.snapshot().commit_offset
+    made.context.request_reconfiguration()
+    await until(lambda: first.config.snapshot().commit_offset > offset)
+    del first.membership.tell
+    first.membership.tell(Rejoin("a worker joined"))
+    for _ in range(60):
+        await cluster.clock.advance(0.1)
+    assert doubled == []
+    configs = [
+        (str(task), spec.config["p"])
+        for node in (first, second)
+        for task, spec in node.host.running.items()
+    ]
+    assert sorted(configs) == [("c-0", "1"), ("c-1", "2"), ("c-2", "3"), ("c-3", "0")]
+    await end(cluster)
 
 
 @pytest.mark.parametrize("what", ["no tasks of a started connector", "an incomplete commit"])
-def test_a_started_connector_gets_its_tasks_back(what: str) -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        first, second = await two(cluster)
-        if what.startswith("no tasks"):
-            await first.config.put_tasks("c", ())
-        else:
-            cluster.configs.append(*encode_config_record(Commit("c", 5)))
-        await cluster.clock.advance(1)
-        second.membership.tell(Rejoin("a worker joined"))
-        await until(lambda: sorted(cluster.running()) == ["c-0", "c-1", "c-2", "c-3"])
-        snapshot = first.config.snapshot()
-        assert (len(snapshot.tasks("c")), snapshot.inconsistent) == (4, frozenset())
-        await end(cluster)
-
-    asyncio.run(scenario())
-
-
-def test_an_incomplete_commit_does_not_stop_the_tasks_that_run() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        await two(cluster)
-        for node in cluster.nodes.values():
-            node.host.events.clear()
+async def test_a_started_connector_gets_its_tasks_back(what: str) -> None:
+    cluster = Cluster()
+    first, second = await two(cluster)
+    if what.startswith("no tasks"):
+        await first.config.put_tasks("c", ())
+    else:
         cluster.configs.append(*encode_config_record(Commit("c", 5)))
-        node = cluster.nodes["n1"]
-        await until(lambda: len(node.config.snapshot().tasks("c")) == 4)
-        await cluster.clock.settle()
-        assert [event for node in cluster.nodes.values() for event in node.host.events] == []
-        await end(cluster)
+    await cluster.clock.advance(1)
+    second.membership.tell(Rejoin("a worker joined"))
+    await until(lambda: sorted(cluster.running()) == ["c-0", "c-1", "c-2", "c-3"])
+    snapshot = first.config.snapshot()
+    assert (len(snapshot.tasks("c")), snapshot.inconsistent) == (4, frozenset())
+    await end(cluster)
 
-    asyncio.run(scenario())
+
+async def test_an_incomplete_commit_does_not_stop_the_tasks_that_run() -> None:
+    cluster = Cluster()
+    await two(cluster)
+    for node in cluster.nodes.values():
+        node.host.events.clear()
+    cluster.configs.append(*encode_config_record(Commit("c", 5)))
+    node = cluster.nodes["n1"]
+    await until(lambda: len(node.config.snapshot().tasks("c")) == 4)
+    await cluster.clock.settle()
+    assert [event for node in cluster.nodes.values() for event in node.host.events] == []
+    await end(cluster)
 
 
-def test_task_configs_of_a_stale_leader_are_replaced_by_those_of_the_connectors_owner() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        first, _ = await two(cluster)
-        await first.config.put_tasks("c", [{"p": "old"}])
-        await until(
-            lambda: (
-                sorted(
-                    spec.config["p"]
-                    for node in cluster.nodes.values()
-                    for spec in node.host.running.values()
-                )
-                == ["0", "1", "2", "3"]
+async def test_task_configs_of_a_stale_leader_are_replaced_by_those_of_the_connectors_owner() -> (
+    None
+):
+    cluster = Cluster()
+    first, _ = await two(cluster)
+    await first.config.put_tasks("c", [{"p": "old"}])
+    await until(
+        lambda: (
+            sorted(
+                spec.config["p"]
+                for node in cluster.nodes.values()
+                for spec in node.host.running.values()
             )
+            == ["0", "1", "2", "3"]
         )
-        await end(cluster)
-
-    asyncio.run(scenario())
-
-
-def test_a_stop_that_was_cut_short_is_completed_by_the_leader() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        first, _ = await two(cluster)
-        await first.config.put_target("c", TargetState.STOPPED)
-        await until(lambda: not cluster.running() and first.state("c") == "STOPPED")
-        assert first.config.snapshot().tasks("c") == ()
-        await end(cluster)
-
-    asyncio.run(scenario())
+    )
+    await end(cluster)
 
 
-def test_a_stop_writes_its_target_state_before_it_takes_the_tasks_away() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        first, _ = await two(cluster)
-        before = len(cluster.configs.records)
-        await first.herder.stop_connector("c", actor="t")
-        keys = [record.key for record in cluster.configs.records[before:]]
-        assert keys[:2] == [b"target-state-c", b"commit-c"]
-        await end(cluster)
-
-    asyncio.run(scenario())
+async def test_a_stop_that_was_cut_short_is_completed_by_the_leader() -> None:
+    cluster = Cluster()
+    first, _ = await two(cluster)
+    await first.config.put_target("c", TargetState.STOPPED)
+    await until(lambda: not cluster.running() and first.state("c") == "STOPPED")
+    assert first.config.snapshot().tasks("c") == ()
+    await end(cluster)
 
 
-def test_a_task_that_fails_while_it_is_stopped_is_not_started_again() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = cluster.node().start()
-        await node.put()
-        await node.runs("c-0", "c-1")
-        await until(lambda: node.state(C0) == node.state(C1) == "RUNNING")
-        host, stop = node.host, node.host.stop_task
-
-        async def stop_task(task: TaskId, timeout_s: float) -> None:
-            if task == C0:  # its host process is killed meanwhile
-                host.running.pop(C0)
-                host.say(C0, State.FAILED, FatalError("task host 77 ended with signal 9"))
-                host.states.pop(C0)
-            else:  # a slow target, within task.shutdown.graceful.timeout.ms
-                await cluster.clock.sleep(4.5)
-                await stop(task, timeout_s)
-
-        host.stop_task = stop_task  # type: ignore[method-assign]
-        await node.herder.delete("c", actor="t")
-        for _ in range(60):
-            await cluster.clock.advance(0.1)
-        assert (host.running, host.events.count("start c-0 0")) == ({}, 1)
-        await end(cluster)
-
-    asyncio.run(scenario())
+async def test_a_stop_writes_its_target_state_before_it_takes_the_tasks_away() -> None:
+    cluster = Cluster()
+    first, _ = await two(cluster)
+    before = len(cluster.configs.records)
+    await first.herder.stop_connector("c", actor="t")
+    keys = [record.key for record in cluster.configs.records[before:]]
+    assert keys[:2] == [b"target-state-c", b"commit-c"]
+    await end(cluster)
 
 
-def test_a_task_that_the_host_runs_unassigned_is_stopped_and_one_that_it_lost_is_started() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = cluster.node().start()
-        await node.put()
-        await node.runs("c-0", "c-1")
-        stray = TaskId("gone", 7)
-        node.host.running[stray] = node.host.running[C0]
-        node.host.running.pop(C1)
-        await cluster.clock.advance(61)
-        await node.runs("c-0", "c-1")
-        assert "stop gone-7" in node.host.events
-        await end(cluster)
+async def test_a_task_that_fails_while_it_is_stopped_is_not_started_again() -> None:
+    cluster = Cluster()
+    node = cluster.node().start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    await until(lambda: node.state(C0) == node.state(C1) == "RUNNING")
+    host, stop = node.host, node.host.stop_task
 
-    asyncio.run(scenario())
+    async def stop_task(task: TaskId, timeout_s: float) -> None:
+        if task == C0:  # its host process is killed meanwhile
+            host.running.pop(C0)
+            host.say(C0, State.FAILED, FatalError("task host 77 ended with signal 9"))
+            host.states.pop(C0)
+        else:  # a slow target, within task.shutdown.graceful.timeout.ms
+            await cluster.clock.sleep(4.5)
+            await stop(task, timeout_s)
 
-
-def test_a_config_that_cannot_be_written_leaves_the_stored_one_in_force_and_is_named() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = cluster.node(effective={"c": CONFIG | {"name": "c"}}).start()
-        await node.runs("c-0", "c-1")
-        assert node.overrides is not None
-        put = node.config.put_connector
-
-        async def refused(
-            name: str, config: dict[str, str], target: TargetState | None = None
-        ) -> None:
-            if "large" in config:
-                raise server_error(MESSAGE_TOO_LARGE, "writing to topic c")
-            await put(name, config, target)
-
-        node.config.put_connector = refused  # type: ignore[method-assign, assignment]
-        node.overrides.wanted["c"] = CONFIG | {"name": "c", "large": "x"}
-        node.overrides.changed()
-        await until(lambda: any("config of connector c" in line for line in node.herder.problems()))
-        assert (node.herder.failure, sorted(map(str, node.host.running))) == (None, ["c-0", "c-1"])
-        node.overrides.wanted["c"] = CONFIG | {"name": "c", "work": "7"}
-        node.overrides.changed()
-        await until(lambda: [s.config["p"] for s in node.host.running.values()] == ["7"])
-        assert list(node.herder.problems()) == []
-        await end(cluster)
-
-    asyncio.run(scenario())
+    host.stop_task = stop_task  # type: ignore[method-assign]
+    await node.herder.delete("c", actor="t")
+    for _ in range(60):
+        await cluster.clock.advance(0.1)
+    assert (host.running, host.events.count("start c-0 0")) == ({}, 1)
+    await end(cluster)
 
 
-def test_a_config_that_fits_no_record_is_refused_before_anything_is_written() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = cluster.node(effective={}).start()
-        await until(lambda: node.membership.is_leader)
-        before = len(cluster.configs.records)
-        with pytest.raises(Exception, match="at most 900000 fit"):
-            await node.herder.put_config(
-                "c", CONFIG | {it: it * 400_000 for it in "xyz"}, actor="t"
-            )
-        assert node.overrides is not None
-        assert (node.overrides.records, len(cluster.configs.records)) == ([], before)
-        await end(cluster)
-
-    asyncio.run(scenario())
-
-
-def test_a_removed_connector_needs_no_repair() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        first, _ = await two(cluster)
-        cluster.configs.append(*encode_config_record(ConnectorPut("c", None)))
-        await until(lambda: not cluster.running())
-        before = len(cluster.configs.records)
-        await cluster.clock.advance(61)
-        assert (first.herder.connectors(), len(cluster.configs.records)) == ((), before)
-        await end(cluster)
-
-    asyncio.run(scenario())
+async def test_a_task_that_the_host_runs_unassigned_is_stopped_and_one_that_it_lost_is_started() -> (
+    None
+):
+    cluster = Cluster()
+    node = cluster.node().start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    stray = TaskId("gone", 7)
+    node.host.running[stray] = node.host.running[C0]
+    node.host.running.pop(C1)
+    await cluster.clock.advance(61)
+    await node.runs("c-0", "c-1")
+    assert "stop gone-7" in node.host.events
+    await end(cluster)
 
 
-def test_a_state_of_the_owner_before_is_replaced_within_a_minute() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = cluster.node().start()
-        await node.put()
-        await node.runs("c-0", "c-1")
-        await until(lambda: node.state(C1) == "RUNNING")
-        right = node.status.get(C1)
-        assert right is not None
-        node.status.put(C1, replace(right, state=State.FAILED, worker_id="gone:8083", trace="x"))
-        await until(lambda: node.state(C1) == "FAILED")
-        await cluster.clock.advance(61)
-        await until(lambda: node.state(C1) == "RUNNING")
-        again = node.status.get(C1)
-        assert again is not None
-        assert (again.worker_id, again.trace) == ("n1:8083", None)
-        await end(cluster)
+async def test_a_config_that_cannot_be_written_leaves_the_stored_one_in_force_and_is_named() -> (
+    None
+):
+    cluster = Cluster()
+    node = cluster.node(effective={"c": CONFIG | {"name": "c"}}).start()
+    await node.runs("c-0", "c-1")
+    assert node.overrides is not None
+    put = node.config.put_connector
 
-    asyncio.run(scenario())
+    async def refused(name: str, config: dict[str, str], target: TargetState | None = None) -> None:
+        if "large" in config:
+            raise server_error(MESSAGE_TOO_LARGE, "writing to topic c")
+        await put(name, config, target)
+
+    node.config.put_connector = refused  # type: ignore[method-assign, assignment]
+    node.overrides.wanted["c"] = CONFIG | {"name": "c", "large": "x"}
+    node.overrides.changed()
+    await until(lambda: any("config of connector c" in line for line in node.herder.problems()))
+    assert (node.herder.failure, sorted(map(str, node.host.running))) == (None, ["c-0", "c-1"])
+    node.overrides.wanted["c"] = CONFIG | {"name": "c", "work": "7"}
+    node.overrides.changed()
+    await until(lambda: [s.config["p"] for s in node.host.running.values()] == ["7"])
+    assert list(node.herder.problems()) == []
+    await end(cluster)
 
 
-def test_a_state_of_a_task_that_is_gone_is_removed_within_a_minute() -> None:
-    async def scenario() -> None:
-        cluster = Cluster()
-        node = cluster.node().start()
-        await node.put()
-        await node.runs("c-0", "c-1")
-        await until(lambda: node.state(C1) == "RUNNING")
-        right = node.status.get(C1)
-        assert right is not None
-        late = TaskId("c", 7)
-        node.status.put(late, replace(right, state=State.UNASSIGNED))
-        await until(lambda: node.state(late) == "UNASSIGNED")
-        await cluster.clock.advance(61)
-        await until(lambda: node.state(late) == "")
-        assert node.state(C1) == "RUNNING"
-        await end(cluster)
+async def test_a_config_that_fits_no_record_is_refused_before_anything_is_written() -> None:
+    cluster = Cluster()
+    node = cluster.node(effective={}).start()
+    await until(lambda: node.membership.is_leader)
+    before = len(cluster.configs.records)
+    with pytest.raises(Exception, match="at most 900000 fit"):
+        await node.herder.put_config("c", CONFIG | {it: it * 400_000 for it in "xyz"}, actor="t")
+    assert node.overrides is not None
+    assert (node.overrides.records, len(cluster.configs.records)) == ([], before)
+    await end(cluster)
 
-    asyncio.run(scenario())
+
+async def test_a_removed_connector_needs_no_repair() -> None:
+    cluster = Cluster()
+    first, _ = await two(cluster)
+    cluster.configs.append(*encode_config_record(ConnectorPut("c", None)))
+    await until(lambda: not cluster.running())
+    before = len(cluster.configs.records)
+    await cluster.clock.advance(61)
+    assert (first.herder.connectors(), len(cluster.configs.records)) == ((), before)
+    await end(cluster)
+
+
+async def test_a_state_of_the_owner_before_is_replaced_within_a_minute() -> None:
+    cluster = Cluster()
+    node = cluster.node().start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    await until(lambda: node.state(C1) == "RUNNING")
+    right = node.status.get(C1)
+    assert right is not None
+    node.status.put(C1, replace(right, state=State.FAILED, worker_id="gone:8083", trace="x"))
+    await until(lambda: node.state(C1) == "FAILED")
+    await cluster.clock.advance(61)
+    await until(lambda: node.state(C1) == "RUNNING")
+    again = node.status.get(C1)
+    assert again is not None
+    assert (again.worker_id, again.trace) == ("n1:8083", None)
+    await end(cluster)
+
+
+async def test_a_state_of_a_task_that_is_gone_is_removed_within_a_minute() -> None:
+    cluster = Cluster()
+    node = cluster.node().start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    await until(lambda: node.state(C1) == "RUNNING")
+    right = node.status.get(C1)
+    assert right is not None
+    late = TaskId("c", 7)
+    node.status.put(late, replace(right, state=State.UNASSIGNED))
+    await until(lambda: node.state(late) == "UNASSIGNED")
+    await cluster.clock.advance(61)
+    await until(lambda: node.state(late) == "")
+    assert node.state(C1) == "RUNNING"
+    await end(cluster)
 
 
 async def test_a_setting_of_a_newer_version_makes_the_flow_wait_with_the_cause() -> None:
@@ -326,3 +294,315 @@ async def test_a_setting_of_a_newer_version_makes_the_flow_wait_with_the_cause()
     await node.cluster.clock.advance(2)
     await node.runs("c-0", "c-1")
     await node.stop()
+
+
+# ---- start, failure and end
+
+
+GROUP_AUTHORIZATION_FAILED = 30
+
+
+def refused() -> Mm2pyError:
+    return server_error(GROUP_AUTHORIZATION_FAILED, "joining group A-mm2")
+
+
+async def fails(node: Node, times: int = 1) -> None:
+    """Let the next rounds be refused for a reason that is not retriable."""
+    node.membership.rejoin_errors = [refused()] * times  # type: ignore[list-item]  # any error of a join
+    node.membership.tell(Rejoin("a worker joined"))
+    await until(lambda: node.herder.failure is not None)
+
+
+async def test_a_flow_that_met_a_fatal_error_runs_again_once_its_cause_is_gone() -> None:
+    cluster = Cluster()
+    node = cluster.node().start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    await fails(node)
+    await until(lambda: not node.host.running)
+    assert node.meter.state == "FAILED"
+    assert "joining group A-mm2" in node.herder.problems()[0]
+    assert node.host.closed is False
+    await cluster.clock.advance(1.1)
+    await node.runs("c-0", "c-1")
+    await until(lambda: node.meter.state == "RUNNING")
+    assert (node.herder.failure, list(node.herder.problems())) == (None, [])
+    assert len(node.hosts) == 1
+    await node.stop()
+    assert node.meter.state == "STOPPED"
+
+
+async def test_a_failed_flow_refuses_requests_with_its_error() -> None:
+    cluster = Cluster()
+    node = cluster.node().start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    await fails(node)
+    herder = node.herder
+    for asked in (
+        herder.info("c"),
+        herder.put_config("c", CONFIG, actor="t"),
+        herder.pause("c", actor="t"),
+        herder.stop_connector("c", actor="t"),
+    ):
+        with pytest.raises(HerderFailedError, match="joining group A-mm2") as caught:
+            await asked
+        assert caught.value.status == 503
+    with pytest.raises(HerderFailedError):
+        herder.member_urls()
+    health = await herder.health()
+    assert (health.status, "joining group A-mm2" in health.message) == ("unhealthy", True)
+    assert herder.connectors() == ("c",)
+    await node.stop()
+
+
+async def test_a_flow_that_waits_for_a_cluster_says_so_at_once_wherever_it_is_asked() -> None:
+    cluster = Cluster()
+    node = cluster.node()
+    node.errors["target"] = [ConnectionFailedError("user mm is refused")] * 3
+    node.start()
+    herder = node.herder
+    await until(lambda: "user mm is refused" in herder.not_ready)
+    asked = [herder.node_snapshot().problems["flow"], (await herder.health()).message]
+    for ask in (herder.member_urls, herder.member_urls):
+        with pytest.raises(HerderError, match="user mm is refused") as caught:
+            ask()
+        assert (type(caught.value), caught.value.status) == (HerderError, 503)
+    assert all("waits for target cluster B at b1:9092" in text for text in asked)
+    assert (await herder.health()).status == "starting"
+    await cluster.clock.advance(5)
+    await until(lambda: node.meter.state == "STANDBY")
+    assert (herder.not_ready, dict(herder.node_snapshot().problems)) == ("", {})
+    node.membership.tell(Lost("no heartbeat for 10 s"))
+    await until(lambda: "no heartbeat for 10 s" in herder.not_ready)
+    await until(lambda: not herder.not_ready)
+    await node.stop()
+
+
+async def test_the_pauses_between_two_starts_grow_to_a_minute() -> None:
+    cluster = Cluster()
+    node = cluster.node().start()
+    await until(lambda: node.meter.state == "STANDBY")
+    await fails(node, times=100)
+    tries: list[int] = []
+    for _ in range(9):
+        left = len(node.membership.rejoin_errors)
+        seconds = 0
+        while len(node.membership.rejoin_errors) == left:
+            await cluster.clock.advance(1)
+            seconds += 1
+        tries.append(seconds)
+    assert tries == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    await node.stop()
+
+
+async def test_a_change_of_the_overrides_starts_a_failed_flow_at_once() -> None:
+    cluster = Cluster()
+    node = cluster.node(effective={"c": CONFIG | {"name": "c"}}).start()
+    await node.runs("c-0", "c-1")
+    await fails(node, times=5)
+    await cluster.clock.advance(8)
+    assert node.herder.failure is not None
+    node.membership.rejoin_errors.clear()
+    assert node.overrides is not None
+    node.overrides.wanted["c"] = CONFIG | {"name": "c", "work": "5"}
+    node.overrides.changed()
+    await until(lambda: [s.config["p"] for s in node.host.running.values()] == ["5"])
+    assert node.overrides.started == 1, "it stays open while the flow starts again"
+    await node.stop()
+
+
+async def test_a_failed_flow_takes_changes_while_no_worker_is_in_its_group() -> None:
+    cluster = Cluster()
+    node = cluster.node().start()
+    await until(lambda: node.meter.state == "STANDBY")
+    await fails(node, times=5)
+    valid = [node.membership.permit.valid]
+    await node.herder.accept_changes()
+    valid.append(node.membership.permit.valid)
+    await cluster.clock.advance(CHANGE_S)
+    valid.append(node.membership.permit.valid)
+    assert valid == [False, True, False]
+    other = cluster.node("n2").start()
+    await until(lambda: other.meter.state == "STANDBY")
+    with pytest.raises(HerderFailedError):
+        await node.herder.accept_changes()
+    await node.stop()
+    await other.stop()
+
+
+async def test_a_stop_ends_the_pause_of_a_failed_flow() -> None:
+    node = Cluster().node().start()
+    await until(lambda: node.meter.state == "STANDBY")
+    await fails(node)
+    await node.stop()
+    assert node.events[-1] == "close"
+    assert node.host.closed
+
+
+async def test_a_topic_that_is_wrong_at_the_first_start_ends_the_herder_and_later_is_waited_for() -> (
+    None
+):
+    first = Cluster().node()
+    first.errors["prepare"] = [ConfigError("wrong cleanup policy")]
+    first.start()
+    assert first.life is not None
+    await first.life
+    assert isinstance(first.herder.failure, ConfigError)
+    cluster = Cluster()
+    later = cluster.node().start()
+    await until(lambda: later.meter.state == "STANDBY")
+    later.errors["prepare"] = [ConfigError("wrong cleanup policy")]
+    await fails(later)
+    await cluster.clock.advance(1.1)
+    await until(lambda: isinstance(later.herder.failure, ConfigError))
+    await cluster.clock.advance(2.1)
+    await until(lambda: later.meter.state == "STANDBY")
+    await later.stop()
+
+
+async def test_a_defect_fails_the_flow_visibly_and_it_starts_again() -> None:
+    cluster = Cluster()
+    node = cluster.node().start()
+    await node.put()
+    await node.runs("c-0", "c-1")
+    node.membership.rejoin_errors = [KeyError("x")]  # type: ignore[list-item]  # a defect
+    node.membership.tell(Rejoin("a worker joined"))
+    await until(lambda: node.herder.failure is not None)
+    assert str(node.herder.failure).startswith("KeyError: 'x'")
+    await cluster.clock.advance(1.1)
+    await node.runs("c-0", "c-1")
+    await node.stop()
+
+
+# ---- the queue
+
+
+class Stage:
+    """A queue and what ran in it."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.queue = HerderQueue(self.clock)
+        self.ran: list[str] = []
+
+    async def note(self, name: str) -> str:
+        self.ran.append(name)
+        return name.upper()
+
+    async def fail(self) -> None:
+        raise NotFoundError("Connector c not found")
+
+
+async def test_requests_run_in_the_order_of_submission_and_answer_their_callers() -> None:
+    stage = Stage()
+    callers = [
+        asyncio.create_task(stage.queue.submit(lambda n=n: stage.note(n)))  # type: ignore[misc]  # mypy: lambda defaults
+        for n in ("a", "b", "c")
+    ]
+    await stage.clock.settle()
+    await stage.queue.run_due()
+    assert stage.ran == ["a", "b", "c"]
+    assert await asyncio.gather(*callers) == ["A", "B", "C"]
+
+
+async def test_an_error_reaches_the_caller_and_the_next_request_runs() -> None:
+    stage = Stage()
+    failing = asyncio.create_task(stage.queue.submit(stage.fail))
+    fine = asyncio.create_task(stage.queue.submit(lambda: stage.note("a")))
+    await stage.clock.settle()
+    await stage.queue.run_due()
+    with pytest.raises(NotFoundError, match="Connector c not found"):
+        await failing
+    assert await fine == "A"
+
+
+async def test_a_blocked_herder_lets_requests_fail_with_the_stage_it_is_in() -> None:
+    """The timeout text names the stage and the instant it began."""
+
+    stage = Stage()
+    with stage.queue.stage("ensuring membership in the cluster"):
+        caller = asyncio.create_task(stage.queue.submit(lambda: stage.note("a")))
+        await stage.clock.advance(REQUEST_TIMEOUT_S)
+        with pytest.raises(HerderTimeoutError) as caught:
+            await caller
+    assert re.fullmatch(
+        r"Request timed out\. The worker is currently ensuring membership in the cluster, which began"
+        r" at 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ\.",
+        caught.value.message,
+    )
+    await stage.queue.run_due()
+    assert stage.ran == [], "what was refused is not done later"
+
+
+async def test_a_caller_with_less_patience_is_told_what_was_done_last() -> None:
+    stage = Stage()
+    with stage.queue.stage("shutting down"):
+        await stage.clock.advance(1.5)
+    caller = asyncio.create_task(
+        stage.queue.submit(lambda: stage.note("a"), timeout_s=HEALTH_TIMEOUT_S)
+    )
+    await stage.clock.advance(HEALTH_TIMEOUT_S)
+    with pytest.raises(
+        HerderTimeoutError,
+        match=r"The last operation the worker completed was shutting down, .* completed at .*\.500Z\.",
+    ):
+        await caller
+
+
+async def test_delayed_work_runs_when_its_time_has_come() -> None:
+    stage = Stage()
+
+    async def later() -> None:
+        await stage.note("later")
+
+    stage.queue.post(later, delay_s=5)
+    await stage.queue.run_due()
+    waiting = asyncio.create_task(stage.queue.wait())
+    await stage.clock.advance(4.9)
+    assert not waiting.done()
+    await stage.clock.advance(0.1)
+    await waiting
+    await stage.queue.run_due()
+    assert stage.ran == ["later"]
+
+
+async def test_a_new_request_and_a_wake_up_end_the_wait() -> None:
+    stage = Stage()
+    for wake in (stage.queue.wake, lambda: stage.queue.post(stage.fail)):
+        await stage.queue.run_due()
+        waiting = asyncio.create_task(stage.queue.wait())
+        await stage.clock.settle()
+        assert not waiting.done()
+        wake()
+        await waiting
+    stage.queue.close(HerderError("Worker is shutting down"))
+
+
+async def test_a_closed_queue_refuses_what_waits_and_what_comes() -> None:
+    stage = Stage()
+    waiting = asyncio.create_task(stage.queue.submit(lambda: stage.note("a")))
+    await stage.clock.settle()
+    stage.queue.close(HerderError("Worker is shutting down"))
+    with pytest.raises(HerderError, match="Worker is shutting down"):
+        await waiting
+    with pytest.raises(HerderError, match="Worker is shutting down"):
+        await stage.queue.submit(lambda: stage.note("b"))
+    assert stage.ran == []
+
+
+async def test_a_request_that_is_cut_off_with_the_loop_is_refused() -> None:
+    stage = Stage()
+    begun = asyncio.Event()
+
+    async def endless() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    caller = asyncio.create_task(stage.queue.submit(endless))
+    await stage.clock.settle()
+    loop = asyncio.create_task(stage.queue.run_due())
+    await begun.wait()
+    loop.cancel()
+    with pytest.raises(HerderError, match="shutting down"):
+        await caller

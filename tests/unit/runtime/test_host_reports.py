@@ -1,21 +1,24 @@
-"""What a host reports never fails the code that reports, and an own host never outlives its caller."""
+"""What a host reports to its worker, and what it does first after a freeze."""
 
 import asyncio
 import logging
+import signal
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 
 import pytest
 
 from mm2py.api.context import EventKind, LossEvent
+from mm2py.client.permit import Permit
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Finding, FlowMeter, PartitionSnapshot
 from mm2py.runtime.hosts.pipe import Channel, HostPipe
 from mm2py.runtime.hosts.reports import LedgerRelay, MeterRelay, PipeLogHandler, TaskReports
+from mm2py.runtime.hosts.thaw import thawing_loop
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import eventually as until
 from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
-from tests.unit.runtime.task_host_fakes import spec_of
+from tests.unit.runtime.runtime_fakes import spec_of
 from tests.unit.runtime.test_child_host import FIRST, World
 
 ORDERS, RETURNS = TopicPartition("orders", 0), TopicPartition("returns", 0)
@@ -172,61 +175,114 @@ def test_a_worker_that_has_closed_the_flow_leaves_positions_where_they_are() -> 
     play(scenario)
 
 
-def test_an_own_host_whose_caller_is_cancelled_while_it_starts_ends() -> None:
-    async def scenario() -> None:
-        world = World()
-        world.greets = False
-        picking = asyncio.create_task(world.pool.pick(own=True))
-        await until(lambda: bool(world.links) and world.children[0].pipe is not None)
-        picking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await picking
-        world.children[0].greets.set()
-        await world.links[0].gone()
-        assert world.pool.pids == ()
-        await world.end()
-
-    asyncio.run(scenario())
+async def test_an_own_host_whose_caller_is_cancelled_while_it_starts_ends() -> None:
+    world = World()
+    world.greets = False
+    picking = asyncio.create_task(world.pool.pick(own=True))
+    await until(lambda: bool(world.links) and world.children[0].pipe is not None)
+    picking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await picking
+    world.children[0].greets.set()
+    await world.links[0].gone()
+    assert world.pool.pids == ()
+    await world.end()
 
 
-def test_tasks_that_come_and_go_leave_no_locks_behind() -> None:
-    async def scenario() -> None:
-        world = World()
-        for number in range(20):
-            await world.host.start_task(spec_of(number))
-            await world.host.stop_task(TaskId("Fake", number), 5.0)
-        child = world.children[0].stages[0].host
-        for host in (world.host, child):
-            assert not host._turns  # pyright: ignore[reportPrivateUsage] - nothing else shows it
-        await world.end()
-
-    asyncio.run(scenario())
+async def test_tasks_that_come_and_go_leave_no_locks_behind() -> None:
+    world = World()
+    for number in range(20):
+        await world.host.start_task(spec_of(number))
+        await world.host.stop_task(TaskId("Fake", number), 5.0)
+    child = world.children[0].stages[0].host
+    for host in (world.host, child):
+        assert not host._turns  # pyright: ignore[reportPrivateUsage] - nothing else shows it
+    await world.end()
 
 
-def test_calls_for_one_task_take_turns() -> None:
-    async def scenario() -> None:
-        world = World()
-        starts = [asyncio.create_task(world.host.start_task(spec_of(0))) for _ in range(5)]
-        await asyncio.gather(*starts)
-        await until(lambda: world.words(FIRST)[-1:] == ["RUNNING"])
-        assert world.host.tasks() == (FIRST,)
-        assert sum(link.tasks for link in world.links) == 1
-        await world.end()
-
-    asyncio.run(scenario())
+async def test_calls_for_one_task_take_turns() -> None:
+    world = World()
+    starts = [asyncio.create_task(world.host.start_task(spec_of(0))) for _ in range(5)]
+    await asyncio.gather(*starts)
+    await until(lambda: world.words(FIRST)[-1:] == ["RUNNING"])
+    assert world.host.tasks() == (FIRST,)
+    assert sum(link.tasks for link in world.links) == 1
+    await world.end()
 
 
-def test_a_report_of_a_flow_that_is_closed_is_ignored() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.started(0)
-        pipe = world.children[0].pipe
-        assert pipe is not None
-        await world.host.close()
-        pipe.channel(1).post(TaskReports.topic_used, FIRST, "late")
-        assert world.pool.pids == (100,)
-        await world.end()
-        assert world.topics == []
-        assert world.children[0].how == "code 0"
+async def test_a_report_of_a_flow_that_is_closed_is_ignored() -> None:
+    world = World()
+    await world.started(0)
+    pipe = world.children[0].pipe
+    assert pipe is not None
+    await world.host.close()
+    pipe.channel(1).post(TaskReports.topic_used, FIRST, "late")
+    assert world.pool.pids == (100,)
+    await world.end()
+    assert world.topics == []
+    assert world.children[0].how == "code 0"
 
-    asyncio.run(scenario())
+
+# ---- a process that was frozen
+
+
+@pytest.fixture
+def _signals() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction] - pytest finds it
+    before = signal.getsignal(signal.SIGCONT)
+    yield
+    signal.signal(signal.SIGCONT, before)
+
+
+def play_thaw(scenario: Callable[[FakeClock, Permit], Coroutine[None, None, None]]) -> list[bool]:
+    """Return what a watcher saw of a permit for 6 s, True for valid."""
+    seen: list[bool] = []
+
+    async def run() -> None:
+        clock = FakeClock()
+        permit = Permit(clock)
+        permit.watch(lambda: seen.append(permit.valid))
+        permit.grant(clock.monotonic() + 6)
+        await scenario(clock, permit)
+
+    with asyncio.Runner(loop_factory=thawing_loop) as runner:
+        runner.run(run())
+    return seen
+
+
+@pytest.mark.usefixtures("_signals")
+def test_a_frozen_process_finds_its_permit_over_before_it_serves_a_socket() -> None:
+    seen: list[bool] = []
+
+    async def scenario(clock: FakeClock, permit: Permit) -> None:
+        here, there = socket.socketpair()
+        with here, there:
+            served = asyncio.Event()
+
+            def serve() -> None:
+                seen.append(permit.was_valid)
+                served.set()
+
+            loop = asyncio.get_running_loop()
+            loop.add_reader(here, serve)
+            there.send(b"x")
+            clock.jump(7.0)
+            await served.wait()
+            loop.remove_reader(here)
+
+    assert play_thaw(scenario) == [True, False]
+    assert seen == [False], "watchers were called before"
+
+
+@pytest.mark.usefixtures("_signals")
+def test_a_process_that_is_continued_looks_at_once() -> None:
+    seen: list[bool] = []
+
+    async def scenario(clock: FakeClock, permit: Permit) -> None:
+        signal.raise_signal(signal.SIGCONT)
+        seen.append(permit.was_valid)
+        clock.jump(7.0)
+        signal.raise_signal(signal.SIGCONT)
+        seen.append(permit.was_valid)
+
+    assert play_thaw(scenario) == [True, False]
+    assert seen == [True, False], "without a turn of the loop"

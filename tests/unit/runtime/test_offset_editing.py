@@ -1,4 +1,4 @@
-"""Positions read, altered and reset by hand (kcr 1.9, 2.3, 8 no. 78)."""
+"""Stored positions, read and changed over REST: of sources and of sinks."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -7,11 +7,13 @@ from typing import cast
 import pytest
 
 from mm2py.api.connector import ConnectorFactory
-from mm2py.errors import ConfigError, RetriableError
+from mm2py.errors import ConfigError, Mm2pyError, RequestTimedOutError, RetriableError
+from mm2py.protocol import error_codes as codes
 from mm2py.runtime.errors import BadRequestError, HerderError
 from mm2py.runtime.herder.api import OffsetEditing, OffsetEntry
-from mm2py.runtime.herder.offset_editing import OffsetEditor
+from mm2py.runtime.herder.offset_editing import OffsetEditor, OffsetEditors, SinkOffsetEditor
 from mm2py.storage.memory import MemoryOffsetBackingStore
+from mm2py.types import TopicPartition
 
 CONFIG = {"connector.class": "Checked"}
 KEY = b'["c",{"cluster":"A","partition":0,"topic":"t"}]'
@@ -157,3 +159,195 @@ async def test_a_store_that_is_away_is_said_as_it_is() -> None:
     editor = OffsetEditor(Broken(), find)
     with pytest.raises(HerderError, match=r"Failed to read offsets for connector c: .* away"):
         await editor.read("c", CONFIG)
+
+
+# ---- sinks
+
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+FILES = {"name": "files", "connector.class": "Files"}
+MIRROR = {"name": "m", "connector.class": "Mirror"}
+HALF = "However, if this connector manages offsets externally, they will need to be manually {0} in the system"
+
+
+class Files:
+    plugin_type = "sink"
+
+
+class Mirror:
+    plugin_type = "sink"
+
+    @staticmethod
+    def consumer_properties(config: Mapping[str, str]) -> Mapping[str, str]:
+        return {"bootstrap.servers": "source:1"}
+
+    @staticmethod
+    def check_offsets(config: Mapping[str, str], offsets: object) -> bool:
+        return True
+
+
+class Source:
+    pass
+
+
+def find_connector(name: str) -> ConnectorFactory:
+    return cast("ConnectorFactory", {"Files": Files, "Mirror": Mirror, "Source": Source}[name])
+
+
+class Groups:
+    """Groups in memory; ``error`` is raised by each change."""
+
+    def __init__(self) -> None:
+        self.committed = {"connect-files": {T1: 7, T0: 3}}
+        self.error: Mm2pyError | None = None
+        self.opened: list[str] = []
+
+    @asynccontextmanager
+    async def open(self, consumer: Mapping[str, str], connector: str) -> AsyncGenerator["Groups"]:
+        self.opened.append(consumer["bootstrap.servers"])
+        yield self
+
+    async def offsets(self, group: str) -> Mapping[TopicPartition, int]:
+        if self.error is not None:
+            raise self.error
+        return self.committed.get(group, {})
+
+    async def commit(self, group: str, positions: Mapping[TopicPartition, int]) -> None:
+        if self.error is not None:
+            raise self.error
+        self.committed.setdefault(group, {}).update(positions)
+
+    async def remove(self, group: str, partitions: Sequence[TopicPartition]) -> None:
+        for partition in partitions:
+            self.committed[group].pop(partition, None)
+
+    async def delete(self, group: str) -> None:
+        if self.error is not None:
+            raise self.error
+        self.committed.pop(group, None)
+
+
+def editor(groups: Groups) -> SinkOffsetEditor:
+    return SinkOffsetEditor(find_connector, {"bootstrap.servers": "worker:1"}, groups.open)
+
+
+def entry(topic: object, partition: object, offset: object) -> OffsetEntry:
+    position = None if offset is None else {"kafka_offset": offset}
+    return OffsetEntry({"kafka_topic": topic, "kafka_partition": partition}, position)  # type: ignore[dict-item, arg-type]
+
+
+async def test_positions_are_those_of_the_group_on_the_cluster_that_the_tasks_read() -> None:
+    groups = Groups()
+    assert await editor(groups).read("files", FILES) == [entry("t", 0, 3), entry("t", 1, 7)]
+    groups.committed["connect-m"] = {T0: 1}
+    assert await editor(groups).read("m", MIRROR) == [entry("t", 0, 1)]
+    assert groups.opened == ["worker:1", "source:1"]
+
+
+async def test_only_what_is_listed_changes_and_null_removes() -> None:
+    groups = Groups()
+    given = [entry("t", "0", "12"), entry("t", 1, None), entry(5, 0, 1)]
+    text = await editor(groups).alter("files", FILES, given)
+    assert groups.committed["connect-files"] == {T0: 12, TopicPartition("5", 0): 1}
+    assert HALF.format("altered") in text
+
+
+async def test_a_connector_that_answers_for_its_positions_gets_the_short_message() -> None:
+    groups = Groups()
+    text = await editor(groups).alter("m", MIRROR, [entry("t", 0, 1)])
+    assert text == "The offsets for this connector have been altered successfully"
+
+
+async def test_a_reset_deletes_the_group() -> None:
+    groups = Groups()
+    text = await editor(groups).reset("files", FILES)
+    assert groups.committed == {}
+    assert HALF.format("reset") in text
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ([], "Partitions / offsets need to be provided for an alter offsets request"),
+        (
+            [OffsetEntry(None, None)],
+            "The partition for a sink connector offset cannot be null or missing",
+        ),
+        (
+            [OffsetEntry({"topic": "t"}, None)],
+            "The partition for a sink connector offset must contain the keys 'kafka_topic' and 'kafka_partition'",
+        ),
+        ([entry(None, 0, 1)], "Kafka topic names must be valid strings and may not be null"),
+        ([entry("t", None, 1)], "Kafka partitions must be valid numbers and may not be null"),
+        (
+            [entry("t", "x", 1)],
+            "Failed to parse the following Kafka partition value in the provided offsets: 'x'. Partition values for sink"
+            " connectors need to be integers.",
+        ),
+        (
+            [entry("t", 1 << 31, 1)],
+            "Failed to parse the following Kafka partition value in the provided offsets: '2147483648'. Partition values for sink"
+            " connectors need to be integers.",
+        ),
+        (
+            [entry("t", 0, 1 << 63)],
+            "Failed to parse the following Kafka offset value in the provided offsets: '9223372036854775808'. Offset values for"
+            " sink connectors need to be integers.",
+        ),
+        (
+            [OffsetEntry({"kafka_topic": "t", "kafka_partition": 0}, {"offset": 1})],
+            "The offset for a sink connector should either be null or contain the key 'kafka_offset'",
+        ),
+        (
+            [OffsetEntry({"kafka_topic": "t", "kafka_partition": 0}, {"kafka_offset": None})],
+            "Failed to parse the following Kafka offset value in the provided offsets: 'null'. Offset values for sink"
+            " connectors need to be integers.",
+        ),
+    ],
+)
+async def test_what_is_wrong_is_refused_in_connects_words_and_nothing_is_written(
+    given: Sequence[OffsetEntry], text: str
+) -> None:
+    groups = Groups()
+    with pytest.raises(BadRequestError) as caught:
+        await editor(groups).alter("files", FILES, [entry("t", 0, 9), *given] if given else given)
+    assert caught.value.message == text
+    assert groups.opened == []
+
+
+async def test_a_negative_offset_is_no_offset() -> None:
+    with pytest.raises(HerderError, match="Failed to modify offsets for sink connector files"):
+        await editor(Groups()).alter("files", FILES, [entry("t", 0, -1)])
+
+
+@pytest.mark.parametrize("code", [codes.UNKNOWN_MEMBER_ID, codes.NON_EMPTY_GROUP])
+async def test_a_task_that_is_still_in_the_group_is_named(code: int) -> None:
+    groups = Groups()
+    groups.error = codes.server_error(code)
+    with pytest.raises(HerderError, match="zombie sink task"):
+        await editor(groups).alter("files", FILES, [entry("t", 0, 1)])
+    with pytest.raises(HerderError, match="zombie sink task"):
+        await editor(groups).reset("files", FILES)
+
+
+async def test_a_cluster_that_does_not_answer_is_an_error_that_says_so() -> None:
+    groups = Groups()
+    groups.error = RequestTimedOutError("no answer")
+    with pytest.raises(
+        HerderError, match="Failed to alter consumer group offsets for connector files: no answer"
+    ):
+        await editor(groups).alter("files", FILES, [entry("t", 0, 1)])
+    with pytest.raises(HerderError, match="Failed to list offsets for connector files"):
+        await editor(groups).read("files", FILES)
+
+
+async def test_each_connector_goes_to_the_editor_of_its_type() -> None:
+    groups = Groups()
+    both = OffsetEditors(
+        find_connector, OffsetEditor(MemoryOffsetBackingStore(), find_connector), editor(groups)
+    )
+    assert await both.read("files", FILES)
+    assert await both.read("s", {"connector.class": "Source"}) == []
+    assert len(groups.opened) == 1
+    await both.reset("files", FILES)
+    assert groups.committed == {}

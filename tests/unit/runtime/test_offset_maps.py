@@ -31,8 +31,7 @@ from mm2py.runtime.tasks.task_context import WorkerTaskContext
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.offset_map_store import OffsetMapStore, StoredMap
 from mm2py.types import TopicPartition
-from tests.unit.runtime.runtime_fakes import EagerClock, FakeStore
-from tests.unit.runtime.task_host_fakes import FLOW
+from tests.unit.runtime.runtime_fakes import FLOW, EagerClock, FakeStore
 
 OLD, NEW = b"o" * 16, b"n" * 16
 ORDERS, BILLS = TopicPartition("orders", 0), TopicPartition("bills", 7)

@@ -9,12 +9,12 @@ from mm2py.api.records import SinkRecord
 from mm2py.errors import FatalError
 from mm2py.runtime.tasks.sink_loop import SinkLoop, SinkSettings
 from mm2py.types import TopicPartition
-from tests.unit.runtime.runtime_fakes import EagerClock
-from tests.unit.runtime.sink_fakes import (
+from tests.unit.runtime.runtime_fakes import (
     FIRST_ID,
     SECOND_ID,
     T0,
     T1,
+    EagerClock,
     FakeConsumer,
     FakeGroup,
     Observed,

@@ -1,15 +1,24 @@
-"""A task put together from its spec: batch or record task, policies, and what is refused."""
+"""From a task's spec to a running task: assembly, adapter and host."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import inf
 from typing import ClassVar
 
 import pytest
 
-from mm2py.api.records import SourceRecord
-from mm2py.errors import ConfigError, FatalError
+from mm2py.api.records import SinkRecord, SourceRecord
+from mm2py.api.schema import Schema, SchemaType
+from mm2py.api.task import Delivery, Outgoing, Run
+from mm2py.config.framework import STRING_CONVERTER, FrameworkConfig
+from mm2py.errors import ConfigError, FatalError, RetriableError
 from mm2py.observability.metrics import Metrics
+from mm2py.protocol.records import decode_batches
 from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.runtime.plugins.transforms.chain import TransformChain, TransformStep
+from mm2py.runtime.tasks.errant_records import ErrantRecords
+from mm2py.runtime.tasks.record_task import BATCH_BYTES, Conversion, RecordTaskAdapter
 from mm2py.runtime.tasks.task_assembly import TaskAssembly, TaskParts
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec
 from mm2py.testing.waiting import until
@@ -20,8 +29,10 @@ from tests.unit.runtime.runtime_fakes import (
     FakeSender,
     FakeStore,
     FakeTask,
+    HostStage,
     Statuses,
     outgoing,
+    spec_of,
 )
 
 CONFIG = {"connector.class": "FakeConnector"}
@@ -203,3 +214,443 @@ async def test_a_wrong_transform_makes_the_task_failed_and_is_named() -> None:
     assert status is not None
     assert "transforms.m.type=Cast$Value" in str(status.cause)
     assert "structures" in str(status.cause)
+
+
+# ---- tasks that return ordinary records
+
+
+FILE = {"file": "a.txt"}
+
+
+class Script:
+    """A record task that returns what the test says."""
+
+    def __init__(self, *rounds: Sequence[SourceRecord]) -> None:
+        self.rounds = list(rounds)
+        self.landed: list[tuple[object, int]] = []
+        self.commits = 0
+
+    async def start(self) -> None:
+        pass
+
+    async def poll(self) -> Sequence[SourceRecord]:
+        return self.rounds.pop(0) if self.rounds else ()
+
+    def delivered(self, record: SourceRecord, target_offset: int) -> None:
+        self.landed.append((record.value, target_offset))
+
+    async def commit(self) -> None:
+        self.commits += 1
+
+    async def stop(self) -> None:
+        pass
+
+
+def _record(line: int, topic: str = "t", *, value: bytes | None = None) -> SourceRecord:
+    return SourceRecord(
+        source_partition=FILE,
+        source_offset={"line": line},
+        topic=topic,
+        partition=0,
+        key=None,
+        value=value if value is not None else str(line).encode(),
+        headers=((b"h", None), (b"h", b"2")),
+        timestamp_ms=-1 if line == 0 else 1_000 + line,
+    )
+
+
+def _adapter(script: Script) -> tuple[RecordTaskAdapter, dict[TopicPartition, int]]:
+    committed: dict[TopicPartition, int] = {}
+    adapter = RecordTaskAdapter(script, EagerClock())
+    adapter.commit_through(committed.__setitem__)
+    return adapter, committed
+
+
+def _acknowledge(adapter: RecordTaskAdapter, item: Outgoing, base: int) -> None:
+    (batch,) = item.batches
+    adapter.acknowledged(item.source, batch.runs[-1][0] + batch.runs[-1][1] - 1)
+    runs: list[Run] = []
+    for first, count in batch.runs:
+        runs.append(Run(first, count, base))
+        base += count
+    adapter.delivered(Delivery(item.source, item.target, tuple(runs), batch.size, 0))
+
+
+async def test_records_become_one_batch_with_their_fields() -> None:
+    adapter, _ = _adapter(Script([_record(0), _record(1)]))
+    (item,) = await adapter.poll(1 << 20)
+    assert item.target == TopicPartition("t", 0)
+    (packed,) = item.batches
+    (batch,) = decode_batches(packed.data)
+    assert [record.value for record in batch.records] == [b"0", b"1"]
+    assert [record.timestamp for record in batch.records] == [1_000_000, 1_001], "-1 is stamped"
+    assert list(batch.records[0].headers) == [(b"h", None), (b"h", b"2")]
+
+
+async def test_each_record_is_told_where_it_landed() -> None:
+    script = Script([_record(1), _record(2)])
+    adapter, committed = _adapter(script)
+    (item,) = await adapter.poll(1 << 20)
+    _acknowledge(adapter, item, 70)
+    assert script.landed == [(b"1", 70), (b"2", 71)]
+    ((key, position),) = committed.items()
+    assert adapter.source_partition(key) == FILE
+    assert adapter.source_offset(key, position) == {"line": 2}
+
+
+async def test_a_position_waits_for_every_earlier_record_whatever_its_topic() -> None:
+    script = Script([_record(1, "t"), _record(2, "u"), _record(3, "t")])
+    adapter, committed = _adapter(script)
+    to_t, to_u = await adapter.poll(1 << 20)
+    assert to_t.batches[0].runs == ((0, 1), (2, 1))
+    _acknowledge(adapter, to_t, 0)
+    ((key, position),) = committed.items()
+    assert adapter.source_offset(key, position) == {"line": 1}
+    _acknowledge(adapter, to_u, 0)
+    assert adapter.source_offset(key, committed[key]) == {"line": 3}
+
+
+async def test_source_partitions_that_share_a_target_share_its_batches() -> None:
+    records = [replace(_record(n), source_partition={"file": f"{n % 5}.txt"}) for n in range(1, 21)]
+    script = Script(records)
+    adapter, committed = _adapter(script)
+    (item,) = await adapter.poll(1 << 20)
+    (batch,) = item.batches
+    assert batch.count == 20
+    first = batch.runs[0][0]
+    adapter.acknowledged(item.source, first + 9)
+    adapter.delivered(Delivery(item.source, item.target, (Run(first, 10, 70),), 0, 0))
+    assert script.landed == [(str(n).encode(), 69 + n) for n in range(1, 11)]
+    lines = {
+        str(adapter.source_partition(key)["file"]): adapter.source_offset(key, position)["line"]
+        for key, position in committed.items()
+    }
+    assert lines == {"1.txt": 6, "2.txt": 7, "3.txt": 8, "4.txt": 9, "0.txt": 10}
+    adapter.acknowledged(item.source, first + 19)
+    assert adapter.source_offset(next(iter(committed)), 0) == {"line": 16}
+
+
+async def test_large_rounds_are_split_into_batches() -> None:
+    big = b"x" * (BATCH_BYTES // 2)
+    adapter, _ = _adapter(Script([_record(n, value=big) for n in range(1, 5)]))
+    items = await adapter.poll(1 << 20)
+    assert [batch.count for item in items for batch in item.batches] == [1, 1, 1, 1]
+    assert len({item.source for item in items}) == 1, "one lane, one order"
+
+
+async def test_a_task_that_does_not_block_does_not_spin() -> None:
+    clock = EagerClock()
+    adapter = RecordTaskAdapter(Script(), clock)
+    assert await adapter.poll(1) == ()
+    assert clock.sleeps
+
+
+def _conversion(**connector: str) -> Conversion:
+    return Conversion.of(
+        {"value.converter": "LongConverter"}, {"errors.tolerance": "none"} | connector
+    )
+
+
+def _number(line: int, value: object) -> SourceRecord:
+    return replace(_record(line), value=value)
+
+
+async def test_a_record_passes_the_workers_converters() -> None:
+    adapter = RecordTaskAdapter(Script([_number(1, 7)]), EagerClock(), _conversion())
+    (item,) = await adapter.poll(1 << 20)
+    (batch,) = decode_batches(item.batches[0].data)
+    assert batch.records[0].value == (7).to_bytes(8, "big")
+
+
+async def test_a_record_that_cannot_be_converted_fails_the_task() -> None:
+    adapter = RecordTaskAdapter(Script([_number(1, "x")]), EagerClock(), _conversion())
+    with pytest.raises(
+        FatalError, match=r"record for t .*the value cannot be converted.*tolerance"
+    ):
+        await adapter.poll(1 << 20)
+
+
+async def test_a_tolerated_record_is_left_out_and_its_position_committed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    committed: dict[TopicPartition, int] = {}
+    script = Script([_number(1, 1), _number(2, "x"), _number(3, "y")], [_number(4, "z")])
+    adapter = RecordTaskAdapter(script, EagerClock(), _conversion(**{"errors.tolerance": "all"}))
+    adapter.commit_through(committed.__setitem__)
+    (item,) = await adapter.poll(1 << 20)
+    assert committed == {}, "the one before is under way"
+    _acknowledge(adapter, item, 0)
+    ((key, last),) = committed.items()
+    assert adapter.source_offset(key, last) == {"line": 3}
+    assert await adapter.poll(1 << 20) == []
+    assert adapter.source_offset(key, last) == {"line": 4}
+    assert len(script.landed) == 1
+    assert len([it for it in caplog.messages if "left out" in it]) == 1, "never per record"
+
+
+async def test_each_record_that_is_left_out_is_logged_itself_where_that_is_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    asked = {
+        "errors.tolerance": "all",
+        "errors.log.enable": "true",
+        "errors.log.include.messages": "true",
+    }
+    script = Script([_number(1, "x"), _number(2, "y" * 3_000)])
+    adapter = RecordTaskAdapter(script, EagerClock(), _conversion(**asked))
+    assert await adapter.poll(1 << 20) == []
+    first, second = (it for it in caplog.messages if "left out" in it)
+    assert "{'line': 1}" in first
+    assert "value='x'" in first
+    assert "..." in second
+    assert len(second) < 2_500
+
+
+def _chain(call: Callable[[SinkRecord], SinkRecord | None]) -> TransformChain:
+    class Bare:
+        def apply(self, record: SinkRecord) -> SinkRecord | None:
+            return call(record)
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    errant = ErrantRecords("c", 0, FrameworkConfig(), clock=EagerClock())
+    return TransformChain((TransformStep("T", Bare(), None, negate=False),), errant.transformed)
+
+
+async def test_transforms_drop_and_route_records_and_each_is_told_as_it_was() -> None:
+    def change(record: SinkRecord) -> SinkRecord | None:
+        if record.value == b"2":
+            return None
+        return record._replace(topic="u", value=b"new") if record.value == b"3" else record
+
+    script = Script([_record(1), _record(2), _record(3)])
+    committed: dict[TopicPartition, int] = {}
+    adapter = RecordTaskAdapter(script, EagerClock(), chain=_chain(change))
+    adapter.commit_through(committed.__setitem__)
+    to_t, to_u = await adapter.poll(1 << 20)
+    assert (to_t.target.topic, to_u.target.topic) == ("t", "u")
+    (batch,) = decode_batches(to_u.batches[0].data)
+    assert [(it.value, list(it.headers)) for it in batch.records] == [
+        (b"new", [(b"h", None), (b"h", b"2")])
+    ]
+    _acknowledge(adapter, to_u, 5)
+    assert not committed, "the first one is under way"
+    _acknowledge(adapter, to_t, 0)
+    ((key, position),) = committed.items()
+    assert adapter.source_offset(key, position) == {"line": 3}
+    assert script.landed == [(b"3", 5), (b"1", 0)], "as its task knows it"
+
+
+async def test_a_schema_stays_with_a_part_that_transforms_leave() -> None:
+    schema = Schema(type=SchemaType.STRING)
+    record = replace(_record(1), key="k", key_schema=schema, value="v", value_schema=schema)
+    conversion = Conversion.of({}, {f"{it}.converter": STRING_CONVERTER for it in ("key", "value")})
+    adapter = RecordTaskAdapter(
+        Script([record]),
+        EagerClock(),
+        conversion,
+        chain=_chain(lambda it: it._replace(value=b"raw")),
+    )
+    (item,) = await adapter.poll(1 << 20)
+    (batch,) = decode_batches(item.batches[0].data)
+    assert [(it.key, it.value) for it in batch.records] == [(b"k", b"raw")]
+
+
+# ---- the host in this process
+
+
+ORDERS = TopicPartition("orders", 0)
+BILLS = TopicPartition("bills", 0)
+FIRST = TaskId("Fake", 0)
+KEY = b'["Fake",{"cluster":"A","partition":0,"topic":"orders"}]'
+
+
+async def quiet(stage: HostStage) -> None:
+    """Let the loop turn long enough for several polls and commits."""
+    before = len(stage.clock.sleeps)
+    await until(lambda: len(stage.clock.sleeps) > before + 6)
+
+
+async def test_a_paused_task_commits_what_it_sent_and_polls_no_more() -> None:
+    stage = HostStage()
+    await stage.host.start_task(spec_of(0))
+    await until(lambda: stage.words() == ["RUNNING"])
+    task, sender = stage.tasks[0], stage.senders[0]
+    sender.acknowledge = False
+    task.rounds.append([outgoing("orders", 0, 3)])
+    await until(lambda: bool(sender.waiting))
+    await stage.host.pause_task(FIRST, paused=True)
+    await until(lambda: stage.words() == ["RUNNING", "PAUSED"])
+    sender.acknowledge_all()
+    polls = task.polls
+    await until(lambda: stage.store.written().get(KEY) == b'{"offset":2}')
+    await quiet(stage)
+    assert task.polls == polls
+    task.rounds.append([outgoing("orders", 3)])
+    sender.acknowledge = True
+    await stage.host.pause_task(FIRST, paused=False)
+    await until(lambda: stage.store.written().get(KEY) == b'{"offset":3}')
+    assert stage.words() == ["RUNNING", "PAUSED", "RUNNING"]
+    await stage.host.close()
+
+
+async def test_a_paused_task_holds_its_partitions_and_reads_them_again() -> None:
+    stage = HostStage()
+    await stage.host.start_task(spec_of(0))
+    task = stage.tasks[0]
+    task.rounds.append([outgoing("orders", 0, 3)])
+    await until(lambda: stage.store.written().get(KEY) == b'{"offset":2}')
+    await stage.host.pause_task(FIRST, paused=True)
+    held = list(task.held)
+    await stage.host.pause_task(FIRST, paused=False)
+    assert held == task.released == [ORDERS]
+    await stage.host.close()
+
+
+async def test_a_task_that_starts_paused_opens_nothing_until_it_goes_on() -> None:
+    stage = HostStage()
+    await stage.host.start_task(spec_of(0, paused=True))
+    await until(lambda: stage.words() == ["PAUSED"])
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (stage.senders[0].started, stage.tasks[0].started) == (0, 0)
+    await stage.host.pause_task(FIRST, paused=False)
+    await until(lambda: stage.words() == ["PAUSED", "RUNNING"])
+    assert (stage.senders[0].started, stage.tasks[0].started) == (1, 1)
+    await stage.host.close()
+
+
+async def test_a_paused_task_stops_in_order() -> None:
+    stage = HostStage()
+    await stage.host.start_task(spec_of(0, paused=True))
+    await until(lambda: stage.words() == ["PAUSED"])
+    await stage.host.stop_task(FIRST, 1.0)
+    assert stage.words() == ["PAUSED", "UNASSIGNED"]
+    assert (stage.tasks[0].stopped, stage.senders[0].closed) == (1, 1)
+
+
+async def test_a_task_that_waits_for_room_pauses_too() -> None:
+    stage = HostStage()
+    await stage.host.start_task(spec_of(0))
+    await until(lambda: stage.words() == ["RUNNING"])
+    stage.senders[0].acknowledge = False
+    stage.tasks[0].rounds.append([outgoing("orders", 0, size=1 << 20)])
+    await until(lambda: bool(stage.senders[0].waiting))
+    await stage.host.pause_task(FIRST, paused=True)
+    await until(lambda: stage.words() == ["RUNNING", "PAUSED"])
+    await stage.host.close()
+
+
+async def test_pauses_of_topics_and_partitions_hold_exactly_these_in_tasks_of_now_and_later() -> (
+    None
+):
+    stage = HostStage()
+    await stage.host.start_task(spec_of(0, topics="orders,bills"))
+    await until(lambda: stage.words() == ["RUNNING"])
+    stage.host.hold(frozenset({TopicPartition("orders", -1), BILLS, TopicPartition("x", 3)}))
+    assert set(stage.tasks[0].held) == {ORDERS, BILLS}
+    assert stage.meter.node_snapshot("me").partitions[0].state == "PAUSED"
+    stage.host.hold(frozenset({BILLS}))
+    assert stage.tasks[0].released == [ORDERS]
+    await stage.host.start_task(spec_of(1, topics="orders,bills"))
+    await until(lambda: stage.words(1) == ["RUNNING"])
+    assert stage.tasks[1].held == [BILLS]
+    stage.host.hold(frozenset())
+    assert stage.tasks[1].released == [BILLS]
+    assert {p.state for p in stage.meter.node_snapshot("me").partitions} == {"RUNNING"}
+    await stage.host.close()
+
+
+async def test_a_full_partition_that_is_paused_is_read_again_only_when_neither_holds() -> None:
+    stage = HostStage()
+    await stage.host.start_task(spec_of(0))
+    await until(lambda: stage.words() == ["RUNNING"])
+    task, sender = stage.tasks[0], stage.senders[0]
+    sender.acknowledge = False
+    task.rounds.append([outgoing("orders", 0, size=5 << 20)])
+    await until(lambda: task.held == [ORDERS])
+    stage.host.hold(frozenset({ORDERS}))
+    sender.acknowledge_all()
+    assert task.released == []
+    stage.host.hold(frozenset())
+    assert task.released == [ORDERS]
+    await stage.host.close()
+
+
+async def test_a_task_is_drained_and_started_again_without_what_a_backfill_copies() -> None:
+    stage = HostStage()
+    await stage.host.start_task(spec_of(0, topics="orders,bills"))
+    await stage.host.start_task(spec_of(1, topics="other"))
+    await until(lambda: stage.words() == stage.words(1) == ["RUNNING"])
+    stage.tasks[0].rounds.append([outgoing("orders", 0, 3)])
+    await stage.host.keep_out(frozenset({ORDERS}))
+    assert stage.tasks[0].stopped == 1
+    assert stage.store.written().get(KEY) == b'{"offset":2}'  # committed before it let go
+    assert stage.tasks[1].stopped == 0
+    await until(lambda: stage.words() == ["RUNNING", "UNASSIGNED", "RUNNING"])
+    again = stage.tasks[2]
+    await stage.host.keep_out(frozenset({ORDERS}))  # nothing copies it: nothing happens
+    assert again.stopped == 0
+    again.take_over_errors.append(RetriableError("not now"))
+    await stage.host.keep_out(frozenset())
+    await until(lambda: again.taken_over == [ORDERS])
+    assert again.stopped == 0
+    await stage.host.close()
+
+
+async def test_a_task_that_starts_later_leaves_out_what_a_backfill_copies() -> None:
+    stage = HostStage()
+    await stage.host.keep_out(frozenset({ORDERS}))
+    await stage.host.start_task(spec_of(0, topics="orders,bills"))
+    await until(lambda: stage.words() == ["RUNNING"])
+    states = {it.source: it.state for it in stage.meter.node_snapshot("me").partitions}
+    assert states[ORDERS] == "HELD"
+    await stage.host.keep_out(frozenset())
+    await until(lambda: stage.tasks[0].taken_over == [ORDERS])
+    assert len(stage.tasks) == 1
+    await stage.host.close()
+
+
+async def test_without_a_permit_tasks_of_now_and_later_copy_nothing_and_continue_with_it() -> None:
+    stage = HostStage()
+    await stage.host.start_task(spec_of(0))
+    await until(lambda: stage.words() == ["RUNNING"])
+    stage.permit.revoke()
+    await stage.host.start_task(spec_of(1, topics="bills"))
+    await until(lambda: stage.words(1) == ["RUNNING"])
+    await quiet(stage)
+    first, second = stage.tasks
+    first.rounds.append([outgoing("orders", 0, 3)])
+    second.rounds.append([outgoing("bills", 0, 3)])
+    polls = first.polls
+    await quiet(stage)
+    assert (first.polls, second.polls) == (polls, 0)
+    assert stage.store.written() == {}
+    stage.permit.grant(inf)
+    await until(lambda: len(stage.store.written()) == 2)
+    assert stage.store.written()[KEY] == b'{"offset":2}'
+    await stage.host.close()
+
+
+async def test_close_stops_every_task_in_order() -> None:
+    stage = HostStage()
+    for number in range(3):
+        await stage.host.start_task(spec_of(number))
+    await until(lambda: all(stage.words(n) == ["RUNNING"] for n in range(3)))
+    await stage.host.close()
+    assert [task.stopped for task in stage.tasks] == [1, 1, 1]
+    assert stage.host.tasks() == ()
+
+
+async def test_the_first_record_of_each_target_topic_is_told_once() -> None:
+    stage = HostStage()
+    await stage.host.start_task(spec_of(0, topics="orders,bills"))
+    await until(lambda: stage.words() == ["RUNNING"])
+    stage.tasks[0].rounds += [
+        [outgoing("orders", 0)],
+        [outgoing("orders", 1), outgoing("bills", 0)],
+    ]
+    await until(lambda: not stage.tasks[0].rounds)
+    await stage.host.close()
+    assert sorted(stage.topics) == [(FIRST, "A.bills"), (FIRST, "A.orders")]

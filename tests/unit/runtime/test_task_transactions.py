@@ -1,12 +1,33 @@
 """Boundaries, isolation and the offset topic of tasks with exactly-once support."""
 
+import asyncio
 import logging
+from collections.abc import Collection, Mapping
 
 import pytest
 
+from mm2py.api.context import EventKind, EventSink, LossEvent, PartitionState, SourceGap
+from mm2py.clock import wait_or_stop
+from mm2py.errors import (
+    ConnectionFailedError,
+    FatalError,
+    FatalServerError,
+    PartitionError,
+    ProtocolError,
+    RetriableError,
+)
+from mm2py.mirror.ledger import KnownEvents
+from mm2py.observability.metrics import Metrics
+from mm2py.protocol import error_codes as codes
+from mm2py.runtime.patience import LONGEST_PAUSE_S, Patience
+from mm2py.runtime.tasks.task_context import LossRules, WorkerTaskContext
 from mm2py.runtime.tasks.task_transactions import (
     committed_reads,
 )
+from mm2py.testing.waiting import until
+from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
+from tests.unit.runtime.herder_fakes import Cluster, Node
+from tests.unit.runtime.runtime_fakes import EagerClock, FakeStore
 
 
 def test_a_mirrors_source_is_read_committed_unless_the_user_says_otherwise(
@@ -27,3 +48,382 @@ def test_a_mirrors_source_is_read_committed_unless_the_user_says_otherwise(
     assert committed_reads({"file": "x"}) == {"file": "x"}, (
         "a third party's task reads what it reads"
     )
+
+
+# ---- fencing
+
+
+C0 = TaskId("c", 0)
+
+
+async def started(cluster: Cluster, name: str = "n1") -> Node:
+    node = cluster.node(name, exactly_once_source_support="enabled").start()
+    await until(lambda: node.membership.generation > 0)
+    return node
+
+
+async def fenced(*nodes: Node, task: TaskId = C0) -> None:
+    """Wait as a task does that is to start, on each of these workers."""
+    waits = [asyncio.ensure_future(node.guards[-1].fence(task)) for node in nodes]
+    while not all(each.done() for each in waits):
+        await nodes[0].cluster.clock.advance(0.1)
+    for each in waits:
+        each.result()
+
+
+async def two_with_fenced_tasks() -> tuple[Cluster, Node, Node]:
+    """Return a leader and another worker, a task on each."""
+    cluster = Cluster()
+    leader, other = await started(cluster), await started(cluster, "n2")
+    await until(lambda: len(cluster.group.members) == 2 and leader.membership.is_leader)
+    await leader.put()
+    await until(lambda: len(cluster.running()) == 2)
+    await fenced(leader, other)
+    return cluster, leader, other
+
+
+async def test_the_first_tasks_of_a_connector_need_no_round_but_a_record() -> None:
+    node = await started(Cluster())
+    await node.put()
+    await node.runs("c-0", "c-1")
+    await fenced(node)
+    assert node.fenced == []
+    snapshot = node.config.snapshot()
+    assert snapshot.task_count_records == {"c": 2}
+    assert snapshot.pending_fencing == frozenset()
+    await node.stop()
+
+
+async def test_a_round_fences_every_producer_of_the_tasks_before_once() -> None:
+    """The leader fences without a request; every worker reads its record in the config topic."""
+    cluster, leader, other = await two_with_fenced_tasks()
+    await leader.put(work="a b c")
+    await until(lambda: len(cluster.running()) == 3)
+    await fenced(leader, other)
+    assert (leader.fenced, other.fenced) == ([("A-mm2-c-0", "A-mm2-c-1")], [])
+    assert other.config.snapshot().task_count_records["c"] == 3
+    await other.stop()
+    await leader.stop()
+
+
+async def test_producers_are_fenced_only_when_every_member_has_stopped_the_tasks_before() -> None:
+    """Else a task that is about to stop in order loses its open transaction."""
+    cluster, leader, other = await two_with_fenced_tasks()
+    gate, stop_task = asyncio.Event(), other.host.stop_task
+
+    async def held_up(task: TaskId, timeout_s: float) -> None:
+        await gate.wait()
+        await stop_task(task, timeout_s)
+
+    other.host.stop_task = held_up  # type: ignore[method-assign]  # a slow stop
+    await leader.put(work="a b c")
+    await until(lambda: "c" in leader.config.snapshot().pending_fencing)
+    await cluster.clock.advance(5)
+    assert leader.fenced == []
+    gate.set()
+    await until(lambda: len(cluster.running()) == 3)
+    await fenced(leader, other)
+    assert leader.fenced == [("A-mm2-c-0", "A-mm2-c-1")]
+    await other.stop()
+    await leader.stop()
+
+
+async def test_one_task_before_and_one_now_need_no_round() -> None:
+    node = await started(Cluster())
+    await node.put(work="a")
+    await node.runs("c-0")
+    await fenced(node)
+    await node.put(work="b")
+    await until(lambda: "c" in node.config.snapshot().pending_fencing)
+    await fenced(node)
+    assert node.fenced == []
+    assert node.config.snapshot().pending_fencing == frozenset()
+    await node.stop()
+
+
+async def test_new_task_configs_during_a_round_need_a_round_of_their_own() -> None:
+    node = await started(Cluster())
+    await node.put()
+    await node.runs("c-0", "c-1")
+    await fenced(node)
+    node.fence_gate = asyncio.Event()
+    await node.put(work="a b c")
+    await until(lambda: bool(node.fenced))
+    generation = node.config.snapshot().generations["c"]
+    await node.put(work="x y z w")
+    await until(lambda: node.config.snapshot().generations["c"] > generation)
+    waiting = asyncio.ensure_future(node.guards[-1].fence(C0))
+    node.fence_gate.set()
+    await until(lambda: node.config.snapshot().task_count_records["c"] == 4)
+    assert node.fenced == [("A-mm2-c-0", "A-mm2-c-1")] * 2, "no record for 3 tasks was written"
+    await node.cluster.clock.advance(0.1)
+    await waiting
+    await node.stop()
+
+
+async def test_a_round_that_fails_is_shown_made_again_and_fails_the_tasks_that_wait() -> None:
+    cluster, leader, other = await two_with_fenced_tasks()
+    leader.fence_errors = [FatalServerError(53, "NOT_AUTHORIZED", remedy="grant it")] * 40
+    await leader.put(work="a b c")
+    await until(lambda: len(leader.fence_errors) < 40)
+    with pytest.raises(FatalServerError, match="NOT_AUTHORIZED"):
+        await fenced(leader)
+    with pytest.raises(RetriableError, match="the leader of the group at http://n1/ has not done"):
+        await fenced(other)
+    shown = "c: producers of earlier tasks are not fenced"
+    assert leader.herder.node_snapshot().problems == {shown: "NOT_AUTHORIZED (53); grant it"}
+    leader.fence_errors = []
+    await cluster.clock.advance(2)
+    await fenced(leader, other)
+    assert leader.herder.node_snapshot().problems == {}
+    await other.stop()
+    await leader.stop()
+
+
+async def test_a_task_of_replaced_configs_does_not_start() -> None:
+    node = await started(Cluster())
+    await node.put()
+    await node.runs("c-0", "c-1")
+    guard, generation = node.guards[-1], node.config.snapshot().generations["c"]
+    await guard.verify(C0, generation)
+    with pytest.raises(RetriableError, match="already been revoked"):
+        await guard.verify(TaskId("c", 7), generation)
+    with pytest.raises(RetriableError, match="already generated a new set of task configs"):
+        await guard.verify(C0, generation - 1)
+    await node.stop()
+
+
+async def test_all_tasks_of_a_connector_stop_for_new_configs() -> None:
+    node = await started(Cluster())
+    await node.put()
+    await node.runs("c-0", "c-1")
+    before = node.host.running[TaskId("c", 1)].configs
+    await node.put(work="other 1")
+    await until(
+        lambda: (now := node.host.running.get(TaskId("c", 1))) is not None and now.configs > before
+    )
+    await node.stop()
+
+
+# ---- events
+
+
+ORDERS = TopicPartition("orders", 0)
+FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+
+
+class Events(EventSink):
+    def __init__(self) -> None:
+        self.reported: list[LossEvent] = []
+        self.known = KnownEvents()
+        self.written: list[LossEvent] = []
+
+    def report(self, event: LossEvent) -> bool:
+        new = event not in self.reported
+        self.written += self.known.take(event)
+        self.reported.append(event)
+        return new
+
+    def unwritten(self) -> Collection[TopicPartition]:
+        return ()
+
+    async def flush(self, timeout_s: float) -> bool:
+        return True
+
+    async def incarnations(self) -> Mapping[TopicPartition, bytes]:
+        return {}
+
+    def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
+        self.known.copied(partition)
+
+    def seen(self) -> list[tuple[EventKind, int, int, str]]:
+        return [(e.kind, e.first_offset, e.last_offset, e.policy) for e in self.reported]
+
+
+def a_context(events: Events, policies: LossRules | None = None) -> WorkerTaskContext:
+    clock = EagerClock()
+    return WorkerTaskContext(
+        "MirrorSourceConnector",
+        "MirrorSourceConnector-0",
+        store=FakeStore(),
+        meter=Metrics(clock).flow(FLOW),
+        clock=clock,
+        events=events,
+        policies=policies,
+    )
+
+
+def refusal(offset: int, cause: Exception | None = None) -> PartitionError:
+    error = PartitionError("no", topic="orders", partition=0, offset=offset)
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("cause", "policies", "policy"),
+    [
+        ("retention", LossRules(), "gap.policy=continue"),
+        ("retention", LossRules(gap="fail"), "gap.policy=fail"),
+        ("truncation", LossRules(), "gap.policy=continue"),
+        ("recreated", LossRules(), "recreate.policy=continue"),
+        ("recreated", LossRules(recreate="stop"), "recreate.policy=stop"),
+        ("recreated", LossRules(gap="fail", recreate="stop"), "gap.policy=fail"),
+    ],
+)
+def test_a_gap_is_an_event_with_the_policy_that_decides(
+    cause: str, policies: LossRules, policy: str
+) -> None:
+    events = Events()
+    a_context(events, policies).report_gap(SourceGap(ORDERS, 5, 9, cause, "detail"))
+    assert events.seen() == [(EventKind(cause), 5, 9, policy)]
+    assert events.reported[0].task == "MirrorSourceConnector-0"
+    assert events.reported[0].cause == "detail"
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        (codes.server_error(codes.MESSAGE_TOO_LARGE), EventKind.TOO_LARGE),
+        (codes.server_error(codes.INVALID_RECORD), EventKind.REFUSED),
+        (ProtocolError("wrong CRC"), EventKind.POISONED),
+        (None, EventKind.REFUSED),
+    ],
+)
+def test_a_failed_partition_is_an_event_at_its_offset(
+    cause: Exception | None, kind: EventKind
+) -> None:
+    events = Events()
+    context = a_context(events)
+    context.partition_state(ORDERS, PartitionState.FAILED, refusal(7, cause))
+    assert events.seen() == [(kind, 7, 7, "partition.failure.policy=isolate")]
+
+
+def test_a_failure_without_an_offset_is_no_event_unless_the_target_refused() -> None:
+    events = Events()
+    context = a_context(events, LossRules(partition_failure="fail"))
+    context.partition_state(ORDERS, PartitionState.FAILED, refusal(-1))
+    assert events.seen() == []
+    context.report_failure(ORDERS, FatalError("no"))
+    assert events.seen() == [(EventKind.REFUSED, -1, -1, "partition.failure.policy=fail")]
+
+
+def test_a_partition_that_a_gap_stops_is_one_event() -> None:
+    events = Events()
+    context = a_context(events, LossRules(recreate="stop"))
+    context.report_gap(SourceGap(ORDERS, 5, 4, "recreated", "new topic id"))
+    context.partition_state(ORDERS, PartitionState.FAILED, refusal(5))
+    assert [kind for kind, *_ in events.seen()] == [EventKind.RECREATED]
+
+
+def test_a_gap_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    context = a_context(Events())
+    for _ in range(3):
+        context.report_gap(SourceGap(ORDERS, 5, 9, "retention", "log start is 10"))
+    assert caplog.text.count("first_offset=5 last_offset=9 offsets=5 cause=retention") == 1
+
+
+def test_a_doubt_is_an_event_without_a_policy(caplog: pytest.LogCaptureFixture) -> None:
+    events = Events()
+    context = a_context(events)
+    for _ in range(2):
+        context.report_doubt(ORDERS, 5, 9, FatalError("no Read"))
+    assert events.seen()[0] == (EventKind.MAY_BE_DOUBLED, 5, 9, "")
+    assert caplog.text.count("records may be doubled") == 1
+
+
+def test_a_task_whose_records_are_no_copies_has_no_ledger() -> None:
+    events = Events()
+    context = a_context(events)
+    context.without_ledger()
+    context.report_failure(ORDERS, refusal(7))
+    assert events.seen() == []
+
+
+@pytest.mark.parametrize("cause", ["recreated", "truncation"])
+def test_a_gap_without_records_is_no_error_and_speaks_of_no_loss(
+    caplog: pytest.LogCaptureFixture, cause: str
+) -> None:
+    context = a_context(Events())
+    context.report_gap(SourceGap(ORDERS, 5, 4, cause, "new topic id"))
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "is lost" not in record.getMessage()
+    assert f"offsets=0 cause={cause}" in record.getMessage()
+
+
+def recreated(first: int, topic_id: bytes) -> SourceGap:
+    return SourceGap(ORDERS, first, first - 1, "recreated", "", topic_id)
+
+
+def test_an_incarnation_that_ends_before_its_first_position_is_stored_is_one_event() -> None:
+    """Its number comes back, and a task that starts anew finds its end again with the stored position."""
+    events = Events()
+    context = a_context(events)
+    context.report_gap(recreated(10, b"second"))
+    context.maps.of(ORDERS).add(0, 30, 10)
+    context.report_gap(recreated(30, b"third"))
+    assert [event.first_offset for event in events.written] == [10, 30]
+    again = a_context(events)
+    again.report_gap(recreated(30, b"third"))
+    assert [event.first_offset for event in events.written] == [10, 30]
+    again.maps.of(ORDERS).add(0, 5, 40)
+    again.note_topic_id(ORDERS, b"third")
+    again.report_gap(recreated(5, b"fourth"))
+    assert [event.first_offset for event in events.written] == [10, 30, 5]
+
+
+def test_an_incarnation_of_which_nothing_was_copied_is_not_noted() -> None:
+    events = Events()
+    context = a_context(events)
+    context.report_gap(recreated(10, b"second"))
+    context.report_gap(recreated(0, b"third"))
+    assert [event.first_offset for event in events.written] == [10]
+
+
+# ---- patience
+
+
+AWAY = ConnectionFailedError("connection refused")
+
+
+async def test_pauses_double_up_to_a_limit_and_start_afresh_after_success() -> None:
+    clock = EagerClock()
+    patience = Patience(clock, "target cluster B", asyncio.Event())
+    for _ in range(10):
+        assert await patience.wait(AWAY)
+    assert clock.sleeps[:4] == [0.1, 0.2, 0.4, 0.8]
+    assert max(clock.sleeps) == LONGEST_PAUSE_S
+    patience.succeeded()
+    await patience.wait(AWAY)
+    assert clock.sleeps[-1] == 0.1
+
+
+async def test_the_log_is_told_at_once_and_every_ten_seconds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = EagerClock()
+    caplog.set_level(logging.INFO)
+    waits: dict[str, str] = {}
+    what = "target cluster B at b1:9092"
+    patience = Patience(clock, what, asyncio.Event(), waits=waits)
+    until = clock.monotonic() + 35
+    while clock.monotonic() < until:
+        await patience.wait(AWAY)
+    assert waits[what].startswith(f"waits for {what}, 3")
+    assert waits[what].endswith(" s now: connection refused")
+    patience.succeeded()
+    assert not waits
+    lines = [record.getMessage() for record in caplog.records]
+    assert 3 <= len([line for line in lines if line.startswith("waiting")]) <= 4
+    assert "target cluster B at b1:9092" in lines[0]
+    assert "connection refused" in lines[0]
+    assert lines[-1].startswith("back again")
+
+
+async def test_a_stop_ends_the_wait_at_once() -> None:
+    clock = EagerClock()
+    stop = asyncio.Event()
+    stop.set()
+    assert await wait_or_stop(clock, 60, stop)
+    assert not await Patience(clock, "x", stop).wait(AWAY)
+    assert clock.sleeps == []

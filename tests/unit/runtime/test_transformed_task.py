@@ -19,16 +19,16 @@ from mm2py.mirror.source_offsets import source_offset
 from mm2py.protocol.record_batch import CONTROL_FLAG, HEADER_BYTES, Codec, RecordBatch
 from mm2py.protocol.records import NewRecord, Record, decode_batches
 from mm2py.runtime.plugins.converters.registry import BYTES_ONLY
-from mm2py.runtime.plugins.transforms.chain import Step, TransformChain, steps_of
+from mm2py.runtime.plugins.transforms.chain import TransformChain, TransformStep, steps_of
+from mm2py.runtime.tasks.arrivals import MOST_PARTS, Part, SourceOrder
 from mm2py.runtime.tasks.errant_records import ErrantRecords
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.runtime.tasks.record_task import new_batch
-from mm2py.runtime.tasks.source_order import SourceOrder
 from mm2py.runtime.tasks.transformed_task import TransformedTask
 from mm2py.storage.offset_map_store import NoMapStore
 from mm2py.testing.waiting import until
 from mm2py.types import State, TopicPartition
-from tests.unit.runtime.runtime_fakes import EagerClock, FakeTask
+from tests.unit.runtime.runtime_fakes import EagerClock, FakeTask, a_batch
 from tests.unit.runtime.test_worker_task import Bench
 
 S, T = TopicPartition("orders", 0), TopicPartition("bills", 0)
@@ -112,7 +112,7 @@ class Flow(Bench):
 
     def __init__(
         self,
-        config: Mapping[str, str] | Sequence[Step],
+        config: Mapping[str, str] | Sequence[TransformStep],
         *rounds: Sequence[Outgoing],
         acknowledge: bool = True,
         errors: Mapping[str, str] | None = None,
@@ -161,8 +161,8 @@ class Flow(Bench):
         return found.take()[-1].segments
 
 
-def _step(call: Callable[[SinkRecord], SinkRecord | None]) -> tuple[Step, ...]:
-    return (Step("T", Bare(call), None, negate=False),)
+def _step(call: Callable[[SinkRecord], SinkRecord | None]) -> tuple[TransformStep, ...]:
+    return (TransformStep("T", Bare(call), None, negate=False),)
 
 
 async def test_dropped_records_are_holes_and_the_others_keep_their_bytes_and_offsets() -> None:
@@ -421,7 +421,7 @@ async def test_what_is_no_record_of_bytes_is_an_error_of_its_record(
 async def test_a_transform_that_routes_and_says_that_it_does_not_is_refused() -> None:
     liar = Bare(lambda it: it._replace(topic="elsewhere"))
     liar.__class__ = type("Liar", (Bare,), {"keeps_partition": True})
-    flow = Flow((Step("T", liar, None, negate=False),), _from(S, _batch(0, b"a")))
+    flow = Flow((TransformStep("T", liar, None, negate=False),), _from(S, _batch(0, b"a")))
     await flow.run(lambda: flow.statuses and flow.statuses[-1].state is State.FAILED)
     assert "keeps_partition" in str(flow.statuses[-1].cause)
     assert not flow.sender.sent
@@ -544,3 +544,88 @@ def test_only_chains_that_keep_partitions_let_predecessors_be_recognised() -> No
     assert TransformChain(_step(lambda it: it), errant.transformed).routes
     shared = TaskOffsetMaps(NoMapStore(), Identical.PREFER, shares_targets=True)
     assert shared.copied is None
+
+
+# ---- the order of source partitions: names are the invariants of ``SourceOrder``
+
+
+S = TopicPartition("orders", 0)
+OTHER = TopicPartition("audit", 0)
+
+
+class Taken(list[tuple[str, int, int]]):
+    """What was passed on: copies with first source offset and target offset, records without a copy with their last offset."""
+
+    def add(
+        self, source: TopicPartition, target: TopicPartition, batch: RecordBatch, base_offset: int
+    ) -> None:
+        assert (source, target) == (S, HOME)
+        self.append(("copies", batch.base_offset, base_offset))
+
+    def passes(
+        self, source: TopicPartition, target: TopicPartition, records: int, through: int
+    ) -> None:
+        assert (source, target) == (S, HOME)
+        self.append(("passed", records, through))
+
+
+def _order(*parts: tuple[Mapping[TopicPartition, int], int, int]) -> tuple[SourceOrder, Taken]:
+    taken, order = Taken(), SourceOrder()
+    order.follow(taken)
+    for part in parts:
+        order.handed_out(S, HOME, Part(*part))
+    return order, taken
+
+
+def test_1_a_part_is_done_when_its_records_and_all_parts_before_it_are() -> None:
+    order, taken = _order(({HOME: 2, OTHER: 1}, 1, 2), ({HOME: 3}, 0, 5))
+    assert order.arrived(S, HOME, a_batch(0, 2), 70)
+    assert order.arrived(S, HOME, a_batch(3, 3), 72)
+    assert taken == [], "a record that went elsewhere has not arrived"
+    assert not order.arrived(S, OTHER, a_batch(2), 0)
+    assert taken == [("copies", 0, 70), ("passed", 1, 2), ("copies", 3, 72)]
+
+
+def test_what_is_dropped_waits_for_what_is_before_it_and_for_nothing_else() -> None:
+    order, taken = _order(({}, 4, 3))
+    order.advance(S)
+    assert taken == [("passed", 4, 3)]
+    order.handed_out(S, HOME, Part({HOME: 1}, 0, 4))
+    order.handed_out(S, HOME, Part({}, 2, 6))
+    order.advance(S)
+    assert len(taken) == 1
+    order.arrived(S, HOME, a_batch(4), 9)
+    assert taken[1:] == [("copies", 4, 9), ("passed", 2, 6)]
+
+
+def test_2_records_are_counted_so_that_another_incarnation_may_begin_at_0() -> None:
+    order, taken = _order(({HOME: 2}, 0, 1_001), ({HOME: 1, OTHER: 1}, 1, 1))
+    order.arrived(S, HOME, a_batch(1_000, 2), 0)
+    order.arrived(S, HOME, a_batch(0), 2)
+    assert taken == [("copies", 1_000, 0)]
+    order.arrived(S, OTHER, a_batch(1), 0)
+    assert taken[1:] == [("copies", 0, 2), ("passed", 1, 1)]
+
+
+def test_3_a_batch_of_several_parts_counts_with_the_last_of_them() -> None:
+    order, taken = _order(({HOME: 2}, 1, 2), ({HOME: 2, OTHER: 1}, 1, 5))
+    order.arrived(S, HOME, a_batch(0, 4, runs=((0, 2), (3, 2))), 10)
+    assert taken == [], "not even the first part: its copies are in a batch with unfinished ones"
+    order.arrived(S, OTHER, a_batch(5), 0)
+    assert taken == [("copies", 0, 10), ("passed", 2, 5)]
+
+
+def test_a_batch_that_the_sender_cut_is_passed_on_when_its_part_is_done() -> None:
+    order, taken = _order(({HOME: 4}, 1, 4))
+    order.arrived(S, HOME, a_batch(0, 3), 0)
+    assert taken == []
+    order.arrived(S, HOME, a_batch(3, 1), 3)
+    assert taken == [("copies", 0, 0), ("copies", 3, 3), ("passed", 1, 4)]
+
+
+def test_a_partition_far_ahead_of_a_target_that_takes_nothing_is_named_with_it() -> None:
+    order, _ = _order(({OTHER: 1}, 1, 0))
+    for offset in range(1, MOST_PARTS):
+        assert not list(order.overdue())
+        order.handed_out(S, HOME, Part({HOME: 1}, 0, offset))
+    assert list(order.overdue()) == [(S, OTHER)]

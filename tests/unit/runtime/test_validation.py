@@ -1,8 +1,11 @@
 """Validation of connector configs in Connect's order and words."""
 
 import asyncio
+import json
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import TypedDict, cast
 
 import pytest
 
@@ -331,3 +334,349 @@ def test_a_list_of_patterns_that_is_too_long_is_refused_before_any_is_compiled(t
     error = _errors(infos)[-1]
     assert "characters together, at most 65536 are allowed" in error
     assert len(error) < 300
+
+
+# ---- keys that Connect knows and this product refuses
+
+
+def infos_of(changes: Mapping[str, str | None]) -> ConfigInfos:
+    return asyncio.run(_validator().validate({**GOOD, **changes}))
+
+
+def entry(infos: ConfigInfos, name: str) -> tuple[ConfigKey | None, ConfigValue]:
+    return next((key, it) for key, it in infos.configs if it is not None and it.name == name)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("acks", "bogus"), ("compression.type", "nope"), ("buffer.memory", "-5"), ("linger.ms", "x")],
+)
+def test_a_client_override_that_the_client_would_refuse_is_an_error_at_its_key(
+    name: str, text: str
+) -> None:
+    infos = infos_of({f"producer.override.{name}": text})
+    _, value = entry(infos, f"producer.override.{name}")
+    assert infos.error_count == 1
+    assert text in value.errors[0]
+
+
+def test_overrides_have_the_defaults_and_importance_of_javas_producer() -> None:
+    names = {"acks": "all", "compression.type": "zstd", "metric.reporters": "x"}
+    infos = infos_of({f"producer.override.{name}": text for name, text in names.items()})
+    found = {name: entry(infos, f"producer.override.{name}")[0] for name in names}
+    assert {name: (key.default_value, key.importance) for name, key in found.items() if key} == {
+        "acks": ("all", "LOW"),
+        "compression.type": ("none", "HIGH"),
+        "metric.reporters": ("org.apache.kafka.common.metrics.JmxReporter", "LOW"),
+    }
+    assert infos.error_count == 0
+
+
+def test_a_mirror_defines_no_transaction_boundaries() -> None:
+    _, value = entry(infos_of({"transaction.boundary": "connector"}), "transaction.boundary")
+    assert "does not support connector-defined transaction boundaries" in value.errors[0]
+    assert entry(infos_of({"transaction.boundary": "poll"}), "transaction.boundary")[1].errors == ()
+
+
+def test_what_the_workers_exactly_once_support_does_not_allow_is_an_error_at_its_key() -> None:
+    worker = {
+        "bootstrap.servers": "h:1",
+        "group.id": "A-mm2",
+        "config.storage.topic": "c",
+        "offset.storage.topic": "o",
+        "status.storage.topic": "s",
+        "exactly.once.source.support": "enabled",
+    }
+    validator = _validator(worker=worker)
+    infos = asyncio.run(validator.validate({**GOOD, "offsets.identical": "require"}))
+    _, value = entry(infos, "offsets.identical")
+    assert infos.error_count == 1
+    assert "is not possible: with exactly-once support" in value.errors[0]
+
+
+def test_groups_of_a_connectors_own_converter_come_last() -> None:
+    converter = "org.apache.kafka.connect.json.JsonConverter"
+    groups = infos_of({"value.converter": converter}).groups
+    assert set(groups[-2:]) == {"Serialization", "Schemas"}
+    assert "Schemas" not in infos_of({}).groups
+
+
+def test_a_mirror_does_not_promise_to_drop_records() -> None:
+    _, value = entry(infos_of({"errors.tolerance": "all"}), "errors.tolerance")
+    assert "drops no record here" in value.errors[0]
+
+
+# ---- the answers of a Java worker
+
+
+POLICIES = {"All": override_policy("All"), "Pri": override_policy("Principal")}
+STRICTER = "source.cluster.alias"
+"""Null is no error in Java, and the connector then fails."""
+FEWER_KEYS = "connector.plugin.version"
+
+
+class Answer(TypedDict):
+    """What Java said; the first case lists all keys, others only those that are special."""
+
+    name: str
+    error_count: int
+    groups: list[str]
+    configs: list[tuple[str, bool, str | None, list[str], bool, str | None]]
+
+
+class Case(TypedDict):
+    """Changes to ``GOOD`` and Java's answer."""
+
+    policy: str
+    changes: dict[str, str | None]
+    answer: Answer
+
+
+CASES = cast(
+    "list[Case]",
+    json.loads(
+        (Path(__file__).parents[2] / "data" / "config" / "validation_cases.json").read_text()
+    ),
+)
+
+
+def _answers(case: Case) -> ConfigInfos:
+    entry = EntryPoint(
+        "MirrorSourceConnector",
+        "mm2py_connectors.mirror_source:MirrorSourceConnector",
+        "mm2py.connectors",
+    )
+    validator = ConfigValidator(
+        Plugins([entry]),
+        resolve=lambda config: {k: v for k, v in config.items() if v is not None},
+        policy=POLICIES[case["policy"]],
+        mask=SecretMask(),
+    )
+    return asyncio.run(validator.validate({**GOOD, **case["changes"]}))
+
+
+@pytest.mark.parametrize("case", CASES[1:], ids=lambda case: ",".join(case["changes"]))
+def test_configs_are_judged_as_kafkas_herder_does(case: Case) -> None:
+    infos, java = _answers(case), case["answer"]
+    found = {
+        value.name: (
+            key is None,
+            value.value,
+            list(value.errors),
+            value.visible,
+            key and key.display_name,
+        )
+        for key, value in infos.configs
+        if value is not None
+    }
+    stricter = int(STRICTER in case["changes"])
+    assert (infos.name, infos.error_count) == (java["name"], java["error_count"] + stricter)
+    # Java shows only the keys of every connector where no such version is there; ours shows all.
+    shown = len(java["groups"]) if FEWER_KEYS in case["changes"] else None
+    assert list(infos.groups)[:shown] == java["groups"]
+    for name, *expected in java["configs"]:
+        assert list(found[name]) == expected, name
+    wrong = {name for name, (_, _, errors, _, _) in found.items() if errors}
+    assert wrong - {STRICTER} == {row[0] for row in java["configs"] if row[3]}
+
+
+def test_keys_are_listed_in_connects_order_and_ours_behind() -> None:
+    names = [key.name for key, _ in _answers(CASES[0]).configs if key is not None]
+    java = [row[0] for row in CASES[0]["answer"]["configs"]]
+    assert len(java) == 118
+    assert names[: len(java)] == java
+
+
+# ---- sinks
+
+
+ENTRIES = [
+    EntryPoint("MirrorSinkConnector", "mm2py_connectors.mirror_sink:MirrorSinkConnector", "x"),
+    EntryPoint("FileSinkConnector", "tests.unit.runtime.test_validation:FileSink", "x"),
+]
+FILES = {"name": "files", "connector.class": "FileSinkConnector", "topics": "t"}
+WORKER = {
+    "bootstrap.servers": "w:1",
+    "group.id": "workers",
+    "config.storage.topic": "c",
+    "offset.storage.topic": "o",
+    "status.storage.topic": "s",
+}
+MIRROR = {
+    "name": "m",
+    "connector.class": "MirrorSinkConnector",
+    "source.cluster.alias": "A",
+    "source.cluster.bootstrap.servers": "a:1",
+    "target.cluster.bootstrap.servers": "b:1",
+}
+
+
+class FileSink:
+    """A third party's sink without a model of its keys."""
+
+    java_class = "com.example.FileSinkConnector"
+    plugin_type = "sink"
+
+    def __init__(self, config: Mapping[str, str]) -> None:
+        self.config = config
+
+
+def infos(config: Mapping[str, str | None]) -> ConfigInfos:
+    validator = ConfigValidator(
+        Plugins(ENTRIES),
+        resolve=lambda raw: {key: text for key, text in raw.items() if text is not None},
+        policy=override_policy("All"),
+        mask=SecretMask(),
+        worker=lambda _: WORKER,
+    )
+    return asyncio.run(validator.validate(config))
+
+
+def sink_entry(found: ConfigInfos, name: str) -> tuple[ConfigKey | None, ConfigValue | None]:
+    return next(
+        (key, value) for key, value in found.configs if value is not None and value.name == name
+    )
+
+
+def errors(found: ConfigInfos) -> dict[str, list[str]]:
+    return {it.name: list(it.errors) for _, it in found.configs if it is not None and it.errors}
+
+
+def test_a_sink_needs_topics_or_a_pattern_and_not_both() -> None:
+    assert infos(FILES).error_count == 0
+    both = "topics and topics.regex are mutually exclusive options, but both are set."
+    for config, text in (
+        (FILES | {"topics.regex": "t.*"}, both),
+        ({**FILES, "topics": ""}, "Must configure one of topics or topics.regex"),
+    ):
+        found = errors(infos(config))
+        assert found.keys() == {"topics", "topics.regex"}
+        assert all(text in it[0] for it in found.values())
+
+
+def test_the_dead_letter_queue_is_no_topic_of_the_connector() -> None:
+    dead = {"errors.deadletterqueue.topic.name": "t"}
+    (text,) = errors(infos(FILES | dead))["topics"]
+    assert (
+        "The DLQ topic 't' may not be included in the list of topics ('topics=[t]') consumed by the connector"
+        in text
+    )
+    pattern = {"name": "n", "connector.class": "FileSinkConnector", "topics.regex": "t|u"}
+    (text,) = errors(infos(pattern | dead))["topics.regex"]
+    assert (
+        "The DLQ topic 't' may not be matched by the regex for the topics ('topics.regex=t|u') consumed by"
+        in text
+    )
+
+
+def test_a_group_of_the_workers_is_refused_at_the_key_that_names_it() -> None:
+    clash = errors(infos(FILES | {"consumer.override.group.id": "workers"}))
+    assert clash == {
+        "consumer.override.group.id": [
+            "Consumer group workers conflicts with Connect worker group workers"
+        ]
+    }
+
+
+def test_mirror_sinks_topics_are_patterns_and_may_be_left_out() -> None:
+    assert infos(MIRROR).error_count == 0
+    key, value = sink_entry(infos(MIRROR | {"topics": "a.*,b"}), "topics")
+    assert key is not None
+    assert value is not None
+    assert value.errors == ()
+    assert "patterns" in key.documentation
+
+
+def test_each_transform_has_its_keys_in_a_group_of_its_own() -> None:
+    config = FILES | {
+        "transforms": "r",
+        "transforms.r.type": "org.apache.kafka.connect.transforms.RegexRouter",
+        "transforms.r.regex": "t",
+        "transforms.r.replacement": "u",
+        "transforms.r.predicate": "p",
+        "predicates": "p",
+        "predicates.p.type": "TopicNameMatches",
+        "predicates.p.pattern": "t",
+    }
+    found = infos(config)
+    assert found.error_count == 0
+    assert found.groups[-2:] == ("Transforms: r", "Predicates: p")
+    keys = [
+        (key.name, key.type, key.order_in_group, key.importance, key.width, key.display_name)
+        for key, _ in found.configs
+        if key is not None and key.group == "Transforms: r"
+    ]
+    assert keys == [
+        ("transforms.r.type", "CLASS", 0, "HIGH", "LONG", "Transformation type for r"),
+        (
+            "transforms.r.plugin.version",
+            "STRING",
+            1,
+            "HIGH",
+            "LONG",
+            "Transformation version for r",
+        ),
+        ("transforms.r.regex", "STRING", 2, "HIGH", "NONE", "regex"),
+        ("transforms.r.replacement", "STRING", 3, "HIGH", "NONE", "replacement"),
+        ("transforms.r.negate", "BOOLEAN", -1, "MEDIUM", "NONE", "negate"),
+        ("transforms.r.predicate", "STRING", -1, "MEDIUM", "NONE", "predicate"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "key", "text"),
+    [
+        ({"transforms": "r"}, "transforms.r.type", "Missing required configuration"),
+        (
+            {"transforms": "r", "transforms.r.type": "no.Such"},
+            "transforms.r.type",
+            "Invalid value no.Such for configuration transforms.r.type: Class no.Such could not be found.",
+        ),
+        (
+            {
+                "transforms": "r",
+                "transforms.r.type": "RegexRouter",
+                "transforms.r.replacement": "x",
+            },
+            "transforms.r.regex",
+            'Missing required configuration "transforms.r.regex" which has no default value.',
+        ),
+        (
+            {
+                "predicates": "p",
+                "predicates.p.type": "TopicNameMatches",
+                "predicates.p.pattern": "(",
+            },
+            "predicates.p.pattern",
+            "Invalid value ( for configuration pattern: Invalid regex: ",
+        ),
+        (
+            {"transforms": "f", "transforms.f.type": "Filter", "transforms.f.predicate": "p"},
+            "transforms.f.predicate",
+            "not among the predicates []",
+        ),
+        ({"transforms": "a,a"}, "transforms", "Duplicate alias provided."),
+    ],
+)
+def test_what_is_wrong_with_a_transform_is_said_at_its_key(
+    more: Mapping[str, str], key: str, text: str
+) -> None:
+    found = infos({**FILES, **more})
+    assert text in errors(found)[key][0]
+
+
+def test_the_keys_of_a_transform_are_found_by_both_of_its_names() -> None:
+    catalog = InstalledPlugins(Plugins(ENTRIES))
+    long = catalog.definitions("org.apache.kafka.connect.transforms.RegexRouter")
+    assert [it.name for it in long] == ["regex", "replacement"]
+    assert all(it.required for it in long)
+    assert catalog.definitions("RegexRouter") == long
+    assert catalog.definitions("Filter") == []
+    assert [it.name for it in catalog.definitions("HasHeaderKey")] == ["name"]
+
+
+def test_overrides_of_the_clients_that_a_sink_uses_are_checked() -> None:
+    own = {"consumer.override.max.poll.records": "x", "producer.override.linger.ms": "x"}
+    assert set(errors(infos(FILES | own))) == {"consumer.override.max.poll.records"}
+    dead = FILES | own | {"errors.deadletterqueue.topic.name": "d"}
+    assert set(errors(infos(dead))) == set(own)

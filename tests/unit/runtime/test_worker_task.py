@@ -1,6 +1,7 @@
 """The task loop: order of sending, acknowledging, holding, failing and stopping."""
 
 import asyncio
+import itertools
 import logging
 from collections import deque
 from collections.abc import Collection, Sequence
@@ -10,7 +11,7 @@ from math import inf
 import pytest
 
 from mm2py.api.context import EventKind, LossEvent, PartitionState, SourceGap
-from mm2py.api.task import BatchSourceTask, Outgoing, Run
+from mm2py.api.task import BatchSourceTask, Delivery, Outgoing, Run
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
 from mm2py.clock import SYSTEM_CLOCK
@@ -18,14 +19,15 @@ from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.errors import ConnectionFailedError, FatalError, PartitionError, TargetMovedError
 from mm2py.mirror.source_offsets import source_offset
 from mm2py.observability.metrics import Metrics
+from mm2py.runtime.tasks.arrivals import Arrivals, SourceOrder
+from mm2py.runtime.tasks.lifecycle import Lifecycle
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
-from mm2py.runtime.tasks.ordered_worker_task import OrderedWorkerTask
-from mm2py.runtime.tasks.source_order import SourceOrder
-from mm2py.runtime.tasks.task_context import LossPolicies, NoLedger, WorkerTaskContext
+from mm2py.runtime.tasks.task_context import LossRules, NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.task_transactions import TaskTransactions
+from mm2py.runtime.tasks.transformed_task import OrderedWorkerTask
 from mm2py.runtime.tasks.worker_task import TaskSettings, WorkerTask
 from mm2py.testing.waiting import until
-from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from mm2py.types import ClusterAlias, FlowName, State, TopicPartition
 from tests.kit.fakes.broker import FakeBroker
 from tests.unit.runtime.runtime_fakes import (
     EagerClock,
@@ -83,7 +85,7 @@ class Bench:
             meter=self.meter,
             clock=self.clock,
             events=EventList(self.events),
-            policies=LossPolicies(gap="fail" if fail_on_gap else "continue"),
+            policies=LossRules(gap="fail" if fail_on_gap else "continue"),
         )
         self.committer = OffsetCommitter(
             self.store,
@@ -558,3 +560,122 @@ async def test_a_task_that_waits_for_the_fencing_of_its_predecessors_stops_at_on
         await asyncio.wait_for(bench.running.stop(inf), 10)
         assert not bench.statuses.words, "it never ran"
         await cluster.close()
+
+
+# ---- acknowledgements, gathered
+
+
+T, U = TopicPartition("t", 0), TopicPartition("u", 1)
+A_T, A_U = TopicPartition("A.t", 0), TopicPartition("A.u", 1)
+
+
+async def test_batches_without_a_hole_on_either_side_become_one_run() -> None:
+    reports: list[Delivery] = []
+    arrivals = Arrivals(reports.append)
+    arrivals.add(T, A_T, a_batch(10, 5, size=100), 3)
+    arrivals.add(U, A_U, a_batch(0, 1, size=7), 0)
+    arrivals.add(T, A_T, a_batch(15, 2, size=50), 8)
+    arrivals.add(T, A_T, a_batch(20, 1, size=1), 10)  # a hole at the source
+    arrivals.add(T, A_T, a_batch(21, 4, size=1), 12)  # a hole at the target
+    assert reports == []
+    arrivals.flush()
+    assert reports == [
+        Delivery(T, A_T, (Run(10, 7, 3), Run(20, 1, 10), Run(21, 4, 12)), 152, 5_021),
+        Delivery(U, A_U, (Run(0, 1, 0),), 7, 5_000),
+    ]
+    arrivals.flush()
+    assert len(reports) == 2, "each is reported once"
+
+
+async def test_runs_of_a_spliced_batch_stay_apart() -> None:
+    reports: list[Delivery] = []
+    arrivals = Arrivals(reports.append)
+    arrivals.add(T, A_T, a_batch(0, 4, runs=((0, 2), (7, 2))), 0)
+    arrivals.add(T, A_T, a_batch(9, 1), 4)
+    arrivals.flush()
+    assert reports[0].runs == (Run(0, 2, 0), Run(7, 3, 2))
+
+
+async def test_nobody_has_to_ask_and_nothing_is_reported_after_the_end() -> None:
+    reports: list[Delivery] = []
+    reported = asyncio.Event()
+
+    def report(delivery: Delivery) -> None:
+        reports.append(delivery)
+        reported.set()
+
+    arrivals = Arrivals(report)
+    arrivals.add(T, A_T, a_batch(0, 1), 0)
+    async with asyncio.timeout(30):
+        await reported.wait()
+    arrivals.add(T, A_T, a_batch(1, 1), 1)
+    arrivals.close()
+    arrivals.flush()
+    assert len(reports) == 1
+
+
+async def test_records_without_a_copy_are_reported_behind_what_came_before_them() -> None:
+    reports: list[Delivery] = []
+    arrivals = Arrivals(reports.append)
+    arrivals.add(T, A_T, a_batch(10, 2, size=9), 3)
+    arrivals.passes(T, A_T, 4, 15)
+    arrivals.passes(U, A_U, 1, 0)
+    arrivals.add(T, A_T, a_batch(16, 1, size=8), 5)
+    arrivals.flush()
+    assert reports == [
+        Delivery(T, A_T, (Run(10, 2, 3),), 9, 5_010, passed=4, through=15),
+        Delivery(U, A_U, (), 0, -1, passed=1, through=0),
+        Delivery(T, A_T, (Run(16, 1, 5),), 8, 5_016),
+    ]
+    assert [it.last for it in reports] == [15, 0, 16]
+
+
+# ---- states
+
+
+ENDS_A_FAILURE = {State.UNASSIGNED, State.DESTROYED, State.RESTARTING}
+
+
+def test_a_new_entity_is_unassigned() -> None:
+    assert Lifecycle("task", Statuses()).status.state is State.UNASSIGNED
+
+
+def test_a_failed_task_stays_failed_with_its_first_cause() -> None:
+    statuses = Statuses()
+    life = Lifecycle("task", statuses)
+    first = FatalError("first")
+    assert life.to(State.RUNNING)
+    assert life.to(State.FAILED, first)
+    assert not life.to(State.FAILED, FatalError("second"))
+    assert not life.to(State.RUNNING)
+    assert life.status.cause is first
+    assert statuses.words == ["RUNNING", "FAILED"]
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_only_a_restart_or_giving_up_ends_a_failure(state: State) -> None:
+    life = Lifecycle("task", Statuses())
+    life.to(State.FAILED, FatalError("x"))
+    assert life.to(state) is (state in ENDS_A_FAILURE)
+
+
+@pytest.mark.parametrize("what", ["connector", "task"])
+def test_only_a_connector_can_be_stopped(what: str) -> None:
+    life = Lifecycle(what, Statuses())
+    life.to(State.RUNNING)
+    assert life.to(State.STOPPED) is (what == "connector")
+
+
+def test_a_failed_connector_can_still_be_stopped() -> None:
+    life = Lifecycle("connector", Statuses())
+    life.to(State.FAILED, FatalError("x"))
+    assert life.to(State.STOPPED)
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.product(State, State)))
+def test_destroyed_is_the_end_and_nothing_repeats(first: State, second: State) -> None:
+    life = Lifecycle("connector", Statuses())
+    moved = life.to(first)
+    assert moved is (first is not State.UNASSIGNED)
+    if first is State.DESTROYED or first is second:
+        assert not life.to(second)

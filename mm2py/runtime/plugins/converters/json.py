@@ -1,6 +1,6 @@
 """``JsonConverter``: JSON, with the schema around it unless ``schemas.enable=false``.
 
-Flow: schema and value -> JSON text of both -> ``{"schema":…,"payload":…}``. Members stand in Java's order and numbers
+Flow: schema and value -> JSON text of both -> ``{"schema":…,"payload":…}``. Members are in Java's order and numbers
 have Java's forms, so that both write the same bytes.
 """
 
@@ -12,8 +12,7 @@ from decimal import Decimal
 from typing import Final, cast, final
 
 from mm2py.api.schema import DATE, DECIMAL, TIME, TIMESTAMP, Schema, SchemaType
-from mm2py.runtime.plugins.converters.converter import DataError, type_name
-from mm2py.runtime.plugins.converters.java_text import java_float
+from mm2py.runtime.plugins.converters.converter import DataError, java_float, type_name
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
@@ -69,20 +68,20 @@ class JsonConverter:
         if data is None:
             return None
         try:
-            found = cast("object", json.loads(data))
+            envelope = cast("object", json.loads(data))
         except ValueError as error:
             raise DataError(
                 f"Converting byte[] to Kafka Connect data failed due to serialization error: {error}"
             ) from error
-        if not self._schemas or found is None:
-            return found
-        if not isinstance(found, dict) or found.keys() != {"schema", "payload"}:
+        if not self._schemas or envelope is None:
+            return envelope
+        if not isinstance(envelope, dict) or envelope.keys() != {"schema", "payload"}:
             raise DataError(
                 'JsonConverter with schemas.enable requires "schema" and "payload" fields and may not contain additional'
                 " fields. If you are trying to deserialize plain JSON data, set schemas.enable=false in your converter"
                 " configuration."
             )
-        whole = cast("Mapping[str, object]", found)
+        whole = cast("Mapping[str, object]", envelope)
         return _read(whole["schema"], whole["payload"])
 
     def _schema_once(self, schema: Schema) -> str:
@@ -199,7 +198,7 @@ class JsonConverter:
 
 
 def _checked(kind: SchemaType, value: object) -> str:
-    """Return a primitive that is what its schema says."""
+    """Return a primitive, checked against its schema."""
     match kind, value:
         case SchemaType.BOOLEAN, bool():
             return _scalar(value)

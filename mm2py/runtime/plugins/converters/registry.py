@@ -1,7 +1,7 @@
-"""Which converters a task's records pass: the connector's own, else the worker's (kcr 5.7).
+"""Which converters a task's records pass: the connector's own, else the worker's.
 
 Flow: worker and connector config -> ``record_converters`` -> ``RecordConverters`` -> bytes of a ``SourceRecord``.
-Bytes without a schema are somebody's finished work and are passed on.
+Bytes without a schema are already serialized and are passed on.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,12 +22,15 @@ from mm2py.config.framework import (
     converter_problem,
 )
 from mm2py.errors import ConfigError
-from mm2py.runtime.plugins.converters.byte_array import ByteArrayConverter
-from mm2py.runtime.plugins.converters.converter import Converter, DataError
+from mm2py.runtime.plugins.converters.converter import (
+    ByteArrayConverter,
+    Converter,
+    DataError,
+    NumberConverter,
+    SimpleHeaderConverter,
+    StringConverter,
+)
 from mm2py.runtime.plugins.converters.json import JsonConverter
-from mm2py.runtime.plugins.converters.number import NumberConverter
-from mm2py.runtime.plugins.converters.simple_header import SimpleHeaderConverter
-from mm2py.runtime.plugins.converters.string import StringConverter
 
 HEADER_NAMES: Final = "surrogateescape"
 """Error handler of their encoding: they need not be UTF-8, any bytes survive the way through ``str``."""
@@ -42,7 +45,7 @@ class Encoded(NamedTuple):
 
 
 _Factory = Callable[[Mapping[str, str], Callable[[str], str]], Converter]
-"""Makes a converter from its own keys; the second gives the place of a key for errors."""
+"""Makes a converter from its own keys; the second returns a key's full name, for errors."""
 
 
 @final
@@ -113,7 +116,7 @@ def _raw(value: object) -> bytes | None:
 BYTES_ONLY: Final = RecordConverters(
     ByteArrayConverter(), ByteArrayConverter(), ByteArrayConverter()
 )
-"""Where nobody says otherwise: bytes stay bytes."""
+"""The default: bytes stay bytes."""
 
 
 def _bytes(converter: Converter, schema: Schema | None, value: object, what: str) -> bytes | None:
@@ -147,11 +150,13 @@ def _converter(role: str, worker: Mapping[str, str], connector: Mapping[str, str
     name = f"{role}.converter"
     # A connector that names a converter brings its keys too; the worker's are not mixed in.
     props = connector if connector.get(name, "").strip() else worker
-    wanted = props.get(name, "").strip() or _DEFAULTS[role]
-    problem = converter_problem(wanted, role)
+    class_name = props.get(name, "").strip() or _DEFAULTS[role]
+    problem = converter_problem(class_name, role)
     if problem:
-        raise ConfigError(f"{name}={wanted}: {problem}", remedy="name a converter of Kafka Connect")
-    full = converter_class(wanted)
+        raise ConfigError(
+            f"{name}={class_name}: {problem}", remedy="name a converter of Kafka Connect"
+        )
+    full = converter_class(class_name)
     prefix = f"{role}.converter."
     own = {key.removeprefix(prefix): text for key, text in props.items() if key.startswith(prefix)}
     return _FACTORIES[full](own, lambda key: prefix + key)

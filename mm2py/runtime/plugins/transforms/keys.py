@@ -1,4 +1,4 @@
-"""The keys of the transforms and predicates that a connector's config names, described and checked as Connect does (kcr 5.3).
+"""The keys of the transforms and predicates that a connector's config names, described and checked as Connect does.
 
 Flow: connector config -> ``plugin_entries`` -> the answer of validate; -> ``plugin_findings`` -> what ``mm2py lint`` and a start find in a
 file. Texts are Connect's.
@@ -93,12 +93,12 @@ def _entries(kind: Kind, alias: str, texts: _Texts) -> Iterator[Entry]:
 
 def _choice(prefix: str, texts: _Texts) -> tuple[Option, Option]:
     """Return the keys that choose by a predicate which records a transform is applied to."""
-    known = parse_list(texts.get("predicates", ""))
+    predicates = parse_list(texts.get("predicates", ""))
 
     def is_known(name: str, value: JavaValue) -> str:
-        if value is None or value in known:
+        if value is None or value in predicates:
             return ""
-        return invalid(name, value, f"not among the predicates {rendered(known)}")
+        return invalid(name, value, f"not among the predicates {rendered(predicates)}")
 
     return (
         Option(
@@ -114,8 +114,8 @@ def _choice(prefix: str, texts: _Texts) -> tuple[Option, Option]:
 
 def _version_problems(prefix: str, version: str, texts: _Texts) -> Iterator[str]:
     """Refuse a version that is not installed, at both keys as Java does."""
-    wanted = texts.get(f"{prefix}plugin.version", "")
-    problem = version and version_problem(str(texts.get(f"{prefix}type")), wanted, version)
+    requested = texts.get(f"{prefix}plugin.version", "")
+    problem = version and version_problem(str(texts.get(f"{prefix}type")), requested, version)
     if problem:
         yield problem
 
@@ -150,7 +150,7 @@ def _entry(option: Option, texts: _Texts) -> Entry:
 
 
 def _plugin_key(option: Option, prefix: str, texts: _Texts) -> Entry:
-    """As Java's embedded definitions: what a plug-in checks itself is said without the prefix."""
+    """As Java's embedded definitions: messages of a plug-in's own checks name keys without the prefix."""
     key = described(option, prefix)
     if key.name not in texts:
         value = check_value(replace(option, name=key.name), texts)
@@ -191,18 +191,18 @@ def _without_effect(
             text = f"has no effect: {kind}={listed} names no {word} whose keys begin so"
             yield Severity.WARNING, Problem(name, texts[name], text, f"add its alias to {kind}")
             continue
-        known = _known_keys(kind, with_prefix(texts, f"{kind}.{alias}.").get("type", ""))
-        if known is not None and name.removeprefix(f"{kind}.{alias}.") not in known:
+        keys = _known_keys(kind, with_prefix(texts, f"{kind}.{alias}.").get("type", ""))
+        if keys is not None and name.removeprefix(f"{kind}.{alias}.") not in keys:
             text = f"has no effect: the {word} has no such key"
-            remedy = f"its keys are {', '.join(sorted(known))}"
+            remedy = f"its keys are {', '.join(sorted(keys))}"
             yield Severity.WARNING, Problem(name, texts[name], text, remedy)
 
 
 def _known_keys(kind: Kind, name: str) -> frozenset[str] | None:
     """Return the keys of a class, None where they are not known."""
     try:
-        wanted = find(kind, name)
+        plugin = find(kind, name)
     except ConfigError:
         return None
-    model = model_of(wanted)
+    model = model_of(plugin)
     return None if model is None else _OF_ALL[kind].union(options_of(model))

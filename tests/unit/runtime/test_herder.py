@@ -1,16 +1,31 @@
-"""One herder on one node: its start, its rounds, losing the group, and what it does with config records."""
+"""The public herder on fakes: in a group, alone, and several in one process."""
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from importlib.metadata import EntryPoint
 from math import inf
+from typing import TypeVar
 
 import pytest
 
 from mm2py.errors import ConfigError, ConnectionFailedError, RetriableError
-from mm2py.runtime.errors import ForeignMemberError, ForwardError
+from mm2py.runtime.errors import (
+    AlreadyExistsError,
+    BadRequestError,
+    ForwardError,
+    NotFoundError,
+)
+from mm2py.runtime.group.membership import SoloMembership
+from mm2py.runtime.herder.herder import Herder
+from mm2py.runtime.herder.mirror_maker import MirrorMaker
+from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import until
-from mm2py.types import State, TargetState, TaskId, TopicPartition
-from tests.unit.runtime.herder_fakes import CONFIG, Cluster, TestConnector
+from mm2py.types import ClusterAlias, FlowName, State, TargetState, TaskId, TopicPartition, Work
+from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, TestConnector
 
 C0, C1 = TaskId("c", 0), TaskId("c", 1)
 
@@ -151,39 +166,6 @@ async def test_a_lost_membership_stops_all_work_writes_nothing_and_joins_with_no
     await node.stop()
 
 
-async def test_a_coordinator_that_is_away_stops_nothing() -> None:
-    """No. 48 as we do it: work goes on while the session lasts; the membership says when it must not."""
-
-    cluster = Cluster()
-    node = cluster.node().start()
-    await node.put()
-    await node.runs("c-0", "c-1")
-    node.membership.rejoin_errors = [RetriableError("coordinator away")] * 3
-    node.host.events.clear()
-    node.membership.request_rejoin()
-    for _ in range(4):
-        await cluster.clock.advance(1)
-    assert node.membership.rejoin_errors == []
-    assert node.host.events == []
-    await node.stop()
-
-
-async def test_a_foreign_member_makes_the_flow_stop_and_wait_until_the_group_is_ours() -> None:
-    cluster = Cluster()
-    node = cluster.node().start()
-    await node.put()
-    await node.runs("c-0", "c-1")
-    node.membership.rejoin_errors = [ForeignMemberError("java at 10.0.0.7")]
-    node.membership.ours.clear()
-    node.membership.request_rejoin()
-    await until(lambda: node.membership.waited_for_ours == 1)
-    assert node.host.running == {}
-    assert node.meter.state == "WAITING"
-    node.membership.ours.set()
-    await node.runs("c-0", "c-1")
-    await node.stop()
-
-
 async def test_a_changed_connector_starts_again_in_place_without_a_round() -> None:
     cluster = Cluster()
     node = cluster.node().start()
@@ -220,8 +202,6 @@ async def test_a_commit_stops_only_tasks_that_changed_and_starts_them_after_the_
 
 
 async def test_more_tasks_max_gives_more_tasks_all_running() -> None:
-    """No. 49."""
-
     node = Cluster().node().start()
     await node.put(work="0")
     await node.runs("c-0")
@@ -232,8 +212,6 @@ async def test_more_tasks_max_gives_more_tasks_all_running() -> None:
 
 
 async def test_a_change_of_framework_keys_alone_restarts_the_tasks() -> None:
-    """No. 56."""
-
     node = Cluster().node().start()
     await node.put()
     await node.runs("c-0", "c-1")
@@ -258,7 +236,7 @@ async def test_an_equal_config_restarts_no_task() -> None:
 
 
 async def test_target_states_act_on_connector_and_tasks_in_any_order() -> None:
-    """No. 50: idempotent; STOPPED has no tasks; resume brings them back."""
+    """Idempotent; STOPPED has no tasks; resume brings them back."""
 
     node = Cluster().node().start()
     herder = node.herder
@@ -288,8 +266,6 @@ async def test_target_states_act_on_connector_and_tasks_in_any_order() -> None:
 async def test_a_connector_created_stopped_or_paused_has_no_tasks_and_can_be_deleted(
     target: TargetState,
 ) -> None:
-    """No. 52."""
-
     node = Cluster().node().start()
     await until(lambda: node.membership.is_leader)
     await node.herder.create("c", CONFIG, target, actor="t")
@@ -303,8 +279,6 @@ async def test_a_connector_created_stopped_or_paused_has_no_tasks_and_can_be_del
 
 
 async def test_a_connector_that_failed_to_start_can_be_stopped_and_deleted() -> None:
-    """No. 51."""
-
     node = Cluster().node().start()
     await until(lambda: node.membership.is_leader)
     await node.herder.create("c", CONFIG | {"late": "no such broker"}, None, actor="t")
@@ -318,8 +292,6 @@ async def test_a_connector_that_failed_to_start_can_be_stopped_and_deleted() -> 
 
 
 async def test_a_connector_whose_tasks_fail_can_be_configured_again() -> None:
-    """No. 57."""
-
     node = Cluster().node().start()
     node.host.fails_at_start[C0] = ConfigError("bad words")
     await node.put()
@@ -332,8 +304,6 @@ async def test_a_connector_whose_tasks_fail_can_be_configured_again() -> None:
 
 
 async def test_too_many_tasks_fail_the_connector_and_write_nothing() -> None:
-    """No. 54."""
-
     node = Cluster().node().start()
     await node.put(work="0 1 2 3 4")
     await until(lambda: node.state("c") == "FAILED")
@@ -488,3 +458,149 @@ async def test_one_timer_serves_a_session_key_however_many_rounds_there_are() ->
     keys = [r for r in cluster.configs.records if r.key == b"session-key"]
     assert len(keys) == 3
     await node.stop()
+
+
+# ---- a worker on its own
+
+
+T = TypeVar("T")
+URL = "http://127.0.0.1:1/"
+
+
+class Alone:
+    """A standalone herder on fakes; time goes on while somebody waits."""
+
+    def __init__(self) -> None:
+        self.node: Node = Cluster().node("n1")
+        self.clock: FakeClock = self.node.cluster.clock
+        parts = replace(
+            self.node.parts,
+            flow=None,
+            membership=SoloMembership(self.node.config, url=URL),
+        )
+        self.herder = Herder(parts, clock=self.clock)
+
+    async def said(self, asked: Awaitable[T]) -> T:
+        waiting = asyncio.ensure_future(asked)
+        for _ in range(3_000):
+            if waiting.done():
+                break
+            await self.clock.advance(0.005)
+        return await waiting
+
+    def state(self, name: str) -> str:
+        try:
+            return self.herder.status(name).connector.state.value
+        except NotFoundError:
+            return ""
+
+
+@pytest.fixture
+@asynccontextmanager
+async def alone() -> AsyncGenerator[Alone]:
+    alone = Alone()
+    running = asyncio.create_task(alone.herder.run())
+    yield alone
+    alone.herder.stop()
+    await alone.said(running)
+    assert alone.herder.failure is None
+
+
+async def test_a_connector_is_there_with_its_tasks_as_soon_as_it_was_made(alone: Alone) -> None:
+    made = await alone.said(alone.herder.create("c", CONFIG, None, actor="x"))
+    assert made.name == "c"
+    info = await alone.said(alone.herder.info("c"))
+    assert info.type == "source"
+    await until(lambda: len(alone.node.host.running) == 2)
+    assert {str(task) for task in alone.node.host.running} == {"c-0", "c-1"}
+    assert len(await alone.said(alone.herder.task_configs("c"))) == 2
+    assert alone.herder.status("c").connector.worker_id == "n1:8083"
+    assert alone.herder.flow is None
+    assert alone.herder.session_key() is None
+    with pytest.raises(AlreadyExistsError):
+        await alone.said(alone.herder.create("c", CONFIG, None, actor="x"))
+
+
+async def test_restarts_wait_for_the_work_instead_of_being_sent_elsewhere(alone: Alone) -> None:
+    await alone.said(alone.herder.create("c", CONFIG, None, actor="x"))
+    await alone.said(alone.herder.restart_connector("c"))
+    await until(lambda: len(alone.node.host.running) == 2)
+    await alone.said(alone.herder.restart_task(TaskId("c", 1)))
+    assert alone.node.host.events.count("start c-1 1") == 2
+    await alone.said(alone.herder.restart("c", only_failed=False, include_tasks=True))
+    await until(lambda: alone.node.host.events.count("start c-0 0") >= 2)
+    with pytest.raises(NotFoundError):
+        await alone.said(alone.herder.restart_connector("d"))
+
+
+async def test_states_positions_and_deletion(alone: Alone) -> None:
+    herder = alone.herder
+    await alone.said(herder.create("c", CONFIG, TargetState.PAUSED, actor="x"))
+    await until(lambda: alone.state("c") == "PAUSED")
+    await alone.said(herder.resume("c", actor="x"))
+    await until(lambda: alone.state("c") == "RUNNING")
+    with pytest.raises(BadRequestError, match="STOPPED"):
+        await alone.said(herder.reset_offsets("c"))
+    await alone.said(herder.stop_connector("c", actor="x"))
+    await until(lambda: alone.state("c") == "STOPPED")
+    assert await alone.said(herder.reset_offsets("c")) == "reset"
+    changed = await alone.said(herder.patch_config("c", {"work": "0"}, actor="x"))
+    assert changed.config["work"] == "0"
+    await alone.said(herder.delete("c", actor="x"))
+    assert herder.connectors() == ()
+    await until(lambda: alone.state("c") == "")
+
+
+async def test_one_round_gives_all_that_is_configured_and_takes_what_is_not() -> None:
+    membership = SoloMembership(Cluster().node("n1").config, url=URL)
+    assert (membership.is_leader, membership.generation) == (False, -1)
+    gone = Work(frozenset({"gone"}), frozenset({TaskId("gone", 0)}))
+    done = await membership.rejoin(gone, 3)
+    assert (done.assigned, done.revoked, done.config_offset) == (Work(), gone, 3)
+    assert (membership.is_leader, membership.generation) == (True, 0)
+    assert membership.member_urls() == (membership.owner_url("c"),) == (URL,)
+    waiting = asyncio.create_task(membership.signal())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    membership.request_rejoin()
+    await waiting
+    await membership.leave()
+    assert membership.leader_url is None
+
+
+# ---- the herders of a process
+
+
+ONE = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+OTHER = FlowName(ClusterAlias("B"), ClusterAlias("A"))
+
+
+async def test_a_flow_that_cannot_run_fails_and_the_others_go_on() -> None:
+    bad, good = Cluster().node(), Cluster().node()
+    bad.errors["prepare"] = [ConfigError("topic is not compacted", remedy="alter it")]
+    maker = MirrorMaker({ONE: bad.herder, OTHER: good.herder})
+    maker.start()
+    await until(lambda: bad.herder.failure is not None and good.meter.state == "STANDBY")
+    assert bad.meter.state == "FAILED"
+    assert maker.problems(ONE) == ("topic is not compacted; alter it",)
+    assert list(maker.problems(OTHER)) == []
+    await good.put("c", work="0")
+    await good.runs("c-0")
+    assert await maker.stop(5.0)
+    assert list(await maker.wait()) == [ONE]
+
+
+def _plugins() -> Plugins:
+    module = "tests.unit.runtime.herder_fakes"
+    return Plugins([EntryPoint("TestConnector", f"{module}:TestConnector", "mm2py.connectors")])
+
+
+def test_plugins_are_found_by_java_name_simple_name_and_entry_point() -> None:
+    for name in ("TestConnector", "org.example.TestConnector", " TestConnector ", "Test"):
+        assert _plugins().find(name).java_class == "org.example.TestConnector"
+
+
+@pytest.mark.parametrize("name", ["", "com.acme.TestConnector", "Other"])
+def test_an_unknown_connector_class_is_refused_with_what_is_installed(name: str) -> None:
+    with pytest.raises(ConfigError, match="use one of TestConnector"):
+        _plugins().find(name)
