@@ -55,7 +55,7 @@ class ConnectorFactory(Protocol):
     """What an entry point of group ``mm2py.connectors`` names: a class that builds connectors."""
 
     java_class: ClassVar[str]
-    """Java's class name, which stands in configs and ``/connector-plugins``."""
+    """Java's class name, as used in configs and ``/connector-plugins``."""
 
     def __call__(self, config: Mapping[str, str]) -> AnyConnector:
         """Build a connector from its resolved properties; ``ConfigError`` when they are wrong."""
@@ -85,7 +85,7 @@ class DescribedConnectorFactory(ConnectorFactory, Protocol):
         config: Mapping[str, str],
         offsets: Sequence[tuple[SourcePartition | None, SourceOffset | None]],
     ) -> bool:
-        """Check positions that somebody wants to store (Java's ``alterOffsets``).
+        """Check positions before they are stored (Java's ``alterOffsets``).
 
         Returns whether they take effect for certain; ``ConfigError`` refuses them.
         """

@@ -35,7 +35,7 @@ class EventKind(StrEnum):
     REFUSED = "refused"
     """The target or the source refuses it for another reason."""
     SKIPPED = "skipped"
-    """Left out because a policy says so."""
+    """Left out by a policy."""
     TARGET_LOST = "target-lost"
     """Copied already, but the target lost it: an unclean election there, or its topic was created again."""
     MAY_BE_DOUBLED = "may-be-doubled"
@@ -58,7 +58,7 @@ class EventKind(StrEnum):
 
     @property
     def stops(self) -> bool:
-        """Whether the partition waits in front of the range until somebody acts."""
+        """Whether the partition waits before the range until an operator acts."""
         return self in (EventKind.POISONED, EventKind.TOO_LARGE, EventKind.REFUSED)
 
 
@@ -166,7 +166,7 @@ class PartitionRates(Protocol):
     """What a ``ConnectorContext`` may offer besides: ask with ``isinstance``."""
 
     def partition_rates(self) -> Mapping[TopicPartition, float]:
-        """Return bytes per second by source partition, without those nobody has measured."""
+        """Return bytes per second by source partition, without partitions that are not measured yet."""
         ...
 
 
@@ -245,7 +245,7 @@ class TaskContext(Protocol):
     ) -> None:
         """Report that everything up to ``offset`` is delivered or needs no copy (markers, aborted data).
 
-        ``begins``: it has neither; the copy begins behind it (``latest``, an age).
+        ``begins``: it has neither; the copy begins after it (``latest``, an age).
         """
         ...
 

@@ -189,7 +189,7 @@ class IdentityReplicationPolicy(DefaultReplicationPolicy):
 
     @property
     def detects_cycles(self) -> bool:
-        """False: ordinary names do not tell where they came from."""
+        """False: ordinary names do not show their source."""
         return False
 
     def remote_topic(self, source_alias: str, topic: str) -> str:

@@ -88,7 +88,7 @@ class SinkTask(Protocol):
         ...
 
     def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """Return what may be committed, given the offset behind the last record that was put, by partition.
+        """Return what may be committed, given the offset after the last record that was put, by partition.
 
         Java's ``preCommit``, whose default calls ``flush``. What the answer leaves out stays as it was committed.
         ``RetriableError``: partitions are read again from what was committed; any other error fails the task.
@@ -100,5 +100,5 @@ class SinkTask(Protocol):
         ...
 
     def stop(self) -> None:
-        """Close what was opened; called once when ``start`` was tried, behind the last ``close``."""
+        """Close what was opened; called once when ``start`` was tried, after the last ``close``."""
         ...

@@ -32,7 +32,7 @@ class Delivery(NamedTuple):
     """What the target acknowledged of one partition since the last report.
 
     ``runs``, one per equal shift, are in source order; ``size_bytes`` counts whole batches as sent. ``passed``: records
-    that have no copy there because of transforms, between the runs or, up to ``through``, behind the last one.
+    that have no copy there because of transforms, between the runs or, up to ``through``, after the last one.
     """
 
     source: TopicPartition
@@ -134,14 +134,14 @@ class ReadsAgain(Protocol):
 
 @runtime_checkable
 class CopiedLogs(Protocol):
-    """What a batch task has beside, whose source partitions are logs of which records are deleted."""
+    """Additional methods of a batch task whose source partitions are logs of which records are deleted."""
 
     async def log_starts(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
         """Return where source logs begin, -1 for a partition that does not exist; without those that are not known now.
 
-        Partitions of other tasks are asked for too. Called between ``start`` and ``stop``, beside ``poll``.
+        Partitions of other tasks are asked for too. Called between ``start`` and ``stop``, concurrently with ``poll``.
         """
         ...
 

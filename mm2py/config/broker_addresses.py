@@ -1,6 +1,6 @@
-"""Which addresses brokers may have, whoever names them: a file, a request, or other brokers (advertised listeners).
+"""Allowed addresses of brokers, from a file, a request, or other brokers (advertised listeners).
 
-Flow: address behind DNS -> ``BrokerNetworks.allow`` -> connection or refusal; ``MM2PY_BROKER_NETWORKS`` is read once per
+Flow: address after DNS -> ``BrokerNetworks.allow`` -> connection or refusal; ``MM2PY_BROKER_NETWORKS`` is read once per
 process. Without it every address is allowed but those of a machine's own services.
 """
 

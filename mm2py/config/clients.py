@@ -81,7 +81,7 @@ class ProducerSettings(ProducerOptions):
 def connection_settings(props: Mapping[str, str], *, scope: str = "") -> ConnectionSettings:
     """Build the settings of connections from effective client properties.
 
-    ``scope`` says whose they are in messages (``"cluster A"``).
+    ``scope`` names their owner in messages (``"cluster A"``).
 
     Raises:
         ConfigError: a value is wrong, a login is incomplete, or a key store cannot be opened.

@@ -61,7 +61,7 @@ class Option:
     lower case. ``nullable`` False: Connect refuses null for a bounded number. ``checks``: further checks of Connect's
     validation, for a list instead of the ordinary one. ``class_problem`` returns why a class cannot be used.
 
-    Effect: ``doc`` says what it does, or why it has no ``effect``. ``kinds``: the clients that have it. ``ours``: Java
+    Effect: ``doc`` describes what it does, or why it has no ``effect``. ``kinds``: the clients that have it. ``ours``: Java
     does not know it.
 
     Connect's description: ``group``, ``order``, ``width``, ``importance``, ``display``.

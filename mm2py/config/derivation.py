@@ -1,7 +1,7 @@
 """Java's derivation of cluster, worker and connector configs from the one properties file.
 
-Flow: file entries -> ``cluster_props`` -> ``worker_config`` (mirrormaker2.md 1.6) and
-``connector_config`` (1.7), every value with its origin. Pure functions; nothing is parsed, checked
+Flow: file entries -> ``cluster_props`` -> ``worker_config`` and
+``connector_config``, every value with its origin. Pure functions; nothing is parsed, checked
 or resolved except where Java resolves, in the worker config.
 """
 

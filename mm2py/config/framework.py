@@ -1,7 +1,7 @@
 """What Connect itself reads of every connector: types, defaults and places as Java has them.
 
 Flow: connector config -> ``parse_config(FrameworkConfig, ...)`` -> runtime; the same declarations ->
-``connect_definitions``. What Java's documentation says is said here in our words.
+``connect_definitions``. Java's documentation in our words.
 """
 
 from typing import Annotated, Final

@@ -1,4 +1,4 @@
-"""``response.http.headers.config`` and ``access.control.*`` as values (kcr 1.14).
+"""``response.http.headers.config`` and ``access.control.*`` as values.
 
 Flow: property texts -> rules and origins -> ``rest.response_headers``. What Java accepts and would not do
 as it reads is refused.
@@ -74,7 +74,7 @@ def allowed_origins(text: str) -> frozenset[str]:
     """
     origins = [item.strip() for item in text.split(",") if item.strip()]
     for origin in origins:
-        # Java takes patterns here; a pattern read otherwise than meant would let strangers in.
+        # Java takes patterns here; a pattern read otherwise than meant would admit foreign origins.
         if origin != "*" and not _ORIGIN.fullmatch(origin):
             raise ConfigError(
                 f"has {origin!r}, which is no origin",

@@ -130,7 +130,7 @@ def _section(text: str) -> LoginModule:
     tokens = _tokens(text)
     for name, _ in tokens:
         if next(tokens, ("", None))[0] != "{":
-            raise ConfigError(f"has no {{ behind {name}", remedy=f"write {_SECTION} {{ ... }};")
+            raise ConfigError(f"has no {{ after {name}", remedy=f"write {_SECTION} {{ ... }};")
         if name == _SECTION:
             found = _entry(tokens, next(tokens, ("", None)))
             if next(tokens, ("", None)) != ("}", None):
@@ -150,7 +150,7 @@ def _entry(tokens: Iterator[tuple[str, str | None]], first: tuple[str, str | Non
         raise ConfigError("names no login module", remedy=_FORM)
     flag = next(tokens, ("", None))[0].lower()
     if flag not in _FLAGS:
-        raise ConfigError(f"has no control flag behind {name}", remedy=_FORM)
+        raise ConfigError(f"has no control flag after {name}", remedy=_FORM)
     options = _options(tokens)
     kind = _MODULES.get(name)
     if value is None or kind is None:

@@ -1,4 +1,4 @@
-"""A Java pattern as a ``regex`` pattern (V1), or a refusal that says why.
+"""A Java pattern as a ``regex`` pattern (V1), or a refusal with its reason.
 
 Flow: pattern text -> ``translate`` -> compiled with a match timeout. Only constructs that mean the
 same are written; what Java refuses, or what cannot be expressed, raises ``ConfigError``. Names are
@@ -13,8 +13,7 @@ from typing import Final
 
 import regex
 
-from mm2py.config.java_regex_class import parse_class, parse_escape_set
-from mm2py.config.java_regex_scan import Scanner, literal, refuse
+from mm2py.config.java_regex_scan import Scanner, literal, parse_class, parse_escape_set, refuse
 from mm2py.config.java_values import parse_list
 from mm2py.errors import ConfigError
 

@@ -114,7 +114,6 @@ def _level(name: str, text: str) -> int:
     return min(max(_number(name, text), _LEVELS[0]), _LEVELS[-1])
 
 
-_POSITIVE: Final = _between(1, _LONGEST_MS)
 _NOT_NEGATIVE: Final = _between(0, _LONGEST_MS)
 
 _COMMON: Final[Mapping[str, tuple[tuple[str, ...], Convert]]] = {
@@ -214,7 +213,7 @@ _SILENT: Final = re.compile(
 
 
 def consumer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
-    """Return the settings of a consumer; ``scope`` says whose they are in messages.
+    """Return the settings of a consumer; ``scope`` names their owner in messages.
 
     Raises:
         ConfigError: a value is wrong, a login is incomplete, or a key store cannot be opened.

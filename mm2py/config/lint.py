@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from mm2py.config.catalog import Catalog
-from mm2py.config.client_options import MAX_IN_FLIGHT
-from mm2py.config.client_properties import effective_client_properties
+from mm2py.config.client_options import CLIENT_KEYS, MAX_IN_FLIGHT
+from mm2py.config.client_properties import effective_client_properties, with_prefix
+from mm2py.config.clients import check_security
 from mm2py.config.definitions import (
     ConfigModel,
     ConnectorDefinition,
@@ -22,11 +23,10 @@ from mm2py.config.definitions import (
     options_of,
     value_problem,
 )
-from mm2py.config.derivation import Effective, Value, texts
+from mm2py.config.derivation import Effective, Value, cluster_props, texts
 from mm2py.config.exactly_once import contradictions
 from mm2py.config.findings import Finding, Severity, first_error, in_order
 from mm2py.config.lint_keys import key_findings
-from mm2py.config.lint_security import security_findings
 from mm2py.config.lint_values import value_findings
 from mm2py.config.mirror_maker import FlowConfigs, MirrorMakerConfig
 from mm2py.config.properties import load
@@ -89,7 +89,7 @@ def findings_of(config: MirrorMakerConfig) -> list[Finding]:
         for target in config.clusters:
             if source != target:
                 flow = config.flow_configs(FlowName(source, target))
-                # One line is told wrong once, however many flows it reaches.
+                # One error per line, however many flows it reaches.
                 found += [f for f in _flow_findings(config, flow) if (f.line, f.key) not in told]
     found += _aliases(config) + _exactly_once(config)
     return in_order(found)
@@ -108,7 +108,7 @@ def _flow_findings(config: MirrorMakerConfig, flow: FlowConfigs) -> list[Finding
     if flow.enabled:
         found += _read_by_the_other(config, flow)
         found += _topic_creation(flow)
-    # What contradicts each other can be judged where each value is right by itself.
+    # Contradictions can be checked only where each value is right by itself.
     if flow.enabled and all(it.severity is not Severity.ERROR for it in found):
         for effective in flow.connectors.values():
             found += _contradictions(config, flow, effective)
@@ -317,3 +317,37 @@ def _aliases(config: MirrorMakerConfig) -> list[Finding]:
         for alias in config.clusters
         if separator and separator in alias
     ]
+
+
+_CLIENTS: Final = ("", "consumer.", "producer.", "admin.")
+
+
+def security_findings(config: MirrorMakerConfig) -> list[Finding]:
+    """Return an error for each login or store that cannot be used; one per line."""
+    found: dict[tuple[int, str], Finding] = {}
+    for alias in config.clusters:
+        props = cluster_props(config.raw, alias)
+        resolved = config.providers.resolve(texts(props))
+        for prefix in _CLIENTS:
+            own = with_prefix(resolved, prefix) if prefix else resolved
+            finding = _login_finding(alias, prefix, own, props)
+            if finding is not None:
+                found.setdefault((finding.line, finding.key), finding)
+    return list(found.values())
+
+
+def _login_finding(
+    alias: str, prefix: str, own: Mapping[str, str], props: Mapping[str, Value]
+) -> Finding | None:
+    security = {key: own[key] for key in CLIENT_KEYS if key in own}
+    if any(placeholders(text) for text in security.values()):
+        return None  # reported as unresolved
+    try:
+        check_security(security)
+    except ConfigError as error:
+        # Every refusal begins with the property that it is about; a missing one has no line.
+        name = error.message.split(maxsplit=1)[0].rstrip(":")
+        cause = props.get(f"{prefix}{name}") or props.get(f"{prefix}security.protocol", Value(""))
+        key = cause.key or f"{alias}.{prefix}{name}"
+        return Finding(Severity.ERROR, cause.line, key, error.message, error.remedy)
+    return None

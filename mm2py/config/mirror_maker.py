@@ -93,7 +93,7 @@ class MirrorMakerConfig:
             self.providers = Providers.of({}, {})
             findings.append(self._provider_finding(error))
         self.unreadable = False
-        """Whether a config provider cannot read what a ``${...}`` names; the finding says which."""
+        """Whether a config provider cannot read what a ``${...}`` names; the finding names it."""
         self.findings = [*findings, *self._structure()]
         """Findings of loading: what was normalised, and what refuses the start."""
 
@@ -177,19 +177,15 @@ class MirrorMakerConfig:
         return flows
 
     def cluster_props(self, alias: str) -> dict[str, str]:
-        """Return the properties of one cluster, unresolved (mirrormaker2.md 1.4)."""
+        """Return the properties of one cluster, unresolved."""
         return texts(cluster_props(self.raw, alias))
 
-    def client_config(self, alias: str) -> dict[str, str]:
-        """Return what a client of one cluster is built from (``MirrorMakerConfig.clientConfig``)."""
-        return self.resolved(texts(self.raw) | self.cluster_props(alias))
-
     def worker_config(self, flow: FlowName) -> dict[str, str]:
-        """Return the worker config of a flow, placeholders resolved (1.6)."""
+        """Return the worker config of a flow, placeholders resolved."""
         return texts(self._worker(flow))
 
     def connector_configs(self, flow: FlowName) -> dict[str, dict[str, str]]:
-        """Return the connector configs of a flow by connector name, placeholders kept (1.7)."""
+        """Return the connector configs of a flow by connector name, placeholders kept."""
         return {name: texts(config) for name, config in self._connectors(flow).items()}
 
     def resolved(self, config: Mapping[str, str]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The few values that are read otherwise than Java reads them, with a finding for each.
 
 Flow: ``PropertiesFile`` -> entries with their lines. Switches are trimmed, because Java's flow
-evaluation takes ``true`` with a blank behind it for false and would copy nothing; names of built-in
+evaluation takes ``true`` with a blank after it for false and would copy nothing; names of built-in
 classes become Java's. Everything else keeps its text. Old option names are handled where the
 configs are derived, since there the new name wins.
 """

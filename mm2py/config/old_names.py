@@ -21,7 +21,7 @@ _MS_PER_SECOND: Final = 1_000
 
 
 class Modern(NamedTuple):
-    """The option that an old name stands for; ``value`` is the text it takes there."""
+    """The current option of an old name; ``value`` is its text there."""
 
     name: str
     value: str

@@ -1,13 +1,13 @@
-"""A Java ``.properties`` file: keys, values and the line each of them stands on.
+"""A Java ``.properties`` file: keys, values and the line of each entry.
 
-Flow: bytes -> logical lines as ``java.util.Properties.LineReader`` forms them -> jproperties, one
-line at a time -> ``PropertiesFile``. Feeding single lines gives positions and duplicates, which
-jproperties does not report, and keeps its reading of ``#:`` comments as metadata out of the way.
+Flow: bytes -> scan of logical lines, as ``java.util.Properties.LineReader`` forms them -> jproperties, the whole
+file in one load -> ``PropertiesFile``. The scan puts each entry's line number in front of its key: jproperties
+reports neither positions nor duplicate keys, and reads ``#:`` comments as metadata.
 Values are Java's: ISO-8859-1, no trailing comments, trailing blanks kept.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,7 +17,6 @@ from jproperties import ParseError, Properties
 from mm2py.errors import ConfigError
 
 _BLANK: Final = " \t\f"
-_EOL: Final = "\r\n"
 _UTF8_BOM: Final = b"\xef\xbb\xbf"
 _UTF16_BOMS: Final = (b"\xff\xfe", b"\xfe\xff")
 # `\u` that is itself escaped (`\\u`) is text; an odd backslash before it makes it an escape.
@@ -35,13 +34,13 @@ class Property:
 
     @property
     def raw_value(self) -> str:
-        """The value as it stands in the file, its backslashes untouched."""
+        """The value as written in the file, with its backslashes."""
         return self.raw[_value_start(self.raw) :]
 
 
 @dataclass(frozen=True, slots=True)
 class PropertiesFile:
-    """What a properties file says; of a key given twice the last one counts, as in Java."""
+    """Entries of a properties file; of a key given twice the last one counts, as in Java."""
 
     path: str
     entries: tuple[Property, ...]
@@ -95,92 +94,65 @@ def load(path: Path | str) -> PropertiesFile:
 def parse(data: bytes, *, path: str = "<memory>") -> PropertiesFile:
     """Read the bytes of a properties file; ``path`` is only used in messages."""
     _refuse_wrong_encoding(data, path)
-    counted: dict[str, Property] = {}
+    current: dict[str, Property] = {}
     duplicates: list[Property] = []
-    for logical in logical_lines(data.decode("iso-8859-1")):
-        entry = _entry(logical, path)
-        earlier = counted.pop(entry.key, None)
+    for entry in _entries(list(_logical_lines(data.decode("iso-8859-1"))), path):
+        earlier = current.pop(entry.key, None)
         if earlier is not None:
             duplicates.append(earlier)
-        counted[entry.key] = entry
-    return PropertiesFile(path, tuple(counted.values()), tuple(duplicates))
+        current[entry.key] = entry
+    return PropertiesFile(path, tuple(current.values()), tuple(duplicates))
 
 
-def logical_lines(text: str) -> Iterator[_LogicalLine]:
+def _entries(lines: Sequence[_LogicalLine], path: str) -> Iterator[Property]:
+    for text, line in lines:
+        if _BAD_UNICODE.search(text):
+            raise ConfigError(
+                f"{path}:{line}: \\u is not followed by four hexadecimal digits",
+                remedy="double the backslash if it is meant literally",
+            )
+    numbered = "\n".join(f"{line}.{text}" for text, line in lines)
+    properties = Properties()
+    try:
+        properties.load(numbered.encode("iso-8859-1"))
+    except ParseError as error:
+        raise ConfigError(
+            f"{path}:{lines[error.line_number - 1].line}: a \\uD800..\\uDFFF escape without its other half",
+            remedy="write both halves of the character or leave it out",
+        ) from None
+    for (text, line), numbered_key in zip(lines, properties, strict=True):
+        key = numbered_key.partition(".")[2]
+        yield Property(key, properties[numbered_key].data, line, text)
+
+
+def _logical_lines(text: str) -> Iterator[_LogicalLine]:
     """Join continuation lines and drop comments and blank lines as Java does."""
-    reader = _LineReader(text)
-    while (logical := reader.read()) is not None:
-        yield logical
-
-
-class _LineReader:
-    """``java.util.Properties.LineReader``, with line numbers."""
-
-    def __init__(self, text: str) -> None:
-        # \r\n counts as one line end everywhere, which also keeps the line numbers right.
-        self._text = text.replace("\r\n", "\n").replace("\r", "\n")
-        self._ends_in_crlf = text.endswith("\r\n")
-        self._at = 0
-        self._line = 1
-
-    def read(self) -> _LogicalLine | None:
-        """Return the next logical line, None at the end."""
-        joined: list[str] = []
-        started = 0
-        while self._at < len(self._text):
-            line, text, ended = self._natural_line()
-            content = text.lstrip(_BLANK)
-            if not joined:
-                # Java looks at what it has collected so far: behind a lone backslash, blank and
-                # comment lines are still skipped.
-                if not content or content[0] in "#!":
-                    continue
-                started = line
-            continued = _ends_in_escape(content)
-            kept = content[:-1] if continued else content
-            if kept:
-                joined.append(kept)
-            if not continued or not ended or self._at_lone_end():
-                return _LogicalLine("".join(joined), started)
-        return _LogicalLine("".join(joined), started) if joined else None
-
-    def _at_lone_end(self) -> bool:
-        # Java ends the line here, even an empty one, unless the last line end is \r\n.
-        return self._at >= len(self._text) and not self._ends_in_crlf
-
-    def _natural_line(self) -> tuple[int, str, bool]:
-        line = self._line
-        end = self._text.find("\n", self._at)
-        ended = end >= 0
-        text = self._text[self._at : end if ended else len(self._text)]
-        self._at = end + 1 if ended else len(self._text)
-        self._line += 1
-        return line, text, ended
+    # \r\n counts as one line end everywhere, which also keeps the line numbers right.
+    natural_lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    if not natural_lines[-1]:
+        natural_lines.pop()
+    # Java ends an entry whose last line is continued, even an empty one, unless the file ends in \r\n.
+    last = 0 if text.endswith("\r\n") else len(natural_lines)
+    joined, started = "", 0
+    for number, natural in enumerate(natural_lines, 1):
+        content = natural.lstrip(_BLANK)
+        if not joined:
+            # Java checks what it has collected so far: after a lone backslash, blank and
+            # comment lines are still skipped.
+            if not content or content[0] in "#!":
+                continue
+            started = number
+        continued = _ends_in_escape(content)
+        joined += content[:-1] if continued else content
+        if not continued or number == last:
+            yield _LogicalLine(joined, started)
+            joined = ""
+    if joined:
+        yield _LogicalLine(joined, started)
 
 
 def _ends_in_escape(content: str) -> bool:
     return (len(content) - len(content.rstrip("\\"))) % 2 == 1
-
-
-def _entry(logical: _LogicalLine, path: str) -> Property:
-    text, line = logical
-    if _BAD_UNICODE.search(text):
-        raise ConfigError(
-            f"{path}:{line}: \\u is not followed by four hexadecimal digits",
-            remedy="double the backslash if it is meant literally",
-        )
-    parsed = Properties()
-    try:
-        # The separator in front of a comment sign keeps jproperties from reading a comment here.
-        parsed.load((f"\\{text}" if text[:1] in ("#", "!") else text).encode("iso-8859-1"))
-    except ParseError:
-        raise ConfigError(
-            f"{path}:{line}: a \\uD800..\\uDFFF escape without its other half",
-            remedy="write both halves of the character or leave it out",
-        ) from None
-    for key in parsed:
-        return Property(key, parsed[key].data, line, text)
-    return Property("", "", line, text)
 
 
 def _value_start(raw: str) -> int:

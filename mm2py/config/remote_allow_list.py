@@ -1,7 +1,7 @@
-"""What a config that comes over REST may hold (operations.md 5.2); pure.
+"""What a config that comes over REST may hold; pure.
 
 Flow: config of a request, texts of the worker's own file -> ``remote_problems`` -> 400. A key with the same
-text as in the file is always fine: it says nothing new. Everything else that loads code, reads files, asks
+text as in the file is always accepted: it adds nothing. Everything else that loads code, reads files, asks
 addresses, uses config providers or leads a flow to other clusters is refused before anything resolves it.
 """
 
@@ -29,7 +29,7 @@ from mm2py.errors import ConfigError
 
 _BY_FILE: Final = "remove it, or write the same line into the worker's own file"
 _CODE, _FILE, _URL = "would load code", "would read a file", "would ask an address"
-# A key with any prefix (`source.cluster.`, `producer.override.`, ...) is judged by its end.
+# A key with any prefix (`source.cluster.`, `producer.override.`, ...) is checked by its end.
 _DENIED: Final = tuple(
     (re.compile(pattern, re.IGNORECASE), why)
     for pattern, why in (
@@ -75,7 +75,7 @@ _NOT_OF_CLIENTS: Final = frozenset({"alias", "poll.timeout.ms"})
 """Stand under a client's prefix, but are options of the mirror connectors."""
 
 _OTHER_CLUSTER: Final = (
-    "differs from the mirror maker file, which alone says where clusters are and how to reach them",
+    "differs from the mirror maker file, which alone defines the clusters and how to reach them",
     "change the file on every node and restart, or leave the key out",
 )
 _METADATA_NAMES: Final = re.compile(r"(.*\.)?(metadata(\..*)?|instance-data(\..*)?)", re.IGNORECASE)
@@ -85,7 +85,7 @@ _LINK_LOCAL_INSIDE: Final = re.compile(
 )
 _ODD_ADDRESS: Final = re.compile(r"(0[xX][0-9a-fA-F]*|[0-9]+)(\.(0[xX][0-9a-fA-F]*|[0-9]+)){0,3}")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-"""Control characters beside tab and line ends."""
+"""Control characters except tab and line ends."""
 
 
 def remote_problems(
@@ -95,7 +95,7 @@ def remote_problems(
     file_texts: Mapping[str, str],
     providers: Collection[str],
 ) -> list[Problem]:
-    """Return why ``config`` may not come from outside; empty where it may.
+    """Return why ``config`` is refused over REST; empty if it is accepted.
 
     Args:
         config: as it arrived, nothing resolved.

@@ -1,7 +1,7 @@
-"""Where REST listens, who may use it, and what is refused at start.
+"""REST listeners, authentication and authorization, and refusals at start.
 
 Flow: top-level texts of a mirror maker file or of ``worker.properties`` -> ``RestOptions`` (Java's names)
--> ``RestSettings``. The rule of the public listener stands in ``_public``: an address that other machines
+-> ``RestSettings``. ``_public`` has the rule of the public listener: an address that other machines
 reach needs authentication. Opens no socket and no file.
 """
 
@@ -96,7 +96,7 @@ class RestSettings:
         Addresses that other machines reach serve signed requests only, unless users can be told apart.
 
         Raises:
-            ConfigError: what the file says cannot be served.
+            ConfigError: the listeners of the file cannot be served.
         """
         return _settings(props, insecure=insecure, origin=origin, dedicated=True)
 
@@ -118,7 +118,7 @@ class RestSettings:
         """Read ``worker.properties``, placeholders resolved.
 
         Raises:
-            ConfigError: what the file says cannot be served, or other machines could use it
+            ConfigError: the listeners of the file cannot be served, or other machines could use it
                 without authentication.
         """
         return _settings(props, insecure=insecure, origin=origin, dedicated=False)
@@ -140,7 +140,7 @@ class RestSettings:
 
     @property
     def read_only_users(self) -> frozenset[str]:
-        """Who may only read."""
+        """Users with read access only."""
         return frozenset(self.options.rest_read_only_users)
 
     @property
@@ -150,7 +150,7 @@ class RestSettings:
 
     @property
     def certificates_count(self) -> bool:
-        """Whether a client certificate says who somebody is."""
+        """Whether a client certificate authenticates its user."""
         return self.tls is not None and self.tls.client_auth != "none"
 
     @property
@@ -180,7 +180,7 @@ def is_loopback(host: str) -> bool:
 
 
 def advertised_url(settings: RestSettings, bound: list[str] | tuple[str, ...], local: str) -> str:
-    """Return what others are told: ``http://host:port/`` (kcr 1.14).
+    """Return the advertised URL: ``http://host:port/``.
 
     ``bound`` are the URLs of the public listeners as they were opened; ``local`` is this machine's
     address for a listener on all interfaces.
@@ -342,7 +342,7 @@ class _Public:
                 continue
             if not self._files and not self._certificates:
                 self._notices.append(
-                    f"listener {address}: everybody who reaches it may change everything (insecure)"
+                    f"listener {address}: every client that reaches it may change everything (insecure)"
                 )
             elif address.scheme == "http" and self._files:
                 self._notices.append(
@@ -432,6 +432,6 @@ def _check_names(settings: RestSettings, refuse: _Refusals) -> None:
     if settings.read_only_users and not settings.authenticated:
         raise refuse(
             "rest.read.only.users",
-            "names users, but nobody has to say who they are",
+            "names users, but authentication is off",
             "set rest.basic.auth.file or rest.bearer.tokens.file",
         )

@@ -1,7 +1,7 @@
 """Which properties hold secrets: what logs, answers and listings must mask.
 
 Flow: key, with or without the prefix of a client -> ``names_a_secret``; config -> ``secrets_in``, the texts to
-mask. A key is judged by its words: ``api.key`` is a secret, ``key.converter`` and ``token.endpoint.url`` are none.
+mask. A key is checked by its words: ``api.key`` is a secret, ``key.converter`` and ``token.endpoint.url`` are none.
 """
 
 import re
@@ -65,7 +65,7 @@ _ABOUT: Final = frozenset(
 
 
 def names_a_secret(key: str) -> bool:
-    """Return whether the value behind a key must not be shown."""
+    """Return whether the value of a key must be hidden."""
     lower = key.lower()
     entry = CLIENT_OPTIONS.get(_CLIENT.sub("", key, count=1))
     if entry is not None and entry.type is JavaType.PASSWORD:

@@ -39,7 +39,7 @@ _EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
 
 @dataclass(frozen=True, slots=True)
 class SecurityProperties:
-    """Parsed properties of one client; ``scope`` says whose they are in messages."""
+    """Parsed properties of one client; ``scope`` names their owner in messages."""
 
     options: SecurityOptions
     scope: str = ""
@@ -77,7 +77,7 @@ class TlsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OAuthSettings:
-    """Where tokens come from: the client credentials grant, or claims that nobody signs."""
+    """Where tokens come from: the client credentials grant, or an unsigned JWT."""
 
     token_endpoint_url: str = ""
     client_id: str = ""

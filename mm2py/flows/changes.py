@@ -8,7 +8,7 @@ topic. A refused change and a dry run have written nothing.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, final
 
 from mm2py.errors import RequestTimedOutError
@@ -23,7 +23,8 @@ from mm2py.flows.states import (
     state_name,
     unfinished_job,
 )
-from mm2py.flows.views import ChangeView, change_view, held_name, shown_value
+from mm2py.flows.view_models import ChangeResult
+from mm2py.flows.views import change_view, held_name, shown_value
 from mm2py.mirror.flow_overrides import Change as StoredChange
 from mm2py.mirror.flow_overrides import state_key
 from mm2py.mirror.flow_state import FlowPicture
@@ -55,29 +56,11 @@ FLOW: Final = ""
 APPLIED_S: Final = 30.0
 """How long the leader may take to write what follows from a change into the config topic."""
 
-AGAIN_S: Final = 1.0
-"""The leader repeats a write that failed once a second."""
-
 _NO_COPY: Final = {"enabled": "false"}
 _WANTED: Final = {"pause": "PAUSED", "resume": "RUNNING", "stop": "STOPPED"}
 
 Elsewhere = Callable[[ForwardError, TaskId], Awaitable[None]]
 """Has the worker that owns a task restart it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeResult:
-    """What a change did, or with ``dry_run`` would do; ``revision`` is its number in the history.
-
-    ``still_paused`` names topics and partitions that a resumed flow does not copy: they were paused alone.
-    """
-
-    flow: str
-    action: str
-    dry_run: bool
-    revision: int | None
-    changes: tuple[ChangeView, ...]
-    still_paused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +114,10 @@ class FlowChanges:
         """
         flow = FlowName(ClusterAlias(source), ClusterAlias(target))
         if flow not in self._parts.fleet.pairs:
-            known = ", ".join(sorted(map(str, self._parts.fleet.pairs)))
+            pairs = ", ".join(sorted(map(str, self._parts.fleet.pairs)))
             raise BadRequestError(
                 f"No flow {flow} can run here: clusters come from the file; flows of this worker may be"
-                f" {known}"
+                f" {pairs}"
             )
         return flow
 
@@ -147,7 +130,7 @@ class FlowChanges:
             AlreadyExistsError: it copies already.
             HerderError: a refusal, or ``ForwardError`` where another worker leads the flow.
             ConfigError: a value cannot be used.
-            RetriableError: a cluster is away; nothing was written.
+            RetriableError: a cluster is unreachable; nothing was written.
         """
         flow, fleet = request.flow, self._parts.fleet
         if flow not in fleet.nodes:
@@ -357,9 +340,9 @@ class FlowChanges:
             }
             if not tasks:
                 raise NotFoundError(f"No task of flow {request.flow} has {held_name(part)}")
-            known = dict(read_flow(herder).works())
+            works = dict(read_flow(herder).works())
             states = _restarts(
-                ((name, known.get(name)) for name in sorted(tasks)), only_failed=only_failed
+                ((name, works.get(name)) for name in sorted(tasks)), only_failed=only_failed
             )
 
             async def carry_out() -> None:
@@ -413,7 +396,8 @@ class FlowChanges:
                 await self._in_force(request, node, before)
         held = change.edit(store.picture()).held if change.action == "resume" else ()
         paused = tuple(sorted(map(held_name, held))) if change.states is not None else ()
-        return replace(self._result(request, change, revision, planned), still_paused=paused)
+        result = self._result(request, change, revision, planned)
+        return result.model_copy(update={"still_paused": paused})
 
     async def _checked(
         self, request: Request, store: FlowOverridesStore, change: Change
@@ -450,34 +434,33 @@ class FlowChanges:
 
     async def _in_force(self, request: Request, node: FlowNode, before: set[str]) -> None:
         """Return when the config topic holds what the change has made of the flow."""
-        herder, store, clock = node.herder, node.overrides, self._parts.clock
+        herder, store = node.herder, node.overrides
         if herder.failure is not None:
             return  # it starts again with the change, and its leader acts on it then
         await herder.apply_holds()
-        deadline = clock.monotonic() + APPLIED_S
-        while True:
-            wanted = store.effective()
-            for name in herder.connectors():
-                if name not in wanted and (name in before or not store.present):
-                    with contextlib.suppress(NotFoundError):
-                        await herder.delete(name, actor=request.actor)
-            # The leader's write waits in the herder's queue: an answer from there comes after it.
-            try:
-                await herder.health()
-            except HerderError:
-                if store.present:
-                    raise
-                return  # deleted: its herder has ended meanwhile
-            infos = {name: herder.info_now(name) for name in wanted}
-            if all(it is not None and it.config == wanted[n] for n, it in infos.items()):
-                return
-            if clock.monotonic() > deadline:
-                raise RequestTimedOutError(
-                    f"the change of flow {request.flow} is recorded, but the leader has not acted on it"
-                    f" within {APPLIED_S:g} s",
-                    remedy="it will; look at the flow again later",
-                )
-            await clock.sleep(AGAIN_S)
+        for name in herder.connectors():
+            if name not in store.effective() and (name in before or not store.present):
+                with contextlib.suppress(NotFoundError):
+                    await herder.delete(name, actor=request.actor)
+        # The leader's write is queued in the herder: health is answered after it.
+        try:
+            await herder.health()
+        except HerderError:
+            if store.present:
+                raise
+            return  # deleted: its herder has ended meanwhile
+
+        def written() -> bool:
+            infos = [(herder.info_now(name), config) for name, config in store.effective().items()]
+            return all(info is not None and info.config == config for info, config in infos)
+
+        # The leader repeats a write that failed.
+        if not await herder.wait_for_configs(written, APPLIED_S):
+            raise RequestTimedOutError(
+                f"the change of flow {request.flow} is recorded, but the leader has not acted on it"
+                f" within {APPLIED_S:g} s",
+                remedy="the leader retries; check the flow again later",
+            )
 
     # ---- what changes need
 
@@ -514,8 +497,8 @@ class FlowChanges:
     def _allowed(
         self, flow: FlowName, store: FlowOverridesStore, now: FlowPicture, patches: Patches
     ) -> Patches:
-        """Return patches whose ``[hidden]`` texts are what is stored; refuse what may not come from outside."""
-        found: dict[str, ConnectorConfig] = {}
+        """Return patches whose ``[hidden]`` texts are what is stored; refuse properties that are not accepted over REST."""
+        allowed: dict[str, ConnectorConfig] = {}
         for name, patch in self._by_connector(now, patches).items():
             before = now.configs.get(name)
             if before is None:
@@ -535,8 +518,8 @@ class FlowChanges:
             ]
             if problems:
                 raise BadRequestError("; ".join(problems))
-            found[name] = given
-        return found
+            allowed[name] = given
+        return allowed
 
     def _problem(self, name: str, key: str, *, known: bool) -> str:
         readers = self._parts.readers(key)
@@ -546,12 +529,12 @@ class FlowChanges:
 
     def _by_connector(self, now: FlowPicture, patches: Patches) -> Patches:
         """Give each property of the flow to the connectors that read it, as a line ``A->B.`` of the file would be."""
-        found = {name: dict(patch) for name, patch in patches.items() if name != FLOW}
+        by_connector = {name: dict(patch) for name, patch in patches.items() if name != FLOW}
         for key, text in patches.get(FLOW, {}).items():
             readers = [name for name in self._parts.readers(key) if name in now.configs]
             for name in readers or [SOURCE if SOURCE in now.configs else SINK]:
-                found.setdefault(name, {}).setdefault(key, text)
-        return found
+                by_connector.setdefault(name, {}).setdefault(key, text)
+        return by_connector
 
     def _of_all(
         self, node: FlowNode, config: Mapping[str, str], patch: Mapping[str, str]

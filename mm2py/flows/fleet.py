@@ -1,6 +1,6 @@
 """The flows of one node while it runs: those of its file, and those that people add and delete.
 
-Flow: ``mm2py-flows`` of pairs that nobody runs here -> ``added`` -> herder built and started; flow deleted, its
+Flow: ``mm2py-flows`` of pairs that do not run here -> ``added`` -> herder built and started; flow deleted, its
 connectors gone -> herder stopped. Looks once a second, and for flows that other nodes added each five.
 """
 
@@ -53,7 +53,7 @@ class FleetParts:
     """What the fleet is given.
 
     ``pairs`` are all flows that may run here, ``by_file`` those that do without anybody's word. ``build``
-    makes one; ``file`` says what the file has of its connectors. ``added`` returns which of some pairs
+    makes one; ``file`` returns the connectors of the file. ``added`` returns which of some pairs
     people have added (``RetriableError``: not known now). ``elsewhere`` has the source connectors' configs
     of the file's flows that only other processes run.
     """
@@ -97,7 +97,7 @@ class FlowFleet:
         return self._parts.elsewhere
 
     def file(self, flow: FlowName) -> Mapping[str, Mapping[str, str]]:
-        """Return the connectors' configs as the file says them.
+        """Return the connectors' configs of the file.
 
         Raises:
             ConfigError: the file's lines for this flow cannot be run.
@@ -132,7 +132,7 @@ class FlowFleet:
 
         Raises:
             ConfigError: the file's lines for this flow cannot be run.
-            RetriableError: a cluster is away.
+            RetriableError: a cluster is unreachable.
         """
         self._spare_until[flow] = self._clock.monotonic() + SPARE_S
         node = self.nodes.get(flow)
@@ -152,7 +152,7 @@ class FlowFleet:
                     f"flow {flow} cannot be run now: {cause}",
                     remedy="look whether both clusters can be reached, and try again",
                 )
-            # Answered behind the first round of its group.
+            # Answered after the first round of its group.
             with contextlib.suppress(HerderError):
                 await node.herder.health()
             if not _knows_its_leader(node.herder):
@@ -179,7 +179,7 @@ class FlowFleet:
         absent = [flow for flow in self._parts.pairs if flow not in self.nodes]
         if not absent:
             return
-        with contextlib.suppress(RetriableError):  # whoever asks has logged it
+        with contextlib.suppress(RetriableError):  # the caller has logged it
             for flow in await self._parts.added(absent):
                 if flow in self.nodes:
                     continue
@@ -190,7 +190,7 @@ class FlowFleet:
                     log.error("flow cannot be started flow=%s cause=%s", flow, error)  # noqa: TRY400 - one line
 
     async def _tidy(self, flow: FlowName) -> None:
-        """Complete a deletion whose worker is gone; stop what nobody wants any more."""
+        """Complete a deletion whose worker is gone; stop deleted flows."""
         node = self.nodes[flow]
         herder, store = node.herder, node.overrides
         if not store.live or store.present or flow in self.maker.ended:
@@ -199,7 +199,7 @@ class FlowFleet:
         names = herder.connectors()
         if store.presence is Presence.DELETED and names:
             if flow not in self._unfinished:
-                self._unfinished.add(flow)  # whoever deletes it is probably at it
+                self._unfinished.add(flow)  # the worker that deletes it is probably still running
                 return
             for name in names:
                 # A leader that is busy, or elsewhere, does it; the next look sees whether.

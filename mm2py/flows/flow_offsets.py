@@ -6,9 +6,8 @@ committed offsets of both sides, checkpoints, the exact map -> views. Reads only
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Final, Literal, Self, final
+from typing import Final, Self, final
 
 from mm2py.api.policies import ReplicationPolicy
 from mm2py.client.connect.admin import Admin
@@ -22,6 +21,12 @@ from mm2py.config.client_properties import Side, effective_client_properties
 from mm2py.config.clients import connection_settings
 from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.errors import Mm2pyError, RetriableError, ServerError
+from mm2py.flows.view_models import (
+    Direction,
+    GroupPartitionView,
+    GroupView,
+    TranslationView,
+)
 from mm2py.mirror.checkpoint_log import read_checkpoints
 from mm2py.mirror.checkpoints import Checkpoint
 from mm2py.mirror.filters import group_filter_from_config, topic_filter_from_config
@@ -33,10 +38,6 @@ from mm2py.protocol.groups import FetchedOffset
 from mm2py.runtime.errors import BadRequestError, NotFoundError
 from mm2py.types import LATEST, ClusterAlias, FlowName, TopicPartition
 
-Direction = Literal["to-target", "to-source"]
-TO_TARGET: Final = "to-target"
-TO_SOURCE: Final = "to-source"
-
 _PLACES: Final = {
     Place.COPIED: "the record was copied",
     Place.AT_END: "everything before it was copied; the next record will have this offset",
@@ -47,77 +48,13 @@ _PLACES: Final = {
     " the next record is at the offset given",
     Place.NOT_YET_COPIED: "it is not copied yet",
     Place.UNKNOWN: "it lies below the beginning of the map, or was passed without it: another program copied it, or the"
-    " position was set behind it; groups are placed by offset syncs there",
+    " position was set after it; groups are placed by offset syncs there",
 }
 GROUPS_AT_ONCE: Final = 50
 """Between two pauses for the other work of the loop."""
 NOT_COPIED: Final = TopicPartition("", -1)
 
 _NO_MAP: Final = "nothing of this partition was copied with an exact map"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TranslationView:
-    """Where an offset is on the other cluster.
-
-    ``place`` is ``copied``, ``at-end``, ``never-existed``, ``lost``, ``expired``,
-    ``not-yet-copied``, ``unknown`` or ``no-map``;
-    ``to_offset`` is where a consumer continues there, null where that is not known.
-    """
-
-    flow: str
-    direction: str
-    topic: str
-    partition: int
-    offset: int
-    to_topic: str
-    to_offset: int | None
-    place: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPartitionView:
-    """One partition of a group: offsets on both sides, and what a consumer that moves now reads again or skips.
-
-    ``continues_at`` is where it would continue on the target: its offset there, else its checkpoint; ``exact`` where
-    it should. Null is not known or not there.
-    """
-
-    topic: str
-    partition: int
-    target_topic: str
-    committed: int
-    exact: int | None
-    checkpoint: int | None
-    committed_there: int | None
-    continues_at: int | None
-    reads_again: int | None
-    skips: int | None
-    place: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupView:
-    """One group of the source; ``state`` and ``state_there`` are those of the groups on both clusters.
-
-    ``type`` is ``classic``, ``consumer`` or ``share``, empty where the broker is older than 3.8. A share group has no
-    checkpoints; its offsets are start offsets, and records behind them that it has acknowledged are read again too: brokers
-    from 4.2 on tell how many, and they are counted. Sums of its partitions are null while one is not known; ``not_synced`` says why its offsets are not written to the
-    target, empty where they are.
-    """
-
-    flow: str
-    group: str
-    type: str
-    state: str
-    state_there: str
-    members: int | None
-    members_there: int | None
-    reads_again: int | None
-    skips: int | None
-    not_synced: str
-    partitions: tuple[GroupPartitionView, ...]
 
 
 @final
@@ -147,7 +84,7 @@ class FlowOffsets:
         self._copies: dict[TopicPartition, TopicPartition] = {}
 
     async def __aenter__(self) -> Self:
-        """Reach the target and read its map's index; ``RetriableError`` while it is away."""
+        """Reach the target and read its map's index; ``RetriableError`` while it is unreachable."""
         try:
             await self._target.connect()
             self._has_map = await self._exists(self._map.topic)
@@ -181,16 +118,16 @@ class FlowOffsets:
             NotFoundError: there is no such partition.
             RetriableError: a cluster does not answer.
         """
-        here, there, cluster = partition, self._copy(partition), self._source
-        if direction == TO_SOURCE:
+        read_at, there, cluster = partition, self._copy(partition), self._source
+        if direction is Direction.TO_SOURCE:
             cluster, there = self._target, self._original(partition)
-            here = there
-        found = await self._look(here, offset, direction)
-        if found is None or found.place is Place.NOT_YET_COPIED:
+            read_at = there
+        translation = await self._look(read_at, offset, direction)
+        if translation is None or translation.place is Place.NOT_YET_COPIED:
             await self._check_exists(cluster, partition)
-        place = "no-map" if found is None else found.place.value
-        text = _NO_MAP if found is None else _PLACES[found.place]
-        if found is not None and found.place is Place.NOT_YET_COPIED:
+        place = "no-map" if translation is None else translation.place.value
+        text = _NO_MAP if translation is None else _PLACES[translation.place]
+        if translation is not None and translation.place is Place.NOT_YET_COPIED:
             text += await self._end_text(cluster, partition, offset)
         return TranslationView(
             flow=str(self._flow),
@@ -199,7 +136,7 @@ class FlowOffsets:
             partition=partition.partition,
             offset=offset,
             to_topic=there.topic,
-            to_offset=None if found is None or found.offset < 0 else found.offset,
+            to_offset=None if translation is None or translation.offset < 0 else translation.offset,
             place=place,
             text=text,
         )
@@ -209,7 +146,7 @@ class FlowOffsets:
     ) -> Translation | None:
         if not self._has_map:
             return None
-        if direction == TO_SOURCE:
+        if direction is Direction.TO_SOURCE:
             return await self._map.to_source(source, offset)
         return await self._map.to_target(source, offset)
 
@@ -236,14 +173,14 @@ class FlowOffsets:
         source = TopicPartition(copy.topic if name is None else name, copy.partition)
         if self._copy(source) != copy:
             raise BadRequestError(
-                f"Topic {copy.topic} is no copy of {self._flow.source}: with direction={TO_SOURCE} the topic is"
+                f"Topic {copy.topic} is no copy of {self._flow.source}: with direction={Direction.TO_SOURCE} the topic is"
                 f" that of the copy, such as {self._copy(copy).topic}"
             )
         return source
 
     async def _exists(self, topic: str) -> bool:
-        found = (await Admin(self._target).describe_topics([topic])).get(topic)
-        return found is not None and found.error is None
+        described = (await Admin(self._target).describe_topics([topic])).get(topic)
+        return described is not None and described.error is None
 
     # -- groups -------------------------------------------------------------------------------
 
@@ -302,12 +239,12 @@ class FlowOffsets:
             NotFoundError: neither cluster has it.
             RetriableError: a cluster does not answer.
         """
-        found = await self.groups({name}, 1)
-        if not found:
+        views = await self.groups({name}, 1)
+        if not views:
             raise NotFoundError(f"No group {name} on {self._flow.source}")
-        (view,) = found
+        (view,) = views
         counts = [await _members(Admin(it), name) for it in (self._source, self._target)]
-        return replace(view, members=counts[0], members_there=counts[1])
+        return view.model_copy(update={"members": counts[0], "members_there": counts[1]})
 
     async def _partitions(
         self,
@@ -324,7 +261,7 @@ class FlowOffsets:
                 copy = self._copies[source] = self._copy(source) if chosen else NOT_COPIED
             if copy is NOT_COPIED:
                 continue
-            found = await self._look(source, offset.offset, TO_TARGET)
+            found = await self._look(source, offset.offset, Direction.TO_TARGET)
             exact = None if found is None or found.offset < 0 else found.offset
             checkpoint = None if (it := checkpoints.get(copy)) is None else it.downstream
             synced = None if (at := theirs.get(copy)) is None else at.offset
@@ -449,7 +386,7 @@ class _AllGroups:
     async def delivered_behind(
         self, groups: Mapping[str, GroupListing]
     ) -> Mapping[str, Mapping[TopicPartition, int]]:
-        """Return what share groups have acknowledged behind their offsets."""
+        """Return what share groups have acknowledged after their offsets."""
         shares = [name for name, it in groups.items() if _is_share(it)]
         if not shares or not await self.has_shares():
             return {}
@@ -486,8 +423,8 @@ def _ahead(parts: Sequence[GroupPartitionView]) -> str:
 
 
 def _sum(numbers: Sequence[int | None]) -> int | None:
-    known = [it for it in numbers if it is not None]
-    return sum(known) if numbers and len(known) == len(numbers) else None
+    summands = [it for it in numbers if it is not None]
+    return sum(summands) if numbers and len(summands) == len(numbers) else None
 
 
 def _without_place(parts: Sequence[GroupPartitionView]) -> str:

@@ -3,7 +3,7 @@
 Flow: config of each flow's source connector -> flows that keep names -> names that may exist -> cycles. A flow
 whose names carry their provenance, which no router takes away, stops cycles by itself, and one that suppresses loops (``loop.suppression``), or whose transforms
 drop what the other one marks, does not pass on what came from its target. Patterns are tried on sample names and on those that
-are known; two patterns that meet only in a name nobody has seen are not found.
+are known; two patterns that meet only in an unknown name are not found.
 """
 
 import asyncio
@@ -16,9 +16,10 @@ from typing import Final, final
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.class_names import COPY_CONNECTORS, MIRROR_SINK_CONNECTOR, canonical_class
+from mm2py.config.client_properties import with_prefix
+from mm2py.config.java_values import parse_boolean_leniently, parse_list
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.errors import ConfigError, RetriableError
-from mm2py.flows.header_marks import HeaderMarks, header_marks
 from mm2py.flows.states import enabled
 from mm2py.mirror.filters import topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
@@ -56,7 +57,7 @@ class Cycle:
 
     @property
     def remedy(self) -> str:
-        """What an operator can do; nothing of MirrorSink's copies says who wrote them, unless its transforms do."""
+        """What an operator can do; MirrorSink's copies do not show their writer, unless its transforms mark them."""
         start = "exclude the topic in one of these flows, use a replication policy that renames topics, or"
         if not self.by_group:
             return (
@@ -71,6 +72,63 @@ class Cycle:
 
 def _joined(flows: Collection[FlowName]) -> str:
     return ", ".join(map(str, flows))
+
+
+_ROUTERS: Final = ("RegexRouter", "TimestampRouter")
+_PACKAGES: Final = (
+    "",
+    "org.apache.kafka.connect.transforms",
+    "org.apache.kafka.connect.transforms.predicates",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderMarks:
+    """``put``: headers that each copy has; ``dropped``: headers whose records are not copied."""
+
+    put: frozenset[str] = frozenset()
+    dropped: frozenset[str] = frozenset()
+
+
+def header_marks(config: Mapping[str, str]) -> HeaderMarks:
+    """Read the transforms of a connector in their order; one that is not built in may remove any header."""
+    put: set[str] = set()
+    dropped: set[str] = set()
+    removed: set[str] = set()
+    knows_headers = True
+    for alias in parse_list(config.get("transforms", "")):
+        own = with_prefix(config, f"transforms.{alias}.")
+        kind = _bare(own.get("type", ""))
+        if kind == "InsertHeader":
+            # With a predicate it marks some records alone.
+            if not own.get("predicate", "").strip():
+                put.add(own.get("header", "").strip())
+        elif kind == "DropHeaders":
+            removed.update(parse_list(own.get("headers", "")))
+            put -= removed
+        elif kind == "Filter":
+            header = _chosen_by(config, own)
+            if header and header not in removed and knows_headers:
+                dropped.add(header)
+        elif kind not in _ROUTERS:
+            put.clear()
+            knows_headers = False
+    return HeaderMarks(frozenset(put), frozenset(dropped))
+
+
+def _chosen_by(config: Mapping[str, str], step: Mapping[str, str]) -> str:
+    """Return the header whose records a step is applied to, empty where it is another choice."""
+    alias = step.get("predicate", "").strip()
+    predicate = with_prefix(config, f"predicates.{alias}.")
+    negated = parse_boolean_leniently(step.get("negate"), absent=False)
+    if negated or _bare(predicate.get("type", "")) != "HasHeaderKey":
+        return ""
+    return predicate.get("name", "").strip()
+
+
+def _bare(class_name: str) -> str:
+    package, _, name = class_name.strip().rpartition(".")
+    return name if package in _PACKAGES else class_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +202,14 @@ def new_cycles(before: Sources, after: Sources, topics: Collection[str] = ()) ->
         ConfigError: a pattern, filter or policy cannot be used.
     """
     names = _names([after, before], topics)
-    wanted = _circles(after, names)
-    if not wanted:
+    closed = _circles(after, names)
+    if not closed:
         return ()
     try:
-        there = _circles(before, names)
+        existing = _circles(before, names)
     except ConfigError:
-        there = {}
-    return _one_each({key: cycle for key, cycle in wanted.items() if key not in there})
+        existing = {}
+    return _one_each({key: cycle for key, cycle in closed.items() if key not in existing})
 
 
 _Circles = dict[tuple[frozenset[FlowName], str], Cycle]
@@ -163,7 +221,7 @@ def _circles(sources: Sources, names: Collection[str]) -> _Circles:
     if not edges:
         return {}
     rings: dict[tuple[int, ...], list[tuple[_Edge, ...]]] = {}
-    found: _Circles = {}
+    circles: _Circles = {}
     deadline = SYSTEM_CLOCK.monotonic() + MOST_S
     for topic in names:
         if SYSTEM_CLOCK.monotonic() > deadline:
@@ -177,16 +235,16 @@ def _circles(sources: Sources, names: Collection[str]) -> _Circles:
         for ring in rings[carrying]:
             flows = tuple(edge.flow for edge in ring)
             by_group = tuple(edge.flow for edge in ring if edge.by_group)
-            found.setdefault((frozenset(flows), topic), Cycle(flows, topic, by_group))
-    return found
+            circles.setdefault((frozenset(flows), topic), Cycle(flows, topic, by_group))
+    return circles
 
 
 def _one_each(circles: _Circles) -> tuple[Cycle, ...]:
     """Return the first topic of each set of flows."""
-    found: dict[frozenset[FlowName], Cycle] = {}
+    first: dict[frozenset[FlowName], Cycle] = {}
     for (flows, _), cycle in circles.items():
-        found.setdefault(flows, cycle)
-    return tuple(found.values())
+        first.setdefault(flows, cycle)
+    return tuple(first.values())
 
 
 def copies(flow: FlowName, config: Mapping[str, str], topic: str) -> bool:
@@ -231,7 +289,7 @@ def _rings(edges: Sequence[_Edge]) -> Iterator[tuple[_Edge, ...]]:
     A ring may be closed through flows that stop some records and pass others on: then no cluster is visited once
     only, and one ring of many is returned.
     """
-    found = False
+    yielded = False
     for start in sorted({edge.flow.source for edge in edges}):
         paths: list[tuple[_Edge, ...]] = [(edge,) for edge in edges if edge.flow.source == start]
         while paths:
@@ -239,7 +297,7 @@ def _rings(edges: Sequence[_Edge]) -> Iterator[tuple[_Edge, ...]]:
             last = path[-1]
             if last.flow.target == start:
                 if path[0].passes_on(last):
-                    found = True
+                    yielded = True
                     yield path
                 continue
             visited = {edge.flow.source for edge in path}
@@ -251,7 +309,7 @@ def _rings(edges: Sequence[_Edge]) -> Iterator[tuple[_Edge, ...]]:
                 and edge.flow.target >= start
                 and edge.passes_on(last)
             ]
-    if not found:
+    if not yielded:
         yield from _knots(edges)
 
 
@@ -294,7 +352,7 @@ def check_connectors(
 
 def _by_aliases(connectors: Mapping[str, Mapping[str, str | None]]) -> Sources:
     """Group what copies records by the clusters that it names; what cannot be used as it is copies nothing."""
-    found: dict[FlowName, list[Mapping[str, str]]] = {}
+    by_flow: dict[FlowName, list[Mapping[str, str]]] = {}
     for config in connectors.values():
         texts = {key: text for key, text in config.items() if text is not None}
         if canonical_class(texts.get("connector.class", "")) not in COPY_CONNECTORS:
@@ -303,8 +361,8 @@ def _by_aliases(connectors: Mapping[str, Mapping[str, str | None]]) -> Sources:
         flow = FlowName(*map(ClusterAlias, aliases))
         with suppress(ConfigError):
             if _edge(flow, texts) is not None:
-                found.setdefault(flow, []).append(texts)
-    return found
+                by_flow.setdefault(flow, []).append(texts)
+    return by_flow
 
 
 def _refuse(cycles: Sequence[Cycle]) -> None:

@@ -1,4 +1,4 @@
-"""Flows as people see them: what ``/flows`` answers.
+"""Reads the flows of this process: what ``/flows`` answers.
 
 Flow: request -> herder, overrides and members of the flow -> views. Numbers of all members are the leader's to
 collect: ``ForwardError`` elsewhere. ``flow_changes`` changes them.
@@ -18,18 +18,23 @@ from mm2py.config.class_names import (
 )
 from mm2py.errors import ConfigError
 from mm2py.flows.fleet import Since
-from mm2py.flows.flow_offsets import Direction, FlowOffsets, GroupView, TranslationView
+from mm2py.flows.flow_offsets import FlowOffsets
 from mm2py.flows.graph import FlowNode, source_configs
 from mm2py.flows.states import assigned_now, enabled, read_flow, unfinished_job
-from mm2py.flows.views import (
+from mm2py.flows.view_models import (
     ConfigView,
-    CopyName,
+    Direction,
     FlowView,
+    GroupView,
     HistoryView,
-    Members,
     PartitionView,
     PropertyView,
     TopicView,
+    TranslationView,
+)
+from mm2py.flows.views import (
+    CopyName,
+    Members,
     flow_view,
     history_view,
     partition_views,
@@ -48,7 +53,7 @@ from mm2py.storage.flow_overrides_store import ChangeGuard
 from mm2py.types import FlowName, TopicPartition
 
 MEMBER_S: Final = 2.0
-"""How long a member may take to say what it copies; one that takes longer is an error of the flow."""
+"""How long a member may take to report what it copies; a longer time is an error of the flow."""
 
 
 READS_AT_ONCE: Final = 2
@@ -69,7 +74,7 @@ class Fleet(Protocol):
         ...
 
     def file(self, flow: FlowName, /) -> Mapping[str, Mapping[str, str]]:
-        """Return the connectors' configs as the file says them."""
+        """Return the connectors' configs of the file."""
         ...
 
     def since(self, flow: FlowName, /) -> Since | None:
@@ -89,8 +94,8 @@ class Fleet(Protocol):
 class FlowParts:
     """What ``/flows`` needs.
 
-    ``remote_refusal(flow, connector, properties)`` says why properties may not come from outside;
-    ``names_a_secret`` looks at a key alone; ``property_problem`` says why a property would have no effect,
+    ``remote_refusal(flow, connector, properties)`` returns why properties are refused over REST;
+    ``names_a_secret`` takes a key alone; ``property_problem`` returns why a property would have no effect,
     empty where it has one; ``readers`` names the connectors that a property is for, none where it is for all.
     """
 
@@ -126,8 +131,8 @@ class FlowService:
         for flow in self.flows():
             if str(flow) == name:
                 return flow
-        known = ", ".join(sorted(str(flow) for flow in self.flows())) or "none"
-        raise NotFoundError(f"No flow {name}; flows of this worker: {known}")
+        flows = ", ".join(sorted(str(flow) for flow in self.flows())) or "none"
+        raise NotFoundError(f"No flow {name}; flows of this worker: {flows}")
 
     # ---- groups and offsets, read from the clusters by whichever worker is asked
 
@@ -139,7 +144,7 @@ class FlowService:
             return await offsets.translate(partition, offset, direction)
 
     async def groups(self, flow: FlowName, most: int) -> list[GroupView]:
-        """Return the chosen groups of a flow's source; ``RetriableError`` while a cluster is away."""
+        """Return the chosen groups of a flow's source; ``RetriableError`` while a cluster is unreachable."""
         async with self._reads, self._offsets(flow) as offsets:
             return await offsets.groups(None, most)
 
@@ -155,8 +160,8 @@ class FlowService:
             canonical_class(it.info.config.get("connector.class") or ""): it.name
             for it in work.connectors
         }
-        wanted = (MIRROR_CHECKPOINT_CONNECTOR, *COPY_CONNECTORS)
-        name = next((by_class[it] for it in wanted if it in by_class), None)
+        classes = (MIRROR_CHECKPOINT_CONNECTOR, *COPY_CONNECTORS)
+        name = next((by_class[it] for it in classes if it in by_class), None)
         if name is None and herder.not_ready:
             raise HerderError(f"Flow {flow} {herder.not_ready}", status=503)
         if name is None:
@@ -234,15 +239,16 @@ class FlowService:
         view = flow_view(flow, work, members, node.overrides, self._parts.mask)
         if not work.connectors and node.herder.not_ready:
             # The configs are not read yet: what the file wants.
-            wanted = source_configs(self._parts.fleet.file(flow))
-            view = replace(view, enabled=any(map(enabled, wanted)))
+            configs = source_configs(self._parts.fleet.file(flow))
+            view = view.model_copy(update={"enabled": any(map(enabled, configs))})
         backfill = unfinished_job(node.herder)
         if backfill is not None and backfill.kind is JobKind.BACKFILL:
             note = f"backfill {backfill.id} is {backfill.state.value}, it has its partitions whatever the state of the flow"
-            view = replace(view, notes=(*view.notes, note))
+            view = view.model_copy(update={"notes": (*view.notes, note)})
         since = self._parts.fleet.since(flow)
-        known = since is not None and since.state == view.state
-        return replace(view, since_ms=since.at_ms) if since is not None and known else view
+        if since is None or since.state != view.state:
+            return view
+        return view.model_copy(update={"since_ms": since.at_ms})
 
     def _config_view(
         self,
@@ -302,10 +308,10 @@ class FlowService:
                 return error.message
 
         answers = await asyncio.gather(*(ask(url) for url in urls))
-        found = {it.worker: it for it in here.snapshots}
+        snapshots = {it.worker: it for it in here.snapshots}
         for answer in answers:
             if not isinstance(answer, str):
-                found.setdefault(answer.worker, answer)
+                snapshots.setdefault(answer.worker, answer)
         silent = {
             url: answer
             for url, answer in zip(urls, answers, strict=True)
@@ -313,7 +319,7 @@ class FlowService:
         }
         # Read again: who answered may have measured what was assigned meanwhile.
         return Members(
-            snapshots=tuple(found.values()),
+            snapshots=tuple(snapshots.values()),
             assigned=assigned_now(herder),
             incomplete=tuple(silent),
             silent=silent,

@@ -158,11 +158,11 @@ def read_flow(herder: Herder) -> FlowWork:
 
 def _read(herder: Herder, info: ConnectorInfo) -> ConnectorWork:
     try:
-        found = herder.status(info.name)
+        state = herder.status(info.name)
     except NotFoundError:
         return ConnectorWork(info, None, dict.fromkeys(info.tasks))
-    tasks = {task: found.tasks.get(task.number) for task in info.tasks}
-    return ConnectorWork(info, found.connector, tasks)
+    tasks = {task: state.tasks.get(task.number) for task in info.tasks}
+    return ConnectorWork(info, state.connector, tasks)
 
 
 async def assigned_tasks(herder: Herder, name: str) -> Mapping[TopicPartition, TaskId]:
@@ -185,13 +185,13 @@ def assigned_now(herder: Herder) -> Mapping[TopicPartition, TaskId]:
 def _assigned(
     configs: Iterable[tuple[TaskId, Mapping[str, str | None]]],
 ) -> Mapping[TopicPartition, TaskId]:
-    found: dict[TopicPartition, TaskId] = {}
+    assigned: dict[TopicPartition, TaskId] = {}
     for task, config in configs:
         for item in (config.get(_ASSIGNED) or "").split(","):
             topic, dash, number = item.strip().rpartition("-")
             if dash and number.isdigit():
-                found[TopicPartition(topic, int(number))] = task
-    return found
+                assigned[TopicPartition(topic, int(number))] = task
+    return assigned
 
 
 def _plain(trace: str) -> str:

@@ -1,4 +1,4 @@
-"""What people see of a flow: states, lag, rates, the last error, history and configs.
+"""Builds the views of a flow: states, lag, rates, the last error, history and configs.
 
 Flow: herder's states + ``NodeSnapshot`` of every member -> views. Plain data, no I/O; unknown numbers are None.
 """
@@ -11,6 +11,16 @@ from typing import Final
 
 from mm2py.api.context import PartitionState
 from mm2py.flows.states import DEGRADED, ConnectorWork, FlowWork, enabled, engine, state_name
+from mm2py.flows.view_models import (
+    ChangeView,
+    ConnectorView,
+    ErrorView,
+    FlowView,
+    HistoryView,
+    PartitionView,
+    TaskView,
+    TopicView,
+)
 from mm2py.mirror.flow_overrides import (
     Change,
     HistoryEntry,
@@ -55,163 +65,19 @@ class Members:
         Without a worker and numbers: those that no worker measures, because their task's host or worker has just
         ended, or the task has just been started.
         """
-        found = [
+        partitions = [
             (node.worker, part)
             for node in self.snapshots
             for part in node.partitions
             if is_of_topic(part)
         ]
-        measured = {part.source for _, part in found}
-        found += [
+        measured = {part.source for _, part in partitions}
+        partitions += [
             ("", _not_measured(source, task))
             for source, task in self.assigned.items()
             if source not in measured
         ]
-        return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorView:
-    """What is wrong with what (a connector, task or partition); the message says what to do."""
-
-    where: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskView:
-    """One task."""
-
-    number: int
-    state: str
-    worker: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectorView:
-    """One connector of a flow."""
-
-    name: str
-    state: str
-    worker: str
-    tasks: tuple[TaskView, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowView:
-    """One flow; sums over its partitions, ``lag_ms`` is the largest; both lags are None while one is not known.
-
-    ``incomplete`` names workers that did not answer: their partitions are missing from the numbers. Without
-    ``enabled`` only heartbeats run. ``engine`` is worker, or spark where ``mm2py stream`` copies the records. ``revision`` is
-    that of the last change, 0 for none; ``since_ms`` when the state was first seen (ms since the epoch). ``notes``: the flow
-    is in order, but has nothing to copy yet, or leaves partitions to a backfill.
-    """
-
-    flow: str
-    source: str
-    target: str
-    enabled: bool
-    engine: str
-    state: str
-    since_ms: int | None
-    revision: int
-    workers: tuple[str, ...]
-    partitions: int
-    failed_partitions: int
-    paused: tuple[str, ...]
-    lag_records: int | None
-    lag_ms: int | None
-    records_per_s: float | None
-    bytes_per_s: float | None
-    records_looped: int
-    conflicts: int
-    records_lost: int
-    errors: tuple[ErrorView, ...]
-    notes: tuple[str, ...]
-    connectors: tuple[ConnectorView, ...]
-    incomplete: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionView:
-    """One source partition."""
-
-    flow: str
-    topic: str
-    partition: int
-    target_topic: str | None
-    task: str
-    worker: str
-    state: str
-    cause: str
-    lag_records: int | None
-    lag_ms: int | None
-    records_per_s: float | None
-    bytes_per_s: float | None
-    records_looped: int
-    conflicts: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicView:
-    """One source topic; sums over its partitions, ``lag_ms`` is the largest, as of ``FlowView``; ``state`` is the worst."""
-
-    flow: str
-    topic: str
-    target_topic: str | None
-    partitions: int
-    failed_partitions: int
-    held_partitions: int = 0
-    paused_partitions: int
-    state: str = ""
-    lag_records: int | None
-    lag_ms: int | None
-    records_per_s: float | None
-    bytes_per_s: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeView:
-    """One thing before and after; null is absent."""
-
-    key: str
-    before: str | None
-    after: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryView:
-    """Who changed what and when (ms since the epoch)."""
-
-    revision: int
-    at_ms: int
-    by: str
-    action: str
-    target: str
-    changes: tuple[ChangeView, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PropertyView:
-    """One property in force; ``file_value`` is what the properties file says of it.
-
-    ``changed_by``, ``changed_at_ms`` and ``revision`` are null where the file is in force.
-    """
-
-    key: str
-    value: str | None
-    file_value: str | None
-    changed_by: str | None
-    changed_at_ms: int | None
-    revision: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigView:
-    """The config of one connector."""
-
-    connector: str
-    properties: tuple[PropertyView, ...]
+        return partitions
 
 
 # -- one flow ---------------------------------------------------------------------------------------
@@ -294,7 +160,7 @@ def partition_views(
     flow: FlowName, members: Members, mask: SecretMask, copy_name: CopyName
 ) -> list[PartitionView]:
     """Return every partition of a flow, in order."""
-    found = [
+    views = [
         PartitionView(
             flow=str(flow),
             topic=it.source.topic,
@@ -313,7 +179,7 @@ def partition_views(
         )
         for worker, it in members.partitions()
     ]
-    return sorted(found, key=lambda it: (it.topic, it.partition))
+    return sorted(views, key=lambda it: (it.topic, it.partition))
 
 
 def topic_views(flow: FlowName, members: Members, copy_name: CopyName) -> list[TopicView]:
@@ -321,7 +187,7 @@ def topic_views(flow: FlowName, members: Members, copy_name: CopyName) -> list[T
     topics: dict[str, list[PartitionSnapshot]] = {}
     for _, it in members.partitions():
         topics.setdefault(it.source.topic, []).append(it)
-    found = [
+    views = [
         TopicView(
             flow=str(flow),
             topic=topic,
@@ -340,7 +206,7 @@ def topic_views(flow: FlowName, members: Members, copy_name: CopyName) -> list[T
         )
         for topic, parts in topics.items()
     ]
-    return sorted(found, key=lambda it: (-(it.lag_ms or 0), -(it.lag_records or 0), it.topic))
+    return sorted(views, key=lambda it: (-(it.lag_ms or 0), -(it.lag_records or 0), it.topic))
 
 
 def _worst_state(states: Collection[str]) -> str:
@@ -385,8 +251,8 @@ def _sum_of_lags(partitions: Sequence[PartitionSnapshot]) -> int | None:
 
 
 def _rate(rates: Iterable[float]) -> float | None:
-    known = [rate for rate in rates if rate >= 0]
-    return round(sum(known), 1) if known else None
+    measured = [rate for rate in rates if rate >= 0]
+    return round(sum(measured), 1) if measured else None
 
 
 def _largest_lag(partitions: Sequence[PartitionSnapshot]) -> int | None:
@@ -451,7 +317,7 @@ def change_view(
 def shown_value(
     key: str, value: str | None, names_a_secret: Callable[[str], bool], mask: SecretMask
 ) -> str | None:
-    """Return a property's text as everybody may see it."""
+    """Return a property's text without secrets."""
     if not value:
         return value
     return HIDDEN if names_a_secret(key) else mask.apply(value)

@@ -71,8 +71,8 @@ class ProcessLoggers:
     """``LoggerRegistry`` over this process's ``logging`` (Connect's ``Loggers``).
 
     Args:
-        clock: says when a level was changed.
-        follow: told of every level that is set, for processes that log through this one.
+        clock: the time of each change of a level.
+        follow: called with every level that is set, for processes that log through this one.
     """
 
     def __init__(self, clock: Clock, follow: Callable[[str, str], None] | None = None) -> None:

@@ -14,7 +14,7 @@ from typing import Final, TextIO, final
 from mm2py.errors import Mm2pyError
 
 HIDDEN: Final = "[hidden]"
-"""What stands in place of a secret; the text of Kafka's ``Password.HIDDEN``."""
+"""The replacement of a secret; the text of Kafka's ``Password.HIDDEN``."""
 
 WHOLE_WORD_BELOW_CHARS: Final = 6
 """Shorter secrets are masked as whole words only, else a password ``a`` would eat every line."""
@@ -36,7 +36,7 @@ def level_name() -> str:
 
 
 def current_scope() -> str:
-    """Return the scope of the running task as it stands in log lines, empty outside of any."""
+    """Return the scope of the running task as log lines show it, empty outside of any."""
     parts = _scope.get()
     return f"[{'|'.join(parts)}] " if parts else ""
 
@@ -178,5 +178,5 @@ def configure_logging(
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel("DEBUG" if debug else level)
-    # asyncio's own debug lines (selector choice) help nobody who runs a mirror.
+    # asyncio's own debug lines (selector choice) do not help an operator.
     logging.getLogger("asyncio").setLevel(logging.WARNING)

@@ -17,7 +17,7 @@ from mm2py.errors import ProtocolError
 from mm2py.types import FlowName, TopicPartition
 
 UNKNOWN = -1
-"""A lag, timestamp or rate that nobody has reported yet."""
+"""A lag, timestamp or rate that is not reported yet."""
 
 
 RATE_MARK_MS: Final = 5_000
@@ -90,7 +90,7 @@ class PartitionMeter:
         return max(0, now_ms - max(known)) if known else 0
 
     def snapshot(self, now_ms: int) -> "PartitionSnapshot":
-        """Return what it says now."""
+        """Return its values of now."""
         records_per_s, bytes_per_s = self._rates(now_ms)
         return PartitionSnapshot(
             source=self.source,
@@ -182,7 +182,7 @@ class PartitionSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a running task reports beside the states of its partitions.
+    """What a running task reports besides the states of its partitions.
 
     ``what`` is its name, the same for all tasks; ``count`` how many things it is about. One that ``harms`` makes
     the flow DEGRADED.

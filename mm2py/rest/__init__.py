@@ -1,5 +1,5 @@
 """HTTP: Kafka Connect's REST dialect, our ``/flows``, and what workers ask each other.
 
-Flow: request -> who is it, what is it -> a ``Herder`` of ``mm2py.runtime.herder.herder`` -> answer, or one
+Flow: request -> authentication, routing -> a ``Herder`` of ``mm2py.runtime.herder.herder`` -> answer, or one
 hop to the worker that can. Nothing here decides about work: the herder does.
 """

@@ -34,5 +34,5 @@ def error_response(status: int, message: str, headers: Mapping[str, str] | None 
 
 
 def framework_text(status: int) -> str:
-    """Return what Connect's HTTP framework says of a status (``HTTP 404 Not Found``)."""
+    """Return the text of Connect's HTTP framework for a status (``HTTP 404 Not Found``)."""
     return f"HTTP {status} {HTTPStatus(status).phrase}"

@@ -3,6 +3,8 @@
 Flow: ``ErrorEdge`` -> ``RawPath`` -> Gate (public) or ``InternalGate`` -> ``Options`` -> routes.
 An ordinary worker has Connect's dialect at its root. In the dedicated mode each flow has it under
 ``/{source}/{target}`` and ``/pairs/{source}/{target}``, and the root shows all flows as one.
+Failures: exception of a handler -> Connect's ``{"error_code", "message"}``, secrets masked. ``HerderError`` by its
+status, ``ConfigError`` 400, ``RetriableError`` 503, anything unexpected 500. A ``ForwardError`` is forwarded.
 """
 
 import logging
@@ -10,15 +12,17 @@ from collections.abc import Mapping, Sequence
 from typing import Final, final
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mm2py.errors import ConfigError, Mm2pyError, RetriableError
+from mm2py.observability.logging import SecretMask
 from mm2py.rest.answers import error_response, framework_text
-from mm2py.rest.errors import ErrorEdge, install_handlers
-from mm2py.rest.internal_gate import InternalGate
+from mm2py.rest.internal_gate import NODE_SNAPSHOT_ROUTE, InternalGate
 from mm2py.rest.parts import (
     RESERVED_ALIASES,
     SIGNED_FLOW,
@@ -27,22 +31,23 @@ from mm2py.rest.parts import (
     endpoint,
 )
 from mm2py.rest.raw_path import RawPath, plain_segment
-from mm2py.rest.routes import admin, connectors, internal, lifecycle, offsets, plugins, root
+from mm2py.rest.routes import connectors, worker
 from mm2py.rest.routes.metrics import metrics_route
-from mm2py.runtime.errors import NotFoundError
+from mm2py.runtime.errors import (
+    CONFLICTING_OPERATION,
+    NO_LEADER,
+    STALE_CONFIGURATION,
+    ForwardError,
+    HerderError,
+    NotFoundError,
+    WorkerUnreachableError,
+)
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import ClusterAlias, FlowName
 
 log = logging.getLogger(__name__)
 
-DIALECT: Final[tuple[RouteSpec, ...]] = (
-    *root.ROUTES,
-    *connectors.ROUTES,
-    *lifecycle.ROUTES,
-    *offsets.ROUTES,
-    *plugins.ROUTES,
-    *admin.ROUTES,
-)
+DIALECT: Final[tuple[RouteSpec, ...]] = (*worker.ROUTES, *connectors.ROUTES)
 
 METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 PAIR: Final = "/{source}/{target}"
@@ -65,13 +70,13 @@ def public_app(parts: RestParts) -> ASGIApp:
 
 
 def own_app(parts: RestParts) -> ASGIApp:
-    """Return what this process asks of itself: the users' API, whoever is named in the scope."""
+    """Return what this process asks of itself: the users' API, without authentication."""
     return ErrorEdge(RawPath(_application(parts, DIALECT)), parts.mask)
 
 
 def internal_app(parts: RestParts) -> ASGIApp:
     """Return what only workers of the same flows reach: the same, and their own endpoints, signed."""
-    app = _application(parts, (*DIALECT, *internal.ROUTES))
+    app = _application(parts, (*DIALECT, NODE_SNAPSHOT_ROUTE))
     return ErrorEdge(RawPath(InternalGate(app, parts)), parts.mask)
 
 
@@ -148,10 +153,110 @@ class _Options:
         if "GET" in methods:
             methods.insert(0, "HEAD")
         text = ", ".join([*methods, "OPTIONS"])
-        # Connect's type is text/plain as it stands, without a charset.
+        # Connect's type is text/plain, without a charset.
         answer = Response(text, headers={"Allow": text, "Content-Type": "text/plain"})
         await answer(scope, receive, send)
 
     def _serves(self, scope: Scope, method: str) -> bool:
         asked = dict(scope, method=method)
         return any(route.matches(asked)[0] is Match.FULL for route in self._routes)
+
+
+UNPROCESSABLE: Final = 422
+RETRY_AFTER_S: Final = "1"
+_SOON: Final = frozenset({NO_LEADER, STALE_CONFIGURATION, CONFLICTING_OPERATION})
+"""Refusals that end with the rebalance that is under way."""
+
+
+def status_of(error: Mm2pyError) -> int:
+    """Return the HTTP status of one of our errors."""
+    if isinstance(error, HerderError):
+        return error.status
+    if isinstance(error, ConfigError):
+        return 400
+    return 503 if isinstance(error, RetriableError) else 500
+
+
+@final
+class _Handlers:
+    def __init__(self, parts: RestParts) -> None:
+        self._parts = parts
+
+    async def ours(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, Mm2pyError)
+        if isinstance(error, ForwardError):
+            try:
+                return await self._parts.forward.send(error, request, request.state.herder)
+            except HerderError as refusal:
+                error = refusal
+        status = status_of(error)
+        # A herder's message is the body's text word for word; others say what to do as well.
+        text = error.message if isinstance(error, HerderError) else str(error)
+        soon = isinstance(error, RetriableError | WorkerUnreachableError) or text in _SOON
+        headers = {"Retry-After": RETRY_AFTER_S} if soon else {}
+        return error_response(status, self._parts.mask.apply(text), headers)
+
+    async def gone(self, request: Request, error: Exception) -> Response:
+        del request, error
+        return error_response(400, "The client went away in the middle of its request")
+
+    async def defect(self, request: Request, error: Exception) -> Response:
+        del request
+        text = f"{type(error).__name__}: {error}".splitlines()[0]
+        return error_response(500, self._parts.mask.apply(text))
+
+    async def framework(self, request: Request, error: Exception) -> Response:
+        del request
+        assert isinstance(error, HTTPException)
+        text = error.detail if error.status_code == UNPROCESSABLE else ""
+        return error_response(error.status_code, text or framework_text(error.status_code))
+
+    async def validation(self, request: Request, error: Exception) -> Response:
+        del request
+        assert isinstance(error, RequestValidationError)
+        problems = [
+            f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"
+            for item in error.errors()
+        ]
+        return error_response(UNPROCESSABLE, self._parts.mask.apply("; ".join(problems)))
+
+
+def install_handlers(app: FastAPI, parts: RestParts) -> None:
+    """Make ``app`` answer failures in Connect's shape."""
+    handlers = _Handlers(parts)
+    app.add_exception_handler(Mm2pyError, handlers.ours)
+    app.add_exception_handler(Exception, handlers.defect)
+    app.add_exception_handler(ClientDisconnect, handlers.gone)
+    app.add_exception_handler(HTTPException, handlers.framework)
+    app.add_exception_handler(RequestValidationError, handlers.validation)
+
+
+@final
+class ErrorEdge:
+    """ASGI middleware around everything: a defect is one 500 and one log line, not a lost connection."""
+
+    def __init__(self, app: ASGIApp, mask: SecretMask) -> None:
+        self._app = app
+        self._mask = mask
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        started = False
+
+        async def noted(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        except Mm2pyError as error:
+            if started:
+                raise
+            text = error.message if isinstance(error, HerderError) else str(error)
+            await error_response(status_of(error), self._mask.apply(text))(scope, receive, send)
+        except Exception:
+            # The application has answered already (`defect`), unless the defect is in a middleware.
+            log.exception("rest request failed method=%s path=%s", scope["method"], scope["path"])
+            if not started:
+                await error_response(500, framework_text(500))(scope, receive, send)

@@ -1,6 +1,6 @@
 """What arrives as a body or a query: JSON, config maps with their scalars as written, flags.
 
-Flow: request -> plain values, or ``BadRequestError`` that says what does not fit. Where Java answers 500
+Flow: request -> plain values, or ``BadRequestError`` that names what does not fit. Where Java answers 500
 to an undecodable body this answers 400; no client depends on the 500.
 """
 
@@ -57,7 +57,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 async def read_json(request: Request, *, numbers_as_written: bool = True) -> object:
-    """Return the body's value; numbers are texts unless told otherwise.
+    """Return the body's value; numbers are texts by default.
 
     Raises:
         BadRequestError: no body, not JSON, or an object that has a key twice.

@@ -69,8 +69,8 @@ def locate(name: str, herders: Mapping[FlowName | None, Herder]) -> Connector | 
         for flow, herder in sorted(herders.items(), key=lambda item: -len(str(item[0])))
         if flow is not None and name.startswith(f"{flow}.")
     ]
-    there = (each for each in fits if each.own in each.herder.connectors())
-    return next(there, next(iter(fits), None))
+    existing = (each for each in fits if each.own in each.herder.connectors())
+    return next(existing, next(iter(fits), None))
 
 
 def locate_new(name: str, herders: Mapping[FlowName | None, Herder]) -> Connector:
@@ -79,11 +79,11 @@ def locate_new(name: str, herders: Mapping[FlowName | None, Herder]) -> Connecto
     Raises:
         BadRequestError: it is the name of no flow.
     """
-    found = locate(name, herders)
-    if found is None or not found.own:
+    connector = locate(name, herders)
+    if connector is None or not connector.own:
         flows = ", ".join(sorted(f"{flow}." for flow in herders)) or "none yet"
         raise BadRequestError(
             f"Connector name {name} has to begin with the replication flow it belongs to, one of"
             f" {flows}; or create it under /{{source}}/{{target}}/connectors"
         )
-    return found
+    return connector

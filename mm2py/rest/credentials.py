@@ -1,4 +1,4 @@
-"""Who somebody is: passwords, bearer tokens and client certificates against the worker's files.
+"""Authentication: passwords, bearer tokens and client certificates against the worker's files.
 
 Flow: ``RestSettings`` -> files, read once at start -> ``Credentials.caller``. Secrets are compared in
 constant time and leave this module only for the log mask.
@@ -21,14 +21,14 @@ _TOKEN_FILE: Final = "rest.bearer.tokens.file"  # noqa: S105 -- the name of a pr
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks; an operator may change things, others may read."""
+    """The authenticated caller of a request; an operator may change anything and see secrets, others may read."""
 
     name: str
     operator: bool
 
 
-ANYBODY: Final = Caller("anonymous", operator=True)
-"""Who asks where nobody has to say who they are."""
+ANONYMOUS: Final = Caller("anonymous", operator=True)
+"""The caller where authentication is off."""
 
 
 @final
@@ -79,7 +79,7 @@ class Credentials:
 
     @property
     def required(self) -> bool:
-        """Whether callers have to say who they are."""
+        """Whether callers must authenticate."""
         return bool(self._users or self._tokens or self._certificates)
 
     @property
@@ -90,9 +90,9 @@ class Credentials:
         )
 
     def caller(self, authorization: str | None, certificate: str | None) -> Caller | None:
-        """Return who sent this ``Authorization`` header or certificate name, None if nobody known."""
+        """Return the caller with this ``Authorization`` header or certificate name, None if the credentials are wrong."""
         if not self.required:
-            return ANYBODY
+            return ANONYMOUS
         name = self._named(authorization or "")
         if name is None and self._certificates:
             name = certificate
@@ -109,17 +109,17 @@ class Credentials:
     def _by_password(self, encoded: str) -> str | None:
         name, colon, password = _decoded(encoded).partition(":")
         # An unknown name takes as long as a wrong password.
-        known = hmac.compare_digest(self._users.get(name, b"\xff"), _bytes(password))
-        return name if colon and known and name in self._users else None
+        matches = hmac.compare_digest(self._users.get(name, b"\xff"), _bytes(password))
+        return name if colon and matches and name in self._users else None
 
     def _by_token(self, token: str) -> str | None:
         given = _bytes(token)
-        found = [name for name, held in self._tokens.items() if hmac.compare_digest(held, given)]
-        return found[0] if found else None
+        names = [name for name, held in self._tokens.items() if hmac.compare_digest(held, given)]
+        return names[0] if names else None
 
 
 def claimed_name(authorization: str) -> str:
-    """Return the user that a header names, empty for a token: whose tries to log in are counted together."""
+    """Return the user that a header names, empty for a token; failed logins are counted by it."""
     scheme, _, rest = authorization.strip().partition(" ")
     return _decoded(rest.strip()).partition(":")[0] if scheme.lower() == "basic" else ""
 
@@ -143,8 +143,8 @@ def _entries(prop: str, path: str) -> Mapping[str, str]:
     except ConfigError as error:
         raise ConfigError(f"{prop}: {error.message}", remedy=error.remedy) from None
     if not file.entries:
-        # Java's login module lets everybody in then, and logs it.
-        raise ConfigError(f"{prop}: {path} names nobody", remedy="add a line user=secret")
+        # Java's login module admits every caller then, and logs it.
+        raise ConfigError(f"{prop}: {path} names no user", remedy="add a line user=secret")
     for entry in file.entries:
         if not entry.key or not entry.value.strip():
             raise ConfigError(

@@ -30,14 +30,14 @@ def to_info_json(info: ConnectorInfo, config: ConnectorConfig) -> dict[str, obje
 
 def work_json(work: WorkState, mask: SecretMask) -> dict[str, object]:
     """Return the state of one connector or task."""
-    said: dict[str, object] = {
+    members: dict[str, object] = {
         "state": str(work.state),
         "worker_id": work.worker_id,
         "version": work.version,
     }
     if work.trace:
-        said["trace"] = mask.apply(work.trace)
-    return said
+        members["trace"] = mask.apply(work.trace)
+    return members
 
 
 def status_json(state: ConnectorState, mask: SecretMask) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Bodies of ``/flows`` and ``/backfills`` beside the views, for validation and the OpenAPI document.
+"""Request bodies of ``/flows`` and ``/backfills``, for validation and the OpenAPI document.
 
 Flow: JSON object -> model -> plain values. Unknown members are refused.
 """
@@ -64,7 +64,7 @@ _Alias = Annotated[str, Field(min_length=1, max_length=255)]
 
 
 class FlowCreation(FlowPatch):
-    """A flow between two clusters of the properties file, and what is not as the file says."""
+    """A flow between two clusters of the properties file, and its properties that differ from the file."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -184,8 +184,8 @@ def flow_creation(value: object) -> NewFlow:
     Raises:
         HerderError: 422, the body is no ``FlowCreation``.
     """
-    found = _read(FlowCreation, value)
-    return NewFlow(found.source, found.target, _patches(found))
+    creation = _read(FlowCreation, value)
+    return NewFlow(creation.source, creation.target, _patches(creation))
 
 
 def backfill_request(value: object) -> BackfillRequest:
@@ -217,8 +217,8 @@ def _read(model: type[_Body], value: object) -> _Body:
         raise HerderError("; ".join(problems), status=UNPROCESSABLE) from None
 
 
-def _patches(found: FlowPatch) -> Patches:
-    patches = dict(found.connectors)
-    if found.config:
-        patches[FLOW] = found.config
+def _patches(patch: FlowPatch) -> Patches:
+    patches = dict(patch.connectors)
+    if patch.config:
+        patches[FLOW] = patch.config
     return patches

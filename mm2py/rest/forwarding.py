@@ -2,7 +2,7 @@
 
 Flow: ``ForwardError`` and the request -> the other worker's internal listener -> its answer, with
 ``Location`` on our own base. A request without ``forward`` in its query is sent with ``forward=true``, that one with
-``forward=false``, and that one ends in a 409 (kcr 1.2, ``HerderRequestHandler``).
+``forward=false``, and that one ends in a 409 (Connect's ``HerderRequestHandler``).
 
 httpx is imported by ``http_client``, at the first request: it loads click, pygments and rich, 5 MB that a worker which
 leads, or is alone, does not need.
@@ -61,10 +61,10 @@ NO_SESSION_KEY: Final = (
 def http_client(
     context: ssl.SSLContext | None = None, *, transport: "httpx.AsyncBaseTransport | None" = None
 ) -> "httpx.AsyncClient":
-    """Return the client for requests between workers; whoever made it closes it.
+    """Return the client for requests between workers; the caller closes it.
 
     Args:
-        context: for https listeners; None trusts nobody, which plain http does not need.
+        context: for https listeners; None for plain http.
         transport: instead of the network.
     """
     import httpx

@@ -2,10 +2,9 @@
 
 Flow: head of a request -> signature of ``X-Mm2py-Authorization`` with the session key of the flow it names -> body
 -> application, with caller and flow in the scope. Everything else is refused, its body unread and its connection
-closed; also Java's signature, which covers neither path nor time.
+closed; also Java's signature, which covers neither path nor time. ``NODE_SNAPSHOT_ROUTE`` is served here only.
 """
 
-from dataclasses import dataclass
 from typing import Final, final
 from urllib.parse import quote, unquote
 
@@ -14,7 +13,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mm2py.rest.answers import error_response
-from mm2py.rest.parts import CALLER, SIGNED_FLOW, RestParts, WhoCalls
+from mm2py.rest.credentials import Caller
+from mm2py.rest.parts import CALLER, SIGNED_FLOW, Call, RestParts, RouteSpec
 from mm2py.rest.request_body import CLOSE, BodyReader, replayed
 from mm2py.runtime.errors import HerderError, SignatureError
 from mm2py.runtime.group.request_signing import REQUEST_HEADER, SeenRequests, verify_request
@@ -28,22 +28,14 @@ BODY_LIMIT_BYTES: Final = 16 * 1024 * 1024
 """More than any public listener takes: what was taken there is sent on."""
 
 
-@dataclass(frozen=True, slots=True)
-class SignedCaller:
-    """Who asked the worker that sent the request on."""
-
-    name: str
-    operator: bool
-
-
-def caller_text(caller: WhoCalls) -> str:
+def caller_text(caller: Caller) -> str:
     """Return the value of the caller header; ASCII."""
     return f"{quote(caller.name)};{'operator' if caller.operator else 'reader'}"
 
 
-def _caller(text: str) -> SignedCaller:
+def _caller(text: str) -> Caller:
     name, _, role = text.partition(";")
-    return SignedCaller(unquote(name), role == "operator")
+    return Caller(unquote(name), role == "operator")
 
 
 def flow_text(flow: FlowName | None) -> str:
@@ -105,3 +97,14 @@ def _target(scope: Scope) -> str:
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     query: bytes = scope.get("query_string", b"")
     return (raw + b"?" + query if query else raw).decode("latin-1")
+
+
+NODE_SNAPSHOT: Final = "/mm2py/node-snapshot"
+
+
+async def node_snapshot(call: Call) -> Response:
+    """``GET /mm2py/node-snapshot``: what this node copies."""
+    return Response(call.herder.node_snapshot().to_json(), media_type="application/json")
+
+
+NODE_SNAPSHOT_ROUTE: Final[RouteSpec] = ("GET", NODE_SNAPSHOT, node_snapshot)

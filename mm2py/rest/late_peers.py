@@ -1,6 +1,6 @@
-"""A ``PeerClient`` that costs nothing until somebody is asked.
+"""A ``PeerClient`` that is loaded at its first request.
 
-Flow: herder -> ``LatePeerClient`` -> the real client, made at the first question. The HTTP libraries take
+Flow: herder -> ``LatePeerClient`` -> the real client, made at the first request. The HTTP libraries take
 a quarter of a second to load; a worker that leads, or starts, does not wait for them.
 """
 

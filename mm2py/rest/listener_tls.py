@@ -1,4 +1,4 @@
-"""TLS of the REST listeners, and what a client's certificate says.
+"""TLS of the REST listeners, and the user of a client's certificate.
 
 Flow: ``ListenerTls`` -> ``server_context`` -> uvicorn; the same stores -> ``peer_context`` -> httpx, for
 requests to other workers. ``CertifiedProtocol`` puts the client's name into the scope for the gate.
@@ -63,7 +63,7 @@ def _context(tls: ListenerTls) -> ssl.SSLContext:
 
 
 def peer_context(tls: ListenerTls | None) -> ssl.SSLContext | None:
-    """Return how other workers are asked, with our own certificate (kcr 7.2); None without https.
+    """Return how other workers are asked, with our own certificate; None without https.
 
     Raises:
         ConfigError: a store cannot be used.

@@ -1,7 +1,7 @@
 """Ports of the REST listeners, taken before anything is there that serves them.
 
-Flow: ``Listener`` -> ``bind`` -> a listening socket and its URL, which others may be told at once. A
-listener that may move takes a free port where its own is taken, and says so. Imports no HTTP library.
+Flow: ``Listener`` -> ``bind`` -> a listening socket and its URL, which may be published at once. A
+listener that may move takes a free port where its own is taken, and logs it. Imports no HTTP library.
 """
 
 import logging
@@ -21,8 +21,8 @@ BACKLOG: Final = 128
 class Listener:
     """Where to listen; an empty host is every address, port 0 a free one.
 
-    ``may_move``: take a free port where this one is taken (a default nobody chose); else that is an error.
-    ``key`` is the property that says so.
+    ``may_move``: take a free port where this one is taken (the default port); else that is an error.
+    ``key`` is the property of the listener.
     """
 
     host: str

@@ -29,7 +29,7 @@ MS_PER_S: Final = 1000
 
 
 class Compat(StrEnum):
-    """Whose dashboards get their names beside our own."""
+    """Products whose metric names are also exported."""
 
     STRIMZI = "strimzi"
     REDPANDA = "redpanda"

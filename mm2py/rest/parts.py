@@ -1,4 +1,4 @@
-"""What REST is given, and one request as a handler sees it.
+"""The parts that both REST applications are built from, and one request as a handler sees it.
 
 Flow: request -> ``endpoint`` (media types, which herders) -> handler(``Call``) -> its connector -> response.
 """
@@ -23,6 +23,7 @@ from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter
 from mm2py.rest.bodies import check_media_types, flag, refuse_dry_run
 from mm2py.rest.connector_names import Connector, locate, locate_new
+from mm2py.rest.credentials import ANONYMOUS, Caller
 from mm2py.rest.etags import check_config_tag, config_tag
 from mm2py.rest.raw_path import plain_segment
 from mm2py.runtime.errors import BadRequestError, ForwardError, HerderError, NotFoundError
@@ -42,34 +43,10 @@ RESERVED_ALIASES: Final = frozenset(
 
 TASK_DIGITS: Final = 10
 CALLER: Final = "mm2py.caller"
-"""Scope key of who asks; set by the Gate (``rest.security.Caller``) or from a signed request."""
+"""Scope key of the ``Caller``; set by the gate or from a signed request."""
 
 SIGNED_FLOW: Final = "mm2py.signed_flow"
 """Scope key of the flow whose session key signed the request; set on the internal listener only."""
-
-
-class WhoCalls(Protocol):
-    """Who asks."""
-
-    @property
-    def name(self) -> str:
-        """Name of the user or worker."""
-        ...
-
-    @property
-    def operator(self) -> bool:
-        """Whether it may change anything and see secrets."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Anonymous:
-    name: str = "anonymous"
-    operator: bool = True
-
-
-ANONYMOUS: Final = _Anonymous()
-"""Who asks where authentication is off."""
 
 
 class Forwarding(Protocol):
@@ -90,9 +67,9 @@ class RestParts:
     """Everything the two applications need.
 
     ``herders`` is asked at each request: herders come after the listeners. ``remote_refusal(flow, name,
-    config)`` says why a config may not come from outside, None where it may. ``names_a_secret`` looks at a
+    config)`` returns why a config is refused over REST, None if it is accepted. ``names_a_secret`` looks at a
     key alone. ``address`` is host and port of the internal listener as other workers know it. ``gate`` wraps the public
-    application (authentication); None lets everybody in. ``meters`` count what an ordinary worker's tasks copy; herders of flows have their own.
+    application (authentication); None admits every caller. ``meters`` count what an ordinary worker's tasks copy; herders of flows have their own.
     """
 
     herders: Callable[[], Mapping[FlowName | None, Herder]]
@@ -121,14 +98,14 @@ HerderPick = Callable[[Request], Mapping[FlowName | None, Herder]]
 """Which herders a request is about: one, or at the root of the dedicated mode all; ``NotFoundError``."""
 
 
-def caller_of(request: Request) -> WhoCalls:
-    """Return who asks."""
-    caller: WhoCalls = request.scope.get(CALLER, ANONYMOUS)
+def caller_of(request: Request) -> Caller:
+    """Return the caller; the anonymous operator where authentication is off."""
+    caller: Caller = request.scope.get(CALLER, ANONYMOUS)
     return caller
 
 
 def signed_in(request: Request) -> str:
-    """Return the name of who asks, for the history."""
+    """Return the caller's name, for the history."""
     return caller_of(request).name
 
 
@@ -207,7 +184,7 @@ class Call:
 
     @property
     def actor(self) -> str:
-        """Who asks."""
+        """Name of the caller."""
         return signed_in(self.request)
 
     @property
@@ -238,7 +215,7 @@ class Call:
             yield
 
     def remote_refusal(self, name: str, config: ConnectorConfig) -> str | None:
-        """Return why a connector's config may not come from outside, None where it may."""
+        """Return why a connector's config is refused over REST, None if it is accepted."""
         if self.signed:
             return None
         found = self.find(name)
@@ -246,7 +223,7 @@ class Call:
         return self.parts.remote_refusal(flow, own, config)
 
     def check_remote(self, name: str, config: ConnectorConfig) -> None:
-        """Refuse what a connector's config may not hold when it comes from outside.
+        """Refuse properties that a connector's config may not have over REST.
 
         Raises:
             BadRequestError: with all reasons.

@@ -11,16 +11,16 @@ import httpx
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.errors import ProtocolError
 from mm2py.observability.metrics import NodeSnapshot
+from mm2py.rest.credentials import Caller
 from mm2py.rest.forwarding import reply_error, send_signed
-from mm2py.rest.internal_gate import SignedCaller, caller_text
+from mm2py.rest.internal_gate import NODE_SNAPSHOT, caller_text
 from mm2py.rest.parts import RESERVED_ALIASES
-from mm2py.rest.routes.internal import NODE_SNAPSHOT
 from mm2py.runtime.errors import HerderError
 from mm2py.storage.config_state import SessionKey
 from mm2py.types import FlowName
 
 SNAPSHOT_TIMEOUT_S: Final = 5.0
-WORKER: Final = caller_text(SignedCaller("worker", operator=True))
+WORKER: Final = caller_text(Caller("worker", operator=True))
 
 
 def pair_prefix(flow: FlowName | None) -> str:

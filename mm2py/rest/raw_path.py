@@ -48,7 +48,7 @@ class RawPath:
             await self._app(scope, receive, send)
             return
         if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
-            # A proxy may go by the one, h11 by the other (RFC 9112 6.1): what is behind would be a request of its own.
+            # A proxy may read the one, h11 the other (RFC 9112 6.1): the rest of the body would be a second request.
             text = "A request has Content-Length or Transfer-Encoding, not both"
             await error_response(400, text, {"Connection": "close"})(scope, receive, send)
             return

@@ -1,6 +1,6 @@
-"""The gate in front of the public API: who is it, may they, is the body short enough.
+"""The gate in front of the public API: authentication, authorization, size of the body; headers of all answers.
 
-Flow: request -> host and origin -> who it is (401) -> role (403) -> body, only then read (413) ->
+Flow: request -> host and origin -> caller (401) -> role (403) -> body, only then read (413) ->
 application, with the caller in its scope. Signed requests of other workers have ``internal_gate``.
 """
 
@@ -9,15 +9,17 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from email.utils import formatdate
 from ipaddress import ip_address
 from typing import Final, final
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.header_rules import HeaderRule
 from mm2py.config.limits import MAX_NAME_CHARS
 from mm2py.config.rest_settings import RestSettings, is_loopback
 from mm2py.rest.answers import error_response, framework_text
@@ -26,7 +28,6 @@ from mm2py.rest.listener_tls import CERTIFICATE_NAME
 from mm2py.rest.parts import CALLER
 from mm2py.rest.raw_path import plain_segment
 from mm2py.rest.request_body import BodyReader, replayed
-from mm2py.rest.response_headers import CrossOrigin, RuledHeaders
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +51,8 @@ _PREFLIGHT: Final = Caller("preflight", operator=False)
 class GateRules:
     """What the gate allows.
 
-    ``origins``: whose pages may change things beside our own, ``*`` for all.
-    ``own_hosts``: names by which an API without authentication may be asked beside addresses and
+    ``origins``: other origins whose pages may send changes, ``*`` for all.
+    ``own_hosts``: names by which an API without authentication may be asked besides addresses and
     localhost; None switches the check off.
     """
 
@@ -171,7 +172,7 @@ class _FailedLogins:
         self._tries: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
 
     def wait_s(self, scope: Scope, authorization: str) -> int:
-        """Return after how many seconds these credentials may be looked at; 0: now."""
+        """Return the seconds until these credentials may be checked; 0: now."""
         surplus = self._counted(_login_key(scope, authorization)) + 1 - LOGIN_TRIES
         return math.ceil(max(0.0, surplus) * LOGIN_PAUSE_S)
 
@@ -209,7 +210,7 @@ def _login_key(scope: Scope, authorization: str) -> tuple[str, str]:
 
 @final
 class _Audited:
-    """A ``send`` that logs who changed what, once its status is known."""
+    """A ``send`` that logs the caller and the change, once its status is known."""
 
     def __init__(self, send: Send, scope: Scope, caller: Caller) -> None:
         self._send, self._scope, self._caller = send, scope, caller
@@ -290,3 +291,69 @@ def _host_and_port(scheme: str, authority: str) -> tuple[str, int | None] | None
     except ValueError:
         return None
     return (url.hostname, port or _DEFAULT_PORTS.get(scheme)) if url.hostname else None
+
+
+_PREFLIGHT_AGE_S: Final = "60"
+
+
+@final
+class CrossOrigin:
+    """ASGI middleware: answers as Jetty's cross-origin handler does for Connect."""
+
+    def __init__(
+        self, app: ASGIApp, origins: frozenset[str], methods: str, headers: str = "Content-Type"
+    ) -> None:
+        self._app, self._origins, self._methods, self._headers = app, origins, methods, headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Headers(scope=scope)
+        origin = request.get("origin", "")
+        allowed = bool(origin) and ("*" in self._origins or origin.lower() in self._origins)
+        preflight = scope["method"] == "OPTIONS" and "access-control-request-method" in request
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.add_vary_header("Origin")
+                if allowed:
+                    headers["Access-Control-Allow-Origin"] = origin
+                if allowed and preflight:
+                    headers["Access-Control-Allow-Methods"] = self._methods
+                    headers["Access-Control-Allow-Headers"] = self._headers
+                    headers["Access-Control-Max-Age"] = _PREFLIGHT_AGE_S
+            await send(message)
+
+        await self._app(scope, receive, answer)
+
+
+@final
+class RuledHeaders:
+    """ASGI middleware: ``response.http.headers.config``."""
+
+    def __init__(self, app: ASGIApp, rules: tuple[HeaderRule, ...], clock: Clock) -> None:
+        self._app, self._rules, self._clock = app, rules, clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for rule in self._rules:
+                    self._apply(rule, headers)
+            await send(message)
+
+        await self._app(scope, receive, answer)
+
+    def _apply(self, rule: HeaderRule, headers: MutableHeaders) -> None:
+        value = rule.value
+        if rule.action.endswith("Date"):
+            value = formatdate((self._clock.now_ms() + int(value)) / 1000, usegmt=True)
+        if rule.action.startswith("set"):
+            headers[rule.name] = value
+        else:
+            headers.append(rule.name, value)

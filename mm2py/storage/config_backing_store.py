@@ -7,7 +7,7 @@ herder decides which worker may write.
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
 from mm2py.errors import ProtocolError, RequestTimedOutError
@@ -60,6 +60,7 @@ class ConfigBackingStore:
         self._fold = ConfigFold()
         self._listener: ConfigListener | None = None
         self._write_s = write_s
+        self._changed = asyncio.Event()
         # The batches of one action stay together: two sets of task configs must not mix.
         self._writing = asyncio.Lock()
 
@@ -87,6 +88,17 @@ class ConfigBackingStore:
     async def refresh(self, timeout_s: float) -> None:
         """Read to the end of now; ``RequestTimedOutError`` when that takes longer."""
         await self._table.read_to_end(timeout_s)
+
+    async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until ``condition`` is true, evaluated now and after every change that is read; False after the timeout."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not condition():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def put_connector(
         self, name: str, config: Mapping[str, str | None], target: TargetState | None = None
@@ -157,6 +169,7 @@ class ConfigBackingStore:
                 error,
             )
             return
+        self._changed.set()
         if event is not None and self._listener is not None:
             notify(self._listener, event)
 

@@ -1,4 +1,4 @@
-"""A clock that moves when told: sleepers wake in order of their deadlines.
+"""A clock that moves when a test advances it: sleepers wake in order of their deadlines.
 
 Flow: code under test sleeps -> ``advance`` -> every due sleeper runs until it sleeps again.
 """

@@ -55,7 +55,7 @@ class RecordTaskContract(ABC):
 
     count: ClassVar[int] = 3
     continues: ClassVar[bool] = True
-    """Whether a task goes on behind the stored position; False where records have no order (heartbeats)."""
+    """Whether a task continues after the stored position; False where records have no order (heartbeats)."""
 
     @abstractmethod
     def open_task(self, context: FakeTaskContext) -> SourceTask:
@@ -119,7 +119,7 @@ class RecordTaskContract(ABC):
             assert _plain(record.source_offset)
 
     async def test_a_new_task_continues_behind_the_stored_position(self) -> None:
-        """What was acknowledged is not sent again, and nothing behind it is left out."""
+        """What was acknowledged is not sent again, and nothing after it is left out."""
         if not self.continues:
             return
         whole = await self.records(FakeTaskContext(), self.count)

@@ -347,7 +347,7 @@ def test_without_authentication_only_this_machine_rules_unless_the_user_insists(
         (others,), _ = listening(two)
         assert others.startswith("http://0.0.0.0:")
         assert ask(others, "GET", "/flows").status == 200
-        assert two.lines("everybody who reaches it may change everything")
+        assert two.lines("every client that reaches it may change everything")
 
 
 def _told_apart_from_web_pages(url: str) -> None:
@@ -409,7 +409,7 @@ def complaint(said: str) -> str:
         ),
         (
             {"rest.read.only.users": "bob"},
-            "rest.read.only.users names users, but nobody has to say who they are; "
+            "rest.read.only.users names users, but authentication is off; "
             "set rest.basic.auth.file or rest.bearer.tokens.file",
         ),
         ({"rest.extension.classes": "com.example.Own"}, "com.example.Own: Java code"),

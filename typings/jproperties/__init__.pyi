@@ -2,7 +2,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 class PropertyError(Exception): ...
-class ParseError(PropertyError): ...
+class ParseError(PropertyError):
+    line_number: int
 
 class PropertyTuple(NamedTuple):
     data: str

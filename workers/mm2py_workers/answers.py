@@ -1,14 +1,19 @@
-"""What a worker's REST API answers, for whoever asks it: paths of flows, and members of objects by their type.
+"""Answers of a worker's REST API: paths of flows, and members of objects by their type.
 
-Workers load it too, whose failovers ask their own flows: nothing of the command line is here.
+Workers load it too, because their failovers ask their own flows: nothing of the command line is here.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import cast
 from urllib.parse import quote
 
+from pydantic import BaseModel
+
 Row = Mapping[str, object]
 """One JSON object of an answer; members that a newer worker adds are ignored."""
+
+Shown = Row | BaseModel
+"""What a table shows in one row: an object, or the model that it was read into."""
 
 
 def flow_path(flow: str, *rest: str) -> str:
@@ -16,15 +21,20 @@ def flow_path(flow: str, *rest: str) -> str:
     return "/".join(["/flows", quote(flow, safe=""), *rest])
 
 
-def text_of(row: Row, key: str) -> str:
+def member_of(row: Shown, key: str) -> object:
+    """Return a member; None where an object does not have it."""
+    return row.get(key) if isinstance(row, Mapping) else getattr(row, key)
+
+
+def text_of(row: Shown, key: str) -> str:
     """Return a member as a text; absent and null are empty."""
-    value = row.get(key)
+    value = member_of(row, key)
     return "" if value is None else str(value)
 
 
-def count_of(row: Row, key: str) -> int | None:
+def count_of(row: Shown, key: str) -> int | None:
     """Return a number; None if it is not known."""
-    value = row.get(key)
+    value = member_of(row, key)
     return int(value) if isinstance(value, int | float) else None
 
 
@@ -33,9 +43,9 @@ def rows_of(row: Row, key: str) -> list[Row]:
     return [cast("Row", it) for it in _items(row.get(key)) if isinstance(it, Mapping)]
 
 
-def texts_of(row: Row, key: str) -> list[str]:
+def texts_of(row: Shown, key: str) -> list[str]:
     """Return a member's texts."""
-    return [str(it) for it in _items(row.get(key))]
+    return [str(it) for it in _items(member_of(row, key))]
 
 
 def _items(value: object) -> Sequence[object]:

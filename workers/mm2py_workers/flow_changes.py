@@ -4,10 +4,9 @@ Flow: options -> one request -> what it changed -> with ``--wait`` the flow's st
 ``--dry-run`` shows the same and changes nothing. The leader checks everything; nothing is checked twice here.
 """
 
-import inspect
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Final, Never, final
@@ -15,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Final, Never, final
 import typer
 
 from mm2py.errors import FatalError, RetriableError, UsageError
+from mm2py.flows.view_models import ChangeResult, FlowView
 from mm2py.observability.logging import some_of
-from mm2py_workers.answers import Row, flow_path, rows_of, text_of, texts_of
+from mm2py_workers.answers import flow_path
 from mm2py_workers.flow_commands import FlowArgument, flow_app, health
 from mm2py_workers.output import (
     OK,
@@ -119,75 +119,94 @@ def set_properties(
     return change.send("PATCH", flow_path(name), body=body)
 
 
-@dataclass(frozen=True, slots=True)
-class _Action:
-    """A command that does something with a flow or a part of it; ``flag`` is its own query parameter."""
-
-    name: str
-    doc: str
-    wait_for: str
-    flag: str = ""
-    option: object = None
-
-    def command(self) -> Callable[..., int]:
-        """Return it as a function with the options of this command."""
-
-        def act(
-            access: Access,
-            flow: FlowArgument,
-            *,
-            topic: Topic = None,
-            partition: Partition = None,
-            flag: bool = False,
-            dry_run: DryRun = False,
-            wait: Wait = False,
-            output: OutputOption = Output.TABLE,
-        ) -> int:
-            wait_for = self.wait_for if wait else ""
-            change = _Change(access, flow, output, dry_run=dry_run, wait_for=wait_for)
-            return change.post(self.name, topic, partition, {self.flag: True} if flag else NO_QUERY)
-
-        signature = inspect.signature(act)
-        parameters = [
-            it.replace(annotation=self.option) if it.name == "flag" else it
-            for it in signature.parameters.values()
-            if it.name != "flag" or self.flag
-        ]
-        vars(act)["__signature__"] = signature.replace(parameters=parameters)
-        act.__name__, act.__doc__ = self.name, self.doc
-        return act
-
-
-for _action, _examples in (
-    (
-        _Action("pause", "Pause a flow, one topic or one partition; positions stay.", "PAUSED"),
-        ("mm2py flow pause A/B --wait", "mm2py flow pause A/B --topic orders --partition 3"),
+@flow_app.command(
+    "pause",
+    epilog=examples(
+        "mm2py flow pause A/B --wait", "mm2py flow pause A/B --topic orders --partition 3"
     ),
-    (
-        _Action(
-            "resume", "Resume a flow, one topic or one partition.", "RUNNING", "all_topics",
-            Annotated[
-                bool, typer.Option("--all-topics", help="also what was paused by topic or partition")
-            ],
-        ),
-        ("mm2py flow resume A/B --all-topics --wait", "mm2py flow resume A/B --topic orders"),
+)
+@asks_rest
+def pause_flow(
+    access: Access,
+    flow: FlowArgument,
+    *,
+    topic: Topic = None,
+    partition: Partition = None,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Pause a flow, one topic or one partition; positions stay."""
+    change = _Change(access, flow, output, dry_run=dry_run, wait_for="PAUSED" if wait else "")
+    return change.post("pause", topic, partition)
+
+
+@flow_app.command(
+    "resume",
+    epilog=examples(
+        "mm2py flow resume A/B --all-topics --wait", "mm2py flow resume A/B --topic orders"
     ),
-    (
-        _Action(
-            "stop", "Stop a flow, one topic or one partition: tasks end, positions stay.", "STOPPED"
-        ),
-        ("mm2py flow stop A/B --wait --timeout 30",),
+)
+@asks_rest
+def resume_flow(
+    access: Access,
+    flow: FlowArgument,
+    *,
+    topic: Topic = None,
+    partition: Partition = None,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="also what was paused by topic or partition")
+    ] = False,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Resume a flow, one topic or one partition."""
+    change = _Change(access, flow, output, dry_run=dry_run, wait_for="RUNNING" if wait else "")
+    return change.post("resume", topic, partition, {"all_topics": all_topics or None})
+
+
+@flow_app.command(
+    "stop",
+    epilog=examples("mm2py flow stop A/B --wait --timeout 30"),
+)
+@asks_rest
+def stop_flow(
+    access: Access,
+    flow: FlowArgument,
+    *,
+    topic: Topic = None,
+    partition: Partition = None,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Stop a flow, one topic or one partition: tasks end, positions stay."""
+    change = _Change(access, flow, output, dry_run=dry_run, wait_for="STOPPED" if wait else "")
+    return change.post("stop", topic, partition)
+
+
+@flow_app.command(
+    "restart",
+    epilog=examples(
+        "mm2py flow restart A/B --only-failed", "mm2py flow restart A/B --topic orders"
     ),
-    (
-        _Action(
-            "restart", "Restart connectors and tasks of a flow, or the tasks of one topic or partition.",
-            "RUNNING", "only_failed",
-            Annotated[bool, typer.Option("--only-failed", help="what has failed")],
-        ),
-        ("mm2py flow restart A/B --only-failed", "mm2py flow restart A/B --topic orders"),
-    ),
-):  # fmt: skip
-    flow_app.command(_action.name, epilog=examples(*_examples))(asks_rest(_action.command()))
+)
+@asks_rest
+def restart_flow(
+    access: Access,
+    flow: FlowArgument,
+    *,
+    topic: Topic = None,
+    partition: Partition = None,
+    only_failed: Annotated[bool, typer.Option("--only-failed", help="what has failed")] = False,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Restart connectors and tasks of a flow, or the tasks of one topic or partition."""
+    change = _Change(access, flow, output, dry_run=dry_run, wait_for="RUNNING" if wait else "")
+    return change.post("restart", topic, partition, {"only_failed": only_failed or None})
 
 
 @flow_app.command(
@@ -273,24 +292,23 @@ class _Change:
         """Send it, print what it changed and wait; return the exit code."""
         printer = Printer(self.output)
         with self.access.client() as rest:
-            done = rest.change(method, path, {**query, "dry_run": self.dry_run or None}, body)
-            changes = rows_of(done, "changes")
-            printer.rows(done, changes, _CHANGES, "nothing is to be changed")
+            done = rest.change_flow(method, path, {**query, "dry_run": self.dry_run or None}, body)
+            printer.rows(done, done.changes, _CHANGES, "nothing is to be changed")
             say(self._summary(done))
-            still = texts_of(done, "still_paused")
-            if still:
+            if done.still_paused:
                 say(
-                    f"{text_of(done, 'flow')}: {some_of(still, SHOWN)} stay paused, they were"
+                    f"{done.flow}: {some_of(done.still_paused, SHOWN)} stay paused, they were"
                     " paused alone; --all-topics resumes them too"
                 )
             return self._wait(rest) if self.wait_for and not self.dry_run else OK
 
-    def _summary(self, done: Row) -> str:
-        text = f"{text_of(done, 'flow')} {text_of(done, 'action')}"
+    def _summary(self, done: ChangeResult) -> str:
+        text = f"{done.flow} {done.action}"
         if self.dry_run:
             return f"{text}: dry run, nothing was changed"
-        revision = text_of(done, "revision")
-        return f"{text}: done, revision {revision}" if revision else f"{text}: done"
+        return (
+            f"{text}: done" if done.revision is None else f"{text}: done, revision {done.revision}"
+        )
 
     def _wait(self, rest: "RestClient") -> int:
         """Ask until the flow is in its state; a worker that is busy just now is asked again."""
@@ -302,8 +320,8 @@ class _Change:
         while True:
             state = ""
             try:
-                flow = rest.row(flow_path(name))
-                state = text_of(flow, "state")
+                flow = rest.view(FlowView, flow_path(name))
+                state = flow.state
                 if state == self.wait_for:
                     return health([flow])
             except (FatalError, RetriableError) as error:

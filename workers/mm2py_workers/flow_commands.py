@@ -5,14 +5,14 @@ Flow: REST answer -> rows -> table, JSON or YAML -> exit code 3 where a flow is 
 """
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated, Final
 
 import typer
 
+from mm2py.flows.view_models import ConfigView, FlowView, HistoryView, PartitionView
 from mm2py.observability.logging import some_of
-from mm2py_workers.answers import Row, count_of, flow_path, rows_of, text_of, texts_of
+from mm2py_workers.answers import Row, flow_path, texts_of
 from mm2py_workers.output import (
     OK,
     UNHEALTHY,
@@ -55,8 +55,8 @@ WELL: Final = frozenset({"RUNNING", "PAUSED", "STOPPED", "DISABLED"})
 _FLOWS: Final = (
     Column.text("FLOW", "flow"),
     Column.text("STATE", "state"),
-    Column("ENGINE", lambda row: str(row.get("engine") or "worker"), wide=True),
-    Column("SINCE (UTC)", lambda row: _utc(row, "since_ms"), wide=True),
+    Column.text("ENGINE", "engine", wide=True),
+    Column.moment("SINCE (UTC)", "since_ms", wide=True),
     Column.count("LAG", "lag_records"),
     Column.age("RPO", "lag_ms"),
     Column.count("RECORDS/S", "records_per_s"),
@@ -68,8 +68,8 @@ _FLOWS: Final = (
     Column.count("LOST", "records_lost", wide=True),
     Column.count("REVISION", "revision", wide=True),
     Column("PAUSED", lambda row: str(len(texts_of(row, "paused")) or "")),
-    Column("PAUSED TOPICS", lambda row: ", ".join(texts_of(row, "paused")), wide=True),
-    Column("WORKERS", lambda row: ", ".join(texts_of(row, "workers")), wide=True),
+    Column.texts("PAUSED TOPICS", "paused", wide=True),
+    Column.texts("WORKERS", "workers", wide=True),
 )
 _WORK: Final = (
     Column.text("WORK", "name"),
@@ -87,11 +87,11 @@ _PARTITIONS: Final = (
 )
 _HISTORY: Final = (
     Column.count("REVISION", "revision"),
-    Column("TIME (UTC)", lambda row: _utc(row, "at_ms")),
+    Column.moment("TIME (UTC)", "at_ms"),
     Column.text("BY", "by"),
     Column.text("ACTION", "action"),
     Column.text("OF", "target"),
-    Column("CHANGES", lambda row: "; ".join(map(_change_text, rows_of(row, "changes")))),
+    Column.texts("CHANGES", "changes", "; "),
 )
 _CONFIG: Final = (
     Column.text("CONNECTOR", "connector"),
@@ -99,7 +99,7 @@ _CONFIG: Final = (
     Column.text("VALUE", "value"),
     Column.text("IN THE FILE", "file_value", wide=True),
     Column.text("CHANGED BY", "changed_by"),
-    Column("TIME (UTC)", lambda row: _utc(row, "changed_at_ms"), wide=True),
+    Column.moment("TIME (UTC)", "changed_at_ms", wide=True),
     Column.count("REVISION", "revision", wide=True),
 )
 
@@ -112,7 +112,7 @@ def list_flows(access: Access, *, output: OutputOption = Output.TABLE) -> int:
     Ends with 3 if one of them is not well.
     """
     with access.client() as rest:
-        flows = rest.rows("/flows")
+        flows = rest.views(FlowView, "/flows")
     Printer(output).rows(flows, flows, _FLOWS, "no flows")
     return health(flows)
 
@@ -129,23 +129,23 @@ def describe_flow(
     name = flow_name(flow)
     wide = output is Output.WIDE
     with access.client() as rest:
-        found = rest.row(flow_path(name))
-        partitions = rest.rows(flow_path(name, "partitions")) if wide else []
+        flow_view = rest.view(FlowView, flow_path(name))
+        partitions = rest.views(PartitionView, flow_path(name, "partitions")) if wide else []
     printer = Printer(output)
     if not printer.is_table:
-        printer.document(found)
-        return health([found])
+        printer.document(flow_view)
+        return health([flow_view])
     printer.fields(
         [
-            *((it.title, it.cell(found)) for it in _FLOWS if it.cell(found)),
-            *(("WRONG", text) for text in wrongs(found, MOST_ERRORS if wide else MOST_CAUSES)),
-            *(("NOTE", text) for text in texts_of(found, "notes")),
+            *((it.title, it.cell(flow_view)) for it in _FLOWS if it.cell(flow_view)),
+            *(("WRONG", text) for text in wrongs(flow_view, MOST_ERRORS if wide else MOST_CAUSES)),
+            *(("NOTE", text) for text in flow_view.notes),
         ]
     )
-    printer.show(printer.table(_work_rows(found), _WORK))
+    printer.show(printer.table(_work_rows(flow_view), _WORK))
     if partitions:
         printer.show(printer.table(partitions, _PARTITIONS))
-    return OK if is_well(found) else UNHEALTHY
+    return OK if is_well(flow_view) else UNHEALTHY
 
 
 @flow_app.command(
@@ -155,7 +155,7 @@ def describe_flow(
 def show_history(access: Access, flow: FlowArgument, *, output: OutputOption = Output.TABLE) -> int:
     """List who changed what of a flow and when, newest first."""
     with access.client() as rest:
-        lines = rest.rows(flow_path(flow_name(flow), "history"))
+        lines = rest.views(HistoryView, flow_path(flow_name(flow), "history"))
     Printer(output).rows(lines, lines, _HISTORY, "nothing was changed yet")
     return OK
 
@@ -175,74 +175,52 @@ def show_config(
 ) -> int:
     """List every property in force and who changed it; secrets are hidden."""
     with access.client() as rest:
-        connectors = rest.rows(flow_path(flow_name(flow), "config"))
+        connectors = rest.views(ConfigView, flow_path(flow_name(flow), "config"))
     rows = [
-        {**it, "connector": text_of(connector, "connector")}
-        for connector in connectors
-        for it in rows_of(connector, "properties")
-        if not changed or it.get("revision") is not None
+        {**it.model_dump(mode="json"), "connector": view.connector}
+        for view in connectors
+        for it in view.properties
+        if not changed or it.revision is not None
     ]
     Printer(output).rows(rows if changed else connectors, rows, _CONFIG, "the file is in force")
     return OK
 
 
-def health(flows: Sequence[Row]) -> int:
+def health(flows: Sequence[FlowView]) -> int:
     """Say on stderr what is wrong with flows; return the exit code."""
     for flow in flows:
-        for text in wrongs(flow):
-            say(f"{text_of(flow, 'flow')} {text}")
-        for note in texts_of(flow, "notes"):
-            say(f"{text_of(flow, 'flow')} {note}")
+        for text in (*wrongs(flow), *flow.notes):
+            say(f"{flow.flow} {text}")
     return OK if all(map(is_well, flows)) else UNHEALTHY
 
 
-def is_well(flow: Row) -> bool:
-    """Whether a flow does what somebody wanted, and all of it is known."""
-    return (
-        text_of(flow, "state") in WELL
-        and not count_of(flow, "failed_partitions")
-        and not texts_of(flow, "incomplete")
-    )
+def is_well(flow: FlowView) -> bool:
+    """Whether a flow is in a state that was asked for, and the numbers of all its workers are there."""
+    return flow.state in WELL and not flow.failed_partitions and not flow.incomplete
 
 
-def wrongs(flow: Row, most: int = MOST_CAUSES) -> Iterator[str]:
+def wrongs(flow: FlowView, most: int = MOST_CAUSES) -> Iterator[str]:
     """Say what is wrong with a flow, one line per cause; of more than ``most`` causes how many are left out."""
     causes: dict[str, list[str]] = {}
-    for error in rows_of(flow, "errors"):
-        causes.setdefault(text_of(error, "message"), []).append(text_of(error, "where"))
-    if not causes and text_of(flow, "state") not in WELL:
-        yield f"is {text_of(flow, 'state')}"
+    for error in flow.errors:
+        causes.setdefault(error.message, []).append(error.where)
+    if not causes and flow.state not in WELL:
+        yield f"is {flow.state}"
     for message, places in islice(causes.items(), most):
         says_where = len(places) == 1 and message.startswith(places[0])
         yield message if says_where else f"{some_of(places, 1)}: {message}"
     if len(causes) > most:
-        yield f"{len(causes) - most} more causes: mm2py flow describe {text_of(flow, 'flow').replace('->', '/')} -o wide"
+        yield f"{len(causes) - most} more causes: mm2py flow describe {flow.flow.replace('->', '/')} -o wide"
     named = {place for places in causes.values() for place in places}
-    for worker in texts_of(flow, "incomplete"):
+    for worker in flow.incomplete:
         if worker not in named:
             yield f"numbers are incomplete, no answer from {worker}"
-    lost = count_of(flow, "records_lost")
-    if lost:
-        yield f"{lost:,} records lost (mm2py ledger names them)"
+    if flow.records_lost:
+        yield f"{flow.records_lost:,} records lost (mm2py ledger names them)"
 
 
-def _work_rows(flow: Row) -> Iterator[Row]:
-    for connector in rows_of(flow, "connectors"):
-        yield connector
-        for task in rows_of(connector, "tasks"):
-            yield {**task, "name": f"{text_of(connector, 'name')}-{text_of(task, 'number')}"}
-
-
-def _change_text(change: Row) -> str:
-    before, after = (text_of(change, key) or "(none)" for key in ("before", "after"))
-    return f"{text_of(change, 'key')}: {before} -> {after}"
-
-
-def _utc(row: Row, key: str) -> str:
-    moment_ms = count_of(row, key)
-    if moment_ms is None:
-        return ""
-    try:
-        return f"{datetime.fromtimestamp(moment_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
-    except (ValueError, OverflowError, OSError):
-        return f"{moment_ms} ms"
+def _work_rows(flow: FlowView) -> Iterator[Row]:
+    for connector in flow.connectors:
+        yield connector.model_dump()
+        for task in connector.tasks:
+            yield {**task.model_dump(), "name": f"{connector.name}-{task.number}"}

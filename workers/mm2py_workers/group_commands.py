@@ -5,14 +5,14 @@ would skip records or an offset has no place on the other side.
 """
 
 from collections.abc import Iterator, Sequence
-from enum import StrEnum
 from typing import Annotated, Final
 from urllib.parse import quote
 
 import typer
 
+from mm2py.flows.view_models import Direction, GroupView, TranslationView
 from mm2py.observability.logging import some_of
-from mm2py_workers.answers import Row, count_of, flow_path, rows_of, text_of
+from mm2py_workers.answers import Shown, flow_path, text_of, texts_of
 from mm2py_workers.flow_commands import FlowArgument
 from mm2py_workers.output import (
     OK,
@@ -38,14 +38,7 @@ group_app: Final = typer.Typer(
 _FOUND: Final = frozenset({"copied", "at-end"})
 
 
-class Direction(StrEnum):
-    """Which way an offset is translated."""
-
-    TO_TARGET = "to-target"
-    TO_SOURCE = "to-source"
-
-
-def _place(part: Row) -> str:
+def _place(part: Shown) -> str:
     place = text_of(part, "place")
     return "not copied by mm2py yet" if place == "no-map" else place
 
@@ -55,7 +48,7 @@ _GROUPS: Final = (
     Column.text("TYPE", "type"),
     Column.text("STATE", "state"),
     Column.text("STATE ON TARGET", "state_there"),
-    Column("PARTITIONS", lambda row: str(len(rows_of(row, "partitions")))),
+    Column("PARTITIONS", lambda row: str(len(texts_of(row, "partitions")))),
     Column.count("READS AGAIN", "reads_again"),
     Column.count("SKIPS", "skips"),
     Column.text("NOT SYNCED", "not_synced", wide=True),
@@ -90,17 +83,17 @@ def list_groups(
     Ends with 3 if one would skip records, or has no offset for the target yet.
     """
     with access.client() as rest:
-        found = rest.rows(flow_path(flow_name(flow), "groups"), {"top": top})
+        groups = rest.views(GroupView, flow_path(flow_name(flow), "groups"), {"top": top})
     printer = Printer(output)
-    printer.rows(found, found, _GROUPS, "no group is checkpointed")
+    printer.rows(groups, groups, _GROUPS, "no group is checkpointed")
     if printer.is_table:
         why: dict[str, list[str]] = {}
-        for it in found:
-            why.setdefault(text_of(it, "not_synced"), []).append(text_of(it, "group"))
+        for it in groups:
+            why.setdefault(it.not_synced, []).append(it.group)
         why.pop("", None)
-        for reason, groups in why.items():
-            say(f"{some_of(groups, 1)} not synced: {reason}")
-    return _health(found)
+        for reason, names in why.items():
+            say(f"{some_of(names, 1)} not synced: {reason}")
+    return _health(groups)
 
 
 @group_app.command(
@@ -120,14 +113,14 @@ def describe_group(
     Ends with 3 if it would skip records, or has no offset for the target yet.
     """
     with access.client() as rest:
-        found = rest.row(flow_path(flow_name(flow), "groups", quote(group, safe="")))
+        view = rest.view(GroupView, flow_path(flow_name(flow), "groups", quote(group, safe="")))
     printer = Printer(output)
     if printer.is_table:
-        printer.fields(list(_fields(found)))
-        printer.show(printer.table(rows_of(found, "partitions"), _PARTITIONS))
+        printer.fields(list(_fields(view)))
+        printer.show(printer.table(view.partitions, _PARTITIONS))
     else:
-        printer.document(found)
-    return _health([found])
+        printer.document(view)
+    return _health([view])
 
 
 @group_app.command(
@@ -161,40 +154,37 @@ def translate_offset(
         "direction": direction.value,
     }
     with access.client() as rest:
-        found = rest.row(flow_path(flow_name(flow), "translate"), query)
+        view = rest.view(TranslationView, flow_path(flow_name(flow), "translate"), query)
     printer = Printer(output)
     if printer.is_table:
-        there = count_of(found, "to_offset")
         printer.fields(
             [
                 ("FROM", f"{topic}-{partition} offset {offset}"),
-                ("TO", f"{text_of(found, 'to_topic')}-{partition}"),
-                ("OFFSET", "-" if there is None else str(there)),
-                ("PLACE", text_of(found, "place")),
-                ("MEANING", text_of(found, "text")),
+                ("TO", f"{view.to_topic}-{partition}"),
+                ("OFFSET", "-" if view.to_offset is None else str(view.to_offset)),
+                ("PLACE", view.place),
+                ("MEANING", view.text),
             ]
         )
     else:
-        printer.document(found)
-    return OK if text_of(found, "place") in _FOUND else UNHEALTHY
+        printer.document(view)
+    return OK if view.place in _FOUND else UNHEALTHY
 
 
-def _fields(group: Row) -> Iterator[tuple[str, str]]:
-    yield "GROUP", text_of(group, "group")
-    yield "TYPE", text_of(group, "type") or "(not known)"
+def _fields(group: GroupView) -> Iterator[tuple[str, str]]:
+    yield "GROUP", group.group
+    yield "TYPE", group.type or "(not known)"
     for title, state, members in (
-        ("STATE", "state", "members"),
-        ("STATE ON TARGET", "state_there", "members_there"),
+        ("STATE", group.state, group.members),
+        ("STATE ON TARGET", group.state_there, group.members_there),
     ):
-        count = count_of(group, members)
-        shown = text_of(group, state) or "(no such group)"
-        yield title, shown if count is None else f"{shown}, {count} members"
-    if text_of(group, "not_synced"):
-        yield "NOT SYNCED", text_of(group, "not_synced")
+        shown = state or "(no such group)"
+        yield title, shown if members is None else f"{shown}, {members} members"
+    if group.not_synced:
+        yield "NOT SYNCED", group.not_synced
 
 
-def _health(groups: Sequence[Row]) -> int:
-    parts = [part for it in groups for part in rows_of(it, "partitions")]
-    skips = any(count_of(it, "skips") for it in groups)
+def _health(groups: Sequence[GroupView]) -> int:
     # A consumer that moves now would begin where auto.offset.reset says.
-    return UNHEALTHY if skips or any(it.get("continues_at") is None for it in parts) else OK
+    lost = any(part.continues_at is None for group in groups for part in group.partitions)
+    return UNHEALTHY if lost or any(group.skips for group in groups) else OK

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Final, final
 import typer
 
 from mm2py.errors import RetriableError
-from mm2py_workers.answers import Row, count_of, flow_path, text_of
+from mm2py.flows.view_models import FlowView, TopicView
+from mm2py_workers.answers import flow_path
 from mm2py_workers.flow_commands import NOTHING, health
 from mm2py_workers.output import OK, UNHEALTHY, Column, Output, OutputOption, Printer, say
 from mm2py_workers.rest_access import Access, FlowOption, asks_rest, flow_name
@@ -49,9 +50,9 @@ class Limits:
         """Whether there is one."""
         return self.records is not None or self.seconds is not None
 
-    def passed_by(self, topic: Row) -> bool:
-        """Whether a topic is too far behind; what is not known is."""
-        lag, lag_ms = count_of(topic, "lag_records"), count_of(topic, "lag_ms")
+    def passed_by(self, topic: TopicView) -> bool:
+        """Whether a topic is too far behind; an unknown lag is."""
+        lag, lag_ms = topic.lag_records, topic.lag_ms
         too_many = self.records is not None and (lag is None or lag > self.records)
         too_old = self.seconds is not None and (lag_ms is None or lag_ms > self.seconds * 1000)
         return too_many or too_old
@@ -100,13 +101,14 @@ class _View:
     _: KW_ONLY
     top: int
 
-    def ask(self, rest: "RestClient") -> tuple[Sequence[Row], Sequence[Row]]:
+    def ask(self, rest: "RestClient") -> tuple[Sequence[FlowView], Sequence[TopicView]]:
         """Return flows and topics; all of them, the exit code is about those not shown too."""
         if self.flow is None:
-            return rest.rows("/flows"), rest.rows("/lag")
-        return [rest.row(flow_path(self.flow))], rest.rows(flow_path(self.flow, "lag"))
+            return rest.views(FlowView, "/flows"), rest.views(TopicView, "/lag")
+        flow = rest.view(FlowView, flow_path(self.flow))
+        return [flow], rest.views(TopicView, flow_path(self.flow, "lag"))
 
-    def print(self, topics: Sequence[Row], *, one_line: bool = False) -> None:
+    def print(self, topics: Sequence[TopicView], *, one_line: bool = False) -> None:
         """Print the first topics."""
         shown = topics[: self.top]
         if one_line and not self.printer.is_table:
@@ -114,17 +116,16 @@ class _View:
         else:
             self.printer.rows(shown, shown, _TOPICS, NOTHING)
 
-    def exit_code(self, flows: Sequence[Row], topics: Sequence[Row]) -> int:
+    def exit_code(self, flows: Sequence[FlowView], topics: Sequence[TopicView]) -> int:
         """Say what is wrong; return the exit code."""
         code = health(flows)
-        if any(count_of(it, "failed_partitions") for it in topics):
+        if any(it.failed_partitions for it in topics):
             code = UNHEALTHY
         if not self.limits.given:
             return code
         for flow in flows:
-            state = text_of(flow, "state")
-            if state in ("PAUSED", "STOPPED") and flow.get("enabled") is not False:
-                say(f"{text_of(flow, 'flow')} is {state}: it falls behind")
+            if flow.state in ("PAUSED", "STOPPED") and flow.enabled:
+                say(f"{flow.flow} is {flow.state}: it falls behind")
                 code = UNHEALTHY
         late = [it for it in topics if self.limits.passed_by(it)]
         if late:

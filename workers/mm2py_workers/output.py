@@ -7,14 +7,16 @@ Flow: answer -> ``Printer`` -> stdout; error -> one line on stderr -> exit code 
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn, final
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn, cast, final
 
 import typer
+from pydantic import BaseModel
 
 from mm2py.errors import Mm2pyError, UsageError
-from mm2py_workers.answers import Row, count_of, text_of
+from mm2py_workers.answers import Shown, count_of, member_of, text_of, texts_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,7 +78,7 @@ class Column:
     """One column: its title, the text of a row's cell, and whether only wide tables show it."""
 
     title: str
-    cell: Callable[[Row], str]
+    cell: Callable[[Shown], str]
     wide: bool = False
     number: bool = False
 
@@ -84,6 +86,16 @@ class Column:
     def text(cls, title: str, key: str, *, wide: bool = False) -> "Column":
         """Return the column of a text."""
         return cls(title, lambda row: text_of(row, key), wide)
+
+    @classmethod
+    def texts(cls, title: str, key: str, separator: str = ", ", *, wide: bool = False) -> "Column":
+        """Return the column of a list."""
+        return cls(title, lambda row: separator.join(texts_of(row, key)), wide)
+
+    @classmethod
+    def moment(cls, title: str, key: str, *, wide: bool = False) -> "Column":
+        """Return the column of a time in ms since the epoch."""
+        return cls(title, lambda row: _utc_text(count_of(row, key)), wide)
 
     @classmethod
     def count(cls, title: str, key: str, *, wide: bool = False) -> "Column":
@@ -115,7 +127,7 @@ class Printer:
         return self.output in (Output.TABLE, Output.WIDE)
 
     def rows(
-        self, answer: object, rows: Sequence[Row], columns: Sequence[Column], nothing: str
+        self, answer: object, rows: Sequence[Shown], columns: Sequence[Column], nothing: str
     ) -> None:
         """Print rows; ``answer`` is what JSON and YAML show, ``nothing`` is said if there are none."""
         if not self.is_table:
@@ -127,6 +139,7 @@ class Printer:
 
     def document(self, answer: object, *, one_line: bool = False) -> None:
         """Print an answer as it came."""
+        answer = _document(answer)
         if self.output is Output.YAML:
             import yaml
 
@@ -137,7 +150,7 @@ class Printer:
         else:
             typer.echo(json.dumps(answer, indent=None if one_line else 2))
 
-    def table(self, rows: Iterable[Row], columns: Sequence[Column]) -> "Table":
+    def table(self, rows: Iterable[Shown], columns: Sequence[Column]) -> "Table":
         """Return a table of the columns that this format shows."""
         from rich.table import Table
         from rich.text import Text
@@ -243,9 +256,28 @@ def size_text(value: float | None) -> str:
     return f"{value:.1f} GB"
 
 
-def number_text(row: Row, key: str) -> str:
+def _utc_text(moment_ms: int | None) -> str:
+    if moment_ms is None:
+        return ""
+    try:
+        return f"{datetime.fromtimestamp(moment_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+    except (ValueError, OverflowError, OSError):
+        return f"{moment_ms} ms"
+
+
+def _document(answer: object) -> object:
+    if isinstance(answer, BaseModel):
+        return answer.model_dump(mode="json", exclude_unset=True)
+    return (
+        [_document(it) for it in cast("list[object]", answer)]
+        if isinstance(answer, list)
+        else answer
+    )
+
+
+def number_text(row: Shown, key: str) -> str:
     """Say a number; small rates keep one decimal."""
-    value = row.get(key)
+    value = member_of(row, key)
     if isinstance(value, float) and abs(value) < _WHOLE_FROM and not value.is_integer():
         return f"{value:.1f}"
     return f"{int(value):,}" if isinstance(value, int | float) else UNKNOWN

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import typer
 
 from mm2py.errors import ConfigError, Mm2pyError, UsageError
+from mm2py.flows.view_models import FlowView
 from mm2py_workers.output import DebugOption, end_with
 from mm2py_workers.worker_place import find_worker
 
@@ -274,7 +275,7 @@ def complete_flow(context: typer.Context, incomplete: str) -> list[str]:
     members |= {"timeout_s": COMPLETION_S, "may_prompt": False}
     try:
         with cast("Callable[..., Access]", Access)(**members).client() as rest:
-            names = [f"{it.get('source')}/{it.get('target')}" for it in rest.rows("/flows")]
+            names = [f"{it.source}/{it.target}" for it in rest.views(FlowView, "/flows")]
     except Mm2pyError:
         return []
     return [name for name in names if name.startswith(incomplete) and name.count("/") == 1]

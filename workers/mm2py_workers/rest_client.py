@@ -1,7 +1,7 @@
 """A synchronous client of the REST API whose every failure is one line with its remedy.
 
 Flow: ``Access`` -> httpx -> status and JSON -> value, or an error of the tree. Never follows a redirect, never
-repeats a request, never puts a credential into a message. Does not know what the answers mean.
+repeats a request, never puts a credential into a message. Reads answers into the models that are asked for.
 """
 
 import asyncio
@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final, Self, cast, final
+from typing import Final, Self, TypeVar, cast, final
 from urllib.parse import urlsplit
 
 import httpx
+from pydantic import ValidationError
 
 from mm2py.errors import (
     AuthenticationError,
@@ -30,6 +31,7 @@ from mm2py.errors import (
     RetriableError,
     UsageError,
 )
+from mm2py.flows.view_models import ChangeResult, View
 from mm2py_workers.answers import Row
 
 CONNECT_S: Final = 5.0
@@ -44,6 +46,7 @@ _REFUSALS: Final[dict[int, tuple[type[Mm2pyError], str, str]]] = {
 """Class, words and remedy of a status; the message says the rest."""
 
 Query = Mapping[str, str | int | bool | None]
+ViewT = TypeVar("ViewT", bound=View)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +118,29 @@ class RestClient:
                 return cast("list[Row]", rows)
         raise self._not_ours(f"the answer to {path} is not a list of objects")
 
+    def views(self, view: type[ViewT], path: str, query: Query | None = None) -> list[ViewT]:
+        """GET a list of objects as models.
+
+        Raises:
+            Mm2pyError: there is no such answer; one line says why.
+        """
+        return [self._view(view, path, row) for row in self.rows(path, query)]
+
+    def view(self, view: type[ViewT], path: str, query: Query | None = None) -> ViewT:
+        """GET one object as a model.
+
+        Raises:
+            Mm2pyError: there is no such answer; one line says why.
+        """
+        return self._view(view, path, self.row(path, query))
+
+    def _view(self, view: type[ViewT], path: str, row: Row) -> ViewT:
+        try:
+            return view.model_validate(row)
+        except ValidationError as error:
+            where = ".".join(map(str, error.errors(include_url=False)[0]["loc"]))
+            raise self._not_ours(f"the answer to {path} is no {view.__name__}: {where}") from None
+
     def row(self, path: str, query: Query | None = None) -> Row:
         """GET one object.
 
@@ -122,6 +148,12 @@ class RestClient:
             Mm2pyError: there is no such answer; one line says why.
         """
         return self._object(path, self._ask("GET", path, query))
+
+    def change_flow(
+        self, method: str, path: str, query: Query | None = None, body: object = None
+    ) -> ChangeResult:
+        """Send a change of a flow and return what it did; errors as of ``change``."""
+        return self._view(ChangeResult, path, self.change(method, path, query, body))
 
     def change(
         self, method: str, path: str, query: Query | None = None, body: object = None

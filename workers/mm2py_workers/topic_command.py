@@ -4,12 +4,14 @@ Flow: ``/flows``, and ``/lag`` or every flow's partitions -> rows in order of th
 not copied, or nothing is known of a flow.
 """
 
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Final
 
 import typer
 
-from mm2py_workers.answers import count_of, flow_path, text_of
+from mm2py.flows.view_models import FlowView, PartitionView, TopicView
+from mm2py_workers.answers import flow_path
 from mm2py_workers.flow_commands import NOTHING, health, is_well
 from mm2py_workers.output import UNHEALTHY, Column, Output, OutputOption, Printer
 from mm2py_workers.rest_access import Access, FlowOption, asks_rest, flow_name
@@ -57,32 +59,33 @@ def show_topics(
 
     Ends with 3 if one is not (FAILED, HELD), or a flow that is not well has none.
     """
+    rows: Sequence[PartitionView | TopicView]
     with access.client() as rest:
-        flows = rest.rows("/flows") if flow is None else [rest.row(flow_path(flow_name(flow)))]
-        names = [text_of(it, "flow") for it in flows]
-        if partitions:
-            found = [it for name in names for it in rest.rows(flow_path(name, "partitions"))]
+        if flow is None:
+            flows = rest.views(FlowView, "/flows")
         else:
-            found = rest.rows("/lag" if flow is None else flow_path(names[0], "lag"))
-    rows = [it for it in found if fnmatchcase(text_of(it, "topic"), topic)]
-    rows.sort(
-        key=lambda it: (
-            text_of(it, "flow"),
-            text_of(it, "topic"),
-            count_of(it, "partition") or 0,
-        )
-    )
+            flows = [rest.view(FlowView, flow_path(flow_name(flow)))]
+        if partitions:
+            rows = [
+                it
+                for view in flows
+                for it in rest.views(PartitionView, flow_path(view.flow, "partitions"))
+            ]
+        else:
+            path = "/lag" if flow is None else flow_path(flows[0].flow, "lag")
+            rows = rest.views(TopicView, path)
+    rows = sorted((it for it in rows if fnmatchcase(it.topic, topic)), key=_place)
     columns = _PARTITIONS if partitions else _TOPICS
     Printer(output).rows(
         rows, rows, columns, NOTHING if topic == "*" else f"no topic {topic} is copied"
     )
-    copied = {text_of(it, "flow") for it in rows}
-    code = health([it for it in flows if text_of(it, "flow") not in copied])
+    copied = {it.flow for it in rows}
+    code = health([it for it in flows if it.flow not in copied])
     # What a stream on Spark has is held, too.
-    unwell = {text_of(it, "flow") for it in flows if not is_well(it)}
-    stuck = any(
-        state == "FAILED" or (state == "HELD" and text_of(it, "flow") in unwell)
-        for it in rows
-        for state in [text_of(it, "state")]
-    )
+    unwell = {it.flow for it in flows if not is_well(it)}
+    stuck = any(it.state == "FAILED" or (it.state == "HELD" and it.flow in unwell) for it in rows)
     return UNHEALTHY if stuck else code
+
+
+def _place(row: PartitionView | TopicView) -> tuple[str, str, int]:
+    return row.flow, row.topic, row.partition if isinstance(row, PartitionView) else 0

@@ -1,6 +1,6 @@
 """Connectors: list, create, read, change, delete (``ConnectorsResource``).
 
-Flow: call -> name, config, what may not come from outside -> herder -> ``ConnectorInfo``. Validation and
+Flow: call -> name, config, refusals over REST -> herder -> ``ConnectorInfo``. Validation and
 leadership are the herder's. The order of checks is Connect's: name, validation, leader, existence.
 """
 
@@ -9,13 +9,19 @@ from typing import Final
 
 from starlette.responses import Response
 
+from mm2py.observability.logging import HIDDEN
 from mm2py.rest.answers import empty, json_response
-from mm2py.rest.bodies import config_map, json_object, read_json, text_of
+from mm2py.rest.bodies import config_map, json_object, offset_entries, read_json, text_of
 from mm2py.rest.connector_names import Connector, long_name
-from mm2py.rest.dialect_models import status_json, task_configs_json, to_info_json
-from mm2py.rest.parts import Call, RouteSpec
+from mm2py.rest.dialect_models import (
+    offsets_json,
+    status_json,
+    task_configs_json,
+    to_info_json,
+    work_json,
+)
+from mm2py.rest.parts import Call, RouteSpec, caller_of
 from mm2py.rest.raw_path import encoded_segment, plain_segment
-from mm2py.rest.shown_configs import restored, shown
 from mm2py.runtime.errors import BadRequestError, NotFoundError
 from mm2py.runtime.herder.api import ConnectorInfo
 from mm2py.storage.config_state import ConnectorConfig
@@ -194,6 +200,152 @@ async def get_tasks(call: Call) -> Response:
     )
 
 
+def shown(call: Call, config: ConnectorConfig) -> dict[str, str | None]:
+    """Return ``config`` as this caller may see it."""
+    if not call.parts.dedicated and caller_of(call.request).operator:
+        return dict(config)
+    typed = _password_keys(call, config)
+    return {key: _shown_text(call, key, value, typed) for key, value in config.items()}
+
+
+def _shown_text(call: Call, key: str, value: str | None, typed: frozenset[str]) -> str | None:
+    if not value:
+        return value
+    return (
+        HIDDEN if key in typed or call.parts.names_a_secret(key) else call.parts.mask.apply(value)
+    )
+
+
+def _password_keys(call: Call, config: ConnectorConfig) -> frozenset[str]:
+    plugin = config.get("connector.class")
+    if not plugin:
+        return frozenset()
+    try:
+        definitions = call.parts.catalog.definitions(plugin)
+    except NotFoundError:
+        return frozenset()
+    return frozenset(key.name for key in definitions if key.type == "PASSWORD")
+
+
+def restored(call: Call, config: ConnectorConfig, stored: ConnectorConfig) -> dict[str, str | None]:
+    """Return ``config`` with the stored texts in place of what ``shown`` hides.
+
+    Raises:
+        BadRequestError: ``[hidden]`` where nothing hidden is stored.
+    """
+    if not call.parts.dedicated:
+        return dict(config)
+    seen = shown(call, stored)
+    return {key: _restored_text(key, value, stored, seen) for key, value in config.items()}
+
+
+def _restored_text(
+    key: str, value: str | None, stored: ConnectorConfig, seen: ConnectorConfig
+) -> str | None:
+    if value is None or HIDDEN not in value:
+        return value
+    if stored.get(key) is None or value not in {HIDDEN, seen[key]}:
+        raise BadRequestError(
+            f"Configuration {key} holds {HIDDEN}, which stands for a stored secret, but no such secret"
+            " is stored under this key"
+        )
+    return stored[key]
+
+
+UNKNOWN: Final = "Unknown connector {}"
+
+
+async def status(call: Call) -> Response:
+    """``GET .../status``."""
+    connector = call.connector("No status found for connector {}")
+    state = connector.shown_state(connector.herder.status(connector.own))
+    return json_response(status_json(state, call.parts.mask))
+
+
+async def task_status(call: Call) -> Response:
+    """``GET .../tasks/{n}/status``."""
+    number = call.task
+    connector = call.connector(f"No status found for task {{}}-{number}")
+    work = connector.herder.task_status(connector.task(number))
+    return json_response({"id": number, **work_json(work, call.parts.mask)})
+
+
+async def topics(call: Call) -> Response:
+    """``GET .../topics``: empty for a connector that does not exist."""
+    found = call.find(call.name)
+    names = () if found is None else found.herder.topics(found.own)
+    return json_response({call.name: {"topics": list(names)}})
+
+
+async def reset_topics(call: Call) -> Response:
+    """``PUT .../topics/reset``."""
+    found = call.find(call.name)
+    if found is not None:
+        await found.herder.reset_topics(found.own)
+    return empty(202)
+
+
+async def pause(call: Call) -> Response:
+    """``PUT .../pause``."""
+    connector = call.connector(UNKNOWN)
+    await connector.herder.pause(connector.own, actor=call.actor)
+    return empty(202)
+
+
+async def resume(call: Call) -> Response:
+    """``PUT .../resume``."""
+    connector = call.connector(UNKNOWN)
+    await connector.herder.resume(connector.own, actor=call.actor)
+    return empty(202)
+
+
+async def stop(call: Call) -> Response:
+    """``PUT .../stop``."""
+    connector = call.connector(UNKNOWN)
+    await connector.herder.stop_connector(connector.own, actor=call.actor)
+    return empty(204)
+
+
+async def restart(call: Call) -> Response:
+    """``POST .../restart``: without a flag the instance alone, else what the flags select."""
+    only_failed, include_tasks = call.flag("onlyFailed"), call.flag("includeTasks")
+    connector = call.connector(UNKNOWN)
+    if not (only_failed or include_tasks):
+        await connector.herder.restart_connector(connector.own)
+        return empty(204)
+    state = await connector.herder.restart(
+        connector.own, only_failed=only_failed, include_tasks=include_tasks
+    )
+    return json_response(status_json(connector.shown_state(state), call.parts.mask), 202)
+
+
+async def restart_task(call: Call) -> Response:
+    """``POST .../tasks/{n}/restart``."""
+    number = call.task
+    connector = call.connector(UNKNOWN)
+    await connector.herder.restart_task(connector.task(number))
+    return empty(204)
+
+
+async def get_offsets(call: Call) -> Response:
+    """``GET .../offsets``."""
+    connector = call.connector()
+    return json_response(offsets_json(await connector.herder.offsets(connector.own)))
+
+
+async def alter_offsets(call: Call) -> Response:
+    """``PATCH .../offsets``: only the named partitions change."""
+    entries = offset_entries(await read_json(call.request, numbers_as_written=False))
+    connector = call.connector()
+    return json_response({"message": await connector.herder.alter_offsets(connector.own, entries)})
+
+
+async def reset_offsets(call: Call) -> Response:
+    """``DELETE .../offsets``."""
+    connector = call.connector()
+    return json_response({"message": await connector.herder.reset_offsets(connector.own)})
+
+
 ROUTES: Final[tuple[RouteSpec, ...]] = (
     ("GET", "/connectors", list_connectors),
     ("POST", "/connectors", create),
@@ -203,4 +355,16 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     ("PUT", "/connectors/{connector}/config", put_config),
     ("PATCH", "/connectors/{connector}/config", patch_config),
     ("GET", "/connectors/{connector}/tasks", get_tasks),
+    ("GET", "/connectors/{connector}/status", status),
+    ("GET", "/connectors/{connector}/tasks/{task}/status", task_status),
+    ("GET", "/connectors/{connector}/topics", topics),
+    ("PUT", "/connectors/{connector}/topics/reset", reset_topics),
+    ("PUT", "/connectors/{connector}/pause", pause),
+    ("PUT", "/connectors/{connector}/resume", resume),
+    ("PUT", "/connectors/{connector}/stop", stop),
+    ("POST", "/connectors/{connector}/restart", restart),
+    ("POST", "/connectors/{connector}/tasks/{task}/restart", restart_task),
+    ("GET", "/connectors/{connector}/offsets", get_offsets),
+    ("PATCH", "/connectors/{connector}/offsets", alter_offsets),
+    ("DELETE", "/connectors/{connector}/offsets", reset_offsets),
 )

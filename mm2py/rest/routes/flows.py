@@ -16,16 +16,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message
 
-from mm2py.flows.changes import ChangeResult, FlowChanges
+from mm2py.flows.changes import FlowChanges
 from mm2py.flows.changes import Request as Asked
-from mm2py.flows.flow_offsets import Direction, GroupView, TranslationView
 from mm2py.flows.service import FlowParts, FlowService
-from mm2py.flows.views import (
+from mm2py.flows.view_models import (
+    ChangeResult,
     ConfigView,
+    Direction,
     FlowView,
+    GroupView,
     HistoryView,
     PartitionView,
     TopicView,
+    TranslationView,
 )
 from mm2py.rest.bodies import check_media_types, read_json, refuse_unknown
 from mm2py.rest.etags import REVISION_TAG, revision_of, revision_tag
@@ -60,12 +63,12 @@ _ERRORS: Final = {
     406: "the answer is JSON",
     422: "the request does not fit this description",
     500: "the worker failed",
-    503: "a cluster or the leader is away, or the worker is still starting (Retry-After)",
+    503: "a cluster or the leader is unreachable, or the worker is still starting (Retry-After)",
 }
 RESPONSES: Final[dict[int | str, dict[str, object]]] = {
     status: {"model": ErrorBody, "description": text} for status, text in _ERRORS.items()
 }
-"""What each of our own endpoints may answer beside what it is asked for."""
+"""Error responses of each of our own endpoints."""
 
 
 FlowPath = Annotated[str, Path(description="the flow, `A->B`", examples=["A->B"])]
@@ -158,8 +161,7 @@ class _Reads:
                 return await self._service.describe(flow)
             except ForwardError as error:
                 try:
-                    said = await self._ask(request, error, flow, "")
-                    return _flow_views().validate_json(said)
+                    return FlowView.model_validate_json(await self._ask(request, error, flow, ""))
                 except (HerderError, TimeoutError, ValueError) as failure:
                     return self._service.describe_here(flow, error.url, _why(failure))
 
@@ -213,7 +215,7 @@ class _Reads:
         offset: Annotated[int, Query(ge=0, le=(1 << 63) - 1)],
         direction: Annotated[
             Direction, Query(description="`to-source`: topic and offset are those of the copy")
-        ] = "to-target",
+        ] = Direction.TO_TARGET,
     ) -> TranslationView:
         """Translate one offset exactly: where its record is on the other cluster, or why it is not there."""
         name = named_flow(self._service, request, flow)
@@ -228,8 +230,8 @@ class _Reads:
                 return await self._service.topics(flow)
             except ForwardError as error:
                 try:
-                    said = await self._ask(request, error, flow, "/lag")
-                    return _topic_views().validate_json(said)
+                    answer = await self._ask(request, error, flow, "/lag")
+                    return _topic_views().validate_json(answer)
                 except (HerderError, TimeoutError, ValueError):
                     return self._service.topics_here(flow)
 
@@ -412,11 +414,6 @@ def _why(failure: Exception) -> str:
 
 async def _no_body() -> Message:
     return {"type": "http.request", "body": b"", "more_body": False}
-
-
-@cache
-def _flow_views() -> TypeAdapter[FlowView]:
-    return TypeAdapter(FlowView)
 
 
 @cache

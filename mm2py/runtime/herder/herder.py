@@ -7,7 +7,7 @@ same herder with a membership of one; there requests wait for a round instead of
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -215,6 +215,10 @@ class Herder:
         overrides = self._parts.overrides
         if overrides is not None:
             self._life.work.hold(overrides.held())
+
+    async def wait_for_configs(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until ``condition`` is true, evaluated at every change of the config topic; False after the timeout."""
+        return await self._parts.config.wait_until(condition, timeout_s)
 
     # ---- through the queue: 90 s, health 10 s, then HerderTimeoutError
 

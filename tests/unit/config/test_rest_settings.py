@@ -1,7 +1,10 @@
+"""Properties of the REST listeners, and their header rules."""
+
 from pathlib import Path
 
 import pytest
 
+from mm2py.config.header_rules import HeaderRule, allowed_methods, allowed_origins, header_rules
 from mm2py.config.rest_settings import (
     BASIC_AUTH_EXTENSION,
     RestSettings,
@@ -9,6 +12,9 @@ from mm2py.config.rest_settings import (
     is_loopback,
 )
 from mm2py.errors import ConfigError
+
+# -- rest settings ----------------------------------------------------------------------------------
+
 
 BASIC = {"rest.basic.auth.file": "users.properties"}
 STORES = Path(__file__).parents[2] / "data" / "security"
@@ -70,7 +76,7 @@ def test_insecure_is_said_again_at_each_start() -> None:
     by_key = RestSettings.of_worker({**OPEN, "rest.insecure": "true"})
     by_flag = RestSettings.of_worker(OPEN, insecure=True)
     assert by_key.notices == by_flag.notices
-    assert "everybody who reaches it" in by_flag.notices[0]
+    assert "every client that reaches it" in by_flag.notices[0]
     assert by_flag.insecure
 
 
@@ -142,7 +148,7 @@ def test_only_versions_of_tls_that_are_asked_for_are_spoken() -> None:
         ({"listeners": "https://127.0.0.1:1"}, "ssl.keystore.location is missing"),
         ({"rest.advertised.listener": "https"}, "listeners has no such address"),
         ({"rest.advertised.listener": "ftp"}, "must be one of"),
-        ({"rest.read.only.users": "bob"}, "nobody has to say who they are"),
+        ({"rest.read.only.users": "bob"}, "authentication is off"),
         ({"rest.extension.classes": "com.acme.Sso"}, "com.acme.Sso: Java code"),
         ({"rest.extension.classes": BASIC_AUTH_EXTENSION}, "users stand in a file of their own"),
         ({"rest.max.body.bytes": "0"}, "must be at least 1 bytes"),
@@ -222,3 +228,60 @@ def test_a_provider_that_callers_may_use_has_to_be_bounded(provider: str, bound:
         assert reader({**props, f"config.providers.p.param.{bound}": "/x"}).providers_allowed == {
             "p"
         }
+
+
+# -- header rules -----------------------------------------------------------------------------------
+
+
+def test_rules_are_read_as_connects_example_writes_them() -> None:
+    text = (
+        'add X-XSS-Protection: 1; mode=block, "add Cache-Control: no-cache, no-store", '
+        "SETDATE Expires:31540000000,set  X-Frame-Options : DENY, add X-Empty:"
+    )
+    assert header_rules(text) == (
+        HeaderRule("add", "X-XSS-Protection", "1; mode=block"),
+        HeaderRule("add", "Cache-Control", "no-cache, no-store"),
+        HeaderRule("setDate", "Expires", "31540000000"),
+        HeaderRule("set", "X-Frame-Options", "DENY"),
+        HeaderRule("add", "X-Empty", ""),
+    )
+    assert header_rules("  ") == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "drop a:b",
+        "a:b",
+        "add",
+        "add a b: c",
+        "add : c",
+        "add a",
+        "add a:b,",
+        "add a:b\nadd c:d",
+        "add a:b\r\nX: y",
+        "add a:\u20ac",
+        "add a:\u0000",
+        "setDate a: soon",
+        '"add a:b',
+    ],
+)
+def test_a_rule_that_cannot_be_kept_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        header_rules(text)
+    assert caught.value.remedy
+
+
+def test_origins_are_written_in_full() -> None:
+    assert allowed_origins("https://UI.example:8443, *") == {"https://ui.example:8443", "*"}
+    assert allowed_origins("") == frozenset()
+    for text in ("ui.example", "http://*.example", "http://a/b", ".*", "null", "http://a b"):
+        with pytest.raises(ConfigError, match="is no origin"):
+            allowed_origins(text)
+
+
+def test_methods_are_sent_as_given_or_as_jetty_does() -> None:
+    assert allowed_methods("get, POST") == "GET,POST"
+    assert allowed_methods("") == "POST,HEAD,GET"
+    with pytest.raises(ConfigError, match="is no method"):
+        allowed_methods("G\r\nET")

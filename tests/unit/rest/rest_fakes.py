@@ -154,6 +154,9 @@ class FakeHerder(Herder):
     async def health(self) -> Health:
         return self.said_health
 
+    async def wait_for_configs(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        return condition()
+
     async def info(self, name: str) -> ConnectorInfo:
         self._did("info", name)
         return self._info(name)

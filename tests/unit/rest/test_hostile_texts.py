@@ -1,19 +1,19 @@
-"""Whatever text of a mebibyte REST is given, wherever: it is answered, and the event loop is soon free again.
-
-The loop's longest step is measured in CPU time, against a fixed piece of work measured in the same run: neither other
-processes nor slow machines count.
-"""
+"""Hostile texts of a mebibyte: answered, and the event loop is soon free; and Java's recorded answers to requests that need no cluster."""
 
 import json
 import time
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, cast
 from urllib.parse import quote, urlencode
 
 import httpx
 import pytest
 
+from tests.integration.connect_dialogue import Exchange, exchanges, plain
 from tests.unit.rest.paper_worker import CONFIG, NAME, PaperWorker
+
+# -- hostile texts ----------------------------------------------------------------------------------
+
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -183,3 +183,48 @@ def test_every_text_that_rest_takes_may_be_hostile(
 def test_every_body_may_be_hostile(worker: PaperWorker, unit_s: float, text: str) -> None:
     problems = _problems(worker, _bodies(text), unit_s)
     assert not problems, "\n".join(problems)
+
+
+# -- recorded answers -------------------------------------------------------------------------------
+
+
+_OTHERS: Final = (
+    "MirrorHeartbeat",
+    '"source.cluster.alias": null',
+    "/admin",
+    "PluginDesc",
+    "available",
+)
+"""What the paper worker has not: another connector, the connector itself, loggers."""
+
+
+def _offline() -> Iterator[Exchange]:
+    for asked in exchanges():
+        if asked["ask"] == "POST /connectors" and '"name": "m"' in json.dumps(asked):
+            return
+        listing = str(asked["ask"]).partition("?")[0] in ("GET /connectors", "GET /connectors/")
+        shared = str(asked["ask"]) in ("GET /", "GET /health", "GET /connector-plugins")
+        if not listing and not shared and not any(it in json.dumps(asked) for it in _OTHERS):
+            yield asked
+
+
+@pytest.fixture(scope="module")
+def standalone() -> Iterator[PaperWorker]:
+    with PaperWorker(dedicated=False) as standalone:
+        yield standalone
+
+
+def test_what_needs_no_cluster_is_answered_as_recorded(standalone: PaperWorker) -> None:
+    differences: list[str] = []
+    asked = list(_offline())
+    for each in asked:
+        method, path = str(each["ask"]).split(" ", 1)
+        content = json.dumps(each["body"]) if "body" in each else str(each.get("text", ""))
+        request = httpx.Request(method, f"http://worker{path}", content=content or None)
+        given = cast("dict[str, str]", each.get("headers", {}))
+        request.headers.update({"Content-Type": "application/json", **given})
+        answer, expected = plain(standalone.send(request), {}), each.get("ours", each["java"])
+        if answer != expected:
+            differences.append(f"{each['ask']} {content}\n  expected {expected}\n  got {answer}")
+    assert not differences, "\n".join(differences)
+    assert len(asked) > 150

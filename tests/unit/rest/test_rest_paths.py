@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 from mm2py.rest.app import public_app
 from mm2py.rest.raw_path import plain_segment
 from mm2py.runtime.errors import ForwardError
-from tests.unit.rest.rest_fakes import BASE, SOURCE, FakeHerder, Reply, ask, parts_of, state
+from tests.unit.rest.rest_fakes import BASE, FakeHerder, Reply, ask, parts_of, state
 
 NAME = "a/b%>ü+c d;e"
 ENCODED = "a%2Fb%25%3E%C3%BC+c%20d%3Be"
@@ -131,14 +131,6 @@ def test_a_wrong_method_is_a_405_without_allow(method: str, target: str) -> None
     assert "allow" not in reply.headers
 
 
-def test_options_names_the_methods_as_plain_text() -> None:
-    reply = request("OPTIONS", "/connectors")
-    assert (reply.status, reply.content) == (200, b"HEAD, GET, POST, OPTIONS")
-    assert reply.headers["content-type"].startswith("text/plain")
-    assert reply.headers["allow"] == "HEAD, GET, POST, OPTIONS"
-    assert request("OPTIONS", "/nothing").status == 404
-
-
 @pytest.mark.parametrize("target", ["/connectors/c/pause", "/connectors/c/config"])
 @pytest.mark.parametrize("declared", ["text/plain", "application/merge-patch+json", ""])
 def test_another_media_type_is_a_415_also_where_no_body_is_read(target: str, declared: str) -> None:
@@ -174,10 +166,6 @@ def test_a_path_that_is_unknown_comes_before_a_wrong_media_type() -> None:
         request("PUT", "/nothing", content=b"x", headers={"Content-Type": "text/plain"}).status
         == 404
     )
-
-
-def test_plugins_are_found_by_their_class_in_the_path() -> None:
-    assert request("GET", f"/connector-plugins/{SOURCE}/config").status == 200
 
 
 def with_flows() -> ASGIApp:

@@ -1,20 +1,34 @@
+"""The gate in front of the public API: users and roles, every endpoint, limits of bodies and logins, headers of answers."""
+
 import asyncio
 import base64
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mm2py.config.remote_allow_list import refusal_text, remote_problems
 from mm2py.config.rest_settings import RestSettings
+from mm2py.errors import ConfigError
+from mm2py.rest.app import DIALECT, public_app
 from mm2py.rest.credentials import Caller, Credentials
 from mm2py.rest.listener_tls import CERTIFICATE_NAME
 from mm2py.rest.security import LOGIN_TRIES, MOST_LOGINS, Gate, GateRules, gate_for
+from mm2py.runtime.herder.herder import Herder
+from mm2py.storage.config_state import ConnectorConfig
 from mm2py.testing.clock import FakeClock
+from mm2py.types import FlowName
+from tests.unit.rest.rest_fakes import SOURCE, FakeHerder, Reply, flow, parts_of, state
+from tests.unit.rest.rest_fakes import ask as ask_app
+
+# -- security gate ----------------------------------------------------------------------------------
+
 
 RULES = GateRules(max_body_bytes=100)
 USERS = Credentials(
@@ -57,7 +71,7 @@ def ask(
 
 def test_without_authentication_everybody_is_an_anonymous_operator() -> None:
     gate = Gate(echo, NOBODY, RULES)
-    # Some clients always send an empty user and password (kcr 7.1).
+    # Some clients always send an empty user and password.
     for headers in ({}, {"Authorization": "Basic Og=="}, {"Authorization": "Basic !"}):
         answer = ask(gate, "POST", headers=headers, body=b"{}")
         assert answer.json() == {"name": "anonymous", "operator": True, "body": 2}
@@ -325,3 +339,284 @@ def test_only_http_passes() -> None:
     gate = Gate(echo, NOBODY, RULES)
     sent = served(gate, {"type": "websocket", "path": "/"})
     assert sent == [{"type": "websocket.close", "code": 1008}]
+
+
+# -- credentials ------------------------------------------------------------------------------------
+
+
+def read(folder: Path, users: str = "", tokens: str = "", read_only: str = "") -> Credentials:
+    props = {"rest.read.only.users": read_only}
+    for key, text in (("rest.basic.auth.file", users), ("rest.bearer.tokens.file", tokens)):
+        if text:
+            path = folder / key
+            path.write_text(text)
+            props[key] = str(path)
+    return Credentials.read(RestSettings.of_worker(props))
+
+
+def test_users_are_those_of_connects_properties_file(tmp_path: Path) -> None:
+    found = read(tmp_path, "# operators\nann = canary-a\nbob:canary-b\n", "robot=canary-c", "robot")
+    assert found.required
+    assert found.caller("Bearer canary-c", None) == Caller("robot", operator=False)
+    assert found.caller("Basic Ym9iOmNhbmFyeS1i", None) == Caller("bob", operator=True)
+    assert found.secrets == {"canary-a", "canary-b", "canary-c"}
+    assert "canary" not in repr(found)
+
+
+def test_without_files_nobody_has_to_say_who_he_is(tmp_path: Path) -> None:
+    del tmp_path
+    found = Credentials.read(RestSettings.of_worker({}))
+    assert not found.required
+    assert found.caller(None, None) == Caller("anonymous", operator=True)
+
+
+@pytest.mark.parametrize(
+    ("users", "tokens", "read_only", "text"),
+    [
+        ("# nobody\n", "", "", "names no user"),
+        ("ann=\n", "", "", ":1 has no secret"),
+        ("ann=a\n=canary\n", "", "", ":2 has no name"),
+        ("", "a=canary\nb=canary\n", "", "two names have the same token"),
+        ("ann=canary\n", "", "anne", "names anne, whom no file knows"),
+    ],
+)
+def test_a_file_that_would_let_the_wrong_ones_in_is_refused(
+    tmp_path: Path, users: str, tokens: str, read_only: str, text: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, users, tokens, read_only)
+    assert text in caught.value.message
+    assert caught.value.remedy
+    assert "canary" not in str(caught.value)
+
+
+def test_a_missing_file_is_refused_by_the_name_of_its_property(tmp_path: Path) -> None:
+    missing = RestSettings.of_worker({"rest.bearer.tokens.file": str(tmp_path / "none")})
+    with pytest.raises(ConfigError, match=r"rest\.bearer\.tokens\.file: .* does not exist"):
+        Credentials.read(missing)
+
+
+# -- rest secured -----------------------------------------------------------------------------------
+
+
+FLOW = flow("A", "B")
+FILE = {"source.cluster.bootstrap.servers": "a:9092", "topics": "${env:TOPICS}"}
+READS = [(method, path) for method, path, _ in DIALECT if method == "GET"]
+CHANGES = [(method, path) for method, path, _ in DIALECT if method != "GET"]
+JSON = {"Content-Type": "application/json"}
+
+
+def refusal(which: FlowName | None, name: str, config: ConnectorConfig) -> str | None:
+    del name
+    problems = remote_problems(
+        config, dedicated=which is not None, file_texts=FILE, providers=("allowed",)
+    )
+    return refusal_text(problems)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> RestSettings:
+    (tmp_path / "users").write_text("ann=canary-ann\nbob=canary-bob\n")
+    return RestSettings.of_worker(
+        {
+            "rest.basic.auth.file": str(tmp_path / "users"),
+            "rest.read.only.users": "bob",
+            "rest.max.body.bytes": "2000",
+        }
+    )
+
+
+@pytest.fixture
+def herder() -> FakeHerder:
+    config: dict[str, str | None] = {
+        "connector.class": SOURCE, "db.password": "canary-stored", "name": "c",
+    }  # fmt: skip
+    return FakeHerder(configs={"c": config}, states={"c": state("c")})
+
+
+def request(
+    settings: RestSettings, herder: FakeHerder, user: str, method: str, target: str, **sent: object
+) -> Reply:
+    """Send one request as ``user`` ("" for nobody)."""
+    dedicated = target.startswith("/A/B")
+    herders: Mapping[FlowName | None, Herder] = {FLOW if dedicated else None: herder}
+    herder.of = FLOW if dedicated else None
+    gate = gate_for(settings, Credentials.read(settings))
+    parts = parts_of(herders, dedicated=dedicated, remote_refusal=refusal)
+    token = base64.b64encode(f"{user}:canary-{user}".encode()).decode()
+    headers = {"Authorization": f"Basic {token}"} if user else {}
+    given: Mapping[str, str] = sent.pop("headers", {})  # type: ignore[assignment] # test table
+    app = public_app(replace(parts, gate=gate))
+    return ask_app(app, method, target, headers={**headers, **given}, **sent)  # type: ignore[arg-type] # test table
+
+
+def filled(path: str) -> str:
+    return path.replace("{connector}", "c").replace("{task:int}", "0").replace("{plugin}", SOURCE)
+
+
+@pytest.mark.parametrize(("method", "path"), [*READS, *CHANGES])
+def test_no_endpoint_answers_a_stranger(
+    settings: RestSettings, herder: FakeHerder, method: str, path: str
+) -> None:
+    for target in (filled(path), "/A/B" + filled(path), filled(path) + "/"):
+        reply = request(settings, herder, "", method, target, content=b"{}", headers=JSON)
+        assert reply.status == 401
+        assert reply.message == "User cannot access the resource."
+
+
+@pytest.mark.parametrize(("method", "path"), CHANGES)
+def test_no_endpoint_changes_anything_for_a_reader(
+    settings: RestSettings, herder: FakeHerder, method: str, path: str
+) -> None:
+    reply = request(settings, herder, "bob", method, filled(path), content=b"{}", headers=JSON)
+    assert reply.status == 403
+    assert "bob may only read" in reply.message
+
+
+@pytest.mark.parametrize(("method", "path"), READS)
+def test_a_reader_sees_no_secret_anywhere(
+    settings: RestSettings, herder: FakeHerder, method: str, path: str
+) -> None:
+    for query in ("", "?expand=info&expand=status"):
+        reply = request(settings, herder, "bob", method, filled(path) + query)
+        assert reply.status in (200, 404)
+        assert b"canary" not in reply.content
+
+
+def test_an_operator_of_an_ordinary_worker_reads_back_what_was_put(
+    settings: RestSettings, herder: FakeHerder
+) -> None:
+    reply = request(settings, herder, "ann", "GET", "/connectors/c/config")
+    assert reply.json["db.password"] == "canary-stored"
+    hidden = request(settings, herder, "ann", "GET", "/A/B/connectors/c/config")
+    assert hidden.json["db.password"] == "[hidden]"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"topics": "${env:AWS_SECRET_ACCESS_KEY}"},
+        {"source.cluster.plugin.library.paths": "/opt/canary.so"},
+        {"producer.override.sasl.oauthbearer.token.endpoint.url": "file:///canary"},
+        {"config.providers": "env"},
+        {"admin.override.sasl.jaas.config": "canary.Module required;"},
+    ],
+)
+@pytest.mark.parametrize("prefix", ["", "/A/B"])
+def test_a_config_of_a_request_is_judged_before_the_herder_sees_it(
+    settings: RestSettings, herder: FakeHerder, prefix: str, more: dict[str, str]
+) -> None:
+    config = {"connector.class": SOURCE, "name": "c", **more}
+    for method, path, body in (
+        ("POST", "/connectors", {"name": "c", "config": config}),
+        ("PUT", "/connectors/c/config", config),
+        ("PATCH", "/connectors/c/config", more),
+    ):
+        reply = request(settings, herder, "ann", method, prefix + path, body=body)
+        assert reply.status == 400
+        assert reply.message.startswith(
+            "Configuration may not be set over REST: " + next(iter(more))
+        )
+        assert b"canary" not in reply.content
+
+
+def test_a_flow_is_led_to_no_other_cluster(settings: RestSettings, herder: FakeHerder) -> None:
+    patch = {"source.cluster.bootstrap.servers": "evil:9092"}
+    reply = request(settings, herder, "ann", "PATCH", "/A/B/connectors/c/config", body=patch)
+    assert reply.status == 400
+    assert "the mirror maker file, which alone defines the clusters" in reply.message
+
+
+def test_a_long_body_is_a_413_with_connects_shape(
+    settings: RestSettings, herder: FakeHerder
+) -> None:
+    config = {"connector.class": SOURCE, "topics": "t" * 2000}
+    reply = request(settings, herder, "ann", "PUT", "/connectors/c/config", body=config)
+    assert reply.status == 413
+    assert "2000 bytes" in reply.message
+
+
+def test_a_head_request_needs_credentials_too(settings: RestSettings, herder: FakeHerder) -> None:
+    assert request(settings, herder, "", "HEAD", "/connectors").status == 401
+    assert request(settings, herder, "bob", "HEAD", "/connectors").status == 200
+
+
+# -- response headers -------------------------------------------------------------------------------
+
+
+ORIGIN = "https://ui.example"
+CORS = {"access.control.allow.origin": ORIGIN}
+PREFLIGHT = {"Origin": ORIGIN, "Access-Control-Request-Method": "DELETE"}
+
+
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    status = 404 if scope["path"] == "/nowhere" else 200
+    headers = {"X-Frame-Options": "SAMEORIGIN", "X-Own": "1", "Vary": "Accept"}
+    await Response(b"body", status, headers)(scope, receive, send)
+
+
+def gate_of(props: dict[str, str], users: dict[str, str] | None = None) -> ASGIApp:
+    settings = RestSettings.of_worker(props)
+    return gate_for(settings, Credentials(users or {}, {}), clock=FakeClock())(app)
+
+
+def cors(answer: httpx.Response) -> dict[str, str]:
+    return {k: v for k, v in answer.headers.items() if k.startswith("access-control")}
+
+
+def test_without_the_key_no_page_of_another_origin_is_answered_to() -> None:
+    answer = ask(gate_of({}), "OPTIONS", headers=PREFLIGHT)
+    assert cors(answer) == {}
+    assert answer.headers["vary"] == "Accept"
+
+
+def test_the_origin_is_echoed_and_every_answer_varies_by_it() -> None:
+    for allowed in (ORIGIN, "*"):
+        gate = gate_of({"access.control.allow.origin": allowed})
+        answer = ask(gate, "GET", headers={"Origin": ORIGIN})
+        assert cors(answer) == {"access-control-allow-origin": ORIGIN}
+        assert answer.headers["vary"] == "Accept, Origin"
+        assert ask(gate, "GET", headers={}).headers["vary"] == "Accept, Origin"
+        assert cors(ask(gate, "GET", headers={})) == {}
+
+
+def test_a_foreign_origin_gets_the_plain_answer() -> None:
+    for headers in ({"Origin": "https://evil"}, {**PREFLIGHT, "Origin": "https://evil"}):
+        answer = ask(gate_of(CORS), "OPTIONS", headers=headers)
+        assert (answer.status_code, cors(answer)) == (200, {})
+
+
+def test_a_preflight_is_answered_on_any_path_with_the_status_of_the_request_itself() -> None:
+    gate = gate_of({**CORS, "access.control.allow.methods": "GET,PUT"})
+    for path, status in (("/connectors", 200), ("/nowhere", 404)):
+        answer = ask(gate, "OPTIONS", path, headers=PREFLIGHT)
+        assert answer.status_code == status
+        assert cors(answer) == {
+            "access-control-allow-origin": ORIGIN,
+            "access-control-allow-methods": "GET,PUT",
+            "access-control-allow-headers": "Content-Type",
+            "access-control-max-age": "60",
+        }
+
+
+def test_a_preflight_of_an_allowed_origin_needs_no_credentials_and_permits_to_send_them() -> None:
+    gate = gate_of(CORS, {"ann": "a"})
+    answer = ask(gate, "OPTIONS", headers=PREFLIGHT)
+    assert answer.status_code == 200
+    assert cors(answer)["access-control-allow-origin"] == ORIGIN
+    assert cors(answer)["access-control-allow-headers"] == "Content-Type, Authorization"
+    for headers in ({**PREFLIGHT, "Origin": "https://evil"}, {"Origin": ORIGIN}, {}):
+        assert ask(gate, "OPTIONS", headers=headers).status_code == 401
+    assert ask(gate, "GET", headers=PREFLIGHT).status_code == 401
+
+
+def test_rules_put_headers_on_every_answer_refusals_included() -> None:
+    rules = "set X-Frame-Options: DENY, add X-Own: 2, setDate Expires: 1000, add X-New: a"
+    gate = gate_of({"response.http.headers.config": rules}, {"ann": "a"})
+    refused = ask(gate, "GET", headers={})
+    assert refused.status_code == 401
+    assert refused.headers["x-new"] == "a"
+    answer = ask(gate, "GET", headers={"Authorization": "Basic YW5uOmE="})
+    assert answer.headers["x-frame-options"] == "DENY"
+    assert answer.headers.get_list("x-own") == ["1", "2"]
+    assert answer.headers["expires"].endswith(" GMT")

@@ -549,7 +549,6 @@ def test_only_chains_that_keep_partitions_let_predecessors_be_recognised() -> No
 # ---- the order of source partitions: names are the invariants of ``SourceOrder``
 
 
-S = TopicPartition("orders", 0)
 OTHER = TopicPartition("audit", 0)
 
 

@@ -75,6 +75,18 @@ async def test_a_connector_is_visible_after_read_back_and_told_once(bench: Bench
     assert bench.sequence() == [("connector-c", '{"properties":{"a":"1"}}')]
 
 
+async def test_a_condition_is_evaluated_at_every_change_that_is_read(bench: Bench) -> None:
+    store = bench.store
+    waiting = asyncio.ensure_future(
+        store.wait_until(lambda: "d" in store.snapshot().connectors, timeout_s=5)
+    )
+    await store.put_connector("c", {"a": "1"})
+    assert not waiting.done()
+    await store.put_connector("d", {"a": "1"})
+    assert await waiting
+    assert not await store.wait_until(lambda: False, timeout_s=0.001)
+
+
 async def test_an_initial_state_is_written_first_and_not_told(bench: Bench) -> None:
     await bench.store.put_connector("c", {}, TargetState.STOPPED)
     assert bench.store.snapshot().target("c") is TargetState.STOPPED

@@ -21,6 +21,7 @@ FLOW: Final[dict[str, object]] = {
     "source": "A",
     "target": "B",
     "enabled": True,
+    "engine": "worker",
     "state": "RUNNING",
     "since_ms": 0,
     "revision": 3,
@@ -32,8 +33,11 @@ FLOW: Final[dict[str, object]] = {
     "lag_ms": 5600,
     "records_per_s": 0.5,
     "bytes_per_s": 2500.0,
+    "records_looped": 0,
+    "conflicts": 0,
     "records_lost": 0,
     "errors": [],
+    "notes": [],
     "connectors": [
         {
             "name": "MirrorSourceConnector",
@@ -57,6 +61,22 @@ TOPIC: Final[dict[str, object]] = {
     "lag_ms": 5600,
     "records_per_s": 12.0,
     "bytes_per_s": None,
+}
+PARTITION: Final[dict[str, object]] = {
+    "flow": "A->B",
+    "topic": "orders",
+    "partition": 0,
+    "target_topic": "A.orders",
+    "task": "MirrorSourceConnector-0",
+    "worker": "w1:1",
+    "state": "RUNNING",
+    "cause": "",
+    "lag_records": 0,
+    "lag_ms": 0,
+    "records_per_s": None,
+    "bytes_per_s": None,
+    "records_looped": 0,
+    "conflicts": 0,
 }
 
 

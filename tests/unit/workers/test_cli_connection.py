@@ -15,7 +15,7 @@ import pytest
 from typer.models import CommandInfo
 
 from mm2py_workers.cli import app
-from tests.unit.workers.cli_api import FLOW, PATH, FakeApi, Turns, refusal
+from tests.unit.workers.cli_api import FLOW, PATH, TOPIC, FakeApi, Turns, refusal
 
 CANARY = "canary-5ecret"
 
@@ -195,14 +195,17 @@ def test_bash_asks_for_completions_and_gets_verbs() -> None:
 
 def test_watch_prints_json_lines_and_ends_with_ctrl_c() -> None:
     turns = Turns(
-        [[{"topic": "a"}], refusal(503, "starting"), [{"topic": "b"}], KeyboardInterrupt()]
+        [
+            [TOPIC | {"topic": "a"}],
+            refusal(503, "starting"),
+            [TOPIC | {"topic": "b"}],
+            KeyboardInterrupt(),
+        ]
     )
     found = FakeApi({("GET", "/flows"): [FLOW], ("GET", "/lag"): turns})
     ended = found.run("lag", "--watch", "--every", "0.2", "-o", "json")
-    assert [json.loads(line) for line in ended.out.splitlines()] == [
-        [{"topic": "a"}],
-        [{"topic": "b"}],
-    ]
+    lines = [json.loads(line) for line in ended.out.splitlines()]
+    assert lines == [[TOPIC | {"topic": "a"}], [TOPIC | {"topic": "b"}]]
     assert (ended.code, "not ready (503)" in ended.err) == (0, True)
 
 

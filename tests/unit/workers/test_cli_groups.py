@@ -1,12 +1,11 @@
 """``mm2py group list|describe|translate``: what they print, what they ask, and their exit codes."""
 
-import dataclasses
 import json
 from collections.abc import Mapping
 
 import pytest
 
-from mm2py.flows.flow_offsets import GroupPartitionView, GroupView, TranslationView
+from mm2py.flows.view_models import GroupPartitionView, GroupView, TranslationView
 from tests.unit.workers.cli_api import PATH, FakeApi, refusal
 
 PART: Mapping[str, object] = {
@@ -62,7 +61,7 @@ def api(**changes: object) -> FakeApi:
 
 def test_the_answers_of_these_tests_are_those_of_the_api() -> None:
     for view, answer in ((GroupView, GROUP), (GroupPartitionView, PART), (TranslationView, FOUND)):
-        assert {it.name for it in dataclasses.fields(view)} == answer.keys()
+        assert view.model_fields.keys() == answer.keys()
 
 
 def test_list_prints_what_would_be_read_again() -> None:

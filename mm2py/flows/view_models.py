@@ -1,0 +1,233 @@
+"""What ``/flows`` answers: REST returns these models, ``/openapi.json`` describes them, the command line reads and prints them.
+
+No logic. Members that a newer worker adds are kept, so that JSON output of a command shows the whole answer.
+"""
+
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Direction(StrEnum):
+    """Which way an offset is translated."""
+
+    TO_TARGET = "to-target"
+    TO_SOURCE = "to-source"
+
+
+class View(BaseModel):
+    """One object of an answer."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+class ErrorView(View):
+    """A problem of a connector, task or partition; the message has the remedy."""
+
+    where: str
+    message: str
+
+
+class TaskView(View):
+    """One task."""
+
+    number: int
+    state: str
+    worker: str
+
+
+class ConnectorView(View):
+    """One connector of a flow."""
+
+    name: str
+    state: str
+    worker: str
+    tasks: tuple[TaskView, ...]
+
+
+class FlowView(View):
+    """One flow; sums over its partitions, ``lag_ms`` is the largest; both lags are None while one is not known.
+
+    ``incomplete`` names workers that did not answer: their partitions are missing from the numbers. Without
+    ``enabled`` only heartbeats run. ``engine`` is worker, or spark where ``mm2py stream`` copies the records. ``revision`` is
+    that of the last change, 0 for none; ``since_ms`` when the state was first seen (ms since the epoch). ``notes``: the flow
+    is in order, but has nothing to copy yet, or leaves partitions to a backfill.
+    """
+
+    flow: str
+    source: str
+    target: str
+    enabled: bool
+    engine: str
+    state: str
+    since_ms: int | None
+    revision: int
+    workers: tuple[str, ...]
+    partitions: int
+    failed_partitions: int
+    paused: tuple[str, ...]
+    lag_records: int | None
+    lag_ms: int | None
+    records_per_s: float | None
+    bytes_per_s: float | None
+    records_looped: int
+    conflicts: int
+    records_lost: int
+    errors: tuple[ErrorView, ...]
+    notes: tuple[str, ...]
+    connectors: tuple[ConnectorView, ...]
+    incomplete: tuple[str, ...]
+
+
+class PartitionView(View):
+    """One source partition."""
+
+    flow: str
+    topic: str
+    partition: int
+    target_topic: str | None
+    task: str
+    worker: str
+    state: str
+    cause: str
+    lag_records: int | None
+    lag_ms: int | None
+    records_per_s: float | None
+    bytes_per_s: float | None
+    records_looped: int
+    conflicts: int
+
+
+class TopicView(View):
+    """One source topic; sums over its partitions, ``lag_ms`` is the largest, as of ``FlowView``; ``state`` is the worst."""
+
+    flow: str
+    topic: str
+    target_topic: str | None
+    partitions: int
+    failed_partitions: int
+    held_partitions: int = 0
+    paused_partitions: int
+    state: str = ""
+    lag_records: int | None
+    lag_ms: int | None
+    records_per_s: float | None
+    bytes_per_s: float | None
+
+
+class ChangeView(View):
+    """One thing before and after; null is absent."""
+
+    key: str
+    before: str | None
+    after: str | None
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.before or '(none)'} -> {self.after or '(none)'}"
+
+
+class ChangeResult(View):
+    """What a change did, or with ``dry_run`` would do; ``revision`` is its number in the history.
+
+    ``still_paused`` names topics and partitions that a resumed flow does not copy: they were paused alone.
+    """
+
+    flow: str
+    action: str
+    dry_run: bool
+    revision: int | None
+    changes: tuple[ChangeView, ...]
+    still_paused: tuple[str, ...] = ()
+
+
+class HistoryView(View):
+    """Who changed what and when (ms since the epoch)."""
+
+    revision: int
+    at_ms: int
+    by: str
+    action: str
+    target: str
+    changes: tuple[ChangeView, ...]
+
+
+class PropertyView(View):
+    """One property in force; ``file_value`` is its text in the properties file.
+
+    ``changed_by``, ``changed_at_ms`` and ``revision`` are null where the file is in force.
+    """
+
+    key: str
+    value: str | None
+    file_value: str | None
+    changed_by: str | None
+    changed_at_ms: int | None
+    revision: int | None
+
+
+class ConfigView(View):
+    """The config of one connector."""
+
+    connector: str
+    properties: tuple[PropertyView, ...]
+
+
+class TranslationView(View):
+    """Where an offset is on the other cluster.
+
+    ``place`` is ``copied``, ``at-end``, ``never-existed``, ``lost``, ``expired``,
+    ``not-yet-copied``, ``unknown`` or ``no-map``;
+    ``to_offset`` is where a consumer continues there, null where that is not known.
+    """
+
+    flow: str
+    direction: str
+    topic: str
+    partition: int
+    offset: int
+    to_topic: str
+    to_offset: int | None
+    place: str
+    text: str
+
+
+class GroupPartitionView(View):
+    """One partition of a group: offsets on both sides, and what a consumer that moves now reads again or skips.
+
+    ``continues_at`` is where it would continue on the target: its offset there, else its checkpoint; ``exact`` where
+    it should. Null is not known or not there.
+    """
+
+    topic: str
+    partition: int
+    target_topic: str
+    committed: int
+    exact: int | None
+    checkpoint: int | None
+    committed_there: int | None
+    continues_at: int | None
+    reads_again: int | None
+    skips: int | None
+    place: str
+
+
+class GroupView(View):
+    """One group of the source; ``state`` and ``state_there`` are those of the groups on both clusters.
+
+    ``type`` is ``classic``, ``consumer`` or ``share``, empty where the broker is older than 3.8. A share group has no
+    checkpoints; its offsets are start offsets, and records after them that it has acknowledged are read again too: brokers
+    from 4.2 on report their number, and they are counted. Sums of its partitions are null while one is not known; ``not_synced`` is the reason why its offsets are not written to the
+    target, empty where they are.
+    """
+
+    flow: str
+    group: str
+    type: str
+    state: str
+    state_there: str
+    members: int | None
+    members_there: int | None
+    reads_again: int | None
+    skips: int | None
+    not_synced: str
+    partitions: tuple[GroupPartitionView, ...]

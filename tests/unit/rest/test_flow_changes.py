@@ -1,0 +1,646 @@
+"""Changes of flows over fakes, and ``/flows`` shows the truth: a flow that does not copy all it should is DEGRADED and says why."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from mm2py.flows.changes import FlowChanges, Request
+from mm2py.flows.edits import patched
+from mm2py.mirror.flow_overrides import HistoryEntry
+from mm2py.observability.metrics import Finding
+from mm2py.rest.app import internal_app
+from mm2py.runtime.errors import ForwardError
+from mm2py.runtime.herder.api import ConnectorInfo
+from mm2py.runtime.tasks.task_context import KEPT_OUT
+from mm2py.storage.config_state import ConnectorConfig
+from mm2py.types import State, TaskId, TopicPartition
+from tests.unit.rest.flow_fakes import (
+    AB,
+    BA,
+    CHECKPOINTS,
+    IDENTITY,
+    LEADER,
+    NAME,
+    Leader,
+    Network,
+    Rig,
+    partition,
+    snapshot,
+)
+from tests.unit.rest.paper_worker import CONFIG, PaperWorker
+from tests.unit.rest.rest_fakes import Reply, flow, state
+
+# -- rest flow making -------------------------------------------------------------------------------
+
+
+AC = flow("A", "C")
+CREATE: dict[str, object] = {"source": "A", "target": "C"}
+
+
+@pytest.fixture
+def rig() -> Rig:
+    rig = Rig()
+    rig.add(AB)
+    rig.absent(AC)
+    return rig
+
+
+def changes(reply: Reply) -> dict[str, tuple[Any, Any]]:
+    assert reply.status < 300, reply.content
+    return {it["key"]: (it["before"], it["after"]) for it in reply.json["changes"]}
+
+
+# -- create
+
+
+def test_a_flow_is_created_with_the_files_properties_and_what_the_body_says(rig: Rig) -> None:
+    body = {**CREATE, "config": {"topics": "orders.*", "tasks.max": "2"}}
+    planned = rig.ask("POST", "/flows?dry_run=true", body=body)
+    assert (planned.status, rig.opened) == (200, []), "nothing is started to say what would be"
+    reply = rig.ask("POST", "/flows", body=body)
+    assert (reply.status, reply.json["revision"]) == (201, 1)
+    assert changes(reply) == changes(planned) == {
+        "A->C": (None, "added"),
+        f"{NAME}.enabled": ("false", "true"),
+        f"{NAME}.tasks.max": (None, "2"),
+        f"{NAME}.topics": (".*", "orders.*"),
+    }  # fmt: skip
+    assert rig.herders[AC].configs[NAME]["topics"] == "orders.*"
+    view = rig.ask("GET", "/flows/A->C").json
+    assert (view["enabled"], view["revision"], view["since_ms"]) == (True, 1, 5)
+    assert rig.ask("POST", "/flows", body=body).status == 409
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "said"),
+    [
+        ({"source": "A", "target": "X"}, 400, "No flow A->X can run here"),
+        ({"source": "A", "target": "A"}, 400, "clusters come from the file"),
+        ({**CREATE, "config": {"topics": "["}}, 400, "["),
+        ({**CREATE, "config": {"enabled": "false"}}, 400, "enabled"),
+        ({**CREATE, "config": {"source.cluster.x": "1"}}, 400, "the file's"),
+        ({**CREATE, "config": {"a.password": "x"}}, 400, "holds a secret"),
+        ({**CREATE, "connectors": {"Nobody": {}}}, 404, "Connector Nobody not found"),
+        ({"source": "A", "target": "B"}, 409, "exists already"),
+        ({"source": "A"}, 422, "body.target"),
+        ({**CREATE, "more": 1}, 422, "body.more"),
+        ([], 422, "body"),
+    ],
+)
+def test_a_refused_creation_starts_and_writes_nothing(
+    rig: Rig, given: object, status: int, said: str
+) -> None:
+    rig.absent(AC, **{"replication.policy.class": IDENTITY})
+    reply = rig.ask("POST", "/flows", body=given)
+    assert (reply.status, said in reply.message) == (status, True), reply.message
+    assert (rig.opened, rig.topics[AB].records) == ([], [])
+
+
+def test_a_flow_that_would_close_a_circle_is_not_created(rig: Rig) -> None:
+    same = {"replication.policy.class": IDENTITY, "loop.suppression": "off"}
+    rig.add(AB, **same)
+    rig.absent(BA, **same)
+    reply = rig.ask("POST", "/flows", body={"source": "B", "target": "A"})
+    assert (reply.status, "in a circle: A->B, B->A" in reply.message) == (400, True)
+    assert rig.opened == []
+    body = {"source": "B", "target": "A", "config": {"topics.exclude": ".*"}}
+    assert rig.ask("POST", "/flows", body=body).status == 201
+
+
+def test_a_circle_with_a_flow_that_other_nodes_run_is_refused(rig: Rig) -> None:
+    same = {"replication.policy.class": IDENTITY, "loop.suppression": "off"}
+    rig.elsewhere[BA] = [{"topics": ".*", **same}]
+    reply = rig.ask("PATCH", "/flows/A->B", body={"config": same})
+    assert (reply.status, "in a circle" in reply.message) == (400, True)
+
+
+def test_a_flow_of_heartbeats_alone_begins_to_copy(rig: Rig) -> None:
+    herder = rig.add(BA, enabled="false")
+    assert rig.ask("GET", "/flows/B->A").json["enabled"] is False
+    reply = rig.ask("POST", "/flows", body={"source": "B", "target": "A"})
+    assert changes(reply) == {
+        "B->A": (None, "added"),
+        f"{NAME}.enabled": ("false", "true"),
+    }
+    assert ("resume", NAME, "anonymous") in herder.calls, "its heartbeats may have been paused"
+
+
+# -- delete
+
+
+def test_a_deleted_flow_is_gone_until_it_is_created_again(rig: Rig) -> None:
+    rig.ask("PATCH", "/flows/A->B", body={"config": {"topics": "orders"}})
+    rig.ask("POST", "/flows/A->B/pause?topic=orders")
+    planned = rig.ask("DELETE", "/flows/A->B?dry_run=true")
+    assert rig.ask("GET", "/flows/A->B").status == 200
+    reply = rig.ask("DELETE", "/flows/A->B")
+    assert changes(reply) == changes(planned) == {
+        "A->B": (None, "deleted"),
+        f"{NAME}.topics": ("orders", ".*"),
+        "orders": ("paused", "running"),
+    }  # fmt: skip
+    assert rig.herders[AB].configs == {}
+    assert rig.ask("GET", "/flows").json == []
+    for method, path in (("GET", ""), ("PATCH", ""), ("DELETE", ""), ("POST", "/pause")):
+        body = {"config": {"topics": "x"}} if method == "PATCH" else None
+        assert rig.ask(method, f"/flows/A->B{path}", body=body).status == 404
+    again = rig.ask("POST", "/flows", body={"source": "A", "target": "B"})
+    assert changes(again) == {"A->B": ("deleted", "added")}
+    assert rig.herders[AB].configs[NAME]["topics"] == ".*"
+    assert rig.stores[AB].held() == frozenset()
+
+
+def test_a_connector_cannot_be_put_into_a_deleted_flow(rig: Rig) -> None:
+    rig.ask("DELETE", "/flows/A->B")
+    put = rig.stores[AB].record(NAME, None, {"topics": "x"}, actor="anna")
+    with pytest.raises(Exception, match="POST /flows"):
+        asyncio.run(put)
+
+
+@pytest.mark.parametrize(
+    ("topics", "exclude", "wanted"),
+    [
+        ("orders,payments", None, {"topics": ("orders,payments", "payments")}),
+        ("orders.*", "x", {"topics.exclude": ("x", "x,orders")}),
+        (
+            "orders, o.*",
+            "x",
+            {"topics": ("orders, o.*", "o.*"), "topics.exclude": ("x", "x,orders")},
+        ),
+    ],
+)
+def test_one_topic_is_taken_out(
+    rig: Rig, topics: str, exclude: str | None, wanted: dict[str, tuple[str, str]]
+) -> None:
+    rig.add(AB, topics=topics, **({} if exclude is None else {"topics.exclude": exclude}))
+    reply = rig.ask("DELETE", "/flows/A->B?topic=orders")
+    assert reply.json["action"] == "remove-topic"
+    assert changes(reply) == {f"{NAME}.{key}": texts for key, texts in wanted.items()}
+    assert rig.ask("DELETE", "/flows/A->B?topic=orders").status == 404
+
+
+@pytest.mark.parametrize("own", ["orders,payments", "orders", None])
+def test_connectors_with_the_same_list_lose_the_topic_too(rig: Rig, own: str | None) -> None:
+    rig.beside = {CHECKPOINTS: {} if own is None else {"topics": own}}
+    rig.add(AB, topics="orders,payments")
+    found = changes(rig.ask("DELETE", "/flows/A->B?topic=orders"))
+    wanted = [NAME, CHECKPOINTS] if own == "orders,payments" else [NAME]
+    assert found == {f"{it}.topics": ("orders,payments", "payments") for it in sorted(wanted)}
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [("topic=orders", 400), ("topic=other", 404), ("topic=orders&partition=0", 400)],
+)
+def test_what_cannot_be_taken_out_is_said(rig: Rig, query: str, status: int) -> None:
+    rig.add(AB, topics="orders")
+    reply = rig.ask("DELETE", f"/flows/A->B?{query}")
+    assert (reply.status, rig.topics[AB].records) == (status, [])
+
+
+# -- rollback
+
+
+def test_a_flow_goes_back_to_any_revision_in_one_new_one(rig: Rig) -> None:
+    rig.ask("PATCH", "/flows/A->B", body={"config": {"topics": "one", "tasks.max": "3"}})
+    rig.ask("POST", "/flows/A->B/pause?topic=one")
+    rig.ask("PATCH", "/flows/A->B", body={"config": {"topics": "two", "tasks.max": None}})
+    planned = rig.ask("POST", "/flows/A->B/rollback?revision=1&dry_run=true")
+    reply = rig.ask("POST", "/flows/A->B/rollback?revision=1")
+    assert reply.json["revision"] == 4
+    assert changes(reply) == changes(planned) == {
+        f"{NAME}.tasks.max": (None, "3"),
+        f"{NAME}.topics": ("two", "one"),
+        "one": ("paused", "running"),
+    }  # fmt: skip
+    assert rig.herders[AB].configs[NAME]["topics"] == "one"
+    assert rig.stores[AB].held() == frozenset()
+    rig.ask("POST", "/flows/A->B/rollback?revision=3")
+    assert rig.herders[AB].configs[NAME]["topics"] == "two"
+    assert rig.stores[AB].held() == {TopicPartition("one", -1)}
+    assert rig.ask("POST", "/flows/A->B/rollback?revision=0").status == 200
+    assert rig.stores[AB].overrides(NAME) == {}
+    (newest, *_) = rig.ask("GET", "/flows/A->B/history").json
+    assert (newest["action"], newest["target"]) == ("rollback", "revision 0")
+
+
+def test_the_config_of_a_revision_can_be_seen_before_going_back(rig: Rig) -> None:
+    rig.ask("PATCH", "/flows/A->B", body={"config": {"topics": "one"}})
+    rig.ask("PATCH", "/flows/A->B", body={"config": {"topics": "two"}})
+    for revision, topics in ((0, ".*"), (1, "one"), (2, "two")):
+        (view,) = rig.ask("GET", f"/flows/A->B/config?revision={revision}").json
+        (shown,) = (it for it in view["properties"] if it["key"] == "topics")
+        assert (shown["value"], shown["file_value"]) == (topics, ".*")
+    assert rig.ask("GET", "/flows/A->B/config?revision=3").status == 404
+
+
+async def test_a_change_that_waited_while_the_flow_was_deleted_is_refused(rig: Rig) -> None:
+    changes = FlowChanges(rig.flow_parts)
+    asked = Request(AB, "anna", dry_run=False)
+    done = await asyncio.gather(
+        changes.delete(asked), changes.patch(asked, {NAME: {"topics": "x"}}),
+        return_exceptions=True,
+    )  # fmt: skip
+    assert not isinstance(done[0], BaseException)
+    assert (done[0].revision or 0, getattr(done[1], "status", 200)) == (1, 404)
+    assert rig.stores[AB].overrides(NAME) == {}
+
+
+def test_where_there_is_nothing_to_go_back_to_it_is_said(rig: Rig) -> None:
+    assert rig.ask("POST", "/flows/A->B/rollback?revision=1").status == 404
+    rig.ask("POST", "/flows", body=CREATE)
+    refused = rig.ask("POST", "/flows/A->C/rollback?revision=0")
+    assert (refused.status, "did not exist at revision 0" in refused.message) == (400, True)
+    for query in ("", "?revision=-1", "?revision=x"):
+        assert rig.ask("POST", f"/flows/A->B/rollback{query}").status == 422
+
+
+# -- one topic or partition
+
+
+def test_a_topic_that_the_flow_does_not_copy_cannot_be_paused(rig: Rig) -> None:
+    rig.add(AB, topics="orders")
+    for action in ("pause", "stop"):
+        reply = rig.ask("POST", f"/flows/A->B/{action}?topic=other")
+        assert (reply.status, "does not copy topic other" in reply.message) == (404, True)
+    assert rig.ask("POST", "/flows/A->B/resume?topic=other").json["changes"] == []
+
+
+def test_a_stopped_topic_is_held_until_it_is_resumed(rig: Rig) -> None:
+    assert rig.ask("POST", "/flows/A->B/stop?topic=t&partition=1").json["action"] == "stop"
+    assert rig.stores[AB].held() == {TopicPartition("t", 1)}
+    rig.ask("POST", "/flows/A->B/resume?topic=t")
+    assert rig.stores[AB].held() == frozenset()
+
+
+def test_the_tasks_that_have_a_topic_restart_where_they_run(rig: Rig) -> None:
+    herder = rig.herders[AB]
+    herder.assigned = {0: "t-0,t-1", 1: "u-0", 2: "t-2"}
+    owner = Rig()
+    owner.add(AB)
+    network = Network(internal_app(owner.parts))
+    rig.client = network.client
+    rig.ask("POST", "/flows/A->B/restart?topic=t&dry_run=true")
+    assert ("restart_task", TaskId(NAME, 0)) not in herder.calls
+    herder.owner = {2: ForwardError(LEADER)}
+    reply = rig.ask("POST", "/flows/A->B/restart?topic=t")
+    assert list(changes(reply)) == [f"{NAME}-0", f"{NAME}-2"]
+    assert ("restart_task", TaskId(NAME, 0)) in herder.calls
+    assert network.asked == [f"POST /pairs/A/B/connectors/{NAME}/tasks/2/restart?forward=true"]
+    one = rig.ask("POST", "/flows/A->B/restart?topic=u&partition=0")
+    assert list(changes(one)) == [f"{NAME}-1"]
+    assert rig.ask("POST", "/flows/A->B/restart?topic=nobody").status == 404
+
+
+# -- other workers
+
+
+def test_a_creation_is_forwarded_to_who_leads_the_flow(rig: Rig) -> None:
+    rig.add(BA, enabled="false")
+    network = Network(internal_app(rig.parts))
+    asked = Rig()
+    asked.add(BA, enabled="false").elsewhere = ForwardError(LEADER)
+    asked.client = network.client
+    reply = asked.ask("POST", "/flows", body={"source": "B", "target": "A"})
+    assert reply.status == 201
+    assert network.asked == ["POST /flows?forward=true"]
+    assert rig.stores[BA].revision == 1
+
+
+def test_a_suspended_leader_changes_nothing(rig: Rig) -> None:
+    herder = rig.herders[AB]
+    assert herder.snapshot is not None
+    object.__setattr__(herder.snapshot, "state", "SUSPENDED")
+    assert rig.ask("DELETE", "/flows/A->B").status == 409
+    assert rig.topics[AB].records == []
+
+
+# -- flow truth -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def orders_rig() -> Rig:
+    orders_rig = Rig()
+    orders_rig.add(AB, topics="orders.*")
+    return orders_rig
+
+
+def flow_of(orders_rig: Rig) -> tuple[str, list[str]]:
+    found = orders_rig.ask("GET", "/flows/A->B").json
+    return found["state"], [f"{it['where']}: {it['message']}" for it in found["errors"]]
+
+
+def test_a_topic_that_cannot_be_created_degrades_its_flow(orders_rig: Rig) -> None:
+    herder = orders_rig.herders[AB]
+    assert herder.snapshot is not None
+    problem = {f"{NAME}: topic t waits": "INVALID_REPLICATION_FACTOR canary-value"}
+    herder.snapshot = replace(herder.snapshot, problems=problem)
+    assert flow_of(orders_rig) == (
+        "DEGRADED",
+        [f"{NAME}: topic t waits: INVALID_REPLICATION_FACTOR [hidden]"],
+    )
+
+
+def test_a_held_partition_degrades_its_flow(orders_rig: Rig) -> None:
+    stuck = partition("t", 0, 3, state="HELD", cause="broker 2 is away")
+    orders_rig.herders[AB].snapshot = snapshot("worker:8083", AB, stuck)
+    assert flow_of(orders_rig) == ("DEGRADED", ["t-0: broker 2 is away"])
+
+
+def test_a_partition_that_a_stream_has_degrades_no_flow_on_spark(orders_rig: Rig) -> None:
+    kept_out = partition("t", 0, 3, state="HELD", cause=KEPT_OUT)
+    orders_rig.herders[AB].snapshot = snapshot("worker:8083", AB, kept_out)
+    assert flow_of(orders_rig)[0] == "DEGRADED"  # of a backfill
+    orders_rig.herders[AB].configs[NAME]["flow.engine"] = "spark"
+    assert flow_of(orders_rig) == ("RUNNING", [])
+    stuck = partition("t", 0, 3, state="HELD", cause="broker 2 is away")
+    orders_rig.herders[AB].snapshot = snapshot("worker:8083", AB, stuck)
+    assert flow_of(orders_rig) == ("DEGRADED", ["t-0: broker 2 is away"])
+
+
+def without_tasks(herder: Leader) -> None:
+    def info_now(name: str) -> ConnectorInfo | None:
+        found = herder.configs.get(name)
+        return None if found is None else ConnectorInfo(name, found, (), "source")
+
+    herder.info_now = info_now  # type: ignore[method-assign] # a connector without tasks
+
+
+def notes_of(orders_rig: Rig) -> list[str]:
+    notes: list[str] = orders_rig.ask("GET", "/flows/A->B").json["notes"]
+    return notes
+
+
+def test_a_flow_that_matches_no_topic_is_running_and_notes_it(orders_rig: Rig) -> None:
+    assert notes_of(orders_rig) == []
+    herder = orders_rig.herders[AB]
+    text = "topics=ordes matches no topic of the source that this principal may see"
+    note = Finding(task=NAME, what="topics", text=text, count=1, harms=False)
+    herder.snapshot = replace(snapshot("worker:8083", AB), findings=(note,))
+    assert flow_of(orders_rig) == ("RUNNING", [])
+    assert notes_of(orders_rig) == [f"{NAME}: topics: {text}"]
+    herder.snapshot = snapshot("worker:8083", AB)
+    orders_rig.herders[AB].configs[NAME]["enabled"] = "false"
+    assert (flow_of(orders_rig), notes_of(orders_rig)) == (("DISABLED", []), [])
+
+
+def test_a_flow_whose_task_configs_are_not_published_is_degraded(orders_rig: Rig) -> None:
+    herder = orders_rig.herders[AB]
+    without_tasks(herder)
+    assert herder.snapshot is not None
+    problem = {f"{NAME}: task configs are not published yet": "the target does not answer"}
+    herder.snapshot = replace(herder.snapshot, problems=problem)
+    degraded, (error,) = flow_of(orders_rig)
+    assert (degraded, "not published yet" in error, notes_of(orders_rig)) == ("DEGRADED", True, [])
+
+
+def test_a_flow_without_its_source_connector_is_degraded(orders_rig: Rig) -> None:
+    herder = orders_rig.herders[AB]
+    herder.configs.clear()
+    herder.configs["MirrorHeartbeatConnector"] = {"connector.class": "x"}
+    herder.states = {"MirrorHeartbeatConnector": state("MirrorHeartbeatConnector")}
+    degraded, (error,) = flow_of(orders_rig)
+    assert (degraded, "no MirrorSourceConnector" in error) == ("DEGRADED", True)
+
+
+def test_the_copy_of_a_topic_is_named_before_its_first_record(orders_rig: Rig) -> None:
+    idle = partition("orders", 0, 0, target=None)
+    orders_rig.herders[AB].snapshot = snapshot("worker:8083", AB, idle)
+    for rows in ("topics", "partitions"):
+        assert [it["target_topic"] for it in orders_rig.ask("GET", f"/flows/A->B/{rows}").json] == [
+            "A.orders"
+        ]
+
+
+@pytest.mark.parametrize(
+    ("states", "worst"),
+    [
+        ("RUNNING RUNNING", "RUNNING"),
+        ("RUNNING HELD FAILED", "FAILED"),
+        ("HELD HELD HELD", "HELD"),
+        ("PAUSED HELD", "HELD"),
+        ("PAUSED RUNNING", "PARTLY PAUSED"),
+        ("PAUSED PAUSED", "PAUSED"),
+    ],
+)
+def test_a_topic_has_the_worst_state_of_its_partitions(
+    orders_rig: Rig, states: str, worst: str
+) -> None:
+    parts = [partition("t", n, 1, state=it) for n, it in enumerate(states.split())]
+    orders_rig.herders[AB].snapshot = snapshot("worker:8083", AB, *parts)
+    (topic,) = orders_rig.ask("GET", "/flows/A->B/topics").json
+    assert (topic["state"], topic["held_partitions"]) == (worst, states.count("HELD"))
+    orders_rig.herders[AB].assigned = {0: "t-77"}
+    (topic,) = orders_rig.ask("GET", "/flows/A->B/topics").json
+    assert topic["state"] == (worst if worst in ("FAILED", "HELD") else "UNASSIGNED")
+
+
+def test_a_flow_that_waits_at_start_is_described_with_its_cause_and_what_the_file_wants(
+    orders_rig: Rig,
+) -> None:
+    herder = orders_rig.herders[AB]
+    herder.configs.clear()
+    herder.waits = "waits for target cluster B at b:1, 23 s now: user mm is refused"
+    herder.elsewhere = ForwardError(None)
+    assert herder.snapshot is not None
+    problems = {"flow": herder.waits}
+    herder.snapshot = replace(herder.snapshot, state="WAITING", partitions=(), problems=problems)
+    found = orders_rig.ask("GET", "/flows/A->B").json
+    assert flow_of(orders_rig) == ("WAITING", [f"flow: {herder.waits}"])
+    assert (found["enabled"], found["incomplete"]) == (True, [])
+    assert orders_rig.ask("GET", "/flows").json == [found]
+    asked = orders_rig.ask("GET", "/flows/A->B/groups")
+    assert (asked.status, asked.message) == (503, f"Flow A->B {herder.waits}")
+
+
+def lags_of(orders_rig: Rig) -> list[tuple[object, object]]:
+    """Of the flow, and of its topic."""
+    found = (
+        orders_rig.ask("GET", "/flows/A->B").json,
+        orders_rig.ask("GET", "/flows/A->B/lag").json[0],
+    )
+    return [(it["lag_records"], it["lag_ms"]) for it in found]
+
+
+def test_the_lag_is_unknown_while_no_worker_measures_an_assigned_partition(orders_rig: Rig) -> None:
+    """A task host that ended has taken its numbers with it, and the next one has none yet."""
+    herder = orders_rig.herders[AB]
+    herder.assigned = {0: "t-0,t-1"}
+    herder.snapshot = snapshot("worker:8083", AB, partition("t", 0, 0))
+    assert lags_of(orders_rig) == [(None, None)] * 2
+    assert orders_rig.ask("GET", "/flows/A->B").json["partitions"] == 2
+    lost = orders_rig.ask("GET", "/flows/A->B/partitions").json[1]
+    assert (lost["state"], lost["task"], lost["lag_records"]) == ("UNASSIGNED", f"{NAME}-0", None)
+    both = [partition("t", 0, 0), partition("t", 1, 5)]
+    herder.snapshot = snapshot("worker:8083", AB, *both)
+    assert lags_of(orders_rig) == [(5, 50)] * 2
+
+
+def test_the_lag_is_unknown_until_all_partitions_that_work_are_measured(orders_rig: Rig) -> None:
+    herder = orders_rig.herders[AB]
+    begins = partition("t", 1, -1)
+    herder.snapshot = snapshot("worker:8083", AB, partition("t", 0, 0), begins)
+    assert lags_of(orders_rig) == [(None, None)] * 2
+    failed = replace(begins, state="FAILED")
+    herder.snapshot = snapshot("worker:8083", AB, partition("t", 0, 3), failed)
+    assert lags_of(orders_rig) == [(3, 30)] * 2, "failed_partitions says the rest"
+
+
+# -- changes
+
+
+def test_states_of_a_whole_flow_are_in_the_history_and_survive_a_rollback(orders_rig: Rig) -> None:
+    orders_rig.ask("POST", "/flows/A->B/pause")
+    line = orders_rig.stores[AB].history()[0]
+    assert isinstance(line, HistoryEntry)
+    assert [(it.key, it.before, it.after) for it in line.changes] == [
+        (f"state:{NAME}", "RUNNING", "PAUSED")
+    ]
+    orders_rig.ask("PATCH", "/flows/A->B", body={"config": {"topics": "x"}})
+    assert orders_rig.ask("POST", "/flows/A->B/rollback?revision=0").status == 200
+    assert orders_rig.herders[AB].configs[NAME]["topics"] == "orders.*"
+
+
+def test_a_stopped_flow_is_not_restarted(orders_rig: Rig) -> None:
+    herder = orders_rig.herders[AB]
+    stopped = replace(state(NAME).connector, state=State.STOPPED)
+    herder.states[NAME] = replace(state(NAME), connector=stopped, tasks={})
+    reply = orders_rig.ask("POST", "/flows/A->B/restart")
+    assert (reply.status, reply.message) == (409, "Flow A->B is STOPPED; resume it instead")
+    assert ("restart", NAME, False, True) not in herder.calls
+
+
+def test_a_partition_that_the_topic_does_not_have_cannot_be_paused(orders_rig: Rig) -> None:
+    orders_rig.herders[AB].assigned = {0: "orders-0,orders-1"}
+    reply = orders_rig.ask("POST", "/flows/A->B/pause?topic=orders&partition=99")
+    assert (reply.status, "has no partition 99" in reply.message) == (404, True)
+    assert orders_rig.ask("POST", "/flows/A->B/pause?topic=orders&partition=1").status == 200
+
+
+def test_a_resumed_flow_names_what_stays_paused_and_resumes_it_on_request(orders_rig: Rig) -> None:
+    orders_rig.ask("POST", "/flows/A->B/pause?topic=orders")
+    assert orders_rig.ask("POST", "/flows/A->B/resume?dry_run=true").json["still_paused"] == [
+        "orders"
+    ]
+    assert orders_rig.ask("POST", "/flows/A->B/resume").json["still_paused"] == ["orders"]
+    reply = orders_rig.ask("POST", "/flows/A->B/resume?all_topics=true").json
+    assert (reply["still_paused"], orders_rig.stores[AB].held()) == ([], frozenset())
+    assert {"key": "orders", "before": "paused", "after": "running"} in reply["changes"]
+    assert orders_rig.ask("POST", "/flows/A->B/resume?topic=orders&all_topics=true").status == 422
+
+
+def test_an_unknown_property_is_refused_with_the_near_one(orders_rig: Rig) -> None:
+    reply = orders_rig.ask("PATCH", "/flows/A->B", body={"config": {"topiks": "x"}})
+    assert (reply.status, "did you mean topics?" in reply.message) == (400, True)
+    assert orders_rig.ask("PATCH", "/flows/A->B", body={"config": {"topiks": None}}).status == 200
+    orders_rig.add(AB, topiks="from the file")
+    assert orders_rig.ask("PATCH", "/flows/A->B", body={"config": {"topiks": "x"}}).status == 200
+
+
+def test_a_property_of_the_flow_reaches_the_connector_that_reads_it_and_no_other_takes_it(
+    orders_rig: Rig,
+) -> None:
+    key, reader = "emit.heartbeats.interval.seconds", "MirrorHeartbeatConnector"
+    reply = orders_rig.ask("PATCH", "/flows/A->B", body={"connectors": {NAME: {key: "2"}}})
+    assert (reply.status, f"set it on {reader}" in reply.message) == (400, True)
+    files = cast("dict[str, ConnectorConfig]", orders_rig.files[AB])
+    files[reader] = {"name": reader, "connector.class": reader}
+    reply = orders_rig.ask("PATCH", "/flows/A->B", body={"config": {key: "2", "topics": "orders"}})
+    assert reply.status == 200
+    changed = {it["key"] for it in reply.json["changes"]}
+    assert changed == {f"{reader}.{key}", f"{NAME}.topics"}
+
+
+# -- revisions
+
+
+def test_a_change_of_a_flow_that_was_changed_meanwhile_is_a_412(orders_rig: Rig) -> None:
+    tag = orders_rig.ask("GET", "/flows/A->B").headers["etag"]
+    assert tag == orders_rig.ask("GET", "/flows/A->B/config").headers["etag"] == '"0"'
+    body = {"config": {"tasks.max": "2"}}
+    first = orders_rig.ask("PATCH", "/flows/A->B", body=body, headers={"If-Match": tag})
+    assert (first.status, orders_rig.ask("GET", "/flows/A->B").headers["etag"]) == (200, '"1"')
+    for method, path, given in (
+        ("PATCH", "", {"config": {"tasks.max": "3"}}),
+        ("POST", "/pause", None),
+        ("POST", "/pause?topic=orders", None),
+        ("POST", "/rollback?revision=0", None),
+        ("DELETE", "", None),
+    ):
+        reply = orders_rig.ask(method, f"/flows/A->B{path}", body=given, headers={"If-Match": tag})
+        assert (reply.status, "at revision 1, not 0" in reply.message) == (412, True), path
+    assert orders_rig.stores[AB].revision == 1
+    assert [call for call in orders_rig.herders[AB].calls if call[0] == "pause"] == []
+    assert orders_rig.ask("POST", "/flows/A->B/pause", headers={"If-Match": "*"}).status == 200
+    assert orders_rig.ask("POST", "/flows/A->B/pause", headers={"If-Match": "x"}).status == 422
+
+
+class ChangedBeside(Leader):
+    """Somebody else's change is written while a pause is carried out, as over another worker."""
+
+    async def pause(self, name: str, *, actor: str) -> None:
+        await super().pause(name, actor=actor)
+        assert self.store is not None
+        changed = patched({name: {"tasks.max": "2"}}, {})
+        await self.store.edit("patch", name, changed, actor="beside")
+
+
+def test_a_change_that_the_leader_does_not_write_is_recorded_and_reported(orders_rig: Rig) -> None:
+    orders_rig.stores[AB].listen(lambda: None)
+    reply = orders_rig.ask("PATCH", "/flows/A->B", body={"config": {"topics": "orders.eu"}})
+    assert (reply.status, "recorded, but the leader has not acted" in reply.message) == (503, True)
+    assert orders_rig.stores[AB].revision == 1
+
+
+def test_a_pause_that_is_done_is_no_412_and_is_in_the_history(orders_rig: Rig) -> None:
+    before, store = orders_rig.herders[AB], orders_rig.stores[AB]
+    now = orders_rig.herders[AB] = ChangedBeside(AB, store=store)
+    now.configs, now.states, now.snapshot = before.configs, before.states, before.snapshot
+    reply = orders_rig.ask("POST", "/flows/A->B/pause", headers={"If-Match": '"0"'})
+    assert (reply.status, reply.json["revision"]) == (200, 2)
+    assert [it.action for it in store.history()] == ["pause", "patch"]
+
+
+def test_a_config_that_was_changed_meanwhile_is_a_412_in_connects_dialect(orders_rig: Rig) -> None:
+    path = f"/A/B/connectors/{NAME}/config"
+    tag = orders_rig.ask("GET", path).headers["etag"]
+    assert tag == orders_rig.ask("GET", f"/connectors/A-%3EB.{NAME}/config").headers["etag"]
+    config = orders_rig.ask("GET", path).json
+    done = orders_rig.ask("PUT", path, body={**config, "tasks.max": "2"}, headers={"If-Match": tag})
+    assert (done.status, done.headers["etag"] != tag) == (200, True)
+    for method, given in (("PUT", config), ("PATCH", {"tasks.max": "3"})):
+        assert orders_rig.ask(method, path, body=given, headers={"If-Match": tag}).status == 412
+    target = f"/A/B/connectors/{NAME}"
+    assert orders_rig.ask("DELETE", target, headers={"If-Match": tag}).status == 412
+    assert orders_rig.herders[AB].configs[NAME]["tasks.max"] == "2"
+    latest = orders_rig.ask("GET", path).headers["etag"]
+    assert orders_rig.ask("DELETE", target, headers={"If-Match": latest}).status == 204
+
+
+def test_a_refusal_that_ends_with_the_rebalance_says_when_to_retry(orders_rig: Rig) -> None:
+    orders_rig.herders[AB].elsewhere = ForwardError(None)
+    reply = orders_rig.ask("POST", "/flows/A->B/pause")
+    assert (reply.status, reply.headers["retry-after"]) == (409, "1")
+
+
+def test_validate_answers_200_with_the_error_at_the_key_that_may_not_come_from_outside() -> None:
+    with PaperWorker(dedicated=True) as worker:
+        given = {
+            **CONFIG,
+            "topics": "${env:CANARY}",
+            "producer.override.ssl.engine.factory.class": "x.Y",
+        }
+        path = f"/A/B/connector-plugins/{NAME}/config/validate"
+        reply = worker.send(httpx.Request("PUT", f"http://worker{path}", json=given))
+    assert (reply.status_code, reply.json()["error_count"]) == (200, 2)
+    errors = {
+        it["value"]["name"]: it["value"]["errors"]
+        for it in reply.json()["configs"]
+        if it["value"] and it["value"]["errors"]
+    }
+    assert "uses a config provider" in errors["topics"][0]
+    assert "would load code" in errors["producer.override.ssl.engine.factory.class"][0]
+    assert "CANARY" not in reply.text
