@@ -475,7 +475,9 @@ class Readers:
     def read_next(self, region: KafkaAddress, kind: str, records: int) -> None:
         """Read on, and commit."""
         numbers = read_next(region, self.topic, self.groups[kind], kind, records)
-        assert not self.read[kind].intersection(numbers), f"{kind} reads again what it has read"
+        # The broker stores where a share group is before its last acknowledgement: the flow back may set it there (never further).
+        if kind != "share":
+            assert not self.read[kind].intersection(numbers), f"{kind} reads again what it has read"
         self.read[kind].update(numbers)
 
     def place(self, region: KafkaAddress, kind: str) -> int:
@@ -534,7 +536,7 @@ def test_groups_of_each_kind_skip_nothing_of_either_region_while_both_flows_sync
             readers.check(region_b)
         until_grown(mirror, sides, topic, 320)
         for kind, known in readers.read.items():
-            if len(known) < 320:
+            while len(known) < 320:
                 readers.read_next(region_a, kind, 320 - len(known))
         # Behind the last copy the second region has records of its own only, which may be read again.
         numbers = numbers_of(region_b, topic)
@@ -543,7 +545,7 @@ def test_groups_of_each_kind_skip_nothing_of_either_region_while_both_flows_sync
             until(
                 partial(readers.is_behind, region_b, kind, behind),
                 90,
-                f"{kind} is behind the last copy, {behind}",
+                f"{kind} is after the last copy, {behind}",
                 alive=mirror,
             )
         readers.check(region_b)
