@@ -17,7 +17,7 @@ from mm2py.api.context import (
     TaskContext,
 )
 from mm2py.api.task import BatchSourceTask
-from mm2py.clock import SYSTEM_CLOCK
+from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.class_names import KAFKA_RELEASE, MIRROR_SOURCE_CONNECTOR
 from mm2py.config.client_properties import Side, effective_client_properties
 from mm2py.config.definitions import ConfigModel, parse_config
@@ -126,7 +126,7 @@ class MirrorSourceConnector(Connector):
             await self._suppress_loops(source, target)
             await topics.refresh()
             self._deal.update(topics.ready())
-            if self._begins_at_end():
+            if begins_at_end(self._props, SYSTEM_CLOCK):
                 found = self._deal.partitions.union(topics.waiting())
                 early = _early(context)
                 self._early = found if early is None else early
@@ -203,13 +203,6 @@ class MirrorSourceConnector(Connector):
             type(self._upkeep.policy).__name__,
         )
 
-    def _begins_at_end(self) -> bool:
-        props = effective_client_properties(
-            self._props, "source", "consumer", role="replication-consumer"
-        )
-        starts = StartPositions.parse(self._config.start_positions, SYSTEM_CLOCK)
-        return props["auto.offset.reset"] == "latest" or starts.has_latest
-
     def _late(self, partitions: Sequence[TopicPartition]) -> dict[str, str]:
         """Name the partitions that begin at the earliest offset though they are to begin at ``latest``."""
         if self._early is None:
@@ -255,6 +248,13 @@ class MirrorSourceConnector(Connector):
             )
         finally:
             await self._upkeep.end(opened)
+
+
+def begins_at_end(config: Mapping[str, str], clock: Clock) -> bool:
+    """Return whether partitions of a flow without a stored position begin at the end of their logs."""
+    props = effective_client_properties(config, "source", "consumer", role="replication-consumer")
+    starts = StartPositions.parse(parse_config(MirrorSourceConfig, config).start_positions, clock)
+    return props["auto.offset.reset"] == "latest" or starts.has_latest
 
 
 def _early(context: object) -> frozenset[TopicPartition] | None:

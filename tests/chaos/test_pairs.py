@@ -35,7 +35,15 @@ SCENES: Final = [
     ("committed", "silent target", "open transaction", "frozen worker"),
     ("same names", "group", "silent target", "killed"),
     ("same names", "frozen worker", "truncated"),
+    ("same names", "group", "recreated"),
+    ("same names", "recreated", "killed"),
+    ("plain", "recreated", "killed", "killed"),
     ("exactly-once", "open transaction", "killed"),
+    ("committed", "group", "paused topic", "open transaction"),
+    ("same names", "group", "open transaction", "killed"),
+    ("same names", "group", "paused topic", "truncated"),
+    ("transforms", "group", "open transaction", "killed"),
+    ("sink", "open transaction", "frozen worker"),
 ]
 
 

@@ -119,9 +119,10 @@ class Stage:
         """Whether no record may be doubled."""
         return self.kind == "exactly-once" or (self.kind != "sink" and not self.kills)
 
-    def _next_incarnation(self) -> None:
+    def _next_incarnation(self, *, creates: bool = True) -> None:
         number = len(self.incarnations)
-        self._create(self.source, self.topic, WIDTH)
+        if creates:
+            self._create(self.source, self.topic, WIDTH)
         until(lambda: len(ends(self.source, self.topic)) == WIDTH, 60, "leaders")
         load = Incarnation(self.source, self.topic, number, WIDTH, per_tick=PER_TICK)
         self.incarnations.append(self._workers.enter_context(load))
@@ -148,12 +149,26 @@ class Stage:
 
     def recreate(self) -> None:
         """Delete the topic under load, create it again, and write more than the old one had; once in a scene."""
+        self._replace()
+
+    def lose_to_flow_back(self) -> None:
+        """As ``recreate``, but under the same names both ways the flow back creates the topic: its copy is still on the target."""
+        self._replace(creates=False)
+
+    def _replace(self, *, creates: bool = True) -> None:
         assert len(self.incarnations) == 1
         old = self.load
         delete_topic(self.source, self.topic)
         until(lambda: self.topic not in topics_of(self.source), 60, "deletion")
         old.stop(deleted=True)
-        self._next_incarnation()
+        if not creates:
+            until(
+                lambda: self.topic in topics_of(self.source),
+                90,
+                "the flow back creates the topic",
+                alive=self.worker,
+            )
+        self._next_incarnation(creates=creates)
         self.load.wait_acked(old.total + SOME)
 
     def truncate(self) -> None:
@@ -360,14 +375,15 @@ def _open_transaction(stage: Stage) -> Generator[None]:
     client.init_transactions(60)
     client.begin_transaction()
 
-    def write_in() -> None:
+    def write_in(when: bytes) -> None:
         for partition in range(WIDTH):
-            client.produce(stage.topic, b"0:in a transaction", partition=partition)
+            value = b"0:in a transaction, %s, %d" % (when, partition)
+            client.produce(stage.topic, value, partition=partition)
         assert client.flush(60) == 0
 
-    write_in()
+    write_in(b"first")
     yield
-    write_in()
+    write_in(b"last")
     client.commit_transaction(60)
 
 
@@ -387,6 +403,7 @@ INGREDIENTS: Final[Mapping[str, Ingredient]] = {
     "group": _group,
     "open transaction": _open_transaction,
     "recreated": _step(Stage.recreate),
+    "created by the flow back": _step(Stage.lose_to_flow_back),
     "truncated": _step(Stage.truncate),
     "killed": _step(Stage.kill),
 }

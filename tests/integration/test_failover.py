@@ -443,6 +443,61 @@ def lose_and_return(stage: Stage, *, tail: int, restarts: bool = False) -> None:
         assert mirror.stop() == 0
 
 
+@pytest.mark.faults
+def test_a_failback_goes_on_when_its_source_is_back_and_without_it_where_that_is_accepted(
+    stage: Stage,
+) -> None:
+    topic, group = stage.unique("orders"), stage.unique("billing")
+    with secured_pair("cut") as (a, b), replace(stage, a=a, b=b).home(topic) as drivers:
+        mirror, written = drivers.mirror, 0
+
+        def write_to(region: Region, records: int) -> None:
+            nonlocal written
+            numbers = range(written, written + records)
+            write(region, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in numbers])
+            written += records
+
+        write_to(a, 20)
+        for step in ("FENCE", "DRAIN", "GROUPS"):
+            drivers.execute("failover")
+            write_to(b, 20)
+            commit(b, group, topic, {p: end - 2 for p, end in ends(b, topic).items()})
+            drivers.run("failback", "--execute", "--settle", "1", kill_at=step)
+            b.freeze()
+            try:
+                refused = drivers.run("failback", "--execute", "--settle", "1")
+            finally:
+                b.thaw()
+            assert refused.code in (1, 3), refused.said
+            drivers.execute("failback")
+            assert committed(a, group, topic) == {
+                p: end - 2 for p, end in ends(a, topic).items()
+            }, step
+            write_to(a, 10)
+            settled(a, b, topic, written, mirror)
+        drivers.execute("failover")
+        write_to(b, 20)
+        until(lambda: sum(ends(a, topic).values()) == written, 90, "the way back", alive=mirror)
+        drivers.run("failback", "--execute", "--settle", "1", kill_at="SWITCH")
+        b.kill()
+        ended = drivers.run(
+            "failback",
+            "--execute",
+            "--unplanned",
+            "--settle",
+            "1",
+            "--accept-loss",
+            "0",
+            "-o",
+            "json",
+        )
+        assert (ended.code, ended.document["step"]) == (4, "TAIL"), ended.said
+        write_to(a, 10)
+        b.start()
+        assert drivers.execute("failback").document["tail"] == []
+        settled(a, b, topic, written, mirror)
+
+
 def test_topics_with_prefixes_move_with_their_groups_and_over_rest(stage: Stage) -> None:
     a, b = stage.a, stage.b
     topic, group = stage.unique("orders"), stage.unique("billing")

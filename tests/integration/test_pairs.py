@@ -18,6 +18,7 @@ SCENES: Final = [
     ("exactly-once", "silent target", "recreated"),
     ("transforms", "frozen worker", "recreated"),
     ("sink", "frozen worker", "recreated"),
+    ("same names", "group", "created by the flow back"),
 ]
 
 

@@ -435,6 +435,47 @@ def test_clients_go_there_and_back_through_what_java_copied_and_nothing_of_it_co
         assert values == [b"%d" % n for n in range(105)], "each once, in order, on both sides"
 
 
+def test_groups_go_there_and_back_through_the_prefixed_copies_of_java_and_skip_nothing(
+    region_a: KafkaAddress,
+    region_b: KafkaAddress,
+    unique: Callable[[str], str],
+    create_topic: CreateTopic,
+    tmp_path: Path,
+) -> None:
+    """Java's are 0-39, ours 40-59: on the way back the place of a group in Java's is unknown, and it stays where it left."""
+    topic, early, late, new = [unique(it) for it in ("orders", "early", "late", "new")]
+    create_topic(region_a, topic, 1)
+    flow = write_flow(tmp_path, region_a, region_b, topic, SYNC)
+    copy = flow.remote(topic)
+    with start_java(flow.file, tmp_path / "java.log", jvm_flags=QUICK_START_FLAGS) as java:
+        produce(region_a, topic, 0, 40)
+        eventually(copied(flow, topic, 40), "Java copies")
+        assert java.stop() == JAVA_STOPPED
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        produce(region_a, topic, 40, 20)
+        until(copied(flow, topic, 60), 90, "we copy", alive=mirror)
+        drivers = Drivers(flow, mirror)
+        for group, at in ((early, 10), (late, 50)):
+            commit_at(region_a, topic, group, at)
+        done = drivers.execute("failover").document
+        assert (done["missing"], done["tail"]) == (0, [])
+        assert offset_of(region_b, copy, late) == 50
+        assert offset_of(region_b, copy, early) <= 10
+        for group, at in ((early, 30), (late, 55), (new, 20)):
+            commit_at(region_b, copy, group, at)
+        done = drivers.execute("failback").document
+        assert (done["missing"], done["tail"]) == (0, [])
+        left = {it["group"]: it["left"] for it in done["groups"]}
+        assert left[late] == []
+        for group, at in ((early, 30), (new, 20)):
+            assert any(f"{copy}-0 {at} has no place there" in it for it in left[group]), left
+        assert offset_of(region_a, topic, late) == 55
+        assert offset_of(region_a, topic, early) == 10
+        assert offset_of(region_a, topic, new) < 0
+        assert mirror.stop() == 0
+
+
 def run_plan(flow: Flow) -> dict[str, Any]:
     """Return what a backfill would copy."""
     name = f"{flow.source_alias}->{flow.target_alias}"

@@ -10,6 +10,7 @@ Invariants, tests of the same names:
 3. A lane that is cancelled or superseded has stopped its task before it returns.
 4. A lane that has a term keeps every partition reserved, failed ones too, and returns when the term is over: by time, by bytes, or
    because the partitions are dealt anew.
+5. A partition that fails is released only when its task has stopped: at the position of its last acknowledged record.
 """
 
 import logging
@@ -30,6 +31,9 @@ LOOK_S: Final = 0.5
 """How often a lane looks at its task."""
 
 STOP_S: Final = 10.0
+SETTLE_S: Final = 4.0
+"""How long a task of which a partition failed may take to store positions; within a lease, which is not renewed meanwhile."""
+
 TASK_STARTS: Final = 5
 """How often a task that failed as a whole is started before the attempt of the lane counts as failed."""
 
@@ -269,6 +273,8 @@ class LaneRun:
     async def _start(self) -> None:
         self._starts += 1
         await self._copy.start({tp: lease.end for tp, lease in self._left.items()})
+        if self._paused:
+            await self._copy.pause(paused=True)
 
     async def _follow_wish(self) -> None:
         paused = self._topic.wanted is Wanted.PAUSE
@@ -278,8 +284,13 @@ class LaneRun:
 
     async def _look(self) -> None:
         """Look at the task, and write what changed when it is time."""
+        failed = self._failed()
+        if failed:
+            # What was sent before the failure may still be acknowledged: released now, the live flow would continue before it (5).
+            await self._copy.stop(SETTLE_S)
         progress = {tp: self._with_progress(lease) for tp, lease in self._left.items()}
-        ended = [it for it in map(self._outcome, progress.values()) if it is not None]
+        outcomes = (self._outcome(it, failed.get(it.source)) for it in progress.values())
+        ended = [it for it in outcomes if it is not None]
         if progress and (ended or self._clock.monotonic() - self._written_s >= RENEW_S):
             self._written_s = self._clock.monotonic()
             over = {it.source for it in ended}
@@ -289,7 +300,28 @@ class LaneRun:
             await self._lease.renew(changed + ended or list(left.values())[:1])
             self._ended += ended
             self._left = left
+        if failed and self._left:
+            await self._copy_left()
         await self._mend()
+
+    def _failed(self) -> dict[TopicPartition, str]:
+        """Return partitions that cannot be copied further, with the cause."""
+        failed: dict[TopicPartition, str] = {}
+        if self._term is None:
+            progress = {tp: self._copy.progress(tp) for tp in self._left}
+            failed |= {tp: it.cause for tp, it in progress.items() if it.failed}
+        status = self._copy.status()
+        cause = None if status is None or status.state is not State.FAILED else status.cause
+        if isinstance(cause, PartitionError):  # of its last partition that could be copied
+            partition = TopicPartition(cause.topic, cause.partition)
+            if partition in self._left:
+                failed[partition] = str(cause)
+        return failed
+
+    async def _copy_left(self) -> None:
+        """Copy the others of a task that was stopped for a partition; counts as no start of a task that failed."""
+        self._starts -= 1
+        await self._start()
 
     async def _mend(self) -> None:
         """Start a task again that failed as a whole; its next start finds the positions in the target's log."""
@@ -297,15 +329,6 @@ class LaneRun:
         if not self._left or status is None or status.state is not State.FAILED:
             return
         cause = status.cause
-        if isinstance(cause, PartitionError):  # of its last partition that could be copied
-            stopped = self._left.pop(TopicPartition(cause.topic, cause.partition), None)
-            if stopped is not None:
-                last = replace(stopped, state=self._given_up, cause=str(cause))
-                await self._lease.renew([last])
-                self._ended.append(last)
-                self._starts -= 1
-            if not self._left:
-                return
         if self._starts >= TASK_STARTS:
             raise FatalError(
                 f"the lane's task failed {self._starts} times, the last cause: {cause}"
@@ -327,10 +350,10 @@ class LaneRun:
             cause=found.cause,
         )
 
-    def _outcome(self, lease: Lease) -> Lease | None:
-        """Return the last record of a partition, None while it is copied."""
+    def _outcome(self, lease: Lease, failure: str | None) -> Lease | None:
+        """Return the last record of a partition, None while it is copied; ``failure`` is why it cannot be copied further."""
         if lease.position >= lease.end:
             return replace(lease, state=LeaseState.HANDED_OVER, cause="")
-        if self._term is None and self._copy.progress(lease.source).failed:
-            return replace(lease, state=self._given_up)
+        if failure is not None:
+            return replace(lease, state=self._given_up, cause=failure)
         return None

@@ -11,8 +11,9 @@ from typing import final
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.secret_names import secrets_in
 from mm2py.mirror.backfills import JobKind
-from mm2py.observability.logging import SecretMask
+from mm2py.observability.logging import SecretMask, some_of
 from mm2py.storage.job_claim import BackfillRefusedError
+from mm2py_connectors.mirror_source import begins_at_end
 from mm2py_jobs.copy.backfill_flow import BackfillSession
 from mm2py_jobs.copy.stream_copy import CopyEnd, CopyTotals, StreamCopy, StreamOrder
 from mm2py_jobs.copy.stream_topics import StreamTopics
@@ -54,7 +55,18 @@ async def _cancel_stream(file: Path, flow: str, printer: Printer) -> int:
         if job is None or job.kind is not JobKind.STREAM or job.state.is_over:
             raise BackfillRefusedError(f"no stream of {session.name} is unfinished")
         await session.claim.claim(JobKind.STREAM)
+        partitions = store.kept_out()
         await session.claim.take_back("ended with mm2py stream --cancel")
+        known = await session.known(partitions)
+        unplaced = [
+            str(it) for it in partitions if it not in known.positions and known.resume(it) < 0
+        ]
+        if unplaced and begins_at_end(session.connector, SYSTEM_CLOCK):
+            say(
+                f"{len(unplaced)} partitions have no stored position ({some_of(unplaced, 3)}): the workers begin at the ends of their logs"
+                " (auto.offset.reset or start.positions is latest), and what was written before is not copied; to copy it, store positions:"
+                " PUT /connectors/MirrorSourceConnector/offsets"
+            )
         if not printer.is_table:
             printer.document({"flow": str(session.name), "state": "ENDED", "job": job.id})
         say(f"stream {job.id} of {session.name} is ended, its workers continue where it was")

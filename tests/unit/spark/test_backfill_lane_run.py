@@ -58,6 +58,8 @@ class Copy:
         self.at: dict[TopicPartition, CopyProgress] = {}
         self.paused: list[bool] = []
         self.stopped: list[float] = []
+        self.at_stop: dict[TopicPartition, CopyProgress] = {}
+        """What a stop acknowledges and stores."""
         self.state = Status(State.RUNNING)
 
     async def start(self, ends: Mapping[TopicPartition, int]) -> None:
@@ -75,6 +77,7 @@ class Copy:
 
     async def stop(self, timeout_s: float) -> None:
         self.stopped.append(timeout_s)
+        self.at |= self.at_stop
 
 
 class Topic:
@@ -180,6 +183,38 @@ async def test_a_failed_partition_is_given_back_with_its_cause_and_the_others_co
     stage.copy.at[TWO] = CopyProgress(position=10)
     await stage.pass_s(1)
     assert await stage.task == LaneResult(handed_over=1, released=1, left=0)
+
+
+async def test_a_failed_partition_is_released_at_the_position_that_is_stored_when_its_task_has_stopped() -> (
+    None
+):
+    stage = Stage(ONE, TWO)
+    stage.copy.at[ONE] = CopyProgress(position=3, failed=True, cause="too large")
+    stage.copy.at_stop[ONE] = CopyProgress(position=7, failed=True, cause="too large")
+    await stage.pass_s(1)
+    last = stage.leases.records[-1]
+    assert (last.source, last.state, last.position) == (ONE, LeaseState.RELEASED, 7)
+    assert stage.copy.starts == [{ONE: 10, TWO: 10}, {TWO: 10}]
+    stage.task.cancel()
+
+
+async def test_what_a_stop_stores_up_to_the_end_of_a_failed_partition_is_handed_over() -> None:
+    stage = Stage(ONE)
+    stage.copy.at[ONE] = CopyProgress(position=9, failed=True, cause="behind the end")
+    stage.copy.at_stop[ONE] = CopyProgress(position=10, failed=True, cause="behind the end")
+    await stage.pass_s(1)
+    assert await stage.task == LaneResult(handed_over=1, released=0, left=0)
+
+
+async def test_a_lane_that_is_paused_stays_so_when_a_partition_fails() -> None:
+    stage = Stage(ONE, TWO)
+    stage.topic.wanted = Wanted.PAUSE
+    await stage.pass_s(1)
+    stage.copy.at[ONE] = CopyProgress(position=3, failed=True, cause="too large")
+    await stage.pass_s(1)
+    assert stage.copy.starts[1:] == [{TWO: 10}]
+    assert stage.copy.paused == [True, True]
+    stage.task.cancel()
 
 
 async def test_a_task_that_failed_with_its_last_partition_is_started_for_the_others() -> None:
