@@ -1,4 +1,4 @@
-"""docs/config.md is what the declarations say, and names every property."""
+"""docs/reference/config.md is what the declarations say, and names every property."""
 
 from pathlib import Path
 
@@ -8,12 +8,12 @@ from mm2py.config.worker import WorkerConfig
 from mm2py_connectors.config import CONNECTORS
 from mm2py_workers.config_commands import reference_text
 
-PAGE = Path(__file__).parents[3] / "docs" / "config.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "config.md"
 
 
 def test_the_committed_page_is_fresh() -> None:
     assert PAGE.read_text(encoding="utf-8") == reference_text(), (
-        "python -m mm2py_workers.config_commands > docs/config.md"
+        "python -m mm2py_workers.config_commands > docs/reference/config.md"
     )
 
 
@@ -26,4 +26,6 @@ def test_the_page_names_every_property() -> None:
 
 
 def test_the_page_shows_javas_default_beside_ours() -> None:
-    assert "| `refresh.topics.interval.seconds` | long | `5` | 600 | >= 1 s |" in reference_text()
+    assert (
+        "| `refresh.topics.interval.seconds` | long, >= 1 s | `5`; Java: 600 |" in reference_text()
+    )

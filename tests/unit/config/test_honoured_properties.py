@@ -1,4 +1,4 @@
-"""Every client property that docs/config.md calls honoured is read by the clients that it is listed for, and used."""
+"""Every client property that docs/reference/config.md calls honoured is read by the clients that it is listed for, and used."""
 
 import ast
 import functools

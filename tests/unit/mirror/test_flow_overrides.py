@@ -1,4 +1,4 @@
-"""Bytes of ``mm2py-flows`` (docs/formats.md)."""
+"""Bytes of ``mm2py-flows`` (docs/reference/formats.md)."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ from mm2py.mirror.flow_overrides import (
     flows_topic,
 )
 
-FORMATS = Path(__file__).parents[3] / "docs" / "formats.md"
+FORMATS = Path(__file__).parents[3] / "docs" / "reference" / "formats.md"
 AT = Revision(number=7, by="anna", at_ms=1_700_000_000_000)
 SOURCE = "MirrorSourceConnector"
 

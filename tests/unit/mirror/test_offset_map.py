@@ -1,4 +1,4 @@
-"""The exact map: its bytes (docs/formats.md), and what single events make of it."""
+"""The exact map: its bytes (docs/reference/formats.md), and what single events make of it."""
 
 import re
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ from mm2py.mirror.offset_map import (
 from mm2py.mirror.offset_map_reader import PageCache
 from mm2py.types import TopicPartition
 
-FORMATS = Path(__file__).parents[3] / "docs" / "formats.md"
+FORMATS = Path(__file__).parents[3] / "docs" / "reference" / "formats.md"
 ORDERS = TopicPartition("orders-eu", 3)
 OLD, NEW = bytes(range(16)), bytes(range(16, 32))
 GOLDEN = Page(

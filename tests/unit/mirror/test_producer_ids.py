@@ -17,7 +17,7 @@ from mm2py.mirror.producer_ids import (
 )
 
 IDENTITY = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
-FORMATS = Path(__file__).parents[3] / "docs" / "formats.md"
+FORMATS = Path(__file__).parents[3] / "docs" / "reference" / "formats.md"
 
 
 def producer(

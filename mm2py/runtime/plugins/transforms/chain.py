@@ -74,7 +74,7 @@ def find(kind: Kind, name: str) -> _Class:
     if kind == "transforms" and needs_structures(wanted):
         raise ConfigError(
             f"Class {wanted} changes fields of structures, and the records of a mirror are bytes",
-            remedy="remove it, or write a transform that reads your format (docs/connectors.md)",
+            remedy="remove it, or write a transform that reads your format (docs/reference/extend.md)",
         )
     raise ConfigError(f"Class {wanted} could not be found.")
 
