@@ -50,24 +50,24 @@ class MirrorCheckpointConfig(MirrorConnectorConfig):
     emit_checkpoints_interval_seconds: Annotated[
         int | None,
         seconds(
-            "At most how often to write checkpoints; where it is not set, as soon as a group commits.",
+            "Least time between two checkpoints of a group; not set: at each commit.",
             "60",
         ),
     ] = None
     sync_group_offsets_enabled: Annotated[
-        bool, switch("Write translated offsets of idle groups.")
+        bool, switch("Write the translated offsets of groups without members on the target.")
     ] = False
     sync_group_offsets_interval_seconds: Annotated[
         int | None,
         seconds(
-            "At most how often to write group offsets; where it is not set, as soon as there is a new checkpoint.",
+            "Least time between two writes of group offsets; not set: at each checkpoint.",
             "60",
         ),
     ] = None
     sync_share_group_offsets_enabled: Annotated[
         bool | None,
         switch(
-            "Write translated start offsets of idle share groups; where it is not set, as sync.group.offsets.enabled.",
+            "The same for start offsets of share groups; not set: as sync.group.offsets.enabled.",
             ours=True,
         ),
     ] = None

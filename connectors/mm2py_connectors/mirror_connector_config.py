@@ -25,7 +25,7 @@ MetricNamesFormats = Annotated[
     tuple[str, ...],
     Option(
         _LIST,
-        "Form of Java's metric names; this product has its own exporter.",
+        "Form of Java's metric names.",
         choices=("legacy", "new"),
         effect=Effect.WITHOUT_EFFECT,
     ),
@@ -34,7 +34,7 @@ OffsetSyncsLocation = Annotated[
     str,
     Option(
         _STRING,
-        "Which cluster holds the offset-syncs topic; the same for the source and the checkpoint connector.",
+        "Which cluster holds the offset-syncs topic.",
         choices=("source", "target"),
     ),
 ]
@@ -63,8 +63,7 @@ class MirrorConnectorConfig(FrameworkConfig):
     enabled: Annotated[
         bool,
         switch(
-            "Whether the flow replicates. In a mirror maker file a flow that does not set it is "
-            "not replicated; its heartbeat connector works all the same."
+            "Whether the flow replicates. Not set in a mirror maker file: false, but for heartbeats."
         ),
     ] = True
     source_cluster_alias: Annotated[
@@ -74,7 +73,7 @@ class MirrorConnectorConfig(FrameworkConfig):
         str, Option(_STRING, "Alias of the cluster that is written.", importance="HIGH")
     ] = "target"
     admin_timeout_ms: Annotated[
-        int, Option(_LONG, "Bound of each periodic job of a connector.", low=1, unit="ms")
+        int, Option(_LONG, "Longest time of a connector's periodic operation.", low=1, unit="ms")
     ] = 60_000
     replication_policy_class: Annotated[str, Option(_CLASS, "How remote topics are named.")] = (
         DEFAULT_REPLICATION_POLICY
@@ -93,7 +92,7 @@ class MirrorConnectorConfig(FrameworkConfig):
         tuple[str, ...],
         Option(
             _LIST,
-            "Java metric reporters; this product has its own exporter.",
+            "Java metric reporters; use GET /metrics.",
             java_default="org.apache.kafka.common.metrics.JmxReporter",
             effect=Effect.WITHOUT_EFFECT,
         ),

@@ -34,8 +34,7 @@ class FlowRate(ConfigModel):
         int,
         Option(
             _LONG,
-            "Most bytes of batches, as they lie on the source, that the flow reads per second; 0 is no "
-            "limit. Its tasks get equal parts.",
+            "Most bytes per second that the flow reads; its tasks get equal parts. 0 is no limit.",
             low=0,
             unit="bytes/s",
             ours=True,
@@ -68,10 +67,8 @@ class MirrorSourceConfig(LossPolicies, FlowRate, MirrorTopicsConfig):
         str,
         Option(
             JavaType.STRING,
-            "What copies the records of the flow. worker: the tasks of this process and its group. spark: mm2py stream, which has "
-            "to be started beside it; these tasks copy what no stream has reserved, before its start and after its orderly end, and "
-            "the flow is shown as DEGRADED meanwhile. The worker runs everything else (topics, their configs and ACLs, checkpoints, "
-            "heartbeats, REST), and takes over where the stream was as soon as this is worker again.",
+            "What copies the records: worker is the flow's own tasks, spark is mm2py stream, which is started beside the "
+            "workers. While no stream runs, the tasks copy and the flow is DEGRADED.",
             choices=("worker", "spark"),
             ours=True,
             java_default="worker",
@@ -83,10 +80,8 @@ class MirrorSourceConfig(LossPolicies, FlowRate, MirrorTopicsConfig):
         str,
         Option(
             JavaType.STRING,
-            "Which batches of the source are not copied because a mirror wrote them there. on: those that a mirror of "
-            "this flow's target wrote. all: those that any mirror wrote, for three or more clusters that are all "
-            "connected. off: none. auto: on where the replication policy keeps names, or a RegexRouter takes its prefix away, and "
-            "the source lets us read mm2py-producers.internal.",
+            "Which batches are not copied because a mirror wrote them to the source: on, those of this flow's target; all, those "
+            "of any mirror; off, none; auto, as on where the policy or a RegexRouter keeps names, else off.",
             choices=("auto", "on", "all", "off"),
             ours=True,
             java_default="off",

@@ -35,11 +35,8 @@ StartRules = Annotated[
     tuple[str, ...],
     Option(
         JavaType.LIST,
-        "Where the copy of a partition begins while the flow has stored no position for it: topic=position, topic:partition=position, or "
-        "a position alone for all that no earlier item is about; topic is a name or a Java pattern for the whole name. Positions: earliest, "
-        "latest, a timestamp (2026-01-31T00:00:00Z or ms since the epoch), 24 hours ago (also minutes, days, weeks), offset:N. Partitions "
-        "without an item begin as auto.offset.reset of the source consumer says. Topics that appear later begin at their first "
-        "record where this is latest.",
+        "Where a partition without a stored position begins: topic=position, topic:partition=position, or a position for all others. "
+        "Positions: earliest, latest, a timestamp, `24 hours ago`, offset:N.",
         ours=True,
         java_default="auto.offset.reset",
         importance="MEDIUM",
@@ -83,9 +80,8 @@ class MirrorTopicsConfig(MirrorConnectorConfig):
         str,
         Option(
             JavaType.STRING,
-            "In a mirror maker file: what copies the records of the flow. source: MirrorSourceConnector, whole batches with "
-            "positions of its own. sink: MirrorSinkConnector, record by record, through a consumer group of the source that "
-            "every lag tool sees, with transforms and a dead letter queue; it starts where that group is.",
+            "In a mirror maker file: source copies whole batches with MirrorSourceConnector. sink copies record by record "
+            "with MirrorSinkConnector, through a consumer group of the source.",
             choices=("source", "sink"),
             any_case=True,
             ours=True,

@@ -101,7 +101,7 @@ def check_kerberos(values: Mapping[str, Value]) -> None:
     except KafkaException:
         raise ConfigError(
             "confluent-kafka's librdkafka was built without Kerberos (GSSAPI), as that of its wheels is",
-            remedy="build both as docs/kerberos.md shows, or mirror with MirrorSource",
+            remedy="build both as docs/guide/security.md shows, or mirror with MirrorSource",
         ) from None
     # kinit runs for a keytab alone.
     if values.keys() >= {KEYTAB, PRINCIPAL}:

@@ -1,7 +1,7 @@
 """Kafka's client properties: which of them this product reads, and what becomes of the others.
 
 One declaration serves consumer, producer and admin clients: the models here are read (``clients``, ``security``), the
-table ``_UNREAD`` names what has no value here. Lint answers by ``effect`` and ``doc``, docs/config.md prints them, and
+table ``_UNREAD`` names what has no value here. Lint answers by ``effect`` and ``doc``, docs/reference/config.md prints them, and
 Connect describes overrides with them. ``java_default`` is the default of Java's producer or admin client where ours is
 another.
 """
@@ -101,8 +101,8 @@ class ConsumerOptions(ConfigModel):
     auto_offset_reset: Annotated[
         str,
         Option(
-            _STRING, "where a partition without a stored position starts; latest counts from the first start of the flow, "
-            "partitions found while it runs start at their beginning; by_duration: is refused",
+            _STRING, "where a partition without a stored position starts; latest means the flow's first start, "
+            "later partitions start at their beginning; by_duration: is refused",
             choices=("earliest", "latest", "none"), any_case=True, java_default="latest",
             importance=_MEDIUM,
         ),
@@ -119,17 +119,16 @@ class ConsumerOptions(ConfigModel):
     max_partition_fetch_bytes: Annotated[
         int,
         _bytes(
-            _INT, "bytes of one partition in one answer; the first batch is always returned whole. A source 10 ms "
-            "away or more is asked for less at a time, over several connections (fetch.connections.max)",
+            _INT, "bytes of one partition in one answer; the first batch is always returned whole; less "
+            "over fetch.connections.max connections",
             None, _HIGH,
         ),
     ] = 1_048_576  # fmt: skip
     fetch_connections_max: Annotated[
         int,
         Option(
-            _INT, "ours, default 24: connections of a task to a broker that is 10 ms away or more, over which "
-            "partitions that lag are read side by side and in stripes; each carries only what the broker's "
-            "socket.send.buffer.bytes allows per round trip (100 KiB by default). 1: one, as in Java",
+            _INT, "ours, default 24: connections of a task to a source broker 10 ms or more away, for lagging "
+            "partitions; 1: one, as in Java",
             low=1, ours=True, importance=_MEDIUM,
         ),
     ] = CONNECTIONS  # fmt: skip
@@ -150,8 +149,7 @@ class ProducerOptions(ConfigModel):
     compression_type: Annotated[
         str,
         Option(
-            _STRING, "silent: batches keep the source's codec (Java writes uncompressed); set: batches of another "
-            "codec are recompressed",
+            _STRING, "not set: the source's codec (Java: uncompressed); set: other batches are recompressed",
             choices=("none", "gzip", "snappy", "lz4", "zstd"), any_case=True, java_default="none",
             importance=_HIGH,
         ),
@@ -159,32 +157,29 @@ class ProducerOptions(ConfigModel):
     max_request_size: Annotated[
         int,
         _bytes(
-            _INT, "most bytes of the batches of one request; larger batches are split, a larger record goes alone. "
-            "Where it is not set, 4 MiB, and what the target topic takes", "1048576",
+            _INT, "most bytes of one request; larger batches are split, a larger record is sent alone; "
+            "not set: 4 MiB, and what the target topic takes", "1048576",
         ),
     ] = 0  # fmt: skip
     buffer_memory: Annotated[
         int,
         _bytes(
-            _LONG, "bytes of batches read and not yet acknowledged, per task, in receive buffers and copies of them alike: "
-            "at most so much at any number of partitions, but for one batch that is larger than what is free. Its process needs "
-            "about 60 MiB besides. Partitions that fill it and whose target takes nothing for 5 s give back what was not "
-            "sent, so that the others continue, and are read again later", None, _HIGH,
+            _LONG, "most bytes read and not acknowledged, per task, whatever the number of partitions; one larger batch "
+            "is admitted alone", None, _HIGH,
         ),
     ] = 33_554_432  # fmt: skip
     produce_connections_max: Annotated[
         int,
         Option(
-            _INT, "ours, default 24: connections of a task to a broker that is 10 ms away or more, over which "
-            "partitions that lag are dealt; each partition stays on one, which carries only what the broker's "
-            "socket.receive.buffer.bytes allows per round trip (100 KiB by default). 1: one, as in Java",
+            _INT, "ours, default 24: connections of a task to a target broker 10 ms or more away, each partition on "
+            "one; 1: one, as in Java",
             low=1, ours=True, importance=_MEDIUM,
         ),
     ] = CONNECTIONS  # fmt: skip
     transaction_timeout_ms: Annotated[
         int,
         Option(
-            _INT, "exactly-once: after this time the target aborts a transaction that was not ended",
+            _INT, "exactly-once: the target aborts a transaction that was not ended after this time",
             unit="ms", java_default="60000",
         ),
     ] = 60_000  # fmt: skip
@@ -192,18 +187,16 @@ class ProducerOptions(ConfigModel):
 
 _OPENSSL: Final = "names of Java's security providers; OpenSSL decides here"
 _NO_ASSERTIONS: Final = "tokens come by client id and secret, not by signed assertions"
-_NO_CLASSES: Final = (
-    "Java classes cannot be loaded; tokens are fetched by this product's own client"
-)
+_NO_CLASSES: Final = "Java classes cannot be loaded"
 _BROKERS: Final = "checked by brokers, not by clients"
 _AS_IT_COMES: Final = (
     "a token is passed on as it comes; one is fetched per client, when it is needed"
 )
 _RENEWAL: Final = "a ticket is renewed when a login needs it"
-_TRUST: Final = "whom to trust; without both: the system's certificates. A changed file counts from the next connection"
-_IDENTITY: Final = (
-    "the certificate that brokers see of us; a changed file counts from the next connection"
+_TRUST: Final = (
+    "trusted certificates, default: the system's; a changed file is read at the next connection"
 )
+_IDENTITY: Final = "our certificate; a changed file is read at the next connection"
 _STORE: Final = "JKS, PKCS12 or PEM; JKS and PKCS12 are told apart by content"
 _SECRET: Final = "never logged; a private key is never written to disk in clear"  # noqa: S105 -- a text
 _OAUTH_PACKAGE: Final = "org.apache.kafka.common.security.oauthbearer."
@@ -299,15 +292,15 @@ class SecurityOptions(ConfigModel):
     sasl_mechanism: Annotated[
         _Text,
         Option(
-            _STRING, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI, which is the default where the login module is Kerberos'",
+            _STRING, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI, the default with Kerberos' login module",
             java_default="GSSAPI", importance=_MEDIUM,
         ),
     ] = None  # fmt: skip
     sasl_jaas_config: Annotated[
         _Text,
         _option(
-            "PlainLoginModule, ScramLoginModule, OAuthBearerLoginModule or Krb5LoginModule with its options; where it is not set, "
-            "section KafkaClient of the file that KAFKA_OPTS=-Djava.security.auth.login.config=FILE names",
+            "PlainLoginModule, ScramLoginModule, OAuthBearerLoginModule or Krb5LoginModule; not set: section "
+            "KafkaClient of the file named by KAFKA_OPTS=-Djava.security.auth.login.config=FILE",
             _MEDIUM, _PASSWORD,
         ),
     ] = None  # fmt: skip
@@ -327,11 +320,11 @@ class SecurityOptions(ConfigModel):
     ] = None
     sasl_login_connect_timeout_ms: Annotated[
         _Number,
-        Option(_INT, "longest wait for the token endpoint, 10 s where neither is set; the longer of both counts", low=1),
+        Option(_INT, "longest wait for the token endpoint, default 10 s; the longer of both applies", low=1),
     ] = None  # fmt: skip
     sasl_login_read_timeout_ms: Annotated[
         _Number,
-        Option(_INT, "longest wait for the token endpoint, 10 s where neither is set; the longer of both counts", low=1),
+        Option(_INT, "longest wait for the token endpoint, default 10 s; the longer of both applies", low=1),
     ] = None  # fmt: skip
     sasl_login_retry_backoff_max_ms: Annotated[
         int, Option(_LONG, "longest pause between requests to a token endpoint that does not answer", low=1)
@@ -439,9 +432,9 @@ def _unread(
 
 _BOTH: Final = "consumer, producer"
 _SERIALIZERS: Final = "bytes are copied unchanged"
-_EXPORTER: Final = "metrics are exported by this product's own exporter"
-_WITHOUT_END: Final = "a batch is retried without end: giving up would lose it"
-_NO_GROUP: Final = "MirrorMaker 2 reads with assigned partitions and no consumer group, but with copy.connector=sink"
+_EXPORTER: Final = "use GET /metrics"
+_WITHOUT_END: Final = "a batch is retried forever: giving up would lose it"
+_NO_GROUP: Final = "no consumer group, except with copy.connector=sink"
 _REBOOTSTRAP: Final = "the bootstrap list is always asked again when no known broker answers"
 _SAME_PARTITION: Final = "a record keeps its partition"
 _LEVEL: Final = "recompression uses a fast level"
@@ -472,7 +465,7 @@ _UNREAD: Final = (
     *_unread(_N, "consumer", "auto.commit.interval.ms", "see offset.flush.interval.ms", _INT, low=0),
     *_unread(_N, "consumer", "check.crcs", "the CRC of every batch is checked, always", _BOOLEAN),
     *_unread(_N, "consumer", "exclude.internal.topics allow.auto.create.topics",
-             "topics are chosen by topics and topics.exclude; none is created on the source", _BOOLEAN),
+             "see topics and topics.exclude; none is created on the source", _BOOLEAN),
     *_unread(_W, "producer", "acks", "always all: less could lose records that are counted as copied",
              choices=("all", "-1", "0", "1"), java=("all", _LOW)),
     *_unread(_W, "producer", "enable.idempotence",

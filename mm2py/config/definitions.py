@@ -10,7 +10,7 @@ A property is declared in one place, with its type, defaults, bounds and text:
 
 Everything else is derived from ``options_of`` and these tables: the refusal of a wrong value with its file line
 (``parse_config``, ``check_config``), Connect's definitions and answers (``connect_definitions``), lint (``catalog``),
-docs/config.md (``reference``). Where the declarations are:
+docs/reference/config.md (``reference``). Where the declarations are:
 
 ====================  ==========================================================================================
 ``framework``         what Connect itself reads of every connector, its converters, and the loss policies of tasks

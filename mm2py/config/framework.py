@@ -84,7 +84,7 @@ def _clear_text(name: str, value: JavaValue) -> str:
 
 def _converter(role: str, order: int) -> Option:
     return Option(
-        _CLASS, f"Converts the {role}s of ordinary records; whole batches stay as they are. Unset: the worker's.",
+        _CLASS, f"Converts {role}s of records, not of whole batches; not set: the worker's.",
         group="Common", order=order, width="SHORT", display=f"{role.capitalize()} converter class",
         class_problem=lambda name: converter_problem(name, role),
     )  # fmt: skip
@@ -111,7 +111,7 @@ class FrameworkConfig(ConfigModel):
     connector_class: Annotated[
         str,
         Option(
-            _STRING, "Class of the connector: Java's full name, its last part, or that without Connector.",
+            _STRING, "Java's full class name, its last part, or that without Connector.",
             required=True,
             group="Common", order=2, width="LONG", importance="HIGH", display="Connector class",
         ),
@@ -119,7 +119,7 @@ class FrameworkConfig(ConfigModel):
     connector_plugin_version: Annotated[
         str | None,
         Option(
-            _STRING, "The version that the connector must have; there is one of each.",
+            _STRING, "The version that the connector must have.",
             group="Common", order=3, width="MEDIUM", importance="MEDIUM", display="Connector version",
         ),
     ] = None  # fmt: skip
@@ -146,7 +146,7 @@ class FrameworkConfig(ConfigModel):
     transforms: Annotated[
         tuple[str, ...],
         Option(
-            _LIST, "Aliases of the transforms that each record passes, in this order; checkpoints and heartbeats of a mirror pass none.",
+            _LIST, "Aliases of transforms, in order; a mirror's checkpoints and heartbeats pass none.",
             checks=(_aliases,),
             group="Transforms", order=12, width="LONG", display="Transforms",
         ),
@@ -154,14 +154,14 @@ class FrameworkConfig(ConfigModel):
     predicates: Annotated[
         tuple[str, ...],
         Option(
-            _LIST, "Aliases of the predicates that transforms name.", checks=(_aliases,),
+            _LIST, "Aliases of predicates that transforms use.", checks=(_aliases,),
             group="Predicates", order=13, width="LONG", display="Predicates",
         ),
     ] = ()  # fmt: skip
     config_action_reload: Annotated[
         str,
         Option(
-            _STRING, "What a changed value of a config provider does; the built-in ones report no changes, as in Java.",
+            _STRING, "Config providers report no changes, as Java's built-in ones.",
             effect=Effect.WITHOUT_EFFECT, choices=("none", "restart"),
             group="Common", order=14, width="MEDIUM", display="Reload Action",
         ),
@@ -169,7 +169,7 @@ class FrameworkConfig(ConfigModel):
     errors_retry_timeout: Annotated[
         int,
         Option(
-            _LONG, "Longest time in ms a failed operation on a record is tried again, by a transform or converter; -1 without end.",
+            _LONG, "How long in ms a transform or converter is retried on a record; -1 forever.",
             group="Error Handling", order=1, width="MEDIUM", importance="MEDIUM",
             display="Retry Timeout for Errors",
         ),
@@ -177,7 +177,7 @@ class FrameworkConfig(ConfigModel):
     errors_retry_delay_max_ms: Annotated[
         int,
         Option(
-            _LONG, "Longest pause in ms between two restarts of a failed task, and between two attempts on a record.",
+            _LONG, "Longest pause in ms between two attempts on a record or restarts of a task.",
             group="Error Handling", order=2, width="MEDIUM", importance="MEDIUM",
             display="Maximum Delay Between Retries for Errors",
         ),
@@ -185,7 +185,7 @@ class FrameworkConfig(ConfigModel):
     errors_tolerance: Annotated[
         str,
         Option(
-            _STRING, "Ordinary records that cannot be converted: none fails the task, all leaves them out.",
+            _STRING, "Records that cannot be converted: none fails the task, all skips them.",
             choices=("none", "all"),
             group="Error Handling", order=3, width="SHORT", importance="MEDIUM",
             display="Error Tolerance",
@@ -194,7 +194,7 @@ class FrameworkConfig(ConfigModel):
     errors_log_enable: Annotated[
         bool,
         Option(
-            _BOOLEAN, "Log each record that is left out, not only the first.",
+            _BOOLEAN, "Log each skipped record, not only the first.",
             group="Error Handling", order=4, width="SHORT", importance="MEDIUM",
             display="Log Errors",
         ),
@@ -202,7 +202,7 @@ class FrameworkConfig(ConfigModel):
     errors_log_include_messages: Annotated[
         bool,
         Option(
-            _BOOLEAN, "Log such a record itself, too: its source, key, value and headers.",
+            _BOOLEAN, "Log its source, key, value and headers too.",
             group="Error Handling", order=5, width="SHORT", importance="MEDIUM",
             display="Log Error Details",
         ),
@@ -210,7 +210,7 @@ class FrameworkConfig(ConfigModel):
     task_auto_restart: Annotated[
         bool | None,
         Option(
-            _BOOLEAN, "Start a failed task again, with growing pauses. Unset: as the worker's option of this name.",
+            _BOOLEAN, "Restart a failed task after growing pauses; not set: as the worker's option.",
             ours=True, java_default="never", importance="MEDIUM",
         ),
     ] = None  # fmt: skip
@@ -225,7 +225,7 @@ class SourceFrameworkConfig(FrameworkConfig):
     topic_creation_groups: Annotated[
         tuple[str, ...],
         Option(
-            _LIST, "Groups of rules for topics that the worker creates: it creates none.",
+            _LIST, "Rules for topics that the worker creates: it creates none.",
             effect=Effect.WARNED, checks=(_aliases,),
             group="Topic Creation", order=1, width="LONG", display="Topic Creation Groups",
         ),
@@ -233,7 +233,7 @@ class SourceFrameworkConfig(FrameworkConfig):
     exactly_once_support: Annotated[
         str,
         Option(
-            _STRING, "required refuses to run the connector without exactly-once mode.",
+            _STRING, "required refuses to run without exactly-once support.",
             choices=("REQUIRED", "REQUESTED"), any_case=True,
             group=_EXACTLY_ONCE, order=2, width="SHORT", importance="MEDIUM",
             display="Exactly once support",
@@ -242,7 +242,7 @@ class SourceFrameworkConfig(FrameworkConfig):
     transaction_boundary: Annotated[
         str,
         Option(
-            _STRING, "When a transaction ends in exactly-once mode.",
+            _STRING, "When a transaction ends: 100 ms after its first record, or by interval; connector is refused.",
             choices=("INTERVAL", "POLL", "CONNECTOR"), any_case=True,
             group=_EXACTLY_ONCE, order=3, width="SHORT", importance="MEDIUM",
             display="Transaction Boundary",
@@ -258,7 +258,7 @@ class SourceFrameworkConfig(FrameworkConfig):
     offsets_storage_topic: Annotated[
         str | None,
         Option(
-            _STRING, "Topic on the target for this connector's source offsets; unset: the worker's.",
+            _STRING, "Topic on the target for this connector's positions, with exactly-once; not set: the worker's.",
             checks=(_not_empty,),
             group="offsets.topic", order=1, width="LONG", display="Offsets topic",
         ),
@@ -271,8 +271,7 @@ class LossPolicies(ConfigModel):
     gap_policy: Annotated[
         str,
         Option(
-            _STRING, "When records were lost before they could be copied (retention, truncation): "
-            "continue behind the gap and report it, or fail the partition.",
+            _STRING, "Records lost before they were copied: continue after the gap and report it, or fail the partition.",
             choices=("continue", "fail"), any_case=True, ours=True,
             java_default="continue in silence", importance="MEDIUM",
         ),
@@ -280,8 +279,7 @@ class LossPolicies(ConfigModel):
     recreate_policy: Annotated[
         str,
         Option(
-            _STRING, "When a source topic was deleted and created again: copy the new one from its start "
-            "and report it, or stop the partition.",
+            _STRING, "A recreated source topic: copy it from its start and report the loss, or stop the partition.",
             choices=("continue", "stop"), any_case=True, ours=True,
             java_default="continue in silence", importance="MEDIUM",
         ),
@@ -289,7 +287,7 @@ class LossPolicies(ConfigModel):
     partition_failure_policy: Annotated[
         str,
         Option(
-            _STRING, "When one partition cannot go on: isolate it, or fail its whole task.",
+            _STRING, "A partition that cannot be copied: isolate it, or fail its task.",
             choices=("isolate", "fail"), any_case=True, ours=True,
             java_default="fail", importance="MEDIUM",
         ),
@@ -297,10 +295,8 @@ class LossPolicies(ConfigModel):
     offsets_identical: Annotated[
         str,
         Option(
-            _STRING, "The copies of a partition are written with one lasting producer id, so that a late write of a task "
-            "that was killed or frozen doubles nothing, and offsets are the same on both clusters where the source is "
-            "dense and nothing else writes to the copy. require: a partition where they cannot be the same stops; off: "
-            "each task has a producer id of its own. Without effect in transactions (exactly.once.source.support).",
+            _STRING, "prefer: one lasting producer id per partition, so that late writes duplicate nothing and offsets are equal where "
+            "possible; require: stop a partition where they are not; off: a producer id per task. No effect in transactions.",
             choices=("prefer", "require", "off"), any_case=True, ours=True,
             java_default="other offsets", importance="MEDIUM",
         ),
@@ -330,15 +326,14 @@ class SinkFrameworkConfig(FrameworkConfig):
     topics_regex: Annotated[
         str,
         Option(
-            _STRING, "Java pattern; the tasks read the topics whose whole name it matches.", checks=(_pattern,),
+            _STRING, "Java pattern for the whole name of topics to read.", checks=(_pattern,),
             group="Common", order=4, width="LONG", importance="HIGH", display="Topics regex",
         ),
     ] = ""  # fmt: skip
     errors_deadletterqueue_topic_name: Annotated[
         str,
         Option(
-            _STRING, "Topic on the worker's cluster that keeps the records that cannot be processed, as they were read. "
-            "Unset: they are kept nowhere.",
+            _STRING, "Topic on the worker's cluster for records that cannot be processed; not set: none.",
             group="Error Handling", order=6, width="MEDIUM", importance="MEDIUM",
             display="Dead Letter Queue Topic Name",
         ),
@@ -346,7 +341,7 @@ class SinkFrameworkConfig(FrameworkConfig):
     errors_deadletterqueue_topic_replication_factor: Annotated[
         int,
         Option(
-            JavaType.SHORT, "Replication factor of that topic, where it has to be created.",
+            JavaType.SHORT, "Replication factor of that topic.",
             group="Error Handling", order=7, width="MEDIUM", importance="MEDIUM",
             display="Dead Letter Queue Topic Replication Factor",
         ),
@@ -354,7 +349,7 @@ class SinkFrameworkConfig(FrameworkConfig):
     errors_deadletterqueue_context_headers_enable: Annotated[
         bool,
         Option(
-            _BOOLEAN, "Add headers to such a record that say where it comes from and why it failed.",
+            _BOOLEAN, "Add headers with the record's origin and error.",
             group="Error Handling", order=8, width="MEDIUM", importance="MEDIUM",
             display="Enable Error Context Headers",
         ),

@@ -24,7 +24,7 @@ Topics = Annotated[
     _Texts,
     Option(
         _PATTERNS,
-        "Topics to copy, and whose group offsets are translated: names or Java patterns that match the whole name.",
+        "Topics to copy, and whose group offsets are translated: names or Java patterns for the whole name.",
         importance="HIGH",
     ),
 ]
@@ -33,13 +33,13 @@ TopicsExclude = Annotated[
     _Texts, Option(_PATTERNS, "Topics left out; wins over topics.", importance="HIGH")
 ]
 TOPICS_EXCLUDE: Final = (r"mm2.*\.internal", r".*\.replica", "__.*")
-TopicFilterClass = Annotated[str, Option(_CLASS, "What decides by topics and topics.exclude.")]
+TopicFilterClass = Annotated[str, Option(_CLASS, "Class that selects topics.")]
 
 Groups = Annotated[
     _Texts,
     Option(
         _PATTERNS,
-        "Consumer groups: names or Java patterns that match the whole name.",
+        "Consumer groups: names or Java patterns for the whole name.",
         importance="HIGH",
     ),
 ]
@@ -48,7 +48,7 @@ GroupsExclude = Annotated[
     _Texts, Option(_PATTERNS, "Groups left out; wins over groups.", importance="HIGH")
 ]
 GROUPS_EXCLUDE: Final = ("console-consumer-.*", "connect-.*", "__.*")
-GroupFilterClass = Annotated[str, Option(_CLASS, "What decides by groups and groups.exclude.")]
+GroupFilterClass = Annotated[str, Option(_CLASS, "Class that selects groups.")]
 
 _JAVA_CONFIG_PROPERTIES_EXCLUDE: Final = (
     "follower.replication.throttled.replicas",
@@ -72,15 +72,12 @@ ConfigPropertiesExclude = Annotated[
     ),
 ]
 
-ConfigPropertyFilterClass = Annotated[
-    str, Option(_CLASS, "What decides by config.properties.exclude.")
-]
+ConfigPropertyFilterClass = Annotated[str, Option(_CLASS, "Class that selects topic configs.")]
 UseDefaultsFrom = Annotated[
     str,
     Option(
         _STRING,
-        "Whose topic config defaults count: source copies the source's; anything else the target's. Only with a "
-        "flow prefix.",
+        "Whose topic config defaults apply: source, or the target's. Only with a flow prefix.",
     ),
 ]
 

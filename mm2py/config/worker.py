@@ -39,7 +39,7 @@ def _storage(what: str) -> Option:
 def _default_converter(role: str) -> Option:
     return Option(
         _CLASS,
-        f"Converts the {role}s of ordinary records, unless a connector has its own; whole batches stay as they are.",
+        f"Converts {role}s of records, not of whole batches, unless a connector has its own.",
     )
 
 
@@ -51,7 +51,7 @@ class ProcessConfig(ConfigModel):
         bool,
         Option(
             _BOOLEAN,
-            "The nodes of one file always talk to each other, over internal.listener.",
+            "Workers of one file always use internal.listener.",
             effect=Effect.WITHOUT_EFFECT,
         ),
     ] = False
@@ -59,9 +59,7 @@ class ProcessConfig(ConfigModel):
         int | None,
         Option(
             _INT,
-            "Processes that tasks are spread over, started on need; one per core by default, 0: they run"
-            " in the worker's own. They are forked by a process of ours that has loaded everything once (a third one"
-            " in `ps`). A flow of one task uses one; all together take 100 to 150 MB.",
+            "Most child processes that run tasks, started on demand; default: one per core. 0 runs tasks in the worker.",
             low=0,
             high=1_000,
             ours=True,
@@ -71,9 +69,8 @@ class ProcessConfig(ConfigModel):
         tuple[str, ...],
         Option(
             _LIST,
-            "Names of config providers for `${name:...}`. Each has `config.providers.<name>.class` and"
-            " `.param.<key>`: FileConfigProvider (`allowed.paths`), EnvVarConfigProvider (`allowlist.pattern`) or"
-            " DirectoryConfigProvider (`allowed.paths`), by Java's class names.",
+            "Names of config providers for `${name:...}`, each with `config.providers.<name>.class` and `.param.<key>`:"
+            " Java's FileConfigProvider, EnvVarConfigProvider, DirectoryConfigProvider.",
         ),
     ] = ()
 
@@ -92,40 +89,39 @@ class RestOptions(ConfigModel):
         str,
         Option(
             _STRING,
-            "Address for the other workers; serves signed requests only. Not set: the address that is "
-            "advertised, and https where `listeners` has it with a certificate for that address.",
+            "Address for other workers, signed requests only; not set: a free port of the advertised address.",
             ours=True,
         ),
     ] = "http://:0"
     admin_listeners: Annotated[
         tuple[str, ...] | None,
-        Option(_LIST, "Empty: no /admin endpoints. Addresses of their own are not supported."),
+        Option(_LIST, "Empty: no /admin endpoints. Addresses are not supported."),
     ] = None
     rest_advertised_host_name: Annotated[
-        str, Option(_STRING, "Host name that other workers are given.")
+        str, Option(_STRING, "Host name that other workers use.")
     ] = ""
     rest_advertised_port: Annotated[
         int | None,
-        Option(_INT, "Port that other workers are given.", low=0, high=MAX_PORT),
+        Option(_INT, "Port that other workers use.", low=0, high=MAX_PORT),
     ] = None
     rest_advertised_listener: Annotated[
         str,
         Option(
-            _STRING, "Which listener other workers are given.",
+            _STRING, "Listener that other workers use.",
             choices=("", "http", "https"), any_case=True,
         ),
     ] = ""  # fmt: skip
     rest_extension_classes: Annotated[
-        tuple[str, ...], Option(_LIST, "Java's basic authentication; other classes are refused.")
+        tuple[str, ...], Option(_LIST, "Java's basic authentication; others are refused.")
     ] = ()
     rest_basic_auth_file: Annotated[
-        str, Option(_STRING, "Properties file with one user=password per line.", ours=True)
+        str, Option(_STRING, "File with user=password per line.", ours=True)
     ] = ""
     rest_bearer_tokens_file: Annotated[
-        str, Option(_STRING, "Properties file with one name=token per line.", ours=True)
+        str, Option(_STRING, "File with name=token per line.", ours=True)
     ] = ""
     rest_read_only_users: Annotated[
-        tuple[str, ...], Option(_LIST, "Users and token names that may only read.", ours=True)
+        tuple[str, ...], Option(_LIST, "Users, token names and CNs that may only read.", ours=True)
     ] = ()
     rest_max_body_bytes: Annotated[
         int,
@@ -136,14 +132,13 @@ class RestOptions(ConfigModel):
     ] = 1_048_576  # fmt: skip
     rest_config_providers_allow: Annotated[
         tuple[str, ...],
-        Option(_LIST, "Config providers that configs sent over REST may use.", ours=True),
+        Option(_LIST, "Config providers that configs over REST may use.", ours=True),
     ] = ()
     rest_spark_masters: Annotated[
         tuple[str, ...],
         Option(
             _LIST,
-            "Spark masters that a backfill planned over REST may run on, beside those of the worker's machine; their tasks "
-            "get the flow's credentials.",
+            "Spark masters beside local ones that a backfill over REST may use; tasks get the flow's credentials.",
             ours=True,
         ),
     ] = ()
@@ -153,10 +148,10 @@ class RestOptions(ConfigModel):
     ] = False
     access_control_allow_origin: Annotated[
         str,
-        Option(_STRING, "Origins, in full or *, whose pages may use the API; empty: none."),
+        Option(_STRING, "Origins, or *, whose pages may use the API; empty: none."),
     ] = ""
     access_control_allow_methods: Annotated[
-        str, Option(_STRING, "Methods that a preflight is answered; empty: POST,HEAD,GET.")
+        str, Option(_STRING, "Methods allowed to them; empty: POST,HEAD,GET.")
     ] = ""
     response_http_headers_config: Annotated[
         str, Option(_STRING, "Headers of every answer: [set|add|setDate|addDate] name:value, …")
@@ -219,30 +214,29 @@ class WorkerConfig(ConfigModel):
         int,
         Option(
             _LONG,
-            "How often source offsets are written; what was copied since is copied again after a "
-            "kill. Fewer than 100 records of a task wait for up to five intervals, at most 5 s.",
+            "How often positions are written. Fewer than 100 records wait for up to five intervals, at most 5 s.",
             low=1,
             unit="ms",
             java_default="60000",
         ),
     ] = 1_000
     offset_flush_timeout_ms: Annotated[
-        int, Option(_LONG, "Longest wait for a write of source offsets.", low=1, unit="ms")
+        int, Option(_LONG, "Longest wait for a write of positions.", low=1, unit="ms")
     ] = 5_000
     task_shutdown_graceful_timeout_ms: Annotated[
-        int, Option(_LONG, "Longest wait for the tasks at a stop.", low=0, unit="ms")
+        int, Option(_LONG, "Longest wait for tasks to stop.", low=0, unit="ms")
     ] = 5_000
     session_timeout_ms: Annotated[
-        int, _ms("Silence after which a worker counts as dead.", "10000", 1)
+        int, _ms("Silence after which a worker is considered dead.", "10000", 1)
     ] = 6_000
     heartbeat_interval_ms: Annotated[
-        int, _ms("Between two heartbeats to the group.", "3000", 1)
+        int, _ms("Time between two heartbeats to the group.", "3000", 1)
     ] = 2_000
     rebalance_timeout_ms: Annotated[
         int, _ms("Longest time a worker may take to rejoin.", None, 1)
     ] = 60_000
     scheduled_rebalance_max_delay_ms: Annotated[
-        int, _ms("How long the work of a lost worker waits for it to come back.", "300000")
+        int, _ms("How long the work of a lost worker waits for its return.", "300000")
     ] = 3_000
     worker_sync_timeout_ms: Annotated[
         int, _ms("Longest time to catch up with the config topic.")
@@ -251,7 +245,7 @@ class WorkerConfig(ConfigModel):
         int,
         Option(
             _INT,
-            "Java's pause after failing to catch up; a flow's worker starts again after growing pauses of its own.",
+            "A flow's worker restarts after growing pauses.",
             low=0,
             unit="ms",
             effect=Effect.WITHOUT_EFFECT,
@@ -270,7 +264,7 @@ class WorkerConfig(ConfigModel):
         bool,
         Option(
             _BOOLEAN,
-            "Start failed tasks again, with growing pauses, unless their connector has its own choice.",
+            "Restart failed tasks after growing pauses, unless their connector decides.",
             ours=True,
         ),
     ] = True
@@ -278,8 +272,7 @@ class WorkerConfig(ConfigModel):
         str,
         Option(
             _STRING,
-            "enabled: records and their source offsets are written in one transaction. Roll all workers of a "
-            "group to preparing first: the leader writes the config topic in transactions.",
+            "enabled writes records and positions in one transaction. Roll all workers to preparing first.",
             choices=("disabled", "preparing", "enabled"),
             any_case=True,
         ),
@@ -288,28 +281,27 @@ class WorkerConfig(ConfigModel):
         bool,
         Option(
             _BOOLEAN,
-            "Let connectors' topic.creation.* rules count: workers create no topics for records.",
+            "Workers create no topics for records.",
             effect=Effect.WITHOUT_EFFECT,
         ),
     ] = True
-    request_timeout_ms: Annotated[int, _ms("Longest wait of the worker for one answer.")] = 40_000
+    request_timeout_ms: Annotated[int, _ms("Longest wait for one answer.")] = 40_000
     topic_tracking_enable: Annotated[
         bool, Option(_BOOLEAN, "Remember which topics a connector writes to.")
     ] = True
     topic_tracking_allow_reset: Annotated[
-        bool, Option(_BOOLEAN, "Let the remembered topics be forgotten over REST.")
+        bool, Option(_BOOLEAN, "Allow a reset of remembered topics over REST.")
     ] = True
     connector_client_config_override_policy: Annotated[
         str,
         Option(
             _STRING,
-            "Client properties that connector configs may set by producer.override. and the like: "
-            "All, None, Principal or Allowlist.",
+            "Which client overrides connector configs may have: All, None, Principal or Allowlist.",
         ),
     ] = "All"
     connector_client_config_override_allowlist: Annotated[
         tuple[str, ...],
-        Option(_LIST, "Client properties that the policy Allowlist allows."),
+        Option(_LIST, "Client properties of the policy Allowlist."),
     ] = ()
     inter_worker_key_ttl_ms: Annotated[int, _ms("Life of the session key.")] = 3_600_000
     inter_worker_key_generation_algorithm: Annotated[
@@ -317,7 +309,7 @@ class WorkerConfig(ConfigModel):
     ] = "HmacSHA256"
     inter_worker_signature_algorithm: Annotated[
         str,
-        Option(_STRING, "Checked only: our workers sign in a form of their own, with HmacSHA256."),
+        Option(_STRING, "Checked only: workers sign with HmacSHA256."),
     ] = "HmacSHA256"
     inter_worker_verification_algorithms: Annotated[
         tuple[str, ...],
@@ -334,7 +326,7 @@ class ConnectWorkerConfig(ConfigModel):
         str,
         Option(
             _STRING,
-            "Connectors are Python packages with an entry point of group mm2py.connectors.",
+            "Connectors are Python packages with an entry point in mm2py.connectors.",
             effect=Effect.WITHOUT_EFFECT,
         ),
     ] = ""

@@ -65,7 +65,7 @@ class Cycle:
             )
         return (
             f"{start} set copy.connector=source for {_joined(self.by_group)} (loops are then suppressed); transforms that mark"
-            " copies by a header and drop what is marked do as well (docs/mirror-sink.md)"
+            " copies by a header and drop what is marked do as well (docs/reference/copying.md)"
         )
 
 

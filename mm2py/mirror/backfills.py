@@ -1,4 +1,4 @@
-"""Records of ``mm2py-backfill.<source>.internal``: what Spark copies of a flow, and which workers have noticed (docs/formats.md).
+"""Records of ``mm2py-backfill.<source>.internal``: what Spark copies of a flow, and which workers have noticed (docs/reference/formats.md).
 
 Flow: ``Job``, ``Lease``, ``Wish``, ``Notice`` -> ``encode_backfill`` -> the topic on the target ->
 ``decode_backfill``; the newest record of a key counts. No I/O, no decisions.

@@ -1,4 +1,4 @@
-"""Records of ``mm2py-failover.<alias>.internal``: a change of sides, and who is kept from writing meanwhile (docs/formats.md).
+"""Records of ``mm2py-failover.<alias>.internal``: a change of sides, and who is kept from writing meanwhile (docs/reference/formats.md).
 
 Flow: ``Failover``, ``Fence`` -> ``encode_failover`` -> the topic -> ``decode_failover``; the newest record of a key counts. No I/O, no
 decisions: those are of ``mm2py_jobs.failover.driver``.

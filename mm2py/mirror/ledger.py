@@ -1,4 +1,4 @@
-"""The loss ledger: format of its records, and which events are in it already (docs/formats.md).
+"""The loss ledger: format of its records, and which events are in it already (docs/reference/formats.md).
 
 It also keeps which incarnation of a topic the offsets of a partition belong to.
 

@@ -1,4 +1,4 @@
-"""The exact offset map of one source partition: where each of its records is on the target (docs/formats.md).
+"""The exact offset map of one source partition: where each of its records is on the target (docs/reference/formats.md).
 
 Flow: acknowledged runs and losses, in the order of the target's log -> ``PartitionMap`` -> ``Page`` per 256 segments ->
 ``encode_page`` -> ``mm2py-offset-map.<source>.internal`` -> ``decode_page``, or ``decode_head`` alone, which has the offsets

@@ -1,4 +1,4 @@
-"""Producer ids of mirrors, so that what one flow wrote is not copied back by another (docs/formats.md).
+"""Producer ids of mirrors, so that what one flow wrote is not copied back by another (docs/reference/formats.md).
 
 Flow: ``Sender.new_producer`` -> ``encode_producer`` -> ``mm2py-producers.internal`` on the cluster that is written ->
 ``ProducerOrigins`` of the flows that read that cluster -> batches dropped right after Fetch. Nothing is added to records.

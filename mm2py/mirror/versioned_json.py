@@ -1,4 +1,4 @@
-"""The one codec of our own topics' records: a version byte, then an ASCII JSON object (docs/formats.md).
+"""The one codec of our own topics' records: a version byte, then an ASCII JSON object (docs/reference/formats.md).
 
 Flow: members -> ``encode`` -> value of a record -> ``decode`` -> ``Members``, which check the type of what is read. Members that a
 version does not know are ignored by whoever reads them. No I/O.

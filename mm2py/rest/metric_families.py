@@ -1,7 +1,7 @@
 """The metrics of ``GET /metrics``: names, labels, and how a reading of this worker becomes samples.
 
 Flow: ``WorkerReading`` (plain data) -> ``WorkerCollector.collect`` -> families of prometheus_client.
-docs/metrics.md lists ``OWN_METRICS`` and ``COMPAT_METRICS``. The collector shares nothing with the event loop and
+docs/reference/metrics.md lists ``OWN_METRICS`` and ``COMPAT_METRICS``. The collector shares nothing with the event loop and
 may run in a thread; it makes one family at a time, so that few objects exist at once.
 """
 

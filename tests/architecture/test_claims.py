@@ -1,11 +1,25 @@
-"""Documents name tests as proof of what they claim: every such test exists."""
+"""Documents name tests as proof of what they claim, and pages, headings and files: all of them exist."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
-ROOT = Path(__file__).parents[2]
-NAMED = re.compile(r"`(test_\w+)`")
-DEFINED = re.compile(r"^\s*(?:async )?def (test_\w+)", re.MULTILINE)
+import pytest
+
+ROOT: Final = Path(__file__).parents[2]
+DOCUMENTS: Final = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("examples/*/README.md"),
+        *ROOT.glob("tests/*.md"),
+    ]
+)
+NAMED: Final = re.compile(r"`(test_\w+)`")
+DEFINED: Final = re.compile(r"^\s*(?:async )?def (test_\w+)", re.MULTILINE)
+LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
+PAGE: Final = re.compile(r"\bdocs/[\w./-]+\.md\b")
 
 
 def test_every_file_in_the_table_of_the_slowest_exists() -> None:
@@ -17,9 +31,39 @@ def test_every_file_in_the_table_of_the_slowest_exists() -> None:
 
 
 def test_every_test_that_a_document_names_exists() -> None:
-    documents = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
-    named = {name for file in documents for name in NAMED.findall(file.read_text("utf-8"))}
+    named = {name for file in DOCUMENTS for name in NAMED.findall(file.read_text("utf-8"))}
     tests = (file.read_text("utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
     defined = {name for text in tests for name in DEFINED.findall(text)}
     assert named - defined == set()
     assert named
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=[str(it.relative_to(ROOT)) for it in DOCUMENTS])
+def test_every_link_of_a_document_leads_to_a_file_and_a_heading(document: Path) -> None:
+    links = LINK.findall(_prose(document))
+    assert [link for link in links if not _resolves(document, link)] == []
+
+
+def test_every_page_that_the_code_names_exists() -> None:
+    files = (it for folder in ("mm2py", "workers", "jobs", "migrate", "connectors", "tests", "examples", "bench") for it in (ROOT / folder).rglob("*.py"))  # fmt: skip
+    named = {page for file in files for page in PAGE.findall(file.read_text("utf-8"))}
+    assert {page for page in named if not (ROOT / page).exists()} == set()
+    assert named
+
+
+def _prose(document: Path) -> str:
+    return re.sub(r"```.*?```", "", document.read_text("utf-8"), flags=re.DOTALL)
+
+
+def _resolves(document: Path, link: str) -> bool:
+    if re.match(r"https?:", link):
+        return True
+    path, _, heading = link.partition("#")
+    page = (document.parent / path).resolve() if path else document
+    return page.exists() and (not heading or heading in _anchors(page))
+
+
+def _anchors(page: Path) -> Iterator[str]:
+    """Yield the anchors that GitHub makes of a page's headings."""
+    for heading in re.findall(r"^#+ (.+)$", _prose(page), re.MULTILINE):
+        yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

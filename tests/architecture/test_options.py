@@ -26,7 +26,7 @@ NO_PROPERTIES = frozenset(
     }
 )
 """A topic, members of an ASGI scope and of a stored JSON object, and a broker feature, that look like properties; and three
-properties of the Scala clients, which only files of MirrorMaker 1 have (docs/mirror-maker-1.md)."""
+properties of the Scala clients, which only files of MirrorMaker 1 have (docs/moving/from-mirror-maker-1-and-strimzi.md)."""
 
 
 def _models(base: type[ConfigModel] = ConfigModel) -> Iterator[type[ConfigModel]]:

@@ -3,7 +3,7 @@
 Flow: lines of the file -> ``hold`` -> what the worker answers, without what differs from run to run. A line has the
 request (``ask``, ``body`` or ``text``, ``headers``), perhaps ``until`` (asked again until the states, the status or texts
 of the answer, joined by ``and``, are there), Java's answer (``java``) and where ours differs ``ours`` with ``because``: a row of
-docs/compatibility.md.
+docs/reference/compatibility.md.
 """
 
 import asyncio
@@ -115,7 +115,7 @@ def _body(body: object) -> object:
         if name in found:
             entries = cast("list[Json]", found[name])
             for entry in entries:
-                # Stored beside it by us alone: docs/compatibility.md, "stored position".
+                # Stored beside it by us alone: docs/reference/compatibility.md, "stored position".
                 for ours in ("epoch", "topic_id"):
                     cast("Json", entry.get("offset") or {}).pop(ours, None)
             found[name] = sorted(entries, key=lambda it: json.dumps(it, sort_keys=True))

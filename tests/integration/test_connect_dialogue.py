@@ -20,7 +20,7 @@ from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
-COMPATIBILITY = Path(__file__).parents[2] / "docs" / "compatibility.md"
+COMPATIBILITY = Path(__file__).parents[2] / "docs" / "reference" / "compatibility.md"
 
 
 @pytest.fixture

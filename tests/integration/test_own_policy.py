@@ -1,4 +1,4 @@
-"""The policy of docs/policies.md, taken from the page, in a worker and in the client of consumers."""
+"""The policy of docs/reference/extend.md, taken from the page, in a worker and in the client of consumers."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
-PAGE = Path(__file__).parents[2] / "docs" / "policies.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "extend.md"
 ASK = """\
 import sys
 from mm2py import mirror_client

@@ -448,7 +448,7 @@ def test_mirror_maker_1_copies_with_the_guides_jaas_file_or_names_what_its_libra
         assert ended.returncode == 1
         (line,) = [it for it in ended.stderr.splitlines() if "GSSAPI" in it]
         assert "built without Kerberos" in line
-        assert "docs/kerberos.md" in line
+        assert "docs/guide/security.md" in line
         return
     write_file(producer, {"bootstrap.servers": region_b.bootstrap_servers})
     create_topic(broker.region, topic, 2)
@@ -478,7 +478,7 @@ def test_a_sink_outlives_its_tickets_under_load_or_names_what_its_library_lacks(
     flow = kerberos_flow(tmp_path, broker, region_b, topic, text, by_sink)
     with Mirror(flow.file, environ={"KRB5CCNAME": str(tmp_path / "cache")}) as mirror:
         if not has_gssapi():
-            mirror.wait_for_log(r"built without Kerberos \(GSSAPI\).*docs/kerberos\.md")
+            mirror.wait_for_log(r"built without Kerberos \(GSSAPI\).*docs/guide/security\.md")
             assert mirror.stop() == 0
             return
         mirror.wait_for_log("partitions assigned")

@@ -1,7 +1,7 @@
 """``mm2py lint FILE`` and ``mm2py config explain FILE [A->B]``, without the command line around them.
 
 Flow: file -> ``mm2py.config`` -> lines on standard output, exit code as result: 0 runs, 1 refused,
-2 wrong usage. Run as a module it writes docs/config.md to standard output. Secrets are masked.
+2 wrong usage. Run as a module it writes docs/reference/config.md to standard output. Secrets are masked.
 """
 
 import sys
@@ -152,7 +152,7 @@ def explain_file(
 
 
 def reference_text() -> str:
-    """Return the text of docs/config.md."""
+    """Return the text of docs/reference/config.md."""
     return render(CONNECTORS)
 
 

@@ -1,4 +1,4 @@
-"""The format of archives (docs/archive.md): names of files, manifests, and the Parquet rows of the shape ``batches``.
+"""The format of archives (docs/reference/jobs.md): names of files, manifests, and the Parquet rows of the shape ``batches``.
 
 Layout below ``<path>/<source>-<target>``: ``manifest.json`` (whose, which shape), per topic ``topic=<t>/topic.json`` (id, partitions, configs), per
 file of a partition ``<first>.json`` beside the Parquet file that it names. The manifests of a partition are a chain: each begins where the

@@ -12,7 +12,7 @@ from mm2py.types import TopicPartition
 from mm2py_jobs.copy.dealing import deal
 
 BYTES_PER_S: Final = 60 << 20
-"""What a lane copies on a machine that it shares with nothing (docs/backfill.md), where no rate is asked for."""
+"""What a lane copies on a machine that it shares with nothing, where no rate is asked for."""
 
 LEAST_BYTES: Final = 64 * 1024
 """What even an empty partition counts for in a lane: it costs requests."""

@@ -1,4 +1,4 @@
-"""The ledger's bytes (docs/formats.md) and what counts as known already."""
+"""The ledger's bytes (docs/reference/formats.md) and what counts as known already."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ from mm2py.mirror.ledger import (
 )
 from mm2py.types import TopicPartition
 
-FORMATS = Path(__file__).parents[3] / "docs" / "formats.md"
+FORMATS = Path(__file__).parents[3] / "docs" / "reference" / "formats.md"
 ORDERS = TopicPartition("orders-eu", 3)
 GOLDEN_KEY = b"orders-eu-3"
 GOLDEN_VALUE = (

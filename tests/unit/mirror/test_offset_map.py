@@ -1,4 +1,4 @@
-"""The exact map: its bytes (docs/formats.md), what single events make of it, and the library that reads it."""
+"""The exact map: its bytes (docs/reference/formats.md), what single events make of it, and the library that reads it."""
 
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -38,7 +38,7 @@ from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.types import TopicPartition
 from tests.kit.fakes.broker import FakeBroker
 
-FORMATS = Path(__file__).parents[3] / "docs" / "formats.md"
+FORMATS = Path(__file__).parents[3] / "docs" / "reference" / "formats.md"
 ORDERS = TopicPartition("orders-eu", 3)
 OLD, NEW = bytes(range(16)), bytes(range(16, 32))
 GOLDEN = Page(

@@ -276,7 +276,7 @@ def test_a_quarantine_topic_is_named_after_its_source_whatever_the_length() -> N
     assert all(it.endswith(".internal") for it in long)
 
 
-FORMATS = Path(__file__).parents[3] / "docs" / "formats.md"
+FORMATS = Path(__file__).parents[3] / "docs" / "reference" / "formats.md"
 AT = Revision(number=7, by="anna", at_ms=1_700_000_000_000)
 SOURCE = "MirrorSourceConnector"
 

@@ -31,7 +31,7 @@ from tests.unit.rest.rest_fakes import SOURCE, FakeHerder, Reply, ask, flow, par
 
 AB = flow("A", "B")
 NAME = "MirrorSourceConnector"
-PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| ([^|]*)\| [^|]+ \| [^|]+ \|$", re.MULTILINE)
 ALERT = re.compile(r'mm2py_flow_state\{state!~"(.*?)"\}')
 TOPIC = {"flow": "A->B", "topic": "t", "partition": "0"}

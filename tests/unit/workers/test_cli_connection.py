@@ -210,7 +210,7 @@ def test_watch_prints_json_lines_and_ends_with_ctrl_c() -> None:
 
 
 def test_every_command_is_in_the_document_and_every_command_there_exists() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "cli.md").read_text()
     documented = set(
         re.findall(r"^\| `mm2py ((?:[a-z0-9-]+ ?){1,2}?)(?= [A-Z\[]|`)", page, re.MULTILINE)
     )

@@ -130,8 +130,8 @@ def test_lint_and_start_refuse_routers_that_let_copies_run_in_a_circle(screen: S
 
 
 def test_the_marks_that_the_documentation_shows_open_a_circle_of_groups(screen: Screen) -> None:
-    page = (Path(__file__).parents[3] / "docs/mirror-sink.md").read_text(encoding="utf-8")
-    marks = page.partition("A->B.transforms = ")
+    page = (Path(__file__).parents[3] / "docs/reference/copying.md").read_text(encoding="utf-8")
+    marks = page.partition("A->B.transforms = drop,mark")
     there = "".join(marks[1:]).partition("```")[0]
     lines = f"copy.connector=sink\n{there}\n{there.replace('A->B.', 'B->A.')}"
     assert screen.lint(CIRCLE + "copy.connector=sink\n")[0] == 1

@@ -435,7 +435,7 @@ def find(kind: Kind, name: str) -> _Class:
     if kind == "transforms" and needs_structures(class_name):
         raise ConfigError(
             f"Class {class_name} changes fields of structures, and the records of a mirror are bytes",
-            remedy="remove it, or write a transform that reads your format (docs/connectors.md)",
+            remedy="remove it, or write a transform that reads your format (docs/reference/extend.md)",
         )
     raise ConfigError(f"Class {class_name} could not be found.")
 
