@@ -36,8 +36,8 @@ from mm2py.types import FlowName, TopicPartition
 from mm2py_connectors.config import CONNECTORS
 from mm2py_migrate.from_strimzi import OperatorFlow
 from mm2py_workers.bulk_flow import SOURCE
+from mm2py_workers.flow_parts import FlowPlan
 from mm2py_workers.internal_stores import FlowTables, offset_topic, store_producer
-from mm2py_workers.node_parts import FlowPlan
 from mm2py_workers.wiring import derive_plan
 
 

@@ -14,8 +14,6 @@ import pytest
 
 from mm2py.client.permit import UNLIMITED
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.definitions import parse_config
-from mm2py.config.worker import WorkerConfig
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.hosts.child_host import ChildTaskHost
 from mm2py.runtime.hosts.pool import HostLink, HostPool
@@ -26,7 +24,8 @@ from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_context import NoLedger
 from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.types import ClusterAlias, FlowName, TaskId
-from mm2py_workers.host_wiring import child_host, host_pool, host_starter
+from mm2py_workers.flow_parts import FlowParts
+from mm2py_workers.task_host import host_pool, host_starter
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -75,19 +74,15 @@ class Flow:
         pool = host_pool(1, host_starter(SYSTEM_CLOCK))
         assert pool is not None
         self.pool: HostPool = pool
-        self.host: ChildTaskHost = child_host(
+        parts = FlowParts.of(FLOW, props, plugins=Plugins(), permit=UNLIMITED, clock=SYSTEM_CLOCK)
+        self.host: ChildTaskHost = parts.child_host(
             pool,
-            FLOW,
-            props,
-            parse_config(WorkerConfig, props),
             lambda _task, status: self.statuses.append(status),
             FlowReports(
                 meter=FlowMeter(FLOW, SYSTEM_CLOCK),
                 events=NoLedger(),
                 on_topic=lambda _task, _topic: None,
             ),
-            plugins=Plugins(),
-            permit=UNLIMITED,
         )
 
     def words(self) -> list[str]:

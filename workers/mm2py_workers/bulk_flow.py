@@ -31,10 +31,14 @@ from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import FlowName, TopicPartition
 from mm2py_connectors.config import CONNECTORS
 from mm2py_workers.config_commands import flow_named
+from mm2py_workers.flow_parts import FlowPlan
 from mm2py_workers.flow_sides import FlowSides
-from mm2py_workers.hosted_flow import HostedOffsets
-from mm2py_workers.internal_stores import FlowTables, offset_topic, store_producer
-from mm2py_workers.node_parts import FlowPlan
+from mm2py_workers.internal_stores import (
+    FlowTables,
+    HostedOffsets,
+    offset_topic,
+    store_producer,
+)
 from mm2py_workers.output import say
 from mm2py_workers.wiring import derive_plan
 

@@ -82,7 +82,7 @@ def run_program(
     """Run a program and end the process with its exit code.
 
     ``begin`` is called while this process has no thread and no loop: it reads the files, forks what is to be
-    forked (``host_wiring.forked_starter``) and returns what the loop runs.
+    forked (``task_host.forked_starter``) and returns what the loop runs.
     """
     mask = SecretMask(file_secrets(os.environ))
     try:

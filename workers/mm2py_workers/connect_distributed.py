@@ -14,11 +14,10 @@ from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
 from mm2py.runtime.hosts.process import HostStarter
 from mm2py_workers.connect_arguments import CommandParser, WorkerOptions, run_program
-from mm2py_workers.connect_wiring import build_distributed
-from mm2py_workers.connect_worker import ConnectWorker
-from mm2py_workers.host_wiring import forked_starter, host_processes
+from mm2py_workers.connect_wiring import ConnectWorker, build_distributed
 from mm2py_workers.process_memory import settle
 from mm2py_workers.signals import StopSignal
+from mm2py_workers.task_host import forked_starter, host_processes
 from mm2py_workers.worker_file import WorkerFile, load_worker_file
 
 log = logging.getLogger(__name__)

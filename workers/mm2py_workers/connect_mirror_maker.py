@@ -24,9 +24,9 @@ from mm2py.runtime.hosts.process import HostStarter
 from mm2py.types import FlowName
 from mm2py_workers.checked_connectors import CHECKED_CONNECTORS
 from mm2py_workers.connect_arguments import CommandParser, WorkerOptions, run_program
-from mm2py_workers.host_wiring import forked_starter
 from mm2py_workers.process_memory import settle
 from mm2py_workers.signals import DRAIN_TIMEOUT_S, StopSignal
+from mm2py_workers.task_host import forked_starter
 from mm2py_workers.wiring import Node, build_node, processes_of
 
 log = logging.getLogger(__name__)

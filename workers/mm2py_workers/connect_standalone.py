@@ -22,8 +22,7 @@ from mm2py_workers.connect_arguments import (
     run_program,
 )
 from mm2py_workers.connect_distributed import announce, run_worker
-from mm2py_workers.connect_wiring import build_standalone
-from mm2py_workers.connect_worker import ConnectWorker
+from mm2py_workers.connect_wiring import ConnectWorker, build_standalone
 from mm2py_workers.connector_files import ConnectorFile, load_connector_file
 from mm2py_workers.worker_file import load_worker_file
 

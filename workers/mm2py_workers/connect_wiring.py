@@ -1,15 +1,16 @@
-"""Real objects of an ordinary Connect worker, distributed or standalone.
+"""Real objects of an ordinary Connect worker, distributed or standalone, and the worker that they make.
 
-Flow: ``WorkerFile`` -> cluster, stores, membership, task hosts -> ``HerderParts`` -> herder -> ``Node``, which runs
-as the dedicated mode's does. It opens no connection; ports of REST are bound.
+Flow: ``WorkerFile`` -> ``FlowParts``, stores, membership -> herder -> ``ConnectWorker.run`` until a stop is asked for. Its tasks run in
+one task host per source cluster (``HostsBySource``): two clusters may have topics of the same name, so each has its own meters and its
+own loss ledger. Building it opens no connection; ports of REST are bound.
 """
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, Protocol
+from dataclasses import dataclass, replace
+from typing import Final, Self, final
 
-from mm2py.api.context import EventSink
-from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.clock import Clock
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
@@ -18,57 +19,36 @@ from mm2py.config.secret_names import secrets_in
 from mm2py.flows.graph import check_connectors
 from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
-from mm2py.observability.metrics import FlowMeter, Metrics
+from mm2py.observability.metrics import Metrics
 from mm2py.rest.credentials import Credentials
 from mm2py.runtime.group.membership import SoloMembership, WorkerMembership
 from mm2py.runtime.group.request_signing import check_algorithms
-from mm2py.runtime.herder.api import FlowStores, HerderParts
 from mm2py.runtime.herder.herder import Herder
-from mm2py.runtime.herder.offset_editing import (
-    OffsetEditor,
-    OffsetEditors,
-    SinkOffsetEditor,
-    kafka_groups,
-)
 from mm2py.runtime.hosts.pool import HostPool
 from mm2py.runtime.hosts.process import HostStarter
 from mm2py.runtime.plugins.catalog import InstalledPlugins
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.plugins.validation import ConfigValidator
-from mm2py.runtime.tasks.offset_committer import OffsetStore
-from mm2py.runtime.tasks.task_assembly import FlowReports
-from mm2py.runtime.tasks.task_context import NoLedger
-from mm2py.runtime.tasks.task_host import TaskSpec, TaskWatcher
+from mm2py.runtime.tasks.lifecycle import Status
+from mm2py.runtime.tasks.task_host import TaskHost, TaskSpec, TaskWatcher
 from mm2py.runtime.tasks.task_transactions import StartGuard
-from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.memory import memory_configs, memory_statuses
 from mm2py.storage.offset_backing_store import FileOffsetBackingStore
-from mm2py.storage.offset_map_store import MapStore, NoMapStore
-from mm2py.storage.status_backing_store import StatusBackingStore
-from mm2py.storage.status_records import TopicUse
-from mm2py.types import ClusterAlias, FlowName, TaskId
-from mm2py_workers.connect_worker import ConnectWorker
-from mm2py_workers.flow_wiring import membership_of
-from mm2py_workers.host_wiring import host_pool, host_processes, host_starter, task_host
-from mm2py_workers.hosted_flow import HostedMaps, own_offsets
-from mm2py_workers.hosts_by_source import HostsBySource, SourceHost
-from mm2py_workers.internal_stores import CONNECT, FlowTables, store_producer, worker_stores
-from mm2py_workers.node_parts import NodeParts
-from mm2py_workers.rest_node import RestNode
+from mm2py.storage.offset_map_store import NoMapStore
+from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
+from mm2py_workers.flow_parts import FlowParts, NodeParts
+from mm2py_workers.internal_stores import CONNECT, WorkerStores, worker_stores
+from mm2py_workers.rest_node import RestNode, Served
+from mm2py_workers.signals import DRAIN_TIMEOUT_S, StopSignal
+from mm2py_workers.task_host import host_pool, host_processes, host_starter
 from mm2py_workers.worker_file import WorkerFile
+
+log = logging.getLogger(__name__)
 
 DEFAULT_SOURCE_ALIAS: Final = "source"
 """Java's, where a mirror connector names none."""
-
-
-class WorkerOffsets(OffsetStore, FlowStores, Protocol):
-    """Source offsets of a worker: what its tasks, its herder and REST need of them."""
-
-    async def entries(self, connector: str) -> Mapping[bytes, bytes]:
-        """Return the stored keys and values of a connector."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,138 +61,63 @@ class _ConnectParts(NodeParts):
         return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Worker:
     """What the parts of one worker are made from."""
 
     file: WorkerFile
     node: NodeParts
     metrics: Metrics
-    group: str
+    parts: FlowParts
+    """Of what copies no source cluster; those of a source have the same cluster and tables."""
 
-    @property
-    def clock(self) -> Clock:
-        """Time."""
-        return self.node.clock
-
-    def flow(self, source: str) -> FlowName:
-        """Return the name under which one source's tasks are counted and logged."""
-        return FlowName(ClusterAlias(source), ClusterAlias(self.group))
-
-    def meter(self, source: str = CONNECT) -> FlowMeter:
-        """Return the counters of one source."""
-        return self.metrics.flow(self.flow(source))
-
-    def tables(self, permit: Permit) -> FlowTables:
-        """Return the tables on the worker's own cluster."""
-        props, clock = self.file.props, self.clock
-        settings = connection_settings(props, scope=self.file.path)
-        cluster = Cluster(settings, alias=self.group, clock=clock)
-        producer = store_producer(props, self.flow(CONNECT))
-        return FlowTables(cluster, producer, permit=permit, clock=clock)
-
-    def herder_parts(
-        self,
-        tables: FlowTables,
-        *,
-        config: ConfigBackingStore,
-        status: StatusBackingStore,
-        offsets: WorkerOffsets,
-        membership: WorkerMembership,
-        prepare: Callable[[], Awaitable[None]],
-    ) -> HerderParts:
-        """Return what the worker's herder is made of."""
-        node, cluster = self.node, tables.cluster
-
-        def on_topic(task: TaskId, topic: str) -> None:
-            status.put_topic(TopicUse(topic, task.connector, task.number, self.clock.now_ms()))
-
-        async def close() -> None:
-            await tables.close()
-            await cluster.close()
-
-        return HerderParts(
-            node=node,
-            flow=None,
-            cluster_id=lambda: cluster.cluster_id,
-            clusters={f"cluster at {cluster.settings.addresses}": cluster.connect},
-            prepare=prepare,
-            config=config,
-            status=status,
-            offsets=offsets,
-            membership=membership,
-            hosts=lambda watcher, guard: HostsBySource(
-                _source_of,
-                lambda source: self._host(source, watcher, guard, tables, offsets, on_topic),
-            ),
-            peers=node.peers(None),
-            overrides=None,
-            guard=check_connectors,
-            resolve=_resolver(self.file, node.mask),
-            editor=OffsetEditors(
-                node.plugins.find,
-                OffsetEditor(
-                    offsets,
-                    node.plugins.find,
-                    own_offsets(
-                        self.flow(CONNECT),
-                        self.file.props,
-                        self.file.worker,
-                        tables.permit,
-                        self.clock,
-                    )
-                    if self.file.worker.exactly_once
-                    else None,
-                ),
-                SinkOffsetEditor(node.plugins.find, self.file.props, kafka_groups(self.clock)),
-            ),
-            meter=self.meter(),
-            settings=self.file.worker,
-            close=close,
-            fence_producers=tables.fence_producers,
+    @classmethod
+    def of(cls, file: WorkerFile, node: NodeParts, metrics: Metrics, permit: Permit) -> Self:
+        """Build it; opens no connection."""
+        parts = FlowParts.of(
+            FlowName(ClusterAlias(CONNECT), ClusterAlias(file.worker.group_id)),
+            file.props,
+            worker=file.worker,
+            plugins=node.plugins,
+            permit=permit,
+            clock=node.clock,
+            scope=file.path,
         )
+        # As safe as the offsets; where those are in a file, as the broker has it.
+        by_broker = file.standalone and "offset.storage.replication.factor" not in file.props
+        replicas = -1 if by_broker else parts.replicas
+        parts = replace(parts, target_name="the worker's cluster", replicas=replicas)
+        return cls(file, node, metrics, parts)
+
+    def worker(
+        self, rest: RestNode, stores: WorkerStores, membership: WorkerMembership
+    ) -> "ConnectWorker":
+        """Return the worker over these stores."""
+        parts = self.parts.herder(
+            self.node,
+            stores,
+            membership,
+            lambda watcher, guard: HostsBySource(
+                _source_of, lambda source: self._host(stores, source, watcher, guard)
+            ),
+            meter=self.metrics.flow(self.parts.flow),
+            resolve=_resolver(self.file, self.node.mask),
+        )
+        herder = Herder(replace(parts, guard=check_connectors), clock=self.node.clock)
+        return ConnectWorker(herder, rest, self.node, self.metrics)
 
     def _host(
-        self,
-        source: str,
-        watcher: TaskWatcher,
-        guard: StartGuard,
-        tables: FlowTables,
-        offsets: WorkerOffsets,
-        on_topic: Callable[[TaskId, str], None],
-    ) -> SourceHost:
-        meter = self.meter(source)
-        ledger: LedgerStore | None = None
-        maps: MapStore = NoMapStore()
-        if source != CONNECT:
-            ledger = tables.ledger(source, self._ledger_replicas(), meter)
-            if self.node.pool is None and not self.file.standalone:
-                maps = HostedMaps(
-                    tables,
-                    source,
-                    self._ledger_replicas(),
-                    transactional=self.file.worker.exactly_once,
-                )
-        events: EventSink = ledger if ledger is not None else NoLedger()
-        host = task_host(
-            self.node,
-            self.flow(source),
-            self.file.props,
-            self.file.worker,
-            offsets,
-            FlowReports(meter=meter, events=events, on_topic=on_topic),
-            maps=maps,
-            permit=tables.permit,
-            producers=tables.producer_ids(self._ledger_replicas()),
-            target_name="the worker's cluster",
-        )
+        self, stores: WorkerStores, source: str, watcher: TaskWatcher, guard: StartGuard
+    ) -> "SourceHost":
+        """Return the host of the tasks of one source."""
+        parts = self.parts.of_source(source)
+        meter = self.metrics.flow(parts.flow)
+        ledger = None if source == CONNECT else parts.ledger(meter)
+        in_process = self.node.pool is None and not self.file.standalone
+        maps = parts.maps() if ledger is not None and in_process else NoMapStore()
+        reports = parts.reports(stores, meter, ledger)
+        host = parts.hosts(self.node.pool, stores.offsets, maps, reports)
         return SourceHost(host(watcher, guard), ledger)
-
-    def _ledger_replicas(self) -> int:
-        """As safe as the offsets; where those are in a file, as the broker has it."""
-        if self.file.standalone and "offset.storage.replication.factor" not in self.file.props:
-            return -1
-        return self.file.worker.offset_storage_replication_factor
 
 
 def _source_of(spec: TaskSpec) -> str:
@@ -231,7 +136,7 @@ def build_distributed(
     mask: SecretMask,
     plugins: Plugins | None = None,
     starter: HostStarter | None = None,
-) -> ConnectWorker:
+) -> "ConnectWorker":
     """Build a worker of a group; binds its listeners.
 
     Raises:
@@ -239,18 +144,9 @@ def build_distributed(
     """
     rest, pool = _rest(file), host_pool(host_processes(file.props), starter or host_starter(clock))
     node = _node(file, rest, plugins or Plugins(), mask=mask, clock=clock, pool=pool)
-    worker = _Worker(file=file, node=node, metrics=metrics, group=file.worker.group_id)
-    tables = worker.tables(Permit(clock))
-    stores = worker_stores(file.props, file.worker, tables)
-    parts = worker.herder_parts(
-        tables,
-        config=stores.config,
-        status=stores.status,
-        offsets=stores.offsets,
-        membership=membership_of(file.worker, tables.cluster, tables.permit, stores.config, node),
-        prepare=stores.prepare,
-    )
-    return ConnectWorker(Herder(parts, clock=clock), rest, node, metrics)
+    worker = _Worker.of(file, node, metrics, Permit(clock))
+    stores = worker_stores(file.props, file.worker, worker.parts.tables)
+    return worker.worker(rest, stores, worker.parts.membership(stores.config, node))
 
 
 def build_standalone(
@@ -260,7 +156,7 @@ def build_standalone(
     clock: Clock,
     mask: SecretMask,
     plugins: Plugins | None = None,
-) -> ConnectWorker:
+) -> "ConnectWorker":
     """Build a worker on its own: nothing but its offsets is kept, in its file; binds its listeners.
 
     Raises:
@@ -268,17 +164,10 @@ def build_standalone(
     """
     rest = _rest(file)
     node = _node(file, rest, plugins or Plugins(), mask=mask, clock=clock, pool=None)
-    worker = _Worker(file=file, node=node, metrics=metrics, group=file.worker.group_id)
-    config = memory_configs()
-    parts = worker.herder_parts(
-        worker.tables(UNLIMITED),
-        config=config,
-        status=memory_statuses(),
-        offsets=FileOffsetBackingStore(file.offsets),
-        membership=SoloMembership(config, url=node.url),
-        prepare=_nothing,
-    )
-    return ConnectWorker(Herder(parts, clock=clock), rest, node, metrics)
+    config, offsets = memory_configs(), FileOffsetBackingStore(file.offsets)
+    stores = WorkerStores(config, memory_statuses(), offsets, prepare=_nothing)
+    worker = _Worker.of(file, node, metrics, UNLIMITED)
+    return worker.worker(rest, stores, SoloMembership(config, url=node.url))
 
 
 async def _nothing() -> None:
@@ -343,3 +232,141 @@ def _node(
         clock=clock,
         pool=pool,
     )
+
+
+# ---- the worker as it runs
+
+
+@final
+class ConnectWorker:
+    """One ordinary worker as a process runs it: its herder, task hosts and REST."""
+
+    def __init__(self, herder: Herder, rest: RestNode, node: NodeParts, metrics: Metrics) -> None:
+        self.herder = herder
+        self._rest = rest
+        self._pool = node.pool
+        self._served = Served(herders={None: herder}, parts=node, meters=metrics.meters)
+        self.validator = node.validator
+
+    async def run(
+        self, stop: StopSignal, begin: Callable[[], Awaitable[None]] | None = None
+    ) -> int:
+        """Run until a stop is asked for, the herder failed or ``begin`` did; return the exit code."""
+        if self._pool is not None:
+            self._pool.start()
+        herding = asyncio.create_task(self.herder.run(), name="worker")
+        serving = asyncio.create_task(self._serve_and(begin), name="rest")
+        asked = asyncio.create_task(stop.wait())
+        # What begins with the worker and fails, ends it.
+        serving.add_done_callback(lambda done: stop.ask() if _failed(done) else None)
+        await asyncio.wait({herding, asked}, return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        log.info("stopping: polling ends, what is under way is written and committed")
+        serving.cancel()
+        await asyncio.wait({serving})
+        self.herder.stop()
+        _, late = await asyncio.wait({herding}, timeout=DRAIN_TIMEOUT_S)
+        if late:
+            log.error("the worker did not stop in time and is cut off")
+            herding.cancel()
+            await asyncio.wait(late, timeout=1.0)
+        await self._rest.stop()
+        if self._pool is not None:
+            await self._pool.close()
+        if _failed(serving):
+            await serving  # says why
+        return 1 if late or (self.herder.failure is not None and not stop.asked) else 0
+
+    async def abandon(self) -> None:
+        """Close what was bound, without having run."""
+        await self._rest.stop(timeout_s=0)
+
+    async def _serve_and(self, begin: Callable[[], Awaitable[None]] | None) -> None:
+        await self._rest.serve(self._served)
+        if begin is not None:
+            await begin()
+
+
+def _failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is not None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceHost:
+    """The task host of one source, and its ledger where its tasks copy partitions."""
+
+    host: TaskHost
+    ledger: LedgerStore | None
+
+
+@final
+class HostsBySource:
+    """Implements ``TaskHost``.
+
+    Args:
+        source_of: names the source of a task.
+        opened: makes the host of a source.
+    """
+
+    def __init__(
+        self, source_of: Callable[[TaskSpec], str], opened: Callable[[str], SourceHost]
+    ) -> None:
+        self._source_of = source_of
+        self._opened = opened
+        self._hosts: dict[str, SourceHost] = {}
+        self._place: dict[TaskId, TaskHost] = {}
+        self._held: frozenset[TopicPartition] = frozenset()
+
+    async def start_task(self, spec: TaskSpec) -> None:
+        host = self._host(self._source_of(spec))
+        before = self._place.get(spec.id)
+        if before is not None and before is not host:
+            await before.stop_task(spec.id, 0)
+        self._place[spec.id] = host
+        await host.start_task(spec)
+
+    async def stop_task(self, task: TaskId, timeout_s: float) -> None:
+        host = self._place.pop(task, None)
+        if host is not None:
+            await host.stop_task(task, timeout_s)
+
+    async def pause_task(self, task: TaskId, *, paused: bool) -> None:
+        host = self._place.get(task)
+        if host is not None:
+            await host.pause_task(task, paused=paused)
+
+    def status(self, task: TaskId) -> Status | None:
+        host = self._place.get(task)
+        return None if host is None else host.status(task)
+
+    def tasks(self) -> tuple[TaskId, ...]:
+        return tuple(self._place)
+
+    def problems(self) -> Mapping[str, str]:
+        return {
+            what: why for each in self._hosts.values() for what, why in each.host.problems().items()
+        }
+
+    def hold(self, partitions: frozenset[TopicPartition]) -> None:
+        self._held = partitions
+        for each in self._hosts.values():
+            each.host.hold(partitions)
+
+    async def keep_out(self, partitions: frozenset[TopicPartition]) -> None:
+        await asyncio.gather(*(each.host.keep_out(partitions) for each in self._hosts.values()))
+
+    async def close(self) -> None:
+        hosts = tuple(self._hosts.values())
+        await asyncio.gather(*(each.host.close() for each in hosts))
+        # What tasks report to ends after them.
+        await asyncio.gather(*(each.ledger.stop() for each in hosts if each.ledger is not None))
+
+    def _host(self, source: str) -> TaskHost:
+        opened = self._hosts.get(source)
+        if opened is None:
+            opened = self._hosts[source] = self._opened(source)
+            if opened.ledger is not None:
+                opened.ledger.start()
+            if self._held:
+                opened.host.hold(self._held)
+        return opened.host

@@ -1,14 +1,15 @@
 """Internal topics and their stores: Connect's three as a worker config describes them, and our own.
 
-Flow: worker properties + cluster -> ``FlowTables`` (one writer, one permit) -> ``Table`` per topic -> stores.
-Opens no connection.
+Flow: worker properties + cluster -> ``FlowTables`` (one writer, one permit) -> ``Table`` per topic -> stores. It opens no
+connection: a herder starts the stores of its worker, tasks wait for those of their process (``HostedOffsets``, ``HostedMaps``).
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
@@ -20,16 +21,19 @@ from mm2py.clock import Clock
 from mm2py.config.client_properties import with_prefix
 from mm2py.config.clients import ProducerSettings, producer_settings
 from mm2py.config.worker import WorkerConfig
+from mm2py.errors import Mm2pyError
 from mm2py.mirror.ledger import ledger_topic
 from mm2py.mirror.offset_map import offset_map_topic
 from mm2py.mirror.offset_map_reader import read_page
 from mm2py.mirror.producer_ids import PRODUCERS_TOPIC
 from mm2py.observability.metrics import FlowMeter
+from mm2py.runtime.herder.api import FlowStores
+from mm2py.runtime.tasks.offset_committer import OffsetStore
 from mm2py.storage.config_backing_store import ConfigBackingStore
 from mm2py.storage.internal_topics import InternalTopic, InternalTopics
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
-from mm2py.storage.offset_map_store import OffsetMapStore
+from mm2py.storage.offset_map_store import MapsOver, OffsetMapStore
 from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
 from mm2py.storage.producer_id_store import ProducerIdStore
 from mm2py.storage.status_backing_store import StatusBackingStore
@@ -166,13 +170,108 @@ class FlowTables:
         await self._writer.close()
 
 
+@final
+class _Opening:
+    """Opens a store at its first use, and tries again at the next when that failed."""
+
+    def __init__(self, cluster: Cluster, start: Callable[[], Awaitable[None]]) -> None:
+        self._cluster, self._start = cluster, start
+        self._turn = asyncio.Lock()
+        self._open = False
+        self._early: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Open it beside whatever else is being opened."""
+        self._early = asyncio.create_task(self._try(), name="hosted store")
+
+    async def done(self) -> None:
+        """Wait until it is open; raises what opening it raises."""
+        async with self._turn:
+            if not self._open:
+                await self._cluster.connect()
+                await self._start()
+                self._open = True
+
+    async def end(self) -> None:
+        """Stop opening it."""
+        if self._early is not None:
+            self._early.cancel()
+            await asyncio.wait({self._early})
+        self._open = False
+
+    async def _try(self) -> None:
+        # The first caller that needs it gets the error.
+        with suppress(Mm2pyError):
+            await self.done()
+
+
+@final
+class HostedOffsets:
+    """The offset store of a flow in its task host."""
+
+    def __init__(
+        self, tables: FlowTables, topic: InternalTopic, *, transactional: bool = False
+    ) -> None:
+        table = tables.table(topic, follow=False, transactional=transactional)
+        self._store = KafkaOffsetBackingStore(table)
+        self.opening = _Opening(tables.cluster, self._store.start)
+
+    async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        """Return the newest value of each key."""
+        await self.opening.done()
+        return await self._store.get(keys)
+
+    async def set(self, values: Mapping[bytes, bytes | None]) -> None:
+        """Write values; returns when all are acknowledged."""
+        await self.opening.done()
+        await self._store.set(values)
+
+    async def close(self) -> None:
+        """Stop reading."""
+        await self.opening.end()
+        await self._store.stop()
+
+
+@final
+class HostedMaps(MapsOver):
+    """The offset maps of a flow in its task host."""
+
+    def __init__(
+        self,
+        tables: FlowTables,
+        source: str,
+        replication_factor: int,
+        *,
+        transactional: bool = False,
+    ) -> None:
+        self._store = tables.offset_map(source, replication_factor, transactional=transactional)
+        super().__init__(self._store)
+        self.opening = _Opening(tables.cluster, self._store.start)
+
+    async def _ready(self) -> None:
+        await self.opening.done()
+
+    async def close(self) -> None:
+        """Stop reading."""
+        await self.opening.end()
+        await self._store.stop()
+
+
+class WorkerOffsets(OffsetStore, FlowStores, Protocol):
+    """Source offsets of a worker: what its tasks, its herder and REST need of them."""
+
+    async def entries(self, connector: str) -> Mapping[bytes, bytes]:
+        """Return the stored keys and values of a connector."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerStores:
-    """Stores over Connect's topics; ``prepare`` makes the topics."""
+    """Connect's three stores; ``prepare`` makes their topics."""
 
     config: ConfigBackingStore
     status: StatusBackingStore
-    offsets: KafkaOffsetBackingStore
+    offsets: WorkerOffsets
     prepare: Callable[[], Awaitable[None]]
 
 

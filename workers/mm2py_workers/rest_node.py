@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, cast, final
+from typing import TYPE_CHECKING, Final, final
 from urllib.parse import urlsplit
 
 from mm2py.config.rest_settings import RestSettings, advertised_url
@@ -24,10 +24,12 @@ from mm2py.rest.listening import BoundListener, Listener, bind
 from mm2py.runtime.herder.api import PeerClient
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import FlowName
-from mm2py_workers.node_parts import NodeParts
+from mm2py_workers.flow_parts import NodeParts
 
-if TYPE_CHECKING:  # a quarter of a second that most workers never need
+if TYPE_CHECKING:  # loaded late, or never
     import httpx
+
+    from mm2py_workers.rest_wiring import OpenRest
 
 log = logging.getLogger(__name__)
 
@@ -58,31 +60,6 @@ class Served:
         return self.fleet is not None
 
 
-class RunningRest(Protocol):
-    """Both listeners, open."""
-
-    @property
-    def public_urls(self) -> tuple[str, ...]:
-        """Where users reach it."""
-        ...
-
-    async def close_jobs(self) -> None:
-        """End what requests have started in this process."""
-        ...
-
-    async def stop(self, timeout_s: float) -> None:
-        """Close the listeners; running requests get ``timeout_s``."""
-        ...
-
-
-class _RestWiring(Protocol):
-    """``mm2py_workers.rest_wiring``, loaded late."""
-
-    async def open_rest(self, node: "RestNode", served: Served) -> RunningRest:
-        """Open both listeners."""
-        ...
-
-
 @final
 class RestNode:
     """REST of one process; ``url`` is what the groups' metadata carry."""
@@ -101,7 +78,7 @@ class RestNode:
         self.public = tuple(public)
         """Public listeners that are bound already; none where ``serve`` opens them."""
         self._advertised = advertised
-        self._running: RunningRest | None = None
+        self._running: OpenRest | None = None
 
     @classmethod
     def bind(cls, settings: RestSettings, targets: Sequence[tuple[str, int]]) -> "RestNode":
@@ -157,7 +134,7 @@ class RestNode:
 
     @cached_property
     def http(self) -> "httpx.AsyncClient":
-        """What asks other workers; loads its library."""
+        """Asks other workers; loads its library."""
         # Only here: a worker that leads, or is alone, asks nobody.
         from mm2py.rest.forwarding import http_client
         from mm2py.rest.listener_tls import peer_context
@@ -177,8 +154,11 @@ class RestNode:
     async def serve(self, served: Served) -> None:
         """Load REST and open both listeners; what cannot be opened is logged, the flows go on."""
         try:
-            module: object = await asyncio.to_thread(import_module, "mm2py_workers.rest_wiring")
-            self._running = await cast("_RestWiring", module).open_rest(self, served)
+            # Here, beside the flows: FastAPI and uvicorn take most of a second.
+            await asyncio.to_thread(import_module, "mm2py_workers.rest_wiring")
+            from mm2py_workers.rest_wiring import open_rest
+
+            self._running = await open_rest(self, served)
         except Mm2pyError as error:
             log.error("REST is not served, the flows run without it cause=%s", error)  # noqa: TRY400 - one line
             return

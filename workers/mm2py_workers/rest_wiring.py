@@ -39,7 +39,7 @@ _Refusal = Callable[[FlowName | None, str, ConnectorConfig], str | None]
 @final
 @dataclass(frozen=True, slots=True)
 class OpenRest:
-    """Both listeners; implements ``rest_node.RunningRest``."""
+    """Both listeners, open."""
 
     public_urls: tuple[str, ...]
     servers: tuple[RestServer, ...]

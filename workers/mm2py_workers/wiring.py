@@ -1,17 +1,21 @@
 """Composition root: the one place that builds real objects from a properties file.
 
-Flow: ``MirrorMakerConfig`` -> ``FlowPlan`` per flow -> ``flow_wiring`` -> ``Herder`` -> all of them in one
-``MirrorMaker``. It decides nothing that a test would want to change: that is configuration.
+Flow: ``MirrorMakerConfig`` -> ``FlowPlan`` per flow -> ``flow_parts.wire_flow`` -> ``Herder`` -> all of them in one ``MirrorMaker``.
+It decides nothing that a test would want to change: that is configuration.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 from pathlib import Path
 from typing import Final, final
 
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import Clock
 from mm2py.config.catalog import Catalog
 from mm2py.config.clients import ConnectionSettings, connection_settings
@@ -22,14 +26,16 @@ from mm2py.config.override_policy import ALL_OVERRIDES
 from mm2py.config.rest_settings import RestSettings
 from mm2py.config.secret_names import secrets_in
 from mm2py.config.worker import WorkerConfig
-from mm2py.errors import ConfigError
+from mm2py.errors import ConfigError, Mm2pyError
 from mm2py.flows.changes import SOURCE
 from mm2py.flows.fleet import FleetParts, FlowFleet
 from mm2py.flows.graph import file_cycle, source_configs
+from mm2py.mirror.flow_overrides import FlowEntry, Presence, decode_flow_record, flows_topic
 from mm2py.mirror.producer_ids import LOOP_SUPPRESSION, Suppression, suppression_of
 from mm2py.observability.loggers import ProcessLoggers
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter, Metrics
+from mm2py.protocol.records import Record
 from mm2py.runtime.group.request_signing import check_algorithms
 from mm2py.runtime.herder.api import PeerClient
 from mm2py.runtime.herder.herder import Herder
@@ -41,13 +47,15 @@ from mm2py.runtime.plugins.validation import ConfigValidator
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import ClusterAlias, FlowName
-from mm2py_workers.flow_watch import FlowWatch
-from mm2py_workers.flow_wiring import wire_flow
-from mm2py_workers.host_wiring import PROCESSES, host_pool, host_processes, host_starter
-from mm2py_workers.node_parts import FlowPlan, NodeParts
+from mm2py_workers.flow_parts import FlowPlan, NodeParts, wire_flow
 from mm2py_workers.rest_node import RestNode, Served
+from mm2py_workers.task_host import PROCESSES, host_pool, host_processes, host_starter
 from mm2py_workers.worker_place import WorkerPlace
 
+log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 15.0
+_FLOW_KEY: Final = b"flow"
 REST_WAITS_S: Final = 5.0
 """Longest time that REST waits for the flows; a cluster may be away for hours."""
 
@@ -59,7 +67,7 @@ class Node:
     fleet: FlowFleet
     rest: RestNode
     served: Served
-    watch: FlowWatch
+    watch: "FlowWatch"
     meters: tuple[FlowMeter, ...]
     clock: Clock
     place: WorkerPlace
@@ -299,3 +307,97 @@ def _runs_both_ways(config: MirrorMakerConfig, name: FlowName) -> bool:
 
 def _resolved(config: MirrorMakerConfig, raw: ConnectorConfig) -> dict[str, str]:
     return config.resolved({key: text for key, text in raw.items() if text is not None})
+
+
+@dataclass(slots=True)
+class _Target:
+    """One cluster, and what was read of the flows to it."""
+
+    cluster: Cluster
+    readers: dict[FlowName, LogReader] = field(default_factory=dict[FlowName, LogReader])
+    added: set[FlowName] = field(default_factory=set[FlowName])
+
+
+@final
+class FlowWatch:
+    """Looks for flows that people added on other nodes, or before this one was started.
+
+    It keeps one connection per target that has pairs without a flow, and asks whether ``mm2py-flows.<source>.internal`` exists there; a look reads on from
+    where the last one ended and creates nothing.
+    """
+
+    def __init__(self, settings: Callable[[FlowName], ConnectionSettings], clock: Clock) -> None:
+        self._settings, self._clock = settings, clock
+        self._targets: dict[ClusterAlias, _Target] = {}
+        self._silent: set[ClusterAlias] = set()
+
+    async def added(self, pairs: Sequence[FlowName]) -> Collection[FlowName]:
+        """Return those of ``pairs`` that were added; none of a target that is away."""
+        targets = dict.fromkeys(pair.target for pair in pairs)
+        found = await asyncio.gather(
+            *(self._at(target, [it for it in pairs if it.target == target]) for target in targets)
+        )
+        return [pair for part in found for pair in part]
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for target in list(self._targets):
+            await self._drop(target)
+
+    async def _at(self, target: ClusterAlias, pairs: Sequence[FlowName]) -> Collection[FlowName]:
+        try:
+            async with asyncio.timeout(_LOOK_S):
+                found = await self._look(target, pairs)
+        except ConfigError:
+            return ()  # a pair that cannot be run: reported when it is asked for
+        except (Mm2pyError, TimeoutError) as error:
+            await self._drop(target)
+            if target not in self._silent:
+                self._silent.add(target)
+                # Whoever copies from or to that cluster complains already.
+                log.info(
+                    "flows that were added cannot be looked for now target=%s cause=%s",
+                    target,
+                    error,
+                )
+            return ()
+        self._silent.discard(target)
+        return found
+
+    async def _look(self, target: ClusterAlias, pairs: Sequence[FlowName]) -> Collection[FlowName]:
+        there = self._targets.get(target)
+        if there is None:
+            cluster = Cluster(self._settings(pairs[0]), alias=target, clock=self._clock)
+            there = self._targets[target] = _Target(cluster)
+            await cluster.connect()
+        topics = {pair: flows_topic(pair.source) for pair in pairs}
+        exist = await Admin(there.cluster).describe_topics(list(topics.values()))
+        for pair, topic in topics.items():
+            found = exist.get(topic)
+            if found is not None and found.error is None:
+                reader = there.readers.get(pair)
+                if reader is None:
+                    reader = LogReader(there.cluster, topic, clock=self._clock)
+                    there.readers[pair] = reader
+                await reader.read_to_end(_note(pair, there.added))
+        return [pair for pair in pairs if pair in there.added]
+
+    async def _drop(self, target: ClusterAlias) -> None:
+        there = self._targets.pop(target, None)
+        if there is not None:
+            for reader in there.readers.values():
+                await reader.close()
+            await there.cluster.close()
+
+
+def _note(pair: FlowName, added: set[FlowName]) -> Callable[[int, Record], None]:
+    def handle(_partition: int, record: Record) -> None:
+        if record.key != _FLOW_KEY:
+            return
+        entry = None if record.value is None else decode_flow_record(record.key, record.value)
+        if isinstance(entry, FlowEntry) and entry.state is Presence.ADDED:
+            added.add(pair)
+        else:
+            added.discard(pair)
+
+    return handle

@@ -32,7 +32,7 @@ from mm2py.config.worker import (
 from mm2py.errors import ConfigError
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py_workers.connect_arguments import ProblemsError
-from mm2py_workers.host_wiring import PROCESSES
+from mm2py_workers.task_host import PROCESSES
 
 T = TypeVar("T")
 

@@ -32,7 +32,7 @@ from mm2py_jobs.copy.restored_flows import renamed_flow
 from mm2py_jobs.spark.session import SparkPlace
 from mm2py_workers.answers import count_of
 from mm2py_workers.bulk_flow import SOURCE, flow_plan, refuse_transforms
-from mm2py_workers.node_parts import FlowPlan
+from mm2py_workers.flow_parts import FlowPlan
 from mm2py_workers.output import FAILED, OK, Column, Printer, say
 
 _COLUMNS: Final = (

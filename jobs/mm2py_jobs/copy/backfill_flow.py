@@ -45,9 +45,8 @@ from mm2py_workers.bulk_flow import (
     source_connector,
     store_positions,
 )
-from mm2py_workers.hosted_flow import HostedMaps
-from mm2py_workers.internal_stores import FlowTables, store_producer
-from mm2py_workers.node_parts import FlowPlan
+from mm2py_workers.flow_parts import FlowPlan
+from mm2py_workers.internal_stores import FlowTables, HostedMaps, store_producer
 
 _QUIET: Final = {
     "refresh.topics.enabled": "false",

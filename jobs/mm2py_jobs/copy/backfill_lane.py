@@ -1,7 +1,7 @@
 """What a Spark task of a backfill or a stream runs: one lane with real connections, in an event loop of its own.
 
 Flow: lane as JSON -> ``run_backfill_lane`` -> ``LaneRun`` over one ``InProcessTaskHost`` -> counts as JSON. The data plane is that of
-a task host (``hosted_flow``); its permit is the lane's lease.
+a task host (``flow_parts``); its permit is the lane's lease.
 """
 
 import asyncio
@@ -30,11 +30,10 @@ from mm2py.runtime.hosts.thaw import thawing_loop
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.task_assembly import FlowReports
-from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec
+from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.runtime.tasks.task_transactions import committed_reads
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
-from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
 from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
 from mm2py_connectors.mirror_source_config import FlowRate, MirrorSourceConfig
@@ -48,8 +47,8 @@ from mm2py_jobs.copy.archive_order import ARCHIVE, TaskArchive, archive_plugins
 from mm2py_jobs.copy.lanes import NO_PART, CopyProgress, LaneRun, Term
 from mm2py_jobs.copy.lease import LaneLease
 from mm2py_jobs.copy.observed_stores import ObservedMaps, ObservedOffsets
-from mm2py_workers.hosted_flow import HostedMaps, HostedOffsets, task_assembly
-from mm2py_workers.internal_stores import FlowTables, offset_topic, store_producer
+from mm2py_workers.flow_parts import FlowParts
+from mm2py_workers.internal_stores import FlowTables, store_producer
 
 FIRST_NUMBER: Final = 10_000
 """Of a lane's task, which is part of its client ids; the live flow's tasks count from 0."""
@@ -232,52 +231,38 @@ class _TaskCopy:
         flow = spec.flow
         self._spec, self._permit = spec, permit
         given = parse_config(WorkerConfig, spec.worker)
-        props = without_transactions(spec.worker)
-        worker = parse_config(WorkerConfig, props)
-        settings = connection_settings(props, scope=f"worker of {flow}")
-        self._cluster = Cluster(settings, alias=flow.target, clock=clock)
-        self._tables = FlowTables(
-            self._cluster, store_producer(props, flow), permit=permit, clock=clock
+        parts = FlowParts.of(
+            flow,
+            without_transactions(spec.worker),
+            plugins=archive_plugins() if spec.is_restore else Plugins(),
+            permit=permit,
+            clock=clock,
         )
-        factor = worker.offset_storage_replication_factor
-        self._offsets = HostedOffsets(
-            self._tables, offset_topic(props, worker), transactional=given.exactly_once
-        )
-        self._maps = HostedMaps(self._tables, flow.source, factor, transactional=given.exactly_once)
+        # The topics hold what the live flow's tasks write in transactions.
+        self._parts = parts = replace(parts, transactional=given.exactly_once)
+        self._offsets, self._maps = parts.offsets(), parts.maps()
         self._seen_offsets = ObservedOffsets(self._offsets)
         self._seen_maps = ObservedMaps(self._maps)
         self._meter = FlowMeter(flow, clock)
-        self._ledger: LedgerStore = self._tables.ledger(flow.source, factor, self._meter)
+        self._ledger = parts.ledger(self._meter)
         self._task = TaskId(_SOURCE, FIRST_NUMBER + spec.lane)
         self._copied: dict[TopicPartition, tuple[int, int]] = {}
         self._lags: dict[TopicPartition, int] = {}
         self._failed: dict[TopicPartition, str] = {}
         self._meter.on_forget = self._forgotten
-        self._host = InProcessTaskHost(
-            task_assembly(
-                flow,
-                props,
-                worker,
-                plugins=archive_plugins() if spec.is_restore else Plugins(),
-                store=self._seen_offsets,
-                maps=self._seen_maps,
-                reports=FlowReports(
-                    meter=self._meter, events=self._ledger, on_topic=lambda _task, _topic: None
-                ),
-                permit=permit,
-                producers=self._tables.producer_ids(factor),
-                target_name=f"target cluster {flow.target}",
-                clock=clock,
-            ),
+        reports = FlowReports(
+            meter=self._meter, events=self._ledger, on_topic=lambda _task, _topic: None
+        )
+        self._host = parts.host(
+            parts.assembly(self._seen_offsets, self._seen_maps, reports),
             lambda _task, _status: None,
-            graceful_s=worker.task_shutdown_graceful_timeout_ms / 1000,
         )
         self._connector = {**spec.connector, "exactly.once.support": "requested"}
         self._config = committed_reads(spec.task) if given.exactly_once else spec.task
 
     async def start(self, ends: Mapping[TopicPartition, int]) -> None:
         """Copy these up to their ends."""
-        await self._cluster.connect()
+        await self._parts.tables.cluster.connect()
         self._ledger.start()
         for partition in ends:
             self._failed.pop(partition, None)
@@ -332,8 +317,7 @@ class _TaskCopy:
         await self._ledger.stop()
         await self._maps.close()
         await self._offsets.close()
-        await self._tables.close()
-        await self._cluster.close()
+        await self._parts.close()
 
     def _forgotten(self, meter: PartitionMeter) -> None:
         """Keep what a task's meters had when it ended."""

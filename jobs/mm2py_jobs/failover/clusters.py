@@ -44,8 +44,8 @@ from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 from mm2py_jobs.copy.survey import CopiesReader, Known
 from mm2py_jobs.failover.driver import FailoverStore, SourceAwayError
 from mm2py_workers.bulk_flow import SOURCE, reads_committed, source_connector
+from mm2py_workers.flow_parts import FlowPlan
 from mm2py_workers.internal_stores import FlowTables, store_producer
-from mm2py_workers.node_parts import FlowPlan
 
 CONNECT_S: Final = 8.0
 """How long the source may take to answer."""

@@ -27,8 +27,8 @@ from mm2py.storage.connect_json import (
 from mm2py.types import FlowName, State, TargetState, TopicPartition
 from mm2py_workers.answers import Row, count_of, flow_path, rows_of, text_of, texts_of
 from mm2py_workers.bulk_flow import SOURCE
+from mm2py_workers.flow_parts import FlowPlan
 from mm2py_workers.internal_stores import FlowTables, config_topic, store_producer
-from mm2py_workers.node_parts import FlowPlan
 
 log = logging.getLogger(__name__)
 

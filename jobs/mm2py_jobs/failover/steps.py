@@ -47,7 +47,7 @@ from mm2py_jobs.failover.flows import FlowNow, RestFlows, stop_without_workers
 from mm2py_jobs.failover.groups import move_groups
 from mm2py_jobs.failover.quarantine import quarantine, reverse_starts
 from mm2py_workers.bulk_flow import SOURCE, store_positions
-from mm2py_workers.hosted_flow import HostedMaps
+from mm2py_workers.internal_stores import HostedMaps
 
 STOP_S: Final = 45.0
 """How long a flow may take to stop or to begin."""

@@ -9,8 +9,7 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ConfigError
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
-from mm2py_workers.connect_wiring import build_distributed, build_standalone
-from mm2py_workers.connect_worker import ConnectWorker
+from mm2py_workers.connect_wiring import ConnectWorker, build_distributed, build_standalone
 from mm2py_workers.signals import StopSignal
 from mm2py_workers.worker_file import load_worker_file
 

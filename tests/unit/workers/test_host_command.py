@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mm2py_workers.host_wiring import STARTER_COMMAND
+from mm2py_workers.task_host import STARTER_COMMAND
 
 
 def test_a_task_host_imports_nothing_from_the_working_directory(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.types import State, TaskId, TopicPartition
-from mm2py_workers.hosts_by_source import HostsBySource, SourceHost
+from mm2py_workers.connect_wiring import HostsBySource, SourceHost
 from tests.unit.runtime.herder_fakes import ObedientHost
 
 

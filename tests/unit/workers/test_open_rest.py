@@ -14,7 +14,7 @@ from mm2py.config.rest_settings import RestSettings
 from mm2py.observability.logging import SecretMask
 from mm2py.rest.forwarding import http_client
 from mm2py.runtime.plugins.plugins import Plugins
-from mm2py_workers.node_parts import NodeParts
+from mm2py_workers.flow_parts import NodeParts
 from mm2py_workers.rest_node import RestNode, Served
 from mm2py_workers.rest_wiring import open_rest
 from tests.unit.rest.rest_fakes import FakeCatalog, FakeHerder, FakeLoggers, FakeValidator, state
