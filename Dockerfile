@@ -16,6 +16,7 @@ COPY connectors connectors
 COPY workers workers
 COPY jobs jobs
 COPY migrate migrate
+COPY cli cli
 # The C kernel is built here; the image that runs needs no compiler.
 RUN /opt/mm2py/bin/python -m pip install --no-cache-dir --disable-pip-version-check --no-deps --no-build-isolation .
 

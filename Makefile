@@ -6,7 +6,8 @@ PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_EXAMPLES ?= 5000
-TEST_PROCESSES ?= 2
+TEST_PROCESSES ?= 3
+FAULT_PROCESSES ?= 2
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,7 +33,7 @@ test: setup  ## tests on real brokers, two files at a time; PYTEST_ARGS="-k name
 	$(BIN)/pytest -q -m "not chaos and not faults" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-faults: setup  ## what kills, freezes, proves scale, or compares with Java a second time
-	$(BIN)/pytest -q -m "faults and not chaos" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/pytest -q -m "faults and not chaos" -n $(FAULT_PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-docker: setup  ## the image's steps in a clean environment; image, clusters and compose file where a container engine runs
 	MM2PY_TEST_DOCKER=1 $(BIN)/pytest -q -rfE tests/docker $(PYTEST_ARGS)

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from bench.spark_jars import fetch_connector
 from bench.spark_lane import copy_lane
+from mm2py_cli.app import app
 from mm2py_jobs.spark import session
 from mm2py_jobs.spark.session import LanesCost, OpenSession, open_session, run_lanes
-from mm2py_workers.cli import app
 
 READY: Final = "ready"
 DONE: Final = "done "

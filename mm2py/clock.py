@@ -67,7 +67,7 @@ SYSTEM_CLOCK: Final = SystemClock()
 def until_tick_s(clock: Clock, period_s: float) -> float:
     """Return the seconds until the next whole multiple of ``period_s`` that is not just about now.
 
-    What looks at something every second does it at the same instant everywhere on the machine: an idle process
+    What reads something every second does it at the same instant everywhere on the machine: an idle process
     wakes up once a second for all of it.
     """
     left_s = period_s - clock.monotonic() % period_s

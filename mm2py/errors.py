@@ -16,10 +16,10 @@
     |   |-- ProducerFencedError     a newer producer has our transactional id
     |   |-- UnsupportedVersionError
     |   `-- FatalServerError        the broker refused (carries its code)
-    |-- PartitionError          one partition fails with its cause; the others go on
+    |-- PartitionError          one partition fails with its cause; the others continue
     `-- ProtocolError           a peer sent bytes that are not Kafka's protocol
 
-The class answers who is at fault and what happens next; the message says what and where; ``remedy`` is
+The class answers who is at fault and what happens next; the message has what and where; ``remedy`` is
 one sentence that the operator can act on.
 """
 
@@ -101,7 +101,7 @@ class FatalServerError(ServerError, FatalError):
 
 
 class PartitionError(Mm2pyError):
-    """One partition cannot go on; the others are not touched.
+    """One partition cannot continue; the others are not touched.
 
     ``topic`` and ``partition`` are the source's. ``offset`` is the source offset that could not be
     copied, -1 where none is known.

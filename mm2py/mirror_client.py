@@ -106,16 +106,16 @@ class MirrorClient:
 
     async def replication_hops(self, alias: str) -> int:
         """Return over how many clusters records of ``alias`` come here, -1 if they do not (by heartbeats)."""
-        found = [hop_count(self.policy, it, alias) for it in await self.heartbeat_topics()]
-        return min((hops for hops in found if hops >= 0), default=-1)
+        counts = [hop_count(self.policy, topic, alias) for topic in await self.heartbeat_topics()]
+        return min((hops for hops in counts if hops >= 0), default=-1)
 
     async def heartbeat_topics(self) -> set[str]:
         """Return the heartbeats topics, local and copied."""
-        return {it for it in await self._topics() if self.policy.is_heartbeats_topic(it)}
+        return {topic for topic in await self._topics() if self.policy.is_heartbeats_topic(topic)}
 
     async def checkpoint_topics(self) -> set[str]:
         """Return the checkpoints topics, one for each cluster whose groups are checkpointed here."""
-        return {it for it in await self._topics() if self.policy.is_checkpoints_topic(it)}
+        return {topic for topic in await self._topics() if self.policy.is_checkpoints_topic(topic)}
 
     async def upstream_clusters(self) -> set[str]:
         """Return the clusters whose records come here, directly or not (by heartbeats)."""
@@ -124,10 +124,10 @@ class MirrorClient:
 
     async def remote_topics(self, alias: str | None = None) -> set[str]:
         """Return the copied topics, of every source or of ``alias`` alone."""
-        found = {it: self.policy.topic_source(it) for it in await self._topics()}
+        sources = {topic: self.policy.topic_source(topic) for topic in await self._topics()}
         return {
             topic
-            for topic, source in found.items()
+            for topic, source in sources.items()
             if source is not None
             and alias in (None, source)
             and not self.policy.is_internal_topic(topic)
@@ -146,10 +146,10 @@ class MirrorClient:
             FatalError: nothing checkpoints groups of ``alias`` here.
             RetriableError: the cluster does not answer.
         """
-        found = await self._checkpoints(groups, alias)
+        checkpoints = await self._checkpoints(groups, alias)
         return {
             group: {tp: RemoteOffset(it.downstream, it.metadata) for tp, it in of_group.items()}
-            for group, of_group in found.items()
+            for group, of_group in checkpoints.items()
         }
 
     async def exact_consumer_offsets(
@@ -160,15 +160,18 @@ class MirrorClient:
         As ``remote_consumer_offsets``, with the exact map of the flow; a checkpoint of which it does not know is
         returned as it is. So is one of a copy that has its source's name: this cluster's own records may lie between the
         copies, and which of them a group has read is known to the map on the other cluster alone. The checkpoint was made
-        with both maps (``mm2py group translate`` asks both).
+        with both maps (``mm2py group translate`` asks both). A partition of which the map is about another copy than the one that is
+        there now is left out: so is its checkpoint.
         """
-        found = await self._checkpoints(groups, alias)
+        checkpoints = await self._checkpoints(groups, alias)
         exact: dict[str, dict[TopicPartition, RemoteOffset]] = {}
         async with self._map(alias) as offset_map:
-            for group, of_group in found.items():
+            for group, of_group in checkpoints.items():
                 for tp, it in of_group.items():
                     source = TopicPartition(self._original(alias, tp.topic), tp.partition)
                     place = None
+                    if offset_map is not None and offset_map.is_former(source):
+                        continue
                     if offset_map is not None and source != tp:
                         place = await offset_map.to_target(source, it.upstream)
                     offset = it.downstream if place is None or place.offset < 0 else place.offset
@@ -181,7 +184,7 @@ class MirrorClient:
         """Translate an offset of a partition of ``alias`` exactly, or with ``to_source`` one of its copy here.
 
         ``partition`` is the one that the offset is of. None where no exact map knows the partition; ``place`` of the
-        answer tells lost, never existed and not copied yet apart.
+        answer tells lost, never existed and not copied yet apart. The copy is the one that the replication policy names.
 
         Raises:
             RetriableError: the cluster does not answer.
@@ -198,7 +201,12 @@ class MirrorClient:
     async def _map(self, alias: str) -> AsyncGenerator[OffsetMapReader | None]:
         """Read the index of a flow's map; None where there is none."""
         await self._consumer.connect()
-        reader = OffsetMapReader(self._consumer, alias, clock=self._clock)
+        reader = OffsetMapReader(
+            self._consumer,
+            alias,
+            clock=self._clock,
+            copy_of=lambda topic: self.policy.remote_topic(alias, topic),
+        )
         if reader.topic not in await Admin(self._admin).describe_topics([reader.topic]):
             yield None
             return
@@ -225,12 +233,12 @@ class MirrorClient:
                 " its checkpoint connector runs",
             )
 
-        def is_wanted(group: str) -> bool:
+        def is_read(group: str) -> bool:
             return group == groups if isinstance(groups, str) else bool(groups.fullmatch(group))
 
         await self._consumer.connect()
         log = LogReader(self._consumer, topic, clock=self._clock)
-        return await read_checkpoints(log, is_wanted)
+        return await read_checkpoints(log, is_read)
 
     async def _topics(self) -> set[str]:
         return set(await Admin(self._admin).list_topics())
@@ -271,8 +279,8 @@ def translate_offsets(
     Raises:
         Mm2pyError: as ``MirrorClient.remote_consumer_offsets``.
     """
-    found = _asked(props, lambda client: client.remote_consumer_offsets(group, remote_alias))
-    return found.get(group, {})
+    positions = _asked(props, lambda client: client.remote_consumer_offsets(group, remote_alias))
+    return positions.get(group, {})
 
 
 def exact_offsets(
@@ -285,8 +293,8 @@ def exact_offsets(
     Raises:
         Mm2pyError: as ``MirrorClient.exact_consumer_offsets``.
     """
-    found = _asked(props, lambda client: client.exact_consumer_offsets(group, remote_alias))
-    return found.get(group, {})
+    positions = _asked(props, lambda client: client.exact_consumer_offsets(group, remote_alias))
+    return positions.get(group, {})
 
 
 def translate_offset(

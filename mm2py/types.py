@@ -1,5 +1,6 @@
 """The few value types that every layer speaks."""
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, NewType
@@ -13,6 +14,9 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 """ListOffsets timestamp of the log end (``ListOffsetsRequest.LATEST_TIMESTAMP``)."""
 
+
+TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+"""A legal name of a topic (``org.apache.kafka.common.internals.Topic``), but for ``.`` and ``..``."""
 
 _FIRST_ASKED: Final = -100
 """Below all timestamps that ListOffsets gives a meaning of its own."""
@@ -84,6 +88,11 @@ class TargetState(StrEnum):
     STARTED = "STARTED"
     PAUSED = "PAUSED"
     STOPPED = "STOPPED"
+
+    @property
+    def state(self) -> "State":
+        """The state that this leads to."""
+        return State.RUNNING if self is TargetState.STARTED else State[self.name]
 
 
 @dataclass(frozen=True, slots=True)

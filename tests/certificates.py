@@ -28,6 +28,11 @@ from mm2py.clock import SYSTEM_CLOCK
 
 PASSWORD: Final = "store-secret"  # noqa: S105 - of test stores
 _DAY: Final = datetime.timedelta(days=1)
+_SIGNS: Final = x509.KeyUsage(
+    digital_signature=False, content_commitment=False, key_encipherment=False,
+    data_encipherment=False, key_agreement=False, key_cert_sign=True, crl_sign=True,
+    encipher_only=False, decipher_only=False,
+)  # fmt: skip
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
@@ -121,9 +126,13 @@ class Authority:
     def __init__(self, name: str = "Test CA") -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        public = self._key.public_key()
+        self._by = x509.AuthorityKeyIdentifier.from_issuer_public_key(public)
         self.certificate = (
             _builder(self._name, self._name, self._key, days=30)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+            .add_extension(_SIGNS, critical=True)
             .sign(self._key, hashes.SHA256())
         )
 
@@ -149,6 +158,7 @@ class Authority:
         signed = (
             _builder(subject, self._name, own, days=days)
             .add_extension(names, critical=False)
+            .add_extension(self._by, critical=False)
             .sign(self._key, hashes.SHA256())
         )
         return Issued(signed, own, self.certificate)

@@ -4,6 +4,8 @@ import asyncio
 import inspect
 import os
 import re
+import sys
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import cast
@@ -37,6 +39,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.own_markers[:] = [it for it in item.own_markers if it.name != "timeout"]
             for parent in item.listchain():
                 parent.own_markers[:] = [it for it in parent.own_markers if it.name != "timeout"]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Print a failure of another process when it happens: a run that CI ends for its time prints nothing at its end."""
+    if report.failed and hasattr(report, "node"):
+        print(f"\n{report.nodeid}: {report.when}\n{report.longreprtext}", file=sys.stderr)  # noqa: T201
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Close what the session has, brokers and Spark, outside of the time of the process's last test."""
+    cancel_timeout: Callable[[], None] | None = getattr(item, "cancel_timeout", None)
+    if nextitem is None and cancel_timeout is not None:
+        cancel_timeout()
 
 
 @pytest.hookimpl(tryfirst=True)

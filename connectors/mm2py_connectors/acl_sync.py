@@ -1,7 +1,7 @@
 """Topic ACLs of the source, as read rights on the copies (Java's rules).
 
 Flow: all topic ACLs of the source -> ``remote_acls`` -> created on the target. Nothing is ever deleted;
-group, cluster and prefixed ACLs are not copied, and nobody gets WRITE on a copy. Rules that a failover has made to keep writers
+group, cluster and prefixed ACLs are not copied, and no principal gets WRITE on a copy. Rules that a failover has made to keep writers
 from the source are its own: on the target they would keep clients from where they are to write.
 """
 
@@ -57,7 +57,7 @@ async def read_fence(opened: LogSession) -> Collection[Acl]:
     Raises:
         Mm2pyError: the topic cannot be read now.
     """
-    found: list[Fence] = []
+    fences: list[Fence] = []
 
     def take(_partition: int, record: Record) -> None:
         if record.value is None:
@@ -68,14 +68,14 @@ async def read_fence(opened: LogSession) -> Collection[Acl]:
             log.warning("record is ignored offset=%d cause=%s", record.offset, error)
             return
         if isinstance(it, Fence):
-            found.append(it)
+            fences.append(it)
 
     try:
         await opened.session.connect()
         await opened.log.read_to_end(take)
     finally:
         await opened.session.close()
-    return found[-1].acls if found else ()
+    return fences[-1].acls if fences else ()
 
 
 async def _no_fence() -> Collection[Acl]:
@@ -118,7 +118,7 @@ class AclSync:
         if acls is None:
             self._no_authorizer()
             return
-        # Asked behind the rules: a fence is recorded before it is made.
+        # Asked after the rules: a fence is recorded before it is made.
         fence = await self._fence()
         wanted = remote_acls(
             (it for it in acls if it not in fence),

@@ -125,8 +125,8 @@ class TopicLog(Protocol):
         """Hand on every record up to the present end; ``Mm2pyError`` where it cannot be read."""
         ...
 
-    async def start_at_end(self, wanted: Callable[[int, int], bool]) -> int:
-        """Begin behind the last record of the partitions that ``wanted(number, count)`` chooses; return their count."""
+    async def start_at_end(self, is_read: Callable[[int, int], bool]) -> int:
+        """Begin after the last record of the partitions that ``is_read(number, count)`` chooses; return their count."""
         ...
 
     async def tail(
@@ -145,6 +145,18 @@ class ExactMap(Protocol):
 
     def follow(self) -> None:
         """Take in everything new."""
+        ...
+
+    async def read_copies(self) -> None:
+        """Ask which copies there are now; ``Mm2pyError`` where the cluster does not answer."""
+        ...
+
+    def is_former(self, partition: TopicPartition) -> bool:
+        """Whether the map of a partition is about another copy than the one that is there now."""
+        ...
+
+    def is_of_former_copy(self, partition: TopicPartition, upstream: int, downstream: int) -> bool:
+        """Whether an earlier translation is of a former copy."""
         ...
 
     def report_anew(self, on_anew: Callable[[TopicPartition], None]) -> None:
@@ -193,7 +205,7 @@ class SourceReader(Protocol):
         ...
 
     def began_at(self, tp: TopicPartition) -> int:
-        """Offset behind EARLIEST or LATEST, -1 while unknown."""
+        """Offset after EARLIEST or LATEST, -1 while unknown."""
         ...
 
     def epoch_at(self, tp: TopicPartition, offset: int) -> int:
@@ -219,7 +231,7 @@ class SourceReader(Protocol):
         ...
 
     def position(self, tp: TopicPartition) -> int:
-        """Next offset wanted, negative while unknown."""
+        """Offset of the next record to read, negative while unknown."""
         ...
 
     def incarnation(self, tp: TopicPartition) -> bytes:
@@ -238,6 +250,10 @@ class SourceReader(Protocol):
         """Offsets to the end, -1 while unknown."""
         ...
 
+    def silent_s(self, tp: TopicPartition) -> float:
+        """For how long it is not known where the log ends; about 0 while its broker answers."""
+        ...
+
     async def log_starts(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
@@ -245,7 +261,7 @@ class SourceReader(Protocol):
         ...
 
     async def refresh_ends(self) -> None:
-        """Ask where the left out partitions end now; ``Mm2pyError`` where the cluster does not answer."""
+        """Ask where left out and throttled partitions end now; ``Mm2pyError`` where the cluster does not answer."""
         ...
 
     def rewind(self, tp: TopicPartition, position: int) -> bool:
@@ -265,7 +281,7 @@ class StartableSyncWriter(SyncWriter, Protocol):
     """The writer of offset syncs (``RecordWriter``)."""
 
     async def start(self) -> None:
-        """Get a producer id; ``RetriableError`` when the cluster is away."""
+        """Get a producer id; ``RetriableError`` when the cluster is unreachable."""
         ...
 
     async def close(self) -> None:
@@ -367,8 +383,10 @@ class LogFactory(Protocol):
         ...
 
 
-MapFactory = Callable[[Mapping[str, str], str, str, Clock], MapSession]
-"""Effective client properties, cluster alias, alias of the flow's source, time -> session."""
+CopyOf = Callable[[str], str]
+"""Name of a source topic's copy."""
+MapFactory = Callable[[Mapping[str, str], str, str, Clock, CopyOf | None], MapSession]
+"""Effective client properties, cluster alias, alias of the flow's source, time, names of copies (``OffsetMapReader``) -> session."""
 
 
 def open_admin(props: Mapping[str, str], alias: str, clock: Clock) -> AdminSession:
@@ -397,10 +415,16 @@ def open_log(
     return LogSession(cluster, reader)
 
 
-def open_map(props: Mapping[str, str], alias: str, source_alias: str, clock: Clock) -> MapSession:
+def open_map(
+    props: Mapping[str, str],
+    alias: str,
+    source_alias: str,
+    clock: Clock,
+    copy_of: CopyOf | None,
+) -> MapSession:
     """Build a reader of a flow's offset map; ``ConfigError`` when its properties are wrong."""
     cluster = Cluster(consumer_settings(props).connection, alias=alias, clock=clock)
-    return MapSession(cluster, OffsetMapReader(cluster, source_alias, clock=clock))
+    return MapSession(cluster, OffsetMapReader(cluster, source_alias, clock=clock, copy_of=copy_of))
 
 
 def open_reader(

@@ -1,6 +1,6 @@
 """The connectors that a mirror maker file configures, each with the model of its options.
 
-Flow: ``CONNECTORS`` -> ``mm2py.config`` derives and checks what a file says of them.
+Flow: ``CONNECTORS`` -> ``mm2py.config`` derives and checks what a file sets for them.
 """
 
 from typing import Final

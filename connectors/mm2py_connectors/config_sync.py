@@ -106,7 +106,9 @@ class ConfigSync:
     def _note_formats(self, described: Mapping[str, Iterable[ConfigEntry]]) -> None:
         """Say once which topics have a message format of their own that their copies do not get."""
         for topic, entries in described.items():
-            old = [it.value for it in entries if it.name == _FORMAT and not it.is_default]
+            old = [
+                entry.value for entry in entries if entry.name == _FORMAT and not entry.is_default
+            ]
             if (
                 not old
                 or topic in self._formats

@@ -1,4 +1,4 @@
-"""How far a quiet partition is covered beyond its last record: markers, aborted data and holes behind it.
+"""How far a quiet partition is covered beyond its last record: markers, aborted data and holes after it.
 
 Flow: batches handed out and delivered, position of the reader once a second -> offset up to which nothing is
 left to copy. Without it a restart would start at the last record, and what retention took meanwhile of markers
@@ -15,7 +15,7 @@ from mm2py.types import TopicPartition
 class CoveredPositions:
     """Decides when the reader's position is a safe one.
 
-    A position counts at the look behind the one that saw it: with a complete fetch between them all that was read
+    A position counts at the check after the one that saw it: with a complete fetch between them all that was read
     below it has been handed out. The partition was not held meanwhile, and every record that was handed out is
     delivered. It need not rest: what mirrors write to the source is read and dropped without end.
     """
@@ -48,7 +48,7 @@ class CoveredPositions:
         self._under_way[source] -= records
 
     def held(self, partitions: Collection[TopicPartition], *, on: bool) -> None:
-        """A held partition keeps back what was read of it: its position says nothing."""
+        """A held partition keeps back what was read of it: its position is no evidence."""
         for source in partitions:
             self._seen.pop(source, None)
         if on:
@@ -66,7 +66,7 @@ class CoveredPositions:
         return self._under_way.get(source, 0)
 
     def look(self, source: TopicPartition, position: int) -> int:
-        """Return the offset up to which ``source`` is covered if that is news, else -1."""
+        """Return the offset up to which ``source`` is covered if that has changed, else -1."""
         if position < 0 or source in self._held:
             return -1
         before = self._seen.get(source)

@@ -2,7 +2,7 @@
 
 Flow: partitions without a position -> rules -> ListOffsets -> one commit of the group, which a broker takes from outside only while the
 group has no members. Topics that would begin elsewhere without it wait for that; those that would not begin as
-``auto.offset.reset`` says.
+``auto.offset.reset`` defines.
 """
 
 import logging
@@ -50,7 +50,7 @@ class FirstPositions:
         """Partitions whose topic must not be read yet, with the cause."""
 
     async def settle(self, partitions: Collection[TopicPartition]) -> None:
-        """Give positions to those that have a rule and no position; those that were looked at before cost nothing.
+        """Give positions to those that have a rule and no position; those that were checked before cost nothing.
 
         Raises:
             RetriableError: the source cannot be asked now.
@@ -120,8 +120,8 @@ class FirstPositions:
             else:
                 offsets[tp] = ends[tp] if position == LATEST and not is_later else begin
         if times:
-            found = await self._listed(times)
-            offsets |= {tp: found[tp] if found[tp] >= 0 else ends[tp] for tp in times}
+            listed = await self._listed(times)
+            offsets |= {tp: listed[tp] if listed[tp] >= 0 else ends[tp] for tp in times}
         return offsets
 
     async def _listed(self, timestamps: Mapping[TopicPartition, int]) -> Offsets:
@@ -133,8 +133,8 @@ class FirstPositions:
 
     async def _commit(self, opened: GroupSession, offsets: Offsets) -> bool:
         """Commit all of them or none; False while the group has members."""
-        wanted = [OffsetToCommit(*tp, offset) for tp, offset in offsets.items()]
-        answers = await opened.groups.commit(self._group, wanted)
+        commits = [OffsetToCommit(*tp, offset) for tp, offset in offsets.items()]
+        answers = await opened.groups.commit(self._group, commits)
         for refusal in answers.values():
             if refusal is not None:
                 if refusal.code in _HAS_MEMBERS:

@@ -106,7 +106,7 @@ class GroupSync:
 
     def want(self, groups: Iterable[str]) -> None:
         """Sync these groups in the next round; a refused one has its turn later."""
-        self._wanted |= {it: None for it in groups if it not in self._again}
+        self._wanted |= {group: None for group in groups if group not in self._again}
         self._wake.set()
 
     def moved_too_far(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -148,7 +148,7 @@ class GroupSync:
         answers = await self._target.committed(groups)
         due: list[tuple[str, list[OffsetToCommit]]] = []
         for group in groups:
-            answer, wanted = answers.get(group, {}), self._checkpoints.get(group, {})
+            answer, checkpoints = answers.get(group, {}), self._checkpoints.get(group, {})
             if isinstance(answer, Mm2pyError):
                 self._refused(group, f"{answer}{_remedy(answer)}")  # (2)
                 continue
@@ -157,7 +157,7 @@ class GroupSync:
                 for tp, at in self._too_far.pop(group, {}).items()
                 if tp in answer and answer[tp].offset == at
             }
-            if offsets := offsets_to_sync(wanted, answer, too_far):
+            if offsets := offsets_to_sync(checkpoints, answer, too_far):
                 self._too_far[group] = too_far
                 due.append((group, offsets))
             else:
@@ -183,13 +183,15 @@ class GroupSync:
         elif refused:
             self._refused(group, _cause(refused))
         else:
-            for it in offsets:
-                before = self._too_far.get(group, {}).get(TopicPartition(it.topic, it.partition))
-                if before is not None and it.offset < before:
+            for offset in offsets:
+                before = self._too_far.get(group, {}).get(
+                    TopicPartition(offset.topic, offset.partition)
+                )
+                if before is not None and offset.offset < before:
                     log.warning(
                         "%s was set back on the target: an earlier version had moved it past unread records group=%s"
                         " partition=%s-%d from=%d to=%d",
-                        self._what, group, it.topic, it.partition, before, it.offset,
+                        self._what, group, offset.topic, offset.partition, before, offset.offset,
                     )  # fmt: skip
             self._clear(group)
 

@@ -22,13 +22,14 @@ from typing import Final, NamedTuple, Protocol, final
 
 from mm2py.api.context import TaskContext
 from mm2py.clock import wait_or_stop
-from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
+from mm2py.errors import Mm2pyError, ProtocolError, RetriableError, ServerError
 from mm2py.protocol.consumer_offsets import (
     CONSUMER_OFFSETS,
     GroupCommit,
     decode_offset_commit,
     offsets_partition,
 )
+from mm2py.protocol.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
 from mm2py.protocol.groups import FetchedOffset
 from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition
@@ -63,11 +64,11 @@ CONSUMER_PACE: Final = Pace(1_000, 500, 200)
 SHARE_PACE: Final = Pace(100, 50, 50)
 """A start offset costs the broker about 1 ms: it reads the state of each partition."""
 
-NOT_FOLLOWED: Final = (
-    "commits are read by asking group by group (slower with thousands of groups): {} of {} cannot be followed: {};"
-    " grant the mirror's principal READ and DESCRIBE on that topic to have them at once, unless the source has no"
-    " consumer group yet: then there is no such topic, and nothing is to be done"
-)
+NOT_FOLLOWED: Final = "commits are read by asking group by group (slower with thousands of groups): {} of {} cannot be followed: {}"
+_REMEDIES: Final[Mapping[int, str]] = {
+    TOPIC_AUTHORIZATION_FAILED: "; grant the mirror's principal READ and DESCRIBE on that topic to have them at once",
+    UNKNOWN_TOPIC_OR_PARTITION: "; there is no such topic while the source has no consumer group: then nothing is to be done",
+}
 
 
 class Renewals(Protocol):
@@ -191,7 +192,7 @@ class GroupWatch:
         return self._groups_of.get(partition, ())
 
     def groups_behind(self, moved: Mapping[TopicPartition, int]) -> Iterator[str]:
-        """Return the groups that have an offset at or behind the one given for a source partition."""
+        """Return the groups that have an offset at or after the one given for a source partition."""
         for source, lowest in moved.items():
             for group in self.groups_of(source):
                 known = self.offsets(group).get(source)
@@ -216,7 +217,7 @@ class GroupWatch:
 
     def put_back(self, groups: Iterable[str]) -> None:
         """Return these with the next changes again."""
-        self._changed |= {it: None for it in groups if it in self._offsets}
+        self._changed |= {group: None for group in groups if group in self._offsets}
 
     def take_gone(self) -> set[str]:
         """Return groups that exist no longer, once."""
@@ -252,7 +253,7 @@ class GroupWatch:
             self._context.report_finding("commits", "", harms=False)
         else:
             self._follows = False
-            text = NOT_FOLLOWED.format(CONSUMER_OFFSETS, "the source", error)
+            text = NOT_FOLLOWED.format(CONSUMER_OFFSETS, "the source", error) + _remedy(error)
             self._context.report_finding("commits", text, harms=False)
         self._wake.set()
 
@@ -428,3 +429,9 @@ class GroupWatch:
         if chosen is None:
             chosen = self._topics[topic] = self._topic_choice(topic)
         return chosen
+
+
+def _remedy(error: Mm2pyError) -> str:
+    """Return what to do about it: nothing where the source is away or the reading was given up for a moment."""
+    cause = error if isinstance(error, ServerError) else error.__cause__
+    return _REMEDIES.get(cause.code, "") if isinstance(cause, ServerError) else ""

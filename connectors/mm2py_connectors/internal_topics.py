@@ -32,9 +32,9 @@ async def create_compacted_topic(
         FatalError: The cluster refuses it; names ``factor_property`` where that is the cause.
         RetriableError: The cluster cannot do it now.
     """
-    wanted = NewTopic(topic, 1, replication_factor, {"cleanup.policy": "compact"})
+    new_topic = NewTopic(topic, 1, replication_factor, {"cleanup.policy": "compact"})
     try:
-        error = (await admin.create_topics([wanted])).get(topic)
+        error = (await admin.create_topics([new_topic])).get(topic)
     except UnsupportedVersionError:
         return False
     if error is None:

@@ -7,8 +7,8 @@ in ``mm2py.mirror.producer_ids``. It reads on demand: without new producers ther
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final, Protocol, final
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Final, final
 
 from mm2py.api.context import TaskContext
 from mm2py.client.fetch.log_reader import RecordHandler
@@ -78,39 +78,31 @@ async def find_suppression(
 async def compacted_topics(admin: MirrorAdmin, topics: Collection[str]) -> frozenset[str]:
     """Return those of ``topics`` that are compacted now; none where their configs may not be read."""
     try:
-        found = await admin.describe_topic_configs(topics)
+        configs = await admin.describe_topic_configs(topics)
     except Mm2pyError as error:
         log.info("conflicts are not counted, topic configs cannot be read cause=%s", error)
         return frozenset()
     return frozenset(
         topic
-        for topic, entries in found.items()
+        for topic, entries in configs.items()
         for entry in entries
         if entry.name == "cleanup.policy" and "compact" in (entry.value or "")
     )
 
 
-class ProducerLog(Protocol):
-    """The topic of ids (``LogReader``)."""
-
-    async def read_to_end(self, handle: RecordHandler) -> None:
-        """Hand on every record up to the present end that is new since the last call."""
-        ...
-
-
 @final
 class LoopFilter(BatchOrigins):
-    """Implements ``BatchOrigins`` for one task; the session is its own."""
+    """Implements ``BatchOrigins`` for one task; the session is its own, ``read`` hands on every id that is new since its last call."""
 
     def __init__(
         self,
         session: Session,
-        ids: ProducerLog,
+        read: Callable[[RecordHandler], Awaitable[None]],
         origins: ProducerOrigins,
         context: TaskContext,
         conflicts: ConflictWatch,
     ) -> None:
-        self._session, self._ids = session, ids
+        self._session, self._read_new = session, read
         self._origins, self._context = origins, context
         self.conflicts = conflicts
         self._turn = asyncio.Lock()
@@ -118,7 +110,6 @@ class LoopFilter(BatchOrigins):
 
     @property
     def known(self) -> Origins:
-        """The ids whose origin is known."""
         return self._origins.known
 
     async def open(self) -> None:
@@ -160,7 +151,7 @@ class LoopFilter(BatchOrigins):
 
     async def _read(self) -> None:
         try:
-            await self._ids.read_to_end(self._learn)
+            await self._read_new(self._learn)
         except FatalServerError as error:
             raise FatalError(
                 f"topic {PRODUCERS_TOPIC} of the source cannot be read, so loops cannot be suppressed: {error}",

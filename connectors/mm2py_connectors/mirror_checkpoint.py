@@ -81,11 +81,10 @@ class MirrorCheckpointConnector(Connector):
 
     @staticmethod
     def check_offsets(_config: Mapping[str, str], offsets: Positions) -> bool:
-        """Check positions that are to be stored; ``ConfigError`` refuses them."""
         return check_checkpoint_offsets(offsets)
 
     async def start(self, context: ConnectorContext) -> None:
-        """Create the topic and find the groups; ``RetriableError`` while a cluster is away."""
+        """Create the topic and find the groups; ``RetriableError`` while a cluster is unreachable."""
         config = self._config
         if not config.enabled:
             log.info("flow is disabled, no group is checkpointed")
@@ -151,7 +150,6 @@ class MirrorCheckpointConnector(Connector):
         )
 
     async def stop(self) -> None:
-        """End the loops and close the clients."""
         scheduler, self._scheduler = self._scheduler, None
         if scheduler is not None:
             await scheduler.close()
@@ -194,7 +192,7 @@ class MirrorCheckpointConnector(Connector):
             return
         await self._make_topic(admin)
         entries = (await admin.describe_topic_configs([self._topic])).get(self._topic, ())
-        policy = next((it.value for it in entries if it.name == "cleanup.policy"), None)
+        policy = next((entry.value for entry in entries if entry.name == "cleanup.policy"), None)
         if policy is not None and policy.split(",") != ["compact"]:
             raise FatalError(
                 f"topic {self._topic} has cleanup.policy={policy}: old checkpoints are deleted, and their groups"
@@ -206,7 +204,7 @@ class MirrorCheckpointConnector(Connector):
         """Have a task for each thousand groups; never fewer than before, for that would start all of them anew."""
         listed = (await groups.list_groups()).groups
         chosen = sum(map(self._group_filter.should_replicate_group, listed))
-        wanted = max(self._tasks_wanted, -(-chosen // GROUPS_PER_TASK))
-        if wanted != self._tasks_wanted and self._context is not None:
-            self._tasks_wanted = wanted
+        count = max(self._tasks_wanted, -(-chosen // GROUPS_PER_TASK))
+        if count != self._tasks_wanted and self._context is not None:
+            self._tasks_wanted = count
             self._context.request_reconfiguration()

@@ -14,7 +14,7 @@ from typing import Final, final
 from mm2py.api.context import TaskContext
 from mm2py.api.records import SourceRecord
 from mm2py.api.task import SourceTask
-from mm2py.clock import wait_or_stop
+from mm2py.clock import Clock, wait_or_stop
 from mm2py.config.client_properties import ClientKind, Side, effective_client_properties
 from mm2py.config.definitions import parse_config
 from mm2py.errors import Mm2pyError, ProtocolError
@@ -26,6 +26,7 @@ from mm2py.protocol.consumer_offsets import CONSUMER_OFFSETS
 from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition
 from mm2py_connectors.clients import (
+    CopyOf,
     ExactMap,
     GroupFactory,
     GroupSession,
@@ -50,7 +51,6 @@ from mm2py_connectors.group_watch import (
 )
 from mm2py_connectors.mirror_checkpoint_config import MirrorCheckpointTaskConfig
 from mm2py_connectors.offset_translator import FlowBack, OffsetTranslator
-from mm2py_connectors.share_support import until_share_groups
 from mm2py_connectors.translated_groups import TranslatedGroups
 
 log = logging.getLogger(__name__)
@@ -63,6 +63,10 @@ PAUSED_AFTER_S: Final = 5.0
 
 ON_CHANGE_S: Final = 0.4
 """Between two rounds of checkpoints where ``emit.checkpoints.interval.seconds`` is not set."""
+
+SHARES_LOOK_S: Final = 600.0
+"""How often to ask for share groups: brokers are upgraded one by one, and features are enabled while they run."""
+SHARES_RETRY_S: Final = 10.0
 
 
 @final
@@ -101,7 +105,7 @@ class MirrorCheckpointTask(SourceTask):
         """Connect; what has to be read is read in the background.
 
         Raises:
-            RetriableError: a cluster is away.
+            RetriableError: a cluster is unreachable.
         """
         config = self._config
         side: Side = "source" if config.offset_syncs_topic_location == "source" else "target"
@@ -110,7 +114,7 @@ class MirrorCheckpointTask(SourceTask):
             commits = await self._open_log("source", "commits-source", CONSUMER_OFFSETS)
             written = await self._open_log("target", "checkpoints-target", self._checkpoints_topic)
             syncs = await self._open_log(side, f"offset-syncs-{side}", self._syncs_topic())
-            exact = await self._open_map("target", config.source_cluster_alias)
+            exact = await self._open_map("target", config.source_cluster_alias, self._copy_of)
             flow_back = None
             if not self._policy.detects_cycles:  # the target's own records are between the copies
                 flow_back = await self._open_flow_back()
@@ -167,7 +171,6 @@ class MirrorCheckpointTask(SourceTask):
         """Nothing to commit."""
 
     async def stop(self) -> None:
-        """End the poll and what runs in the background, close the connections."""
         self._stopping.set()
         self._news.set()
         background, self._background = self._background, []
@@ -209,7 +212,11 @@ class MirrorCheckpointTask(SourceTask):
         sync = None
         if target is not None:
             sync = GroupSync(
-                target, checkpoints, context=self._context, may_write=self._is_polled, what=what
+                target,
+                checkpoints,
+                context=self._context,
+                may_write=lambda: self._is_polled() and translator.is_ready,
+                what=what,
             )
         return TranslatedGroups(
             watch, translator, checkpoints, copy_of=self._copy_of, sync=sync, clock=self._clock
@@ -286,9 +293,11 @@ class MirrorCheckpointTask(SourceTask):
         await opened.session.connect()
         return opened
 
-    async def _open_map(self, side: Side, source_alias: str) -> ExactMap:
+    async def _open_map(
+        self, side: Side, source_alias: str, copy_of: CopyOf | None = None
+    ) -> ExactMap:
         props, alias = self._client(side, "consumer", f"offset-map-{side}-consumer")
-        opened = self._maps(props, alias, source_alias, self._clock)
+        opened = self._maps(props, alias, source_alias, self._clock, copy_of)
         self._sessions.append(opened.session)
         self._opened_maps.append(opened.map)
         await opened.session.connect()
@@ -312,12 +321,14 @@ class MirrorCheckpointTask(SourceTask):
             if record.key is None or record.value is None:
                 return
             try:
-                found = decode_checkpoint(bytes(record.key), bytes(record.value))
+                checkpoint = decode_checkpoint(bytes(record.key), bytes(record.value))
             except ProtocolError as error:
                 log.warning("checkpoint is ignored offset=%d cause=%s", record.offset, error)
                 return
-            if self._share.has(found.group):
-                self._checkpoints.setdefault(found.group, {})[found.partition] = found
+            if self._share.has(checkpoint.group):
+                self._checkpoints.setdefault(checkpoint.group, {})[checkpoint.partition] = (
+                    checkpoint
+                )
 
         try:
             await written.log.read_to_end(take)
@@ -367,3 +378,26 @@ class MirrorCheckpointTask(SourceTask):
             value=value,
             timestamp_ms=self._clock.now_ms(),
         )
+
+
+async def until_share_groups(clusters: Mapping[str, MirrorGroups], clock: Clock) -> None:
+    """Return when all clusters (share groups by alias) support share groups; those that do not are logged once."""
+    is_logged = False
+    while True:
+        try:
+            lacking = [
+                alias for alias, cluster in clusters.items() if not await cluster.are_supported()
+            ]
+        except Mm2pyError as error:
+            log.debug("support of share groups is not known yet cause=%s", error)
+            await clock.sleep(SHARES_RETRY_S)
+            continue
+        if not lacking:
+            return
+        if not is_logged:
+            log.info(
+                "share groups are not synced: needs Kafka 4.2, or 4.1 with share.version=1 clusters=%s",
+                ",".join(lacking),
+            )
+            is_logged = True
+        await clock.sleep(SHARES_LOOK_S)

@@ -54,11 +54,10 @@ class MirrorHeartbeatConnector(Connector):
 
     @staticmethod
     def check_offsets(_config: Mapping[str, str], offsets: Positions) -> bool:
-        """Check positions that are to be stored; ``ConfigError`` refuses them."""
         return check_heartbeat_offsets(offsets)
 
     async def start(self, context: ConnectorContext) -> None:
-        """Create the heartbeats topic; ``RetriableError`` while the target is away."""
+        """Create the heartbeats topic; ``RetriableError`` while the target is unreachable."""
         if not self._config.emit_heartbeats_enabled:
             log.info("heartbeats are off")
             return
@@ -90,7 +89,6 @@ class MirrorHeartbeatConnector(Connector):
         return MirrorHeartbeatTask(config, context.clock)
 
     async def stop(self) -> None:
-        """End the retries and close the admin client."""
         scheduler, self._scheduler = self._scheduler, None
         if scheduler is not None:
             await scheduler.close()
@@ -164,5 +162,4 @@ class MirrorHeartbeatTask(SourceTask):
         """Nothing to commit."""
 
     async def stop(self) -> None:
-        """Wake the poll."""
         self._stopping.set()

@@ -91,11 +91,11 @@ class MirrorSinkConnector(SinkConnector):
 
     @staticmethod
     def check_offsets(_config: Mapping[str, str], _offsets: Positions) -> bool:
-        """Accept positions of the group: they are all that says where the tasks go on."""
+        """Accept positions of the group: the tasks continue there."""
         return True
 
     async def start(self, context: ConnectorContext) -> None:
-        """Create what is missing, then start the loops; ``RetriableError`` while a cluster is away."""
+        """Create what is missing, then start the loops; ``RetriableError`` while a cluster is unreachable."""
         if not self._config.enabled:
             log.info("flow is disabled, nothing is copied")
             return
@@ -128,7 +128,6 @@ class MirrorSinkConnector(SinkConnector):
         return MirrorSinkTask(config, context)
 
     async def stop(self) -> None:
-        """End the loops and close the admin clients."""
         await self._upkeep.close()
 
     def waiting(self) -> Mapping[TopicPartition, str]:

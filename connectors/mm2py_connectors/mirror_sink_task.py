@@ -4,11 +4,10 @@ Flow: ``put`` -> remote topic of the replication policy, same partition -> ``Rec
 acknowledgements -> the group's positions. Key, value, headers and timestamp stay as they are. Loads confluent-kafka.
 
 At least once: a position is allowed only when each record before it is acknowledged, or was accepted by ``errors.*``. Order per
-partition: the producer is idempotent, and what failed goes again before anything behind it; what waits of a partition that goes is
+partition: the producer is idempotent, and what failed goes again before anything after it; what waits of a partition that goes is
 not sent any more.
 """
 
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol, cast, final
@@ -23,7 +22,7 @@ from mm2py.errors import FatalError, PartitionError, RetriableError
 from mm2py.mirror.policies import policy_from_config
 from mm2py.types import TopicPartition
 from mm2py_connectors.mirror_sink_config import MirrorSinkTaskConfig
-from mm2py_connectors.record_sender import Idle, RecordSender, Refused, Sent
+from mm2py_connectors.record_sender import Idle, RecordSender, Refused, Sent, within
 
 PUT_S: Final = 5.0
 """How long one ``put`` waits for room; then the group must see that the task lives."""
@@ -43,7 +42,7 @@ class TargetSender(Protocol):
         ...
 
     def serve(self, idle: Idle, /) -> None:
-        """Look at what has failed since."""
+        """Handle what has failed since the last call."""
         ...
 
     def flush(self, idle: Idle, /) -> None:
@@ -90,15 +89,14 @@ class MirrorSinkTask(SinkTask):
         created again begin anew."""
 
     def start(self) -> None:
-        """Open the producer."""
         self._sender = self._make(self._settings.values, self._refused)
 
     def open(self, partitions: Collection[TopicPartition]) -> None:
         """Nothing is kept per partition."""
 
     def put(self, records: Sequence[SinkRecord]) -> None:
-        """Hand records to the producer."""
-        sender, idle = self._opened, _within(PUT_S, "the target takes no records now")
+        sender = self._opened
+        idle = within(PUT_S, lambda: RetriableError("the target takes no records now"))
         if not records:
             sender.serve(idle)
             return
@@ -132,13 +130,15 @@ class MirrorSinkTask(SinkTask):
     def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         """Return all positions once everything is acknowledged, none while the target does not answer."""
         try:
-            self._opened.flush(_within(FLUSH_S, "the target does not acknowledge"))
+            self._opened.flush(
+                within(FLUSH_S, lambda: RetriableError("the target does not acknowledge"))
+            )
         except RetriableError:
             return {}
         return offsets
 
     def close(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget what waits of them: their next owner reads it again, and older records must not arrive behind its own."""
+        """Forget what waits of them: their next owner reads it again, and older records must not arrive after its own."""
         if self._sender is not None:
             self._sender.give_up(partitions)
         for partition in partitions:
@@ -177,13 +177,3 @@ def _no_bytes(record: SinkRecord) -> FatalError:
         f"{_place(record)} offset {record.offset}: MirrorSink copies bytes, and key or value are of another type",
         remedy="let transforms keep bytes, or set key.converter and value.converter to ByteArrayConverter",
     )
-
-
-def _within(seconds: float, what: str) -> Idle:
-    until_s = time.monotonic() + seconds
-
-    def idle() -> None:
-        if time.monotonic() > until_s:
-            raise RetriableError(what)
-
-    return idle

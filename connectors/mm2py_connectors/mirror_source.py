@@ -55,7 +55,7 @@ from mm2py_connectors.topic_upkeep import TopicUpkeep
 log = logging.getLogger(__name__)
 
 TASK_CLASS: Final = "org.apache.kafka.connect.mirror.MirrorSourceTask"
-"""Stands in task configs (``task.class``), so that a Java worker can start them."""
+"""Value of ``task.class`` in task configs, so that a Java worker can start them."""
 
 OFFSET_SYNCS_RETRY_S: Final = 30.0
 
@@ -93,7 +93,7 @@ class MirrorSourceConnector(Connector):
         # Where partitions begin at latest: those that the first start of the flow found.
         self._early: frozenset[TopicPartition] | None = None
         # A connector that came here from another worker knows rates of this one alone: weighing its first deal
-        # by them would restart tasks that nobody touched.
+        # by them would restart tasks that were not changed.
         self._came = True
         self._dealt_anew = False
         self._collection_s = self._collects_until = 0.0
@@ -104,11 +104,10 @@ class MirrorSourceConnector(Connector):
 
     @staticmethod
     def check_offsets(_config: Mapping[str, str], offsets: Positions) -> bool:
-        """Check positions that are to be stored; ``ConfigError`` refuses them."""
         return check_mirror_offsets(offsets)
 
     async def start(self, context: ConnectorContext) -> None:
-        """Create what is missing, then start the loops; ``RetriableError`` while a cluster is away."""
+        """Create what is missing, then start the loops; ``RetriableError`` while a cluster is unreachable."""
         config = self._config
         if not config.enabled:
             log.info("flow is disabled, nothing is copied")
@@ -127,9 +126,9 @@ class MirrorSourceConnector(Connector):
             await topics.refresh()
             self._deal.update(topics.ready())
             if begins_at_end(self._props, SYSTEM_CLOCK):
-                found = self._deal.partitions.union(topics.waiting())
+                partitions = self._deal.partitions.union(topics.waiting())
                 early = _early(context)
-                self._early = found if early is None else early
+                self._early = partitions if early is None else early
             self._upkeep.begin(source, target, self._refresh)
         except BaseException:
             await self.stop()
@@ -166,7 +165,6 @@ class MirrorSourceConnector(Connector):
         return MirrorSourceTask(config, context, readers=self._readers, writers=self._writers)
 
     async def stop(self) -> None:
-        """End the loops and close the admin clients."""
         await self._upkeep.close()
 
     def waiting(self) -> Mapping[TopicPartition, str]:
@@ -185,21 +183,21 @@ class MirrorSourceConnector(Connector):
         return found
 
     async def _suppress_loops(self, source: AdminSession, target: AdminSession) -> None:
-        found, self._not_suppressed = await find_suppression(
+        suppression, self._not_suppressed = await find_suppression(
             self._props,
             source.admin,
             replication_factor=self._config.offset_syncs_topic_replication_factor,
         )
-        if found is Suppression.OFF and not self._not_suppressed:
+        if suppression is Suppression.OFF and not self._not_suppressed:
             return  # the tasks' configs stay as Java makes them
         self._suppression = {
-            LOOP_SUPPRESSION: found,
+            LOOP_SUPPRESSION: suppression,
             SOURCE_CLUSTER_ID: source.session.cluster_id,
             TARGET_CLUSTER_ID: target.session.cluster_id,
         }
         log.info(
             "batches of mirrors on the source loop.suppression=%s policy=%s",
-            found,
+            suppression,
             type(self._upkeep.policy).__name__,
         )
 

@@ -136,9 +136,9 @@ def _of_transforms(props: Mapping[str, str]) -> list[Problem]:
                 "remove it, and cure the cause that the partition shows",
             )
         ]
-    found: list[Problem] = []
+    problems: list[Problem] = []
     if props.get("offsets.identical", "").strip().lower() == "require":
-        found.append(
+        problems.append(
             problem(
                 "offsets.identical",
                 "is not possible with transforms: a record that one drops leaves no offset on the target",
@@ -146,14 +146,14 @@ def _of_transforms(props: Mapping[str, str]) -> list[Problem]:
             )
         )
     if props.get("flow.engine", "").strip().lower() == "spark":
-        found.append(
+        problems.append(
             problem(
                 "flow.engine",
                 "is not possible with transforms: a stream on Spark moves whole batches, its records would arrive as they are",
                 "set flow.engine=worker, or remove transforms",
             )
         )
-    return found
+    return problems
 
 
 class MirrorSourceTaskConfig(MirrorSourceConfig):

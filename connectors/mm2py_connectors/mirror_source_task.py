@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from typing import Final, final
 
 from mm2py.api.context import PartitionState, SourceGap, TaskContext
@@ -22,11 +23,10 @@ from mm2py.mirror.offset_syncs import OffsetSyncEmitter
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.producer_ids import PRODUCERS_TOPIC, ProducerOrigins, Suppression
 from mm2py.mirror.source_offsets import (
-    begins_at_start,
     committed_epoch,
-    committed_offset,
     committed_topic_id,
     mirror_source_partition,
+    next_offset,
     source_offset,
 )
 from mm2py.mirror.start_positions import StartPositions
@@ -61,11 +61,16 @@ LAG_REPORT_S: Final = 1.0
 HELD_LAG_S: Final = 5.0
 """How often the source is asked where partitions end that are paused: one request per broker."""
 
-ALL_LOOKS: Final = 5
-"""Every so many seconds all partitions are looked at, also those of which nothing was read or delivered."""
+UNKNOWN_AFTER_S: Final = 10.0
+"""A lag is not known any more once its broker has not answered for longer."""
+CURRENT_S: Final = 2.0
+"""A partition whose broker has not answered for longer does not count as copied up to now."""
 
-NEWS_LOOKS: Final = 3
-"""How often a partition is looked at after news of it; the last look finds what is covered."""
+ALL_REPORTS: Final = 5
+"""Every so many seconds all partitions are checked, also those of which nothing was read or delivered."""
+
+NEWS_REPORTS: Final = 3
+"""How often a partition is checked after a change of it; the last check finds what is covered."""
 
 SYNC_FLUSH_S: Final = 1.0
 """How long the last offset syncs may take when a task stops."""
@@ -74,7 +79,7 @@ LAST_LOOK_S: Final = 1.0
 """How long a task that stops may ask whether its topics are still the same."""
 
 MAX_POLL_MS: Final = 1000
-"""The contract of ``poll``, whatever ``consumer.poll.timeout.ms`` says."""
+"""The contract of ``poll``, for any ``consumer.poll.timeout.ms``."""
 
 
 @final
@@ -131,14 +136,15 @@ class MirrorSourceTask(BatchSourceTask):
         self._before_gap: dict[TopicPartition, int] = {}
         """Records under way that were read before something was lost: they cannot be read again."""
         self._next_report = 0.0
-        self._looks = 0
-        self._looks_left: dict[TopicPartition, int] = {}
+        self._rounds = 0
+        self._reports_left: dict[TopicPartition, int] = {}
         self._held: set[TopicPartition] = set()
+        self._polled_at = -inf
         self._end_watch: asyncio.Task[None] | None = None
         self._ending = False
 
     async def start(self) -> None:
-        """Resume behind the stored positions; partitions without one start as start.positions and auto.offset.reset say."""
+        """Resume after the stored positions; partitions without one start as start.positions and auto.offset.reset say."""
         kept_out = self._context.kept_out
         left_out = [tp for tp in self._targets if tp in kept_out]
         partitions = [tp for tp in self._targets if tp not in kept_out]
@@ -162,6 +168,7 @@ class MirrorSourceTask(BatchSourceTask):
             await opened.session.close()
             raise
         self._reader = opened
+        self._end_watch = asyncio.create_task(self._watch_ends(opened.reader))
         if self._config.emit_offset_syncs_enabled and self._targets:
             self._open_syncs()
         log.info(
@@ -172,7 +179,6 @@ class MirrorSourceTask(BatchSourceTask):
         )
 
     async def take_over(self, partitions: Collection[TopicPartition]) -> None:
-        """Copy partitions too that were left out at the start."""
         if self._reader is None:
             return
         new = [tp for tp in self._targets if tp in partitions]
@@ -184,7 +190,6 @@ class MirrorSourceTask(BatchSourceTask):
         )
 
     async def poll(self, budget_bytes: int) -> Sequence[Outgoing]:
-        """Return the next batches, in offset order per partition; empty after a timeout."""
         if self._reader is None:
             return ()
         reader = self._reader.reader
@@ -195,8 +200,8 @@ class MirrorSourceTask(BatchSourceTask):
         fetched = await reader.fetch(max_wait_ms=self._poll_ms, max_bytes=budget_bytes)
         if self._to_begin:
             self._report_begun(reader)
-        now = self._context.clock.monotonic()
-        due = self._look_at(reader, now) if now >= self._next_report else ()
+        self._polled_at = now = self._context.clock.monotonic()
+        due = self._due_reports(reader, now) if now >= self._next_report else ()
         self._report_lag(due)
         if self._failed:
             fetched = self._without_failed(fetched)
@@ -221,7 +226,7 @@ class MirrorSourceTask(BatchSourceTask):
         runs, passed = delivery.runs, delivery.passed
         if not (runs or passed):
             return
-        self._looks_left[delivery.source] = NEWS_LOOKS
+        self._reports_left[delivery.source] = NEWS_REPORTS
         last = delivery.last
         self._delivered[delivery.source] = last
         records = sum(run.records for run in runs) + passed
@@ -237,16 +242,12 @@ class MirrorSourceTask(BatchSourceTask):
             self._syncs.observe(delivery.source, runs)
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
-        """Leave these out of the next Fetch."""
         self._covered.held(partitions, on=True)
         self._held.update(partitions)
         if self._reader is not None:
             self._reader.reader.pause(partitions)
-            if self._end_watch is None or self._end_watch.done():
-                self._end_watch = asyncio.create_task(self._watch_ends(self._reader.reader))
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetch these again."""
         self._covered.held(partitions, on=False)
         self._held.difference_update(partitions)
         if self._reader is not None:
@@ -274,7 +275,6 @@ class MirrorSourceTask(BatchSourceTask):
         self._give_up(partition)
 
     def source_partition(self, partition: TopicPartition) -> SourcePartition:
-        """Return the key of its stored position."""
         return mirror_source_partition(self._config.source_cluster_alias, partition)
 
     def source_offset(self, partition: TopicPartition, position: int) -> SourceOffset:
@@ -287,11 +287,9 @@ class MirrorSourceTask(BatchSourceTask):
     async def log_starts(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Ask the source where logs begin."""
         return {} if self._reader is None else await self._reader.reader.log_starts(partitions)
 
     def target_of(self, partition: TopicPartition) -> TopicPartition:
-        """Return the copy's partition."""
         name = self._policy.remote_topic(self._config.source_cluster_alias, partition.topic)
         return TopicPartition(name, partition.partition)
 
@@ -367,12 +365,12 @@ class MirrorSourceTask(BatchSourceTask):
         starts = StartPositions.parse(self._config.start_positions, self._context.clock)
         positions: dict[TopicPartition, int] = {}
         for tp, offset in zip(partitions, stored, strict=True):
-            last = committed_offset(offset)
+            position = next_offset(offset)
             rule = starts.of(tp)
             start = rule or (LATEST if reset == "latest" else EARLIEST)
-            if begins_at_start(offset) or (start == LATEST and tp in late):
+            if start == LATEST and tp in late:
                 start = EARLIEST
-            elif last < 0 and rule is None and reset == "none":
+            elif position < 0 and rule is None and reset == "none":
                 error = PartitionError(
                     "no position is stored and auto.offset.reset=none",
                     topic=tp.topic,
@@ -381,8 +379,7 @@ class MirrorSourceTask(BatchSourceTask):
                 )
                 self._on_failed(tp, error)
                 continue
-            # A stored offset is the last record delivered, so resume one after it.
-            positions[tp] = last + 1 if last >= 0 else start
+            positions[tp] = position if position >= 0 else start
         return positions
 
     async def _open_loop_filter(self) -> LoopFilter | None:
@@ -402,7 +399,9 @@ class MirrorSourceTask(BatchSourceTask):
             target_cluster=config.task_target_cluster_id,
         )
         watch = ConflictWatch(await self._compacted_topics(), self._context.clock)
-        self._loops = LoopFilter(opened.session, opened.log, origins, self._context, watch)
+        self._loops = LoopFilter(
+            opened.session, opened.log.read_to_end, origins, self._context, watch
+        )
         await self._loops.open()
         return self._loops
 
@@ -429,10 +428,7 @@ class MirrorSourceTask(BatchSourceTask):
 
     def _on_gap(self, gap: SourceGap) -> None:
         if self._ending:
-            if self._covered.under_way(gap.partition):  # it arrives no more
-                first = self._delivered[gap.partition] + 1
-                gap = SourceGap(gap.partition, first, gap.last_offset, gap.cause, gap.detail)
-            self._context.report_gap(gap)
+            self._on_gap_at_end(gap)
             return
         gap.under_way = self._covered.under_way(gap.partition)
         if self._reader is not None:
@@ -446,7 +442,7 @@ class MirrorSourceTask(BatchSourceTask):
             self._ids[gap.partition] = gap.topic_id
         # With gap.policy=fail the context answers with ``failed``.
         self._context.report_gap(gap)
-        if gap.cause == "recreated" and self._config.recreate_policy == "stop":
+        if gap.cause == "recreated" and not gap.returns and self._config.recreate_policy == "stop":
             error = PartitionError(
                 f"the source topic was recreated or truncated ({gap.detail})",
                 topic=gap.partition.topic,
@@ -458,6 +454,14 @@ class MirrorSourceTask(BatchSourceTask):
         if gap.cause != "retention" and gap.partition not in self._failed:
             waiting = 0 if self._reader is None else self._reader.reader.waiting(gap.partition)
             self._ends.lost(gap.partition, waiting, gap.detail)
+
+    def _on_gap_at_end(self, gap: SourceGap) -> None:
+        if gap.returns:
+            return  # nothing of it was delivered
+        if self._covered.under_way(gap.partition):  # it arrives no more
+            first = self._delivered[gap.partition] + 1
+            gap = SourceGap(gap.partition, first, gap.last_offset, gap.cause, gap.detail)
+        self._context.report_gap(gap)
 
     def _on_failed(self, partition: TopicPartition, error: Exception) -> None:
         self._give_up(partition)
@@ -511,23 +515,24 @@ class MirrorSourceTask(BatchSourceTask):
         for source in self._ends.take_drops():
             reader.drop(source)
 
-    def _look_at(self, reader: SourceReader, now: float) -> Collection[TopicPartition]:
-        """Return the partitions whose lag and covered position may have changed: a look at one takes microseconds."""
+    def _due_reports(self, reader: SourceReader, now: float) -> Collection[TopicPartition]:
+        """Return the partitions whose lag and covered position may have changed: reading one takes microseconds."""
         self._next_report = now + LAG_REPORT_S
         for source in reader.take_answered():
-            self._looks_left[source] = NEWS_LOOKS
-        due = [source for source in self._looks_left if source in self._targets]
-        self._looks_left = {it: left - 1 for it, left in self._looks_left.items() if left > 1}
-        self._looks += 1
-        # Some of what a look finds no answer shows (incarnations).
-        return due if self._looks % ALL_LOOKS else self._targets.keys()
+            self._reports_left[source] = NEWS_REPORTS
+        due = [source for source in self._reports_left if source in self._targets]
+        self._reports_left = {it: left - 1 for it, left in self._reports_left.items() if left > 1}
+        self._rounds += 1
+        # Some changes no response shows (incarnations).
+        return due if self._rounds % ALL_REPORTS else self._targets.keys()
 
-    def _report_lag(self, partitions: Collection[TopicPartition]) -> None:
+    def _report_lag(self, partitions: Collection[TopicPartition], *, polled: bool = True) -> None:
         if self._reader is None:
             return
         reader = self._reader.reader
         for source in partitions:
-            behind = reader.lag(source)
+            silent_s = reader.silent_s(source)
+            behind = reader.lag(source) if silent_s <= UNKNOWN_AFTER_S else -1
             if source in self._failed or (behind < 0 and source not in self._lag_known):
                 continue
             (self._lag_known.discard if behind < 0 else self._lag_known.add)(source)
@@ -537,20 +542,28 @@ class MirrorSourceTask(BatchSourceTask):
             if behind >= 0 and delivered < self._handed.get(source, -1):
                 # Read but not acknowledged is lag too; offsets without records count only here.
                 behind += reader.position(source) - (delivered + 1)
+            elif behind >= 0 and not polled and source not in self._held:
+                behind += reader.waiting(source)
+            if not behind and silent_s > CURRENT_S:
+                continue  # a report without lag says that all up to now is copied
             self._context.report_lag(source, behind, self._newest_ms.get(source, -1))
 
     async def _watch_ends(self, reader: SourceReader) -> None:
-        """Keep the lag of held partitions true: nothing is fetched of them, and without any no poll comes."""
+        """Keep lags true of held and throttled partitions, and while no poll comes, as without a permit."""
+        clock = self._context.clock
         while True:
-            await self._context.clock.sleep(HELD_LAG_S)
-            if not self._held:
-                return
-            try:
+            await clock.sleep(HELD_LAG_S)
+            polled = clock.monotonic() - self._polled_at < HELD_LAG_S
+            await self._ask_ends(reader)
+            if self._held or not polled:
+                self._report_lag(self._targets.keys(), polled=polled)
+
+    async def _ask_ends(self, reader: SourceReader) -> None:
+        try:
+            async with asyncio.timeout(HELD_LAG_S):
                 await reader.refresh_ends()
-            except Mm2pyError as error:
-                log.debug("ends of held partitions are not known cause=%s", error)
-                continue
-            self._report_lag(self._targets.keys())
+        except (Mm2pyError, TimeoutError) as error:
+            log.debug("ends of logs are not known cause=%r", error)
 
     def _report_begun(self, reader: SourceReader) -> None:
         """``latest`` and ages count from the first start: what comes later is copied, also after a restart."""
@@ -563,13 +576,13 @@ class MirrorSourceTask(BatchSourceTask):
                 self._context.report_covered(source, position - 1, begins=True)
 
     def _identify(self, reader: SourceReader, source: TopicPartition) -> None:
-        """Report the incarnation that is read, unless it is known already or began behind a gap."""
+        """Report the incarnation that is read, unless it is known already or began after a gap."""
         topic_id, known = reader.incarnation(source), self._ids.get(source)
         if known is not None and (self._covered.under_way(source) or reader.waiting(source)):
             return  # what is under way may be of the one before
-        if topic_id != (known or NO_TOPIC_ID):
+        if topic_id not in (known, NO_TOPIC_ID):
             self._context.report_incarnation(source, topic_id)
-        self._ids[source] = topic_id
+            self._ids[source] = topic_id
 
     def _report_covered(self, partitions: Collection[TopicPartition]) -> None:
         if self._reader is None:

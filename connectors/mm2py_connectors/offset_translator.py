@@ -5,6 +5,9 @@ Flow: the exact map, else the offset-syncs topic (``OffsetSyncStore``), both rea
 it is exact where the map covers the offset. Where both flows of a pair keep names, the target has records of its own
 between the copies: there the map of the flow back decides too, and the lower offset counts. Where it was lost, the offset
 syncs of the flow back show that it has copied a partition: then the offset is unknown.
+
+Invariant, a test of the same name: while the map is about another copy than the one that is there now, nothing is known of a partition;
+offset syncs and checkpoints of before are of the former copy too.
 """
 
 import asyncio
@@ -30,8 +33,11 @@ _LONGEST_RETRY_MS: Final = 60_000
 _MAP_RETRY_MS: Final = 10_000
 """At most so long a map that appears later is not seen: one is made with the first start of its flow."""
 _MAP_LOOK_S: Final = 0.25
-"""How often the map is looked at for partitions with offsets that were not copied when they were translated."""
+"""How often the map is checked for partitions with offsets that were not copied when they were translated."""
+_COPIES_LOOK_S: Final = 5.0
+"""How often to ask whether the copies are those that the map is about."""
 FINDING: Final = "offset syncs"
+MAP_FINDING: Final = "offset map"
 BACK_FINDING: Final = "offset map of the flow back"
 
 _Beyond = dict[TopicPartition, tuple[int, int]]
@@ -78,33 +84,54 @@ class OffsetTranslator:
         """How many times the map of a partition has begun anew."""
         self._renewed: dict[TopicPartition, int] = {}
         exact.report_anew(self._note_anew)
-        self._is_read = self._has_map = False
+        self._is_read = self._knows_map = self._has_map = False
+        self._former: frozenset[TopicPartition] = frozenset()
         self._waiting: _Beyond = {}
         self._held_back: _Beyond = {}  # the same of the map of the flow back
         self._asked_beyond = asyncio.Event()
 
     @property
     def is_ready(self) -> bool:
-        """Whether the backlog was read."""
-        return self._is_read and self._knows_back
+        """Whether the backlog was read, and the map where there is one."""
+        return self._is_read and self._knows_map and self._knows_back
 
     async def translate(self, source: TopicPartition, offset: int) -> int | None:
         """Return where a group that has read to ``offset`` may continue without skipping a record, None if unknown."""
-        found, is_exact = await self._by_map(source, offset)
+        if self.is_former(source):
+            return None
+        translated, is_exact = await self._by_map(source, offset)
         if not is_exact:
-            by_syncs = self._store.translate(source, offset)
-            found = found if by_syncs is None else max(found, by_syncs)
-        found = await self._beside_own_records(source, offset, found)
-        return None if found < 0 else found
+            translated = max(translated, self._by_syncs(source, offset))
+        translated = await self._beside_own_records(source, offset, translated)
+        return None if translated < 0 else translated
 
-    async def _beside_own_records(self, source: TopicPartition, offset: int, found: int) -> int:
-        """Return ``found``, or the target's first own record that a group at ``offset`` has not read, if that is lower."""
+    def is_former(self, source: TopicPartition) -> bool:
+        """Whether all that is known of a partition is of another copy than the one that is there now."""
+        return self._has_map and self._map.is_former(source)
+
+    def is_of_former_copy(self, source: TopicPartition, upstream: int, downstream: int) -> bool:
+        """Whether an earlier translation is of a former copy."""
+        return self._has_map and self._map.is_of_former_copy(source, upstream, downstream)
+
+    def _by_syncs(self, source: TopicPartition, offset: int) -> int:
+        """Return the answer of the offset syncs, -1 for none; one beyond all copies of what the map covers is of a former copy."""
+        translated = self._store.translate(source, offset)
+        if translated is None:
+            return -1
+        newest = self._store.newest(source)
+        is_former = self.is_of_former_copy(source, min(newest, offset) + 1, translated)
+        return -1 if is_former else translated
+
+    async def _beside_own_records(
+        self, source: TopicPartition, offset: int, translated: int
+    ) -> int:
+        """Return ``translated``, or the target's first own record that a group at ``offset`` has not read, if that is lower."""
         if self._back is None:
-            return found
+            return translated
         index = self._back.map.index_of(source) if self._has_back else None
         if index is None:
             if source not in self._copied_back:
-                return found
+                return translated
             self._note_beyond(self._held_back, source, -1, 0)
             return -1  # its map was lost, and begins with its next record
         try:
@@ -118,10 +145,10 @@ class OffsetTranslator:
             return -1
         if own.place in (Place.AT_END, Place.NOT_YET_COPIED):
             self._note_beyond(self._held_back, source, index.covered, 0)
-        return beside_own_records(found, own, index.covered)
+        return beside_own_records(translated, own, index.covered)
 
     async def _by_map(self, source: TopicPartition, offset: int) -> tuple[int, bool]:
-        """Return what the map says (-1: nothing), and whether that is exact: else it is the end of the copies before ``offset``."""
+        """Return the answer of the map (-1: none), and whether that is exact: else it is the end of the copies before ``offset``."""
         if not self._has_map:
             return -1, False
         index = self._map.index_of(source)
@@ -129,12 +156,16 @@ class OffsetTranslator:
             self._note_beyond(self._waiting, source, -1, -1)
             return -1, False
         try:
-            found = await self._map.to_target(source, offset)
+            translation = await self._map.to_target(source, offset)
         except Mm2pyError as error:
             log.debug("offset map cannot be read partition=%s cause=%s", source, error)
             return -1, False
-        if found is None or found.place is not Place.NOT_YET_COPIED:
-            return (-1, False) if found is None else (found.offset, found.offset >= 0)
+        if translation is None or translation.place is not Place.NOT_YET_COPIED:
+            return (
+                (-1, False)
+                if translation is None
+                else (translation.offset, translation.offset >= 0)
+            )
         self._note_beyond(self._waiting, source, index.covered, index.covered)
         # The group has read all that the map knows of.
         return index.target_end, False
@@ -184,20 +215,49 @@ class OffsetTranslator:
         )
 
     async def _follow_map(self) -> None:
-        """Use the map as soon as it is there, and note when it reaches offsets that were beyond it."""
+        """Use the map as soon as it is there, and note when it reaches offsets that were beyond it.
+
+        Until it is known whether there is one, nothing is translated: offset syncs may be of copies that are gone.
+        """
         backoff = Backoff(_RETRY_MS, _MAP_RETRY_MS)
         while not self._has_map:
             try:
                 await self._map.read_to_end()
             except Mm2pyError as error:
                 log.debug("there is no offset map yet: %s", error)
+                if not isinstance(error, RetriableError) or _is_missing(error):
+                    self._know_map()  # there is none, or it may not be read
+                elif not self._knows_map:
+                    text = f"it cannot be read, offsets are not translated: {error}"
+                    self._context.report_finding(MAP_FINDING, text)
                 await self._clock.sleep(backoff.next_s())
             else:
                 self._map.follow()
                 self._has_map = True
+        self._former = frozenset(filter(self._map.is_former, self._map.partitions()))
         self._moved |= dict.fromkeys(self._map.partitions(), 0)
+        self._know_map()
+        await asyncio.gather(self._watch(self._map, self._waiting), self._watch_copies())
+
+    def _know_map(self) -> None:
+        if not self._knows_map:
+            self._context.report_finding(MAP_FINDING, "")
+        self._knows_map = True
         self._on_moved()
-        await self._watch(self._map, self._waiting)
+
+    async def _watch_copies(self) -> None:
+        """Note when copies are gone, or made again, and when the map knows the new ones."""
+        while True:
+            await self._clock.sleep(_COPIES_LOOK_S)
+            try:
+                await self._map.read_copies()
+            except Mm2pyError as error:
+                log.debug("copies are not known now cause=%s", error)
+                continue
+            former = frozenset(filter(self._map.is_former, self._map.partitions()))
+            changed, self._former = former ^ self._former, former
+            for source in changed:
+                self._note_moved(source, 0)
 
     async def _follow_back(self) -> None:
         """Use the map of the flow back; until it is known whether there is one, nothing is translated."""
@@ -300,7 +360,11 @@ async def _read_if_there(reading: Awaitable[None]) -> bool:
     try:
         await reading
     except ServerError as error:
-        if error.code == UNKNOWN_TOPIC_OR_PARTITION:
+        if _is_missing(error):
             return False
         raise
     return True
+
+
+def _is_missing(error: Mm2pyError) -> bool:
+    return isinstance(error, ServerError) and error.code == UNKNOWN_TOPIC_OR_PARTITION

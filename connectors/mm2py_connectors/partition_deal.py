@@ -1,6 +1,6 @@
 """Deals source partitions to tasks, round robin as Java, and keeps the deal when the set changes.
 
-Flow: wanted partitions -> ``update`` -> slots -> ``deal(n)``: slot k goes to task k mod n. New partitions
+Flow: partitions to copy -> ``update`` -> slots -> ``deal(n)``: slot k goes to task k mod n. New partitions
 take free slots or go to the end, so a partition that stays keeps its task while the number of tasks does.
 Where one task has far more to copy than another, a deal that has to be made anyway weighs them.
 """
@@ -41,11 +41,11 @@ class PartitionDeal:
         """What is dealt."""
         return frozenset(slot for slot in self._slots if slot is not None)
 
-    def update(self, wanted: Collection[TopicPartition]) -> bool:
-        """Make ``wanted`` the dealt set; whether it changed. New ones come in the given order."""
+    def update(self, partitions: Collection[TopicPartition]) -> bool:
+        """Deal ``partitions`` from now on; return whether the set changed. New ones come in the given order."""
         known = self.partitions
-        new = [partition for partition in wanted if partition not in known]
-        gone = known.difference(wanted)
+        new = [partition for partition in partitions if partition not in known]
+        gone = known.difference(partitions)
         if not new and not gone:
             return False
         self._slots = [None if slot in gone else slot for slot in self._slots]

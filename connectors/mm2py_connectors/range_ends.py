@@ -32,7 +32,7 @@ class RangeEnds:
     """The ends of the partitions of one task.
 
     Args:
-        ends: source offsets behind the last record, by partition.
+        ends: source offsets after the last record, by partition.
         covered: knows what is under way.
     """
 
@@ -116,7 +116,7 @@ class RangeEnds:
             self._commits[source] += 1
 
     def take_ended(self) -> list[tuple[TopicPartition, int]]:
-        """Return what was read up to its end, once the last record below it is delivered: covered up to the end, with holes behind it."""
+        """Return what was read up to its end, once the last record below it is delivered: covered up to the end, with holes after it."""
         ended = [it for it in self._read_up if not self._covered.under_way(it)]
         self._read_up.difference_update(ended)
         return [(source, self._ends[source] - 1) for source in ended]

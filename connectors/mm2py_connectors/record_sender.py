@@ -10,10 +10,10 @@ Invariants, tests of the same names:
 1. After ``flush`` returned, each record that was sent is acknowledged or was refused.
 2. A record is refused only when it failed alone, for a cause that another try does not change.
 3. Of one source partition, records are acknowledged in their order, also around a refused one, as long as the producer is
-   idempotent (Java's default): librdkafka then stops at the first failure (``enable.gapless.guarantee``). Behind ``give_up`` a request
-   of the producer before may still arrive: a step back, as behind a kill.
+   idempotent (Java's default): librdkafka then stops at the first failure (``enable.gapless.guarantee``). After ``give_up`` a request
+   of the producer before may still arrive: a step back, as after a kill.
 4. Once a refusal was not accepted (``refused`` raised), nothing is sent and nothing counts as flushed.
-5. Behind ``give_up`` nothing of its partitions is handed to the target but what is in a request already; else records that another
+5. After ``give_up`` nothing of its partitions is handed to the target but what is in a request already; else records that another
    member has written already would be written over by older ones. Invariant 1 holds for all others.
 """
 
@@ -54,6 +54,18 @@ SMALL_BATCH: Final = 16_384
 Idle = Callable[[], None]
 """Called while a stream waits for the target; keeps its place in the group. Raises where the stream has to end."""
 
+
+def within(seconds: float, error: Callable[[], Exception]) -> Idle:
+    """Return what raises an ``error`` of its own once so many seconds have passed."""
+    until_s = time.monotonic() + seconds
+
+    def idle() -> None:
+        if time.monotonic() > until_s:
+            raise error()
+
+    return idle
+
+
 _TRANSIENT: Final = frozenset(
     (
         "_ALL_BROKERS_DOWN",
@@ -69,7 +81,7 @@ _TRANSIENT: Final = frozenset(
         "UNKNOWN_TOPIC_OR_PART",
     )
 )
-"""Java's producer waits for the topic, and for its brokers, as long as ``max.block.ms`` says: for ever. What was purged is ours."""
+"""Java's producer waits for the topic, and for its brokers, as long as ``max.block.ms``: without a limit. What was purged is ours."""
 
 _PURGED: Final = KafkaError(KafkaError._PURGE_QUEUE)  # noqa: SLF001 - its name for a constant
 
@@ -83,7 +95,7 @@ _principals: Final[dict[str, str]] = {}
 """Of this process: whose tickets kinit puts into its cache."""
 
 LIBRDKAFKA: Final = logging.getLogger("librdkafka")
-"""What the library says, in our log."""
+"""Log lines of the library, in our log."""
 LIBRDKAFKA.addFilter(_not_expected)
 
 
@@ -243,7 +255,7 @@ class RecordSender:
         self.send(_as_it_is(source), idle)
 
     def serve(self, idle: Idle) -> None:
-        """Look at what has failed since; raises as ``flush``."""
+        """Handle what has failed since the last call; raises as ``flush``."""
         self._check()
         self._poll(self._producer, 0)
         if self._failures:
@@ -269,11 +281,15 @@ class RecordSender:
         """Send nothing more of these source partitions: others read them from the last commit, and write them.
 
         Records of other partitions that wait are sent again, each alone. Any thread may call it, also while another one holds
-        the sender, and inside ``idle``. What another reader has taken since stays: its records come behind those of this one.
+        the sender, and inside ``idle``. What another reader has taken since stays: its records come after those of this one.
         """
         with self._handing:
             # Also where nothing seems to wait: the thread that holds the sender may have records in its hands.
-            gone = [it for it in partitions if self._readers.get(it, reader) is reader]
+            gone = [
+                partition
+                for partition in partitions
+                if self._readers.get(partition, reader) is reader
+            ]
             if not gone:
                 return
             self._leaving.extend(gone)
@@ -310,7 +326,7 @@ class RecordSender:
         self._failures = self._staying(self._failures)
 
     def _staying(self, failures: list[_Failure]) -> list[_Failure]:
-        return [it for it in failures if it.sent.place[:2] not in self._given_up]
+        return [failure for failure in failures if failure.sent.place[:2] not in self._given_up]
 
     def _gapless(self) -> Producer:
         idempotent = bool(self._values.get("enable.idempotence"))
@@ -323,7 +339,7 @@ class RecordSender:
         while not self._given_up or sent.place[:2] not in self._given_up:
             try:
                 with self._handing:
-                    # Behind a purge it would overtake what was purged, and is sent again.
+                    # After a purge it would overtake what was purged, and is sent again.
                     if not self._leaving:
                         producer.produce(
                             topic,
@@ -370,7 +386,7 @@ class RecordSender:
             self._take_out()
 
     def _poll(self, producer: Producer, timeout_s: float) -> int:
-        """Serve callbacks; a producer that has stopped at a gap says so once, and then fails its records."""
+        """Serve callbacks; a producer that has stopped at a gap logs it once, and then fails its records."""
         try:
             return producer.poll(timeout_s)
         except KafkaException as error:
@@ -399,7 +415,9 @@ class RecordSender:
     def _fit_batches(self) -> None:
         """Build smaller batches from now on where a topic did not take one: each that is refused costs a request per record."""
         size = int(cast("int", self._values.get("batch.size", SMALL_BATCH)))
-        too_large = [it for it in self._failures if it.error.name() == "MSG_SIZE_TOO_LARGE"]
+        too_large = [
+            failure for failure in self._failures if failure.error.name() == "MSG_SIZE_TOO_LARGE"
+        ]
         if too_large and size > SMALL_BATCH:
             self._values["batch.size"] = SMALL_BATCH
             log.warning(
@@ -433,7 +451,7 @@ class RecordSender:
             try:
                 self._refuse(failure)
             except BaseException:
-                # Whatever went wrong there, it is not refused, and those behind it are neither.
+                # Whatever failed there, it is not refused, and those after it are neither.
                 self._failures += failures[number:]
                 raise
 

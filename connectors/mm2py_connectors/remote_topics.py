@@ -7,7 +7,6 @@ and ``computeAndCreateTopicPartitions``). Dealing partitions to tasks is not don
 
 import logging
 import math
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
@@ -29,7 +28,7 @@ from mm2py_connectors.config_sync import new_topic_configs
 log = logging.getLogger(__name__)
 
 TARGET_CHECK_S: Final = 30.0
-"""How often the target is listed though nothing new is known: finds copies that somebody deleted."""
+"""How often the target is listed though nothing new is known: finds copies that were deleted."""
 
 RECORDS_PER_REQUEST: Final = 4_000
 """Metadata records of one CreateTopics request; a KRaft controller takes at most 10,000."""
@@ -39,8 +38,6 @@ LOGGED_TOPICS: Final = 10
 
 GONE_S: Final = 86_400.0
 """For so long a topic that is gone on the source is named."""
-
-_PLAIN: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +51,7 @@ class FlowTopics:
     target_alias: str
     replication_factor: int
     wanted: Sequence[str] = ()
-    """What ``topics`` says, where the default filter reads it."""
+    """The value of ``topics``, where the default filter reads it."""
 
     def remote_topic(self, topic: str) -> str:
         """Return the name of the copy of ``topic``."""
@@ -111,8 +108,12 @@ class RemoteTopics:
         """Return what an operator may not expect: names of ``topics`` that the source lacks, topics that went away."""
         found: dict[str, str] = {}
         if all(map(self._flow.policy.is_heartbeats_topic, self._source)):
-            wanted = f"topics={','.join(self._flow.wanted)}" if self._flow.wanted else "the filter"
-            found["topics"] = f"{wanted} matches no topic of the source that this principal may see"
+            selection = (
+                f"topics={','.join(self._flow.wanted)}" if self._flow.wanted else "the filter"
+            )
+            found["topics"] = (
+                f"{selection} matches no topic of the source that this principal may see"
+            )
         elif self._absent:
             found["topics"] = (
                 f"not on the source, or not visible to this principal: {some_of(self._absent, LOGGED_TOPICS)}"
@@ -130,7 +131,7 @@ class RemoteTopics:
         return found
 
     async def refresh(self) -> bool:
-        """Look at the source, and at the target where that can matter, and create what is missing.
+        """List the source's topics, and the target's where they can matter, and create what is missing.
 
         Returns:
             Whether ``ready`` and ``waiting`` may have changed.
@@ -138,74 +139,74 @@ class RemoteTopics:
         Raises:
             RetriableError: A cluster cannot be asked now.
         """
-        changed = await self._look_at_source()
+        changed = await self._list_source()
         now = self._clock.monotonic()
         if not changed and self._complete and now < self._next_target_check:
             return False
         self._complete = False
-        self._remote = await self._look_at_target()
+        self._remote = await self._list_target()
         self._next_target_check = now + TARGET_CHECK_S
         if await self._create_missing() | await self._grow_short():
             # Another client created or grew a topic: only the target knows its partitions.
-            self._remote |= await self._look_at_target()
+            self._remote |= await self._list_target()
         self._complete = not self._missing()
         return True
 
-    async def _look_at_source(self) -> bool:
+    async def _list_source(self) -> bool:
         listed = await self._source_admin.list_topics()
         if listed is self._listed and not self._shrunk:
             return False
         self._listed = listed
-        found = {
+        partitions = {
             topic: len(listed[topic].partitions)
             for topic in sorted(listed)
             if self._flow.selection.replicate(topic)
         }
-        self._absent = _absent(self._flow.wanted, listed)
-        gone = self._keep_once(found)
+        self._absent = _absent(self._flow.selection, listed)
+        gone = self._keep_once(partitions)
         self._gone |= dict.fromkeys(gone, self._clock.monotonic())
-        found = dict(sorted(found.items()))
-        changed = found != self._source
+        partitions = dict(sorted(partitions.items()))
+        changed = partitions != self._source
         if changed:
-            new = found.keys() - self._source.keys()
+            new = partitions.keys() - self._source.keys()
             log.info(
                 "source topics changed topics=%d new=%d (%s) gone=%d (%s)",
-                len(found),
+                len(partitions),
                 len(new),
                 some_of(sorted(new), LOGGED_TOPICS),
                 len(gone),
                 some_of(sorted(gone), LOGGED_TOPICS),
             )
-        self._source = found
+        self._source = partitions
         return changed
 
-    def _keep_once(self, found: dict[str, int]) -> set[str]:
+    def _keep_once(self, topics: dict[str, int]) -> set[str]:
         """Keep what one list leaves out, and return the topics that two lists left out.
 
         A broker that just started may answer with an old list. And of a topic that was created again with
         fewer partitions, the task that has the others needs the time to put into the ledger what they lost.
         """
         less = {
-            topic: found.get(topic, 0)
+            topic: topics.get(topic, 0)
             for topic, count in self._source.items()
-            if found.get(topic, 0) < count
+            if topics.get(topic, 0) < count
         }
         certain = {topic for topic, count in less.items() if self._shrunk.get(topic) == count}
         self._shrunk = {topic: count for topic, count in less.items() if topic not in certain}
-        found |= {topic: self._source[topic] for topic in self._shrunk}
-        return certain - found.keys()
+        topics |= {topic: self._source[topic] for topic in self._shrunk}
+        return certain - topics.keys()
 
-    async def _look_at_target(self) -> dict[str, int]:
+    async def _list_target(self) -> dict[str, int]:
         listed = await self._target_admin.list_topics()
-        found: dict[str, int] = {}
+        partitions: dict[str, int] = {}
         for topic, count in self._source.items():
             remote = self._flow.remote_topic(topic)
             if remote in listed:
-                found[remote] = len(listed[remote].partitions)
-                if found[remote] >= count:
+                partitions[remote] = len(listed[remote].partitions)
+                if partitions[remote] >= count:
                     self._refusals.clear(remote)
         self._refusals.keep_only({self._flow.remote_topic(topic) for topic in self._source})
-        return found
+        return partitions
 
     def _copied(self, topic: str) -> int:
         return self._remote.get(self._flow.remote_topic(topic), 0)
@@ -218,10 +219,10 @@ class RemoteTopics:
         missing = [t for t in self._source if self._flow.remote_topic(t) not in self._remote]
         if not missing:
             return False
-        wanted = await self._new_topics(missing)
+        new_topics = await self._new_topics(missing)
         existed = False
         created: list[NewTopic] = []
-        for request in _requests(wanted):
+        for request in _requests(new_topics):
             results = await self._target_admin.create_topics(request)
             for topic in request:
                 error = results.get(topic.name)
@@ -236,16 +237,16 @@ class RemoteTopics:
 
     async def _new_topics(self, topics: Sequence[str]) -> list[NewTopic]:
         """Return what to create; a topic whose configs may not be read waits alone."""
-        wanted: list[NewTopic] = []
+        new_topics: list[NewTopic] = []
         for topic, configs in (await self._configs(topics)).items():
             remote = self._flow.remote_topic(topic)
             if isinstance(configs, ServerError):
                 self._refuse(remote, configs, reading=topic)
                 continue
-            wanted.append(
+            new_topics.append(
                 NewTopic(remote, self._source[topic], self._flow.replication_factor, configs)
             )
-        return wanted
+        return new_topics
 
     async def _configs(self, topics: Sequence[str]) -> dict[str, dict[str, str] | ServerError]:
         try:
@@ -266,7 +267,7 @@ class RemoteTopics:
         }
 
     async def _grow_short(self) -> bool:
-        """Grow topics to the source's partitions; whether somebody else did it already."""
+        """Grow topics to the source's partitions; whether it was done already."""
         short = {
             remote: count
             for topic, count in self._source.items()
@@ -352,7 +353,10 @@ def _requests(topics: Sequence[NewTopic]) -> Iterator[list[NewTopic]]:
         yield request
 
 
-def _absent(wanted: Sequence[str], listed: Collection[str]) -> Sequence[str]:
-    """Return the plain names of ``topics`` that no topic has; a dot may also stand for any character."""
-    names = [it for it in wanted if _PLAIN.fullmatch(it) and it not in listed]
-    return [it for it in names if "." not in it or not any(map(PatternList((it,)).matches, listed))]
+def _absent(selection: TopicSelection, listed: Collection[str]) -> Sequence[str]:
+    """Return the names of ``topics`` that no topic has; a dot may also stand for any character."""
+    return [
+        name
+        for name in selection.unlisted(listed)
+        if "." not in name or not any(map(PatternList((name,)).matches, listed))
+    ]

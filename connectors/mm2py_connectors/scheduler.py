@@ -25,7 +25,7 @@ class Scheduler:
     Args:
         clock: Time of the periods.
         timeout_ms: ``admin.timeout.ms``, the bound of one job.
-        fail: Told what no retry cures: an error of ours, or a target that is too old.
+        fail: Called with an error that no retry can help against: one of ours, or a target that is too old.
     """
 
     def __init__(self, clock: Clock, *, timeout_ms: int, fail: Callable[[Exception], None]) -> None:

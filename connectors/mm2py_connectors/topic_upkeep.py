@@ -28,7 +28,7 @@ from mm2py_connectors.remote_topics import FlowTopics, RemoteTopics
 from mm2py_connectors.scheduler import Scheduler
 
 REFRESH_HEAD_START_S: Final = 2
-"""A new topic has to be copied, not only seen, within the refresh interval that nobody set."""
+"""A new topic has to be copied, not only seen, within the refresh interval where that is not set."""
 
 
 @final
@@ -85,14 +85,14 @@ class TopicUpkeep:
 
     @property
     def refresh_s(self) -> int:
-        """Seconds between two looks at the topics."""
+        """Seconds between two checks of the topics."""
         seconds = self._config.refresh_topics_interval_seconds
         if "refresh.topics.interval.seconds" in self._props:
             return seconds
         return max(1, seconds - REFRESH_HEAD_START_S)
 
     async def open(self, context: ConnectorContext) -> tuple[AdminSession, AdminSession]:
-        """Open the sessions of source and target; ``RetriableError`` while a cluster is away."""
+        """Open the sessions of source and target; ``RetriableError`` while a cluster is unreachable."""
         self._context = context
         source = await self.session("source", "replication-source-admin")
         target = await self.session("target", "replication-target-admin")
@@ -105,7 +105,7 @@ class TopicUpkeep:
     def begin(
         self, source: AdminSession, target: AdminSession, refresh: Callable[[], Awaitable[None]]
     ) -> None:
-        """Start the jobs that the config asks for; ``refresh`` is the connector's look at the topics."""
+        """Start the jobs that the config asks for; ``refresh`` lists the connector's topics again."""
         config, scheduler, topics = self._config, self.scheduler, self.topics
         if config.sync_topic_acls_enabled:
             acls = AclSync(

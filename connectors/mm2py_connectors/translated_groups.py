@@ -86,6 +86,11 @@ class TranslatedGroups:
                 continue
             target = TopicPartition(self._copy_of(source.topic), source.partition)
             last, begins = known.get(target), moved_past.get(target)
+            if last is not None and self._translator.is_of_former_copy(
+                source, last.upstream, last.downstream
+            ):
+                del known[target]
+                last = None
             if last is not None and begins is not None:
                 if begins.is_past_unread(last.upstream, last.downstream):
                     del known[target]
@@ -115,14 +120,14 @@ class TranslatedGroups:
 
         That version did not know that records below the beginning of a map were copied by another program.
         """
-        found: dict[TopicPartition, Beginning] = {}
+        moved: dict[TopicPartition, Beginning] = {}
         if group in self._checked or not self._translator.has_map:
-            return found
+            return moved
         for source, offset in tuple(self.watch.offsets(group).items()):
             begins = await self._translator.beginning(source)
             if begins is not None and offset.offset < begins.source:
-                found[TopicPartition(self._copy_of(source.topic), source.partition)] = begins
+                moved[TopicPartition(self._copy_of(source.topic), source.partition)] = begins
         self._checked.add(group)
-        if self.sync is not None and found:
-            self.sync.moved_too_far(group, {it: begins.target for it, begins in found.items()})
-        return found
+        if self.sync is not None and moved:
+            self.sync.moved_too_far(group, {it: begins.target for it, begins in moved.items()})
+        return moved

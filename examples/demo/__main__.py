@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from examples.demo.demo import DemoOptions, run_demo
-from mm2py_workers.output import DebugOption, end_with
+from mm2py_cli.output import DebugOption, end_with
 
 
 def demo(

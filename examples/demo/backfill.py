@@ -121,7 +121,7 @@ class DemoBackfill:
 
     async def _spawn(self, *words: str) -> Process:
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "mm2py_workers", *words),
+            *(sys.executable, "-P", "-m", "mm2py_cli", *words),
             stdin=DEVNULL,
             stdout=PIPE,
             stderr=self._log,

@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 MIN_FREE_BYTES: Final = 2 << 30
 LOG_FILE: Final = Path(".mm2py") / "demo.log"
+STARTS_S: Final = 60.0
+"""How long the flows may take to run before the seconds count."""
 CATCH_UP_S: Final = 45.0
 VERIFY_TIMEOUT_S: Final = 180.0
 MORE_S: Final = 1.0
@@ -282,9 +284,9 @@ async def _play(
 
 
 async def _watch(stage: _Stage, children: Sequence[DemoChild]) -> None:
-    """Show the table until time is up, a stop is asked for, or something died."""
-    began = SYSTEM_CLOCK.monotonic()
-    end = began + stage.options.seconds if stage.options.seconds is not None else float("inf")
+    """Show the table until time is up, which counts from when every flow runs, a stop is asked for, or something died."""
+    seconds = stage.options.seconds if stage.options.seconds is not None else float("inf")
+    end, runs = SYSTEM_CLOCK.monotonic() + STARTS_S + seconds, False
     terminal = stage.screen.is_terminal
     live = Live(console=stage.screen, auto_refresh=False) if terminal else None
     with ExitStack() as stack:
@@ -294,6 +296,8 @@ async def _watch(stage: _Stage, children: Sequence[DemoChild]) -> None:
             await _pause(stage.stop, LIVE_EVERY_S if terminal else PLAIN_EVERY_S)
             await stage.engine.look()
             await stage.groups.look()
+            if not runs and stage.engine.runs():
+                end, runs = SYSTEM_CLOCK.monotonic() + seconds, True
             if live is not None:
                 flows = stage.engine.render("mm2py: A <-> B   (Ctrl-C stops)")
                 live.update(Group(flows, stage.groups.render()), refresh=True)

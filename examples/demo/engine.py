@@ -46,6 +46,10 @@ class Engine(Protocol):
         """Return the table of now."""
         ...
 
+    def runs(self) -> bool:
+        """Whether every flow runs."""
+        ...
+
     def settled(self, written: Mapping[str, int]) -> bool:
         """Whether everything runs and nothing is left to copy; ``written`` is by region."""
         ...
@@ -89,12 +93,15 @@ class InProcess:
         """Return the table of now."""
         return self._table.render(title)
 
+    def runs(self) -> bool:
+        """Whether every flow runs."""
+        snapshots = self._metrics.snapshots()
+        return bool(snapshots) and all(seen.state == "RUNNING" for seen in snapshots)
+
     def settled(self, written: Mapping[str, int]) -> bool:
         """Whether every flow runs, has copied what its source got, and reports no lag."""
-        return all(
-            seen.state == "RUNNING"
-            and not seen.lag_records
-            and seen.records >= written[seen.flow.source]
+        return self.runs() and all(
+            not seen.lag_records and seen.records >= written[seen.flow.source]
             for seen in self._metrics.snapshots()
         )
 

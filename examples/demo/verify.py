@@ -300,6 +300,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if total == 0:
         sys.stdout.write("DIFFERENT: there are no records to compare\n")
         return 1
+    sys.stdout.write(f"EQUAL: {total} records in both regions\n")
     return 0
 
 

@@ -183,12 +183,14 @@ class WorkerProcesses:
             )
         return Group(flows, workers)
 
+    def runs(self) -> bool:
+        """Whether every flow runs."""
+        return bool(self._flows) and all(it.state == "RUNNING" for it in self._flows)
+
     def settled(self, written: Mapping[str, int]) -> bool:
         """Whether every flow runs on workers that answer, and reports no lag."""
-        return len(self._flows) == len(written) and all(
-            it.state == "RUNNING" and it.lag_records == 0 and not it.incomplete
-            for it in self._flows
-        )
+        is_whole = len(self._flows) == len(written) and self.runs()
+        return is_whole and all(it.lag_records == 0 and not it.incomplete for it in self._flows)
 
     async def stop(self) -> Sequence[str]:
         """Stop every process in order; return which did not end well."""
@@ -244,8 +246,7 @@ class WorkerProcesses:
             for worker in self._workers.values()
             if worker.public
         }
-        is_up = bool(self._flows) and all(seen.state == "RUNNING" for seen in self._flows)
-        if len(busy) < len(self._names) or not is_up:
+        if len(busy) < len(self._names) or not self.runs():
             self._kill_at = self._clock.monotonic() + STEADY_S  # now it would show nothing
             return
         self._kill_at = None

@@ -65,7 +65,7 @@ _INSTEAD: Final = {
     "externalConfiguration": "${env:...} and ${dir:...} read what the pod has",
     "template": "give the workers' pods what it says",
 }
-"""By member of ``spec``; the others describe pods and JVMs, and only get their name said."""
+"""By member of ``spec``; the others describe pods and JVMs, and are only named."""
 _LOGINS: Final = {
     "plain": ("PLAIN", "plain.PlainLoginModule"),
     "scram-sha-256": ("SCRAM-SHA-256", "scram.ScramLoginModule"),
@@ -155,9 +155,9 @@ class _Import:
     def operator_flows(self) -> list[OperatorFlow]:
         """Return the mirrors that copy, with where their positions are."""
         return [
-            OperatorFlow(it.source, it.target, *self._connect_of(it.target))
-            for it in self._all_mirrors()
-            if it.spec.get("sourceConnector") is not None
+            OperatorFlow(mirror.source, mirror.target, *self._connect_of(mirror.target))
+            for mirror in self._all_mirrors()
+            if mirror.spec.get("sourceConnector") is not None
         ]
 
     def _connect_of(self, target: str) -> tuple[str, str]:
@@ -192,7 +192,7 @@ class _Import:
                 yield _Mirror(self._known(source), self._known(to), spec)
                 continue
             ends = [_node(spec.get("source"), f"{place}.source"), _node(target, "spec.target")]
-            source, to = (_text(it, "alias", place) for it in ends)
+            source, to = (_text(end, "alias", place) for end in ends)
             self._clusters |= {source: ends[0], to: ends[1]}
             yield _Mirror(source, to, spec)
 
@@ -232,21 +232,21 @@ class _Import:
     # ---- security
 
     def _trusted(self, tls: Node, place: str) -> dict[str, str]:
-        found: list[str] = []
-        for it in _nodes(tls.get("trustedCertificates"), f"{place}.tls.trustedCertificates"):
-            certificate = it.get("certificate")
+        certificates: list[str] = []
+        for node in _nodes(tls.get("trustedCertificates"), f"{place}.tls.trustedCertificates"):
+            certificate = node.get("certificate")
             if certificate is None:
                 certificate = _CA_FILE
                 self._file.remark(
-                    f"{place}: of the certificates {it.get('pattern')}, {_CA_FILE} is taken"
+                    f"{place}: of the certificates {node.get('pattern')}, {_CA_FILE} is taken"
                 )
-            secret = _text(it, "secretName", f"{place}.tls")
-            found.append(self._secret(secret, str(certificate)))
-        if not found:
+            secret = _text(node, "secretName", f"{place}.tls")
+            certificates.append(self._secret(secret, str(certificate)))
+        if not certificates:
             return {}
         return {
             "ssl.truststore.type": "PEM",
-            "ssl.truststore.certificates": "\n".join(found),
+            "ssl.truststore.certificates": "\n".join(certificates),
         }
 
     def _login(self, login: Node, place: str) -> dict[str, str]:
@@ -354,7 +354,7 @@ class _Import:
         if name != "sourceConnector" and "tasksMax" in connector:
             del lines[
                 "tasks.max"
-            ]  # one task does what these have, unless the source connector says more
+            ]  # one task does what these have, unless the source connector sets more
         return lines
 
     # ---- values

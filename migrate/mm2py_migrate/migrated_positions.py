@@ -14,14 +14,14 @@ from mm2py.client.connect.group_admin import GroupAdmin
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.client.permit import UNLIMITED
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.clients import ConnectionSettings, connection_settings
+from mm2py.config.clients import ConnectionSettings
 from mm2py.config.findings import first_error
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.properties import parse
 from mm2py.errors import ConfigError, Mm2pyError, ProtocolError
 from mm2py.mirror.source_offsets import (
-    committed_offset,
     mirror_source_partition,
+    next_offset,
     parse_source_offset_key,
     parse_source_offset_value,
     partition_identity,
@@ -35,15 +35,15 @@ from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
 from mm2py.types import FlowName, TopicPartition
 from mm2py_connectors.config import CONNECTORS
 from mm2py_migrate.from_strimzi import OperatorFlow
-from mm2py_workers.bulk_flow import SOURCE
 from mm2py_workers.flow_parts import FlowPlan
+from mm2py_workers.flow_target import SOURCE
 from mm2py_workers.internal_stores import FlowTables, offset_topic, store_producer
 from mm2py_workers.wiring import derive_plan
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The consumer group of a mirror: ``connection`` reaches its cluster, ``matches`` tells its topics."""
+    """The consumer group of a mirror: ``connection`` reaches its cluster, ``matches`` chooses its topics."""
 
     name: str
     connection: ConnectionSettings
@@ -68,12 +68,10 @@ async def carry_positions(plan: FlowPlan, group: Group) -> list[str]:
         ConfigError: the group has members or no offsets, the flow runs, or it has other positions already.
         RetriableError: a cluster does not answer; the same call completes what it has begun.
     """
-    source = Cluster(group.connection, alias=plan.name.source, clock=SYSTEM_CLOCK)
-    settings = connection_settings(plan.props, scope=f"worker of {plan.name}")
-    target = Cluster(settings, alias=plan.name.target, clock=SYSTEM_CLOCK)
-    try:
-        await source.connect()
-        await target.connect()
+    async with (
+        Cluster(group.connection, alias=plan.name.source) as source,
+        _target_of(plan) as target,
+    ):
         committed = await _committed(source, group)
         chosen = {tp: offset for tp, offset in committed.items() if group.matches(tp.topic)}
         if not chosen:
@@ -89,9 +87,10 @@ async def carry_positions(plan: FlowPlan, group: Group) -> list[str]:
             ),
             *await _other_counts(source, target, {tp.topic for tp in chosen}),
         ]
-    finally:
-        await source.close()
-        await target.close()
+
+
+def _target_of(plan: FlowPlan) -> Cluster:
+    return Cluster.of(plan.props, alias=plan.name.target, scope=f"worker of {plan.name}")
 
 
 async def carry_operator_positions(plan: FlowPlan, flow: OperatorFlow) -> list[str]:
@@ -102,25 +101,20 @@ async def carry_operator_positions(plan: FlowPlan, flow: OperatorFlow) -> list[s
             already.
         RetriableError: the target does not answer; the same call completes what it has begun.
     """
-    settings = connection_settings(plan.props, scope=f"worker of {plan.name}")
-    target = Cluster(settings, alias=plan.name.target, clock=SYSTEM_CLOCK)
-    try:
-        await target.connect()
+    async with _target_of(plan) as target:
         await _refuse_members(target, flow.group_id, f"the Connect cluster {flow.group_id} runs")
-        found = await _of_connector(target, flow)
-        if not found:
+        positions = await _of_connector(target, flow)
+        if not positions:
             raise ConfigError(
                 f"{flow.offsets_topic} on {flow.target} has no position of {flow.connector}",
                 remedy="check group and topics of the resource, or leave --carry-positions out",
             )
-        return [await _carried(target, plan, found, flow.connector)]
-    finally:
-        await target.close()
+        return [await _carried(target, plan, positions, flow.connector)]
 
 
 async def _of_connector(target: Cluster, flow: OperatorFlow) -> dict[TopicPartition, int]:
     """Return the next offsets of a connector in the offsets topic of a Connect cluster."""
-    found: dict[TopicPartition, int] = {}
+    positions: dict[TopicPartition, int] = {}
 
     def take(_partition: int, record: Record) -> None:
         try:
@@ -131,33 +125,33 @@ async def _of_connector(target: Cluster, flow: OperatorFlow) -> dict[TopicPartit
         if connector != flow.connector or not isinstance(topic, str) or not isinstance(number, int):
             return
         value = None if record.value is None else bytes(record.value)
-        last = committed_offset(parse_source_offset_value(value))
-        found.pop(TopicPartition(topic, number), None)
-        if last >= 0:
-            found[TopicPartition(topic, number)] = last + 1
+        position = next_offset(parse_source_offset_value(value))
+        positions.pop(TopicPartition(topic, number), None)
+        if position >= 0:
+            positions[TopicPartition(topic, number)] = position
 
     if flow.offsets_topic not in await Admin(target).describe_topics([flow.offsets_topic]):
-        return found
+        return positions
     log = LogReader(target, flow.offsets_topic, clock=SYSTEM_CLOCK, waits_for_transactions=True)
     try:
         await log.read_to_end(take)
     finally:
         await log.close()
-    return found
+    return positions
 
 
 async def _committed(source: Cluster, group: Group) -> dict[TopicPartition, int]:
     await _refuse_members(source, group.name, f"the consumer group {group.name} has members")
-    found = (await GroupAdmin(source).committed([group.name]))[group.name]
-    if isinstance(found, Mm2pyError):
-        raise found
-    return {tp: it.offset for tp, it in found.items() if it.offset >= 0}
+    committed = (await GroupAdmin(source).committed([group.name]))[group.name]
+    if isinstance(committed, Mm2pyError):
+        raise committed
+    return {tp: it.offset for tp, it in committed.items() if it.offset >= 0}
 
 
 async def _refuse_members(cluster: Cluster, group_id: str, problem: str) -> None:
     members = (await Admin(cluster).describe_group(group_id)).members
     if members:
-        clients = ", ".join(sorted({it.client_id for it in members}))
+        clients = ", ".join(sorted({member.client_id for member in members}))
         raise ConfigError(
             f"{problem}: {clients}", remedy="stop it in order (SIGTERM), then repeat this command"
         )
@@ -166,7 +160,7 @@ async def _refuse_members(cluster: Cluster, group_id: str, problem: str) -> None
 async def _carried(
     target: Cluster, plan: FlowPlan, committed: Mapping[TopicPartition, int], of: str
 ) -> str:
-    """Store positions of a flow that does not run; return the line that says so."""
+    """Store positions of a flow that does not run; return a line about it."""
     await _refuse_members(target, plan.worker.group_id, f"the flow {plan.name} runs")
     await _store(target, plan, committed)
     topics = {tp.topic for tp in committed}

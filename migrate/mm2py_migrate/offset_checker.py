@@ -14,8 +14,6 @@ from typing import Final
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.group_admin import GroupAdmin
-from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.clients import connection_settings
 from mm2py.config.properties import load
 from mm2py.errors import ConfigError, Mm2pyError, UsageError
 from mm2py.protocol.groups import DescribedGroup, assigned_partitions
@@ -66,8 +64,8 @@ def check_offsets(question: OffsetsQuestion) -> int:
         )
     if question.shows_brokers:
         sys.stdout.write("BROKER INFO\n")
-        for it in brokers:
-            sys.stdout.write(f"{it.node_id} -> {it.host}:{it.port}\n")
+        for broker in brokers:
+            sys.stdout.write(f"{broker.node_id} -> {broker.host}:{broker.port}\n")
     return 0
 
 
@@ -75,28 +73,24 @@ async def _answers(
     props: Mapping[str, str], group: str, topics: Collection[str]
 ) -> tuple[list[tuple[str, ...]], tuple[BrokerNode, ...]]:
     """Return the rows, and the brokers of the cluster."""
-    cluster = Cluster(connection_settings(props), alias="source", clock=SYSTEM_CLOCK)
-    try:
-        await cluster.connect()
+    async with Cluster.of(props, alias="source") as cluster:
         admin = Admin(cluster)
         described = await admin.describe_group(group)
-        found = (await GroupAdmin(cluster).committed([group]))[group]
-        if isinstance(found, Mm2pyError):
-            raise found
+        committed = (await GroupAdmin(cluster).committed([group]))[group]
+        if isinstance(committed, Mm2pyError):
+            raise committed
         owners = _owners(described)
-        if not found and described.state == _DEAD:
+        if not committed and described.state == _DEAD:
             raise ConfigError(
                 f"there is no consumer group {group}",
                 remedy="check --group; names are case-sensitive",
             )
-        wanted = sorted(tp for tp in {*found, *owners} if not topics or tp.topic in topics)
-        ends = await admin.list_offsets(dict.fromkeys(wanted, LATEST))
+        partitions = sorted(tp for tp in {*committed, *owners} if not topics or tp.topic in topics)
+        ends = await admin.list_offsets(dict.fromkeys(partitions, LATEST))
         brokers = (await cluster.metadata([])).brokers
-    finally:
-        await cluster.close()
     rows: list[tuple[str, ...]] = []
-    for tp in wanted:
-        offset = found[tp].offset if tp in found else None
+    for tp in partitions:
+        offset = committed[tp].offset if tp in committed else None
         end = ends[tp].offset if ends[tp].error is None else None
         lag = None if offset is None or end is None else max(0, end - offset)
         numbers = (_UNKNOWN if it is None else str(it) for it in (offset, end, lag))

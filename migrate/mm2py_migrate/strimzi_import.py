@@ -1,16 +1,21 @@
 """A ``KafkaMirrorMaker2`` resource as a file, and the positions of the operator's connectors as those of its flows.
 
-Flow: YAML -> ``mm2py_migrate.from_strimzi`` -> the file; with ``carries`` each flow's plan from that very text -> ``migrated_positions``.
+Flow: YAML -> the document of the kind -> ``mm2py_migrate.from_strimzi`` -> the file; with ``carries`` each flow's plan from that very text -> ``migrated_positions``.
 """
 
 import asyncio
+import sys
 from dataclasses import replace
+from pathlib import Path
+from typing import cast
 
+import yaml
+
+from mm2py.errors import ConfigError
 from mm2py.types import ClusterAlias, FlowName
-from mm2py_migrate.from_strimzi import mirror_maker_2_file, operator_flows
+from mm2py_migrate.from_strimzi import KIND, mirror_maker_2_file, operator_flows
 from mm2py_migrate.migrated_positions import carry_operator_positions, plan_of
 from mm2py_migrate.written_file import Translation
-from mm2py_migrate.yaml_resources import resource_of
 
 
 def imported(file: str, secrets: str, *, carries: bool) -> Translation:
@@ -20,9 +25,36 @@ def imported(file: str, secrets: str, *, carries: bool) -> Translation:
         ConfigError: the resource is wrong; or of ``carry_operator_positions``.
     """
     resource = resource_of(file)
-    found = mirror_maker_2_file(resource, secrets=secrets, carries=carries)
+    written = mirror_maker_2_file(resource, secrets=secrets, carries=carries)
     told: list[str] = []
     for it in operator_flows(resource) if carries else ():
         flow = FlowName(ClusterAlias(it.source), ClusterAlias(it.target))
-        told += asyncio.run(carry_operator_positions(plan_of(found.text, flow), it))
-    return replace(found, remarks=(*found.remarks, *told))
+        told += asyncio.run(carry_operator_positions(plan_of(written.text, flow), it))
+    return replace(written, remarks=(*written.remarks, *told))
+
+
+def resource_of(file: str) -> object:
+    """Return the ``KafkaMirrorMaker2`` of a file with one or more documents; ``-`` is standard input.
+
+    Raises:
+        ConfigError: it cannot be read, is no YAML, or has none or several.
+    """
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        documents = cast("list[object]", list(yaml.safe_load_all(text)))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}", remedy="check the path") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(
+            f"{file} is no YAML: {' '.join(str(error).split())}", remedy="correct the file"
+        ) from None
+    maps = (
+        cast("dict[str, object]", document) for document in documents if isinstance(document, dict)
+    )
+    resources = [it for it in maps if it.get("kind") == KIND]
+    if len(resources) != 1:
+        raise ConfigError(
+            f"{file} has {len(resources)} resources of kind {KIND}",
+            remedy="give a file with one of them",
+        )
+    return resources[0]

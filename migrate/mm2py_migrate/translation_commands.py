@@ -9,8 +9,8 @@ from typing import Annotated, Final
 
 import typer
 
+from mm2py_cli.output import OK, DebugOption, Panel, end_with, examples, say
 from mm2py_migrate.written_file import Translation
-from mm2py_workers.output import OK, DebugOption, Panel, end_with, examples, say
 
 migrate_app: Final = typer.Typer(help="From older mirrors.", no_args_is_help=True)
 import_app: Final = typer.Typer(help="From other systems.", no_args_is_help=True)
@@ -89,13 +89,13 @@ def strimzi(
     end_with(run, debug=debug)
 
 
-def _print(found: Translation, to: Path | None) -> None:
-    for remark in found.remarks:
+def _print(translation: Translation, to: Path | None) -> None:
+    for remark in translation.remarks:
         say(remark)
     if to is None:
-        typer.echo(found.text, nl=False)
+        typer.echo(translation.text, nl=False)
     else:
-        to.write_text(found.text, encoding="latin-1")
+        to.write_text(translation.text, encoding="latin-1")
 
 
 def consumer_offset_checker(

@@ -16,7 +16,7 @@ _IN_KEYS: Final = re.compile(r"([=:#! ])")
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """``text`` of a properties file, and ``remarks``: a line each, what it does not say or says otherwise."""
+    """``text`` of a properties file, and ``remarks``: a line each, what it lacks or has otherwise."""
 
     text: str
     remarks: tuple[str, ...]

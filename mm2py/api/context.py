@@ -113,12 +113,13 @@ class SourceGap:
 
     ``first_offset`` to ``last_offset`` are inclusive; ``cause`` is ``retention``, ``truncation`` or
     ``recreated`` (words of ``EventKind``); ``detail`` is for people. Empty when nothing is known to be lost.
-    ``topic_id`` is that of the incarnation that follows, zeros where it is not known. ``under_way`` records that were read
-    before it are not delivered yet; the task fills it in.
+    ``topic_id`` is that of the incarnation that follows, zeros where it is not known. ``returns``: the incarnation before had no
+    partition of this number, so that its end was reported and nothing is lost. ``under_way`` records that were read before it are
+    not delivered yet; the task fills it in.
     """
 
     __slots__ = (
-        "cause", "detail", "first_offset", "last_offset", "partition", "topic_id", "under_way",
+        "cause", "detail", "first_offset", "last_offset", "partition", "returns", "topic_id", "under_way",
     )  # fmt: skip
 
     def __init__(
@@ -129,8 +130,11 @@ class SourceGap:
         cause: str,
         detail: str,
         topic_id: bytes = NO_TOPIC_ID,
+        *,
+        returns: bool = False,
     ) -> None:
         self.partition = partition
+        self.returns = returns
         self.first_offset = first_offset
         self.last_offset = last_offset
         self.cause = cause

@@ -106,7 +106,7 @@ class DefaultReplicationPolicy:
     def __init__(self, config: Mapping[str, str]) -> None:
         self._separator = config.get(SEPARATOR, DEFAULT_SEPARATOR)
         self._internal_separator = DEFAULT_SEPARATOR
-        # Java looks at the flag only where a separator is set, and only "true" is true.
+        # Java reads the flag only where a separator is set, and only "true" is true.
         if config.get(INTERNAL_SEPARATOR_ENABLED, "true").strip().lower() == "true":
             self._internal_separator = self._separator
 

@@ -71,7 +71,7 @@ class BatchSourceTask(Protocol):
         """Return the next batches, at most about ``budget_bytes``, empty when nothing came in time.
 
         Blocks for at most about a second. ``RetriableError`` is retried with back-off; any other error
-        fails the task. A partition that cannot go on is reported through the context instead.
+        fails the task. A partition that cannot continue is reported through the context instead.
         """
         ...
 

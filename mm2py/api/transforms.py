@@ -30,7 +30,7 @@ class Transformation(Protocol):
 
 
 class Predicate(Protocol):
-    """Tells which records a transform is applied to."""
+    """Decides which records a transform is applied to."""
 
     def test(self, record: SinkRecord) -> bool:
         """Return whether the record is meant; errors as of ``Transformation.apply``."""

@@ -9,6 +9,7 @@ from collections.abc import Hashable
 from typing import Final, final
 
 from mm2py.clock import Clock
+from mm2py.errors import RetriableError
 
 _BURST_S: Final = 0.25
 """How much of a rate may be saved up while nothing is read."""
@@ -18,6 +19,18 @@ _HELD_PART: Final = 10
 
 _SHORTEST_WAIT_MS: Final = 10
 
+WITHHELD_S: Final = 60.0
+"""After so long without anything a quota is reported."""
+
+
+def quota_holds(node_id: int, client_id: str) -> RetriableError:
+    """Return what is to be reported of reads that a broker has withheld for ``WITHHELD_S``."""
+    return RetriableError(
+        f"a quota of broker {node_id} has held back all that is read for {WITHHELD_S:.0f} s",
+        remedy=f"raise consumer_byte_rate of client {client_id} or of its user: a batch that is larger than the rate"
+        " allows in all windows of the quota (ten seconds) is never returned",
+    )
+
 
 @final
 class Throttle:
@@ -26,16 +39,34 @@ class Throttle:
     The broker mutes the connection (KIP-219): it reads nothing until then, so a request sent earlier only ages.
     """
 
-    __slots__ = ("_clock", "_until")
+    __slots__ = ("_clock", "_until", "_withheld_since")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._until = 0.0
+        self._withheld_since: float | None = None
 
-    def honour(self, throttle_ms: int) -> None:
-        """Apply the ``throttle_time_ms`` of a response; a shorter one never ends a longer one."""
+    def honour(self, throttle_ms: int, *, withheld: bool = False) -> None:
+        """Apply the ``throttle_time_ms`` of a response; a shorter one never ends a longer one.
+
+        ``withheld``: the response has nothing of what was asked for, so it does not say either that there is nothing.
+        """
+        now = self._clock.monotonic()
+        if not (withheld and throttle_ms > 0):
+            self._withheld_since = None
+        elif self._withheld_since is None:
+            self._withheld_since = now
         if throttle_ms > 0:
-            self._until = max(self._until, self._clock.monotonic() + throttle_ms / 1000)
+            self._until = max(self._until, now + throttle_ms / 1000)
+
+    def withheld_s(self) -> float:
+        """Return for how long every response has been withheld, 0 when the last one was not."""
+        since = self._withheld_since
+        return 0.0 if since is None else self._clock.monotonic() - since
+
+    def is_to_be_told(self) -> bool:
+        """Whether that has lasted for ``WITHHELD_S``; ``quota_holds`` says so."""
+        return self.withheld_s() > WITHHELD_S
 
     def remaining_s(self) -> float:
         """Return for how long nothing may be sent, 0 when not throttled."""

@@ -47,17 +47,17 @@ class BrokerNetworks:
         Raises:
             ConfigError: it names something else.
         """
-        found: list[IPv4Network | IPv6Network] = []
+        networks: list[IPv4Network | IPv6Network] = []
         for item in environ.get(NETWORKS_VARIABLE, "").split(","):
             if item.strip():
                 try:
-                    found.append(ip_network(item.strip()))
+                    networks.append(ip_network(item.strip()))
                 except ValueError as error:
                     raise ConfigError(
                         f"{NETWORKS_VARIABLE}: {error}",
                         remedy="name networks as 10.0.0.0/8,fd12::/16",
                     ) from None
-        return cls(tuple(found))
+        return cls(tuple(networks))
 
     def allow(self, host: str) -> bool:
         """Whether a broker may have this address, which is no name."""

@@ -154,8 +154,8 @@ class Catalog:
 
     def readers(self, name: str) -> Sequence[str]:
         """Return the connectors that a name is for; none where all of them have it, or no one declares it."""
-        found = self._readers.get(name, ())
-        return found if len(found) < self._connectors else ()
+        named = self._readers.get(name, ())
+        return named if len(named) < self._connectors else ()
 
     def is_old_name(self, name: str) -> bool:
         """Whether the name is an old or mistaken one that works all the same."""

@@ -197,12 +197,11 @@ _TRUST: Final = (
     "trusted certificates, default: the system's; a changed file is read at the next connection"
 )
 _IDENTITY: Final = "our certificate; a changed file is read at the next connection"
-_STORE: Final = "JKS, PKCS12 or PEM; JKS and PKCS12 are told apart by content"
+_STORE: Final = "JKS, PKCS12 or PEM; JKS and PKCS12 are distinguished by content"
 _SECRET: Final = "never logged; a private key is never written to disk in clear"  # noqa: S105 -- a text
 _OAUTH_PACKAGE: Final = "org.apache.kafka.common.security.oauthbearer."
 
 _Text = str | None
-_Number = int | None
 
 
 def _option(
@@ -221,6 +220,17 @@ def _counted(
     return Option(
         kind, doc, low=low, high=high, nullable=False, importance=_LOW, effect=effect
     )  # fmt: skip
+
+
+_UNUSED_ASSERTION: Final = _option(_NO_ASSERTIONS, effect=_W)
+_TAKEN_AS_IT_COMES: Final = _option(_AS_IT_COMES, _LOW, effect=_N)
+_PAUSE_OF_BROKERS: Final = _option(_BROKERS, _LOW, _LONG, effect=_N)
+_NO_JAVA_CODE: Final = _option(
+    "refused under a SASL protocol: Java code cannot be loaded here", _MEDIUM, _CLASS
+)
+_TOKEN_WAIT: Final = Option(
+    _INT, "longest wait for the token endpoint, default 10 s; the longer of both applies", low=1
+)
 
 
 class SecurityOptions(ConfigModel):
@@ -304,28 +314,16 @@ class SecurityOptions(ConfigModel):
             _MEDIUM, _PASSWORD,
         ),
     ] = None  # fmt: skip
-    sasl_client_callback_handler_class: Annotated[
-        _Text,
-        _option("refused under a SASL protocol: Java code cannot be loaded here", _MEDIUM, _CLASS),
-    ] = None
+    sasl_client_callback_handler_class: Annotated[_Text, _NO_JAVA_CODE] = None
     sasl_login_callback_handler_class: Annotated[
         _Text,
         _option(
             "OAuthBearerLoginCallbackHandler; other Java classes are refused", _MEDIUM, _CLASS
         ),
     ] = None  # fmt: skip
-    sasl_login_class: Annotated[
-        _Text,
-        _option("refused under a SASL protocol: Java code cannot be loaded here", _MEDIUM, _CLASS),
-    ] = None
-    sasl_login_connect_timeout_ms: Annotated[
-        _Number,
-        Option(_INT, "longest wait for the token endpoint, default 10 s; the longer of both applies", low=1),
-    ] = None  # fmt: skip
-    sasl_login_read_timeout_ms: Annotated[
-        _Number,
-        Option(_INT, "longest wait for the token endpoint, default 10 s; the longer of both applies", low=1),
-    ] = None  # fmt: skip
+    sasl_login_class: Annotated[_Text, _NO_JAVA_CODE] = None
+    sasl_login_connect_timeout_ms: Annotated[int | None, _TOKEN_WAIT] = None
+    sasl_login_read_timeout_ms: Annotated[int | None, _TOKEN_WAIT] = None
     sasl_login_retry_backoff_max_ms: Annotated[
         int, Option(_LONG, "longest pause between requests to a token endpoint that does not answer", low=1)
     ] = 10_000  # fmt: skip
@@ -352,53 +350,33 @@ class SecurityOptions(ConfigModel):
             importance=_MEDIUM,
         ),
     ] = "RS256"  # fmt: skip
-    sasl_oauthbearer_assertion_claim_aud: Annotated[_Text, _option(_NO_ASSERTIONS, effect=_W)] = (
-        None
-    )
+    sasl_oauthbearer_assertion_claim_aud: Annotated[_Text, _UNUSED_ASSERTION] = None
     sasl_oauthbearer_assertion_claim_exp_seconds: Annotated[
         int, _counted(_NO_ASSERTIONS, _INT, 0, 86_400, effect=_W)
     ] = 300
-    sasl_oauthbearer_assertion_claim_iss: Annotated[_Text, _option(_NO_ASSERTIONS, effect=_W)] = (
-        None
-    )
+    sasl_oauthbearer_assertion_claim_iss: Annotated[_Text, _UNUSED_ASSERTION] = None
     sasl_oauthbearer_assertion_claim_jti_include: Annotated[
         bool, _option(_NO_ASSERTIONS, _MEDIUM, _BOOLEAN, effect=_W)
     ] = False
     sasl_oauthbearer_assertion_claim_nbf_seconds: Annotated[
         int, _counted(_NO_ASSERTIONS, _INT, 0, 3_600, effect=_W)
     ] = 60
-    sasl_oauthbearer_assertion_claim_sub: Annotated[_Text, _option(_NO_ASSERTIONS, effect=_W)] = (
-        None
-    )
-    sasl_oauthbearer_assertion_file: Annotated[_Text, _option(_NO_ASSERTIONS, effect=_W)] = None
-    sasl_oauthbearer_assertion_private_key_file: Annotated[
-        _Text, _option(_NO_ASSERTIONS, effect=_W)
-    ] = None
+    sasl_oauthbearer_assertion_claim_sub: Annotated[_Text, _UNUSED_ASSERTION] = None
+    sasl_oauthbearer_assertion_file: Annotated[_Text, _UNUSED_ASSERTION] = None
+    sasl_oauthbearer_assertion_private_key_file: Annotated[_Text, _UNUSED_ASSERTION] = None
     sasl_oauthbearer_assertion_private_key_passphrase: Annotated[
         _Text, _option(_NO_ASSERTIONS, _MEDIUM, _PASSWORD, effect=_W)
     ] = None
-    sasl_oauthbearer_assertion_template_file: Annotated[
-        _Text, _option(_NO_ASSERTIONS, effect=_W)
-    ] = None
-    sasl_oauthbearer_scope_claim_name: Annotated[_Text, _option(_AS_IT_COMES, _LOW, effect=_N)] = (
-        "scope"
-    )
-    sasl_oauthbearer_sub_claim_name: Annotated[_Text, _option(_AS_IT_COMES, _LOW, effect=_N)] = (
-        "sub"
-    )
+    sasl_oauthbearer_assertion_template_file: Annotated[_Text, _UNUSED_ASSERTION] = None
+    sasl_oauthbearer_scope_claim_name: Annotated[_Text, _TAKEN_AS_IT_COMES] = "scope"
+    sasl_oauthbearer_sub_claim_name: Annotated[_Text, _TAKEN_AS_IT_COMES] = "sub"
     sasl_oauthbearer_token_endpoint_url: Annotated[
         _Text, _option("http or https, for the client credentials grant")
     ] = None
     sasl_oauthbearer_jwks_endpoint_url: Annotated[_Text, _option(_BROKERS, effect=_N)] = None
-    sasl_oauthbearer_jwks_endpoint_refresh_ms: Annotated[
-        int, _option(_BROKERS, _LOW, _LONG, effect=_N)
-    ] = 3_600_000
-    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: Annotated[
-        int, _option(_BROKERS, _LOW, _LONG, effect=_N)
-    ] = 10_000
-    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: Annotated[
-        int, _option(_BROKERS, _LOW, _LONG, effect=_N)
-    ] = 100
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: Annotated[int, _PAUSE_OF_BROKERS] = 3_600_000
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: Annotated[int, _PAUSE_OF_BROKERS] = 10_000
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: Annotated[int, _PAUSE_OF_BROKERS] = 100
     sasl_oauthbearer_clock_skew_seconds: Annotated[
         int, _option(_BROKERS, _LOW, _INT, effect=_N)
     ] = 30

@@ -6,7 +6,7 @@ and the client.id rule live here; nothing is parsed.
 """
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 from mm2py.config.client_options import CLIENT_KEYS
 
@@ -15,9 +15,10 @@ ClientKind = Literal["consumer", "producer", "admin"]
 
 _LONG_MAX: Final = str((1 << 63) - 1)
 _INT_MAX: Final = str((1 << 31) - 1)
+_ValueT = TypeVar("_ValueT")
 
 
-def with_prefix(props: Mapping[str, str], prefix: str) -> dict[str, str]:
+def with_prefix(props: Mapping[str, _ValueT], prefix: str) -> dict[str, _ValueT]:
     """Return the properties under ``prefix``, without it."""
     return {
         key[len(prefix) :]: value

@@ -141,17 +141,17 @@ def parse_bootstrap_servers(text: str) -> tuple[tuple[str, int], ...]:
     Raises:
         ConfigError: no address, or one that is not ``host:port``; does not name the property.
     """
-    found: list[tuple[str, int]] = []
+    addresses: list[tuple[str, int]] = []
     for item in parse_list(text):
         if not item:
             continue
         match = _ADDRESS.fullmatch(item)
         if match is None or not 0 < int(match[2]) < 65_536:
             raise ConfigError(f"{item!r} is not host:port", remedy="write host1:9092,host2:9092")
-        found.append((match[1], int(match[2])))
-    if not found:
+        addresses.append((match[1], int(match[2])))
+    if not addresses:
         raise ConfigError("names no broker", remedy="write host1:9092,host2:9092")
-    return tuple(found)
+    return tuple(addresses)
 
 
 def check_security(props: Mapping[str, str]) -> None:

@@ -159,20 +159,20 @@ def property_name(field_name: str) -> str:
 @cache
 def options_of(model: type[ConfigModel]) -> Mapping[str, Option]:
     """Return the options of a model by property name, in declaration order, with their defaults."""
-    found: dict[str, Option] = {}
+    options: dict[str, Option] = {}
     for name, info in model.model_fields.items():
         option = next((m for m in info.metadata if isinstance(m, Option)), None)
         if option is None:
             continue
         required = option.required or info.is_required()
-        found[property_name(name)] = replace(
+        options[property_name(name)] = replace(
             option,
             name=property_name(name),
             field=name,
             required=required,
             default=None if required else _default_text(info.default),
         )
-    return found
+    return options
 
 
 def to_props(model: type[ConfigModel], **fields: JavaValue) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from mm2py.config.class_names import BYTE_ARRAY_CONVERTER
 from mm2py.config.client_options import CLIENT_KEYS
+from mm2py.config.client_properties import with_prefix
 from mm2py.config.old_names import modern_name
 from mm2py.config.worker import DEDICATED_DEFAULTS
 from mm2py.types import ClusterAlias, FlowName
@@ -54,18 +55,9 @@ def texts(effective: Mapping[str, Value]) -> dict[str, str]:
     return {key: value.text for key, value in effective.items()}
 
 
-def under(raw: Mapping[str, Value], prefix: str) -> Effective:
-    """Return the properties under a prefix, without it."""
-    return {
-        key[len(prefix) :]: value
-        for key, value in raw.items()
-        if key.startswith(prefix) and len(key) > len(prefix)
-    }
-
-
 def cluster_props(raw: Mapping[str, Value], alias: str) -> Effective:
     """``MirrorMakerConfig.clusterProps``: own keys, then the client keys spread to all clients."""
-    props = under(raw, f"{alias}.")
+    props = with_prefix(raw, f"{alias}.")
     for name in CLIENT_KEYS:
         if name in props:
             for kind in _KINDS:
@@ -135,7 +127,7 @@ def connector_config(
         ("target.cluster.alias", flow.target),
     ):
         props.setdefault(key, Value(text, rule="derived from the flow"))
-    props |= under(raw, f"{flow}.")
+    props |= with_prefix(raw, f"{flow}.")
     props.setdefault("enabled", Value("false", rule="the flow does not set it"))
     return _modernised(props, top_level_names)
 

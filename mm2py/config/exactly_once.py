@@ -3,7 +3,7 @@
 Flow: typed settings -> problems -> ``lint`` (which refuses the start), REST validation, the start of a task.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from mm2py.config.class_names import MIRROR_SINK_CONNECTOR, canonical_class
@@ -27,80 +27,67 @@ def contradictions(connector: Mapping[str, str], worker: Mapping[str, str]) -> l
     """
     settings = parse_config(WorkerConfig, worker)
     if canonical_class(connector.get("connector.class", "")) == MIRROR_SINK_CONNECTOR:
-        return _sink_problems(connector, enabled=settings.exactly_once)
+        return [*_sink_problems(connector, enabled=settings.exactly_once)]
     options = parse_config(TaskFrameworkConfig, connector)
-    found = exactly_once_problems(options, enabled=settings.exactly_once)
+    problems = [*exactly_once_problems(options, enabled=settings.exactly_once)]
     if settings.exactly_once:
         producer = framework_producer_properties(worker, connector)
         given = parse_value(JavaType.INT, producer.get("transaction.timeout.ms", "60000"))
         assert isinstance(given, int)
-        found += interval_problem(transaction_interval_ms(options, settings), given)
-    return found
+        problems += interval_problem(transaction_interval_ms(options, settings), given)
+    return problems
 
 
-def exactly_once_problems(connector: TaskFrameworkConfig, *, enabled: bool) -> list[Problem]:
-    """Return what contradicts ``exactly.once.source.support=enabled`` of the worker, or its absence."""
-    found: list[Problem] = []
+def exactly_once_problems(connector: TaskFrameworkConfig, *, enabled: bool) -> Iterator[Problem]:
+    """Yield what contradicts ``exactly.once.source.support=enabled`` of the worker, or its absence."""
     support, boundary = connector.exactly_once_support, connector.transaction_boundary
     if not enabled:
         if support.lower() == "required":
-            found.append(
-                Problem(
-                    "exactly.once.support",
-                    support,
-                    "is not possible: this worker does not have exactly-once source support enabled",
-                    "set exactly.once.source.support=enabled for the worker (in a mirror's file"
-                    " <target>.exactly.once.source.support)",
-                )
+            yield Problem(
+                "exactly.once.support",
+                support,
+                "is not possible: this worker does not have exactly-once source support enabled",
+                "set exactly.once.source.support=enabled for the worker (in a mirror's file"
+                " <target>.exactly.once.source.support)",
             )
-        return found
+        return
     if connector.offsets_identical.lower() == "require":
-        found.append(
-            Problem(
-                "offsets.identical",
-                connector.offsets_identical,
-                "is not possible: with exactly-once support each transaction leaves a marker in the target's log, which"
-                " takes an offset",
-                "set offsets.identical=prefer, or exactly.once.source.support=disabled",
-            )
+        yield Problem(
+            "offsets.identical",
+            connector.offsets_identical,
+            "is not possible: with exactly-once support each transaction leaves a marker in the target's log, which"
+            " takes an offset",
+            "set offsets.identical=prefer, or exactly.once.source.support=disabled",
         )
     if boundary.lower() == "connector":
-        found.append(
-            Problem(
-                "transaction.boundary",
-                boundary,
-                "is not possible: the connector does not define transaction boundaries",
-                "use poll or interval",
-            )
+        yield Problem(
+            "transaction.boundary",
+            boundary,
+            "is not possible: the connector does not define transaction boundaries",
+            "use poll or interval",
         )
-    return found
 
 
-def _sink_problems(connector: Mapping[str, str], *, enabled: bool) -> list[Problem]:
+def _sink_problems(connector: Mapping[str, str], *, enabled: bool) -> Iterator[Problem]:
     """Return why a flow that MirrorSink copies is not exactly once: its positions and its copies are on two clusters."""
     source = "set copy.connector=source, which copies exactly once"
     support, chosen = connector.get("exactly.once.support", ""), connector.get("copy.connector", "")
     if support.strip().lower() == "required":
-        return [
-            Problem(
-                "exactly.once.support",
-                support,
-                "is not possible: MirrorSink copies at least once, its positions are those of a consumer group of the source",
-                f"remove it, or {source}",
-            )
-        ]
+        yield Problem(
+            "exactly.once.support",
+            support,
+            "is not possible: MirrorSink copies at least once, its positions are those of a consumer group of the source",
+            f"remove it, or {source}",
+        )
     # On a Connect worker the setting is for its source connectors; a mirror's file means the flow.
-    if enabled and chosen:
-        return [
-            Problem(
-                "copy.connector",
-                chosen,
-                "contradicts exactly.once.source.support=enabled: MirrorSink copies at least once, its positions are those of a"
-                " consumer group of the source",
-                f"{source}, or <target>.exactly.once.source.support=disabled",
-            )
-        ]
-    return []
+    elif enabled and chosen:
+        yield Problem(
+            "copy.connector",
+            chosen,
+            "contradicts exactly.once.source.support=enabled: MirrorSink copies at least once, its positions are those of a"
+            " consumer group of the source",
+            f"{source}, or <target>.exactly.once.source.support=disabled",
+        )
 
 
 def transaction_interval_ms(connector: SourceFrameworkConfig, worker: WorkerConfig) -> int:
@@ -111,22 +98,19 @@ def transaction_interval_ms(connector: SourceFrameworkConfig, worker: WorkerConf
     return worker.offset_flush_interval_ms if given is None else given
 
 
-def interval_problem(interval_ms: int, timeout_ms: int) -> list[Problem]:
-    """Return why transactions of this length never commit: the target aborts each of them before its end."""
-    if interval_ms < timeout_ms:
-        return []
-    return [
-        Problem(
+def interval_problem(interval_ms: int, timeout_ms: int) -> Iterator[Problem]:
+    """Yield why transactions of this length never commit: the target aborts each of them before its end."""
+    if interval_ms >= timeout_ms:
+        yield Problem(
             "transaction.boundary.interval.ms",
             str(interval_ms),
             f"is not possible: a transaction of {interval_ms} ms cannot end before transaction.timeout.ms={timeout_ms} of the"
             " producer",
             "lower transaction.boundary.interval.ms, or raise the producer's transaction.timeout.ms",
         )
-    ]
 
 
-def raise_first(problems: list[Problem]) -> None:
+def raise_first(problems: Iterable[Problem]) -> None:
     """Refuse a task whose settings contradict each other.
 
     Raises:

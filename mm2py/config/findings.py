@@ -30,15 +30,16 @@ class Finding:
 
     def describe(self, path: str) -> str:
         """Return the remark as one line, without its severity."""
-        where = f"{path}:{self.line}" if self.line else path
-        text = f"{where}: {self.key}: {self.message}" if self.key else f"{where}: {self.message}"
+        text = self._placed(path)
         return f"{text}; {self.remedy}" if self.remedy else text
 
     def as_error(self, path: str) -> ConfigError:
         """Return the error that refuses the start because of this remark."""
+        return ConfigError(self._placed(path), remedy=self.remedy)
+
+    def _placed(self, path: str) -> str:
         where = f"{path}:{self.line}" if self.line else path
-        text = f"{where}: {self.key}: {self.message}" if self.key else f"{where}: {self.message}"
-        return ConfigError(text, remedy=self.remedy)
+        return f"{where}: {self.key}: {self.message}" if self.key else f"{where}: {self.message}"
 
 
 def first_error(findings: list[Finding]) -> Finding | None:

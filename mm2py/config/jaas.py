@@ -70,7 +70,9 @@ class LoginModule:
 
     def text(self) -> str:
         """Return it as the value of ``sasl.jaas.config``."""
-        options = (f'{key}="{_QUOTED.sub(_escaped, it)}"' for key, it in self.options.items())
+        options = (
+            f'{key}="{_QUOTED.sub(_escaped, option)}"' for key, option in self.options.items()
+        )
         return " ".join((self.name, "required", *options)) + ";"
 
 
@@ -81,10 +83,10 @@ def parse_jaas(text: str) -> LoginModule:
         ConfigError: not one entry of a known login module; does not name the property.
     """
     tokens = _tokens(text)
-    found = _entry(tokens, next(tokens, ("", None)))
+    entry = _entry(tokens, next(tokens, ("", None)))
     if next(tokens, None) is not None:
         raise ConfigError("has more than one login module", remedy="keep one entry")
-    return found
+    return entry
 
 
 def system_property(name: str, environ: Mapping[str, str]) -> str:
@@ -98,8 +100,8 @@ def system_property(name: str, environ: Mapping[str, str]) -> str:
     except ValueError:
         raise ConfigError("KAFKA_OPTS: quotes do not match", remedy="correct KAFKA_OPTS") from None
     prefix = f"-D{name}="
-    found = [word[len(prefix) :] for word in words if word.startswith(prefix)]
-    return found[-1] if found else ""
+    values = [word[len(prefix) :] for word in words if word.startswith(prefix)]
+    return values[-1] if values else ""
 
 
 def login_of_file(environ: Mapping[str, str]) -> LoginModule | None:
@@ -132,12 +134,12 @@ def _section(text: str) -> LoginModule:
         if next(tokens, ("", None))[0] != "{":
             raise ConfigError(f"has no {{ after {name}", remedy=f"write {_SECTION} {{ ... }};")
         if name == _SECTION:
-            found = _entry(tokens, next(tokens, ("", None)))
+            entry = _entry(tokens, next(tokens, ("", None)))
             if next(tokens, ("", None)) != ("}", None):
                 raise ConfigError(
                     f"has more than one login module in {_SECTION}", remedy="keep one entry"
                 )
-            return found
+            return entry
         while next(tokens, ("}", None)) != ("}", None):
             pass
         next(tokens, None)  # the semicolon

@@ -71,7 +71,7 @@ class JavaPattern:
             raise self._too_slow(f"{BUDGET_S:g} s on names such as {name!r}")
         began_s = time.thread_time()
         try:
-            found = self._compiled.fullmatch(name, timeout=MATCH_TIMEOUT_S) is not None
+            matched = self._compiled.fullmatch(name, timeout=MATCH_TIMEOUT_S) is not None
         except TimeoutError:
             raise self._too_slow(f"{MATCH_TIMEOUT_S} s on {name!r}") from None
         spent_s = time.thread_time() - began_s
@@ -80,7 +80,7 @@ class JavaPattern:
             if now_s - self._since_s > WINDOW_S:
                 self._since_s, self._slow_s = now_s, 0.0
             self._slow_s += spent_s
-        return found
+        return matched
 
     def _too_slow(self, what: str) -> ConfigError:
         return ConfigError(
@@ -171,6 +171,12 @@ class PatternList:
         """Build the list from a property text."""
         return cls(parse_list(text))
 
+    @property
+    def names(self) -> frozenset[str]:
+        """What is written as a name, not as a pattern; of a group that spans items also parts that do not match alone."""
+        parts = (part for item in self.items for part in item.split("|"))
+        return frozenset(part.replace("\\.", ".") for part in parts if _NAME.fullmatch(part))
+
     def matches(self, name: str) -> bool:
         """Tell whether the whole name matches one of the patterns."""
         if self._names.has(name):
@@ -193,7 +199,6 @@ class _Names:
             of_length.setdefault(dots, set()).add(text.replace("\0", "."))
 
     def has(self, name: str) -> bool:
-        """Return whether one of them matches."""
         for dots, texts in self._texts.get(len(name), {}).items():
             chars = list(name)
             for at in dots:
@@ -208,8 +213,8 @@ def _told_apart(items: tuple[str, ...]) -> tuple[list[str], tuple[str, ...]]:
     if not all(map(_ALONE.fullmatch, items)):
         return [], items
     alternatives = [part for item in items for part in item.split("|")]
-    names = [it for it in alternatives if _NAME.fullmatch(it)]
-    others = tuple(it for it in alternatives if not _NAME.fullmatch(it))
+    names = [alternative for alternative in alternatives if _NAME.fullmatch(alternative)]
+    others = tuple(alternative for alternative in alternatives if not _NAME.fullmatch(alternative))
     return names, others
 
 

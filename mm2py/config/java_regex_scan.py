@@ -24,7 +24,6 @@ class Scanner:
         self.at = 0
 
     def at_end(self) -> bool:
-        """Whether nothing is left."""
         return self.at >= len(self.text)
 
     def peek(self, ahead: int = 0) -> str:
@@ -53,9 +52,9 @@ class Scanner:
 
     def take_until(self, end: str) -> str:
         """Return everything up to ``end`` and step over it; without it, everything."""
-        found = self.text.find(end, self.at)
-        start, self.at = self.at, len(self.text) if found < 0 else found + len(end)
-        return self.text[start : found if found >= 0 else len(self.text)]
+        place = self.text.find(end, self.at)
+        start, self.at = self.at, len(self.text) if place < 0 else place + len(end)
+        return self.text[start : place if place >= 0 else len(self.text)]
 
     def escaped_character(self) -> str:
         """Return the character of an escape; the backslash is already taken."""

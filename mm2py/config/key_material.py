@@ -1,7 +1,7 @@
 """Key stores and trust stores: JKS, PKCS12 and PEM -> certificates and one private key in memory.
 
 Flow: ``StoreSettings`` -> file or text -> ``read_trusted`` / ``read_identity`` -> a TLS context
-(``client.tls``). JKS and PKCS12 are told apart by content, as Java's dual format stores do. Every
+(``client.tls``). JKS and PKCS12 are distinguished by content, as Java's dual format stores do. Every
 refusal names the property to change; nothing is written.
 """
 
@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mm2py.config.jks import JksError, JksPasswordError, is_jceks, is_jks, read_jks
+from mm2py.config.jks import JksError, JksPasswordError, JksStore, is_jceks, is_jks, read_jks
 from mm2py.config.security import StoreSettings, TlsSettings
 from mm2py.errors import ConfigError
 
@@ -54,13 +54,13 @@ def read_trusted(store: StoreSettings) -> tuple[bytes, ...]:
         ConfigError: the file is missing, unreadable or no store, or its password is wrong.
     """
     if store.type == "PEM":
-        found = _pem_certificates(store)
+        certificates = _pem_certificates(store)
     else:
         data = _bytes_of(store)
-        found = _jks_trusted(store, data) if is_jks(data) else _pkcs12_trusted(store, data)
-    if not found:
+        certificates = _jks(store, data).trusted if is_jks(data) else _pkcs12_trusted(store, data)
+    if not certificates:
         raise _wrong(store, "location", "holds no trusted certificate", _remedy_empty(store))
-    return found
+    return certificates
 
 
 def read_identity(store: StoreSettings) -> Identity:
@@ -70,12 +70,12 @@ def read_identity(store: StoreSettings) -> Identity:
         ConfigError: as ``read_trusted``, or there is no key, or its own password is wrong.
     """
     if store.type == "PEM":
-        found = _pem_identity(store)
+        identity = _pem_identity(store)
     else:
         data = _bytes_of(store)
-        found = _jks_identity(store, data) if is_jks(data) else _pkcs12_identity(store, data)
-    _check_pair(store, found)
-    return found
+        identity = _jks_identity(store, data) if is_jks(data) else _pkcs12_identity(store, data)
+    _check_pair(store, identity)
+    return identity
 
 
 def _check_pair(store: StoreSettings, identity: Identity) -> None:
@@ -99,9 +99,9 @@ def _check_pair(store: StoreSettings, identity: Identity) -> None:
         )  # fmt: skip
 
 
-def _jks_trusted(store: StoreSettings, data: bytes) -> tuple[bytes, ...]:
+def _jks(store: StoreSettings, data: bytes) -> JksStore:
     try:
-        return read_jks(data, store.password).trusted
+        return read_jks(data, store.password)
     except JksPasswordError:
         raise _wrong_password(store) from None
     except JksError as error:
@@ -109,12 +109,7 @@ def _jks_trusted(store: StoreSettings, data: bytes) -> tuple[bytes, ...]:
 
 
 def _jks_identity(store: StoreSettings, data: bytes) -> Identity:
-    try:
-        keys = read_jks(data, store.password).keys
-    except JksPasswordError:
-        raise _wrong_password(store) from None
-    except JksError as error:
-        raise _wrong(store, "location", f"is damaged: {error}") from None
+    keys = _jks(store, data).keys
     if not keys:
         raise _wrong(store, "location", "holds no private key")
     own = store.key_password
@@ -193,10 +188,10 @@ def _pem_identity(store: StoreSettings) -> Identity:
     if not certificates:
         name = "certificate.chain" if store.key else "location"
         raise _wrong(store, name, "holds no certificate")
-    found = [(label, der) for label, der in keys if label.endswith("PRIVATE KEY")]
-    if not found:
+    private_keys = [(label, der) for label, der in keys if label.endswith("PRIVATE KEY")]
+    if not private_keys:
         raise _wrong(store, "key" if store.key else "location", "holds no private key")
-    return Identity(certificates, _pem_key(store, *found[0]))
+    return Identity(certificates, _pem_key(store, *private_keys[0]))
 
 
 def _pem_key(store: StoreSettings, label: str, der: bytes) -> bytes:
@@ -231,7 +226,7 @@ def _pem_key(store: StoreSettings, label: str, der: bytes) -> bytes:
 
 
 def _pem_blocks(store: StoreSettings, text: str, name: str) -> list[tuple[str, bytes]]:
-    found: list[tuple[str, bytes]] = []
+    blocks: list[tuple[str, bytes]] = []
     for label, body in _PEM_BLOCK.findall(text):
         # Attributes in front of the data ("friendlyName: x") and lost line ends are tolerated.
         data = "".join(line for line in body.splitlines() if ":" not in line)
@@ -242,10 +237,10 @@ def _pem_blocks(store: StoreSettings, text: str, name: str) -> list[tuple[str, b
                 store, name, f"holds a damaged PEM block {label}",
                 "check its line ends: in a properties file write them as \\n",
             ) from None  # fmt: skip
-        found.append((label, der))
-    if not found:
+        blocks.append((label, der))
+    if not blocks:
         raise _wrong(store, name, "is no PEM", "begin with -----BEGIN ...-----")
-    return found
+    return blocks
 
 
 def _bytes_of(store: StoreSettings) -> bytes:

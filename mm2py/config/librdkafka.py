@@ -10,7 +10,7 @@ import base64
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.config.key_material import read_identity, read_trusted
@@ -18,6 +18,7 @@ from mm2py.config.security import KerberosSettings, OAuthSettings, SaslSettings,
 from mm2py.errors import ConfigError
 
 Value = str | int | float | bool
+T = TypeVar("T")
 
 KEYTAB: Final = "sasl.kerberos.keytab"
 PRINCIPAL: Final = "sasl.kerberos.principal"
@@ -30,7 +31,6 @@ _LONGEST_KINIT_MS: Final = 86_400_000
 _KIB: Final = 1 << 10
 _MOST_KIB: Final = 2_097_151
 _PEM_LINE: Final = 64
-_LEVELS: Final = range(-1, 13)
 _ASSIGNORS: Final = {
     "RangeAssignor": "range",
     "RoundRobinAssignor": "roundrobin",
@@ -85,19 +85,23 @@ def _kib(name: str, text: str) -> int:
 
 
 def _acks(name: str, text: str) -> int:
-    return -1 if text.strip().lower() in ("all", "-1") else _number(name, text)
+    return _one_of({"all": -1, "-1": -1, "0": 0, "1": 1}, name, text)
 
 
 def _reset(name: str, text: str) -> str:
-    given = text.strip().lower()
     known = {"earliest": "earliest", "latest": "latest", "none": "error"}
+    return _one_of(known, name, text)
+
+
+def _one_of(known: Mapping[str, T], name: str, text: str) -> T:
+    given = text.strip().lower()
     if given not in known:
         raise ConfigError(f"{name}={text} is none of {', '.join(known)}", remedy=f"correct {name}")
     return known[given]
 
 
 def _assignors(name: str, text: str) -> str:
-    found: list[str] = []
+    names: list[str] = []
     for item in filter(None, map(str.strip, text.split(","))):
         short = _ASSIGNORS.get(item.rsplit(".", 1)[-1])
         if short is None:
@@ -105,16 +109,13 @@ def _assignors(name: str, text: str) -> str:
                 f"{name} names {item}, which cannot be loaded here",
                 remedy=f"use one of {', '.join(_ASSIGNORS)}",
             )
-        if short not in found:
-            found.append(short)
-    return ",".join(found) or "range"
-
-
-def _level(name: str, text: str) -> int:
-    return min(max(_number(name, text), _LEVELS[0]), _LEVELS[-1])
+        if short not in names:
+            names.append(short)
+    return ",".join(names) or "range"
 
 
 _NOT_NEGATIVE: Final = _between(0, _LONGEST_MS)
+_LEVEL: Final = _between(-1, 12)
 
 _COMMON: Final[Mapping[str, tuple[tuple[str, ...], Convert]]] = {
     "client.rack": (("client.rack",), _text),
@@ -156,10 +157,10 @@ _PRODUCER: Final[Mapping[str, tuple[tuple[str, ...], Convert]]] = {
     "acks": (("acks",), _acks),
     "batch.size": (("batch.size",), _between(1, _LONGEST_MS)),
     "buffer.memory": (("queue.buffering.max.kbytes",), _kib),
-    "compression.gzip.level": (("compression.level",), _level),
-    "compression.lz4.level": (("compression.level",), _level),
+    "compression.gzip.level": (("compression.level",), _LEVEL),
+    "compression.lz4.level": (("compression.level",), _LEVEL),
     "compression.type": (("compression.type",), _lower),
-    "compression.zstd.level": (("compression.level",), _level),
+    "compression.zstd.level": (("compression.level",), _LEVEL),
     "delivery.timeout.ms": (("delivery.timeout.ms",), _NOT_NEGATIVE),
     "enable.idempotence": (("enable.idempotence",), _flag),
     "linger.ms": (("linger.ms",), _between(0, 900_000)),
@@ -227,8 +228,8 @@ def producer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
     Raises:
         ConfigError: see ``consumer_settings``; also idempotence that is asked for and cannot be.
     """
-    found = _settings(props, _PRODUCER, _PRODUCER_DEFAULTS, scope)
-    values = dict(found.values)
+    settings = _settings(props, _PRODUCER, _PRODUCER_DEFAULTS, scope)
+    values = dict(settings.values)
     # A record above the limit of the queue never finds room, whereas Java refuses it.
     buffer, largest = _PRODUCER["buffer.memory"][0][0], _PRODUCER["max.request.size"][0][0]
     needed = min(-(-int(values[largest]) // _KIB), _MOST_KIB)
@@ -244,7 +245,7 @@ def producer_settings(props: Mapping[str, str], *, scope: str) -> Settings:
             remedy="remove enable.idempotence or what contradicts it",
         )
     values.setdefault("enable.idempotence", possible)
-    return Settings(values, found.connection, found.remarks)
+    return Settings(values, settings.connection, settings.remarks)
 
 
 def _settings(

@@ -5,11 +5,13 @@ configs that follow from them. ``load_checked`` is how a process starts: it refu
 and hands the rest out to be logged.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from mm2py.config.catalog import Catalog
+from mm2py.config.catalog import Catalog, Scope
+from mm2py.config.class_names import canonical_class, is_foreign_java_class
 from mm2py.config.client_options import CLIENT_KEYS, MAX_IN_FLIGHT
 from mm2py.config.client_properties import effective_client_properties, with_prefix
 from mm2py.config.clients import check_security
@@ -26,10 +28,11 @@ from mm2py.config.definitions import (
 from mm2py.config.derivation import Effective, Value, cluster_props, texts
 from mm2py.config.exactly_once import contradictions
 from mm2py.config.findings import Finding, Severity, first_error, in_order
+from mm2py.config.java_regex import PatternList
+from mm2py.config.java_values import JavaType, parse_list
 from mm2py.config.lint_keys import key_findings
-from mm2py.config.lint_values import value_findings
-from mm2py.config.mirror_maker import FlowConfigs, MirrorMakerConfig
-from mm2py.config.properties import load
+from mm2py.config.mirror_maker import FlowConfigs, MirrorMakerConfig, is_class_property, is_switch
+from mm2py.config.properties import Property, load
 from mm2py.config.providers import placeholders
 from mm2py.config.worker import ProcessConfig, RestOptions, WorkerConfig
 from mm2py.errors import ConfigError
@@ -74,45 +77,43 @@ def load_checked(
 def findings_of(config: MirrorMakerConfig) -> list[Finding]:
     """Return the findings of a file that is read already, as ``lint``."""
     catalog = Catalog(config.definitions, config.option_names, config.clusters)
-    found = list(config.findings)
+    findings = list(config.findings)
     if not config.clusters:
-        return in_order(found + value_findings(config, catalog))
-    found += key_findings(config, catalog)
+        return in_order(findings + _value_findings(config, catalog))
+    findings += key_findings(config, catalog)
     if config.unreadable:
-        return in_order(found)  # whatever looks at the values would stumble over it again
-    found += value_findings(config, catalog)
-    found += _effect_findings(config, catalog)
-    found += security_findings(config)
-    found += _process_findings(config)
-    told = {(f.line, f.key) for f in found if f.severity is Severity.ERROR}
-    for source in config.clusters:
-        for target in config.clusters:
-            if source != target:
-                flow = config.flow_configs(FlowName(source, target))
-                # One error per line, however many flows it reaches.
-                found += [f for f in _flow_findings(config, flow) if (f.line, f.key) not in told]
-    found += _aliases(config) + _exactly_once(config)
-    return in_order(found)
+        return in_order(findings)  # whatever reads the values would stumble over it again
+    findings += _value_findings(config, catalog)
+    findings += _effect_findings(config, catalog)
+    findings += security_findings(config)
+    findings += _process_findings(config)
+    told = {(f.line, f.key) for f in findings if f.severity is Severity.ERROR}
+    for pair in config.pairs:
+        flow = config.flow_configs(pair)
+        # One error per line, however many flows it reaches.
+        findings += [f for f in _flow_findings(config, flow) if (f.line, f.key) not in told]
+    findings += _aliases(config) + _exactly_once(config)
+    return in_order(findings)
 
 
 def _flow_findings(config: MirrorMakerConfig, flow: FlowConfigs) -> list[Finding]:
-    found = _model_findings(config, flow, WorkerConfig, flow.worker)
+    findings = _model_findings(config, flow, WorkerConfig, flow.worker)
     for definition in config.definitions:
         effective = flow.connectors.get(definition.name)
         if effective is None:
             continue
-        found += _model_findings(config, flow, definition.model, effective)
+        findings += _model_findings(config, flow, definition.model, effective)
         if definition.findings is not None:
             props = config.providers.resolve(texts(effective))
-            found += _findings(flow, effective, definition.findings(props))
+            findings += _findings(flow, effective, definition.findings(props))
     if flow.enabled:
-        found += _read_by_the_other(config, flow)
-        found += _topic_creation(flow)
+        findings += _read_by_the_other(config, flow)
+        findings += _topic_creation(flow)
     # Contradictions can be checked only where each value is right by itself.
-    if flow.enabled and all(it.severity is not Severity.ERROR for it in found):
+    if flow.enabled and all(finding.severity is not Severity.ERROR for finding in findings):
         for effective in flow.connectors.values():
-            found += _contradictions(config, flow, effective)
-    return found
+            findings += _contradictions(config, flow, effective)
+    return findings
 
 
 def _topic_creation(flow: FlowConfigs) -> Iterator[Finding]:
@@ -183,15 +184,15 @@ def _with_severity(problems: Iterable[Problem]) -> Iterator[tuple[Severity, Prob
 def _findings(
     flow: FlowConfigs, effective: Effective, problems: Iterable[tuple[Severity, Problem]]
 ) -> list[Finding]:
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for severity, problem in problems:
         value = effective.get(problem.name, Value(""))
         secret = problem.value is None or placeholders(value.text)
         shown = "" if secret else f"{problem.value!r} "
         key = value.key or f"{flow.flow}.{problem.name}"
         message = f"{shown}{problem.message}"
-        found.append(Finding(severity, value.line, key, message, problem.remedy))
-    return found
+        findings.append(Finding(severity, value.line, key, message, problem.remedy))
+    return findings
 
 
 def _process_findings(config: MirrorMakerConfig) -> list[Finding]:
@@ -211,7 +212,7 @@ def _process_findings(config: MirrorMakerConfig) -> list[Finding]:
 
 
 def _effect_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Finding]:
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for key, value in config.raw.items():
         scope = catalog.scope(key)
         entry = catalog.client_property(scope)
@@ -219,22 +220,22 @@ def _effect_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Findin
             option = catalog.option(scope)  # a wrong value of it is found by its model
             if option is not None and option.effect is Effect.WITHOUT_EFFECT:
                 message = f"has no effect: {option.doc}"
-                found.append(Finding(Severity.INFO, value.line, key, message))
+                findings.append(Finding(Severity.INFO, value.line, key, message))
             continue
         text = config.providers.resolve_text(value.text)
         problem = value_problem(entry, text)
         if problem and not placeholders(text) and entry.name != "bootstrap.servers":
             shown = "" if text != value.text else f"{value.text!r} "
-            found.append(
+            findings.append(
                 Finding(Severity.ERROR, value.line, key, f"{shown}{problem}", f"correct {key}")
             )
             continue
         if entry.effect is Effect.WITHOUT_EFFECT and config.copies_by_group:
             continue  # a group's clients are librdkafka's, which knows what the mirror's own does not need
-        found += [
+        findings += [
             Finding(severity, value.line, key, message) for severity, message in _say(entry, text)
         ]
-    return found
+    return findings
 
 
 def _say(entry: Option, text: str) -> list[tuple[Severity, str]]:
@@ -276,17 +277,18 @@ _SPECIAL: Final[Mapping[str, Callable[[str], str]]] = {
 
 def _exactly_once(config: MirrorMakerConfig) -> list[Finding]:
     """Warn of exactly-once support that reaches less than it seems to."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for target in config.clusters:
         key = f"{target}.exactly.once.source.support"
         value = config.raw.get(key)
         if value is None or value.text.strip().lower() != "enabled":
             continue
-        flows = [FlowName(it, target) for it in config.clusters if it != target]
-        writers = [it for it in flows if config.flow_enabled(it)]
-        if not writers and any(config.flow_enabled(FlowName(target, it)) for it in config.clusters):
+        writers = [it for it in config.pairs if it.target == target and config.flow_enabled(it)]
+        if not writers and any(
+            config.flow_enabled(FlowName(target, cluster)) for cluster in config.clusters
+        ):
             message = f"has no effect: flows read {target}, none that is enabled writes it"
-            found.append(
+            findings.append(
                 Finding(Severity.WARNING, value.line, key, message, "set it for the target")
             )
         for flow in writers:
@@ -298,8 +300,8 @@ def _exactly_once(config: MirrorMakerConfig) -> list[Finding]:
                     f" isolation.level={level}"
                 )
                 remedy = f"remove it, or set {flow.source}.consumer.isolation.level=read_committed"
-                found.append(Finding(Severity.WARNING, value.line, key, message, remedy))
-    return found
+                findings.append(Finding(Severity.WARNING, value.line, key, message, remedy))
+    return findings
 
 
 def _aliases(config: MirrorMakerConfig) -> list[Finding]:
@@ -324,7 +326,7 @@ _CLIENTS: Final = ("", "consumer.", "producer.", "admin.")
 
 def security_findings(config: MirrorMakerConfig) -> list[Finding]:
     """Return an error for each login or store that cannot be used; one per line."""
-    found: dict[tuple[int, str], Finding] = {}
+    findings: dict[tuple[int, str], Finding] = {}
     for alias in config.clusters:
         props = cluster_props(config.raw, alias)
         resolved = config.providers.resolve(texts(props))
@@ -332,8 +334,8 @@ def security_findings(config: MirrorMakerConfig) -> list[Finding]:
             own = with_prefix(resolved, prefix) if prefix else resolved
             finding = _login_finding(alias, prefix, own, props)
             if finding is not None:
-                found.setdefault((finding.line, finding.key), finding)
-    return list(found.values())
+                findings.setdefault((finding.line, finding.key), finding)
+    return list(findings.values())
 
 
 def _login_finding(
@@ -351,3 +353,190 @@ def _login_finding(
         key = cause.key or f"{alias}.{prefix}{name}"
         return Finding(Severity.ERROR, cause.line, key, error.message, error.remedy)
     return None
+
+
+# ---- the text of values: comments, quotes, blanks, backslashes, patterns, classes
+
+
+_COMMENT: Final = re.compile(r"(^|\s)#")
+_PLACEHOLDER: Final = re.compile(r"\s*<[^<>]+>\s*")
+_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
+_KNOWN_ESCAPES: Final = frozenset("tnrfu\\ :=#!")
+_QUOTES: Final = ('"', "'")
+_FREE_TEXT: Final = (None, JavaType.STRING, JavaType.PASSWORD)
+# Choosing other topics or names than the user's class would is worse than not starting.
+_DECIDING_CLASSES: Final = (
+    "replication.policy.class",
+    "topic.filter.class",
+    "group.filter.class",
+    "config.property.filter.class",
+)
+
+
+def _value_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Finding]:
+    """Return what is to say about the values of a file."""
+    findings = [
+        Finding(
+            Severity.WARNING,
+            entry.line,
+            entry.key,
+            f"line {config.raw[entry.key].line} sets it again, and the last one counts",
+            "remove one of the two",
+        )
+        for entry in config.file.duplicates
+    ]
+    for entry in config.file.entries:
+        scope = catalog.scope(entry.key)
+        kind = catalog.java_type(scope)
+        comment = _comment(entry, kind)
+        findings += comment
+        if not comment:
+            findings += _placeholder(entry)
+            findings += _blanks(entry, kind)
+            findings += _quotes(entry, kind)
+            findings += _backslashes(entry, kind)
+            findings += _patterns(config, scope, entry, kind)
+            findings += _classes(entry)
+        findings += _characters(entry)
+    return findings
+
+
+def _finding_at(
+    severity: Severity, entry: Property, message: str, remedy: str = ""
+) -> list[Finding]:
+    return [Finding(severity, entry.line, entry.key, message, remedy)]
+
+
+def _shown(entry: Property, kind: JavaType | None) -> str:
+    secret = kind is JavaType.PASSWORD or "password" in entry.key or "jaas" in entry.key
+    return "********" if secret else repr(entry.value)
+
+
+def _comment(entry: Property, kind: JavaType | None) -> list[Finding]:
+    if not _COMMENT.search(entry.value):
+        return []
+    typed = kind not in _FREE_TEXT or is_switch(entry.key)
+    return _finding_at(
+        Severity.ERROR if typed else Severity.WARNING,
+        entry,
+        f"{_shown(entry, kind)} contains what looks like a comment; in a properties file it is a "
+        "part of the value",
+        "put the comment on a line of its own",
+    )
+
+
+def _placeholder(entry: Property) -> list[Finding]:
+    if not _PLACEHOLDER.fullmatch(entry.value) and not re.search(r"<[^<>=]*>", entry.key):
+        return []
+    return _finding_at(
+        Severity.ERROR,
+        entry,
+        "contains a placeholder <...> of a guide or template",
+        "replace it by the real text",
+    )
+
+
+def _blanks(entry: Property, kind: JavaType | None) -> list[Finding]:
+    if entry.value == entry.value.rstrip() or is_switch(entry.key):
+        return []
+    # What no ConfigDef reads is not trimmed; the replication policy reads its separator itself.
+    raw = kind is None or entry.key.endswith("replication.policy.separator")
+    if raw and not is_class_property(entry.key):
+        return _finding_at(
+            Severity.WARNING,
+            entry,
+            "ends in a blank, which is a part of the value, as in Java",
+            "remove the blank",
+        )
+    return _finding_at(
+        Severity.INFO, entry, "ends in a blank, which is left out", "remove the blank"
+    )
+
+
+def _quotes(entry: Property, kind: JavaType | None) -> list[Finding]:
+    text = entry.value.strip()
+    if len(text) < 2 or text[0] not in _QUOTES or text[-1] != text[0]:
+        return []
+    if kind is JavaType.PATTERNS:
+        items = [f".{it}" if it.startswith("*") else it for it in parse_list(text[1:-1])]
+        return _finding_at(
+            Severity.WARNING,
+            entry,
+            "the patterns begin and end with a quote, as in Java, and match nothing",
+            f"write {entry.key} = {', '.join(items)}",
+        )
+    if kind is JavaType.PASSWORD:
+        return []
+    return _finding_at(
+        Severity.WARNING,
+        entry,
+        "the quotes are a part of the value, as in Java",
+        "remove the quotes",
+    )
+
+
+def _backslashes(entry: Property, kind: JavaType | None) -> list[Finding]:
+    lost = [e for e in _ESCAPE.findall(entry.raw_value) if e not in _KNOWN_ESCAPES]
+    if not lost:
+        return []
+    what = "effective pattern" if kind is JavaType.PATTERNS else "effective value"
+    return _finding_at(
+        Severity.WARNING,
+        entry,
+        f"a single backslash is dropped, as in Java; {what}: {_shown(entry, kind)}",
+        "write two backslashes for one",
+    )
+
+
+def _patterns(
+    config: MirrorMakerConfig, scope: Scope, entry: Property, kind: JavaType | None
+) -> list[Finding]:
+    if kind not in (JavaType.LIST, JavaType.PATTERNS):
+        return []
+    findings: list[Finding] = []
+    items = parse_list(entry.value)
+    if "" in items:
+        findings += _finding_at(
+            Severity.WARNING, entry, "has an empty item between its commas", "remove the comma"
+        )
+    if kind is not JavaType.PATTERNS or scope.kind == "cluster":
+        return findings
+    try:
+        PatternList.of(config.providers.resolve_text(entry.value))
+    except ConfigError as error:
+        remedy = error.remedy
+        globs = [item for item in items if item.startswith("*")]
+        if globs:
+            remedy = f"write .{globs[0]} instead of {globs[0]}: these are Java patterns"
+        findings += _finding_at(Severity.ERROR, entry, error.message, remedy)
+    return findings
+
+
+def _classes(entry: Property) -> list[Finding]:
+    if not is_class_property(entry.key) or not is_foreign_java_class(entry.value):
+        return []
+    name = canonical_class(entry.value)
+    if entry.key.endswith(_DECIDING_CLASSES):
+        return _finding_at(
+            Severity.ERROR,
+            entry,
+            f"the Java class {name} cannot be loaded here",
+            "use a built-in class, or a Python class as package.module:Class",
+        )
+    return _finding_at(
+        Severity.WARNING,
+        entry,
+        f"the Java class {name} has no effect: keys, values and headers are copied as bytes",
+        "remove it",
+    )
+
+
+def _characters(entry: Property) -> list[Finding]:
+    if entry.value.isascii() and entry.key.isascii():
+        return []
+    return _finding_at(
+        Severity.WARNING,
+        entry,
+        "has characters outside of ASCII, which are read as ISO-8859-1, as in Java",
+        "write them as \\uXXXX",
+    )

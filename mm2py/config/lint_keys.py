@@ -35,10 +35,10 @@ def property_problem(catalog: Catalog, name: str) -> str:
         return (
             "has no effect on a connector: write it into the file, a worker reads it at its start"
         )
-    return "; ".join(
-        f"{message}: {remedy}"
-        for _, message, remedy in _dead_name(scope) or _unknown(catalog, scope)
-    )
+    dead = _dead_name(scope)
+    if not dead:
+        return f"is not known: {_right_name(catalog, scope)}"
+    return "; ".join(f"{message}: {remedy}" for _, message, remedy in dead)
 
 
 _Verdict = list[tuple[Severity, str, str]]
@@ -178,6 +178,9 @@ def _kinds(name: str) -> str:
 
 
 def _unknown(catalog: Catalog, scope: Scope) -> _Verdict:
+    return _warn("is not known and has no effect, as in Java", _right_name(catalog, scope))
+
+
+def _right_name(catalog: Catalog, scope: Scope) -> str:
     near = catalog.nearest(scope)
-    remedy = f"did you mean {scope.prefix}{near}?" if near else "remove it or correct its name"
-    return _warn("is not known and has no effect, as in Java", remedy)
+    return f"did you mean {scope.prefix}{near}?" if near else "remove it or correct its name"

@@ -2,17 +2,17 @@
 
 Flow: ``properties`` -> normalised entries -> ``derivation`` -> configs of workers and connectors.
 Building never fails; ``load`` refuses a file that cannot be run. What a line means differently from
-what it seems to say is said by ``lint``. Knows no connector: their options come as an argument.
+``lint`` reports what it seems to mean. Knows no connector: their options come as an argument.
 """
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mm2py.config.class_names import COPY_CONNECTORS
+from mm2py.config.class_names import COPY_CONNECTORS, canonical_class
 from mm2py.config.client_options import CLIENT_KEYS
 from mm2py.config.clients import parse_bootstrap_servers
 from mm2py.config.definitions import ConnectorDefinition, options_of
@@ -27,7 +27,6 @@ from mm2py.config.derivation import (
 )
 from mm2py.config.findings import Finding, Severity, first_error
 from mm2py.config.java_values import parse_boolean_leniently, parse_list
-from mm2py.config.normalise import normalised
 from mm2py.config.properties import PropertiesFile, load
 from mm2py.config.providers import Providers, placeholders
 from mm2py.errors import ConfigError, UsageError
@@ -41,6 +40,20 @@ _SINK: Final = "sink"
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 # An alias becomes the first part of topic names and a part of group and client ids.
 _ALIAS: Final = re.compile(r"[a-zA-Z0-9._-]+")
+_CLASSES: Final = (
+    "replication.policy.class",
+    "topic.filter.class",
+    "group.filter.class",
+    "config.property.filter.class",
+    "forwarding.admin.class",
+    "connector.class",
+    "key.converter",
+    "value.converter",
+    "header.converter",
+)
+
+_FLOW_SWITCH: Final = re.compile(r".+->[^.]+\.enabled|(.+->[^.]+\.)?emit\.heartbeats\.enabled")
+"""What Java reads as a switch of a flow, untrimmed; connectors trim theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +69,9 @@ class FlowConfigs:
     def copy(self) -> Effective:
         """The config of the connector that copies records."""
         return next(
-            it for it in self.connectors.values() if it["connector.class"].text in COPY_CONNECTORS
+            connector
+            for connector in self.connectors.values()
+            if connector["connector.class"].text in COPY_CONNECTORS
         )
 
 
@@ -79,6 +94,7 @@ class MirrorMakerConfig:
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self.file = file
+        self.path: Final = file.path
         self.definitions = tuple(definitions)
         self.option_names = option_names(definitions)
         self.raw, findings = normalised(file)
@@ -117,14 +133,19 @@ class MirrorMakerConfig:
         return config
 
     @property
-    def path(self) -> str:
-        """Path of the file, for messages."""
-        return self.file.path
-
-    @property
     def secrets(self) -> frozenset[str]:
         """Texts that config providers put in so far; logs mask them."""
         return self.providers.secrets
+
+    @property
+    def pairs(self) -> tuple[FlowName, ...]:
+        """Every ordered pair of clusters, whether or not it is a flow."""
+        return tuple(
+            FlowName(source, target)
+            for source in self.clusters
+            for target in self.clusters
+            if source != target
+        )
 
     def flow_enabled(self, flow: FlowName) -> bool:
         """Whether the flow replicates topics (``A->B.enabled``)."""
@@ -134,12 +155,7 @@ class MirrorMakerConfig:
     @property
     def copies_by_group(self) -> bool:
         """Whether a flow is copied by MirrorSink."""
-        return any(
-            self._copies(FlowName(source, target)) == _SINK
-            for source in self.clusters
-            for target in self.clusters
-            if source != target
-        )
+        return any(self._copies(flow) == _SINK for flow in self.pairs)
 
     def heartbeats_enabled(self, flow: FlowName) -> bool:
         """Whether heartbeats alone keep a worker for the flow; true by default, as in Java."""
@@ -161,11 +177,8 @@ class MirrorMakerConfig:
                 )
         flows = tuple(
             flow
-            for source in self.clusters
-            for target in self.clusters
-            for flow in [FlowName(source, target)]
-            if source != target
-            and (not targets or target in targets)
+            for flow in self.pairs
+            if (not targets or flow.target in targets)
             and (self.flow_enabled(flow) or self.heartbeats_enabled(flow))
         )
         if not flows:
@@ -220,20 +233,22 @@ class MirrorMakerConfig:
 
     def _connectors(self, flow: FlowName) -> dict[str, Effective]:
         copies = self._copies(flow)
-        found: dict[str, Effective] = {}
-        for it in self.definitions:
-            if it.copies not in ("", copies):
+        connectors: dict[str, Effective] = {}
+        for definition in self.definitions:
+            if definition.copies not in ("", copies):
                 continue
-            props = connector_config(self.raw, flow, (it.name, it.java_class), self.option_names)
-            if copies == _SINK and EMIT_CHECKPOINTS in options_of(it.model):
+            props = connector_config(
+                self.raw, flow, (definition.name, definition.java_class), self.option_names
+            )
+            if copies == _SINK and EMIT_CHECKPOINTS in options_of(definition.model):
                 # Nothing is known of the copies' offsets, so there is nothing to translate groups with.
                 props["enabled"] = Value("false", rule=f"{COPY_CONNECTOR}={_SINK}")
-            if it.copies == _SINK:
+            if definition.copies == _SINK:
                 # The flows of one source have connectors of one name: each needs a group of its own.
-                group = Value(f"connect-{flow}.{it.name}", rule="derived from the flow")
+                group = Value(f"connect-{flow}.{definition.name}", rule="derived from the flow")
                 props.setdefault(f"{CONSUMER_OVERRIDE}group.id", group)
-            found[it.name] = props
-        return found
+            connectors[definition.name] = props
+        return connectors
 
     def _copies(self, flow: FlowName) -> str:
         """Return which connector copies the flow; a wrong word is refused by the option's own check."""
@@ -248,11 +263,11 @@ class MirrorMakerConfig:
     def _structure(self) -> list[Finding]:
         if not self.clusters:
             return [self._no_clusters()]
-        found = [*self._named_twice(), *self._bad_aliases()]
-        found += [*self._bad_protocol(), *self._unresolved()]
+        findings = [*self._named_twice(), *self._bad_aliases()]
+        findings += [*self._bad_protocol(), *self._unresolved()]
         for alias in self.clusters:
-            found += self._bad_bootstrap(alias)
-        return found
+            findings += self._bad_bootstrap(alias)
+        return findings
 
     def _no_clusters(self) -> Finding:
         entry = self.raw.get("clusters")
@@ -266,7 +281,7 @@ class MirrorMakerConfig:
 
     def _named_twice(self) -> list[Finding]:
         names = parse_list(self._text("clusters"))
-        twice = [it for it in self.clusters if names.count(it) > 1]
+        twice = [cluster for cluster in self.clusters if names.count(cluster) > 1]
         line, remedy = (
             self.raw["clusters"].line,
             "name each cluster once, for example clusters = A, B",
@@ -291,22 +306,19 @@ class MirrorMakerConfig:
             if not _ALIAS.fullmatch(alias)
         ]
 
-    def _bad_protocol(self) -> list[Finding]:
+    def _bad_protocol(self) -> Iterator[Finding]:
         value = self.raw.get("security.protocol")
         if value is None or value.text.upper() in _PROTOCOLS or placeholders(value.text):
-            return []
-        return [
-            Finding(
-                Severity.ERROR,
-                value.line,
-                value.key,
-                f"{value.text!r} is no security protocol",
-                f"use one of {', '.join(_PROTOCOLS)}",
-            )
-        ]
+            return
+        yield Finding(
+            Severity.ERROR,
+            value.line,
+            value.key,
+            f"{value.text!r} is no security protocol",
+            f"use one of {', '.join(_PROTOCOLS)}",
+        )
 
-    def _unresolved(self) -> list[Finding]:
-        found: list[Finding] = []
+    def _unresolved(self) -> Iterator[Finding]:
         for key, value in self.raw.items():
             if key.startswith(PROVIDER_PREFIX) or not placeholders(value.text):
                 continue
@@ -321,33 +333,76 @@ class MirrorMakerConfig:
                 problem, remedy = error.message, error.remedy
                 self.unreadable = True
             if problem:
-                found.append(Finding(Severity.ERROR, value.line, value.key, problem, remedy))
-        return found
+                yield Finding(Severity.ERROR, value.line, value.key, problem, remedy)
 
-    def _bad_bootstrap(self, alias: str) -> list[Finding]:
+    def _bad_bootstrap(self, alias: str) -> Iterator[Finding]:
         name = f"{alias}.bootstrap.servers"
         value = self.raw.get(name) or self.raw.get("bootstrap.servers")
         if value is None:
-            clusters = self.raw["clusters"].line
-            return [
-                Finding(
-                    Severity.ERROR,
-                    clusters,
-                    name,
-                    f"is missing; clusters names {alias!r}",
-                    f"set {name} = host1:9092,host2:9092",
-                )
-            ]
+            yield Finding(
+                Severity.ERROR,
+                self.raw["clusters"].line,
+                name,
+                f"is missing; clusters names {alias!r}",
+                f"set {name} = host1:9092,host2:9092",
+            )
+            return
         try:
             text = self.providers.resolve_text(value.text)
             if not placeholders(text):
                 parse_bootstrap_servers(text)
         except ConfigError as error:
-            return [Finding(Severity.ERROR, value.line, value.key, error.message, error.remedy)]
-        return []
+            yield Finding(Severity.ERROR, value.line, value.key, error.message, error.remedy)
 
     def _provider_finding(self, error: ConfigError) -> Finding:
         key = re.split(r"[= ]", error.message, maxsplit=1)[0]
         value = self.raw.get(key) or self.raw.get(PROVIDER_PREFIX)
         message = error.message[len(key) :].lstrip("=: ") or "is missing"
         return Finding(Severity.ERROR, value.line if value else 0, key, message, error.remedy)
+
+
+# ---- values that are read otherwise than Java reads them
+
+
+def normalised(file: PropertiesFile) -> tuple[dict[str, Value], list[Finding]]:
+    """Return the entries by key, and a finding for each of the few values that are read otherwise than Java reads them.
+
+    Switches are trimmed, because Java's flow evaluation takes ``true`` with a blank after it for false and would copy nothing;
+    names of built-in classes become Java's. Everything else keeps its text. Old option names are handled where the configs are
+    derived, since there the new name wins.
+    """
+    raw: dict[str, Value] = {}
+    findings: list[Finding] = []
+    for entry in file.entries:
+        text = entry.value
+        if is_switch(entry.key) and text != text.strip():
+            text = text.strip()
+            if _FLOW_SWITCH.fullmatch(entry.key):
+                findings.append(
+                    Finding(
+                        Severity.WARNING,
+                        entry.line,
+                        entry.key,
+                        f"has a blank around {text!r}, which is left out here; Java's flow switches "
+                        "take it for false",
+                        "remove the blank",
+                    )
+                )
+        elif is_class_property(entry.key) and canonical_class(text) != text:
+            text = canonical_class(text)
+            if text != entry.value.strip():
+                findings.append(
+                    Finding(Severity.INFO, entry.line, entry.key, f"is taken as {text}")
+                )
+        raw[entry.key] = Value(text, entry.key, entry.line)
+    return raw, findings
+
+
+def is_switch(key: str) -> bool:
+    """Whether the driver itself reads this key as a flow switch."""
+    return key == "enabled" or key.endswith(".enabled")
+
+
+def is_class_property(key: str) -> bool:
+    """Whether the value is a class that has a Java name and one of ours."""
+    return key.endswith(_CLASSES) and not key.startswith("config.providers")

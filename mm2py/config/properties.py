@@ -49,7 +49,6 @@ class PropertiesFile:
 
     @property
     def values(self) -> Mapping[str, str]:
-        """Key to value."""
         return {entry.key: entry.value for entry in self.entries}
 
     def get(self, key: str) -> Property | None:

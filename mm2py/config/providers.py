@@ -6,12 +6,14 @@ as secret, so that logs can mask it. Java's class names of the three built-ins a
 code is loaded.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from mm2py.config.class_names import PROVIDER_PACKAGE
+from mm2py.config.client_properties import with_prefix
 from mm2py.config.definitions import ConfigModel, Option, parse_config
 from mm2py.config.java_regex import JavaPattern
 from mm2py.config.java_values import JavaType, parse_list
@@ -29,8 +31,8 @@ class Placeholder:
     key: str
 
 
-class _Provider(Protocol):
-    def get(self, path: str, key: str) -> str | None: ...
+_Provider = Callable[[str, str], str | None]
+"""Returns the text for a path and a key, None where there is none."""
 
 
 class Providers:
@@ -50,19 +52,16 @@ class Providers:
         declared: dict[str, _Provider] = {}
         for name in parse_list(props.get("config.providers", "")):
             prefix = f"config.providers.{name}."
-            parameters = {
-                key[len(prefix) + len("param.") :]: value
-                for key, value in props.items()
-                if key.startswith(f"{prefix}param.")
-            }
             declared[name] = _build(
-                f"{prefix}class", props.get(f"{prefix}class", "").strip(), parameters, environ
+                f"{prefix}class",
+                props.get(f"{prefix}class", "").strip(),
+                with_prefix(props, f"{prefix}param."),
+                environ,
             )
         return cls(declared)
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of the declared providers."""
         return frozenset(self._declared)
 
     @property
@@ -80,15 +79,14 @@ class Providers:
             return text
         parts: list[str] = []
         end = 0
-        for start, found in _variables(text):
-            placeholder = _placeholder(found)
+        for start, variable in _variables(text):
+            placeholder = _placeholder(variable)
             if placeholder is not None:
                 parts += (text[end:start], self._replacement(placeholder))
-                end = start + len(found)
+                end = start + len(variable)
         return "".join((*parts, text[end:]))
 
     def resolve(self, props: Mapping[str, str]) -> dict[str, str]:
-        """Replace the placeholders of all values."""
         return {key: self.resolve_text(value) for key, value in props.items()}
 
     def why_unresolved(self, text: str) -> str:
@@ -102,7 +100,7 @@ class Providers:
 
     def _replacement(self, placeholder: Placeholder) -> str:
         provider = self._declared.get(placeholder.provider)
-        value = None if provider is None else provider.get(placeholder.path, placeholder.key)
+        value = None if provider is None else provider(placeholder.path, placeholder.key)
         if value is None:
             return placeholder.text
         if value:
@@ -112,8 +110,8 @@ class Providers:
 
 def placeholders(text: str) -> list[Placeholder]:
     """Return every ``${provider:[path:]key}`` of a text; ``${name}`` without a colon is text, as in Java."""
-    found = (_placeholder(variable) for _, variable in _variables(text))
-    return [each for each in found if each is not None]
+    variables = (_placeholder(variable) for _, variable in _variables(text))
+    return [each for each in variables if each is not None]
 
 
 def _variables(text: str) -> Iterator[tuple[int, str]]:
@@ -142,16 +140,17 @@ def _build(
     config = parse_config(ProviderConfig, parameters)
     allowed = [Path(path) for path in config.allowed_paths]
     if bare == "FileConfigProvider":
-        return _FileProvider(allowed)
+        return partial(_from_file, allowed)
     if bare == "DirectoryConfigProvider":
-        return _DirectoryProvider(allowed)
+        return partial(_from_directory, allowed)
     if bare == "EnvVarConfigProvider":
         pattern = config.allowlist_pattern
         try:
-            return _EnvironmentProvider(environ, JavaPattern(pattern) if pattern else None)
+            usable = JavaPattern(pattern) if pattern else None
         except ConfigError as error:
             name = f"{prop.removesuffix('class')}param.allowlist.pattern"
             raise ConfigError(f"{name}={pattern}: {error.message}", remedy=error.remedy) from None
+        return partial(_from_environment, environ, usable)
     raise ConfigError(
         f"{prop}={class_name}: not a config provider of this product"
         if class_name
@@ -182,58 +181,43 @@ def _permitted(path: Path, allowed: list[Path]) -> bool:
     return any(real.is_relative_to(root.resolve()) for root in allowed)
 
 
-class _FileProvider:
+def _from_file(allowed: list[Path], path: str, key: str) -> str | None:
     """``FileConfigProvider``: a key of a properties file."""
-
-    def __init__(self, allowed: list[Path]) -> None:
-        self._allowed = allowed
-
-    def get(self, path: str, key: str) -> str | None:
-        if not path:
-            return None
-        if not _permitted(Path(path), self._allowed):
-            raise ConfigError(
-                f"file {path} is outside allowed.paths", remedy="extend allowed.paths"
-            )
-        return load(path).values.get(key)
+    if not path:
+        return None
+    if not _permitted(Path(path), allowed):
+        raise ConfigError(f"file {path} is outside allowed.paths", remedy="extend allowed.paths")
+    return load(path).values.get(key)
 
 
-class _DirectoryProvider:
+def _from_directory(allowed: list[Path], path: str, key: str) -> str | None:
     """``DirectoryConfigProvider``: the content of a file, as Kubernetes mounts secrets."""
-
-    def __init__(self, allowed: list[Path]) -> None:
-        self._allowed = allowed
-
-    def get(self, path: str, key: str) -> str | None:
-        if not path:
-            return None
-        file = Path(path) / key
-        if Path(key).name != key or not _permitted(file, self._allowed):
-            raise ConfigError(
-                f"file {file} is outside its directory or allowed.paths",
-                remedy="name a file of the directory, extend allowed.paths",
-            )
-        try:
-            return file.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"file {file} cannot be read ({error})", remedy="make it readable text"
-            ) from None
+    if not path:
+        return None
+    file = Path(path) / key
+    if Path(key).name != key or not _permitted(file, allowed):
+        raise ConfigError(
+            f"file {file} is outside its directory or allowed.paths",
+            remedy="name a file of the directory, extend allowed.paths",
+        )
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"file {file} cannot be read ({error})", remedy="make it readable text"
+        ) from None
 
 
-class _EnvironmentProvider:
+def _from_environment(
+    environ: Mapping[str, str], allowed: JavaPattern | None, path: str, key: str
+) -> str | None:
     """``EnvVarConfigProvider``: an environment variable."""
-
-    def __init__(self, environ: Mapping[str, str], allowed: JavaPattern | None) -> None:
-        self._environ, self._allowed = environ, allowed
-
-    def get(self, path: str, key: str) -> str | None:
-        if path:
-            raise ConfigError(
-                f"${{env:{path}:{key}}}: the environment has no paths", remedy="write ${env:NAME}"
-            )
-        if self._allowed is not None and not self._allowed.matches(key):
-            return None
-        return self._environ.get(key)
+    if path:
+        raise ConfigError(
+            f"${{env:{path}:{key}}}: the environment has no paths", remedy="write ${env:NAME}"
+        )
+    if allowed is not None and not allowed.matches(key):
+        return None
+    return environ.get(key)

@@ -161,12 +161,12 @@ class _Rules:
         if self._dedicated and _reaches_a_cluster(key):
             yield _OTHER_CLUSTER
             return
-        found = _CLUSTER.fullmatch(key) or _CLIENT.fullmatch(key)
-        if found is None and self._dedicated:
-            found = _BARE_CLIENT.fullmatch(
+        match = _CLUSTER.fullmatch(key) or _CLIENT.fullmatch(key)
+        if match is None and self._dedicated:
+            match = _BARE_CLIENT.fullmatch(
                 key
             )  # elsewhere a plug-in may have such names of its own
-        if found is not None and found["client"] not in (CLIENT_OPTIONS.keys() | _NOT_OF_CLIENTS):
+        if match is not None and match["client"] not in (CLIENT_OPTIONS.keys() | _NOT_OF_CLIENTS):
             yield "is no known property of a Kafka client", _BY_FILE
         if key.endswith("sasl.jaas.config"):
             yield from _jaas(value)

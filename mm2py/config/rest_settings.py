@@ -93,7 +93,7 @@ class RestSettings:
     ) -> "RestSettings":
         """Read a mirror maker file: ``props`` are its top-level texts, placeholders resolved.
 
-        Addresses that other machines reach serve signed requests only, unless users can be told apart.
+        Addresses that other machines reach serve signed requests only, unless users can be distinguished.
 
         Raises:
             ConfigError: the listeners of the file cannot be served.
@@ -140,7 +140,6 @@ class RestSettings:
 
     @property
     def read_only_users(self) -> frozenset[str]:
-        """Users with read access only."""
         return frozenset(self.options.rest_read_only_users)
 
     @property
@@ -186,11 +185,11 @@ def advertised_url(settings: RestSettings, bound: list[str] | tuple[str, ...], l
     address for a listener on all interfaces.
     """
     options = settings.options
-    found = {url.scheme: url for url in map(urlsplit, reversed(bound))}
+    by_scheme = {url.scheme: url for url in map(urlsplit, reversed(bound))}
     scheme = options.rest_advertised_listener
-    if scheme not in found:
-        scheme = "http" if "http" in found else "https"
-    url = found[scheme]
+    if scheme not in by_scheme:
+        scheme = "http" if "http" in by_scheme else "https"
+    url = by_scheme[scheme]
     host = options.rest_advertised_host_name.strip() or url.hostname or ""
     if host in ("", "0.0.0.0", "::"):  # noqa: S104 -- compared with, not bound
         host = local
@@ -276,15 +275,17 @@ class _Refusals:
         form = "write http://<host>:<port> or https://<host>:<port>"
         if not texts:
             raise self(name, "is empty", form)
-        found: list[ListenAddress] = []
+        listening: list[ListenAddress] = []
         for text in texts:
             match = _LISTENER.fullmatch(text.strip())
             if match is None or int(match[3]) > MAX_PORT:
                 raise self(name, f"has {text.strip()!r}, which is no listener", form)
             if match[1].lower() not in ("http", "https"):
                 raise self(name, f"asks for {match[1]}, not http or https", form)
-            found.append(ListenAddress(scheme=match[1].lower(), host=match[2], port=int(match[3])))
-        return found
+            listening.append(
+                ListenAddress(scheme=match[1].lower(), host=match[2], port=int(match[3]))
+            )
+        return listening
 
 
 class _Public:
@@ -303,7 +304,7 @@ class _Public:
         self._insecure, self._notices = insecure, notices
 
     def ordinary(self, addresses: list[ListenAddress], refuse: _Refusals) -> list[ListenAddress]:
-        """An ordinary worker is not started where anybody could rule it."""
+        """An ordinary worker is not started where any client could change it."""
         for address in addresses:
             if self._open_to_all(address):
                 raise refuse(

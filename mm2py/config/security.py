@@ -162,12 +162,7 @@ def _truststore(read: SecurityProperties) -> StoreSettings | None:
                 "remove one of them",
             )
     elif not location:
-        if password is not None:
-            raise read.wrong(
-                "ssl.truststore.password",
-                "is set, but no ssl.truststore.location",
-                "set ssl.truststore.location",
-            )
+        _refuse_lone_password(read, "ssl.truststore", password)
         return None
     return StoreSettings(
         name="ssl.truststore",
@@ -195,12 +190,7 @@ def _keystore(read: SecurityProperties) -> StoreSettings | None:
             "ssl.keystore.key", "and ssl.keystore.location are both set", "remove one of them"
         )
     if not key and not location:
-        if password is not None:
-            raise read.wrong(
-                "ssl.keystore.password",
-                "is set, but no ssl.keystore.location",
-                "set ssl.keystore.location",
-            )
+        _refuse_lone_password(read, "ssl.keystore", password)
         return None
     if location and kind != _PEM and password is None:
         raise read.wrong("ssl.keystore.location", "needs a password", "set ssl.keystore.password")
@@ -213,6 +203,13 @@ def _keystore(read: SecurityProperties) -> StoreSettings | None:
         key=key,
         key_password=read.options.ssl_key_password,
     )
+
+
+def _refuse_lone_password(read: SecurityProperties, store: str, password: str | None) -> None:
+    if password is not None:
+        raise read.wrong(
+            f"{store}.password", f"is set, but no {store}.location", f"set {store}.location"
+        )
 
 
 def _store_type(read: SecurityProperties, name: str, given: str) -> str:
@@ -237,16 +234,16 @@ def sasl_settings(read: SecurityProperties) -> SaslSettings:
             "set it, or name a JAAS file: KAFKA_OPTS=-Djava.security.auth.login.config=FILE",
         )
     _refuse_java_classes(read)
-    wanted = _LOGIN_KINDS.get(mechanism, LoginKind.PASSWORD)
-    if login.kind is not wanted:
+    kind = _LOGIN_KINDS.get(mechanism, LoginKind.PASSWORD)
+    if login.kind is not kind:
         raise read.wrong(
             "sasl.jaas.config",
             f"names {login.name}, which does not fit sasl.mechanism={mechanism}",
             "change sasl.mechanism or the login module",
         )
-    if wanted is LoginKind.KERBEROS:
+    if kind is LoginKind.KERBEROS:
         return SaslSettings(mechanism=mechanism, kerberos=_kerberos(read, login))
-    if wanted is LoginKind.OAUTH:
+    if kind is LoginKind.OAUTH:
         return SaslSettings(mechanism=mechanism, oauth=_oauth(read, login))
     return _password_login(read, mechanism, login)
 
@@ -399,13 +396,13 @@ def _oauth(read: SecurityProperties, login: LoginModule) -> OAuthSettings:
     )
 
 
-def _credential(read: SecurityProperties, name: str, found: str | None, option: str) -> str:
+def _credential(read: SecurityProperties, name: str, value: str | None, option: str) -> str:
     key = f"sasl.oauthbearer.client.credentials.{name}"
-    if not found:
+    if not value:
         raise read.wrong(
             key, "is missing", f'set it, or {option}="..." among the options in sasl.jaas.config'
         )
-    return found
+    return value
 
 
 def _unsecured(
@@ -431,7 +428,7 @@ def _unsecured(
 def _extensions(
     read: SecurityProperties, options: Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
-    found: list[tuple[str, str]] = []
+    extensions: list[tuple[str, str]] = []
     for key, value in options.items():
         prefix = next((p for p in _EXTENSIONS if key.startswith(p)), None)
         if prefix is None:
@@ -441,5 +438,5 @@ def _extensions(
             raise read.wrong(
                 "sasl.jaas.config", f"has an extension {name!r}, not a name of letters"
             )
-        found.append((name, value))
-    return tuple(found)
+        extensions.append((name, value))
+    return tuple(extensions)

@@ -44,7 +44,7 @@ from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.flow_overrides_store import Edit, FlowOverridesStore, held_edit
 from mm2py.storage.memory import MemoryTable, MemoryTopic
-from mm2py.types import ClusterAlias, FlowName, State, TaskId, TopicPartition
+from mm2py.types import ClusterAlias, FlowName, State, TargetState, TaskId, TopicPartition
 
 SOURCE: Final = "MirrorSourceConnector"
 SINK: Final = "MirrorSinkConnector"
@@ -57,7 +57,11 @@ APPLIED_S: Final = 30.0
 """How long the leader may take to write what follows from a change into the config topic."""
 
 _NO_COPY: Final = {"enabled": "false"}
-_WANTED: Final = {"pause": "PAUSED", "resume": "RUNNING", "stop": "STOPPED"}
+_WANTED: Final = {
+    "pause": TargetState.PAUSED,
+    "resume": TargetState.STARTED,
+    "stop": TargetState.STOPPED,
+}
 
 Elsewhere = Callable[[ForwardError, TaskId], Awaitable[None]]
 """Has the worker that owns a task restart it."""
@@ -245,10 +249,11 @@ class FlowChanges:
                 "stop": herder.stop_connector,
             }
             work = read_flow(herder)
+            wanted = _WANTED[action]
             states = [
-                _state_change(it.name, state_name(it.state), _WANTED[action])
+                _state_change(it.name, target.state.value, wanted.state.value)
                 for it in work.connectors
-                if state_name(it.state) != _WANTED[action]
+                if (target := herder.target_now(it.name)) is not wanted
             ]
 
             async def carry_out() -> None:
@@ -390,7 +395,7 @@ class FlowChanges:
                 change.target,
                 edit,
                 actor=request.actor,
-                notes=change.states,
+                notes=change.states or None,
             )
             if planned:
                 await self._in_force(request, node, before)

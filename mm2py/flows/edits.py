@@ -14,7 +14,7 @@ from mm2py.flows.states import enabled
 from mm2py.mirror.flow_overrides import Presence
 from mm2py.mirror.flow_state import FlowPicture
 from mm2py.runtime.errors import BadRequestError
-from mm2py.storage.config_state import ConnectorConfig
+from mm2py.storage.config_state import ConnectorConfig, texts_of
 from mm2py.storage.flow_overrides_store import Edit
 from mm2py.types import FlowName
 
@@ -36,7 +36,7 @@ def patched(patches: Patches, file: Configs) -> Edit:
                 own = file.get(name, {})
                 given = {key: own.get(key) if it is None else it for key, it in patch.items()}
                 merged = {**configs[name], **given}
-                configs[name] = {key: it for key, it in merged.items() if it is not None}
+                configs[name] = texts_of(merged)
         return replace(now, configs=configs)
 
     return edit

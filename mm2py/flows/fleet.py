@@ -17,7 +17,7 @@ from mm2py.flows.graph import CircleGuard, FlowNode, Sources
 from mm2py.flows.states import read_flow
 from mm2py.mirror.flow_overrides import Presence
 from mm2py.runtime.errors import ForwardError, HerderError
-from mm2py.runtime.herder.api import PeerClient
+from mm2py.runtime.herder.api import AskPeer
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.herder.mirror_maker import MirrorMaker
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
@@ -52,7 +52,7 @@ class Since:
 class FleetParts:
     """What the fleet is given.
 
-    ``pairs`` are all flows that may run here, ``by_file`` those that do without anybody's word. ``build``
+    ``pairs`` are all flows that may run here, ``by_file`` those that do without a change over REST. ``build``
     makes one; ``file`` returns the connectors of the file. ``added`` returns which of some pairs
     people have added (``RetriableError``: not known now). ``elsewhere`` has the source connectors' configs
     of the file's flows that only other processes run.
@@ -60,7 +60,7 @@ class FleetParts:
 
     pairs: Collection[FlowName]
     by_file: Collection[FlowName]
-    build: Callable[[FlowName], tuple[Herder, FlowOverridesStore, PeerClient]]
+    build: Callable[[FlowName], tuple[Herder, FlowOverridesStore, AskPeer]]
     file: Callable[[FlowName], Mapping[str, Mapping[str, str]]]
     added: Callable[[Sequence[FlowName]], Awaitable[Collection[FlowName]]]
     elsewhere: Sources = field(default_factory=dict[FlowName, Sequence[Mapping[str, str]]])
@@ -88,7 +88,6 @@ class FlowFleet:
 
     @property
     def pairs(self) -> Collection[FlowName]:
-        """All flows that may run here."""
         return self._parts.pairs
 
     @property
@@ -105,11 +104,9 @@ class FlowFleet:
         return self._parts.file(flow)
 
     def guard(self, flow: FlowName) -> CircleGuard:
-        """Return what every change of a flow has to pass."""
         return CircleGuard(flow, lambda: self.nodes, self.elsewhere)
 
     def since(self, flow: FlowName) -> Since | None:
-        """Return the state of a flow's work and since when it is there."""
         return self._since.get(flow)
 
     def start(self) -> None:

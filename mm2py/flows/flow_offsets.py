@@ -52,6 +52,10 @@ GROUPS_AT_ONCE: Final = 50
 """Between two pauses for the other work of the loop."""
 NOT_COPIED: Final = TopicPartition("", -1)
 
+_FORMER: Final = (
+    "the map is about another copy than the one that is there now: the copy was deleted or created again, or the replication policy"
+    " names it anew; it is known again with the first record that is copied"
+)
 _NO_MAP: Final = "nothing of this partition was copied with an exact map"
 
 
@@ -77,7 +81,7 @@ class FlowOffsets:
         self._topics = topic_filter_from_config(config)
         self._source = _cluster(config, "source", flow.source, clock)
         self._target = _cluster(config, "target", flow.target, clock)
-        self._map = OffsetMapReader(self._target, flow.source, clock=clock)
+        self._map = OffsetMapReader(self._target, flow.source, clock=clock, copy_of=self._copy_name)
         self._has_map = self._target_has_shares = False
         self._copies: dict[TopicPartition, TopicPartition] = {}
 
@@ -125,6 +129,8 @@ class FlowOffsets:
             await self._check_exists(cluster, partition)
         place = "no-map" if translation is None else translation.place.value
         text = _NO_MAP if translation is None else _PLACES[translation.place]
+        if translation is not None and self._map.is_former(read_at):
+            text = _FORMER
         if translation is not None and translation.place is Place.NOT_YET_COPIED:
             text += await self._end_text(cluster, partition, offset)
         return TranslationView(
@@ -150,8 +156,12 @@ class FlowOffsets:
 
     async def _check_exists(self, cluster: Cluster, partition: TopicPartition) -> None:
         await cluster.connect()
-        found = (await Admin(cluster).describe_topics([partition.topic])).get(partition.topic)
-        if found is None or found.error is not None or partition.partition not in found.partitions:
+        description = (await Admin(cluster).describe_topics([partition.topic])).get(partition.topic)
+        if (
+            description is None
+            or description.error is not None
+            or partition.partition not in description.partitions
+        ):
             raise NotFoundError(f"There is no partition {partition} on {cluster.alias}")
 
     async def _end_text(self, cluster: Cluster, partition: TopicPartition, offset: int) -> str:
@@ -161,10 +171,12 @@ class FlowOffsets:
         return f"; no record has this offset yet, the log ends at {listed.offset}"
 
     def _copy(self, source: TopicPartition) -> TopicPartition:
-        if self._policy.topic_source(source.topic) == self._flow.target:
-            return TopicPartition(self._policy.original_topic(source.topic), source.partition)
-        name = self._policy.remote_topic(self._flow.source, source.topic)
-        return TopicPartition(name, source.partition)
+        return TopicPartition(self._copy_name(source.topic), source.partition)
+
+    def _copy_name(self, topic: str) -> str:
+        if self._policy.topic_source(topic) == self._flow.target:
+            return self._policy.original_topic(topic)
+        return self._policy.remote_topic(self._flow.source, topic)
 
     def _original(self, copy: TopicPartition) -> TopicPartition:
         name = self._policy.upstream_topic(copy.topic)
@@ -259,9 +271,13 @@ class FlowOffsets:
                 copy = self._copies[source] = self._copy(source) if chosen else NOT_COPIED
             if copy is NOT_COPIED:
                 continue
-            found = await self._look(source, offset.offset, Direction.TO_TARGET)
-            exact = None if found is None or found.offset < 0 else found.offset
-            checkpoint = None if (it := checkpoints.get(copy)) is None else it.downstream
+            translation = await self._look(source, offset.offset, Direction.TO_TARGET)
+            exact = None if translation is None or translation.offset < 0 else translation.offset
+            it = checkpoints.get(copy)
+            is_former = it is not None and self._map.is_of_former_copy(
+                source, it.upstream, it.downstream
+            )
+            checkpoint = None if it is None or is_former else it.downstream
             synced = None if (at := theirs.get(copy)) is None else at.offset
             begins = checkpoint if synced is None else synced
             again = skipped = None
@@ -280,7 +296,7 @@ class FlowOffsets:
                     continues_at=begins,
                     reads_again=again,
                     skips=skipped,
-                    place="no-map" if found is None else found.place.value,
+                    place="no-map" if translation is None else translation.place.value,
                 )
             )
         return tuple(views)
@@ -300,8 +316,8 @@ class FlowOffsets:
             state_there="" if theirs is None else theirs.state,
             members=None,
             members_there=None,
-            reads_again=_sum([it.reads_again for it in parts]),
-            skips=_sum([it.skips for it in parts]),
+            reads_again=_sum([part.reads_again for part in parts]),
+            skips=_sum([part.skips for part in parts]),
             not_synced=problem or self._why_not(mine, theirs, parts),
             partitions=tuple(parts),
         )
@@ -374,18 +390,18 @@ class _AllGroups:
 
     async def offsets(self, groups: Mapping[str, GroupListing]) -> Mapping[str, Committed]:
         """Return the offsets of groups, each read as the type that its listing has."""
-        shares = [name for name, it in groups.items() if _is_share(it)]
-        consumers = [name for name, it in groups.items() if not _is_share(it)]
-        found = await self._consumers.committed(consumers)
+        shares = [name for name, group in groups.items() if _is_share(group)]
+        consumers = [name for name, group in groups.items() if not _is_share(group)]
+        committed = await self._consumers.committed(consumers)
         if shares and await self.has_shares():
-            found |= await self._shares.committed(shares)
-        return found
+            committed |= await self._shares.committed(shares)
+        return committed
 
     async def delivered_behind(
         self, groups: Mapping[str, GroupListing]
     ) -> Mapping[str, Mapping[TopicPartition, int]]:
         """Return what share groups have acknowledged after their offsets."""
-        shares = [name for name, it in groups.items() if _is_share(it)]
+        shares = [name for name, group in groups.items() if _is_share(group)]
         if not shares or not await self.has_shares():
             return {}
         return await delivered_behind(self._shares.cluster, shares)
@@ -410,7 +426,7 @@ async def _members(admin: Admin, group: str) -> int | None:
 
 def _ahead(parts: Sequence[GroupPartitionView]) -> str:
     """Return why a group whose offsets on the target are ahead of the source's stays there; empty where none is."""
-    it = next((it for it in parts if it.skips and it.committed_there is not None), None)
+    it = next((part for part in parts if part.skips and part.committed_there is not None), None)
     if it is None:
         return ""
     return (
@@ -421,11 +437,11 @@ def _ahead(parts: Sequence[GroupPartitionView]) -> str:
 
 
 def _sum(numbers: Sequence[int | None]) -> int | None:
-    summands = [it for it in numbers if it is not None]
+    summands = [number for number in numbers if number is not None]
     return sum(summands) if numbers and len(summands) == len(numbers) else None
 
 
 def _without_place(parts: Sequence[GroupPartitionView]) -> str:
     """Return which partitions have no offset for the target yet; empty where all have one."""
-    names = [f"{it.topic}-{it.partition}" for it in parts if it.continues_at is None]
+    names = [f"{part.topic}-{part.partition}" for part in parts if part.continues_at is None]
     return f"{some_of(names, 1)}: not copied or not checkpointed yet" if names else ""

@@ -26,8 +26,9 @@ from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.producer_ids import Suppression, suppression_of
 from mm2py.mirror.routed_names import SAMPLE, final_name, keeps_names, sample_names
 from mm2py.runtime.errors import BadRequestError, ForbiddenError
-from mm2py.runtime.herder.api import PeerClient
+from mm2py.runtime.herder.api import AskPeer
 from mm2py.runtime.herder.herder import Herder
+from mm2py.storage.config_state import texts_of
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import ClusterAlias, FlowName
 
@@ -353,7 +354,7 @@ def _by_aliases(connectors: Mapping[str, Mapping[str, str | None]]) -> Sources:
     """Group what copies records by the clusters that it names; what cannot be used as it is copies nothing."""
     by_flow: dict[FlowName, list[Mapping[str, str]]] = {}
     for config in connectors.values():
-        texts = {key: text for key, text in config.items() if text is not None}
+        texts = texts_of(config)
         if canonical_class(texts.get("connector.class", "")) not in COPY_CONNECTORS:
             continue
         aliases = texts.get("source.cluster.alias", ""), texts.get("target.cluster.alias", "target")
@@ -380,7 +381,7 @@ class FlowNode:
 
     herder: Herder
     overrides: FlowOverridesStore
-    peers: PeerClient
+    peers: AskPeer
 
 
 @final

@@ -48,7 +48,7 @@ from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import NodeSnapshot
 from mm2py.runtime.errors import HerderError, NotFoundError
 from mm2py.runtime.herder.api import Validator
-from mm2py.storage.config_state import ConnectorConfig
+from mm2py.storage.config_state import ConnectorConfig, texts_of
 from mm2py.storage.flow_overrides_store import ChangeGuard
 from mm2py.types import FlowName, TopicPartition
 
@@ -157,11 +157,11 @@ class FlowService:
         herder = self._node(flow).herder
         work = read_flow(herder)
         by_class = {
-            canonical_class(it.info.config.get("connector.class") or ""): it.name
-            for it in work.connectors
+            canonical_class(connector.info.config.get("connector.class") or ""): connector.name
+            for connector in work.connectors
         }
         classes = (MIRROR_CHECKPOINT_CONNECTOR, *COPY_CONNECTORS)
-        name = next((by_class[it] for it in classes if it in by_class), None)
+        name = next((by_class[cls] for cls in classes if cls in by_class), None)
         if name is None and herder.not_ready:
             raise HerderError(f"Flow {flow} {herder.not_ready}", status=503)
         if name is None:
@@ -227,10 +227,13 @@ class FlowService:
         infos = (node.herder.info_now(name) for name in sorted(node.herder.connectors()))
         return [
             self._config_view(
-                store.file_config(it.name) or {}, it.name, it.config, store.overrides(it.name)
+                store.file_config(info.name) or {},
+                info.name,
+                info.config,
+                store.overrides(info.name),
             )
-            for it in infos
-            if it is not None
+            for info in infos
+            if info is not None
         ]
 
     def _view(self, flow: FlowName, members: Members) -> FlowView:
@@ -277,7 +280,7 @@ class FlowService:
         source = read_flow(self._node(flow).herder).source
         if source is None:
             return lambda _: None
-        config = {key: text for key, text in source.info.config.items() if text is not None}
+        config = texts_of(source.info.config)
         try:
             policy = policy_from_config({"source.cluster.alias": flow.source, **config})
         except ConfigError:
@@ -301,14 +304,14 @@ class FlowService:
         async def ask(url: str) -> NodeSnapshot | str:
             try:
                 async with asyncio.timeout(MEMBER_S):
-                    return await peers.node_snapshot(url, key)
+                    return await peers(url, key)
             except TimeoutError:
                 return f"no answer within {MEMBER_S:g} s"
             except HerderError as error:
                 return error.message
 
         answers = await asyncio.gather(*(ask(url) for url in urls))
-        snapshots = {it.worker: it for it in here.snapshots}
+        snapshots = {snapshot.worker: snapshot for snapshot in here.snapshots}
         for answer in answers:
             if not isinstance(answer, str):
                 snapshots.setdefault(answer.worker, answer)

@@ -92,7 +92,7 @@ class FlowWork:
     @property
     def source(self) -> ConnectorWork | None:
         """The connector that copies records, None where there is none."""
-        return next((it for it in self.connectors if it.copies), None)
+        return next((connector for connector in self.connectors if connector.copies), None)
 
     def works(self) -> Iterator[tuple[str, WorkState | None]]:
         """Return name and state of every connector and task."""
@@ -111,7 +111,7 @@ class FlowWork:
         ):
             if word in there:
                 return word
-        whole = {state_name(it.state) for it in self.connectors}
+        whole = {state_name(connector.state) for connector in self.connectors}
         if len(whole) == 1 and whole != {State.RUNNING.value}:
             return whole.pop()
         if any(self.wrongs(nodes)):
@@ -152,7 +152,9 @@ class FlowWork:
 def read_flow(herder: Herder) -> FlowWork:
     """Return what a herder knows now of its connectors and tasks."""
     infos = (herder.info_now(name) for name in sorted(herder.connectors()))
-    connectors = [_read(herder, it) for it in infos if it is not None and it.type != "unknown"]
+    connectors = [
+        _read(herder, info) for info in infos if info is not None and info.type != "unknown"
+    ]
     return FlowWork(connectors, "" if herder.failure is None else str(herder.failure))
 
 

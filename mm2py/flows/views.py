@@ -3,7 +3,6 @@
 Flow: herder's states + ``NodeSnapshot`` of every member -> views. Plain data, no I/O; unknown numbers are None.
 """
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -30,12 +29,11 @@ from mm2py.mirror.flow_overrides import (
 from mm2py.observability.logging import HIDDEN, SecretMask
 from mm2py.observability.metrics import UNKNOWN, NodeSnapshot, PartitionSnapshot
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
-from mm2py.types import FlowName, State, TaskId, TopicPartition
+from mm2py.types import TOPIC_NAME, FlowName, State, TaskId, TopicPartition
 
 MOST_ERRORS: Final = 100
 """Errors shown of a flow at most; the partitions have all of them."""
 _WHOLE_TOPIC: Final = -1
-_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,21 +107,21 @@ def flow_view(
         state=state,
         workers=tuple(sorted(workers - {""})),
         partitions=len(partitions),
-        failed_partitions=sum(1 for it in partitions if it.state == State.FAILED),
+        failed_partitions=sum(1 for partition in partitions if partition.state == State.FAILED),
         paused=tuple(sorted(held_name(it) for it in overrides.held())),
         lag_records=_sum_of_lags(partitions),
         lag_ms=_largest_lag(partitions),
-        records_per_s=_rate(it.records_per_s for it in partitions),
-        bytes_per_s=_rate(it.bytes_per_s for it in partitions),
-        records_looped=sum(it.looped for it in partitions),
-        conflicts=sum(it.conflicts for it in partitions),
+        records_per_s=_rate(partition.records_per_s for partition in partitions),
+        bytes_per_s=_rate(partition.bytes_per_s for partition in partitions),
+        records_looped=sum(partition.looped for partition in partitions),
+        conflicts=sum(partition.conflicts for partition in partitions),
         records_lost=sum(node.records_lost for node in nodes),
         errors=tuple(
             ErrorView(where=where, message=mask.apply(text))
             for where, text in islice(wrongs, MOST_ERRORS)
         ),
         notes=tuple(work.notes(nodes)),
-        connectors=tuple(_connector(it) for it in work.connectors),
+        connectors=tuple(_connector(connector) for connector in work.connectors),
         incomplete=members.incomplete,
     )
 
@@ -171,7 +169,7 @@ def partition_views(
             state=it.state,
             cause=mask.apply(it.cause),
             lag_records=_known(it.lag_records),
-            lag_ms=_known(it.lag_ms) if it.lag_records >= 0 else None,
+            lag_ms=it.age_ms,
             records_per_s=_known_rate(it.records_per_s),
             bytes_per_s=_known_rate(it.bytes_per_s),
             records_looped=it.looped,
@@ -192,17 +190,17 @@ def topic_views(flow: FlowName, members: Members, copy_name: CopyName) -> list[T
             flow=str(flow),
             topic=topic,
             target_topic=next(
-                (it.target.topic for it in parts if it.target is not None), copy_name(topic)
+                (part.target.topic for part in parts if part.target is not None), copy_name(topic)
             ),
             partitions=len(parts),
-            failed_partitions=sum(1 for it in parts if it.state == State.FAILED),
-            held_partitions=sum(1 for it in parts if it.state == PartitionState.HELD),
-            paused_partitions=sum(1 for it in parts if it.state == State.PAUSED),
-            state=_worst_state({str(it.state) for it in parts}),
+            failed_partitions=sum(1 for part in parts if part.state == State.FAILED),
+            held_partitions=sum(1 for part in parts if part.state == PartitionState.HELD),
+            paused_partitions=sum(1 for part in parts if part.state == State.PAUSED),
+            state=_worst_state({str(part.state) for part in parts}),
             lag_records=_sum_of_lags(parts),
             lag_ms=_largest_lag(parts),
-            records_per_s=_rate(it.records_per_s for it in parts),
-            bytes_per_s=_rate(it.bytes_per_s for it in parts),
+            records_per_s=_rate(part.records_per_s for part in parts),
+            bytes_per_s=_rate(part.bytes_per_s for part in parts),
         )
         for topic, parts in topics.items()
     ]
@@ -218,7 +216,7 @@ def _worst_state(states: Collection[str]) -> str:
 
 def is_of_topic(part: PartitionSnapshot) -> bool:
     """Whether it is a topic's: heartbeats and third parties' sources count under a name that no topic can have."""
-    return _TOPIC.fullmatch(part.source.topic) is not None
+    return TOPIC_NAME.fullmatch(part.source.topic) is not None
 
 
 def _known(number: int) -> int | None:
@@ -256,18 +254,24 @@ def _rate(rates: Iterable[float]) -> float | None:
 
 
 def _largest_lag(partitions: Sequence[PartitionSnapshot]) -> int | None:
-    return max(it.lag_ms for it in _measured(partitions)) if _knows(partitions) else None
+    working = [it.age_ms for it in partitions if it.lag_records >= 0 or it.state != State.FAILED]
+    known = [age_ms for age_ms in working if age_ms is not None]
+    return max(known) if known and len(known) == len(working) else None
 
 
 def _knows(partitions: Sequence[PartitionSnapshot]) -> bool:
     """Whether something is known of the lag, and no partition that works is left out of it."""
     measured = _measured(partitions)
-    failed = sum(1 for it in partitions if it.lag_records < 0 and it.state == State.FAILED)
+    failed = sum(
+        1
+        for partition in partitions
+        if partition.lag_records < 0 and partition.state == State.FAILED
+    )
     return bool(measured) and len(measured) + failed == len(partitions)
 
 
 def _measured(partitions: Sequence[PartitionSnapshot]) -> list[PartitionSnapshot]:
-    return [it for it in partitions if it.lag_records >= 0]
+    return [partition for partition in partitions if partition.lag_records >= 0]
 
 
 # -- changes ----------------------------------------------------------------------------------------
@@ -283,11 +287,11 @@ def history_view(entry: HistoryEntry, mask: SecretMask) -> HistoryView:
         target=entry.target,
         changes=tuple(
             ChangeView(
-                key=it.key,
-                before=None if it.before is None else mask.apply(it.before),
-                after=None if it.after is None else mask.apply(it.after),
+                key=change.key,
+                before=None if change.before is None else mask.apply(change.before),
+                after=None if change.after is None else mask.apply(change.after),
             )
-            for it in entry.changes
+            for change in entry.changes
         ),
     )
 

@@ -10,7 +10,7 @@ worker of the live flow, an order to the worker that leads it.
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -35,6 +35,9 @@ NO_END: Final = 2**63 - 1
 
 RANGE_GONE: Final = "what was left of the range is gone"
 """In the cause of a partition whose source was cut or created again: its end was in a log that is not there any more."""
+NO_DRIVER: Final = (
+    "its driver is gone and nothing copies what is left: run the same command again, or cancel it"
+)
 
 
 def backfill_topic(source_alias: str) -> str:
@@ -149,6 +152,11 @@ class Job:
     archive: str = ""
 
 
+def without_driver(job: Job) -> Job:
+    """Return a job whose driver is gone as it is shown: nothing copies its partitions."""
+    return replace(job, state=JobState.FAILED, cause=NO_DRIVER)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyAgain:
     """A copy that is made again from the start of its lease on: its target topic, and where that log ended when it was compared.
@@ -164,7 +172,7 @@ class CopyAgain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """One source partition in a job; ``end`` is the source offset behind its last record, ``position`` the next one to copy.
+    """One source partition in a job; ``end`` is the source offset after its last record, ``position`` the next one to copy.
 
     ``attempt`` is the process that copies it or did last. ``target_start`` and ``target_end`` are where its records begin and end on the target so far, -1 before the first;
     ``lag`` is how far its copy was behind the source when the record was written, in offsets, -1 where that is not known.

@@ -57,9 +57,9 @@ def decode_checkpoint(key: bytes, value: bytes) -> Checkpoint:
 
 
 async def read_checkpoints(
-    log: LogReader, is_wanted: Callable[[str], bool] = lambda _: True
+    log: LogReader, is_read: Callable[[str], bool] = lambda _: True
 ) -> dict[str, dict[TopicPartition, Checkpoint]]:
-    """Return the newest checkpoints by group and partition of the target, of wanted groups; damaged records are skipped.
+    """Return the newest checkpoints by group and partition of the target, of the groups that ``is_read`` selects; damaged records are skipped.
 
     Raises:
         RetriableError, ServerError: as ``LogReader.read_to_end``.
@@ -73,7 +73,7 @@ async def read_checkpoints(
             checkpoint = decode_checkpoint(record.key, record.value)
         except ProtocolError:
             return
-        if is_wanted(checkpoint.group):
+        if is_read(checkpoint.group):
             newest.setdefault(checkpoint.group, {})[checkpoint.partition] = checkpoint
 
     await log.read_to_end(take)

@@ -198,7 +198,7 @@ class Fence:
     @property
     def acls(self) -> frozenset[Acl]:
         """The rules as the cluster has them."""
-        return frozenset(it.acl for it in self.rules)
+        return frozenset(rule.acl for rule in self.rules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +207,7 @@ class Failover:
 
     ``accept_loss`` is the most source offsets that may stay behind, -1 for none. ``unplanned``: begun without the source. ``ends`` are
     where the source's logs stood still; ``ends_there`` where those of their copies ended then; ``starts`` where the flow back begins.
-    ``transactions`` are those that the drain waits for, or that were open when it went past them. ``fence_note`` says who could not be
+    ``transactions`` are those that the drain waits for, or that were open when it went past them. ``fence_note`` names who could not be
     kept from writing, ``cause`` why the last driver ended before its time.
     """
 
@@ -234,7 +234,7 @@ class Failover:
     cause: str = ""
 
     def goes_on(self, *, unplanned: bool) -> bool:
-        """Whether a run continues it as it was accepted: its clients wait. One that is to go on without its source is checked again."""
+        """Whether a run continues it as it was accepted: its clients wait. One that is to continue without its source is checked again."""
         return not self.step.is_over and (not unplanned or self.unplanned or self.step.is_switched)
 
     def is_undone(self, back: "Failover | None") -> bool:

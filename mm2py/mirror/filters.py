@@ -6,7 +6,7 @@ is the complete decision on a topic, for data, configs and ACLs alike: filter, h
 (``MirrorSourceConnector.shouldReplicateTopic``). Listing topics is not done here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import cast, final
 
 from mm2py.api.policies import ConfigPropertyFilter, GroupFilter, ReplicationPolicy, TopicFilter
@@ -34,6 +34,7 @@ class DefaultTopicFilter:
         read = parse_config(TopicFilterConfig, config)
         self._include = _patterns("topics", read.topics)
         self._exclude = _patterns("topics.exclude", read.topics_exclude)
+        self.names = self._include.names
 
     def should_replicate_topic(self, topic: str) -> bool:
         return self._include.matches(topic) and not self._exclude.matches(topic)
@@ -147,22 +148,30 @@ class TopicSelection:
             and not self._feeds_itself(topic)
         )
 
+    def unlisted(self, listed: Collection[str], copied: Iterable[str] = ()) -> list[str]:
+        """Return topics that are to be copied and that the source does not list: of those that ``topics`` names and of ``copied`` ones.
+
+        They do not exist, or may not be described: brokers leave such topics out of their lists.
+        """
+        named = self._filter.names if isinstance(self._filter, DefaultTopicFilter) else ()
+        return sorted(it for it in {*named, *copied}.difference(listed) if self.replicate(it))
+
     def is_cycle(self, topic: str) -> bool:
         """Whether the target is anywhere in the topic's chain of sources.
 
         As 4.3.1: a name that begins with the flow's own *source* alias is no cycle (KAFKA-9914 came later).
         """
-        seen = topic
-        while True:
-            source = self._policy.topic_source(seen)
-            if source is None:
-                return False
-            if source == self._target_alias:
-                return True
+        return self._target_alias in self._sources(topic)
+
+    def _sources(self, topic: str) -> Iterator[str]:
+        """Return the aliases in a topic's name, the last hop first."""
+        seen, source = topic, self._policy.topic_source(topic)
+        while source is not None:
+            yield source
             upstream = self._policy.upstream_topic(seen)
             if upstream is None or upstream == seen:
-                return False
-            seen = upstream
+                return
+            seen, source = upstream, self._policy.topic_source(upstream)
 
     def _chosen(self, topic: str) -> bool:
         return self._filter.should_replicate_topic(topic) or (
@@ -170,8 +179,13 @@ class TopicSelection:
         )
 
     def _feeds_itself(self, topic: str) -> bool:
-        # Only names without provenance (empty separator and alias) get here: two flows would copy the
-        # same heartbeats back and forth for ever.
+        """Whether a heartbeats topic would be copied round and round; unlike others it is copied whatever the filter selects."""
+        if not self._policy.is_heartbeats_topic(topic):
+            return False
+        # Its heartbeats have left this source before: another flow between the two clusters has other aliases.
+        if self._source_alias in self._sources(topic):
+            return True
+        # Without provenance in names (empty separator and alias) two flows would copy one topic back and forth.
         heartbeats = self._policy.heartbeats_topic()
         return (
             topic == heartbeats

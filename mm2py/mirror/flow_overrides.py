@@ -23,7 +23,7 @@ def flows_topic(source_alias: str) -> str:
 
 
 class Presence(StrEnum):
-    """Whether a flow or connector was made or removed, beside what the file says."""
+    """Whether a flow or connector was made or removed, beside the file."""
 
     ADDED = "added"
     DELETED = "deleted"
@@ -148,7 +148,7 @@ def parse_override_key(key: str) -> tuple[str, str]:
 
 
 def parse_hold_key(rest: str) -> TopicPartition:
-    """Return the partition (-1: the topic) of what stands behind ``hold:``."""
+    """Return the partition (-1: the topic) of what follows ``hold:``."""
     topic, colon, number = rest.partition(":")
     whole = number.isascii() and number.isdigit() and len(number) <= 10
     if not topic or (colon and not (whole and int(number) in _PARTITIONS)):
@@ -202,7 +202,8 @@ def _members(entry: FlowOverrideEntry) -> dict[str, object]:
             return {}
         case HistoryEntry():
             changes = [
-                {"key": it.key, "before": it.before, "after": it.after} for it in entry.changes
+                {"key": change.key, "before": change.before, "after": change.after}
+                for change in entry.changes
             ]
             return {"action": entry.action, "target": entry.target, "changes": changes}
 

@@ -59,7 +59,7 @@ class FlowState:
 
     Args:
         file: the file's connector configs, placeholders kept.
-        names_a_secret: tells of a key whether its value must not stand in the topic.
+        names_a_secret: returns whether the value of a key must not be in the topic.
         by_file: whether the file has the flow run.
     """
 
@@ -94,7 +94,7 @@ class FlowState:
 
     @property
     def presence(self) -> Presence | None:
-        """What people said of the flow; None: nothing, the file counts."""
+        """What was changed of the flow over REST; None: nothing, the file counts."""
         entry = self._entries.get(FLOW_KEY)
         return entry.state if isinstance(entry, FlowEntry) else None
 
@@ -104,7 +104,7 @@ class FlowState:
         return self.is_present(self.presence)
 
     def is_present(self, presence: Presence | None) -> bool:
-        """Whether there is a flow of which people said ``presence``."""
+        """Whether there is a flow whose ``presence`` was changed over REST."""
         return self._by_file if presence is None else presence is Presence.ADDED
 
     @property
@@ -143,8 +143,8 @@ class FlowState:
 
     def history(self) -> tuple[HistoryEntry, ...]:
         """Return who changed what, newest first."""
-        found = [entry for entry in self._entries.values() if isinstance(entry, HistoryEntry)]
-        return tuple(sorted(found, key=lambda entry: -entry.revision.number))
+        entries = [entry for entry in self._entries.values() if isinstance(entry, HistoryEntry)]
+        return tuple(sorted(entries, key=lambda entry: -entry.revision.number))
 
     # ---- from one picture to another
 
@@ -159,12 +159,12 @@ class FlowState:
             for name in {*before.configs, *after.configs}
             if before.configs.get(name) != after.configs.get(name)
         }
-        wanted = {flow_record_key(it): it for it in self._entries_of(after, touched, revision)}
+        records = {flow_record_key(it): it for it in self._entries_of(after, touched, revision)}
         puts: Puts = {}
         for key, now in self._entries.items():
-            if key not in wanted and _is_about(now, touched):
+            if key not in records and _is_about(now, touched):
                 puts[key] = None
-        for key, entry in wanted.items():
+        for key, entry in records.items():
             there = self._entries.get(key)
             if there is None or replace(entry, revision=there.revision) != there:
                 puts[key] = entry
@@ -295,7 +295,7 @@ def _is_about(entry: FlowOverrideEntry, touched: set[str]) -> bool:
 
 def is_placeholder(value: str) -> bool:
     """Tell whether a text refers to a config provider."""
-    return [found.text for found in placeholders(value)] == [value]
+    return [placeholder.text for placeholder in placeholders(value)] == [value]
 
 
 def _hidden(value: str | None) -> str | None:

@@ -124,12 +124,12 @@ def _decoded(members: Members) -> LedgerRecord | IncarnationRecord:
 
 def _topic_id(text: str) -> bytes:
     try:
-        found = urlsafe_b64decode(text + "==")
+        topic_id = urlsafe_b64decode(text + "==")
     except (ValueError, Base64Error):
-        found = b""
-    if len(found) != _ID_BYTES:
+        topic_id = b""
+    if len(topic_id) != _ID_BYTES:
         raise ProtocolError("member id is not a topic id")
-    return found
+    return topic_id
 
 
 @final
@@ -157,9 +157,9 @@ class ReportedEvents:
 
 @final
 class KnownEvents:
-    """What a ledger says already, so that an event found again is not written again.
+    """What a ledger has already, so that an event found again is not written again.
 
-    A restart finds a range again when the position behind it was not committed; the source may have lost
+    A restart finds a range again when the position after it was not committed; the source may have lost
     more meanwhile, so the part that is new is left. Per partition and kind the last range counts, with
     those joined to it. A recreated topic starts its offsets over, which ends the ranges before it.
     """

@@ -45,7 +45,7 @@ class Place(StrEnum):
     COPIED = "copied"
     """A record that was copied."""
     AT_END = "at-end"
-    """Behind everything that was copied: the position of a consumer that has read it all."""
+    """After everything that was copied: the position of a consumer that has read it all."""
     NEVER_EXISTED = "never-existed"
     """No record of the copy: before the first one, a hole of compaction, a marker, aborted data; on the target also
     another writer's record."""
@@ -54,10 +54,10 @@ class Place(StrEnum):
     EXPIRED = "expired"
     """Gone from both logs since, by retention or deletion; whether there was a record, the map does not hold any more."""
     NOT_YET_COPIED = "not-yet-copied"
-    """Behind the end of the map."""
+    """After the end of the map."""
     UNKNOWN = "unknown"
     """Passed without this map: it lies below the map's beginning, another program copied it, or an operator set the
-    position behind it."""
+    position after it."""
 
 
 class Translation(NamedTuple):
@@ -118,12 +118,12 @@ class PartitionIndex:
 
     @property
     def target_end(self) -> int:
-        """The target offset behind all that was copied."""
+        """The target offset after all that was copied."""
         return self.pages[-1].target_end
 
     @property
     def has_segments(self) -> bool:
-        """Whether anything was copied or lost; a page without segments only says how far nothing had to be."""
+        """Whether anything was copied or lost; a page without segments only has how far nothing had to be copied."""
         return len(self.pages) > 1 or self.pages[0].source_first >= 0
 
     def put(self, number: int, head: PageHead, position: int) -> PageRef:
@@ -159,15 +159,15 @@ class PartitionIndex:
         """Return for each page the source offset from which on its copies are of a history that was cut."""
         return self._ordered().limits
 
-    def reached(self, wanted: int) -> list[int]:
+    def reached(self, offset: int) -> list[int]:
         """Return the pages that speak of a source offset or of later ones, those that may have the lowest first."""
         ascends, limits = self._ordered()
         if ascends:
-            return list(range(bisect_right(self.pages, wanted, key=_end_of), len(self.pages)))
+            return list(range(bisect_right(self.pages, offset, key=_end_of), len(self.pages)))
         found = [
-            (max(wanted, ref.source_first), at)
+            (max(offset, ref.source_first), at)
             for at, ref in enumerate(self.pages)
-            if min(ref.source_end, limits[at]) > wanted
+            if min(ref.source_end, limits[at]) > offset
         ]
         return [at for _, at in sorted(found)]
 
@@ -192,7 +192,7 @@ class PartitionIndex:
 
 
 def _ignored(_partition: TopicPartition) -> None:
-    """Nobody asks."""
+    """Not asked."""
 
 
 @final
@@ -279,9 +279,9 @@ def beginning_of(first: Segment) -> Beginning:
 
 @dataclass(slots=True)
 class _Search:
-    """The lowest copied source offset from ``wanted`` on, its newest copy, what lies at ``wanted``, the lowest unknown offset."""
+    """The lowest copied source offset from ``offset`` on, its newest copy, what lies at ``offset``, the lowest unknown offset."""
 
-    wanted: int
+    offset: int
     source: int = _NO_LIMIT
     target: int = -1
     page: int = -1
@@ -290,18 +290,18 @@ class _Search:
 
     def look(self, page: Page, limit: int) -> None:
         """Look through a page; of two copies the one that is later in the map wins."""
-        wanted, segments = self.wanted, _valid(page, limit, self.wanted)
-        for segment, end in segments:
+        offset = self.offset
+        for segment, end in _valid(page, limit, offset):
             first = segment.source
-            if end <= max(first, wanted):
+            if end <= max(first, offset):
                 continue
             if segment.mark is not Mark.COPIED:
                 if segment.mark is Mark.UNKNOWN:
-                    self.unknown = min(self.unknown, max(first, wanted))
-                elif first <= wanted:
+                    self.unknown = min(self.unknown, max(first, offset))
+                elif first <= offset:
                     self.mark = segment.mark
                 continue
-            source = max(first, wanted)
+            source = max(first, offset)
             if source < self.source or (source == self.source and page.number >= self.page):
                 self.source, self.target = source, segment.target + source - first
                 self.page = page.number
@@ -310,44 +310,44 @@ class _Search:
 
 
 def to_target(index: PartitionIndex, source_offset: int, pages: Pages) -> Translation:
-    """Translate a source offset: the target offset of the first copied record at or behind it.
+    """Translate a source offset: the target offset of the first copied record at or after it.
 
     Raises:
         PageMissingError: a page is needed.
     """
-    wanted, search = source_offset, _Search(source_offset)
+    offset, search = source_offset, _Search(source_offset)
     limits = index.limits()
-    for at in index.reached(wanted):
-        if max(wanted, index.pages[at].source_first) > search.source:
+    for at in index.reached(offset):
+        if max(offset, index.pages[at].source_first) > search.source:
             break
         search.look(pages(index.pages[at]), limits[at])
-    if search.source == wanted:
+    if search.source == offset:
         return Translation(Place.COPIED, search.target)
-    if search.unknown < search.source or wanted < beginning(index, pages).source:
+    if search.unknown < search.source or offset < beginning(index, pages).source:
         return Translation(Place.UNKNOWN, -1)
-    return Translation(_place(index, wanted, search), _behind(index, wanted, search))
+    return Translation(_place(index, offset, search), _behind(index, offset, search))
 
 
-def _place(index: PartitionIndex, wanted: int, search: _Search) -> Place:
+def _place(index: PartitionIndex, offset: int, search: _Search) -> Place:
     if search.mark is not None:
         return Place.LOST
-    if search.target >= 0 or wanted < index.covered:
-        return Place.EXPIRED if index.is_expired(wanted) else Place.NEVER_EXISTED
-    return Place.AT_END if wanted == index.covered else Place.NOT_YET_COPIED
+    if search.target >= 0 or offset < index.covered:
+        return Place.EXPIRED if index.is_expired(offset) else Place.NEVER_EXISTED
+    return Place.AT_END if offset == index.covered else Place.NOT_YET_COPIED
 
 
-def _behind(index: PartitionIndex, wanted: int, search: _Search) -> int:
-    """Return where the records behind ``wanted`` begin on the target, or will."""
+def _behind(index: PartitionIndex, offset: int, search: _Search) -> int:
+    """Return where the records after ``offset`` begin on the target, or will."""
     if search.target >= 0:
         return search.target
-    return index.target_end if wanted <= index.covered else -1
+    return index.target_end if offset <= index.covered else -1
 
 
 # ---- target -> source
 
 
 def to_source(index: PartitionIndex, target_offset: int, pages: Pages) -> Translation:
-    """Translate a target offset: the source offset of the first copy at or behind it.
+    """Translate a target offset: the source offset of the first copy at or after it.
 
     Raises:
         PageMissingError: a page is needed.
@@ -368,10 +368,10 @@ def to_source(index: PartitionIndex, target_offset: int, pages: Pages) -> Transl
             if segment.target_end <= target_offset:
                 unknown = False
                 continue
-            found = _copy_at(segment, limit, target_offset, unknown=unknown)
+            copy = _copy_at(segment, limit, target_offset, unknown=unknown)
             if refs[0].number and target_offset < refs[0].target_first:
-                return Translation(Place.EXPIRED, found.offset)
-            return found
+                return Translation(Place.EXPIRED, copy.offset)
+            return copy
     if target_offset > end:
         return Translation(Place.NOT_YET_COPIED, -1)
     if unknown:
@@ -380,7 +380,7 @@ def to_source(index: PartitionIndex, target_offset: int, pages: Pages) -> Transl
 
 
 def _copy_at(segment: Segment, limit: int, target_offset: int, *, unknown: bool) -> Translation:
-    """Answer with the first copy that ends behind the offset."""
+    """Answer with the first copy that ends after the offset."""
     if segment.target > target_offset:
         if unknown:
             return Translation(Place.UNKNOWN, -1)
@@ -392,7 +392,7 @@ def _copy_at(segment: Segment, limit: int, target_offset: int, *, unknown: bool)
 
 
 def _source_end(index: PartitionIndex, pages: Pages, limits: list[int]) -> int:
-    """Return the source offset behind the newest copy."""
+    """Return the source offset after the newest copy."""
     for at in range(len(index.pages) - 1, -1, -1):
         for segment, limit in reversed(list(_valid(pages(index.pages[at]), limits[at]))):
             if segment.mark is Mark.COPIED:
@@ -403,27 +403,27 @@ def _source_end(index: PartitionIndex, pages: Pages, limits: list[int]) -> int:
 # ---- both
 
 
-def beside_own_records(found: int, own: Translation | None, own_covered: int) -> int:
+def beside_own_records(offset: int, own: Translation | None, own_covered: int) -> int:
     """Return where a consumer continues on a target that has records of its own beside the copies, -1 unknown.
 
-    ``found`` is where the flow has the offset, -1 unknown; ``own`` is what the map of the flow back says of the same offset,
+    ``offset`` is where the flow has the offset, -1 unknown; ``own`` is the answer of the flow back's map for the same offset,
     None where it has none, and ``own_covered`` is where that flow has covered the target's log.
     """
     if own is None:
-        return found
+        return offset
     if own.place is Place.COPIED:
         return own.offset  # the source's later records were copied after it was read there
-    if own.place is Place.UNKNOWN or found < 0:
+    if own.place is Place.UNKNOWN or offset < 0:
         return -1
     if own.place in (Place.AT_END, Place.NOT_YET_COPIED):
-        return min(found, own_covered)  # every copy of the target's own records is read
-    return min(found, own.offset)
+        return min(offset, own_covered)  # every copy of the target's own records is read
+    return min(offset, own.offset)
 
 
-def _valid(page: Page, limit: int, wanted: int = -1) -> "Iterable[tuple[Segment, int]]":
-    """Return segments as ``valid_segments``; those that end at ``wanted`` or before it may be left out."""
+def _valid(page: Page, limit: int, after: int = -1) -> "Iterable[tuple[Segment, int]]":
+    """Return segments as ``valid_segments``; those that end at ``after`` or before it may be left out."""
     if page.ascends:
-        first = bisect_right(page.segments, wanted, key=_end_of)
+        first = bisect_right(page.segments, after, key=_end_of)
         return (
             (segment, min(segment.source_end, limit))
             for segment in islice(page.segments, first, None)
@@ -435,14 +435,14 @@ def valid_segments(
     segments: tuple[Segment, ...], limit: int = _NO_LIMIT
 ) -> "list[tuple[Segment, int]]":
     """Return segments with the source offset that ends each: its own end, or a later cut before it."""
-    found: list[tuple[Segment, int]] = []
+    valid: list[tuple[Segment, int]] = []
     for segment in reversed(segments):
         if segment.mark is Mark.SOURCE_CUT:
             limit = min(limit, segment.source)
         else:
-            found.append((segment, min(segment.source_end, limit)))
-    found.reverse()
-    return found
+            valid.append((segment, min(segment.source_end, limit)))
+    valid.reverse()
+    return valid
 
 
 def _end_of(part: PageRef | Segment) -> int:

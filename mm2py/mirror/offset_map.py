@@ -11,16 +11,16 @@ Invariants, tests of the same names:
    log was cut.
 3. A run that continues the one before it on both sides grows it, unless a position was set back between: a dense partition is one run.
 4. A page that is full never changes, except when the target lost what it holds.
-5. A mark (a loss, a cut, another incarnation) takes its place behind the records that were under way when it was noticed, and not before
+5. A mark (a loss, a cut, another incarnation) takes its place after the records that were under way when it was noticed, and not before
    the next record or write: what is acknowledged until then belongs to ``source_id`` as it is.
 6. Only the oldest pages expire: no offset that they speak of is in either log any more, and all later pages speak of
    higher source offsets, so an offset below them all is known to be expired.
-7. Where a copy begins again at a lower source offset, nothing behind that counts as covered, also in the page that is written then,
+7. Where a copy begins again at a lower source offset, nothing after that counts as covered, also in the page that is written then,
    and what covers more grows from there.
 8. The first segment is where the map begins: a copy that began with the source's log has it at source offset 0, one that began
    at a position there. What the logs held below is not known (``mm2py.mirror.offset_lookup``).
 9. The map of another incarnation begins where the known copies of the one before end on the target: what a task that was killed had
-   copied of it lies behind that.
+   copied of it lies after that.
 """
 
 from collections import deque
@@ -32,12 +32,12 @@ from typing import Final, NamedTuple, final
 
 from mm2py.errors import ProtocolError
 from mm2py.protocol.record_bytes import read_varint, varint
-from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.protocol.topics import NO_TOPIC_ID, is_another_topic
 from mm2py.types import TopicPartition
 
 MAP_VERSION: Final = 1
 PAGE_SEGMENTS: Final = 256
-"""Most segments of a page: one record of the topic, about a kilobyte where every record has a hole behind it."""
+"""Most segments of a page: one record of the topic, about a kilobyte where every record has a hole after it."""
 
 _TAIL: Final = Struct(">ii")
 _ID_BYTES: Final = 16
@@ -53,7 +53,7 @@ def offset_map_topic(source_alias: str) -> str:
 
 
 class Mark(IntEnum):
-    """What a segment says about its source offsets."""
+    """The meaning of a segment for its source offsets."""
 
     COPIED = 0
     SOURCE_LOST = 1
@@ -63,7 +63,7 @@ class Mark(IntEnum):
     SOURCE_CUT = 3
     """From here on the source has other records than those copied before; no offsets of its own."""
     UNKNOWN = 4
-    """Passed without us: another program copied them, or the position was set behind them."""
+    """Passed without us: another program copied them, or the position was set after them."""
 
 
 class Segment(NamedTuple):
@@ -76,17 +76,17 @@ class Segment(NamedTuple):
 
     @property
     def source_end(self) -> int:
-        """The source offset behind it."""
+        """The source offset after it."""
         return self.source + self.records
 
     @property
     def is_anchor(self) -> bool:
-        """Whether it only says where the copy begins."""
+        """Whether it only marks where the copy begins."""
         return not self.records and self.mark is Mark.COPIED
 
     @property
     def target_end(self) -> int:
-        """The target offset behind it; a mark has no offsets on the target."""
+        """The target offset after it; a mark has no offsets on the target."""
         return self.target + self.records if self.mark is Mark.COPIED else self.target
 
 
@@ -187,7 +187,7 @@ class PartitionMap:
         self._number = page.number if page is not None else 0
         self._covered = page.covered if page is not None else 0
         self.position = page.position if page is not None else -1
-        """Where the stored position says that the copy continues; -1 for none."""
+        """Where the copy continues by the stored position; -1 for none."""
         self.epoch = page.epoch if page is not None else -1
         """Leader epoch of the record before ``covered``; -1 unknown."""
         self.producer_id = page.producer_id if page is not None else -1
@@ -197,7 +197,7 @@ class PartitionMap:
         self.begins = 0
         """Source offset where the copy begins, of an empty map: what the logs hold below is not known (8)."""
         self.former_end = -1
-        """Target offset behind the last known copy of the incarnation before; those of this one are behind it. -1 for none."""
+        """Target offset after the last known copy of the incarnation before; those of this one come after it. -1 for none."""
         # The run that grows; no records: none does.
         self._source: int = 0
         self._records: int = 0
@@ -227,24 +227,28 @@ class PartitionMap:
         return bool(is_known) and stored not in (self.position, self.covered)
 
     def resume(self, stored: int) -> int:
-        """Return where the copy continues, given the stored position (-1: none): behind all that is covered, unless it was set."""
+        """Return where the copy continues, given the stored position (-1: none): after all that is covered, unless it was set."""
         return stored if self.is_set(stored) or not self.covered else max(stored, self.covered)
 
     def is_of_another(self, target_id: bytes) -> bool:
         """Whether the copies are in a target topic of another id than this one, as far as both are known."""
-        return NO_TOPIC_ID not in (target_id, self.target_id) and target_id != self.target_id
+        return is_another_topic(self.target_id, target_id)
 
     @property
     def target_end(self) -> int:
-        """The target offset behind the newest copy; -1 before the first one."""
+        """The target offset after the newest copy; -1 before the first one."""
         return self._next_target
 
     @property
     def source_end(self) -> int:
-        """The source offset behind the newest copy; -1 where the open page has none."""
+        """The source offset after the newest copy; -1 where the open page has none."""
         if self._records:
             return self._source + self._records
-        copies = (it.source_end for it in reversed(self._segments) if it.mark is Mark.COPIED)
+        copies = (
+            segment.source_end
+            for segment in reversed(self._segments)
+            if segment.mark is Mark.COPIED
+        )
         return next(copies, -1)
 
     @property
@@ -312,7 +316,7 @@ class PartitionMap:
         self._cover(end)
 
     def anchor(self, source: int, target: int) -> None:
-        """The copy begins: the first record from a source offset on lands at a target offset or behind it (8)."""
+        """The copy begins: the first record from a source offset on lands at a target offset or after it (8)."""
         if self._records and (source, target) == (self._source + self._records, self._next_target):
             return
         self._close()
@@ -323,7 +327,7 @@ class PartitionMap:
         self._changed = True
 
     def writes_to(self, target_id: bytes, producer_id: int, log_end: int) -> None:
-        """Name the target topic's incarnation, and the producer id of the copies behind the end of its log."""
+        """Name the target topic's incarnation, and the producer id of the copies after the end of its log."""
         if producer_id != self.producer_id:
             self.producer_id, self.producer_from = producer_id, log_end
             self._changed = True
@@ -332,9 +336,9 @@ class PartitionMap:
             self._changed = True
 
     def follows(self, stored: int, topic_id: bytes) -> bool:
-        """Whether it has copies of an incarnation behind that of the stored position: the next position was not stored any more."""
-        differ = topic_id != self.source_id and NO_TOPIC_ID not in (topic_id, self.source_id)
-        return differ and self.covered > 0 and stored == self.position
+        """Whether it has copies of an incarnation after that of the stored position: the next position was not stored any more."""
+        is_ahead = self.covered > 0 and stored == self.position
+        return is_ahead and is_another_topic(topic_id, self.source_id)
 
     def begin_at(self, position: int) -> None:
         """The copy begins at a position of which the map, which is empty, knows nothing (8)."""
@@ -358,7 +362,7 @@ class PartitionMap:
         self._changed = True
 
     def note(self, segment: Segment | bytes, under_way: int = 0) -> None:
-        """Put a mark behind the next ``under_way`` records; a topic id begins the map of that incarnation."""
+        """Put a mark after the next ``under_way`` records; a topic id begins the map of that incarnation."""
         before = sum(left for left, _ in self._pending)
         self._pending.append((max(0, under_way - before), segment))
         self._next_source = _SLOW
@@ -376,7 +380,7 @@ class PartitionMap:
         self._changed = self._changed or not self.is_empty
 
     def lose_target(self, from_target: int) -> TargetLoss | None:
-        """Cut the map where the target's log ends now; return what was behind it."""
+        """Cut the map where the target's log ends now; return what was after it."""
         if self.is_empty or from_target >= self._next_target:
             return None
         self._close()
@@ -402,7 +406,7 @@ class PartitionMap:
         self._next_target = from_target
         self.target_id = NO_TOPIC_ID  # perhaps the topic was created again
         self._changed = True
-        if all(it.is_anchor for it in segments) and not self._number:
+        if all(segment.is_anchor for segment in segments) and not self._number:
             return None  # nothing was copied yet
         return TargetLoss(first, last, from_target, end - 1)
 
@@ -414,7 +418,9 @@ class PartitionMap:
         self._older = [ref for ref in self._older if ref.number < self._number]
         self._segments = list(page.segments) if page is not None else []
         self._next_target = self._segments[-1].target_end if self._segments else -1
+        target_id = self.target_id
         loss = self.lose_target(at)
+        self.target_id = target_id  # known since
         self.cut_below = -1  # pages before this one end below it
         if loss is not None and loss.first_source >= 0:
             # The pages between were lost as a whole.
@@ -467,7 +473,7 @@ class PartitionMap:
         return Page(self._number, *ids, *state, tuple(segments))
 
     def _begin(self, source: int, records: int, target: int) -> TargetLoss | None:
-        """Begin a run, behind what is due before it."""
+        """Begin a run, after what is due before it."""
         loss = self.lose_target(target) if target >= 0 else None
         while self._pending and self._pending[0][0] < records:
             left, segment = self._pending.popleft()
@@ -570,16 +576,16 @@ class PartitionMap:
 def _precedes_copies(page: Page) -> bool:
     """Whether there is nothing but what the source had lost before the first copy: where that lands is not known."""
     return not page.number and all(
-        it.mark is Mark.SOURCE_LOST and not it.target for it in page.segments
+        segment.mark is Mark.SOURCE_LOST and not segment.target for segment in page.segments
     )
 
 
 def _span(segments: Sequence[Segment]) -> Span:
-    cuts = [it.source for it in segments if it.mark is Mark.SOURCE_CUT]
-    others = [it for it in segments if it.mark is not Mark.SOURCE_CUT]
+    cuts = [segment.source for segment in segments if segment.mark is Mark.SOURCE_CUT]
+    others = [segment for segment in segments if segment.mark is not Mark.SOURCE_CUT]
     return Span(
-        min((it.source for it in others), default=-1),
-        max((it.source_end for it in others), default=-1),
+        min((other.source for other in others), default=-1),
+        max((other.source_end for other in others), default=-1),
         segments[0].target if segments else 0,
         segments[-1].target_end if segments else 0,
         min(cuts, default=-1),

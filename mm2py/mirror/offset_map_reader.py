@@ -2,14 +2,18 @@
 
 Flow: ``mm2py-offset-map.<source>.internal`` -> ``MapIndex`` in memory; pages are read when a look-up needs one, by their
 offset in the topic, and the newest used are kept. A dense partition has one small page.
+
+Invariant, a test of the same name: a map whose newest page is about another target topic than the copy that is there now (its id, or its
+name by the replication policy), or about a copy that is gone, places nothing: both directions answer UNKNOWN.
 """
 
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, TypeVar, final
 
+from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.client.fetch.partition_fetch import fetch_partition
@@ -21,6 +25,7 @@ from mm2py.mirror.offset_lookup import (
     PageMissingError,
     Pages,
     PartitionIndex,
+    Place,
     Translation,
     beginning,
     to_source,
@@ -28,6 +33,7 @@ from mm2py.mirror.offset_lookup import (
 )
 from mm2py.mirror.offset_map import Page, PageRef, decode_page, decode_page_key, offset_map_topic
 from mm2py.protocol.records import Record, decode_batches
+from mm2py.protocol.topics import NO_TOPIC_ID, is_another_topic
 from mm2py.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -96,10 +102,10 @@ async def read_page(
     for batch in decode_batches(fetched.records) if fetched.records is not None else ():
         for record in batch.records:
             if record.offset == ref.position and record.value is not None:
-                found = decode_page_key(record.key)
+                key = decode_page_key(record.key)
                 return (
                     decode_page(ref.number, record.value)
-                    if found == (partition, ref.number)
+                    if key == (partition, ref.number)
                     else None
                 )
     return None
@@ -112,6 +118,7 @@ class OffsetMapReader:
     Args:
         cluster: the target; its owner connects and closes it.
         source_alias: of the flow.
+        copy_of: name of a source topic's copy; None where the caller checks itself which copies are former ones.
     """
 
     def __init__(
@@ -120,9 +127,12 @@ class OffsetMapReader:
         source_alias: str,
         *,
         clock: Clock,
+        copy_of: Callable[[str], str] | None = None,
         kept_segments: int = KEPT_SEGMENTS,
     ) -> None:
-        self._cluster, self._clock = cluster, clock
+        self._cluster, self._clock, self._copy_of = cluster, clock, copy_of
+        self._copies: Mapping[str, bytes | None] = {}
+        """Ids of the copies that are there now by source topic; None: the copy is gone, zeros: its id is not known."""
         self.topic = offset_map_topic(source_alias)
         self._kept_segments = kept_segments
         self._reader: LogReader | None = None
@@ -146,6 +156,34 @@ class OffsetMapReader:
                     self._cluster, self.topic, clock=self._clock, waits_for_topic=False
                 )
             await self._reader.read_to_end(self._take)
+        await self.read_copies()
+
+    async def read_copies(self) -> None:
+        """Ask the target which copies there are now.
+
+        Raises:
+            RetriableError: not now; what was known before counts.
+        """
+        if self._copy_of is None:
+            return
+        names = {it.topic: self._copy_of(it.topic) for it in self.partitions()}
+        described = await Admin(self._cluster).describe_topics(names.values()) if names else {}
+        copies: dict[str, bytes | None] = {}
+        for topic, name in names.items():
+            copy = described.get(name)
+            if copy is None:
+                copies[topic] = None
+            else:
+                copies[topic] = NO_TOPIC_ID if copy.error is not None else copy.topic_id
+        self._copies = copies
+
+    def is_former(self, partition: TopicPartition) -> bool:
+        """Whether the newest page of a source partition is about another copy than the one that is there now."""
+        index = self.index_of(partition)
+        if index is None or partition.topic not in self._copies:
+            return False
+        copy_id = self._copies[partition.topic]
+        return copy_id is None or is_another_topic(index.target_id, copy_id)
 
     def follow(self) -> None:
         """Take in everything new as soon as it is there, until ``close``; ``read_to_end`` goes first."""
@@ -164,13 +202,25 @@ class OffsetMapReader:
         if reader is not None:
             await reader.close()
 
+    def is_of_former_copy(self, partition: TopicPartition, upstream: int, downstream: int) -> bool:
+        """Whether an earlier translation is of a former copy: the map covers it, and its copies end before."""
+        index = self.index_of(partition)
+        return index is not None and (
+            self.is_former(partition)
+            or (upstream <= index.covered and downstream > index.target_end)
+        )
+
     def report_anew(self, on_anew: Callable[[TopicPartition], None]) -> None:
         """Call this for a partition whose map begins anew, or goes back."""
         self._index.on_anew = on_anew
 
     def partitions(self) -> tuple[TopicPartition, ...]:
         """Return the source partitions that have a map."""
-        return tuple(it for it in self._index.partitions if self.index_of(it) is not None)
+        return tuple(
+            partition
+            for partition in self._index.partitions
+            if self.index_of(partition) is not None
+        )
 
     def index_of(self, partition: TopicPartition) -> PartitionIndex | None:
         """Return what is known of a source partition's map: its ends, its topics' ids; None where nothing was copied."""
@@ -184,12 +234,16 @@ class OffsetMapReader:
             RetriableError: a page could not be read now.
             ProtocolError: a page is damaged.
         """
+        if self.is_former(partition):
+            return Translation(Place.UNKNOWN, -1)
         return await self._look(
             partition, lambda index, pages: to_target(index, source_offset, pages)
         )
 
     async def to_source(self, partition: TopicPartition, target_offset: int) -> Translation | None:
         """Translate an offset of the copy of a source partition; as ``to_target``."""
+        if self.is_former(partition):
+            return Translation(Place.UNKNOWN, -1)
         return await self._look(
             partition, lambda index, pages: to_source(index, target_offset, pages)
         )
@@ -215,7 +269,7 @@ class OffsetMapReader:
             if page is not None:
                 self._pages.put(ref, page)
                 continue
-            # It was replaced since: the records behind it name its successor.
+            # It was replaced since: the records after it name its successor.
             tries += 1
             if tries > READ_TRIES:
                 raise ProtocolError(

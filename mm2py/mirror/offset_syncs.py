@@ -67,7 +67,7 @@ class OffsetSyncState:
     """Java's emission rule for one source partition and task lifetime, in closed form for a run of equal shift.
 
     A record gets a sync when it is the first, at a gap or rewind of either side, and ``offset.lag.max`` + 1
-    target offsets behind the last sync; beyond Java, also where the shift changes, which is where translation
+    target offsets after the last sync; beyond Java, also where the shift changes, which is where translation
     would lose precision.
     """
 
@@ -363,11 +363,16 @@ class SyncSlots:
 
     def translate(self, upstream: int) -> int:
         """Return where a group at ``upstream`` can continue without skipping a record, or ``BEFORE_ALL_SYNCS``."""
-        sync = next((it for it in self._slots if it.upstream <= upstream), self._slots[-1])
+        sync = next((slot for slot in self._slots if slot.upstream <= upstream), self._slots[-1])
         if sync.upstream > upstream:
             return BEFORE_ALL_SYNCS
         # Between two syncs only the order is known: the next record is after the sync's.
         return sync.downstream + (sync.upstream < upstream)
+
+    @property
+    def newest(self) -> OffsetSync:
+        """The newest sync."""
+        return self._slots[0]
 
     def upstreams(self) -> list[int]:
         """Return the upstream offset of each slot."""
@@ -389,9 +394,10 @@ class OffsetSyncStore:
         self._is_read = False
 
     def add(self, sync: OffsetSync) -> None:
-        """Add the next sync of the topic."""
+        """Add the next sync of the topic; beyond Java, one that is lower on the target replaces those of a copy that is gone."""
         slots = self._slots.get(sync.partition)
-        if slots is None or not (self._is_read or self._keeps_backlog):
+        is_first = slots is None or sync.downstream < slots.newest.downstream
+        if slots is None or is_first or not (self._is_read or self._keeps_backlog):
             self._slots[sync.partition] = SyncSlots(sync)
         else:
             slots.add(sync)
@@ -407,3 +413,8 @@ class OffsetSyncStore:
         """
         slots = self._slots.get(partition) if self._is_read else None
         return None if slots is None else slots.translate(upstream)
+
+    def newest(self, partition: TopicPartition) -> int:
+        """Return the source offset of the newest sync of a partition, -1 for none."""
+        slots = self._slots.get(partition)
+        return -1 if slots is None else slots.newest.upstream

@@ -20,6 +20,7 @@ from mm2py.config.class_names import (
     canonical_class,
 )
 from mm2py.errors import ConfigError
+from mm2py.types import TOPIC_NAME
 
 POLICY_CLASS: Final = "replication.policy.class"
 _BUILT_IN: Final[Mapping[str, type[DefaultReplicationPolicy]]] = {
@@ -55,14 +56,42 @@ def policy_from_config(config: Mapping[str, str]) -> ReplicationPolicy:
     Python class is called with the config and may extend ``DefaultReplicationPolicy``.
 
     Raises:
-        ConfigError: No such class.
+        ConfigError: no such class, or its names break a rule.
     """
     name = canonical_class(config.get(POLICY_CLASS, DEFAULT_REPLICATION_POLICY))
     built_in = _BUILT_IN.get(name)
     if built_in is not None:
         return built_in(config)
-    policy = build_plugin(name, POLICY_CLASS, config, members=_MEMBERS, built_in=_SHORT_NAMES)
-    return cast("ReplicationPolicy", policy)
+    policy = cast(
+        "ReplicationPolicy",
+        build_plugin(name, POLICY_CLASS, config, members=_MEMBERS, built_in=_SHORT_NAMES),
+    )
+    problem = _broken_rule(policy)
+    if problem:
+        raise ConfigError(
+            f"{POLICY_CLASS}={name}: {problem}",
+            remedy="see the rules of a policy in docs/reference/extend.md",
+        )
+    return policy
+
+
+def _broken_rule(policy: ReplicationPolicy) -> str:
+    """Return which rule the names of two sample topics break, empty for none."""
+    alias, copies = "source", dict[str, str]()
+    for topic in "orders", "order-items":
+        try:
+            copy = cast("object", policy.remote_topic(alias, topic))
+            source = policy.topic_source(str(copy))
+        except Exception as error:  # noqa: BLE001 - a third party's code
+            return f"for topic {topic} of {alias} it raises {error!r}"
+        if not (isinstance(copy, str) and TOPIC_NAME.fullmatch(copy)):
+            return f"{copy!r}, the copy of {topic} of {alias}, is no legal name of a topic"
+        if copy in copies:
+            return f"{copies[copy]} and {topic} of {alias} share the copy {copy}"
+        if source not in (None, alias):
+            return f"topic_source({copy!r}) is {source!r}, of a copy from {alias}"
+        copies[copy] = topic
+    return ""
 
 
 def build_plugin(
@@ -77,7 +106,7 @@ def build_plugin(
 
     Args:
         class_name: ``package.module:Class`` or ``package.module.Class``.
-        property_name: The property it stands in, for messages.
+        property_name: The property that has it, for messages.
         config: Given to the class as its only argument.
         members: What the object must offer.
         built_in: Short names of our own classes, for the remedy.
@@ -122,10 +151,15 @@ def _find_class(
         raise ConfigError(
             f"{property_name}={class_name}: unknown class ({error})", remedy=remedy
         ) from error
-    found: object = getattr(module, attribute, None)
-    if not callable(found):
+    except Exception as error:  # the module's own code runs here
+        raise ConfigError(
+            f"{property_name}={class_name}: importing {module_name} failed: {error!r}",
+            remedy="correct the module",
+        ) from error
+    value: object = getattr(module, attribute, None)
+    if not callable(value):
         raise ConfigError(
             f"{property_name}={class_name}: module {module_name} has no class {attribute}",
             remedy=remedy,
         )
-    return found
+    return value

@@ -76,12 +76,12 @@ class MirrorProducer:
     """One producer id of a mirror, and what it copies from where; ``source_cluster`` is Kafka's id, empty if unknown."""
 
     producer_id: int
-    flow: str
     source: str
     source_cluster: str
-    task: str
-    worker: str
-    time_ms: int
+    flow: str = ""
+    task: str = ""
+    worker: str = ""
+    time_ms: int = 0
 
 
 def encode_producer(producer: MirrorProducer) -> tuple[bytes, bytes]:
@@ -151,7 +151,7 @@ class ProducerOrigins:
         """The topic was read to its end after batches of these were read: ids that are not in it are applications' (invariant 2)."""
         if len(self._passing) + len(producers) > MOST_PASSING + len(self._mirrors):
             self._passing.intersection_update(self._mirrors)
-        self._passing.update(it for it in producers if it not in self._looping)
+        self._passing.update(producer for producer in producers if producer not in self._looping)
 
     def _is_from_target(self, producer: MirrorProducer) -> bool:
         if producer.source_cluster and self._target_cluster:

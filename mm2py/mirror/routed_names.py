@@ -1,8 +1,8 @@
-"""Names that the copies of a flow's topics have behind its routers, as far as the config alone tells.
+"""Names that the copies of a flow's topics have after its routers, as far as the config alone shows.
 
 Flow: connector config -> ``final_name`` -> ``keeps_names`` -> ``loop.suppression``, and the graph of all flows: a router that takes the
-prefix of a replication policy away takes away what tells copies from originals. A router that a predicate applies to some records of
-a topic, and one that goes by time, are not looked at. Patterns are tried on sample names.
+prefix of a replication policy away removes what distinguishes copies from originals. A router that a predicate applies to some records of
+a topic, and one that depends on time, are not checked. Patterns are tried on sample names.
 """
 
 import re
@@ -17,11 +17,11 @@ from mm2py.config.java_values import parse_boolean_leniently, parse_list
 from mm2py.config.mirror_options import TopicFilterConfig
 from mm2py.errors import ConfigError
 from mm2py.mirror.policies import policy_from_config
+from mm2py.types import TOPIC_NAME
 
 SAMPLE: Final = "mm2py-sample"
 """A name that any pattern for all topics takes."""
 
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _REPEATS: Final = re.compile(r"(?:\.|\\[wdS]|\[[^\]]*\])(?:[*+?]|\{[^}]*\})?")
 _PACKAGE: Final = "org.apache.kafka.connect.transforms."
 
@@ -52,7 +52,7 @@ def _routes(config: Mapping[str, str]) -> Sequence[_Route]:
     Raises:
         ConfigError: a pattern cannot be read.
     """
-    found: list[_Route] = []
+    routes: list[_Route] = []
     for alias in parse_list(config.get("transforms", "")):
         own = with_prefix(config, f"transforms.{alias}.")
         if own.get("type", "").strip().removeprefix(_PACKAGE) != "RegexRouter":
@@ -66,8 +66,8 @@ def _routes(config: Mapping[str, str]) -> Sequence[_Route]:
             chosen = JavaPattern(predicate.get("pattern", ""))
         negate = parse_boolean_leniently(own.get("negate"), absent=False)
         pattern = JavaPattern(own.get("regex", ""))
-        found.append(_Route(pattern, own.get("replacement", ""), chosen, negate))
-    return found
+        routes.append(_Route(pattern, own.get("replacement", ""), chosen, negate))
+    return routes
 
 
 def _renamed(topic: str, routes: Sequence[_Route]) -> str:
@@ -77,7 +77,7 @@ def _renamed(topic: str, routes: Sequence[_Route]) -> str:
 
 
 def final_name(config: Mapping[str, str]) -> Callable[[str], str]:
-    """Return what tells the name of a topic's copy, by policy and routers; ``config`` names the source's alias.
+    """Return a function for the name of a topic's copy, by policy and routers; ``config`` names the source's alias.
 
     Raises:
         ConfigError: a pattern cannot be read, or there is no such policy.
@@ -92,7 +92,7 @@ def keeps_names(config: Mapping[str, str]) -> bool:
     if not _routes(config):
         return False
     named = final_name(config)
-    return any(named(it) == it for it in sample_names(config))
+    return any(named(name) == name for name in sample_names(config))
 
 
 def sample_names(config: Mapping[str, str]) -> Iterator[str]:
@@ -105,7 +105,9 @@ def sample_names(config: Mapping[str, str]) -> Iterator[str]:
         yield from _samples(pattern)
     routes = _routes(config)
     patterns = (it for route in routes for it in (route.pattern, route.chosen) if it is not None)
-    yield from (_renamed(it, routes) for pattern in patterns for it in _samples(pattern.text))
+    yield from (
+        _renamed(sample, routes) for pattern in patterns for sample in _samples(pattern.text)
+    )
 
 
 def _samples(pattern: str) -> Iterator[str]:
@@ -113,5 +115,5 @@ def _samples(pattern: str) -> Iterator[str]:
         for filling in ("x", "0", SAMPLE, ""):
             name = _REPEATS.sub(filling, part.replace("\\.", "\0")).replace("\0", ".")
             name = name.strip("^$")
-            if _NAME.fullmatch(name):
+            if TOPIC_NAME.fullmatch(name):
                 yield name

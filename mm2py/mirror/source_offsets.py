@@ -13,7 +13,6 @@ from mm2py.errors import ProtocolError
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import TopicPartition
 
-NOTHING_COMMITTED: Final = -1
 NO_EPOCH: Final = -1
 
 PartitionIdentity = frozenset[tuple[str, str | int]]
@@ -40,22 +39,20 @@ def source_offset(
 ) -> SourceOffset:
     """Return the stored form of ``offset``, the last record that was copied, with its leader epoch and topic id.
 
-    -1 is the position of a log that was empty when its copy began. Java reads the ``offset`` alone.
+    -1 is stored where the copy begins at offset 0 and nothing is copied yet. Java reads the ``offset`` alone, and takes -1 for none.
     """
-    found: dict[str, str | int] = {"offset": offset}
+    members: dict[str, str | int] = {"offset": offset}
     if epoch >= 0:
-        found["epoch"] = f"{epoch}@{offset}"
+        members["epoch"] = f"{epoch}@{offset}"
     if topic_id != NO_TOPIC_ID:
-        found["topic_id"] = f"{topic_id.hex()}@{offset}"
-    return found
+        members["topic_id"] = f"{topic_id.hex()}@{offset}"
+    return members
 
 
-def committed_offset(stored: SourceOffset | None) -> int:
-    """Return the last copied offset; ``NOTHING_COMMITTED`` where nothing usable is stored."""
+def next_offset(stored: SourceOffset | None) -> int:
+    """Return the offset after the last copied one, where the copy continues; -1 where nothing usable is stored."""
     offset = stored.get("offset") if stored is not None else None
-    if not isinstance(offset, int) or offset < 0:
-        return NOTHING_COMMITTED
-    return offset
+    return offset + 1 if isinstance(offset, int) and offset >= -1 else -1
 
 
 def committed_epoch(stored: SourceOffset | None) -> int:
@@ -79,12 +76,7 @@ def _of_offset(stored: SourceOffset | None, member: str) -> str:
     """Return what is stored of the offset that is stored beside it; empty for nothing."""
     text = str(stored.get(member, "")) if stored is not None else ""
     value, _, offset = text.partition("@")
-    return value if offset.isdecimal() and int(offset) == committed_offset(stored) else ""
-
-
-def begins_at_start(stored: SourceOffset | None) -> bool:
-    """Whether the log was empty when its copy began, so that it is copied from its start."""
-    return stored is not None and stored.get("offset") == NOTHING_COMMITTED
+    return value if offset.isdecimal() and int(offset) + 1 == next_offset(stored) else ""
 
 
 def source_offset_key(connector: str, partition: SourcePartition) -> bytes:

@@ -23,6 +23,17 @@ class Boundary:
     timestamp: int | None = None
     offset: int | None = None
 
+    def placed(self, by_time: int, low: int, high: int, edge: int) -> int:
+        """Return its offset in a log from ``low`` to ``high``; ``edge`` where it is the log's own end.
+
+        ``by_time`` is what the log has at the timestamp; -1: no record is so late.
+        """
+        if self.offset is not None:
+            return min(max(self.offset, low), high)
+        if self.timestamp is not None:
+            return min(max(by_time, low), high) if by_time >= 0 else high
+        return edge
+
 
 _AGO: Final = re.compile(r"(\d{1,9}) *(second|minute|hour|day|week)s? +ago", re.IGNORECASE)
 _SECONDS: Final = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}

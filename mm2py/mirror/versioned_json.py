@@ -1,7 +1,7 @@
 """The one codec of our own topics' records: a version byte, then an ASCII JSON object (docs/reference/formats.md).
 
 Flow: members -> ``encode`` -> value of a record -> ``decode`` -> ``Members``, which check the type of what is read. Members that a
-version does not know are ignored by whoever reads them. No I/O.
+version does not know are ignored by every reader. No I/O.
 """
 
 import json
@@ -34,10 +34,10 @@ def decode(value: bytes | None) -> "Members":
     if value[0] != VERSION:
         raise ProtocolError(f"version {value[0]}, this program knows {VERSION}")
     try:
-        found: object = json.loads(value[1:])
+        document: object = json.loads(value[1:])
     except (ValueError, RecursionError):
         raise ProtocolError("not JSON behind the version byte") from None
-    return _members(found, "not a JSON object behind the version byte")
+    return _members(document, "not a JSON object behind the version byte")
 
 
 def decode_as(adapter: TypeAdapter[T], plain: bytes, what: str) -> T:

@@ -85,7 +85,6 @@ class ProcessLoggers:
         return {name: self._described(name) for name in sorted(_known())}
 
     def get(self, name: str) -> tuple[str, int | None] | None:
-        """Return the level in force for one logger, None for one that does not exist."""
         return self._described(name) if name in _known() else None
 
     def set(self, namespace: str, level: str) -> list[str]:
@@ -93,9 +92,6 @@ class ProcessLoggers:
 
         An unknown namespace becomes a logger. Those whose level in force is the new one already are
         left alone and not returned.
-
-        Raises:
-            UnknownLevelError: no such level.
         """
         word = level.strip().upper()
         if word not in _LEVELS:

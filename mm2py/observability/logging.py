@@ -83,7 +83,6 @@ class SecretMask:
         return mask
 
     def apply(self, text: str) -> str:
-        """Return ``text`` without secrets."""
         if self._outer is not None:
             text = self._outer.apply(text)
         if self._pattern is None:

@@ -79,18 +79,17 @@ class PartitionMeter:
         self._mark(now_ms)
 
     def lag_ms(self, now_ms: int) -> int:
-        """Return how old the oldest record not yet copied can be at most, 0 when nothing lags.
+        """Return how old the oldest record not yet copied can be at most, 0 when nothing lags, or nothing is known.
 
         Everything still to copy arrived after the partition was last caught up, so that moment bounds
-        the answer where record timestamps are old or made up.
+        the answer where record timestamps are old or made up, and where the lag is not known any more.
         """
-        if self.lag_records <= 0:
+        if self.lag_records == 0:
             return 0
         known = [at for at in (self.newest_ms, self.caught_up_ms) if at != UNKNOWN]
         return max(0, now_ms - max(known)) if known else 0
 
     def snapshot(self, now_ms: int) -> "PartitionSnapshot":
-        """Return its values of now."""
         records_per_s, bytes_per_s = self._rates(now_ms)
         return PartitionSnapshot(
             source=self.source,
@@ -119,7 +118,7 @@ class PartitionMeter:
         self.state, self.cause = said.state, said.cause
         self.records, self.bytes = said.records, said.size_bytes
         self.looped, self.conflicts = said.looped, said.conflicts
-        if said.lag_records > 0:
+        if said.lag_records > 0 or said.lag_ms > 0:
             # Its lag in time is the age of the moment that the other process knows.
             self.caught_up_ms = max(self.caught_up_ms, now_ms - said.lag_ms)
         self.report_lag(said.lag_records, said.newest_ms, now_ms)
@@ -178,6 +177,11 @@ class PartitionSnapshot:
     bytes_per_s: float
     looped: int = 0
     conflicts: int = 0
+
+    @property
+    def age_ms(self) -> int | None:
+        """``lag_ms``, None where it is not known; it grows while the lag is not known any more."""
+        return self.lag_ms if self.lag_records >= 0 or self.lag_ms > 0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +253,7 @@ class FlowMeter:
         self.begun = asyncio.Event()
         """Set when the flow has reached its clusters and knows its work, or has failed."""
         self.on_forget: Callable[[PartitionMeter], None] | None = None
-        """Told of each partition that is dropped, with its last counts."""
+        """Called with each partition that is dropped, and its last counts."""
         self._clock = clock
         self._partitions: dict[TopicPartition, PartitionMeter] = {}
         self._gone_records = 0
@@ -332,8 +336,8 @@ class FlowMeter:
     def rates(self) -> Mapping[TopicPartition, float]:
         """Return bytes per second by source partition, without those that are not known yet."""
         now_ms = self._clock.now_ms()
-        found = ((p, meter.bytes_per_s(now_ms)) for p, meter in self._partitions.items())
-        return {partition: rate for partition, rate in found if rate >= 0}
+        measured = ((p, meter.bytes_per_s(now_ms)) for p, meter in self._partitions.items())
+        return {partition: rate for partition, rate in measured if rate >= 0}
 
     def node_snapshot(self, worker: str) -> NodeSnapshot:
         """Return what this node copies of the flow now; ``worker`` names it."""
@@ -357,7 +361,6 @@ class FlowMeter:
         self._records_may_be_doubled += may_be_doubled
 
     def snapshot(self) -> FlowSnapshot:
-        """Return the sums of now."""
         now_ms = self._clock.now_ms()
         meters = self._partitions.values()
         return FlowSnapshot(

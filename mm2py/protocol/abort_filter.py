@@ -1,4 +1,4 @@
-"""Tells the batches of aborted transactions apart while a log is walked in offset order, as Java's ``CompletedFetch`` does.
+"""Finds the batches of aborted transactions while a log is walked in offset order, as Java's ``CompletedFetch`` does.
 
 Flow: the aborted list of a Fetch answer under read_committed -> ``AbortFilter`` -> ``enter`` and ``covers`` per batch,
 ``passed_marker`` per transaction marker. No I/O.

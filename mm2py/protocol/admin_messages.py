@@ -295,12 +295,12 @@ def describe_producers(
                 part.error_code,
                 tuple(
                     ActiveProducer(
-                        it.producer_id,
-                        it.producer_epoch,
-                        it.last_timestamp,
-                        it.current_txn_start_offset,
+                        producer.producer_id,
+                        producer.producer_epoch,
+                        producer.last_timestamp,
+                        producer.current_txn_start_offset,
                     )
-                    for it in part.active_producers
+                    for producer in part.active_producers
                 ),
             )
             for topic in answer.topics
@@ -318,7 +318,7 @@ def list_transactions(producer_ids: Sequence[int]) -> Call[Mapping[int, str]]:
         return admin_schema.ListTransactionsRequest(state_filters=[], producer_id_filters=asked)
 
     def convert(answer: admin_schema.ListTransactionsResponse) -> Mapping[int, str]:
-        return {it.producer_id: it.transactional_id for it in answer.transaction_states}
+        return {state.producer_id: state.transactional_id for state in answer.transaction_states}
 
     return schema_call(request, admin_schema.ListTransactionsResponse, convert, (0, 0))
 

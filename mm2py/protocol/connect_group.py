@@ -35,7 +35,7 @@ _OFFERED: Final = {
 }
 
 CONNECTOR_ITSELF: Final = -1
-"""Stands in a task list for the connector instance."""
+"""Placeholder of the connector instance in a task list."""
 
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")

@@ -245,6 +245,6 @@ def is_unclear(code: int) -> bool:
 
 
 def server_error(code: int, message: str = "") -> ServerError:
-    """Return the error of ``code``; its class tells whether a retry can help."""
+    """Return the error of ``code``; its class decides whether a retry can help."""
     kind = RetriableServerError if code in RETRIABLE else FatalServerError
     return kind(code, error_name(code), message, remedy=_REMEDIES.get(code, ""))

@@ -84,10 +84,12 @@ def find_coordinators(group_ids: Sequence[str]) -> Call[dict[str, CoordinatorRes
 
     def convert(answer: metadata_schema.FindCoordinatorResponse) -> dict[str, CoordinatorResult]:
         return {
-            it.key: CoordinatorResult(
-                it.error_code, it.error_message or "", BrokerNode(it.node_id, it.host, it.port)
+            coordinator.key: CoordinatorResult(
+                coordinator.error_code,
+                coordinator.error_message or "",
+                BrokerNode(coordinator.node_id, coordinator.host, coordinator.port),
             )
-            for it in answer.coordinators
+            for coordinator in answer.coordinators
         }
 
     return schema_call(request, metadata_schema.FindCoordinatorResponse, convert, (4, 6))
@@ -266,7 +268,7 @@ def delete_groups(group_ids: Sequence[str]) -> Call[dict[str, int]]:
         return admin_schema.DeleteGroupsRequest(groups_names=names)
 
     def convert(answer: admin_schema.DeleteGroupsResponse) -> dict[str, int]:
-        return {it.group_id: it.error_code for it in answer.results}
+        return {result.group_id: result.error_code for result in answer.results}
 
     return schema_call(request, admin_schema.DeleteGroupsResponse, convert, (0, 2))
 
@@ -276,7 +278,9 @@ def delete_offsets(
 ) -> Call[tuple[int, dict[TopicPartition, int]]]:
     """Delete committed offsets of a group (KIP-496); returns the group's error code, and one for each partition."""
     required(group_id, "group")
-    topics = by_topic((required(it.topic, "topic"), it.partition) for it in partitions)
+    topics = by_topic(
+        (required(partition.topic, "topic"), partition.partition) for partition in partitions
+    )
 
     def request() -> consumer_schema.OffsetDeleteRequest:
         kind = consumer_schema.OffsetDeleteRequest
@@ -299,9 +303,9 @@ def delete_offsets(
         answer: consumer_schema.OffsetDeleteResponse,
     ) -> tuple[int, dict[TopicPartition, int]]:
         return answer.error_code, {
-            TopicPartition(topic.name, it.partition_index): it.error_code
+            TopicPartition(topic.name, partition.partition_index): partition.error_code
             for topic in answer.topics
-            for it in topic.partitions
+            for partition in topic.partitions
         }
 
     return schema_call(request, consumer_schema.OffsetDeleteResponse, convert, (0, 0))

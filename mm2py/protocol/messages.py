@@ -259,7 +259,7 @@ def create_partitions(
     totals: Mapping[str, int], *, timeout_ms: int = 30_000, validate_only: bool = False
 ) -> Call[tuple[NamedError, ...]]:
     """Raise topics to the given total number of partitions."""
-    wanted = [(required(topic, "topic"), total) for topic, total in totals.items()]
+    named = [(required(topic, "topic"), total) for topic, total in totals.items()]
 
     def request() -> admin_schema.CreatePartitionsRequest:
         return admin_schema.CreatePartitionsRequest(
@@ -267,7 +267,7 @@ def create_partitions(
                 admin_schema.CreatePartitionsRequest.CreatePartitionsTopic(
                     name=topic, count=total, assignments=None
                 )
-                for topic, total in wanted
+                for topic, total in named
             ],
             timeout_ms=timeout_ms,
             validate_only=validate_only,

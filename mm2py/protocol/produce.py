@@ -158,7 +158,7 @@ def acknowledgements(version: int, body: memoryview) -> list[tuple[tuple[str, in
     """
     if not _FLEXIBLE <= version < _BY_ID or len(body) < 2 or body[0]:
         return None
-    found: list[tuple[tuple[str, int], int]] = []
+    counts: list[tuple[tuple[str, int], int]] = []
     try:
         topics, position = read_unsigned(body, 1)
         for _ in range(topics - 1):
@@ -176,11 +176,11 @@ def acknowledgements(version: int, body: memoryview) -> list[tuple[tuple[str, in
             position += 1
             topic = name or ""
             for partition, base in zip(results[0::6], results[2::6], strict=True):
-                found.append(((topic, partition), base))
+                counts.append(((topic, partition), base))
         throttle = INT32.unpack_from(body, position)[0]
     except (struct.error, IndexError, ValueError):
         return None  # not ordinary: ``decode_produce`` reads it, or raises
-    return None if throttle or len(body) != position + 5 or body[position + 4] else found
+    return None if throttle or len(body) != position + 5 or body[position + 4] else counts
 
 
 @cache
@@ -203,7 +203,7 @@ def decode_produce(version: int, body: memoryview) -> ProduceResponse:
 def _flexible(version: int, body: memoryview) -> ProduceResponse:
     unpack, fixed = _RESULT_WITH_START.unpack_from, _RESULT_WITH_START.size
     topics, position = read_unsigned(body, skip_tags(body, 0))
-    found: list[ProducedPartition] = []
+    answered: list[ProducedPartition] = []
     for _ in range(topics - 1):
         name, topic_id = "", NO_TOPIC_ID
         if version >= _BY_ID:
@@ -216,7 +216,7 @@ def _flexible(version: int, body: memoryview) -> ProduceResponse:
         for _ in range(partitions - 1):
             produced = ProducedPartition(name, topic_id, *unpack(body, position))
             position += fixed
-            found.append(produced)
+            answered.append(produced)
             if body[position : position + 3].tobytes() == _PLAIN_TAIL:
                 position += 3
             else:
@@ -224,7 +224,7 @@ def _flexible(version: int, body: memoryview) -> ProduceResponse:
         position = skip_tags(body, position)
     throttle = INT32.unpack_from(body, position)[0]
     tags, _ = read_tags(body, position + 4)
-    return ProduceResponse(throttle, found, read_node_endpoints(tags[0]) if 0 in tags else ())
+    return ProduceResponse(throttle, answered, read_node_endpoints(tags[0]) if 0 in tags else ())
 
 
 def _flexible_tail(body: memoryview, position: int, produced: ProducedPartition) -> int:
@@ -247,7 +247,7 @@ def _flexible_tail(body: memoryview, position: int, produced: ProducedPartition)
 def _classic(version: int, body: memoryview) -> ProduceResponse:
     layout = _RESULT_WITH_START if version >= 5 else _RESULT
     topics, position = INT32.unpack_from(body, 0)[0], 4
-    found: list[ProducedPartition] = []
+    answered: list[ProducedPartition] = []
     for _ in range(topics):
         name, position = read_string(body, position)
         partitions = INT32.unpack_from(body, position)[0]
@@ -258,10 +258,10 @@ def _classic(version: int, body: memoryview) -> ProduceResponse:
             produced = ProducedPartition(
                 name or "", NO_TOPIC_ID, index, code, base, appended, start[0] if start else -1
             )
-            found.append(produced)
+            answered.append(produced)
             if version >= 8:
                 position = _classic_tail(body, position, produced)
-    return ProduceResponse(INT32.unpack_from(body, position)[0], found)
+    return ProduceResponse(INT32.unpack_from(body, position)[0], answered)
 
 
 def _classic_tail(body: memoryview, position: int, produced: ProducedPartition) -> int:

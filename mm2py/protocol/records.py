@@ -89,8 +89,8 @@ class DecodedBatch:
 def encode_batch(records: Sequence[NewRecord | Record], codec: Codec = Codec.NONE) -> bytearray:
     """Return an unsigned v2 batch with base offset 0; ``batch_stage.sign`` makes it ready."""
     return pack_batch(
-        [it.timestamp for it in records],
-        [record_body(it.key, it.value, it.headers) for it in records],
+        [record.timestamp for record in records],
+        [record_body(record.key, record.value, record.headers) for record in records],
         codec,
     )
 

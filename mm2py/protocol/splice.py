@@ -61,7 +61,7 @@ class _Opened(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Records of a new batch behind room for its header."""
+    """Records of a new batch after room for its header."""
 
     data: bytearray
     runs: Runs
@@ -169,9 +169,9 @@ def split(batch: RecordBatch, max_bytes: int) -> SplitResult:
     return SplitResult(parts, None)
 
 
-def _pieces(edges: Sequence[int], low: int, high: int, wanted: int) -> list[tuple[int, int]]:
-    """Cut records ``low`` to ``high`` into about ``wanted`` pieces of equal size, at least two."""
-    share = (edges[high] - edges[low]) / wanted
+def _pieces(edges: Sequence[int], low: int, high: int, count: int) -> list[tuple[int, int]]:
+    """Cut records ``low`` to ``high`` into about ``count`` pieces of equal size, at least two."""
+    share = (edges[high] - edges[low]) / count
     pieces: list[tuple[int, int]] = []
     start, limit = low, edges[low] + share
     for index in range(low, high):

@@ -122,6 +122,11 @@ NO_TOPIC_ID: Final = bytes(16)
 """Topic id of brokers that have none (``Uuid.ZERO_UUID``)."""
 
 
+def is_another_topic(known_id: bytes, topic_id: bytes) -> bool:
+    """Whether two ids of a topic are of different incarnations (KIP-516), as far as both are known (empty: not)."""
+    return known_id != topic_id and not {b"", NO_TOPIC_ID} & {known_id, topic_id}
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
     """One partition; ``leader`` is -1 while there is none."""

@@ -6,8 +6,11 @@
 import json
 from collections.abc import Mapping
 from http import HTTPStatus
+from typing import Final
 
 from starlette.responses import Response
+
+UNPROCESSABLE: Final = 422
 
 
 def json_response(

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mm2py.errors import ConfigError, Mm2pyError, RetriableError
 from mm2py.observability.logging import SecretMask
-from mm2py.rest.answers import error_response, framework_text
+from mm2py.rest.answers import UNPROCESSABLE, error_response, framework_text
 from mm2py.rest.internal_gate import NODE_SNAPSHOT_ROUTE, InternalGate
 from mm2py.rest.parts import (
     RESERVED_ALIASES,
@@ -93,7 +93,8 @@ def _application(
     )
     install_handlers(app, parts)
     if parts.flows is not None:
-        app.include_router(parts.flows)
+        # The routes themselves: an included router is analysed again by each application.
+        app.router.routes.extend(parts.flows.routes)
     app.router.routes.extend(at_root)
     if not parts.dedicated:
         app.router.routes.extend(endpoint(specs, "", herders.visible, parts))
@@ -162,7 +163,6 @@ class _Options:
         return any(route.matches(asked)[0] is Match.FULL for route in self._routes)
 
 
-UNPROCESSABLE: Final = 422
 RETRY_AFTER_S: Final = "1"
 _SOON: Final = frozenset({NO_LEADER, STALE_CONFIGURATION, CONFLICTING_OPERATION})
 """Refusals that end with the rebalance that is under way."""
@@ -240,7 +240,6 @@ class ErrorEdge:
         self._mask = mask
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         started = False
 
         async def noted(message: Message) -> None:

@@ -16,21 +16,20 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 
+from mm2py.rest.answers import UNPROCESSABLE
 from mm2py.runtime.errors import BadRequestError, HerderError
 from mm2py.runtime.herder.api import JsonScalar, OffsetEntry
+from mm2py.runtime.herder.offset_editing import NOTHING_GIVEN
 
 JSON: Final = "application/json"
-UNPROCESSABLE: Final = 422
 SHOWN_CHARS: Final = 200
 FORWARD: Final = "forward"
 """Query parameter of requests that workers send on to each other."""
 NO_BODY: Final = (b"", b"{}")
 
-NO_OFFSETS: Final = "Partitions / offsets need to be provided for an alter offsets request"
-
 
 class MediaTypeError(HerderError):
-    """The request declares or wants something else than JSON (415, 406)."""
+    """The request declares or accepts something else than JSON (415, 406)."""
 
 
 class _Number(str):
@@ -48,12 +47,12 @@ def _constant(word: str) -> NoReturn:
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         counts = Counter(key for key, _ in pairs)
         twice = next(key for key, count in counts.items() if count > 1)
         raise _DuplicateKeyError(f"key {twice[:SHOWN_CHARS]!r} is there twice")
-    return found
+    return members
 
 
 async def read_json(request: Request, *, numbers_as_written: bool = True) -> object:
@@ -77,7 +76,7 @@ async def read_json(request: Request, *, numbers_as_written: bool = True) -> obj
             if numbers_as_written
             else json.loads(body, parse_constant=_constant, object_pairs_hook=_object)
         )
-        # Half a surrogate pair is JSON, but no text that anybody can store.
+        # Half a surrogate pair is JSON, but no text that can be stored.
         json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         known = isinstance(error, json.JSONDecodeError | _DuplicateKeyError)
@@ -155,7 +154,7 @@ async def refuse_unknown(request: Request) -> None:
 
 
 def _query_names(dependant: Dependant) -> Iterator[str]:
-    yield from (it.alias for it in dependant.query_params)
+    yield from (param.alias for param in dependant.query_params)
     for inner in dependant.dependencies:
         yield from _query_names(inner)
 
@@ -174,7 +173,7 @@ def offset_entries(value: object) -> list[OffsetEntry]:
             raise BadRequestError(f'Unrecognized field "{key}", only "offsets" is known')
     offsets = body.get("offsets")
     if offsets is None or offsets == []:
-        raise BadRequestError(NO_OFFSETS)
+        raise BadRequestError(NOTHING_GIVEN)
     if not isinstance(offsets, list):
         raise BadRequestError(f"Cannot deserialize value of `offsets` from {_kind(offsets)}")
     return [_offset_entry(item) for item in cast("list[object]", offsets)]
@@ -216,7 +215,7 @@ def _kind(value: object) -> str:
 
 
 async def check_media_types(request: Request) -> None:
-    """Refuse what is declared or wanted as something else than JSON, whether a body is read or not.
+    """Refuse a Content-Type or Accept header other than JSON, whether a body is read or not.
 
     Raises:
         MediaTypeError: 415 or 406.
@@ -226,8 +225,8 @@ async def check_media_types(request: Request) -> None:
         wrong = declared is not None and _media_type(declared) != JSON
         if wrong or (declared is None and await request.body()):
             raise MediaTypeError("HTTP 415 Unsupported Media Type", status=415)
-    wanted = ",".join(request.headers.getlist("accept"))
-    if wanted.strip() and not any(_takes_json(item) for item in wanted.split(",")):
+    accept = ",".join(request.headers.getlist("accept"))
+    if accept.strip() and not any(_takes_json(item) for item in accept.split(",")):
         raise MediaTypeError("HTTP 406 Not Acceptable", status=406)
 
 

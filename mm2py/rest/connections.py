@@ -170,7 +170,6 @@ class GuardedProtocol(H11Protocol):
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
-        """Wait for the first request."""
         super().connection_made(transport)
         self._await_head()
 
@@ -186,12 +185,10 @@ class GuardedProtocol(H11Protocol):
                 guard.asked(end.fileno())
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
         self._await_head()
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
         self._end_wait()
         super().connection_lost(exc)
 

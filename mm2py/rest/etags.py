@@ -37,8 +37,8 @@ def config_tag(config: Mapping[str, str | None], key: bytes) -> str:
 
 
 def check_config_tag(if_match: str, tag: str | None) -> None:
-    """Raise ``PreconditionFailedError`` unless the config in force (None: no connector) has a wanted tag."""
-    tags = {it.strip() for it in if_match.split(",")}
+    """Raise ``PreconditionFailedError`` unless ``tag``, of the config in force (None: no connector), is listed in ``if_match``."""
+    tags = {text.strip() for text in if_match.split(",")}
     if tag is None or not tags & {ANY, tag}:
         raise PreconditionFailedError(
             "The config is not the one that If-Match names: read it again, it was changed meanwhile"

@@ -5,7 +5,6 @@ Flow: JSON object -> model -> plain values. Unknown members are refused.
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 from pydantic import (
@@ -23,9 +22,8 @@ from mm2py.flows.changes import FLOW
 from mm2py.flows.edits import Patches
 from mm2py.mirror.backfills import Order
 from mm2py.mirror.start_positions import parse_boundary
+from mm2py.rest.answers import UNPROCESSABLE
 from mm2py.runtime.errors import HerderError
-
-UNPROCESSABLE = 422
 
 _Properties = dict[Annotated[str, Field(min_length=1)], str | None]
 
@@ -157,15 +155,6 @@ class BackfillRequest(BaseModel):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class NewFlow:
-    """What ``POST /flows`` asks for."""
-
-    source: str
-    target: str
-    patches: Patches
-
-
 def flow_patch(value: object) -> Patches:
     """Return what a body asks for.
 
@@ -178,14 +167,14 @@ def flow_patch(value: object) -> Patches:
     return patches
 
 
-def flow_creation(value: object) -> NewFlow:
-    """Return what a body asks for.
+def flow_creation(value: object) -> tuple[str, str, Patches]:
+    """Return what a body asks for: source, target and patches.
 
     Raises:
         HerderError: 422, the body is no ``FlowCreation``.
     """
     creation = _read(FlowCreation, value)
-    return NewFlow(creation.source, creation.target, _patches(creation))
+    return creation.source, creation.target, _patches(creation)
 
 
 def backfill_request(value: object) -> BackfillRequest:

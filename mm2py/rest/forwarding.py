@@ -33,7 +33,7 @@ from mm2py.runtime.errors import (
     SignatureError,
     WorkerUnreachableError,
 )
-from mm2py.runtime.group.request_signing import WINDOW_MS, sign_request
+from mm2py.runtime.group.request_signing import NO_SESSION_KEY, WINDOW_MS, sign_request
 from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import SessionKey
 from mm2py.types import FlowName
@@ -51,11 +51,6 @@ ROTATION_PAUSES_S: Final = (0.25, 0.5, 1.0)
 FORBIDDEN: Final = 403
 OK: Final = range(200, 300)
 REFUSED: Final = range(400, 600)
-
-NO_SESSION_KEY: Final = (
-    "This worker is still starting up and has not been able to read a session key from the config topic"
-    " yet"
-)
 
 
 def http_client(

@@ -54,7 +54,6 @@ class InternalGate:
         self._bodies = BodyReader(BODY_LIMIT_BYTES, at_once=8)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Verify one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -93,7 +92,7 @@ class InternalGate:
 
 
 def _target(scope: Scope) -> str:
-    """Return path and query as they stood in the request line."""
+    """Return path and query as they are in the request line."""
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     query: bytes = scope.get("query_string", b"")
     return (raw + b"?" + query if query else raw).decode("latin-1")

@@ -110,13 +110,13 @@ def _one_hot(labels: tuple[str, ...], states: Sequence[str], state: str) -> _Sam
 
 
 def _flow_state(reading: WorkerReading) -> _Samples:
-    for it in reading.flows:
-        yield from _one_hot((str(it.flow),), FLOW_STATES, it.state)
+    for flow in reading.flows:
+        yield from _one_hot((str(flow.flow),), FLOW_STATES, flow.state)
 
 
 def _flow_problems(reading: WorkerReading) -> _Samples:
-    for it in reading.flows:
-        yield (str(it.flow),), it.problems
+    for flow in reading.flows:
+        yield (str(flow.flow),), flow.problems
 
 
 def _of_node(value: Callable[[NodeSnapshot], float]) -> Callable[[WorkerReading], _Samples]:
@@ -181,9 +181,10 @@ def _lag_records(part: PartitionSnapshot) -> float | None:
 
 
 def _rpo_s(part: PartitionSnapshot) -> float | None:
+    age_ms = part.age_ms
     # A lag of unknown age has 0 ms as well.
     known = part.lag_records == 0 or part.lag_ms > 0 or part.newest_ms != UNKNOWN
-    return part.lag_ms / MS_PER_S if known and part.lag_records != UNKNOWN else None
+    return age_ms / MS_PER_S if known and age_ms is not None else None
 
 
 def _newest_s(part: PartitionSnapshot) -> float | None:
@@ -204,23 +205,23 @@ def _task_state(reading: WorkerReading) -> _Samples:
 
 
 def _backfill_state(reading: WorkerReading) -> _Samples:
-    for it in reading.backfills:
-        yield from _one_hot((str(it.flow),), JOB_STATES, it.job.state.value)
+    for backfill in reading.backfills:
+        yield from _one_hot((str(backfill.flow),), JOB_STATES, backfill.job.state.value)
 
 
 def _of_leases(value: Callable[[Lease], int]) -> Callable[[WorkerReading], _Samples]:
     def samples(reading: WorkerReading) -> _Samples:
-        for it in reading.backfills:
-            yield (str(it.flow),), sum(value(lease) for lease in it.leases)
+        for backfill in reading.backfills:
+            yield (str(backfill.flow),), sum(value(lease) for lease in backfill.leases)
 
     return samples
 
 
 def _backfill_partitions(reading: WorkerReading) -> _Samples:
-    for it in reading.backfills:
-        states = Counter(lease.state for lease in it.leases)
+    for backfill in reading.backfills:
+        states = Counter(lease.state for lease in backfill.leases)
         for state in LeaseState:
-            yield (str(it.flow), state.value), states[state]
+            yield (str(backfill.flow), state.value), states[state]
 
 
 _FLOW: Final = ("flow",)
@@ -379,7 +380,9 @@ def _mirror(prefix: str, labels: tuple[str, ...]) -> tuple[MetricSpec, ...]:
 
     def of_copy(value: _Value) -> Callable[[WorkerReading], _Samples]:
         def samples(reading: WorkerReading) -> _Samples:
-            for flow, part in ((it.flow, part) for it in reading.nodes for part in it.partitions):
+            for flow, part in (
+                (node.flow, part) for node in reading.nodes for part in node.partitions
+            ):
                 known = value(part)
                 if part.target is None or known is None:
                     continue  # the name of the copy is known with the first record

@@ -17,7 +17,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from mm2py.clock import Clock
-from mm2py.config.secret_names import names_a_secret
 from mm2py.observability.loggers import LoggerRegistry
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter
@@ -35,7 +34,16 @@ from mm2py.types import FlowName
 
 RESERVED_ALIASES: Final = frozenset(
     {
-        *("connectors", "connector-plugins", "flows", "backfills", "admin", "health", "metrics"),
+        *(
+            "connectors",
+            "connector-plugins",
+            "flows",
+            "jobs",
+            "backfills",
+            "admin",
+            "health",
+            "metrics",
+        ),
         *("pairs", "mm2py"),
     }
 )
@@ -57,17 +65,12 @@ class Forwarding(Protocol):
         ...
 
 
-def _nothing_refused(flow: FlowName | None, name: str, config: ConnectorConfig) -> str | None:
-    del flow, name, config
-    return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestParts:
     """Everything the two applications need.
 
     ``herders`` is asked at each request: herders come after the listeners. ``remote_refusal(flow, name,
-    config)`` returns why a config is refused over REST, None if it is accepted. ``names_a_secret`` looks at a
+    config)`` returns why a config is refused over REST, None if it is accepted. ``names_a_secret`` checks a
     key alone. ``address`` is host and port of the internal listener as other workers know it. ``gate`` wraps the public
     application (authentication); None admits every caller. ``meters`` count what an ordinary worker's tasks copy; herders of flows have their own.
     """
@@ -83,8 +86,8 @@ class RestParts:
     gate: Callable[[ASGIApp], ASGIApp] | None = None
     flows: APIRouter | None = None
     meters: Callable[[], Collection[FlowMeter]] = tuple
-    remote_refusal: Callable[[FlowName | None, str, ConnectorConfig], str | None] = _nothing_refused
-    names_a_secret: Callable[[str], bool] = names_a_secret
+    remote_refusal: Callable[[FlowName | None, str, ConnectorConfig], str | None]
+    names_a_secret: Callable[[str], bool]
     address: str = ""
     version: str = "4.3.1"
     commit: str = ""
@@ -141,10 +144,10 @@ class Call:
             NotFoundError: no flow has such a name; ``refusal`` is the text.
         """
         name = self.name
-        found = self.find(name)
-        if found is None:
+        place = self.find(name)
+        if place is None:
             raise NotFoundError(refusal.format(name))
-        return found
+        return place
 
     @property
     def name(self) -> str:
@@ -155,18 +158,18 @@ class Call:
         """Return the connector that a name of this request means, None for no flow's."""
         if not self.long_names:
             return Connector(self.herder, name, name)
-        found = locate(name, self.herders)
-        if found is not None:
-            self._about(found.herder)
-        return found
+        place = locate(name, self.herders)
+        if place is not None:
+            self._about(place.herder)
+        return place
 
     def new(self, name: str) -> Connector:
         """Return where a connector is to be created; ``BadRequestError`` for the name of no flow."""
         if not self.long_names:
             return Connector(self.herder, name, name)
-        found = locate_new(name, self.herders)
-        self._about(found.herder)
-        return found
+        place = locate_new(name, self.herders)
+        self._about(place.herder)
+        return place
 
     def _about(self, herder: Herder) -> Herder:
         # A request that another worker has to answer is signed with this herder's key.
@@ -207,19 +210,19 @@ class Call:
         """
         herder = connector.herder
         async with self.parts.changing.setdefault(herder.flow, asyncio.Lock()):
-            wanted = self.request.headers.get("if-match")
-            if wanted is not None:
+            if_match = self.request.headers.get("if-match")
+            if if_match is not None:
                 herder.member_urls()  # its leader compares
                 info = herder.info_now(connector.own)
-                check_config_tag(wanted, None if info is None else self.tag(connector, info))
+                check_config_tag(if_match, None if info is None else self.tag(connector, info))
             yield
 
     def remote_refusal(self, name: str, config: ConnectorConfig) -> str | None:
         """Return why a connector's config is refused over REST, None if it is accepted."""
         if self.signed:
             return None
-        found = self.find(name)
-        flow, own = (None, name) if found is None else (found.herder.flow, found.own)
+        place = self.find(name)
+        flow, own = (None, name) if place is None else (place.herder.flow, place.own)
         return self.parts.remote_refusal(flow, own, config)
 
     def check_remote(self, name: str, config: ConnectorConfig) -> None:

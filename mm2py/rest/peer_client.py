@@ -3,7 +3,7 @@
 Flow: ``FlowService`` -> signed request -> another worker's internal listener -> ``NodeSnapshot``.
 """
 
-from typing import Final, final
+from typing import Final
 from urllib.parse import quote
 
 import httpx
@@ -31,36 +31,30 @@ def pair_prefix(flow: FlowName | None) -> str:
     return f"{reserved}/{quote(flow.source, safe='')}/{quote(flow.target, safe='')}"
 
 
-@final
-class HttpPeerClient:
-    """``PeerClient`` of one herder."""
+async def node_snapshot(
+    client: httpx.AsyncClient,
+    flow: FlowName | None,
+    url: str,
+    key: SessionKey,
+    *,
+    clock: Clock = SYSTEM_CLOCK,
+) -> NodeSnapshot:
+    """Return what the member of a flow at ``url`` copies.
 
-    def __init__(
-        self, client: httpx.AsyncClient, flow: FlowName | None, *, clock: Clock = SYSTEM_CLOCK
-    ) -> None:
-        self._client, self._flow, self._clock = client, flow, clock
-
-    async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
-        """Return what the member at ``url`` copies.
-
-        Raises:
-            HerderError: it refused (its status), or could not be reached (500).
-        """
-        path = pair_prefix(self._flow) + NODE_SNAPSHOT
-        request = self._client.build_request(
-            "GET", url.rstrip("/") + path, timeout=SNAPSHOT_TIMEOUT_S
-        )
-        try:
-            reply = await send_signed(
-                self._client, request, url, self._flow, key, WORKER, self._clock
-            )
-        except httpx.HTTPError as failure:
-            raise HerderError(
-                f"Cannot reach {request.url}: {type(failure).__name__}: {failure}"
-            ) from failure
-        if not reply.is_success:
-            raise reply_error(reply)
-        try:
-            return NodeSnapshot.from_json(reply.content)
-        except ProtocolError as error:
-            raise HerderError(f"{url} sent no node snapshot: {error.message}") from error
+    Raises:
+        HerderError: it refused (its status), or could not be reached (500).
+    """
+    path = pair_prefix(flow) + NODE_SNAPSHOT
+    request = client.build_request("GET", url.rstrip("/") + path, timeout=SNAPSHOT_TIMEOUT_S)
+    try:
+        reply = await send_signed(client, request, url, flow, key, WORKER, clock)
+    except httpx.HTTPError as failure:
+        raise HerderError(
+            f"Cannot reach {request.url}: {type(failure).__name__}: {failure}"
+        ) from failure
+    if not reply.is_success:
+        raise reply_error(reply)
+    try:
+        return NodeSnapshot.from_json(reply.content)
+    except ProtocolError as error:
+        raise HerderError(f"{url} sent no node snapshot: {error.message}") from error

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mm2py.rest.answers import error_response
 
 SLASH: Final = "\ufdd0"
-"""Stands for a slash inside a segment: a noncharacter, which no name can hold."""
+"""Placeholder of a slash inside a segment: a noncharacter, which no name can hold."""
 
 LOCATION_SAFE: Final = "!$&'()*+,=:@"
 """May stand in a path segment as it is (RFC 3986); ``;`` may too, but would cut the name off."""
@@ -43,7 +43,6 @@ class RawPath:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on with its path decoded."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -1,7 +1,7 @@
 """Reads whole bodies within bounds: how long, how slowly, how many at once.
 
 Flow: ASGI ``receive`` -> ``BodyReader.read`` -> bytes, or the refusal to answer with -> ``replayed`` for the
-application. Whoever uses it has decided before that the caller may send a body at all.
+application. Its user has decided before that the caller may send a body at all.
 """
 
 import asyncio

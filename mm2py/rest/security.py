@@ -105,7 +105,6 @@ class Gate:
         self._failures = _FailedLogins(clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let one request pass, or answer why not."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -306,7 +305,6 @@ class CrossOrigin:
         self._app, self._origins, self._methods, self._headers = app, origins, methods, headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -338,8 +336,6 @@ class RuledHeaders:
         self._app, self._rules, self._clock = app, rules, clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)

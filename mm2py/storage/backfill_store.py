@@ -12,7 +12,6 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import newest_values
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.errors import ProtocolError
-from mm2py.mirror.backfill_report import without_driver
 from mm2py.mirror.backfills import (
     ALIVE_S,
     BackfillRecord,
@@ -27,6 +26,7 @@ from mm2py.mirror.backfills import (
     backfill_topic,
     decode_backfill,
     encode_backfill,
+    without_driver,
 )
 from mm2py.mirror.versioned_json import unreadable
 from mm2py.protocol.records import Record
@@ -55,9 +55,9 @@ class BackfillStore:
         self._renewed: dict[int, int] = {}
         self._changed: Callable[[], None] | None = None
         self.offset = 0
-        """Offset behind the last record that was read."""
+        """Offset after the last record that was read."""
         self.reserved = 0
-        """Offset behind the newest record that reserves a partition for a lane."""
+        """Offset after the newest record that reserves a partition for a lane."""
         self._heard_s = 0.0
         self.live = False
         """Whether the topic has been read."""
@@ -95,8 +95,8 @@ class BackfillStore:
     @property
     def job(self) -> Job | None:
         """The newest backfill, None if there was none."""
-        found = self._records.get(_JOB)
-        return found if isinstance(found, Job) else None
+        record = self._records.get(_JOB)
+        return record if isinstance(record, Job) else None
 
     @property
     def shown_job(self) -> Job | None:
@@ -109,8 +109,8 @@ class BackfillStore:
     @property
     def order(self) -> Order | None:
         """What was planned over REST last, None if nothing was."""
-        found = self._records.get(b"order")
-        return found if isinstance(found, Order) else None
+        record = self._records.get(b"order")
+        return record if isinstance(record, Order) else None
 
     @property
     def wanted(self) -> Wanted:
@@ -125,9 +125,9 @@ class BackfillStore:
         """Partitions of the newest backfill, by source partition."""
         job = self.job
         return {
-            it.source: it
-            for it in self._records.values()
-            if isinstance(it, Lease) and job is not None and it.job == job.id
+            record.source: record
+            for record in self._records.values()
+            if isinstance(record, Lease) and job is not None and record.job == job.id
         }
 
     def kept_out(self) -> Mapping[TopicPartition, Lease]:
@@ -135,7 +135,7 @@ class BackfillStore:
         job = self.job
         if job is None or job.state.is_over:
             return {}
-        return {tp: it for tp, it in self.leases.items() if it.state.keeps_live_out}
+        return {tp: lease for tp, lease in self.leases.items() if lease.state.keeps_live_out}
 
     def renewed(self, lane: int) -> int:
         """Return the offset of the newest record of a lane that copies, -1 for none."""
@@ -144,7 +144,7 @@ class BackfillStore:
     @property
     def copying(self) -> bool:
         """Whether a lane has not given its partitions back yet."""
-        return any(it.state is LeaseState.COPYING for it in self.leases.values())
+        return any(lease.state is LeaseState.COPYING for lease in self.leases.values())
 
     def in_backfill(self) -> Mapping[TopicPartition, Lease]:
         """Return which of them a backfill copies: it changes configs of their copies, a stream does not."""
@@ -153,8 +153,8 @@ class BackfillStore:
 
     def noticed(self, worker: str) -> int:
         """Return below which offset of the topic a worker has acted on all records, -1 for none."""
-        found = self._records.get(f"notice:{worker}".encode())
-        return found.offset if isinstance(found, Notice) else -1
+        record = self._records.get(f"notice:{worker}".encode())
+        return record.offset if isinstance(record, Notice) else -1
 
     # ---- changes
 
@@ -235,7 +235,10 @@ async def unfinished_job(target: Cluster, flow: FlowName, clock: Clock) -> str:
     job = records.get(_JOB)
     if not isinstance(job, Job) or job.state.is_over:
         return ""
-    again = any(isinstance(it, Lease) and it.job == job.id and it.again for it in records.values())
+    again = any(
+        isinstance(record, Lease) and record.job == job.id and record.again
+        for record in records.values()
+    )
     return describe_unfinished(job, str(flow), repairs=again)
 
 

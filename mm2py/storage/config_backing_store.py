@@ -12,8 +12,8 @@ from typing import Final, final
 
 from mm2py.errors import ProtocolError, RequestTimedOutError
 from mm2py.protocol.records import Record
-from mm2py.storage.config_fold import ConfigFold, notify
-from mm2py.storage.config_state import ConfigListener, ConfigSnapshot, RestartRequest, SessionKey
+from mm2py.storage.config_fold import ConfigFold, ConfigListener
+from mm2py.storage.config_state import ConfigSnapshot, RestartRequest, SessionKey
 from mm2py.storage.connect_json import (
     Commit,
     ConfigRecord,
@@ -104,8 +104,8 @@ class ConfigBackingStore:
         self, name: str, config: Mapping[str, str | None], target: TargetState | None = None
     ) -> None:
         """Write a connector config; ``target`` goes before it in the same batch."""
-        wanted = [TargetPut(name, target)] if target is not None else []
-        await self._write(f"config of connector {name}", *wanted, ConnectorPut(name, dict(config)))
+        targets = [TargetPut(name, target)] if target is not None else []
+        await self._write(f"config of connector {name}", *targets, ConnectorPut(name, dict(config)))
 
     async def remove_connector(self, name: str) -> None:
         """Write the tombstones of a connector and of its target state."""
@@ -171,7 +171,7 @@ class ConfigBackingStore:
             return
         self._changed.set()
         if event is not None and self._listener is not None:
-            notify(self._listener, event)
+            self._listener(event)
 
 
 def _any_worker_writes(records: Sequence[ConfigRecord]) -> bool:

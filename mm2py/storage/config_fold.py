@@ -1,15 +1,15 @@
-"""The config topic as a table: each record changes it and tells what that means for the workers.
+"""The config topic as a table: each record changes it, with what that means for the workers.
 
 Flow: ``ConfigRecord`` -> ``ConfigFold.take`` -> ``ConfigEvent`` and the next ``ConfigSnapshot`` (the rules of
-Java's ``KafkaConfigBackingStore``). Pure: it reads no topic, and whether anybody is told is decided outside.
+Java's ``KafkaConfigBackingStore``). Pure: it reads no topic, and its caller decides whether listeners are called.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
 from mm2py.storage.config_state import (
     EMPTY,
-    ConfigListener,
     ConfigSnapshot,
     ConnectorConfig,
     RestartRequest,
@@ -65,22 +65,8 @@ ConfigEvent = (
 )
 """What one record means for who listens."""
 
-
-def notify(listener: ConfigListener, event: ConfigEvent) -> None:
-    """Call the method of a listener that belongs to an event."""
-    match event:
-        case ConnectorChanged(name):
-            listener.connector_changed(name)
-        case ConnectorRemoved(name):
-            listener.connector_removed(name)
-        case TasksChanged(connector):
-            listener.tasks_changed(connector)
-        case TargetChanged(connector):
-            listener.target_changed(connector)
-        case RestartRequest():
-            listener.restart_requested(event)
-        case LoggerLevel(namespace, level):
-            listener.logger_level_changed(namespace, level)
+ConfigListener = Callable[[ConfigEvent], None]
+"""Called on the loop with what was read after ``ConfigBackingStore.start`` returned; must neither block nor raise."""
 
 
 @final
@@ -88,7 +74,7 @@ class ConfigFold:
     """All that the records so far add up to.
 
     Task configs wait in a buffer per connector until a commit makes them valid. The buffer stays once it
-    was there, because a commit of 0 tasks counts as a generation only behind task records, as in Java.
+    was there, because a commit of 0 tasks counts as a generation only after task records, as in Java.
     """
 
     def __init__(self) -> None:
@@ -113,7 +99,7 @@ class ConfigFold:
         self._snapshot = None
 
     def take(self, record: ConfigRecord) -> ConfigEvent | None:
-        """Apply the next record and return what listeners are told of it."""
+        """Apply the next record and return what listeners receive of it."""
         self._snapshot = None
         event: ConfigEvent | None = None
         match record:

@@ -1,17 +1,22 @@
-"""What the config topic says: connectors, task configs, target states, session key.
+"""The content of the config topic: connectors, task configs, target states, session key.
 
-Flow: records of the topic -> an immutable ``ConfigSnapshot`` and the events of a ``ConfigListener``.
+Flow: records of the topic -> an immutable ``ConfigSnapshot``, and ``ConfigEvent`` (``config_fold``) for a listener.
 Maps hold raw texts, placeholders kept. No I/O.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from mm2py.types import TargetState, TaskId
 
 ConnectorConfig = Mapping[str, str | None]
 """Config of a connector or task as it was put; values may be null."""
+
+
+def texts_of(config: ConnectorConfig) -> dict[str, str]:
+    """Return a config without what is null in it."""
+    return {key: text for key, text in config.items() if text is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,7 @@ class ConfigSnapshot:
 
     ``offset`` is that of the next record, 0 while the topic is empty. ``generations`` counts the commits
     per connector from 0; ``applied`` holds the connector config in force at the last commit.
-    ``commit_offset`` is the one behind the newest commit of task configs, of any connector.
+    ``commit_offset`` is the one after the newest commit of task configs, of any connector.
     """
 
     offset: int = 0
@@ -74,34 +79,3 @@ class ConfigSnapshot:
 
 EMPTY: Final = ConfigSnapshot()
 """The topic without a record."""
-
-
-class ConfigListener(Protocol):
-    """Told on the loop of what was read after ``ConfigBackingStore.start`` returned.
-
-    Its methods must neither block nor raise.
-    """
-
-    def connector_changed(self, name: str) -> None:
-        """A connector config was read, perhaps an equal one."""
-        ...
-
-    def connector_removed(self, name: str) -> None:
-        """A connector is gone."""
-        ...
-
-    def tasks_changed(self, connector: str) -> None:
-        """A complete commit of task configs was read."""
-        ...
-
-    def target_changed(self, connector: str) -> None:
-        """The target state of an existing connector differs from before."""
-        ...
-
-    def restart_requested(self, request: RestartRequest) -> None:
-        """Somebody asked for a restart."""
-        ...
-
-    def logger_level_changed(self, namespace: str, level: str) -> None:
-        """Somebody set a log level on every worker."""
-        ...

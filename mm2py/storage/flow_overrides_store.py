@@ -69,7 +69,7 @@ class FlowOverridesStore:
     Args:
         table: the topic.
         connectors: the file's connector configs, placeholders kept.
-        names_a_secret: tells of a key whether its value must not be written here.
+        names_a_secret: returns whether the value of a key must not be written here.
         by_file: whether the file has the flow run.
     """
 
@@ -102,7 +102,6 @@ class FlowOverridesStore:
     # ---- Overrides
 
     async def start(self) -> None:
-        """Read the topic to its end; ``RetriableError`` when that cannot be done now."""
         self._live = False
         self._state.clear()
         self._newer.clear()
@@ -129,7 +128,7 @@ class FlowOverridesStore:
         await self._table.stop()
 
     def listen(self, changed: Callable[[], None]) -> None:
-        """Name who is told of every change read later; the history alone is none."""
+        """Set the listener for every change read later; the history alone is none."""
         self._changed = changed
 
     def guarded_by(self, guard: ChangeGuard) -> None:
@@ -145,7 +144,6 @@ class FlowOverridesStore:
         await self._table.read_to_end(timeout_s)
 
     def held(self) -> frozenset[TopicPartition]:
-        """Return paused source partitions; -1 is a whole topic."""
         return self._state.held
 
     async def record(
@@ -164,7 +162,7 @@ class FlowOverridesStore:
         """
         if not self._state.present:
             if after is None:
-                return  # the end of the flow says it
+                return  # the end of the flow has it
             raise ConfigError(
                 f"connector {name} belongs to a flow that is not there",
                 remedy="create the flow with POST /flows",
@@ -181,12 +179,12 @@ class FlowOverridesStore:
 
     @property
     def present(self) -> bool:
-        """Whether there is such a flow; before the topic was read, as the file says."""
+        """Whether there is such a flow; before the topic was read, by the file."""
         return self._state.present
 
     @property
     def presence(self) -> Presence | None:
-        """What people said of the flow; None: nothing, the file counts."""
+        """What was changed of the flow over REST; None: nothing, the file counts."""
         return self._state.presence
 
     @property
@@ -252,7 +250,7 @@ class FlowOverridesStore:
                 )
 
     def file_config(self, name: str) -> Mapping[str, str] | None:
-        """Return what the file says of a connector, None where it has none of that name."""
+        """Return the file's config of a connector, None where it has none of that name."""
         return self._state.file.get(name)
 
     def overrides(self, connector: str) -> Mapping[str, OverrideEntry]:
@@ -373,20 +371,20 @@ class FlowOverridesStore:
         if record.value is None:
             entry = self._state.take(key, None)
         else:
-            found = decode_flow_record(record.key, record.value)
-            if isinstance(found, UnknownFlowRecord) and found.newer:
-                self._newer[key] = found.reason
+            decoded = decode_flow_record(record.key, record.value)
+            if isinstance(decoded, UnknownFlowRecord) and decoded.newer:
+                self._newer[key] = decoded.reason
                 self._tell()
                 return
-            if isinstance(found, UnknownFlowRecord):
+            if isinstance(decoded, UnknownFlowRecord):
                 log.warning(
                     "record is ignored topic=%s offset=%d cause=%s",
                     self._table.topic,
                     record.offset,
-                    found.reason,
+                    decoded.reason,
                 )
                 return
-            entry = self._state.take(key, found)
+            entry = self._state.take(key, decoded)
         if entry is None or isinstance(entry, HistoryEntry):
             return
         if self._holding_news:

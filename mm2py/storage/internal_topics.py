@@ -26,7 +26,7 @@ from mm2py.protocol.topics import NewTopic
 log = logging.getLogger(__name__)
 
 COMPACT: Final = "compact"
-VISIBLE_WITHIN_S: Final = 3.0
+VISIBLE_WITHIN_S: Final = 10.0
 LOOK_EVERY_S: Final = 0.05
 
 
@@ -103,34 +103,34 @@ class InternalTopics:
 
     async def _ensure(self) -> None:
         wanted = [t for t in self._topics.values() if t.name not in self._partitions]
-        found = dict(await self._admin.describe_topics([topic.name for topic in wanted]))
-        missing = [topic for topic in wanted if topic.name not in found]
+        descriptions = dict(await self._admin.describe_topics([topic.name for topic in wanted]))
+        missing = [topic for topic in wanted if topic.name not in descriptions]
         if missing:
             self._errors |= await _create(self._admin, missing)
             made = [topic.name for topic in missing if topic.name not in self._errors]
-            found |= await self._visible(made)
-        there = [topic for topic in wanted if topic.name in found]
+            descriptions |= await self._visible(made)
+        there = [topic for topic in wanted if topic.name in descriptions]
         policies = await _policies(self._admin, [topic.name for topic in there])
         for topic in wanted:
             if topic.name in self._errors:
                 continue
             try:
                 self._partitions[topic.name] = _checked(
-                    topic, found.get(topic.name), policies.get(topic.name)
+                    topic, descriptions.get(topic.name), policies.get(topic.name)
                 )
             except Mm2pyError as error:
                 self._errors[topic.name] = error
 
     async def _visible(self, names: Sequence[str]) -> Mapping[str, TopicDescription]:
         """Wait for topics that were just made: the broker that is asked may not know of them yet."""
-        found: dict[str, TopicDescription] = {}
+        descriptions: dict[str, TopicDescription] = {}
         deadline = self._clock.monotonic() + VISIBLE_WITHIN_S
-        while left := [name for name in names if name not in found]:
-            found |= await self._admin.describe_topics(left)
-            if len(found) == len(names) or self._clock.monotonic() >= deadline:
+        while left := [name for name in names if name not in descriptions]:
+            descriptions |= await self._admin.describe_topics(left)
+            if len(descriptions) == len(names) or self._clock.monotonic() >= deadline:
                 break
             await self._clock.sleep(LOOK_EVERY_S)
-        return found
+        return descriptions
 
 
 async def _create(admin: TopicAdmin, topics: Sequence[InternalTopic]) -> dict[str, Exception]:
@@ -165,25 +165,25 @@ def _refused(topic: InternalTopic, error: ServerError) -> Exception:
     if error.code == codes.INVALID_REPLICATION_FACTOR:
         # Connect retries this while the worker starts: brokers may still be on their way.
         return RetriableError(
-            f"internal topic {topic.name} cannot be created: {error}",
+            f"internal topic {topic.name} cannot be created: {error.message}",
             remedy=f"set {topic.purpose}.replication.factor to at most the number of brokers of the"
             " target, or start more brokers",
         )
     if isinstance(error, FatalServerError):
         return ConfigError(
-            f"internal topic {topic.name} cannot be created on the target: {error}",
+            f"internal topic {topic.name} cannot be created on the target: {error.message}",
             remedy=f"create it by hand with cleanup.policy={topic.cleanup_policy}, or give this user"
             " the right to",
         )
     return error
 
 
-def _checked(topic: InternalTopic, found: TopicDescription | None, policy: str | None) -> int:
+def _checked(topic: InternalTopic, description: TopicDescription | None, policy: str | None) -> int:
     """Return the number of partitions of a topic that can be used."""
-    if found is None:
+    if description is None:
         raise RetriableError(f"internal topic {topic.name} is not visible on the target yet")
-    if found.error is not None:
-        raise _unusable(topic, found.error)
+    if description.error is not None:
+        raise _unusable(topic, description.error)
     if policy is None:
         log.warning("cleanup policy cannot be read and is not checked topic=%s", topic.name)
     elif policy.replace(" ", "") != topic.cleanup_policy:
@@ -193,15 +193,15 @@ def _checked(topic: InternalTopic, found: TopicDescription | None, policy: str |
             f" {topic.cleanup_policy}, or records that are needed would be deleted in time",
             remedy=f"alter the topic to cleanup.policy={topic.cleanup_policy}{elsewhere}",
         )
-    if topic.ordered and len(found.partitions) != 1:
+    if topic.ordered and len(description.partitions) != 1:
         raise ConfigError(
-            f"topic {topic.name} has {len(found.partitions)} partitions, it must have exactly 1: the order of"
+            f"topic {topic.name} has {len(description.partitions)} partitions, it must have exactly 1: the order of"
             " its records is the truth",
             remedy="name another topic in config.storage.topic"
             if topic.renamable
             else "delete the topic, it is created again (what it holds is lost)",
         )
-    return len(found.partitions)
+    return len(description.partitions)
 
 
 def _unusable(topic: InternalTopic, error: ServerError) -> Mm2pyError:

@@ -8,10 +8,10 @@ beside the other.
 Invariants, tests of the same names:
 
 1. A job that another driver is working on is left alone; of two drivers that begin at the same moment one is refused.
-2. Nothing is written behind another driver's claim.
+2. Nothing is written after another driver's claim.
 3. What a former run kept is dealt or given back only after its lanes can claim nothing more and their leases have run out.
 4. What a driver does beside its records leaves only while its ``permit`` is valid: for ``LEASE_S`` from before the record that was
-   confirmed last. Another one begins only when no record was confirmed for ``ALIVE_S``, or behind a record that ended the permit.
+   confirmed last. Another one begins only when no record was confirmed for ``ALIVE_S``, or after a record that ended the permit.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ import platform
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import Final, TypeVar, final
+from typing import Final, Generic, Protocol, TypeVar, final
 
 from mm2py.client.permit import Permit
 from mm2py.clock import Clock
@@ -62,9 +62,81 @@ class DriverSupersededError(BackfillRefusedError):
     """Another driver has taken the job over; it is that one's to end."""
 
 
+class DriverRecord(Protocol):
+    """The record of a job, as far as it names its driver: its id, the number of the run, and the driver."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def run(self) -> int: ...
+    @property
+    def driver(self) -> str: ...
+
+
+R = TypeVar("R", bound=DriverRecord)
+
+
+@final
+class DriverClaim(Generic[R]):
+    """The right of one driver to write the newest record of a job: of a bulk job, a stream, or a failover.
+
+    A claim alone does not say enough: it is lost with each write that fails, and taken again. So the driver remembers the record that it
+    took over or wrote last; where the newest one is another, another driver has claimed and written in between (2).
+
+    Args:
+        writer: writes the topic under the transactional id of the flow's drivers.
+        refresh: reads the topic to its end.
+        newest: returns the newest record that was read.
+    """
+
+    def __init__(
+        self,
+        writer: PrivilegedWriter,
+        refresh: Callable[[], Awaitable[None]],
+        newest: Callable[[], R | None],
+    ) -> None:
+        self._claim, self._refresh, self._newest = Claim(writer), refresh, newest
+        self.me: Final = f"{platform.node()}/{os.getpid()}/{secrets.token_hex(3)}"
+        self.known: R | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the claim is current, as far as known, and what was written before it is read."""
+        return self._claim.holds
+
+    async def take(self) -> R | None:
+        """Fence the driver before and read what it has written; return and remember the newest record.
+
+        Raises:
+            RetriableError: not now.
+        """
+        await self._claim.take(self._refresh)
+        self.known = self._newest()
+        return self.known
+
+    async def is_superseded(self, writes: R | None = None) -> bool:
+        """Read to the end, with a new claim where this one was lost; return whether another driver has written since.
+
+        The record that this one ``writes`` may be in the topic already.
+
+        Raises:
+            RetriableError: not now.
+        """
+        await (self._refresh() if self.holds else self._claim.take(self._refresh))
+        newest, known = self._newest(), self.known
+        mine = [drive_of(it) for it in (known, writes) if it is not None and it.driver == self.me]
+        # Also the driver before this one may have claimed again, and continued.
+        return newest is not None and newest != known and drive_of(newest) not in mine
+
+
+def drive_of(record: DriverRecord | None) -> tuple[str, int, str] | None:
+    """Return what identifies one driver's run of a job."""
+    return None if record is None else (record.id, record.run, record.driver)
+
+
 @final
 class JobClaim:
-    """Drives the newest job of a flow.
+    """Drives the newest bulk job or stream of a flow.
 
     Args:
         store: the backfill topic, open.
@@ -86,12 +158,9 @@ class JobClaim:
         self._name, self._clock = name, clock
         self._turn = asyncio.Lock()
         self._lost: DriverSupersededError | None = None
-        self._claim = Claim(writer)
+        self._driver = DriverClaim[Job](writer, store.refresh, lambda: store.job)
         self.permit = Permit(clock)
         """Of positions, maps, deletions and settings that only the driver may write."""
-        self._known: Job | None = None
-        """The job record that this driver took over, or wrote last; behind it another driver has written."""
-        self._me = f"{platform.node()}/{os.getpid()}/{secrets.token_hex(3)}"
         self.job: Job | None = None
         """The job as this driver wrote it last."""
         self.stopped = False
@@ -124,17 +193,17 @@ class JobClaim:
         )
         if job is not None and is_another and not job.state.is_over:
             raise unfinished(job, self._name)
-        await self._take()
-        job = self._known = self._store.job
-        if _drive(job) != _drive(seen):
+        job = await self._take()
+        if drive_of(job) != drive_of(seen):
             raise self._superseded(job)
         if job is not None and job.state.is_copied and job != seen:
             raise _running(job, self._name)  # its beat came late
         return None if job is None or job.state.is_over else job
 
-    async def _take(self) -> None:
-        await self.insist(lambda: self._claim.take(self._store.refresh))
+    async def _take(self) -> Job | None:
+        job = await self.insist(self._driver.take)
         self._check_readable()
+        return job
 
     def _check_readable(self) -> None:
         if self._store.unreadable is not None:
@@ -154,9 +223,9 @@ class JobClaim:
     async def begin(self, job: Job, *beside: BackfillRecord) -> None:
         """Write a run of this driver; returns when no lane of a former one copies any more (3).
 
-        The record comes first: an attempt of a former lane that claims behind it is refused by it, one before it is fenced.
+        The record comes first: an attempt of a former lane that claims after it is refused by it, one before it is fenced.
         """
-        await self.write([replace(job, driver=self._me), *beside])
+        await self.write([replace(job, driver=self._driver.me), *beside])
         await self._fence([lane_id(self._name, number) for number in range(job.lanes)])
         await self._store.refresh()
         if self._store.copying:
@@ -208,9 +277,9 @@ class JobClaim:
         """End the job: what it keeps from the live flow is copied by it again."""
         await self._store.refresh()
         released = [
-            replace(it, state=LeaseState.RELEASED, run=self.mine.run, cause=cause)
-            for it in self._store.leases.values()
-            if it.state.keeps_live_out
+            replace(lease, state=LeaseState.RELEASED, run=self.mine.run, cause=cause)
+            for lease in self._store.leases.values()
+            if lease.state.keeps_live_out
         ]
         await self.write([*released, replace(self.mine, state=state, cause=cause)])
         return self.mine
@@ -221,15 +290,14 @@ class JobClaim:
         Raises:
             RetriableError: not now.
         """
-        await self._take()
-        job = self._known = self._store.job
+        job = await self._take()
         if job is None or job.kind is not JobKind.STREAM or job.state.is_over:
             return
         await self.begin(replace(job, run=job.run + 1, state=JobState.FAILED, cause=cause))
         await self.release(JobState.DONE, cause)
 
     async def write(self, records: Sequence[BackfillRecord]) -> None:
-        """Write records, if there are any, in one transaction; behind a failure only if no other driver has taken over.
+        """Write records, if there are any, in one transaction; after a failure only if no other driver has taken over.
 
         Raises:
             DriverSupersededError: one has.
@@ -243,21 +311,20 @@ class JobClaim:
         if not records:
             return
         entries = [encode_backfill(record) for record in records]
-        mine = next((it for it in reversed(records) if isinstance(it, Job)), None)
+        mine = next((record for record in reversed(records) if isinstance(record, Job)), None)
         self.job = mine or self.job
         if mine is not None and not mine.state.is_copied:
             self.permit.abandon()  # the next driver does not wait for it
 
         async def write() -> None:
-            if not self._claim.holds:
-                await self._claim.take(self._store.refresh)
-                newest = self._store.job
-                # Also the driver before this one may have claimed again, and gone on.
-                if newest != self._known and _drive(newest) != _drive(self.job):
-                    raise self._superseded(newest)
+            if not self._driver.holds and (
+                await self._driver.is_superseded(self.job)
+                or (self._store.job is None and self._driver.known is not None)
+            ):
+                raise self._superseded(self._store.job)
             began_s = self._clock.monotonic()
             await self._writer.write(entries)
-            self._known = mine or self._known
+            self._driver.known = mine or self._driver.known
             if mine is not None and mine.state.is_copied:
                 self.permit.grant(began_s + LEASE_S)
 
@@ -286,11 +353,6 @@ class JobClaim:
                     raise
                 log.debug("a step of the driver is done again cause=%s", error)
                 await self._clock.sleep(LOOK_S)
-
-
-def _drive(job: Job | None) -> tuple[str, int, str] | None:
-    """Return what differs between two drivers' records of one job."""
-    return None if job is None else (job.id, job.run, job.driver)
 
 
 def _running(job: Job, flow: str) -> BackfillRefusedError:

@@ -221,19 +221,19 @@ class LedgerStore(EventSink):
 
         def take(_partition: int, record: Record) -> None:
             nonlocal events, strange
-            found = decode_ledger_record(record.key, record.value)
+            decoded = decode_ledger_record(record.key, record.value)
             if self._known is known:  # what this process has written itself, or a failover
-                self._learn(found)
-            elif isinstance(found, UnknownLedgerRecord):
+                self._learn(decoded)
+            elif isinstance(decoded, UnknownLedgerRecord):
                 strange += 1
-            elif isinstance(found, IncarnationRecord):
-                if found.flow == flow:
-                    incarnations[found.partition] = found.topic_id
-                    known.copied(found.partition)
+            elif isinstance(decoded, IncarnationRecord):
+                if decoded.flow == flow:
+                    incarnations[decoded.partition] = decoded.topic_id
+                    known.copied(decoded.partition)
             else:
                 events += 1
-                if found.flow == flow:
-                    known.note(found.event)
+                if decoded.flow == flow:
+                    known.note(decoded.event)
 
         await self._table.start(take)
         if strange:

@@ -1,17 +1,15 @@
-"""Stores in memory: for tests, for standalone mode, and to run a task without a cluster.
+"""Stores in memory: for tests, and for standalone mode.
 
-Flow: ``put`` and ``set`` -> a list or dict -> ``get``. The contract is that of the Kafka stores; nothing
-survives the process. Stores that share a ``MemoryTopic`` see each other's records, as workers do.
+Flow: ``post`` -> a list -> ``handle``. The contract is that of the Kafka stores; nothing survives the process. Stores that share a ``MemoryTopic`` see each other's records, as workers do.
 """
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, final
 
 from mm2py.protocol.records import Record
 from mm2py.storage.config_backing_store import ConfigBackingStore
-from mm2py.storage.offset_backing_store import OffsetMap
 from mm2py.storage.status_backing_store import StatusBackingStore
 from mm2py.storage.table import Entry, Handler
 
@@ -21,7 +19,7 @@ FIRST_COMPACTION: Final = 1_000
 
 @final
 class MemoryTopic:
-    """One compacted partition; its followers are told one turn of the loop later."""
+    """One compacted partition; its followers are called one turn of the loop later."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -48,11 +46,11 @@ class MemoryTopic:
             follower.position = 0
 
     def from_offset(self, offset: int) -> Sequence[Record]:
-        """Return the records at and behind an offset."""
+        """Return the records at and after an offset."""
         return self.records[bisect_left(self.records, offset, key=_offset_of) :]
 
     def _compact(self) -> None:
-        """Keep the newest record per key, and what somebody has yet to read."""
+        """Keep the newest record per key, and what a reader has yet to read."""
         unread = min((follower.position for follower in self.followers), default=0)
         newest = {record.key: record.offset for record in self.records}
         self.records = [
@@ -118,28 +116,3 @@ def memory_configs(topic: MemoryTopic | None = None) -> ConfigBackingStore:
 def memory_statuses(topic: MemoryTopic | None = None) -> StatusBackingStore:
     """Return states in memory; stores of several workers share a topic."""
     return StatusBackingStore(MemoryTable(topic or MemoryTopic("statuses")))
-
-
-@final
-class MemoryOffsetBackingStore:
-    """Newest value per key, in memory."""
-
-    def __init__(self) -> None:
-        self._offsets = OffsetMap()
-
-    async def start(self) -> None:
-        """Nothing to open."""
-
-    async def stop(self) -> None:
-        """Nothing to close; what was stored stays."""
-
-    async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
-        return [self._offsets.get(key) for key in keys]
-
-    async def set(self, values: Mapping[bytes, bytes | None]) -> None:
-        for key, value in values.items():
-            self._offsets.put(key, value)
-
-    async def entries(self, connector: str) -> Mapping[bytes, bytes]:
-        """Return the stored keys and values of a connector, tombstones left out."""
-        return self._offsets.of_connector(connector)

@@ -185,6 +185,7 @@ class OffsetMapStore:
         self.index = MapIndex()
         self._newest: dict[TopicPartition, tuple[int, bytes]] = {}
         self._written = -1
+        self._unnoted: set[asyncio.Future[int]] = set()
         self._topics_lost = 0
 
     @property
@@ -222,21 +223,21 @@ class OffsetMapStore:
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, StoredMap]:
         await self._table.read_to_end(READ_S)
-        found: dict[TopicPartition, StoredMap] = {}
+        maps: dict[TopicPartition, StoredMap] = {}
         for partition in partitions:
             index = self.index.of(partition)
             if index is None:
                 continue
             try:
                 page = decode_page(*self._newest[partition])
-                found[partition] = StoredMap(page, index.pages[:-1])
+                maps[partition] = StoredMap(page, index.pages[:-1])
             except ProtocolError as error:
                 log.warning(
                     "offset map of a partition is damaged, it begins anew partition=%s cause=%s",
                     partition,
                     error,
                 )
-        return found
+        return maps
 
     async def page_below(self, partition: TopicPartition, target: int) -> Page | None:
         await self._table.read_to_end(READ_S)
@@ -247,11 +248,21 @@ class OffsetMapStore:
         entries = page_entries(pages)
         if entries:
             posts = [self._table.post(batch) for batch in batched(entries)]
+            self._unnoted.update(posts)
             for post in posts:
                 post.add_done_callback(self._note_written)
-            await asyncio.gather(*posts)
+            try:
+                await asyncio.gather(*posts)
+            finally:
+                # Of a post that was done at once, the callback comes after the caller continues (Python 3.12).
+                for post in posts:
+                    if post.done():
+                        self._note_written(post)
 
     def _note_written(self, post: "asyncio.Future[int]") -> None:
+        if post not in self._unnoted:
+            return
+        self._unnoted.remove(post)
         if post.cancelled() or post.exception() is not None:
             return
         if post.result() <= self._written:
@@ -268,10 +279,10 @@ class OffsetMapStore:
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Sequence[int]]:
         await self._table.read_to_end(READ_S)
-        found = {it: self.index.partitions.get(it) for it in partitions}
+        numbers_of = {partition: self.index.partitions.get(partition) for partition in partitions}
         return {
             it: [ref.number for ref in index.pages]
-            for it, index in found.items()
+            for it, index in numbers_of.items()
             if index is not None
         }
 

@@ -25,7 +25,7 @@ from mm2py.types import TopicPartition
 T = TypeVar("T")
 
 TIMEOUT_MS: Final = 10_000
-"""A leader that is killed in a write holds up the next start, which reads behind what is open, for this long."""
+"""A leader that is killed in a write holds up the next start, which reads after what is open, for this long."""
 
 FAILED: Final = (
     "Failed to write to config topic; this may be due to a transient error and the request can be safely"
@@ -65,16 +65,16 @@ class Claim:
 
     @property
     def holds(self) -> bool:
-        """Whether nobody has claimed since, as far as is known, and what was written before is read."""
+        """Whether the claim is current, as far as known, and what was written before it is read."""
         return self._is_read and self._writer.claimed
 
     async def take(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Claim, and return what ``read`` returns behind that; where either fails, there is no claim."""
+        """Claim, and return what ``read`` returns after that; where either fails, there is no claim."""
         self._is_read = False
         await self._writer.claim()
-        found = await read()
+        newest = await read()
         self._is_read = True
-        return found
+        return newest
 
 
 @final

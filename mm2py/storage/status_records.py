@@ -1,4 +1,4 @@
-"""What the status topic says of connectors, tasks and the topics they use, and the rules for reading it.
+"""The content of the status topic: connectors, tasks and the topics they use, and the rules for reading it.
 
 Flow: records of the topic -> ``decode_status_record`` -> ``StatusTable`` -> ``StoredStatus`` and ``TopicUse``
 (the rules of Java's ``KafkaStatusBackingStore``). No I/O.
@@ -226,7 +226,7 @@ class StatusTable:
             and known.state is State.RUNNING
             and known.generation >= status.generation
         )
-        # A shutdown may be told after the task runs elsewhere already (KAFKA-9184).
+        # A shutdown may be reported after the task runs elsewhere already (KAFKA-9184).
         if not late:
             _put(tasks, task.number, status)
 

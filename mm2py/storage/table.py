@@ -20,7 +20,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, Protocol, final
 
-from mm2py.client.send.record_writer import Post
+from mm2py.client.fetch.log_reader import LogReader
+from mm2py.client.send.record_writer import Post, RecordWriter
 from mm2py.errors import ConnectionFailedError, Mm2pyError, RequestTimedOutError
 from mm2py.protocol.records import NewRecord, Record
 from mm2py.types import TopicPartition
@@ -68,52 +69,11 @@ class Table(Protocol):
         ...
 
     def post(self, entries: Sequence[Entry]) -> "asyncio.Future[int]":
-        """Write entries behind those posted before, as one batch per partition.
+        """Write entries after those posted before, as one batch per partition.
 
         The result is the offset of the first entry, once all are acknowledged. It need not be awaited;
         cancelled, it takes back what is not written yet.
         """
-        ...
-
-
-class TableReader(Protocol):
-    """What a table needs of ``mm2py.client.fetch.log_reader.LogReader``."""
-
-    async def read_to_end(self, handle: Handler) -> None:
-        """Hand every record that is new since the last call to ``handle``."""
-        ...
-
-    async def tail(self, handle: Handler) -> None:
-        """Hand on every record as soon as it is there, until cancelled."""
-        ...
-
-    async def reach_end(self) -> None:
-        """Wait until a running ``tail`` has handed on all that is there now."""
-        ...
-
-    async def close(self) -> None:
-        """End a read that is under way."""
-        ...
-
-
-class TableWriter(Protocol):
-    """What a table needs of ``mm2py.client.send.record_writer.RecordWriter``; tables share one."""
-
-    async def start(self) -> None:
-        """Get a producer id, once."""
-        ...
-
-    def post(
-        self,
-        tp: TopicPartition,
-        records: Sequence[NewRecord],
-        done: Callable[[int | Exception], None],
-    ) -> Post:
-        """Write one batch behind those before; ``done`` gets its first offset or the error."""
-        ...
-
-    def take_back(self, post: Post) -> None:
-        """Do not write a post that is not answered."""
         ...
 
 
@@ -151,8 +111,8 @@ class KafkaTable:
         topic: str,
         *,
         prepare: Callable[[], Awaitable[int]],
-        writer: TableWriter,
-        reader: Callable[[], TableReader],
+        writer: RecordWriter,
+        reader: Callable[[], LogReader],
         follow: bool = True,
         reads_at_start: bool = True,
         restore: Callable[[], Awaitable[None]] | None = None,
@@ -162,7 +122,7 @@ class KafkaTable:
         self._follow, self._reads_at_start = follow, reads_at_start
         self._handle: Handler | None = None
         self._partitions = 0
-        self._reader: TableReader | None = None
+        self._reader: LogReader | None = None
         self._tail: asyncio.Task[None] | None = None
         self._reading = asyncio.Lock()
         self._unanswered: set[asyncio.Future[int]] = set()

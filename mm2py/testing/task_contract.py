@@ -142,22 +142,22 @@ class BatchTaskContract(ABC):
 
     async def poll(self, context: FakeTaskContext, task: BatchSourceTask) -> Sequence[Outgoing]:
         """Poll once; batches of one partition are in order."""
-        found = await ended(context, task.poll(BUDGET_BYTES))
-        for outgoing in found:
+        polled = await ended(context, task.poll(BUDGET_BYTES))
+        for outgoing in polled:
             for before, after in zip(outgoing.batches, outgoing.batches[1:], strict=False):
                 assert before.last_offset < after.base_offset, outgoing.source
-        return found
+        return polled
 
     async def copied(
         self, context: FakeTaskContext, task: BatchSourceTask, polls: int = 20
     ) -> dict[TopicPartition, list[int]]:
         """Return the first offsets of the batches that some polls return, by source partition."""
-        found: dict[TopicPartition, list[int]] = {}
+        offsets: dict[TopicPartition, list[int]] = {}
         for _ in range(polls):
             for outgoing in await self.poll(context, task):
-                firsts = found.setdefault(outgoing.source, [])
+                firsts = offsets.setdefault(outgoing.source, [])
                 firsts += [batch.base_offset for batch in outgoing.batches]
-        return found
+        return offsets
 
     async def test_stop_is_safe_before_start_and_safe_twice(self) -> None:
         """The runtime stops what it could not start."""
@@ -174,10 +174,10 @@ class BatchTaskContract(ABC):
         context = FakeTaskContext()
         task = self.open_task(context)
         await task.start()
-        found = await self.copied(context, task)
+        offsets = await self.copied(context, task)
         await task.stop()
-        assert len(found) >= 2
-        for partition, firsts in found.items():
+        assert len(offsets) >= 2
+        for partition, firsts in offsets.items():
             assert len(firsts) >= 2, partition
             assert firsts == sorted(set(firsts)), partition
 
@@ -210,12 +210,12 @@ class BatchTaskContract(ABC):
         task = self.open_task(context)
         await task.start()
         task.hold(held)
-        found = await self.copied(context, task)
+        offsets = await self.copied(context, task)
         task.release(held)
         released = await self.copied(context, task)
         await task.stop()
         assert set(released) == set(held), "what was held comes when it is released"
-        return found
+        return offsets
 
     async def test_a_partition_that_was_given_up_does_not_come_again(self) -> None:
         """Nothing of it can be delivered any more."""

@@ -28,7 +28,7 @@ def test_each_pair_of_features_is_there_once() -> None:
         for line in lines:
             partner, _, rest = line.partition(": ")
             assert rest, f"{feature}: {line}"
-            for each in rest.split(", ") if partner == "open" else [partner]:
+            for each in (rest if partner == "open" else partner).split(", "):
                 pairs[feature, each] += 1
     assert pairs == Counter(combinations(found, 2))
 

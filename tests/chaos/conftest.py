@@ -4,9 +4,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.integration import setups
 from tests.integration.far_regions import Rig, far_pair
+from tests.integration.mirror_process import Mirror
 
 Unique = Callable[[str], str]
+setup = setups.setup
 
 
 @pytest.fixture(scope="session")
@@ -14,6 +17,12 @@ def rig() -> Iterator[Rig]:
     """Shared by the chaos tests, which leave the lines healed and without delay."""
     with far_pair() as pair:
         yield pair
+
+
+@pytest.fixture(autouse=True)
+def programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run workers as their users do: what is measured for minutes begins with nothing loaded."""
+    monkeypatch.setattr(Mirror, "FORKED", False)
 
 
 @pytest.fixture(autouse=True)

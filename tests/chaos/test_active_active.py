@@ -3,8 +3,6 @@
 import logging
 import os
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -16,8 +14,9 @@ from tests.integration.active_active import (
     write_pair,
 )
 from tests.integration.mirror_process import SHORT_SESSION, Mirror
+from tests.integration.setups import Setup
 from tests.integration.traffic import Load, ends
-from tests.kit.regions import CreateTopic, NewRegion
+from tests.kit.regions import NewRegion
 
 DURATION_S: Final = float(os.environ.get("MM2PY_CHAOS_ACTIVE_S", "600"))
 
@@ -38,16 +37,13 @@ MARKS: Final = (b"one", b"two")
 
 
 def test_ten_minutes_of_writes_on_both_sides_make_no_loop_and_lose_nothing(
-    new_region: NewRegion,
-    unique: Callable[[str], str],
-    create_topic: CreateTopic,
-    tmp_path: Path,
+    setup: Setup, new_region: NewRegion
 ) -> None:
     one, two = new_region("one"), new_region("two")
-    topic = unique("both-ways")
+    topic = setup.unique("both-ways")
     for region in (one, two):
-        create_topic(region, topic, PARTITIONS)
-    flow = write_pair(tmp_path, one, two, topic, SHORT_SESSION)
+        setup.create_topic(region, topic, PARTITIONS)
+    flow = write_pair(setup.folder, one, two, topic, SHORT_SESSION)
     turn_s = DURATION_S / len(TURNS)
     with (
         Load(one, topic, PARTITIONS, rate=RATE, value_bytes=VALUE_BYTES, mark=MARKS[0]) as first,

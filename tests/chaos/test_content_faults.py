@@ -1,17 +1,19 @@
-"""T15, T16, T18: poisoned records, a full disk, topics that appear."""
+"""T15, T16, T18: poisoned records, batches that cannot be joined or are damaged, a full disk, topics that appear."""
 
 import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
 import pytest
 
-from tests.chaos.conftest import Unique
-from tests.integration.cluster_changes import grow
+from mm2py.types import TopicPartition
+from tests.chaos.raw_batches import damage, odd_batch, plain_batch, write_raw
+from tests.integration.cluster_changes import delete_records, grow
 from tests.integration.far_regions import Rig
-from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.ledger_scenes import wait_for_entries
+from tests.integration.mirror_process import Flow, Mirror, running, until
+from tests.integration.setups import Setup
 from tests.integration.small_disk import FEW_INDEXES, fill, small_disk
 from tests.integration.traffic import (
     Load,
@@ -24,7 +26,6 @@ from tests.integration.traffic import (
     write,
 )
 from tests.kit.kafka.region import Region
-from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(400)]
 
@@ -47,17 +48,14 @@ def worst_lag(source: Region, target: Region, flow: Flow, topic: str, partitions
     return worst
 
 
-def test_poisoned_records_stop_their_partition_and_no_other(
-    rig: Rig, unique: Unique, create_topic: CreateTopic, tmp_path: Path
-) -> None:
-    topic = unique("poison")
+def test_poisoned_records_stop_their_partition_and_no_other(setup: Setup, rig: Rig) -> None:
+    topic = setup.unique("poison")
     source, target = rig.source.region, rig.target.region
-    create_topic(source, topic, PARTITIONS, config={"max.message.bytes": "20000000"})
-    flow = write_flow(tmp_path, source, target, topic, {"sync.topic.configs.enabled": "false"})
-    create_topic(target, flow.remote(topic), PARTITIONS)
+    setup.create_topic(source, topic, PARTITIONS, config={"max.message.bytes": "20000000"})
+    flow = setup.flow(topic, {"sync.topic.configs.enabled": "false"}, source=source, target=target)
+    setup.create_topic(target, flow.remote(topic), PARTITIONS)
     poisoned = 3
-    with Mirror(flow.file) as mirror:
-        mirror.wait_ready()
+    with running(flow.file) as mirror:
         with Load(source, topic, PARTITIONS, rate=1_000) as load:
             load.wait_acked(2_000)
             healthy = [p for p in range(PARTITIONS) if p != poisoned]
@@ -88,7 +86,6 @@ def test_poisoned_records_stop_their_partition_and_no_other(
         assert copy.pop(poisoned).records == wanted
         assert_equal(others, copy)
         assert len(mirror.lines("ERROR")) == 1
-        assert mirror.stop() == 0
 
 
 def has_partitions(region: Region, topic: str, count: int) -> bool:
@@ -96,19 +93,19 @@ def has_partitions(region: Region, topic: str, count: int) -> bool:
 
 
 def test_what_was_written_before_a_topic_or_partition_was_detected_arrives(
-    rig: Rig, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+    setup: Setup, rig: Rig
 ) -> None:
-    prefix = unique("fresh")
+    prefix = setup.unique("fresh")
     source, target = rig.source.region, rig.target.region
     properties = {"refresh.topics.interval.seconds": "1"}
-    flow = write_flow(tmp_path, source, target, f"{prefix}-.*", properties)
+    flow = setup.flow(f"{prefix}-.*", properties, source=source, target=target)
     names = [f"{prefix}-{number}" for number in range(TOPICS)]
     with Mirror(flow.file) as mirror:
         # Ready is a task that copies, and before the first topic there is none.
-        create_topic(source, names[0])
+        setup.create_topic(source, names[0])
         for number, name in enumerate(names):
             if number:
-                create_topic(source, name, 1 + number % 3)
+                setup.create_topic(source, name, 1 + number % 3)
             write(source, name, [Sent(0, b"early %d" % n) for n in range(20)])
             if number % 5 == 0:
                 grow(source, name, 5)
@@ -125,18 +122,17 @@ def test_what_was_written_before_a_topic_or_partition_was_detected_arrives(
 
 
 def test_a_target_whose_disk_was_full_gets_everything_when_there_is_room_again(
-    rig: Rig, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+    setup: Setup, rig: Rig
 ) -> None:
-    topic = unique("full")
+    topic = setup.unique("full")
     source = rig.source.region
-    create_topic(source, topic, 2)
+    setup.create_topic(source, topic, 2)
     with (
-        small_disk(tmp_path) as disk,
+        small_disk(setup.folder) as disk,
         Region("full", properties=FEW_INDEXES, folder=disk, min_free_bytes=1) as target,
     ):
-        flow = write_flow(tmp_path, source, target, topic)
-        with Mirror(flow.file) as mirror:
-            mirror.wait_ready()
+        flow = setup.flow(topic, source=source, target=target)
+        with running(flow.file) as mirror:
             with Load(source, topic, 2, rate=1_000, value_bytes=1_000) as load:
                 wait_for_progress(mirror, flow, topic)
                 ballast = disk / "ballast"
@@ -147,4 +143,88 @@ def test_a_target_whose_disk_was_full_gets_everything_when_there_is_room_again(
                 target.start()
                 wait_for_progress(mirror, flow, topic)
             assert_equal(*wait_for_copy(mirror, flow, topic, timeout_s=90))
-            assert mirror.stop() == 0
+
+
+ODD_PARTITIONS = 4
+ODD = 1
+"""The partition that has the odd batches."""
+RATE = 500
+BATCHES = 300
+EACH_ODD = 7
+"""One batch of so many is odd: fewer than are joined, and more."""
+RECORDS = 3
+
+
+def mixed(prefix: bytes) -> list[bytearray]:
+    """Return tiny batches, of which one of seven cannot be joined."""
+    return [
+        (plain_batch if number % EACH_ODD else odd_batch)(
+            [b"%s %d %d" % (prefix, number, each) for each in range(RECORDS)]
+        )
+        for number in range(BATCHES)
+    ]
+
+
+def test_batches_that_cannot_be_joined_are_copied_as_they_are_and_hold_up_no_other(
+    setup: Setup, rig: Rig
+) -> None:
+    topic, source = setup.unique("odd"), rig.source.region
+    place = TopicPartition(topic, ODD)
+    setup.create_topic(source, topic, ODD_PARTITIONS)
+    write_raw(source, place, mixed(b"backlog"))
+    flow = setup.flow(topic, rig.bootstrap, source=source, target=rig.target.region)
+    with running(flow.file) as mirror:
+        with Load(source, topic, ODD_PARTITIONS, rate=RATE):
+            # Batches that wait for a stalled line are joined by the sender.
+            rig.target.line.stall()
+            write_raw(source, place, mixed(b"live"))
+            rig.target.line.heal()
+            wait_for_progress(mirror, flow, topic, RATE)
+        truth, copy = wait_for_copy(mirror, flow, topic)
+        assert_equal(truth, copy)
+        values = [record.value or b"" for record in copy[ODD].records]
+        assert sum(value.startswith((b"backlog", b"live")) for value in values) == (
+            2 * BATCHES * RECORDS
+        )
+        assert not mirror.complaints()
+
+
+def test_a_batch_that_is_damaged_on_the_disk_stops_its_partition_alone_until_it_is_gone(
+    setup: Setup, rig: Rig
+) -> None:
+    topic, source, target = setup.unique("damaged"), rig.source.region, rig.target.region
+    place = TopicPartition(topic, ODD)
+    setup.create_topic(source, topic, ODD_PARTITIONS)
+    backlog = (Sent(n % ODD_PARTITIONS, b"%d:" % n + bytes(500)) for n in range(4_000))
+    write(source, topic, backlog, batch_size=4_000)
+    before = read(source, topic)
+    first, last = damage(source, place, 500)
+    flow = setup.flow(topic, source=source, target=target)
+    others = [p for p in range(ODD_PARTITIONS) if p != ODD]
+    with running(flow.file) as mirror:
+        with Load(source, topic, ODD_PARTITIONS, rate=RATE) as load:
+            line = mirror.wait_for_log(f"ERROR .*partition failed.*partition={topic}-{ODD} ")
+            assert str(first) in line
+            load.wait_acked(5 * RATE)
+        wanted = ends(source, topic)
+
+        def copied() -> bool:
+            now = ends(target, flow.remote(topic))
+            return all(now[p] == wanted[p] for p in others)
+
+        until(copied, 60, lambda: f"{wanted}, {ends(target, flow.remote(topic))}", alive=mirror)
+        copy = read(target, flow.remote(topic))
+        assert copy[ODD].records == before[ODD].records[:first]
+        assert mirror.lines("ERROR") == [line]
+    log.warning("damaged: offsets %d to %d: %s", first, last, line)
+    # What an operator does about it: there is no way to read those records any more.
+    delete_records(source, topic, ODD, last + 1)
+    with running(flow.file, name="cured", ready=False) as mirror:
+        damaged, gone = wait_for_entries(flow, 2, mirror)
+        assert (damaged.kind, damaged.partition, damaged.first) == ("poisoned", ODD, first)
+        assert (gone.kind, gone.partition) == ("retention", ODD)
+        assert (gone.first, gone.last) == (first, last)
+        rest, copy = wait_for_copy(mirror, flow, topic)
+        assert copy[ODD].records == before[ODD].records[:first] + rest[ODD].records
+        del copy[ODD], rest[ODD]
+        assert_equal(rest, copy)

@@ -12,14 +12,13 @@ from typing import Final
 
 import pytest
 
-from tests.chaos.conftest import Unique
 from tests.integration.far_regions import Rig
-from tests.integration.mirror_process import COMMAND, Mirror, write_flow
+from tests.integration.mirror_process import COMMAND, running
+from tests.integration.setups import Setup
 from tests.integration.traffic import Load, assert_equal, wait_for_copy, wait_for_progress
 from tests.kit.kafka.region import Region
 from tests.kit.kafka.server_properties import Listener
 from tests.kit.lines.black_hole import BlackHole
-from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(400)]
 
@@ -58,30 +57,23 @@ def target() -> Iterator[Region]:
 
 @pytest.mark.parametrize("how", ["refused", "silent"])
 def test_a_cluster_is_found_at_the_second_address_of_its_name_whenever_it_comes_back(
-    rig: Rig,
-    target: Region,
-    inside: tuple[str, ...],
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
-    how: str,
+    setup: Setup, rig: Rig, target: Region, inside: tuple[str, ...], how: str
 ) -> None:
     found = subprocess.run(
         [*inside, sys.executable, "-c", ASK], capture_output=True, text=True, check=True
     ).stdout
     if found.strip() != str([DEAD, LIVING]):
         pytest.skip(f"the resolver of this machine has another order: {found}")
-    topic, source = unique("named"), rig.source.region
-    create_topic(source, topic, PARTITIONS)
+    topic, source = setup.unique("named"), rig.source.region
+    setup.create_topic(source, topic, PARTITIONS)
     port = int(target.listener_servers(LISTENER).rpartition(":")[2])
     properties = {"{target}.bootstrap.servers": f"{NAME}:{port}"}
-    flow = write_flow(tmp_path, source, target, topic, properties)
+    flow = setup.flow(topic, properties, source=source, target=target)
     # The hole keeps the address silent: packets to it are dropped, as at a host that is off.
     with (
         BlackHole(DEAD, port) if how == "silent" else nullcontext(),
-        Mirror(flow.file, program=(*inside, COMMAND)) as mirror,
+        running(flow.file, program=(*inside, COMMAND)) as mirror,
     ):
-        mirror.wait_ready()
         with Load(source, topic, PARTITIONS, rate=RATE) as load:
             for _ in range(RESTARTS):
                 wait_for_progress(mirror, flow, topic, RATE)
@@ -90,4 +82,3 @@ def test_a_cluster_is_found_at_the_second_address_of_its_name_whenever_it_comes_
                 target.start()
             wait_for_progress(mirror, flow, topic, RATE)
         assert_equal(*wait_for_copy(mirror, flow, topic))
-        assert mirror.stop() == 0

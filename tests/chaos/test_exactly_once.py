@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.conftest import Unique
 from tests.integration.exactly_once import (
     ENABLED,
     SMALL_LIMIT,
@@ -17,10 +16,11 @@ from tests.integration.exactly_once import (
 )
 from tests.integration.mirror_process import Flow, Mirror, write_flow
 from tests.integration.other_releases import region_of
+from tests.integration.setups import Setup
 from tests.integration.several_workers import Workers
 from tests.integration.traffic import Load
 from tests.kit.kafka.region import Region, start_regions
-from tests.kit.regions import ANY_SESSION, CreateTopic
+from tests.kit.regions import ANY_SESSION
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(1_800)]
 
@@ -33,12 +33,14 @@ STARTS = 100
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["v1", "v2"])
 def regions(request: pytest.FixtureRequest) -> Iterator[tuple[Region, Region]]:
-    """A source, and a target that speaks the old or the new transaction protocol; or both of an old release."""
-    if isinstance(request.param, str):
+    """A source, and a target that speaks the old or the new transaction protocol; an old source; or both of an old release."""
+    if request.param == "2.8.2":
         source, target = region_of(request.param), region_of(request.param)
     else:
-        options = ("--feature", f"transaction.version={request.param}")
-        source = Region("source", properties=ANY_SESSION)
+        old = isinstance(request.param, str)
+        version = 2 if old else request.param
+        options = ("--feature", f"transaction.version={version}")
+        source = region_of(request.param) if old else Region("source", properties=ANY_SESSION)
         target = Region("target", properties=ANY_SESSION, format_options=options)
     try:
         start_regions(source, target)
@@ -49,10 +51,8 @@ def regions(request: pytest.FixtureRequest) -> Iterator[tuple[Region, Region]]:
 
 
 @pytest.fixture
-def topic(regions: tuple[Region, Region], unique: Unique, create_topic: CreateTopic) -> str:
-    name = unique("once")
-    create_topic(regions[0], name, PARTITIONS)
-    return name
+def topic(setup: Setup, regions: tuple[Region, Region]) -> str:
+    return setup.topic("once", PARTITIONS, on=regions[0])
 
 
 @pytest.fixture
@@ -94,16 +94,18 @@ def test_twenty_ends_of_one_of_two_workers(flow: Flow, topic: str) -> None:
         assert assert_each_once(workers.running[0], flow, topic) > ROUNDS * RATE / 4
 
 
-@pytest.mark.parametrize("regions", [1, 2, "2.8.2"], ids=["v1", "v2", "2.8.2"], indirect=True)
+@pytest.mark.parametrize(
+    "regions", [1, 2, "2.4.1", "2.8.2"], ids=["v1", "v2", "2.4.1", "2.8.2"], indirect=True
+)
 def test_a_hundred_first_starts_over_topics_that_take_less_than_joined_batches(
-    regions: tuple[Region, Region], unique: Unique, create_topic: CreateTopic, tmp_path: Path
+    setup: Setup, regions: tuple[Region, Region]
 ) -> None:
     chance = random.Random(STARTS)
-    for turn in range(STARTS // 3 + 1):  # and as many against the other targets
-        topic, partitions = unique("limited"), chance.choice((1, 2, 4, 12))
-        create_topic(regions[0], topic, partitions, config=SMALL_LIMIT)
+    for turn in range(STARTS // 4 + 1):  # and as many beside the other brokers
+        topic, partitions = setup.unique("limited"), chance.choice((1, 2, 4, 12))
+        setup.create_topic(regions[0], topic, partitions, config=SMALL_LIMIT)
         write_small_batches(regions[0], topic, partitions, 24_000)
-        flow = write_flow(tmp_path, *regions, topic, {**ENABLED, "tasks.max": "3"})
+        flow = write_flow(setup.folder, *regions, topic, {**ENABLED, "tasks.max": "3"})
         killed = chance.random() < 0.3
         assert first_start(flow, topic, name=f"start-{turn}", killed=killed) == 24_000
 

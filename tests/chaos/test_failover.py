@@ -1,15 +1,13 @@
 """Twenty failovers and failbacks under load with drivers killed at every step, and ten regions lost; names of the fault list T12, T13."""
 
 import logging
-from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.integration.failovers import Stage, secured_pair
+from tests.integration.setups import Setup
 from tests.integration.test_failover import lose_and_return, move_there_and_back
-from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(5_400)]
 
@@ -22,11 +20,13 @@ STEPS: Final = ("FENCE", "DRAIN", "GROUPS", "VERIFY", "SWITCH", "TAIL", "REVERSE
 
 
 def test_twenty_failovers_and_failbacks_with_drivers_killed_at_every_step_lose_nothing(
-    unique: Callable[[str], str], create_topic: CreateTopic, tmp_path: Path
+    setup: Setup,
 ) -> None:
     kills = [(STEPS[n % 7], STEPS[(n + 3) % 7]) for n in range(ROUNDS - 1)] + [("", "")]
     with secured_pair("chaos") as pair:
-        gaps = move_there_and_back(Stage(*pair, unique, create_topic, tmp_path), kills=kills)
+        gaps = move_there_and_back(
+            Stage(*pair, setup.unique, setup.create_topic, setup.folder), kills=kills
+        )
     log.warning("clients could not write for %s s", [round(it, 1) for it in gaps])
     assert len(gaps) == 2 * ROUNDS
     # A driver that was killed is started again by the test: on a machine with other work that takes seconds of its own.
@@ -35,9 +35,7 @@ def test_twenty_failovers_and_failbacks_with_drivers_killed_at_every_step_lose_n
 
 
 @pytest.mark.parametrize("number", range(LOSSES))
-def test_the_tail_of_a_lost_region_is_listed_exactly_and_kept(
-    unique: Callable[[str], str], create_topic: CreateTopic, tmp_path: Path, number: int
-) -> None:
+def test_the_tail_of_a_lost_region_is_listed_exactly_and_kept(setup: Setup, number: int) -> None:
     with secured_pair(f"lost{number}") as pair:
-        stage = Stage(*pair, unique, create_topic, tmp_path)
+        stage = Stage(*pair, setup.unique, setup.create_topic, setup.folder)
         lose_and_return(stage, tail=2 + 13 * number, restarts=bool(number % 2))

@@ -5,17 +5,19 @@ import os
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
 
 from tests.chaos.census import Census, rise
-from tests.chaos.conftest import Unique
 from tests.chaos.snapshots import snapshot
 from tests.chaos.throughput import wait_s
 from tests.integration.far_regions import Rig
-from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.mirror_process import Flow, Mirror, running, until
+from tests.integration.setups import Setup
+from tests.integration.small_disk import fill, small_disk
 from tests.integration.test_quotas import set_quota
 from tests.integration.traffic import (
     Load,
@@ -27,7 +29,7 @@ from tests.integration.traffic import (
     write,
 )
 from tests.kit.kafka.region import Region
-from tests.kit.regions import CreateTopic, NewRegion
+from tests.kit.regions import NewRegion
 
 DURATION_S: Final = float(os.environ.get("MM2PY_CHAOS_MEMORY_S", "300"))
 
@@ -61,7 +63,10 @@ LARGEST: Final = {
     "message.max.bytes": str(64 << 20),
     "replica.fetch.max.bytes": str(64 << 20),
     "quota.window.num": "3",
+    "log.index.size.max.bytes": "65536",
+    "offsets.topic.num.partitions": "1",
 }
+DISK_MB: Final = 1_500
 MEMORY_MB: Final = 32
 SLACK_MB: Final = 40.0
 """What the first records of a process load, and what the allocator keeps."""
@@ -80,7 +85,7 @@ BACKLOGS: Final = {"many": Backlog(1_000, 1, 250_000), "large": Backlog(8, 1, 50
 
 
 @contextmanager
-def slowed(target: Region) -> Generator[None]:
+def slowed(target: Region, _disk: Path) -> Generator[None]:
     """A producer quota: one record of the largest takes ten seconds."""
     set_quota(target, "producer", PRODUCER, 5_000_000)
     yield
@@ -88,11 +93,22 @@ def slowed(target: Region) -> Generator[None]:
 
 
 @contextmanager
-def frozen(target: Region) -> Generator[None]:
+def frozen(target: Region, _disk: Path) -> Generator[None]:
     """Its connections stay open and nothing answers."""
     target.freeze()
     yield
     target.thaw()
+
+
+@contextmanager
+def full(target: Region, disk: Path) -> Generator[None]:
+    """Its disk has no room: the broker ends when it is written to, and is started again when there is room."""
+    ballast = disk / "ballast"
+    fill(ballast)
+    yield
+    until(lambda: not target.node(1).is_running, 60, "the broker to give up")
+    ballast.unlink()
+    target.start()
 
 
 def wait_until_arrived(mirror: Mirror, flow: Flow, topic: str) -> None:
@@ -114,16 +130,13 @@ def assert_content(flow: Flow, topic: str, rewinds: int) -> None:
     log.warning("memory: %d records on the target, %d doubled", copied(flow, topic), doubled)
 
 
-def test_memory_is_flat_while_the_target_is_frozen_half_of_the_time(
-    rig: Rig, unique: Unique, create_topic: CreateTopic, tmp_path: Path
-) -> None:
-    topic = unique("frozen")
+def test_memory_is_flat_while_the_target_is_frozen_half_of_the_time(setup: Setup, rig: Rig) -> None:
+    topic = setup.unique("frozen")
     source, target = rig.source.region, rig.target.region
-    create_topic(source, topic, PARTITIONS)
-    flow = write_flow(tmp_path, source, target, topic)
+    setup.create_topic(source, topic, PARTITIONS)
+    flow = setup.flow(topic, source=source, target=target)
     turns = 0
-    with Mirror(flow.file) as mirror:
-        mirror.wait_ready()
+    with running(flow.file) as mirror:
         with (
             Load(source, topic, PARTITIONS, rate=RATE, value_bytes=VALUE_BYTES) as load,
             Census(mirror.pid) as census,
@@ -151,7 +164,6 @@ def test_memory_is_flat_while_the_target_is_frozen_half_of_the_time(
             [round(value) for value in census.used_mb[:: max(len(census.used_mb) // 60, 1)]],
         )
         wait_until_arrived(mirror, flow, topic)
-        assert mirror.stop() == 0
     # A coordinator that was frozen for longer than a session may take us for dead when it wakes.
     assert_content(flow, topic, rewinds=turns)
     assert growth < MOST_GROWTH_MB
@@ -180,13 +192,13 @@ def kept_mb(name: str, worker: Mirror, census: Census) -> float:
 
 
 def test_memory_of_two_workers_is_flat_while_target_and_source_are_cut_off_in_turn(
-    rig: Rig, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+    setup: Setup, rig: Rig
 ) -> None:
-    topic = unique("cut-memory")
+    topic = setup.unique("cut-memory")
     source = rig.source.region
-    create_topic(source, topic, PARTITIONS)
-    flow = write_flow(
-        tmp_path, source, rig.target.region, topic, {**rig.bootstrap, "tasks.max": "4"}
+    setup.create_topic(source, topic, PARTITIONS)
+    flow = setup.flow(
+        topic, {**rig.bootstrap, "tasks.max": "4"}, source=source, target=rig.target.region
     )
     cuts = 0
     with Mirror(flow.file, name="one") as one, Mirror(flow.file, name="two") as two:
@@ -214,33 +226,45 @@ def test_memory_of_two_workers_is_flat_while_target_and_source_are_cut_off_in_tu
     assert max(kept) < MOST_KEPT_MB
 
 
-@pytest.mark.parametrize("fault", [slowed, frozen])
+@pytest.mark.parametrize("fault", [slowed, frozen, full])
 @pytest.mark.parametrize("name", BACKLOGS)
 def test_memory_is_bounded_while_no_partition_can_be_written_and_all_arrives_afterwards(
+    setup: Setup,
     new_region: NewRegion,
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
-    fault: Callable[[Region], AbstractContextManager[None]],
+    fault: Callable[[Region, Path], AbstractContextManager[None]],
     name: str,
 ) -> None:
-    backlog, topic = BACKLOGS[name], unique("bounded")
-    source, target = (new_region(it, properties=LARGEST) for it in ("memory-a", "memory-b"))
-    create_topic(source, topic, backlog.partitions)
-    flow = write_flow(tmp_path, source, target, topic, {"sync.topic.configs.enabled": "false"})
-    create_topic(target, flow.remote(topic), backlog.partitions)
+    backlog, topic = BACKLOGS[name], setup.unique("bounded")
+    source = new_region("memory-a", properties=LARGEST)
+    with (
+        small_disk(setup.folder, DISK_MB) as disk,
+        Region("memory-b", properties=LARGEST, folder=disk, min_free_bytes=1) as target,
+    ):
+        _bounded(setup, source, target, backlog, topic, partial(fault, target, disk))
+
+
+def _bounded(
+    setup: Setup,
+    source: Region,
+    target: Region,
+    backlog: Backlog,
+    topic: str,
+    fault: Callable[[], AbstractContextManager[None]],
+) -> None:
+    setup.create_topic(source, topic, backlog.partitions)
+    flow = setup.flow(topic, {"sync.topic.configs.enabled": "false"}, source=source, target=target)
+    setup.create_topic(target, flow.remote(topic), backlog.partitions)
     value = os.urandom(backlog.value_bytes)
     records = [Sent(it, value) for _ in range(backlog.records) for it in range(backlog.partitions)]
-    with Mirror(flow.file) as mirror:
+    with running(flow.file, ready=False) as mirror:
         mirror.wait_ready(90)
         with Census(mirror.pid) as census:
-            with fault(target):
+            with fault():
                 write(source, topic, records, message_max_bytes=len(value) + 100_000)
                 held = len(census.used_mb) + HELD_SAMPLES
                 until(lambda: len(census.used_mb) >= held, 90, "samples", alive=mirror)
             wait_until_arrived(mirror, flow, topic)
         assert_content(flow, topic, rewinds=1)
-        assert mirror.stop() == 0
     grown = max(max(used) - used[0] for used in census.by_process.values())
     one = backlog.value_bytes / (1 << 20)
     log.warning("memory of the task grew by %.0f MiB", grown)

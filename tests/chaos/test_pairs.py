@@ -1,14 +1,12 @@
 """More scenes of ``tests/integration/test_pairs.py``: pairs and triples of ingredients under load."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.integration.pairs import Stage, play
+from tests.integration.setups import Setup
 from tests.kit.kafka.region import Region
-from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(400)]
 
@@ -49,11 +47,10 @@ SCENES: Final = [
 
 @pytest.mark.parametrize("scene", SCENES, ids=" + ".join)
 def test_what_is_promised_holds_where_features_meet_again_and_again(
-    own_regions: tuple[Region, Region],
-    unique: Callable[[str], str],
-    create_topic: CreateTopic,
-    tmp_path: Path,
-    scene: tuple[str, ...],
+    setup: Setup, own_regions: tuple[Region, Region], scene: tuple[str, ...]
 ) -> None:
     kind, *ingredients = scene
-    play(Stage(own_regions, kind, unique("pairs"), tmp_path, create_topic), ingredients)
+    play(
+        Stage(own_regions, kind, setup.unique("pairs"), setup.folder, setup.create_topic),
+        ingredients,
+    )

@@ -4,22 +4,20 @@ import logging
 import random
 import threading
 from functools import partial
-from pathlib import Path
 from typing import Self, final
 
 import pytest
 
-from tests.chaos.conftest import Unique
 from tests.chaos.snapshots import snapshot
 from tests.integration.cluster_changes import delete_topic, topics_of
 from tests.integration.far_regions import Rig
 from tests.integration.incarnations import PER_TICK, Incarnation, Values
 from tests.integration.ledger_scenes import Entry, entries
-from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
+from tests.integration.mirror_process import SHORT_SESSION, Flow, running, until
+from tests.integration.setups import Setup
 from tests.integration.several_workers import Workers
 from tests.integration.traffic import copied, ends
-from tests.kit.kafka.region import KafkaAddress
-from tests.kit.regions import CreateTopic, NewRegion
+from tests.kit.regions import NewRegion
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -72,16 +70,16 @@ def state(flow: Flow, topic: str, number: int) -> str:
 
 
 def test_ten_incarnations_under_load_are_never_mixed_and_what_is_lost_is_named(
-    rig: Rig, new_region: NewRegion, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+    setup: Setup, rig: Rig, new_region: NewRegion
 ) -> None:
     # Else the load would create it again, before the operator.
     source = new_region("again", properties={"auto.create.topics.enable": "false"})
-    topic = unique("again")
-    flow = write_flow(tmp_path, source, rig.target.region, topic)
+    topic = setup.unique("again")
+    flow = setup.flow(topic, source=source, target=rig.target.region)
     incarnations: list[Incarnation] = []
-    with Mirror(flow.file) as mirror:
+    with running(flow.file, ready=False) as mirror:
         for number, width in enumerate(WIDTHS):
-            create_topic(source, topic, width)
+            setup.create_topic(source, topic, width)
             with Incarnation(source, topic, number, width) as written:
                 incarnations.append(written)
                 until(
@@ -109,7 +107,6 @@ def test_ten_incarnations_under_load_are_never_mixed_and_what_is_lost_is_named(
             lambda: f"{wanted} events: {entries(flow)}",
             alive=mirror,
         )
-        assert mirror.stop() == 0
     left = entries(flow)
     assert len(left) == wanted
     reported = [_first_of_each(left, width) for width in WIDTHS[:-1]]
@@ -163,20 +160,16 @@ class Replacements:
 
 
 def test_no_incarnation_is_copied_twice_while_workers_are_replaced(
-    new_region: NewRegion,
-    region_b: KafkaAddress,
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
+    setup: Setup, new_region: NewRegion
 ) -> None:
     source = new_region("again", properties={"auto.create.topics.enable": "false"})
-    topic, width = unique("again"), 4
+    topic, width = setup.unique("again"), 4
     chance = random.Random(topic)
     properties = {**SHORT_SESSION, "tasks.max": "2"}
-    flow = write_flow(tmp_path, source, region_b, topic, properties)
+    flow = setup.flow(topic, properties, source=source)
     last: Values = {}
     with Workers(flow) as workers:
-        create_topic(source, topic, width)
+        setup.create_topic(source, topic, width)
         workers.start("one", "two")
         with Replacements(workers, chance) as replaced:
             for number in range(INCARNATIONS):
@@ -193,7 +186,7 @@ def test_no_incarnation_is_copied_twice_while_workers_are_replaced(
                     written.stop(deleted=number + 1 < INCARNATIONS)
                     last = written.acked
                 if number + 1 < INCARNATIONS:
-                    create_topic(source, topic, width)
+                    setup.create_topic(source, topic, width)
         until(
             lambda: copies(flow, topic)[INCARNATIONS - 1] == last,
             120,

@@ -4,8 +4,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from types import TracebackType
 from typing import Final, Self, final
 
 import pytest
@@ -18,11 +16,11 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from tests.chaos.conftest import Unique
 from tests.integration.cluster_changes import create_topics, delete_topics, topics_of
 from tests.integration.far_regions import Rig
 from tests.integration.ledger_scenes import Entry, entries
-from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.mirror_process import Flow, Mirror, until
+from tests.integration.setups import Setup
 from tests.integration.traffic import producer
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import NewRegion
@@ -49,7 +47,7 @@ class Writer:
 
     def __init__(self, region: KafkaAddress, topics: Sequence[str], number: int) -> None:
         self._topics, self._number = topics, number
-        self._client = producer(region, **{"message.timeout.ms": 60_000, "max.in.flight": 1})
+        self._client = producer(region, message_timeout_ms=60_000)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self.acked: Values = {topic: [] for topic in topics}
@@ -85,12 +83,7 @@ class Writer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
 
 
@@ -161,14 +154,14 @@ def check_topic(written: Sequence[Values], topic: str, copy: list[bytes], told: 
 
 
 def test_three_hundred_topics_created_again_are_copied_whole_while_others_keep_flowing(
-    rig: Rig, new_region: NewRegion, unique: Unique, tmp_path: Path
+    setup: Setup, rig: Rig, new_region: NewRegion
 ) -> None:
     # Else the load would create them again, before the operator.
     source = new_region("again", properties={"auto.create.topics.enable": "false"})
-    prefix = unique("many")
+    prefix = setup.unique("many")
     topics = [f"{prefix}-{number:03}" for number in range(TOPICS)]
     others = [f"{prefix}-other-{number:02}" for number in range(OTHERS)]
-    flow = write_flow(tmp_path, source, rig.target.region, f"{prefix}-.*", {"tasks.max": "2"})
+    flow = setup.flow(f"{prefix}-.*", {"tasks.max": "2"}, source=source, target=rig.target.region)
     create_topics(source, others)
     written: list[Writer] = []
     with Mirror(flow.file) as mirror, Writer(source, others, 0) as untouched:

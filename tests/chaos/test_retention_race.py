@@ -3,21 +3,14 @@
 import logging
 import random
 import secrets
-from pathlib import Path
 
 import pytest
 
-from tests.chaos.conftest import Unique
 from tests.integration.far_regions import Rig
-from tests.integration.ledger_scenes import (
-    COMPACTING,
-    PARTITIONS,
-    build_scene,
-    entries,
-    frozen_round,
-)
-from tests.integration.mirror_process import Mirror
-from tests.kit.regions import CreateTopic, NewRegion
+from tests.integration.ledger_scenes import PARTITIONS, build_scene, entries, frozen_round
+from tests.integration.mirror_process import running
+from tests.integration.setups import Setup
+from tests.kit.regions import COMPACTING, NewRegion
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -29,24 +22,20 @@ ROUNDS = 4
 
 @pytest.mark.parametrize("kind", ["compacted", "transactional"])
 def test_the_ledger_is_exact_after_twenty_random_cuts_ahead_of_a_paused_flow(
-    rig: Rig,
-    new_region: NewRegion,
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
-    kind: str,
+    setup: Setup, rig: Rig, new_region: NewRegion, kind: str
 ) -> None:
     source = new_region("racing", properties=COMPACTING)
-    scene = build_scene(kind, tmp_path, source, rig.target.region, unique("race"), create_topic)
+    scene = build_scene(
+        kind, setup.folder, source, rig.target.region, setup.unique("race"), setup.create_topic
+    )
     seed = secrets.randbelow(1 << 30)
     log.warning("T8 %s: seed %d", kind, seed)
     chance = random.Random(seed)
     scene.write(source, scene.topic, 0)
-    with Mirror(scene.flow.file) as mirror:
+    with running(scene.flow.file, ready=False) as mirror:
         scene.wait_for_copy(mirror)
         scene.wait_until_committed(mirror)
         lost = [frozen_round(scene, mirror, chance, turn) for turn in range(1, ROUNDS + 1)]
-        assert mirror.stop() == 0
     log.warning("T8 %s: lost and reported by round %s", kind, lost)
     # Of a compacted topic a cut may take holes alone.
     assert sum(lost) if kind == "compacted" else all(lost)

@@ -5,25 +5,17 @@ clusters, record by record. What the two builds do not do together is in CHANGEL
 """
 
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.chaos.conftest import Unique
 from tests.integration.active_active import check_sides, wait_until_quiet, write_pair
 from tests.integration.earlier_build import PRESENT, Build, earlier_build
 from tests.integration.exactly_once import ENABLED, assert_each_once
-from tests.integration.failovers import (
-    PARTITIONS,
-    Drivers,
-    Shop,
-    Stage,
-    secured_pair,
-    values_of,
-)
-from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
+from tests.integration.failovers import PARTITIONS, Drivers, Shop, Stage, secured_pair, values_of
+from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until
 from tests.integration.rest_asking import ask, public_url
+from tests.integration.setups import Setup
 from tests.integration.several_workers import Workers
 from tests.integration.sinks import a_flow, wait_committed
 from tests.integration.traffic import (
@@ -35,7 +27,6 @@ from tests.integration.traffic import (
     wait_for_copy,
 )
 from tests.kit.kafka.region import KafkaAddress
-from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(1_200)]
 
@@ -68,18 +59,11 @@ def replace_each(workers: Workers, build: Build, *, killed: int = 0, topic: str 
 
 @pytest.mark.parametrize("killed", [0, 1])
 def test_an_exactly_once_flow_is_upgraded_and_taken_back(
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
-    earlier: Build,
-    killed: int,
+    setup: Setup, earlier: Build, killed: int
 ) -> None:
-    topic = unique("once")
-    create_topic(region_a, topic, 4)
-    flow = write_flow(tmp_path, region_a, region_b, topic, {**ENABLED, "tasks.max": "2"})
-    with Workers(flow) as workers, Load(region_a, topic, 4, rate=RATE) as load:
+    topic = setup.topic("once", 4)
+    flow = setup.flow(topic, {**ENABLED, "tasks.max": "2"})
+    with Workers(flow) as workers, Load(setup.a, topic, 4, rate=RATE) as load:
         workers.start("one", "two", build=earlier)
         workers.wait_for_start(topic)
         for build in (PRESENT, earlier):
@@ -91,37 +75,29 @@ def test_an_exactly_once_flow_is_upgraded_and_taken_back(
 
 @pytest.mark.parametrize("killed", [0, 1])
 def test_same_names_both_ways_stay_without_a_loop(
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
-    earlier: Build,
-    killed: int,
+    setup: Setup, earlier: Build, killed: int
 ) -> None:
-    topic = unique("both-ways")
-    for region in (region_a, region_b):
-        create_topic(region, topic, 3)
+    topic = setup.topic_on_both("both-ways", 3)
     both = {
         key.replace("{target}", f"{{{side}}}"): text
         for key, text in SHORT_SESSION.items()
         for side in ("source", "target")
     }
-    flow = write_pair(tmp_path, region_a, region_b, topic, both)
+    flow = write_pair(setup.folder, setup.a, setup.b, topic, both)
     with (
         Workers(flow) as workers,
-        Load(region_a, topic, 3, rate=RATE, mark=MARKS[0]) as first,
-        Load(region_b, topic, 3, rate=RATE, mark=MARKS[1]) as second,
+        Load(setup.a, topic, 3, rate=RATE, mark=MARKS[0]) as first,
+        Load(setup.b, topic, 3, rate=RATE, mark=MARKS[1]) as second,
     ):
         workers.start("one", "two", build=earlier)
         for build in (PRESENT, earlier):
             replace_each(workers, build, killed=killed)
-            both_have = partial(_both_have, (region_a, region_b), topic, first.acked + second.acked)
+            both_have = partial(_both_have, (setup.a, setup.b), topic, first.acked + second.acked)
             until(both_have, 120, "the copies of both sides", alive=workers.running[0])
         first.stop()
         second.stop()
         written = first.acked, second.acked
-        one, two = wait_until_quiet(workers.running[0], region_a, region_b, topic, sum(written))
+        one, two = wait_until_quiet(workers.running[0], setup.a, setup.b, topic, sum(written))
         sides = check_sides(one, two, MARKS, written)
         assert (sides.loops, sides.doubled) == (0, 0)
         workers.stop()
@@ -132,12 +108,12 @@ def _both_have(regions: tuple[KafkaAddress, KafkaAddress], topic: str, records: 
 
 
 def test_a_failover_is_continued_by_drivers_and_workers_of_either_build(
-    unique: Unique, create_topic: CreateTopic, tmp_path: Path, earlier: Build
+    setup: Setup, earlier: Build
 ) -> None:
-    topic = unique("orders")
+    topic = setup.unique("orders")
     with secured_pair("rolling") as sides:
         a, b = sides
-        stage = Stage(*sides, unique, create_topic, tmp_path)
+        stage = Stage(*sides, setup.unique, setup.create_topic, setup.folder)
         flow = stage.same_names(topic, SHORT_SESSION)
         with Workers(flow) as workers:
             workers.start("one", "two", build=earlier)
@@ -171,20 +147,11 @@ def test_a_failover_is_continued_by_drivers_and_workers_of_either_build(
             workers.stop()
 
 
-def test_a_topic_that_is_paused_stays_so_until_it_is_resumed(
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
-    earlier: Build,
-) -> None:
-    paused, other = unique("paused"), unique("other")
+def test_a_topic_that_is_paused_stays_so_until_it_is_resumed(setup: Setup, earlier: Build) -> None:
+    paused, other = setup.unique("paused"), setup.unique("other")
     for topic in (paused, other):
-        create_topic(region_a, topic, 2)
-    flow = write_flow(
-        tmp_path, region_a, region_b, f"{paused},{other}", {**SHORT_SESSION, "tasks.max": "2"}
-    )
+        setup.create_topic(setup.a, topic, 2)
+    flow = setup.flow(f"{paused},{other}", {**SHORT_SESSION, "tasks.max": "2"})
     path = f"flows/{flow.source_alias}-%3E{flow.target_alias}"
 
     def change(worker: Mirror, what: str) -> None:
@@ -195,8 +162,8 @@ def test_a_topic_that_is_paused_stays_so_until_it_is_resumed(
 
     with (
         Workers(flow) as workers,
-        Load(region_a, paused, 2, rate=RATE) as first,
-        Load(region_a, other, 2, rate=RATE) as second,
+        Load(setup.a, paused, 2, rate=RATE) as first,
+        Load(setup.a, other, 2, rate=RATE) as second,
     ):
         workers.start("one", "two", build=earlier)
         workers.wait_for_start(paused)
@@ -223,17 +190,11 @@ def _rests(flow: Flow, topic: str, load: Load) -> bool:
 
 
 def test_a_flow_that_a_group_copies_is_upgraded_and_taken_back(
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
-    earlier: Build,
+    setup: Setup, earlier: Build
 ) -> None:
-    topic = unique("sunk")
-    create_topic(region_a, topic, 6)
-    flow = a_flow(tmp_path, region_a, region_b, topic)
-    with Workers(flow) as workers, Load(region_a, topic, 6, rate=RATE) as load:
+    topic = setup.topic("sunk", 6)
+    flow = a_flow(setup.folder, setup.a, setup.b, topic)
+    with Workers(flow) as workers, Load(setup.a, topic, 6, rate=RATE) as load:
         workers.start("one", "two", build=earlier)
         workers.wait_for_start(topic)
         for build in (PRESENT, earlier):

@@ -23,7 +23,7 @@ def where(lane):
     import pyarrow
     from mm2py.protocol import _kernel
     from mm2py.runtime.plugins.plugins import Plugins
-    from mm2py_workers import backfill_lane
+    from mm2py_jobs.copy import backfill_lane
 
     Plugins().find("MirrorSourceConnector")
     return {"files": [it.__file__ for it in (_kernel, backfill_lane, pyarrow)]}

@@ -2,20 +2,24 @@
 
 The processes are those of a cluster (``local-cluster``): a driver, executors with a JVM each, Python workers. What was frozen is thawed when
 another attempt copies its partitions. The source has no holes, so both sides must be equal with their offsets.
+Beside it: one huge partition over lines of 20 ms, and ``make demo BACKFILL=1`` as its user runs it.
 """
 
 import logging
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.chaos.conftest import Unique
-from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.far_regions import Rig
+from tests.integration.mirror_process import Flow, Mirror, until
+from tests.integration.setups import Setup
 from tests.integration.traffic import Load, copied, ends
-from tests.kit.regions import CreateTopic, NewRegion
+from tests.kit.regions import NewRegion
 from tests.spark.backfill_process import (
     BackfillProcess,
     Ended,
@@ -90,18 +94,13 @@ def kill_and_freeze(running: BackfillProcess, flow: Flow, topic: str) -> None:
 
 
 def test_a_backfill_that_is_killed_and_frozen_five_times_has_one_exact_seam_per_partition(
-    new_region: NewRegion,
-    create_topic: CreateTopic,
-    unique: Unique,
-    tmp_path: Path,
-    spark_conf: dict[str, str],
+    setup: Setup, new_region: NewRegion, spark_conf: dict[str, str]
 ) -> None:
     source, target = new_region("bulk-a"), new_region("bulk-b")
-    topic = unique("bulk")
-    create_topic(source, topic, PARTITIONS, config={"retention.ms": "-1"})
+    topic = setup.topic("bulk", PARTITIONS, on=source, config={"retention.ms": "-1"})
     write_many(source, topic, [RECORDS // PARTITIONS] * PARTITIONS)
     limits = {"flow.max.bytes.per.second": "60000"}
-    flow = write_flow(tmp_path, source, target, topic, limits)
+    flow = setup.flow(topic, limits, source=source, target=target)
     with (
         Mirror(flow.file) as mirror,
         Load(source, topic, PARTITIONS, rate=100, value_bytes=40) as load,
@@ -151,3 +150,46 @@ def _exact(ended: Ended) -> None:
     for it in ended.partitions:
         assert (it["target_from"], it["target_to"]) == (it["from"], it["to"])
         assert it["to"] >= RECORDS // PARTITIONS
+
+
+HUGE: Final = int(os.environ.get("MM2PY_CHAOS_SPARK_HUGE", "1000000"))
+SMALL: Final = 200
+ROUND_TRIP_S: Final = 0.02
+
+
+def test_a_huge_partition_beside_many_small_ones_is_backfilled_over_20_ms(
+    setup: Setup, rig: Rig
+) -> None:
+    source, target, mark = rig.source.region, rig.target.region, setup.unique("far")
+    huge, small = f"{mark}-huge", f"{mark}-small"
+    setup.create_topic(source, huge, 1, config={"retention.ms": "-1"})
+    setup.create_topic(source, small, SMALL, config={"retention.ms": "-1"})
+    write_many(source, huge, [HUGE])
+    write_many(source, small, [50] * SMALL)
+    flow = setup.flow(f"{mark}-.*", rig.bootstrap, source=source, target=target)
+    for far in (rig.source, rig.target):
+        far.line.set_round_trip(ROUND_TRIP_S)
+    with BackfillProcess(flow) as running:
+        until(lambda: copied(flow, huge) > HUGE // 20, 300, "progress of the huge partition")
+        killed = running.signal_worker(signal.SIGKILL)
+        log.warning("worker %d was killed, copied %d", killed, copied(flow, huge))
+        ended = running.wait(600)
+    assert ended.code == 0, ended.err
+    assert len(ended.partitions) == SMALL + 1
+    assert sum(it["records"] for it in ended.partitions) == HUGE + 50 * SMALL
+    for topic in (huge, small):
+        assert digests(source, topic) == digests(target, flow.remote(topic))
+
+
+def test_the_demo_backfills_history_and_proves_it(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.demo", "--backfill"],
+        cwd=tmp_path,
+        env={**os.environ, "DEMO_SECONDS": "10"},
+        capture_output=True,
+        text=True,
+        timeout=800,
+    )
+    assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-1_000:]
+    assert "DONE, 200,000 records by Spark" in done.stdout
+    assert "Verify: 201,000 records of history are equal" in done.stdout

@@ -4,11 +4,9 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.chaos.conftest import Unique
 from tests.integration.cluster_changes import (
     delete_topic,
     forbid_creating,
@@ -20,7 +18,8 @@ from tests.integration.cluster_changes import (
 )
 from tests.integration.far_regions import Rig
 from tests.integration.ledger_scenes import entries
-from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.mirror_process import Flow, Mirror, running, until
+from tests.integration.setups import Setup
 from tests.integration.traffic import (
     Load,
     Logs,
@@ -32,7 +31,7 @@ from tests.integration.traffic import (
     write,
 )
 from tests.kit.kafka.region import Region
-from tests.kit.regions import CreateTopic, NewRegion
+from tests.kit.regions import NewRegion
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(400)]
 
@@ -73,16 +72,15 @@ def wait_until_flowing(mirror: Mirror, flow: Flow, topic: str) -> float:
 
 
 def test_ten_partitions_that_may_not_be_written_again_and_again_leave_ten_others_flowing(
-    rig: Rig, target: Region, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+    setup: Setup, rig: Rig, target: Region
 ) -> None:
-    prefix, source = unique("full"), rig.source.region
+    prefix, source = setup.unique("full"), rig.source.region
     stuck, flowing = f"{prefix}-stuck", f"{prefix}-flowing"
     for topic in (stuck, flowing):
-        create_topic(source, topic, PARTITIONS)
-    flow = write_flow(tmp_path, source, target, f"{prefix}-.*", MEMORY)
+        setup.create_topic(source, topic, PARTITIONS)
+    flow = setup.flow(f"{prefix}-.*", MEMORY, source=source, target=target)
     waited: list[float] = []
-    with Mirror(flow.file) as mirror:
-        mirror.wait_ready()
+    with running(flow.file) as mirror:
         with (
             Load(source, stuck, PARTITIONS, rate=RATE, value_bytes=VALUE_BYTES) as refused,
             Load(source, flowing, PARTITIONS, rate=RATE, value_bytes=VALUE_BYTES),
@@ -102,19 +100,17 @@ def test_ten_partitions_that_may_not_be_written_again_and_again_leave_ten_others
             assert_equal(*wait_for_copy(mirror, flow, topic))
         log.warning("seconds until the ten others were copied: %s", [round(s, 1) for s in waited])
         assert not mirror.lines("ERROR")
-        assert mirror.stop() == 0
 
 
 def test_a_deleted_copy_that_may_not_be_created_again_leaves_ten_others_flowing(
-    rig: Rig, target: Region, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+    setup: Setup, rig: Rig, target: Region
 ) -> None:
-    prefix, source = unique("gone"), rig.source.region
+    prefix, source = setup.unique("gone"), rig.source.region
     stuck, flowing = f"{prefix}-stuck", f"{prefix}-flowing"
     for topic in (stuck, flowing):
-        create_topic(source, topic, PARTITIONS)
-    flow = write_flow(tmp_path, source, target, f"{prefix}-.*", MEMORY)
-    with Mirror(flow.file) as mirror:
-        mirror.wait_ready()
+        setup.create_topic(source, topic, PARTITIONS)
+    flow = setup.flow(f"{prefix}-.*", MEMORY, source=source, target=target)
+    with running(flow.file) as mirror:
         with (
             Load(source, stuck, PARTITIONS, rate=RATE, value_bytes=VALUE_BYTES) as refused,
             Load(source, flowing, PARTITIONS, rate=RATE, value_bytes=VALUE_BYTES),
@@ -138,7 +134,6 @@ def test_a_deleted_copy_that_may_not_be_created_again_leaves_ten_others_flowing(
             lambda: f"{ends(source, stuck)}, {ends(target, flow.remote(stuck))}",
             alive=mirror,
         )
-        assert mirror.stop() == 0
     # What was on the deleted copy is gone with it; from there on nothing is missing or doubled.
     reported = entries(flow)
     for partition, copy in read(target, flow.remote(stuck)).items():
@@ -162,16 +157,15 @@ def ends_alike(truth: Logs, target: Region, remote: str) -> bool:
 
 
 def test_ten_partitions_with_a_record_too_large_leave_the_other_ten_of_the_topic_flowing(
-    rig: Rig, target: Region, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+    setup: Setup, rig: Rig, target: Region
 ) -> None:
-    topic, source, every = unique("large"), rig.source.region, 2 * PARTITIONS
-    create_topic(source, topic, every)
+    topic, source, every = setup.unique("large"), rig.source.region, 2 * PARTITIONS
+    setup.create_topic(source, topic, every)
     properties = MEMORY | {"sync.topic.configs.enabled": "false"}
-    flow = write_flow(tmp_path, source, target, topic, properties)
+    flow = setup.flow(topic, properties, source=source, target=target)
     remote = flow.remote(topic)
-    create_topic(target, remote, every, config={"max.message.bytes": str(LIMIT_BYTES)})
-    with Mirror(flow.file) as mirror:
-        mirror.wait_ready()
+    setup.create_topic(target, remote, every, config={"max.message.bytes": str(LIMIT_BYTES)})
+    with running(flow.file) as mirror:
         with Load(source, topic, every, rate=RATE, value_bytes=VALUE_BYTES) as load:
             load.wait_acked(RATE)
             write(source, topic, (Sent(p, os.urandom(4 * LIMIT_BYTES)) for p in range(PARTITIONS)))
@@ -194,7 +188,6 @@ def test_ten_partitions_with_a_record_too_large_leave_the_other_ten_of_the_topic
             assert copy[p].records == truth[p].records[: len(copy[p].records)]
             assert len(copy[p].records) < len(truth[p].records)
         assert len(mirror.lines("ERROR")) == PARTITIONS
-        assert mirror.stop() == 0
     set_config(target, remote, "max.message.bytes", "100000")
     with Mirror(flow.file, name="cured") as mirror:
         assert_equal(*wait_for_copy(mirror, flow, topic))

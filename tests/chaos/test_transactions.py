@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.census import Census
-from tests.chaos.conftest import Unique
 from tests.integration.far_regions import Rig
 from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.setups import Setup
 from tests.integration.traffic import (
     Load,
     Logs,
@@ -28,7 +28,6 @@ from tests.integration.transactions import (
     write_mixed,
     write_one,
 )
-from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -55,11 +54,10 @@ def count_kept(copy: Logs) -> int:
 
 
 def test_of_a_hundred_thousand_records_no_aborted_one_reaches_the_target(
-    rig: Rig, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+    setup: Setup, rig: Rig
 ) -> None:
-    topic = unique("transactions")
-    create_topic(rig.source.region, topic, 2)
-    flow = committed_flow(rig, tmp_path, topic)
+    topic = setup.topic("transactions", 2, on=rig.source.region)
+    flow = committed_flow(rig, setup.folder, topic)
     with Mirror(flow.file) as mirror:
         mirror.wait_ready()
         write_mixed(rig.source.region, topic, TRANSACTIONS, EACH)
@@ -71,11 +69,10 @@ def test_of_a_hundred_thousand_records_no_aborted_one_reaches_the_target(
 
 
 def test_transactions_of_two_hundred_thousand_records_arrive_whole_or_not_at_all(
-    rig: Rig, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+    setup: Setup, rig: Rig
 ) -> None:
-    topic = unique("huge")
-    create_topic(rig.source.region, topic, 2)
-    flow = committed_flow(rig, tmp_path, topic)
+    topic = setup.topic("huge", 2, on=rig.source.region)
+    flow = committed_flow(rig, setup.folder, topic)
     client = producer(rig.source.region, transactional_id=topic)
     client.init_transactions(30)
     padding = b"." * 200
@@ -95,20 +92,20 @@ def test_transactions_of_two_hundred_thousand_records_arrive_whole_or_not_at_all
 
 
 def test_a_hanging_transaction_is_reported_and_holds_up_its_partition_only_until_it_is_aborted(
-    rig: Rig, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+    setup: Setup, rig: Rig
 ) -> None:
-    prefix = unique("hanging")
+    prefix = setup.unique("hanging")
     held, free = f"{prefix}-held", f"{prefix}-free"
     for topic in (held, free):
-        create_topic(rig.source.region, topic, 2)
-    flow = committed_flow(rig, tmp_path, f"{prefix}-.*")
+        setup.create_topic(rig.source.region, topic, 2)
+    flow = committed_flow(rig, setup.folder, f"{prefix}-.*")
     with Mirror(flow.file) as mirror:
         mirror.wait_ready()
         write_mixed(rig.source.region, held, 10, 10)
         wait_for_copy(mirror, flow, held, committed=True)
         abandon(rig.source.region, held, prefix, LONG_MS)
         begun = time.monotonic()
-        write_mixed(rig.source.region, held, 10, 20)
+        write_mixed(rig.source.region, held, 10, 20, beside_open=True)
         with Load(rig.source.region, free, 2, rate=500):
             said = mirror.wait_for_log("a transaction is open at offset", REPORT_S)
             log.warning("T19: reported after %.0f s: %s", time.monotonic() - begun, said)

@@ -1,18 +1,17 @@
 """A million records with holes and aborted transactions, everything restarted, one kill: each offset translates right."""
 
 import logging
-from pathlib import Path
 
 import pytest
 
-from tests.chaos.conftest import Unique
-from tests.integration.ledger_scenes import COMPACTING, PARTITIONS, write_compacted
-from tests.integration.mirror_process import Mirror, write_flow
+from tests.integration.ledger_scenes import PARTITIONS, write_compacted
+from tests.integration.mirror_process import Mirror
 from tests.integration.offset_census import take_census
-from tests.integration.test_offset_translation import PROPERTIES, wait_until_covered
+from tests.integration.setups import Setup
+from tests.integration.test_offset_map import PROPERTIES, wait_until_covered
 from tests.integration.traffic import copied, read, wait_for_copy, wait_for_progress
 from tests.integration.transactions import write_mixed
-from tests.kit.regions import CreateTopic, NewRegion
+from tests.kit.regions import COMPACTING, NewRegion
 
 pytestmark = [pytest.mark.chaos, pytest.mark.integration, pytest.mark.timeout(1800)]
 
@@ -24,22 +23,21 @@ KILLED = 2
 
 
 async def test_of_a_million_records_every_offset_translates_right_in_both_directions(
-    new_region: NewRegion, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+    setup: Setup, new_region: NewRegion
 ) -> None:
     source, target = new_region("source", properties=COMPACTING), new_region("target")
-    topic = unique("census")
+    topic = setup.unique("census")
     config = {"segment.ms": "60000", "min.cleanable.dirty.ratio": "0.001", "retention.ms": "-1"}
-    create_topic(source, topic, PARTITIONS, config=config)
+    setup.create_topic(source, topic, PARTITIONS, config=config)
     write_compacted(source, topic, 0)
-    flow = write_flow(tmp_path, source, target, topic, PROPERTIES)
+    flow = setup.flow(topic, PROPERTIES, source=source, target=target)
     for turn in range(TURNS):
         with Mirror(flow.file) as mirror:
             mirror.wait_ready()
             before = copied(flow, topic)
             write_mixed(source, topic, TRANSACTIONS, EACH, turn=turn)
             if turn == KILLED:
-                if copied(flow, topic) == before:
-                    wait_for_progress(mirror, flow, topic)
+                wait_for_progress(mirror, flow, topic, before=before)
                 mirror.kill()
                 continue
             wait_for_copy(mirror, flow, topic, committed=True, timeout_s=300)

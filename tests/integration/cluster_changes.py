@@ -2,26 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Final, Protocol, cast
+from functools import partial
+from typing import Any, Final, Protocol, cast
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._acl import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-)
+from confluent_kafka.admin._acl import AclBinding, AclBindingFilter, AclOperation, AclPermissionType
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._metadata import ClusterMetadata
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from tests.integration.mirror_process import until
 from tests.kit.kafka.region import KafkaAddress
 
 TIMEOUT_S: Final = 30.0
 DELETE_TRIES: Final = 3
-EVERYBODY: Final = "User:ANONYMOUS"
+ANONYMOUS: Final = "User:ANONYMOUS"
 CLUSTER: Final = "kafka-cluster"
 """The name of the one resource that rules for the whole cluster are of."""
 
@@ -40,6 +37,7 @@ class _Admin(Protocol):
     def delete_records(self, before: list[TopicPartition], /) -> Answers: ...
     def create_acls(self, acls: list[AclBinding], /) -> Answers: ...
     def delete_acls(self, filters: list[AclBindingFilter], /) -> Answers: ...
+    def describe_acls(self, acls: AclBindingFilter, /) -> "Future[list[AclBinding]]": ...
 
 
 def _admin(region: KafkaAddress) -> _Admin:
@@ -99,8 +97,9 @@ def configs_of(region: KafkaAddress, topic: str) -> dict[str, str]:
 
 
 def set_config(region: KafkaAddress, topic: str, name: str, value: str) -> None:
-    """Change one config of a topic."""
+    """Change one config of a topic, and wait until the broker has it: the answer is the controller's."""
     _set_config(region, ResourceType.TOPIC, topic, name, value)
+    until(lambda: configs_of(region, topic)[name] == value, 90, f"{topic} {name}={value}")
 
 
 def set_group_config(region: KafkaAddress, group: str, name: str, value: str) -> None:
@@ -119,6 +118,20 @@ def create_topics(region: KafkaAddress, topics: Sequence[str]) -> None:
     """Create topics of one partition with one request."""
     admin = _admin(region)
     _results(admin.create_topics([NewTopic(name, 1, 1) for name in topics]))
+
+
+def create_led_by(
+    region: KafkaAddress,
+    topic: str,
+    replicas: list[list[int]],
+    config: dict[str, str] | None = None,
+) -> None:
+    """Create a topic with these replicas by partition, the leader first."""
+    new = NewTopic(
+        topic, num_partitions=len(replicas), replica_assignment=replicas, config=config or {}
+    )
+    admin = _admin(region)
+    _results(admin.create_topics([new]))
 
 
 def delete_topic(region: KafkaAddress, topic: str) -> None:
@@ -156,79 +169,91 @@ def delete_records(region: KafkaAddress, topic: str, partition: int, before: int
     _results(admin.delete_records([TopicPartition(topic, partition, before)]))
 
 
-def forbid_writing(region: KafkaAddress, topic: str) -> None:
-    """Take Write on one topic from everybody; everything else stays allowed."""
-    _forbid(region, ResourceType.TOPIC, topic, AclOperation.WRITE)
-
-
-def permit_writing(region: KafkaAddress, topic: str) -> None:
-    """Undo ``forbid_writing``."""
-    _permit(region, ResourceType.TOPIC, topic, AclOperation.WRITE)
-
-
-def forbid_reading(region: KafkaAddress, topic: str) -> None:
-    """Deny all principals Read on one topic; it can still be described."""
-    _forbid(region, ResourceType.TOPIC, topic, AclOperation.READ)
-
-
-def permit_reading(region: KafkaAddress, topic: str) -> None:
-    """Undo ``forbid_reading``."""
-    _permit(region, ResourceType.TOPIC, topic, AclOperation.READ)
-
-
-def forbid_transactions(region: KafkaAddress, transactional_id: str) -> None:
-    """Take Write on one transactional id from all principals; it can still be described."""
-    _forbid(region, ResourceType.TRANSACTIONAL_ID, transactional_id, AclOperation.WRITE)
-
-
-def permit_transactions(region: KafkaAddress, transactional_id: str) -> None:
-    """Undo ``forbid_transactions``."""
-    _permit(region, ResourceType.TRANSACTIONAL_ID, transactional_id, AclOperation.WRITE)
-
-
 def forbid_group(region: KafkaAddress, group: str, operation: AclOperation) -> None:
     """Take one operation on one group from all principals."""
-    _forbid(region, ResourceType.GROUP, group, operation)
+    _forbid(ResourceType.GROUP, operation, region, group)
 
 
 def permit_group(region: KafkaAddress, group: str, operation: AclOperation) -> None:
     """Undo ``forbid_group``."""
-    _permit(region, ResourceType.GROUP, group, operation)
+    _permit(ResourceType.GROUP, operation, region, group)
 
 
 def forbid_creating(region: KafkaAddress, topic: str) -> None:
     """Deny all principals the creation of one topic, which either of two rules would allow."""
-    _forbid(region, ResourceType.BROKER, CLUSTER, AclOperation.CREATE)
-    _forbid(region, ResourceType.TOPIC, topic, AclOperation.CREATE)
+    _forbid(ResourceType.BROKER, AclOperation.CREATE, region, CLUSTER)
+    _forbid(ResourceType.TOPIC, AclOperation.CREATE, region, topic)
 
 
 def permit_creating(region: KafkaAddress, topic: str) -> None:
     """Undo ``forbid_creating``."""
-    _permit(region, ResourceType.TOPIC, topic, AclOperation.CREATE)
-    _permit(region, ResourceType.BROKER, CLUSTER, AclOperation.CREATE)
+    _permit(ResourceType.TOPIC, AclOperation.CREATE, region, topic)
+    _permit(ResourceType.BROKER, AclOperation.CREATE, region, CLUSTER)
 
 
-def _forbid(region: KafkaAddress, kind: ResourceType, name: str, operation: AclOperation) -> None:
+def allow(region: KafkaAddress, topic: str, user: str = "shop") -> None:
+    """Let a client that logs in read and write a topic."""
+    operations = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
+    _create_rules(region, [_grant(topic, user, each) for each in operations])
+
+
+def take_write(region: KafkaAddress, topic: str, user: str) -> None:
+    """Take back the right to write that ``allow`` gave."""
+    _delete_rule(region, _grant(topic, user, AclOperation.WRITE))
+
+
+def _grant(topic: str, user: str, operation: AclOperation) -> tuple[Any, ...]:
+    kind, pattern = ResourceType.TOPIC, ResourcePatternType.LITERAL
+    return kind, topic, pattern, f"User:{user}", "*", operation, AclPermissionType.ALLOW
+
+
+def _forbid(kind: ResourceType, operation: AclOperation, region: KafkaAddress, name: str) -> None:
     rules = [
-        AclBinding(kind, name, ResourcePatternType.LITERAL, EVERYBODY, "*", each, permission)
+        (kind, name, ResourcePatternType.LITERAL, ANONYMOUS, "*", each, permission)
         for each, permission in (
             (AclOperation.ALL, AclPermissionType.ALLOW),
             (operation, AclPermissionType.DENY),
         )
     ]
-    admin = _admin(region)
-    _results(admin.create_acls(rules))
+    _create_rules(region, rules)
 
 
-def _permit(region: KafkaAddress, kind: ResourceType, name: str, operation: AclOperation) -> None:
-    denial = AclBindingFilter(
-        kind,
-        name,
-        ResourcePatternType.LITERAL,
-        EVERYBODY,
-        "*",
-        operation,
-        AclPermissionType.DENY,
-    )
+def _permit(kind: ResourceType, operation: AclOperation, region: KafkaAddress, name: str) -> None:
+    place = kind, name, ResourcePatternType.LITERAL
+    _delete_rule(region, (*place, ANONYMOUS, "*", operation, AclPermissionType.DENY))
+
+
+def _create_rules(region: KafkaAddress, rules: Sequence[tuple[Any, ...]]) -> None:
+    """Create rules, and wait until the broker obeys them: the answer is the controller's."""
     admin = _admin(region)
-    _results(admin.delete_acls([denial]))
+    _results(admin.create_acls([AclBinding(*rule) for rule in rules]))
+    until(lambda: all(_is_known(admin, rule) for rule in rules), 90, f"{rules}")
+
+
+def _delete_rule(region: KafkaAddress, rule: tuple[Any, ...]) -> None:
+    """Delete a rule, and wait until the broker has forgotten it."""
+    admin = _admin(region)
+    _results(admin.delete_acls([AclBindingFilter(*rule)]))
+    until(lambda: not _is_known(admin, rule), 90, f"not {rule}")
+
+
+def _is_known(admin: _Admin, rule: tuple[Any, ...]) -> bool:
+    return bool(admin.describe_acls(AclBindingFilter(*rule)).result(TIMEOUT_S))
+
+
+forbid_writing: Final = partial(_forbid, ResourceType.TOPIC, AclOperation.WRITE)
+"""Take Write on one topic from everybody; everything else stays allowed."""
+permit_writing: Final = partial(_permit, ResourceType.TOPIC, AclOperation.WRITE)
+forbid_reading: Final = partial(_forbid, ResourceType.TOPIC, AclOperation.READ)
+"""Deny all principals Read on one topic; it can still be described."""
+permit_reading: Final = partial(_permit, ResourceType.TOPIC, AclOperation.READ)
+forbid_describing: Final = partial(_forbid, ResourceType.TOPIC, AclOperation.DESCRIBE)
+"""Deny all principals Describe on one topic: brokers list it no more."""
+permit_describing: Final = partial(_permit, ResourceType.TOPIC, AclOperation.DESCRIBE)
+forbid_configuring: Final = partial(_forbid, ResourceType.TOPIC, AclOperation.ALTER_CONFIGS)
+permit_configuring: Final = partial(_permit, ResourceType.TOPIC, AclOperation.ALTER_CONFIGS)
+forbid_deleting: Final = partial(_forbid, ResourceType.TOPIC, AclOperation.DELETE)
+permit_deleting: Final = partial(_permit, ResourceType.TOPIC, AclOperation.DELETE)
+forbid_transactions: Final = partial(_forbid, ResourceType.TRANSACTIONAL_ID, AclOperation.WRITE)
+"""Take Write on one transactional id from all principals; it can still be described."""
+permit_transactions: Final = partial(_permit, ResourceType.TRANSACTIONAL_ID, AclOperation.WRITE)

@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast, final
 
-from tests.integration.mirror_process import Mirror, until, write_file
+from tests.integration.mirror_process import CONNECT_COMMAND, Mirror, until, write_file
 from tests.integration.rest_asking import ask, public_url
 from tests.kit.kafka.region import KafkaAddress
 
-DISTRIBUTED: Final = (sys.executable, "-m", "mm2py_workers.connect_distributed")
+DISTRIBUTED: Final = (CONNECT_COMMAND,)
 STANDALONE: Final = (sys.executable, "-m", "mm2py_workers.connect_standalone")
 
 PLUGINS: Final = Path(__file__).parents[1] / "plugins"
 EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "sink_package"
 
 _BYTES: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
-# Java answers so while its group rebalances; clients ask again.
-_LATER: Final = "rebalance"
+# Java answers so while its group rebalances, or has no session key yet; clients ask again.
+_LATER: Final = ("rebalance", "session key")
 
 
 @final
@@ -43,7 +43,8 @@ class Rest:
 
         def asked() -> tuple[int, object] | None:
             status, answer = self.call(method, path, body)
-            return None if status in (409, 500) and _LATER in str(answer) else (status, answer)
+            later = status in (409, 500, 503) and any(it in str(answer) for it in _LATER)
+            return None if later else (status, answer)
 
         status, answer = until(asked, 90, f"{method} {path} is answered")
         assert status < 300, (method, path, status, answer)
@@ -143,7 +144,7 @@ def write_worker(
 
 def rest_of(worker: Mirror) -> Rest:
     """Wait until REST is served."""
-    return Rest(public_url(worker, 60))
+    return Rest(public_url(worker))
 
 
 def mirror_config(

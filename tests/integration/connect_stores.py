@@ -8,13 +8,17 @@ from dataclasses import dataclass, field
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.clients import (
-    ConnectionSettings,
-    ProducerSettings,
-    parse_bootstrap_servers,
-)
+from mm2py.config.clients import ConnectionSettings, ProducerSettings, parse_bootstrap_servers
 from mm2py.storage.config_backing_store import ConfigBackingStore
+from mm2py.storage.config_fold import (
+    ConfigEvent,
+    ConnectorChanged,
+    ConnectorRemoved,
+    TargetChanged,
+    TasksChanged,
+)
 from mm2py.storage.config_state import RestartRequest
+from mm2py.storage.connect_json import LoggerLevel
 from mm2py.storage.internal_topics import InternalTopic
 from mm2py.storage.offset_backing_store import KafkaOffsetBackingStore
 from mm2py.storage.status_backing_store import StatusBackingStore
@@ -30,25 +34,20 @@ class ConfigNews:
 
     told: list[str] = field(default_factory=list[str])
 
-    def connector_changed(self, name: str) -> None:
-        self.told.append(f"changed {name}")
-
-    def connector_removed(self, name: str) -> None:
-        self.told.append(f"removed {name}")
-
-    def tasks_changed(self, connector: str) -> None:
-        self.told.append(f"tasks {connector}")
-
-    def target_changed(self, connector: str) -> None:
-        self.told.append(f"target {connector}")
-
-    def restart_requested(self, request: RestartRequest) -> None:
-        self.told.append(
-            f"restart {request.connector} {request.only_failed} {request.include_tasks}"
-        )
-
-    def logger_level_changed(self, namespace: str, level: str) -> None:
-        self.told.append(f"level {namespace} {level}")
+    def __call__(self, event: ConfigEvent) -> None:
+        match event:
+            case ConnectorChanged(name):
+                self.told.append(f"changed {name}")
+            case ConnectorRemoved(name):
+                self.told.append(f"removed {name}")
+            case TasksChanged(connector):
+                self.told.append(f"tasks {connector}")
+            case TargetChanged(connector):
+                self.told.append(f"target {connector}")
+            case RestartRequest(connector, only_failed, include_tasks):
+                self.told.append(f"restart {connector} {only_failed} {include_tasks}")
+            case LoggerLevel(namespace, level):
+                self.told.append(f"level {namespace} {level}")
 
 
 @dataclass

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.integration.mirror_process import COMMAND
+from tests.integration.mirror_process import COMMAND, MM2PY
 
 EARLIEST: Final = "90114ce0bd1fb6ff4f6514969feb34c351a42485"
 """The oldest build that an upgrade is held for: before the repairs of part 9."""
@@ -22,7 +22,7 @@ class Build(NamedTuple):
 
     name: str
     worker: Sequence[str] = (COMMAND,)
-    command: Sequence[str] = (COMMAND.replace("connect-mirror-maker-py", "mm2py"),)
+    command: Sequence[str] = (MM2PY,)
     environ: Mapping[str, str] | None = None
 
 

@@ -6,8 +6,17 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from mm2py.clock import SYSTEM_CLOCK
-from tests.integration.mirror_process import Flow, Mirror, Running, until
-from tests.integration.traffic import Logs, Sent, assert_equal, ends, read, write
+from tests.integration.mirror_process import Flow, Mirror, Running, running, until
+from tests.integration.traffic import (
+    Logs,
+    Sent,
+    assert_equal,
+    copied,
+    ends,
+    is_longer,
+    read,
+    write,
+)
 from tests.kit.kafka.region import KafkaAddress
 
 ENABLED: Final[Mapping[str, str]] = {
@@ -38,8 +47,10 @@ def wait_for_committed(
     copy: Logs = {}
 
     def arrived() -> bool:
-        nonlocal copy
+        nonlocal copy, truth
         copy = committed_copy(flow, topic)
+        if is_longer(copy, truth):
+            truth = read(flow.source, topic, committed=True)
         return bool(copy) and all(
             copy[p].records[-1:] == log.records[-1:] for p, log in truth.items() if log.records
         )
@@ -60,10 +71,10 @@ def assert_each_once(mirror: Running, flow: Flow, topic: str) -> int:
 
 def wait_for_more(mirror: Running, flow: Flow, topic: str) -> None:
     """Wait until records are committed on the target that were not there before."""
-    before = sum(ends(flow.target, flow.remote(topic)).values())
+    before = copied(flow, topic)
     # More than the markers of a transaction that was aborted.
     until(
-        lambda: sum(ends(flow.target, flow.remote(topic)).values()) > before + 100,
+        lambda: copied(flow, topic) > before + 100,
         90,
         "the copy to continue",
         alive=mirror,
@@ -104,12 +115,10 @@ def first_start(flow: Flow, topic: str, *, name: str, killed: bool = False) -> i
             until(lambda: sum(ends(flow.target, copy).values()) > 0, 90, "a record", alive=mirror)
             mirror.kill()
             assert_no_cause_twice(mirror)
-    with Mirror(flow.file, name=name) as mirror:
-        mirror.wait_ready()
+    with running(flow.file, name=name) as mirror:
         records = assert_each_once(mirror, flow, topic)
         assert_no_cause_twice(mirror)
         mirror.check_defects()
-        assert mirror.stop() == 0, mirror.tail()
     return records
 
 

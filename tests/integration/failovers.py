@@ -11,32 +11,32 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, cast, final
+from tempfile import TemporaryDirectory
+from typing import IO, Any, Final, NamedTuple, cast, final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
-from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from mm2py.errors import ProtocolError
 from mm2py.mirror.failovers import Failover, decode_failover, failover_topic
 from tests.integration.active_active import IDENTITY
+from tests.integration.cluster_changes import allow
 from tests.integration.earlier_build import PRESENT, Build
-from tests.integration.mirror_process import Flow, Mirror, running, until, write_flow
+from tests.integration.mirror_process import ENTRIES, Flow, Mirror, running, until, write_flow
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.traffic import producer, read
-from tests.kit.kafka.region import KafkaAddress, Region, start_regions
+from tests.kit.fork_server import FORKS, Forked
+from tests.kit.kafka.reaper import REAPER
+from tests.kit.kafka.region import MIN_FREE_BYTES, KafkaAddress, Region, start_regions
 from tests.kit.kafka.server_properties import Listener
-from tests.kit.regions import ANY_SESSION, CreateTopic
+from tests.kit.regions import ANY_SESSION, COMPACTING, CreateTopic
 
 Sides = tuple[Region, Region]
 PARTITIONS: Final = 2
 LISTENER: Final = "LOGIN"
-COMMAND_S: Final = 150.0
+COMMAND_S: Final = 300.0
 BATCH: Final = 5
 PAUSE_S: Final = 0.05
 EXACTLY_ONCE: Final = {
@@ -51,14 +51,20 @@ EXACTLY_ONCE: Final = {
 _MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
 
-def secured_region(name: str) -> Region:
-    """Return a region whose client ``shop`` logs in; the mirror is its super user. Not started yet."""
+def secured_region(
+    name: str, properties: Mapping[str, str] | None = None, *, disk: Path | None = None
+) -> Region:
+    """Return a region where ``shop`` and ``mirror`` log in; a mirror that does not is its super user. Not started yet."""
     login = {
         "sasl.enabled.mechanisms": "PLAIN",
-        "plain.sasl.jaas.config": f'{_MODULE} user_shop="word";',
+        "plain.sasl.jaas.config": f'{_MODULE} user_shop="word" user_mirror="word";',
     }
     return Region(
-        name, properties=ANY_SESSION, listeners=[Listener(LISTENER, "SASL_PLAINTEXT", login)]
+        name,
+        properties={**ANY_SESSION, **COMPACTING, **(properties or {})},
+        listeners=[Listener(LISTENER, "SASL_PLAINTEXT", login)],
+        folder=disk,
+        min_free_bytes=1 if disk else MIN_FREE_BYTES,
     )
 
 
@@ -74,6 +80,16 @@ def secured_pair(name: str) -> Generator[Sides]:
         b.close()
 
 
+def as_mirror(region: Region, alias: str) -> dict[str, str]:
+    """Return the properties of a flow whose workers log in as ``mirror`` at one of its clusters."""
+    return {
+        f"{alias}.bootstrap.servers": region.listener_servers(LISTENER),
+        f"{alias}.security.protocol": "SASL_PLAINTEXT",
+        f"{alias}.sasl.mechanism": "PLAIN",
+        f"{alias}.sasl.jaas.config": f'{_MODULE} username="mirror" password="word";',
+    }
+
+
 def login(region: Region) -> dict[str, str]:
     """Return what a client of librdkafka needs to be ``User:shop``."""
     return {
@@ -83,27 +99,6 @@ def login(region: Region) -> dict[str, str]:
         "sasl.username": "shop",
         "sasl.password": "word",
     }
-
-
-def allow_shop(region: Region, topic: str) -> None:
-    """Let the client read and write a topic."""
-    rules = [
-        AclBinding(
-            ResourceType.TOPIC,
-            topic,
-            ResourcePatternType.LITERAL,
-            "User:shop",
-            "*",
-            operation,
-            AclPermissionType.ALLOW,
-        )
-        for operation in (AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE)
-    ]
-    admin = AdminClient({"bootstrap.servers": region.bootstrap_servers, "log_level": 0})
-    # confluent-kafka's annotation leaves the futures' results open.
-    answers = cast("Mapping[object, Future[None]]", admin.create_acls(rules))  # pyright: ignore[reportUnknownMemberType]
-    for answer in answers.values():
-        answer.result(30)
 
 
 def failover_of(region: KafkaAddress, other_alias: str) -> Failover | None:
@@ -140,6 +135,8 @@ class Shop:
         self._producer = self._new()
         self.acked = 0
         self.gaps: list[float] = []
+        """For how long it could not write, for each time that it was refused."""
+        self._refused = False
         self._acked_s = time.monotonic()
         self._error: BaseException | None = None
         self._end = threading.Event()
@@ -148,7 +145,7 @@ class Shop:
     def _new(self) -> Producer:
         """Return a producer: one that was refused once remembers that for long."""
         region = self._sides[self.side]
-        settings = {"message.timeout.ms": 20_000, "enable.idempotence": True}
+        settings = {"message.timeout.ms": 50_000, "enable.idempotence": True}
         return producer(region, **settings, **login(region))
 
     def wait_acked(self, more: int) -> None:
@@ -194,11 +191,12 @@ class Shop:
                 answered(error.args[0], cast("Message", None))
             assert client.flush(60) == 0
             if refused[0]:
+                self._refused = True
                 return False
             now = time.monotonic()
-            if now - self._acked_s > 1:
+            if self._refused:
                 self.gaps.append(now - self._acked_s)
-            self._acked_s = now
+            self._refused, self._acked_s = False, now
             self.acked += 1
         return True
 
@@ -239,7 +237,7 @@ class Stage:
         """Return a flow of a topic that is on both sides, and that the shop may write on both."""
         for region in (self.a, self.b):
             self.create_topic(region, topic, PARTITIONS)
-            allow_shop(region, topic)
+            allow(region, topic)
         names = {"replication.policy.class": IDENTITY}
         return write_flow(self.folder, self.a, self.b, topic, {**names, **(properties or {})})
 
@@ -260,6 +258,34 @@ class Ended:
     said: str
 
 
+class Command(NamedTuple):
+    """A command that runs: what it says as it says it, and the file of what it prints."""
+
+    process: subprocess.Popen[str] | Forked
+    said: IO[str]
+    out: Path
+
+
+def _started(words: Sequence[str], environ: Mapping[str, str], folder: Path) -> Command:
+    """Start one: forked where it is of this build, as it takes a second of CPU to load it."""
+    out, said = folder / "out", folder / "said"
+    if words[0] in ENTRIES:
+        os.mkfifo(said)
+        forked = FORKS.start(ENTRIES[words[0]], words, said, out, environ=environ)
+        return Command(forked, said.open(), out)
+    with out.open("w") as printed:
+        process = subprocess.Popen(
+            words,
+            env={**os.environ, **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert process.stderr is not None
+    return Command(process, process.stderr, out)
+
+
 @final
 @dataclass(slots=True)
 class Drivers:
@@ -272,7 +298,7 @@ class Drivers:
     @property
     def name(self) -> str:
         """The flow."""
-        return f"{self.flow.source_alias}->{self.flow.target_alias}"
+        return self.flow.name
 
     @property
     def worker(self) -> str:
@@ -288,20 +314,18 @@ class Drivers:
         """Stop, pause or resume the flow; returns when it is in that state."""
         status, answer = ask(f"{self.url}/{change}", "POST")
         assert status == 200, answer
-        until(lambda: ask(self.url)[1]["state"] == state, 60, state, alive=self.mirror)
+        until(lambda: ask(self.url)[1]["state"] == state, 120, state, alive=self.mirror)
 
     def run(self, kind: str, *words: str, kill_at: str = "", build: Build = PRESENT) -> Ended:
         """Run a command to its end, or kill it as soon as it says that it is at a step."""
-        with self._process(kind, *words, build=build) as process:
-            assert process.stderr is not None
+        with self._process(kind, *words, build=build) as command:
             lines: list[str] = []
-            for line in process.stderr:
+            for line in command.said:
                 lines.append(line)
                 if kill_at and f": {kill_at}" in line:
-                    process.kill()
-            assert process.stdout is not None
-            out = process.stdout.read()
-            code = process.wait(COMMAND_S)
+                    command.process.send_signal(signal.SIGKILL)
+            code = command.process.wait(COMMAND_S)
+            out = command.out.read_text()
         said = "".join(lines)
         self.said.append(f"$ {kind} {' '.join(words)}\n{said}{out[:2000]}\n-> {code}")
         try:
@@ -311,42 +335,33 @@ class Drivers:
         return Ended(code, document, said)
 
     @contextmanager
-    def standing_still(self, kind: str, step: str) -> Generator["subprocess.Popen[str]"]:
+    def standing_still(self, kind: str, step: str) -> Generator[Command]:
         """Yield a command that is suspended (SIGSTOP) as soon as it reports a step."""
-        with self._process(kind, "--execute", "--settle", "1") as process:
-            assert process.stderr is not None
-            assert any(step in line for line in process.stderr), f"it ended before {step}"
-            process.send_signal(signal.SIGSTOP)
-            yield process
+        with self._process(kind, "--execute", "--settle", "1") as command:
+            assert any(step in line for line in command.said), f"it ended before {step}"
+            command.process.send_signal(signal.SIGSTOP)
+            yield command
 
     @contextmanager
-    def _process(
-        self, kind: str, *words: str, build: Build = PRESENT
-    ) -> Generator["subprocess.Popen[str]"]:
+    def _process(self, kind: str, *words: str, build: Build = PRESENT) -> Generator[Command]:
         asked = {"MM2PY_URL": self.worker, "NO_COLOR": "1"}
-        process = subprocess.Popen(
-            [*build.command, kind, str(self.flow.file), "--flow", self.name, *words],
-            env={**os.environ, **(build.environ or {}), **asked},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        timer = threading.Timer(COMMAND_S, process.kill)
-        timer.start()
-        try:
-            yield process
-        except BaseException as error:
-            error.add_note("\n".join(self.said))
-            raise
-        finally:
-            timer.cancel()
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-            for pipe in (process.stdout, process.stderr):
-                if pipe is not None:
-                    pipe.close()
+        command = [*build.command, kind, str(self.flow.file), "--flow", self.name, *words]
+        with TemporaryDirectory(prefix="mm2py-command-") as folder:
+            started = _started(command, {**asked, **(build.environ or {})}, Path(folder))
+            REAPER.watch_process(started.process.pid)
+            timer = threading.Timer(COMMAND_S, started.process.send_signal, [signal.SIGKILL])
+            timer.start()
+            try:
+                yield started
+            except BaseException as error:
+                error.add_note("\n".join(self.said))
+                raise
+            finally:
+                timer.cancel()
+                started.process.send_signal(signal.SIGKILL)
+                started.process.wait(COMMAND_S)
+                started.said.close()
+                REAPER.forget_process(started.process.pid)
 
     def execute(self, kind: str, *words: str, kills: Sequence[str] = ()) -> Ended:
         """Execute to the end; drivers before the last one are killed at steps."""

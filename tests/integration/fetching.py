@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager
 
-from confluent_kafka import Producer
-
 from mm2py.api.context import SourceGap
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.fetcher import Fetcher
@@ -13,6 +11,7 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConnectionSettings, ConsumerSettings, parse_bootstrap_servers
 from mm2py.protocol.records import decode_batches
 from mm2py.types import TopicPartition
+from tests.integration.traffic import producer
 from tests.kit.fakes.seal import sealed
 from tests.kit.kafka.region import KafkaAddress
 
@@ -104,9 +103,9 @@ async def produce(
     """Write numbers as values to one partition and wait for their acknowledgements."""
 
     def write() -> None:
-        producer = Producer({"bootstrap.servers": region.bootstrap_servers, "acks": acks})
+        client = producer(region, acks=acks)
         for number in values:
-            producer.produce(tp.topic, str(number), partition=tp.partition)
-        assert producer.flush(30) == 0
+            client.produce(tp.topic, str(number), partition=tp.partition)
+        assert client.flush(60) == 0
 
     await asyncio.to_thread(write)

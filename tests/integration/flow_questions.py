@@ -41,7 +41,10 @@ def flows_file(
     running: int,
     properties: Mapping[str, str] | None = None,
 ) -> list[Flow]:
-    """Write one file with a source alias per topic, all flows to one target; the first ``running`` are enabled."""
+    """Write one file with a source alias per topic, all flows to one target; the first ``running`` are enabled.
+
+    ``{target}`` in a property's name stands for the target's alias.
+    """
     mark = secrets.token_hex(3)
     aliases, there = [f"s{n}x{mark}" for n in range(len(topics))], f"t{mark}"
     lines = {
@@ -50,7 +53,8 @@ def flows_file(
         "emit.heartbeats.enabled": "false",
         "heartbeats.replication.enabled": "false",
         **dict.fromkeys(SINGLE_REPLICA, "1"),
-        **(properties or {}),
+        "consumer.poll.timeout.ms": "100",  # a stop waits for the end of a poll
+        **{name.format(target=there): text for name, text in (properties or {}).items()},
     }
     for number, (alias, topic) in enumerate(zip(aliases, topics, strict=True)):
         lines[f"{alias}.bootstrap.servers"] = source.bootstrap_servers
@@ -118,7 +122,7 @@ class Asked:
 
 def path_of(flow: Flow) -> str:
     """Return where ``/flows`` has a flow."""
-    return "/flows/" + quote(f"{flow.source_alias}->{flow.target_alias}", safe="")
+    return "/flows/" + quote(flow.name, safe="")
 
 
 def push(flow: Flow, topic: str, count: int = 20) -> int:
@@ -128,11 +132,13 @@ def push(flow: Flow, topic: str, count: int = 20) -> int:
     return count
 
 
-def wait_for_records(mirror: Mirror, flow: Flow, topic: str, count: int) -> None:
+def wait_for_records(
+    mirror: Mirror, flow: Flow, topic: str, count: int, timeout_s: float = 90
+) -> None:
     """Wait until so many records are in the copy."""
     until(
         lambda: copied(flow, topic) >= count,
-        90,
+        timeout_s,
         lambda: f"{count} records of {flow.remote(topic)}, there are {copied(flow, topic)}",
         alive=mirror,
     )

@@ -1,7 +1,6 @@
 """A steady load on one incarnation of a topic, which remembers what was acknowledged: also when the topic is gone."""
 
 import threading
-from types import TracebackType
 from typing import Final, Self, final
 
 from confluent_kafka import KafkaError, Message
@@ -32,7 +31,7 @@ class Incarnation:
     ) -> None:
         self._topic, self._number, self._width = topic, number, width
         self._per_tick = per_tick
-        self._client = producer(region, **{"message.timeout.ms": 60_000, "max.in.flight": 1})
+        self._client = producer(region, message_timeout_ms=60_000)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="incarnation", daemon=True)
         self.acked: Values = {partition: [] for partition in range(width)}
@@ -52,10 +51,10 @@ class Incarnation:
     def stop(self, *, deleted: bool) -> None:
         """Write nothing more; what a deleted topic has not taken is given up."""
         self._stop.set()
-        self._thread.join(30)
+        self._thread.join(90)
         if deleted:
             self._client.purge()
-        assert self._client.flush(30) == 0
+        assert self._client.flush(90) == 0
 
     def _run(self) -> None:
         number = 0
@@ -81,10 +80,5 @@ class Incarnation:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()

@@ -13,12 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
 from bench.java_mm2 import QUICK_START_FLAGS, start_java
 from bench.mirror_process import MirrorProcess
 from bench.mm2py_worker import start_mm2py
 from bench.topics import Topics
+from tests.integration.traffic import producer
 from tests.kit.kafka.java import run_java
 from tests.kit.kafka.region import KafkaAddress
 
@@ -138,12 +139,12 @@ class Handover:
         return start_java(self._file, log_file, jvm_flags=QUICK_START_FLAGS)
 
     def _produce(self, per_partition: int) -> None:
-        producer = Producer({"bootstrap.servers": self.source.bootstrap_servers, "log_level": 2})
+        client = producer(self.source)
         for partition, values in self._written.items():
             for number in range(len(values), len(values) + per_partition):
                 values.append(b"%d-%d" % (partition, number))
-                producer.produce(self.topic, values[-1], b"key", partition)
-        assert producer.flush(DEADLINE_S) == 0
+                client.produce(self.topic, values[-1], b"key", partition)
+        assert client.flush(DEADLINE_S) == 0
 
     def _compare(self, step: Step) -> None:
         """Keep what is on the target once the last record of every partition has arrived.

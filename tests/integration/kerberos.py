@@ -137,7 +137,7 @@ class Kdc:
             start_new_session=True,
         )
         REAPER.watch_process(self._process.pid)
-        until(self._answers, 30, "the Kerberos server answers")
+        until(self._answers, 90, "the Kerberos server answers")
 
     def stop(self) -> None:
         """End it; safe twice."""

@@ -7,8 +7,6 @@ import json
 import random
 import secrets
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +14,15 @@ from typing import Final
 
 from mm2py.clock import SYSTEM_CLOCK
 from tests.integration.cluster_changes import delete_records, set_config
-from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.mirror_process import (
+    PROMPT,
+    Flow,
+    Mirror,
+    command_here,
+    until,
+    until_equal,
+    write_flow,
+)
 from tests.integration.traffic import (
     Logs,
     Record,
@@ -26,17 +32,15 @@ from tests.integration.traffic import (
     producer,
     read,
     wait_for_copy,
+    wait_for_markers,
     write,
 )
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic
 
 PARTITIONS: Final = 5
-COMMAND: Final = str(Path(sys.executable).parent / "mm2py")
 HOUR_MS: Final = 3_600_000
 MOST_ROUNDS: Final = 12
-COMPACTING: Final = {"log.cleaner.backoff.ms": "100"}
-"""What a source of such topics needs."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +57,8 @@ class Entry:
 
 def entries(flow: Flow) -> list[Entry]:
     """Return the ledger as ``mm2py ledger`` prints it."""
-    done = subprocess.run(
-        [COMMAND, "ledger", str(flow.file), "-o", "json"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=90,
-    )
-    assert done.returncode == 0, done.stderr
+    done = command_here("ledger", flow.file, "-o", "json")
+    assert done.exit_code == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["unknown"] == []
     names = Entry.__dataclass_fields__
@@ -68,11 +66,13 @@ def entries(flow: Flow) -> list[Entry]:
 
 
 def wait_for_entries(flow: Flow, count: int, mirror: Mirror) -> list[Entry]:
-    def found() -> list[Entry] | None:
-        now = entries(flow)
-        return now if len(now) >= count else None
-
-    return until(found, 90, lambda: f"{count} events, there are {entries(flow)}", alive=mirror)
+    until(
+        lambda: len(entries(flow)) >= count,
+        90,
+        lambda: f"{count} events, there are {entries(flow)}",
+        alive=mirror,
+    )
+    return entries(flow)
 
 
 # -- two kinds of source topic ----------------------------------------------------------------------
@@ -127,6 +127,7 @@ def write_transactions(region: KafkaAddress, topic: str, seed: int) -> None:
             client.abort_transaction(60)
         else:
             client.commit_transaction(60)
+    wait_for_markers(region, topic)
 
 
 Writer = Callable[[KafkaAddress, str, int], None]
@@ -154,12 +155,7 @@ class Scene:
     def wait_until_committed(self, mirror: Mirror) -> None:
         """Wait until the stored positions are the log ends, whatever stands there."""
         wanted = {p: end - 1 for p, end in ends(self.flow.source, self.topic).items()}
-        until(
-            lambda: committed_positions(self.flow, self.topic) == wanted,
-            90,
-            lambda: f"{wanted}, there is {committed_positions(self.flow, self.topic)}",
-            alive=mirror,
-        )
+        until_equal(lambda: committed_positions(self.flow, self.topic), wanted, alive=mirror)
 
 
 def build_scene(
@@ -176,6 +172,7 @@ def build_scene(
     create_topic(source, topic, PARTITIONS, config=config if compacted else None)
     # A Fetch that waits at the broker when the flow is frozen must be over before the next record is written.
     properties = {
+        **PROMPT,
         "sync.topic.configs.enabled": "false",
         "{source}.consumer.fetch.max.wait.ms": "20",
     }

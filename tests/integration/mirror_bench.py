@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from mm2py.api.context import PartitionState, SourceGap
@@ -18,6 +18,7 @@ from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.clients import connection_settings, producer_settings
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
+from tests.integration.traffic import producer
 from tests.kit.kafka.region import KafkaAddress
 
 Line = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]
@@ -128,9 +129,9 @@ async def config_values(admin: Admin, topic: str) -> dict[str, str | None]:
 
 
 def write(region: KafkaAddress, topic: str, partition: int, count: int, **config: str) -> None:
-    producer = Producer({"bootstrap.servers": region.bootstrap_servers, **config})
+    client = producer(region, **config)
     for number in range(count):
-        producer.produce(
+        client.produce(
             topic,
             value=None if number % 10 == 9 else b"value-%d" % number,
             key=b"key-%d" % number,
@@ -138,7 +139,7 @@ def write(region: KafkaAddress, topic: str, partition: int, count: int, **config
             headers=[("h", b"%d" % number), ("h", None)],
             timestamp=1_700_000_000_000 + number,
         )
-    assert producer.flush(60) == 0
+    assert client.flush(60) == 0
 
 
 def read(region: KafkaAddress, topic: str, partition: int, count: int) -> list[Line]:

@@ -5,7 +5,6 @@ so records are compared by key, each key in its order.
 """
 
 import shutil
-import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,11 +13,17 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from tests.integration.mirror_process import Mirror, Running, until, write_file
+from tests.integration.mirror_process import (
+    MIRROR_MAKER_1_COMMAND,
+    Mirror,
+    Running,
+    until,
+    write_file,
+)
 from tests.integration.traffic import Record, ends, read
 from tests.kit.kafka.region import KafkaAddress
 
-COMMAND: Final = str(Path(sys.executable).parent / "mirror-maker-py")
+COMMAND: Final = MIRROR_MAKER_1_COMMAND
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -19,10 +20,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, TypeVar, final
 
+from typer.testing import CliRunner, Result
+
+from mm2py_cli.app import app
+from tests.kit.fork_server import FORKS, Forked
 from tests.kit.kafka.reaper import REAPER
 from tests.kit.kafka.region import KafkaAddress
 
 COMMAND: Final = str(Path(sys.executable).parent / "connect-mirror-maker-py")
+CONNECT_COMMAND: Final = COMMAND.replace("mirror-maker", "distributed")
+MIRROR_MAKER_1_COMMAND: Final = COMMAND.replace("connect-mirror-maker", "mirror-maker")
+MM2PY: Final = COMMAND.replace("connect-mirror-maker-py", "mm2py")
+ENTRIES: Final = {
+    MM2PY: "mm2py_cli.entry:mm2py",
+    COMMAND: "mm2py_workers.entry:connect_mirror_maker",
+    CONNECT_COMMAND: "mm2py_workers.entry:connect_distributed",
+    MIRROR_MAKER_1_COMMAND: "mm2py_migrate.entry:mirror_maker",
+}
 READY: Final = "source task started"
 STOP_TIMEOUT_S: Final = 90.0
 REFUSAL_TIMEOUT_S: Final = 90.0
@@ -38,6 +52,8 @@ SHORT_SESSION: Final = {
 }
 """Properties of a flow whose test waits until a worker counts as dead."""
 SHORT_SESSION_S: Final = 4.0
+PROMPT: Final = {"{target}.offset.flush.interval.ms": "200"}
+"""Of a flow whose test waits for stored positions: those of few records wait for five intervals."""
 
 T = TypeVar("T")
 
@@ -75,6 +91,19 @@ def until(
         pause_s = min(pause_s * 1.1, LONGEST_POLL_S)
 
 
+def until_equal(
+    current: Callable[[], object],
+    wanted: object,
+    what: str = "",
+    *,
+    timeout_s: float = 90.0,
+    alive: "Running | None" = None,
+) -> None:
+    """Wait until a value is the wanted one; fails as ``until``, with the value that is there."""
+    text = f"{what}: wanted {wanted}, there is "
+    until(lambda: current() == wanted, timeout_s, lambda: f"{text}{current()}", alive=alive)
+
+
 @dataclass(frozen=True, slots=True)
 class Flow:
     """One replication flow: two clusters under aliases of its own, and the file that says so."""
@@ -89,6 +118,11 @@ class Flow:
     def remote(self, topic: str) -> str:
         """Return the name of the copy."""
         return topic if self.keeps_names else f"{self.source_alias}.{topic}"
+
+    @property
+    def name(self) -> str:
+        """As users name the flow."""
+        return f"{self.source_alias}->{self.target_alias}"
 
     @property
     def offsets_topic(self) -> str:
@@ -119,6 +153,8 @@ def write_flow(
         "emit.heartbeats.enabled": "false",
         # The regions are shared: another test's heartbeats would be one more topic of this flow.
         "heartbeats.replication.enabled": "false",
+        # A stop in order waits for the end of a poll.
+        "consumer.poll.timeout.ms": "100",
         **dict.fromkeys(SINGLE_REPLICA, "1"),
     }
     for name, value in (properties or {}).items():
@@ -190,7 +226,14 @@ class Running(ABC):
 
 @final
 class Mirror(Running):
-    """One process on a file; leaving the ``with`` block ends it in any case."""
+    """One process on a file; leaving the ``with`` block ends it in any case.
+
+    A worker is forked from a process that has loaded it, which takes a tenth of the CPU, but where it is ``fresh`` or has an
+    environment of its own.
+    """
+
+    FORKED = True
+    """False: all are fresh, as where they run for minutes."""
 
     def __init__(
         self,
@@ -199,19 +242,29 @@ class Mirror(Running):
         name: str = "mirror",
         program: Sequence[str] = (COMMAND,),
         environ: Mapping[str, str] | None = None,
+        fresh: bool = False,
     ) -> None:
         super().__init__(name)
         self._log_file = file.with_name(f"{file.stem}-{name}-{secrets.token_hex(2)}.log")
+        words = [*program, str(file), *arguments]
+        forked = self.FORKED and not fresh and environ is None
+        self._process = self._start(words, environ, ENTRIES.get(program[0]) if forked else None)
+        REAPER.watch_process(self._process.pid)
+
+    def _start(
+        self, words: Sequence[str], environ: Mapping[str, str] | None, entry: str | None
+    ) -> subprocess.Popen[bytes] | Forked:
         with self._log_file.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*program, str(file), *arguments],
+            if entry is not None:
+                return FORKS.start(entry, words, self._log_file)
+            return subprocess.Popen(
+                words,
                 stdin=subprocess.DEVNULL,
                 env=None if environ is None else {**os.environ, **environ},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        REAPER.watch_process(self._process.pid)
 
     @property
     def pid(self) -> int:
@@ -263,21 +316,35 @@ class Mirror(Running):
 
 @contextmanager
 def running(
-    file: Path, *, name: str = "mirror", environ: Mapping[str, str] | None = None
+    file: Path,
+    *,
+    name: str = "mirror",
+    program: Sequence[str] = (COMMAND,),
+    environ: Mapping[str, str] | None = None,
+    ready: bool = True,
 ) -> Generator[Mirror]:
-    """Run a worker that copies; what ends without an error has to stop in order."""
-    with Mirror(file, name=name, environ=environ) as mirror:
-        mirror.wait_ready()
+    """Run a worker, at first until it copies (``ready``); what ends without an error has to stop in order."""
+    with Mirror(file, name=name, program=program, environ=environ) as mirror:
+        if ready:
+            mirror.wait_ready()
         yield mirror
         assert mirror.stop() == 0, mirror.tail()
 
 
+def command_here(*words: str | Path, environ: Mapping[str, str] | None = None) -> Result:
+    """Run a command of ``mm2py`` to its end in this process: one of its own needs two seconds of CPU to load it."""
+    return CliRunner().invoke(app, list(map(str, words)), env=environ)
+
+
 def run_to_end(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run the command with something that it should refuse."""
-    return subprocess.run(
-        [COMMAND, *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=REFUSAL_TIMEOUT_S,
-    )
+    words = [COMMAND, *map(str, arguments)]
+    with tempfile.TemporaryDirectory(prefix="mm2py-refused-") as folder:
+        out, errors = Path(folder) / "out", Path(folder) / "errors"
+        process = FORKS.start(ENTRIES[COMMAND], words, errors, out)
+        try:
+            code = process.wait(REFUSAL_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            raise
+        return subprocess.CompletedProcess(words, code, out.read_text(), errors.read_text())

@@ -19,7 +19,7 @@ from tests.integration.cluster_changes import delete_records, delete_topic, topi
 from tests.integration.exactly_once import ENABLED
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.incarnations import Incarnation
-from tests.integration.ledger_scenes import Entry, entries
+from tests.integration.ledger_scenes import Entry, entries, wait_for_entries
 from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
 from tests.integration.sinks import a_flow
 from tests.integration.traffic import commit, committed, copied, ends, producer, read
@@ -195,7 +195,7 @@ class Stage:
         self.load.wait_acked(SOME)
         self.load.stop(deleted=False)
         self._wait_whole()
-        until(self._nothing_lags, 60, lambda: str(self._shown()), alive=self.worker)
+        until(self._nothing_lags, 120, lambda: str(self._shown()), alive=self.worker)
         found = self.found()
         self._check_order(found)
         self._check_ledger(found)
@@ -265,6 +265,8 @@ class Stage:
 
     def _check_ledger(self, found: Mapping[int, Sequence[Found]]) -> None:
         """What was acknowledged is on the target, or named."""
+        ended = (len(self.incarnations) - 1) * WIDTH
+        wait_for_entries(self.flow, ended, self.worker)  # records may be there before their events
         ledger = entries(self.flow)
         for partition in range(WIDTH):
             here = [it for it in ledger if it.partition == partition]
@@ -303,7 +305,7 @@ class Stage:
 
         until(
             lambda: there() == wanted,
-            60,
+            120,
             lambda: f"the group is at {there()}, unread from {wanted} on",
             alive=self.worker,
         )
@@ -371,7 +373,7 @@ def _group(stage: Stage) -> Generator[None]:
 
 def _open_transaction(stage: Stage) -> Generator[None]:
     """Of another writer: it has written before the rest, and commits behind it; only what it leaves open holds the copy back."""
-    client = producer(stage.source, transactional_id=stage.topic)
+    client = producer(stage.source, transactional_id=stage.topic, transaction_timeout_ms=600_000)
     client.init_transactions(60)
     client.begin_transaction()
 

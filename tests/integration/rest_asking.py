@@ -14,7 +14,7 @@ ANSWER_S: Final = 100.0
 """Longer than the 90 s that Connect takes to give up."""
 
 
-def public_url(mirror: Mirror, timeout_s: float = 30.0) -> str:
+def public_url(mirror: Mirror, timeout_s: float = 120.0) -> str:
     """Return where a process listens for its users, as its log tells: ``http://127.0.0.1:8083/``."""
     line = mirror.wait_for_log("public=http", timeout_s)
     return line.split("public=")[1].split()[0].split(",")[0]
@@ -37,4 +37,5 @@ def ask(
             text = reply.read()
             return reply.status, json.loads(text) if text else None
     except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read())
+        with error:
+            return error.code, json.loads(error.read())

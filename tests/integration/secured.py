@@ -7,6 +7,7 @@ JVM serves all cases: certificates differ by listener.
 import base64
 import json
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -134,7 +135,7 @@ class SecuredRegion:
         return file
 
     def set_scram_user(self, name: str, password: str) -> None:
-        """Create a user for SCRAM-SHA-512, or change the password."""
+        """Create a user for SCRAM-SHA-512, or change the password; a new one is known to the broker then."""
         admin = AdminClient({"bootstrap.servers": self.region.bootstrap_servers})
         how = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4_096)
         change = UserScramCredentialUpsertion(name, how, password.encode())
@@ -142,6 +143,15 @@ class SecuredRegion:
         answers = admin.alter_user_scram_credentials([change])  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         for answer in cast("dict[str, Future[None]]", answers).values():
             answer.result(60)
+
+        def is_known() -> bool:
+            asked = admin.describe_user_scram_credentials([name])  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+            answer = cast("dict[str, Future[object]]", asked)[name]
+            return answer.exception(60) is None
+
+        deadline = time.monotonic() + 90
+        while not is_known():
+            assert time.monotonic() < deadline, f"user {name} is not known"
 
     def _listener(self, name: str) -> Mapping[str, str]:
         found: dict[str, str] = {}

@@ -7,7 +7,7 @@ What runs where is what REST tells; what was started and stopped is what the log
 import re
 import signal
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Final, Self, cast, final
@@ -18,7 +18,7 @@ from tests.integration.rest_asking import ANSWER_S, ask, public_url
 from tests.integration.traffic import Logs, Record, copied, ends, read
 
 TASKS: Final = 3
-SPREAD_S: Final = 120.0
+SPREAD_S: Final = 240.0
 CONFLICT: Final = 409
 NO_CONTENT: Final = 204
 CALM: Final = {
@@ -169,19 +169,22 @@ class Workers:
         (used,) = cast("dict[str, dict[str, list[str]]]", found).values()
         return set(used["topics"])
 
-    def until_spread(self, *, tasks: int = TASKS, over: int | None = None) -> dict[int, Mirror]:
+    def until_spread(
+        self, *, tasks: int | Callable[[], int] = TASKS, over: int | None = None
+    ) -> dict[int, Mirror]:
         """Wait until all running workers say the same: every task runs, on that many of them."""
         wanted = len(self._running) if over is None else over
+        count = tasks if callable(tasks) else lambda: tasks
 
         def spread() -> dict[int, Mirror] | None:
             seen = [self.tasks(worker) for worker in self.running]
-            if any(other != seen[0] for other in seen[1:]) or len(seen[0]) != tasks:
+            if any(other != seen[0] for other in seen[1:]) or len(seen[0]) != count():
                 return None
             owners = {task: self.named(owner) for task, (_, owner) in seen[0].items()}
             is_up = all(state == "RUNNING" for state, _ in seen[0].values())
             found = {task: owner for task, owner in owners.items() if owner is not None}
             names = {owner.name for owner in found.values()}
-            return found if is_up and len(found) == tasks and len(names) == wanted else None
+            return found if is_up and len(found) == len(owners) and len(names) == wanted else None
 
         return until(spread, SPREAD_S, self._describe, alive=self.running[0])
 

@@ -42,7 +42,7 @@ def a_flow(
 
 
 def group_of(flow: Flow) -> str:
-    return f"connect-{flow.source_alias}->{flow.target_alias}.MirrorSinkConnector"
+    return f"connect-{flow.name}.MirrorSinkConnector"
 
 
 def wait_ready(mirror: Mirror, members: int = TASKS) -> None:
@@ -53,17 +53,18 @@ def wait_ready(mirror: Mirror, members: int = TASKS) -> None:
 def wait_committed(mirror: Mirror, flow: Flow, topic: str) -> None:
     """Wait until the group has committed the end of each partition that has records."""
     wanted = {p: end for p, end in ends(flow.source, topic).items() if end}
-
-    def reached() -> bool:
-        now = committed(flow.source, group_of(flow), topic)
-        return all(now[partition] == end for partition, end in wanted.items())
-
     until(
-        reached,
-        60,
+        lambda: is_committed(flow, topic, wanted),
+        120,
         lambda: f"committed {committed(flow.source, group_of(flow), topic)}",
         alive=mirror,
     )
+
+
+def is_committed(flow: Flow, topic: str, wanted: Mapping[int, int]) -> bool:
+    """Whether the group has committed these offsets, or more."""
+    now = committed(flow.source, group_of(flow), topic)
+    return all(now[partition] >= end for partition, end in wanted.items())
 
 
 def every_kind(count: int) -> list[Sent]:

@@ -16,11 +16,11 @@ FEW_INDEXES: Final = {"log.segment.bytes": "4194304", "log.index.size.max.bytes"
 
 
 @contextmanager
-def small_disk(folder: Path) -> Generator[Path]:
+def small_disk(folder: Path, size_mb: int = SIZE_MB) -> Generator[Path]:
     """Mount it below ``folder``; gone at the end, whatever still uses it. Skips the test where that is refused."""
     place = folder / "disk"
     place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MB}m", "tmpfs", str(place)]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m", "tmpfs", str(place)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
         pytest.skip("a tmpfs cannot be mounted here")
     try:

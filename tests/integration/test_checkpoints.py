@@ -1,6 +1,5 @@
 """Consumer groups move: checkpoints that Java's own tools read, and group offsets on the target."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,11 @@ from mm2py.mirror_client import (
 )
 from tests.integration.active_active import IDENTITY
 from tests.integration.java_mm2 import formatted_by_java, read_all
-from tests.integration.mirror_process import Mirror, until, write_flow
+from tests.integration.mirror_process import running, until, until_equal
+from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, write
 from tests.kit.kafka.java import compile_java, run_java
 from tests.kit.kafka.region import KafkaAddress
-from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -91,32 +90,26 @@ def checkpoints_in(region: KafkaAddress, topic: str) -> list[Checkpoint]:
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_group_goes_on_at_the_other_side_without_skipping_a_record(
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    unique: Callable[[str], str],
-    create_topic: CreateTopic,
-    tmp_path: Path,
-    protocol: str,
+    setup: Setup, protocol: str
 ) -> None:
-    topic, group = unique("orders"), unique("billing")
-    create_topic(region_a, topic, PARTITIONS)
-    write(region_a, topic, numbered(0, RECORDS))
-    flow = write_flow(tmp_path, region_a, region_b, topic, OFTEN)
-    with Mirror(flow.file) as worker:
-        first = consumer(region_a, group, **{"group.protocol": protocol})
+    topic, group = setup.topic("orders", PARTITIONS), setup.unique("billing")
+    write(setup.a, topic, numbered(0, RECORDS))
+    flow = setup.flow(topic, OFTEN)
+    with running(flow.file, ready=False) as worker:
+        first = consumer(setup.a, group, **{"group.protocol": protocol})
         first.subscribe([topic])
         seen = read(first, PARTITIONS * RECORDS // 2)
         first.commit(asynchronous=False)
         first.close()
-        stopped_at = committed(region_a, topic, group)
+        stopped_at = committed(setup.a, topic, group)
 
         def is_there() -> bool:
-            found = committed(region_b, flow.remote(topic), group)
+            found = committed(setup.b, flow.remote(topic), group)
             return all(mine >= 0 for mine, at in zip(found, stopped_at, strict=True) if at >= 0)
 
         until(is_there, 90, lambda: f"{stopped_at}", alive=worker)
-        write(region_a, topic, numbered(RECORDS, RECORDS + 10))
-        second = consumer(region_b, group, **{"group.protocol": protocol})
+        write(setup.a, topic, numbered(RECORDS, RECORDS + 10))
+        second = consumer(setup.b, group, **{"group.protocol": protocol})
         second.subscribe([flow.remote(topic)])
         everything = {it.value for it in numbered(0, RECORDS + 10)}
         left = everything - set(seen)
@@ -128,45 +121,27 @@ def test_a_group_goes_on_at_the_other_side_without_skipping_a_record(
 
         until(is_complete, 90, lambda: f"{len(left - read_there)} records were skipped")
         second.close()
-        assert worker.stop() == 0
 
 
 @pytest.mark.java
-def test_java_reads_our_checkpoints_and_offsets_on_the_target_never_go_back(
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    unique: Callable[[str], str],
-    create_topic: CreateTopic,
-    tmp_path: Path,
-) -> None:
-    topic, tip, ahead = unique("orders"), unique("tip"), unique("ahead")
-    create_topic(region_a, topic, PARTITIONS)
-    write(region_a, topic, numbered(0, RECORDS))
-    commit(region_a, topic, tip, RECORDS)
-    flow = write_flow(
-        tmp_path,
-        region_a,
-        region_b,
-        topic,
-        OFTEN | {"{source}->{target}.groups": f"{tip},{ahead}"},
-    )
+def test_java_reads_our_checkpoints_and_offsets_on_the_target_never_go_back(setup: Setup) -> None:
+    topic, tip, ahead = setup.unique("orders"), setup.unique("tip"), setup.unique("ahead")
+    setup.create_topic(setup.a, topic, PARTITIONS)
+    write(setup.a, topic, numbered(0, RECORDS))
+    commit(setup.a, topic, tip, RECORDS)
+    flow = setup.flow(topic, OFTEN | {"{source}->{target}.groups": f"{tip},{ahead}"})
     remote = flow.remote(topic)
-    with Mirror(flow.file) as worker:
-        until(
-            lambda: committed(region_b, remote, tip) == [RECORDS] * PARTITIONS,
-            90,
-            lambda: f"{committed(region_b, remote, tip)}",
-            alive=worker,
-        )
+    with running(flow.file, ready=False) as worker:
+        until_equal(lambda: committed(setup.b, remote, tip), [RECORDS] * PARTITIONS, alive=worker)
         # The group went on at the target; what it has left at the source is behind that.
-        commit(region_b, remote, ahead, RECORDS)
-        commit(region_a, topic, ahead, 1)
+        commit(setup.b, remote, ahead, RECORDS)
+        commit(setup.a, topic, ahead, 1)
         checkpoints = f"{flow.source_alias}.checkpoints.internal"
 
         def has(*wanted: tuple[str, int]) -> bool:
             found = {
                 (it.group, it.partition.partition, it.upstream)
-                for it in checkpoints_in(region_b, checkpoints)
+                for it in checkpoints_in(setup.b, checkpoints)
             }
             return all(
                 (group, number, offset) in found
@@ -177,23 +152,22 @@ def test_java_reads_our_checkpoints_and_offsets_on_the_target_never_go_back(
         until(
             lambda: has((tip, RECORDS), (ahead, 1)), 90, "checkpoints of both groups", alive=worker
         )
-        commit(region_a, topic, tip, RECORDS - 1)
+        commit(setup.a, topic, tip, RECORDS - 1)
         until(
             lambda: has((tip, RECORDS - 1)),
             90,
             "a checkpoint that goes back with its group",
             alive=worker,
         )
-        assert worker.stop() == 0
-    assert committed(region_b, remote, tip) == [RECORDS] * PARTITIONS
-    assert committed(region_b, remote, ahead) == [RECORDS] * PARTITIONS
-    written = len(checkpoints_in(region_b, checkpoints))
-    printed = "\n".join(formatted_by_java(region_b, checkpoints, "CheckpointFormatter", written))
+    assert committed(setup.b, remote, tip) == [RECORDS] * PARTITIONS
+    assert committed(setup.b, remote, ahead) == [RECORDS] * PARTITIONS
+    written = len(checkpoints_in(setup.b, checkpoints))
+    printed = "\n".join(formatted_by_java(setup.b, checkpoints, "CheckpointFormatter", written))
     for group in (tip, ahead):
         assert f"consumerGroupId={group}, topicPartition={remote}-0" in printed
     assert f"upstreamOffset={RECORDS}, downstreamOffset={RECORDS}" in printed
-    said = java_says(tmp_path, region_b, flow.source_alias, [tip, ahead])
-    assert we_say(region_b, flow.source_alias, [tip, ahead]) == said
+    said = java_says(setup.folder, setup.b, flow.source_alias, [tip, ahead])
+    assert we_say(setup.b, flow.source_alias, [tip, ahead]) == said
     assert f"{remote}-0=" in said[-1]
 
 
@@ -226,25 +200,17 @@ def we_say(region: KafkaAddress, alias: str, groups: list[str]) -> list[str]:
 
 
 def test_a_group_of_a_one_way_flow_that_keeps_names_is_synced_though_there_is_no_flow_back(
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    unique: Callable[[str], str],
-    create_topic: CreateTopic,
-    tmp_path: Path,
+    setup: Setup,
 ) -> None:
-    topic, group = unique("orders"), unique("billing")
-    create_topic(region_a, topic, PARTITIONS)
-    write(region_a, topic, numbered(0, RECORDS))
-    commit(region_a, topic, group, 100)
-    flow = write_flow(
-        tmp_path, region_a, region_b, topic, {**OFTEN, "replication.policy.class": IDENTITY}
-    )
-    with Mirror(flow.file) as worker:
+    topic, group = setup.topic("orders", PARTITIONS), setup.unique("billing")
+    write(setup.a, topic, numbered(0, RECORDS))
+    commit(setup.a, topic, group, 100)
+    flow = setup.flow(topic, {**OFTEN, "replication.policy.class": IDENTITY})
+    with running(flow.file) as worker:
         until(
-            lambda: committed(region_b, topic, group) == [100] * PARTITIONS,
+            lambda: committed(setup.b, topic, group) == [100] * PARTITIONS,
             45,  # the reader of a topic that must be there would wait for 60 s
-            lambda: f"offsets on the target: {committed(region_b, topic, group)}",
+            lambda: f"offsets on the target: {committed(setup.b, topic, group)}",
             alive=worker,
         )
         assert not worker.lines("offset map of the flow back")
-        assert worker.stop() == 0

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +15,11 @@ from typing import Any, Final, cast
 import pytest
 from typer.testing import CliRunner
 
-from mm2py_workers.cli import app
+from mm2py_cli.app import app
 from tests.certificates import Authority
 from tests.integration.flow_questions import flows_file
-from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.mirror_process import MM2PY, Flow, Mirror, running, until, write_flow
+from tests.integration.setups import Setup
 from tests.integration.traffic import Load
 from tests.kit.kafka.ports import free_ports
 from tests.kit.kafka.region import ForeignRegion, KafkaAddress
@@ -27,7 +27,6 @@ from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-COMMAND: Final = str(Path(sys.executable).parent / "mm2py")
 PARTITIONS: Final = 2
 COMMAND_S: Final = 100.0
 CANARY: Final = "canary-5ecret"
@@ -64,7 +63,7 @@ class Shell:
     ) -> subprocess.CompletedProcess[str]:
         """Run one command as a process."""
         return subprocess.run(
-            [COMMAND, *words],
+            [MM2PY, *words],
             env={**os.environ, **self.environ(url, env)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -109,10 +108,8 @@ class Shell:
 
 
 @pytest.fixture
-def topic(region_a: KafkaAddress, unique: Callable[[str], str], create_topic: CreateTopic) -> str:
-    name = unique("cli")
-    create_topic(region_a, name, PARTITIONS)
-    return name
+def topic(setup: Setup) -> str:
+    return setup.topic("cli", PARTITIONS)
 
 
 def url_of(worker: Mirror) -> str:
@@ -140,9 +137,8 @@ def shell(
     topic = unique("cli")
     create_topic(region_a, topic, PARTITIONS)
     flow = write_flow(tmp_path_factory.mktemp("cli"), region_a, region_b, topic)
-    with Mirror(flow.file) as worker:
+    with running(flow.file, ready=False) as worker:
         yield shell_of(worker, flow, topic)
-        assert worker.stop() == 0
 
 
 def test_a_flow_is_seen_paused_changed_and_resumed_from_a_shell(shell: Shell) -> None:
@@ -217,10 +213,8 @@ def test_what_goes_wrong_is_one_line_and_an_exit_code(shell: Shell) -> None:
         assert said in ended.stderr
 
 
-def test_a_flow_is_created_rolled_back_and_deleted_from_a_shell(
-    region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path
-) -> None:
-    kept, new = flows_file(tmp_path, region_a, region_b, [f"{topic}.none", topic], running=1)
+def test_a_flow_is_created_rolled_back_and_deleted_from_a_shell(setup: Setup, topic: str) -> None:
+    kept, new = flows_file(setup.folder, setup.a, setup.b, [f"{topic}.none", topic], running=1)
     with Mirror(kept.file) as worker:
         shell = Shell(url_of(worker), new, topic)
         # No topic matches the first flow yet: it is in order, and says so.
@@ -258,7 +252,7 @@ def test_a_flow_is_created_rolled_back_and_deleted_from_a_shell(
 
 
 def test_a_worker_with_tls_and_users_is_asked_with_certificate_and_password(
-    region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path
+    setup: Setup, topic: str
 ) -> None:
     authority = Authority()
     own = authority.issue("worker")
@@ -271,20 +265,19 @@ def test_a_worker_with_tls_and_users_is_asked_with_certificate_and_password(
         "tokens": f"robot={CANARY}3\n",
     }
     for name, text in files.items():
-        (tmp_path / name).write_text(text)
+        (setup.folder / name).write_text(text)
     rest = {
         "listeners": "https://127.0.0.1:0",
         "listeners.https.ssl.keystore.type": "PEM",
-        "listeners.https.ssl.keystore.location": str(tmp_path / "own.pem"),
-        "rest.basic.auth.file": str(tmp_path / "users"),
-        "rest.bearer.tokens.file": str(tmp_path / "tokens"),
+        "listeners.https.ssl.keystore.location": str(setup.folder / "own.pem"),
+        "rest.basic.auth.file": str(setup.folder / "users"),
+        "rest.bearer.tokens.file": str(setup.folder / "tokens"),
         "rest.read.only.users": "bob",
     }
-    flow = write_flow(tmp_path, region_a, region_b, topic, rest)
-    ca = ["--ca-file", str(tmp_path / "ca.pem")]
-    ann = [*ca, "--user", "ann", "--password-file", str(tmp_path / "password")]
-    with Mirror(flow.file) as worker:
-        worker.wait_ready()
+    flow = setup.flow(topic, rest)
+    ca = ["--ca-file", str(setup.folder / "ca.pem")]
+    ann = [*ca, "--user", "ann", "--password-file", str(setup.folder / "password")]
+    with running(flow.file) as worker:
         shell = Shell(url_of(worker), flow, topic)
         plain = shell.url.replace("https://", "http://")
         pause = ["flow", "pause", shell.name, "--dry-run"]
@@ -303,8 +296,7 @@ def test_a_worker_with_tls_and_users_is_asked_with_certificate_and_password(
             assert CANARY not in ended.stderr
         assert shell.run("flow", "list", *ca, env=bob).returncode in (0, 3)
         shell.ok(*pause, *ann)
-        shell.ok(*pause, *ca, "--token-file", str(tmp_path / "token"))
-        assert worker.stop() == 0
+        shell.ok(*pause, *ca, "--token-file", str(setup.folder / "token"))
 
 
 def test_a_worker_whose_clusters_are_away_at_its_start_says_why_everywhere_and_ends_in_order(

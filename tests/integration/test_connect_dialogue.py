@@ -5,7 +5,6 @@
 
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,8 @@ from tests.integration.connect_dialogue import Exchange, exchanges, hold, write_
 from tests.integration.connect_process import DISTRIBUTED, rest_of, write_worker
 from tests.integration.java_connect import JavaConnect
 from tests.integration.mirror_process import Mirror
+from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, write
-from tests.kit.kafka.region import KafkaAddress
-from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
@@ -24,13 +22,10 @@ COMPATIBILITY = Path(__file__).parents[2] / "docs" / "reference" / "compatibilit
 
 
 @pytest.fixture
-def words(
-    region_b: KafkaAddress, unique: Callable[[str], str], create_topic: CreateTopic
-) -> dict[str, str]:
-    topic = unique("recorded")
-    create_topic(region_b, topic, 2)
-    write(region_b, topic, [Sent(partition, b"x") for partition in (0, 1) for _ in range(3)])
-    return {"KAFKA": region_b.bootstrap_servers, "TOPIC": topic}
+def words(setup: Setup) -> dict[str, str]:
+    topic = setup.topic("recorded", 2, on=setup.b)
+    write(setup.b, topic, [Sent(partition, b"x") for partition in (0, 1) for _ in range(3)])
+    return {"KAFKA": setup.b.bootstrap_servers, "TOPIC": topic}
 
 
 def _differences(expected: list[object], answers: list[Exchange]) -> list[str]:
@@ -45,11 +40,9 @@ def _differences(expected: list[object], answers: list[Exchange]) -> list[str]:
 @pytest.mark.skipif(
     not os.environ.get("RECORD_JAVA_ANSWERS"), reason="Java is asked when its answers are recorded"
 )
-async def test_java_is_recorded(
-    region_b: KafkaAddress, unique: Callable[[str], str], words: dict[str, str], tmp_path: Path
-) -> None:
+async def test_java_is_recorded(setup: Setup, words: dict[str, str]) -> None:
     recorded = exchanges()
-    java = JavaConnect(region_b.bootstrap_servers, unique("dialogue"), tmp_path)
+    java = JavaConnect(setup.b.bootstrap_servers, setup.unique("dialogue"), setup.folder)
     try:
         await java.ready()
         answers = await hold(java.url, words, recorded)
@@ -59,10 +52,10 @@ async def test_java_is_recorded(
 
 
 async def test_our_worker_answers_as_java_but_for_documented_differences(
-    region_b: KafkaAddress, words: dict[str, str], tmp_path: Path
+    setup: Setup, words: dict[str, str]
 ) -> None:
     recorded = exchanges()
-    with Mirror(write_worker(tmp_path, region_b), name="ours", program=DISTRIBUTED) as worker:
+    with Mirror(write_worker(setup.folder, setup.b), name="ours", program=DISTRIBUTED) as worker:
         answers = await hold(rest_of(worker).url, words, recorded)
     differences = _differences([it.get("ours", it["java"]) for it in recorded], answers)
     assert not differences, "\n".join(differences)

@@ -1,20 +1,22 @@
-"""Embedded brokers start, die, freeze and come back with their records."""
+"""Embedded brokers start, die, freeze and come back with their records; long-running Java programs of the jars."""
 
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from mm2py.errors import FatalError
+from tests.integration.setups import Setup
 from tests.kit.kafka.broker import StartFailedError
-from tests.kit.kafka.java import compile_java, run_java
-from tests.kit.kafka.region import KafkaAddress, Region, start_regions
+from tests.kit.kafka.java import compile_java, java_command, run_java
+from tests.kit.kafka.java_process import JavaProcess
+from tests.kit.kafka.region import Region, start_regions
 from tests.kit.regions import CreateTopic, NewRegion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -47,20 +49,13 @@ def consume(servers: str, topic: str, count: int) -> list[str]:
         consumer.close()
 
 
-def test_the_shared_pair_serves_two_separate_clusters(
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    unique: Callable[[str], str],
-    create_topic: CreateTopic,
-) -> None:
-    topic = unique("apart")
-    create_topic(region_a, topic)
-    topics_b = AdminClient({"bootstrap.servers": region_b.bootstrap_servers}).list_topics(
-        timeout=20
-    )
+def test_the_shared_pair_serves_two_separate_clusters(setup: Setup) -> None:
+    topic = setup.topic("apart")
+    topics_b = AdminClient({"bootstrap.servers": setup.b.bootstrap_servers}).list_topics(timeout=20)
     assert topic not in topics_b.topics
 
 
+@pytest.mark.faults
 def test_old_records_survive_a_restart_and_a_kill_on_the_same_ports(
     new_region: NewRegion, create_topic: CreateTopic
 ) -> None:
@@ -77,6 +72,7 @@ def test_old_records_survive_a_restart_and_a_kill_on_the_same_ports(
     assert consume(servers, "t", 2) == ["one", "two"]
 
 
+@pytest.mark.faults
 def test_a_frozen_region_keeps_silent_and_a_thawed_one_answers(new_region: NewRegion) -> None:
     region = new_region("frozen")
     region.freeze()
@@ -87,11 +83,9 @@ def test_a_frozen_region_keeps_silent_and_a_thawed_one_answers(new_region: NewRe
     assert admin.list_topics(timeout=20).brokers
 
 
-def test_a_three_node_region_goes_on_without_one_node(
-    region_three: Region, unique: Callable[[str], str], create_topic: CreateTopic
-) -> None:
-    topic = unique("replicated")
-    create_topic(region_three, topic, replicas=3)
+@pytest.mark.faults
+def test_a_three_node_region_goes_on_without_one_node(setup: Setup, region_three: Region) -> None:
+    topic = setup.topic("replicated", on=region_three, replicas=3)
     region_three.node(2).kill()
     try:
         produce(region_three.bootstrap_servers, topic, ["kept"])
@@ -135,6 +129,7 @@ def test_a_region_moves_to_other_ports_when_someone_took_its_own() -> None:
         second.close()
 
 
+@pytest.mark.faults
 def test_brokers_and_data_disappear_with_a_killed_owner(tmp_path: Path) -> None:
     program = (
         "import pathlib, sys; from tests.kit.kafka.region import Region\n"
@@ -172,3 +167,42 @@ def test_java_programs_compile_and_run_against_the_jars_without_a_jdk(tmp_path: 
     done = run_java("Probe", classpath=[tmp_path / "classes"], stdin="ü")
     assert done.check() == "4.3.1 é ü"
     assert "SLF4J" not in done.stderr
+
+
+@pytest.mark.java
+def test_a_running_program_is_waited_for_and_stopped(setup: Setup) -> None:
+    command = java_command(
+        "org.apache.kafka.tools.ConsoleProducer",
+        "--bootstrap-server",
+        setup.a.bootstrap_servers,
+        "--topic",
+        "unused",
+        "--reader-property",
+        "parse.key=false",
+    )
+    with (
+        pytest.raises(FatalError, match=r"ended with 0") as ended,
+        JavaProcess(command, setup.folder / "log") as process,
+    ):
+        process.wait_until(lambda: False, timeout_s=90)
+    assert "SLF4J" not in "".join(ended.value.__notes__)
+
+
+@pytest.mark.java
+def test_the_real_mirror_maker_starts_from_the_jars(setup: Setup) -> None:
+    properties = setup.folder / "mm2.properties"
+    properties.write_text(
+        f"clusters=a,b\na.bootstrap.servers={setup.a.bootstrap_servers}\n"
+        f"b.bootstrap.servers={setup.b.bootstrap_servers}\n"
+        "a->b.enabled=false\nb->a.enabled=false\nreplication.factor=1\n"
+        "a->b.emit.heartbeats.enabled=false\nb->a.emit.heartbeats.enabled=false\n",
+        encoding="utf-8",
+    )
+    command = java_command(
+        "org.apache.kafka.connect.mirror.MirrorMaker",
+        str(properties),
+        jvm_args=["-Dlog4j2.level=INFO"],
+    )
+    with JavaProcess(command, setup.folder / "log") as process:
+        process.wait_until(lambda: "Kafka MirrorMaker" in process.output(10_000), timeout_s=90)
+        assert process.stop() in {0, 128 + signal.SIGTERM, -signal.SIGTERM}

@@ -7,22 +7,26 @@ from bisect import bisect_left
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import Final, final
+from typing import Final, cast, final
 
 import pytest
 
+from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import RetriableError
+from mm2py.mirror.backfills import BackfillRecord, Job, JobState, Lease, LeaseState
 from mm2py.mirror.failovers import FailoverKind, Tail
 from mm2py.mirror.producer_ids import PRODUCERS_TOPIC, MirrorProducer, encode_producer
+from mm2py_cli.rest_access import Access
+from mm2py_cli.rest_client import RemoteApi
 from mm2py_jobs.failover.driver import FailoverStore
 from mm2py_jobs.failover.flows import FlowNow, FlowsApi, RestFlows
 from mm2py_jobs.failover.job import FailoverJob, opened
+from mm2py_jobs.open_flow import flow_plan
 from mm2py_workers.answers import Row
-from mm2py_workers.rest_access import Access
-from mm2py_workers.rest_client import RemoteApi
-from tests.integration.cluster_changes import topics_of
+from mm2py_workers.flow_target import FlowTarget
+from tests.integration.cluster_changes import grow, topics_of
 from tests.integration.failovers import (
+    COMMAND_S,
     EXACTLY_ONCE,
     PARTITIONS,
     Drivers,
@@ -40,9 +44,12 @@ from tests.integration.mirror_process import (
     Mirror,
     running,
     until,
+    until_equal,
     write_flow,
 )
 from tests.integration.rest_asking import ask
+from tests.integration.setups import Setup
+from tests.integration.test_quotas import throttled
 from tests.integration.test_share_groups import Shares, produce, start_offsets
 from tests.integration.traffic import (
     Sent,
@@ -50,15 +57,14 @@ from tests.integration.traffic import (
     committed,
     committed_positions,
     ends,
+    producer,
     read,
     write,
 )
-from tests.kit.kafka.region import Region
-from tests.kit.regions import CreateTopic
+from tests.kit.kafka.region import KafkaAddress, Region
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-Unique = Callable[[str], str]
 MARK: Final = "mm2py.source.offset"
 TIMED: Final = ["PLAN", "FENCE", "DRAIN", "GROUPS", "VERIFY", "SWITCH", "REVERSE"]
 MORE: Final = "is more than the 9 offsets that would not be copied now"
@@ -71,10 +77,13 @@ def sides() -> Iterator[Sides]:
 
 
 @pytest.fixture
-def stage(
-    sides: Sides, unique: Callable[[str], str], create_topic: CreateTopic, tmp_path: Path
-) -> Stage:
-    return Stage(*sides, unique, create_topic, tmp_path)
+def stage(setup: Setup, sides: Sides) -> Stage:
+    return Stage(*sides, setup.unique, setup.create_topic, setup.folder)
+
+
+def shown(url: str) -> Mapping[str, object]:
+    """Return the failover that REST shows, nothing before there is one."""
+    return cast("Mapping[str, object]", ask(url)[1]["failover"] or {})
 
 
 def settled(a: Region, b: Region, topic: str, count: int, mirror: Mirror) -> None:
@@ -84,9 +93,9 @@ def settled(a: Region, b: Region, topic: str, count: int, mirror: Mirror) -> Non
         return all(sum(ends(it, topic).values()) >= count for it in (a, b))
 
     until(there, 120, lambda: f"{count}: {ends(a, topic)} {ends(b, topic)}", alive=mirror)
-    for side in (a, b):
-        for partition, values in enumerate(values_of(side, topic)):
-            assert values == list(range(partition, count, PARTITIONS)), side.name
+    # Markers of transactions count in the ends.
+    wanted = [list(range(partition, count, PARTITIONS)) for partition in range(PARTITIONS)]
+    until_equal(lambda: [values_of(it, topic) for it in (a, b)], [wanted] * 2, alive=mirror)
 
 
 def move_there_and_back(
@@ -148,8 +157,11 @@ def test_flows_with_exactly_once_support_move_there_and_back(stage: Stage) -> No
 def test_a_failover_whose_worker_is_killed_is_continued_by_another(stage: Stage) -> None:
     a, b = stage.a, stage.b
     topic = stage.unique("orders")
-    flow = stage.same_names(topic, SHORT_SESSION)
+    reads = {"{source}.consumer.isolation.level": "read_committed"}
+    flow = stage.same_names(topic, {**SHORT_SESSION, **reads})
     write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(20)])
+    client = producer(a, transactional_id=topic, transaction_timeout_ms=600_000)
+    client.init_transactions(60)
 
     def url(mirror: Mirror) -> str:
         return Drivers(flow, mirror).url + "/failover"
@@ -157,6 +169,10 @@ def test_a_failover_whose_worker_is_killed_is_continued_by_another(stage: Stage)
     with Mirror(flow.file, name="first") as first:
         first.wait_ready()
         until(lambda: sum(ends(b, topic).values()) == 20, 90, "the copy", alive=first)
+        # The drain cannot end before the worker is killed.
+        client.begin_transaction()
+        client.produce(topic, b"open", partition=0)
+        assert client.flush(60) == 0
         status, begun = ask(url(first), "POST")
         assert status == 202, begun
         assert begun["driven_here"]
@@ -166,6 +182,7 @@ def test_a_failover_whose_worker_is_killed_is_continued_by_another(stage: Stage)
         assert status == 200, left
         assert not left["driven_here"]
         assert left["failover"]["step"] != "DONE"
+        client.abort_transaction(60)
 
         def done() -> bool:
             status, found = ask(url(second), "POST")
@@ -173,19 +190,30 @@ def test_a_failover_whose_worker_is_killed_is_continued_by_another(stage: Stage)
             return bool(ask(url(second))[1]["failover"]["step"] == "DONE")
 
         until(done, 120, lambda: f"{ask(url(second))}", alive=second)
+        before = sum(ends(a, topic).values())
         write(b, topic, [Sent(0, b"new")])
-        until(lambda: sum(ends(a, topic).values()) == 21, 90, "the way back", alive=second)
+        until(lambda: sum(ends(a, topic).values()) == before + 1, 90, "the way back", alive=second)
 
 
 def test_a_plan_names_lag_groups_and_writers_and_changes_nothing(stage: Stage) -> None:
     a, b = stage.a, stage.b
     topic, group = stage.unique("orders"), stage.unique("billing")
     other = {"{target}->{source}.enabled": "true", "{target}->{source}.topics": "other"}
-    with stage.home(topic, other) as drivers:
+    with stage.home(topic, {**other, **with_heartbeats(topic)}) as drivers:
         write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(40)], enable_idempotence=1)
         commit(a, group, topic, {0: 5})
         flow = drivers.flow
         until(lambda: sum(ends(b, topic).values()) == 40, 90, "the copy", alive=drivers.mirror)
+        wait_for_heartbeats(a, drivers.mirror)
+        until(
+            lambda: (
+                f"{flow.source_alias}.heartbeats" in topics_of(b)
+                and f"{flow.target_alias}.heartbeats" in topics_of(a)
+            ),
+            90,
+            "the last topics that the worker itself creates",
+            alive=drivers.mirror,
+        )
         before = topics_of(a), topics_of(b)
         ended = drivers.run("failover", "--plan", "-o", "json")
         assert ended.code == 0, ended.said
@@ -198,7 +226,7 @@ def test_a_plan_names_lag_groups_and_writers_and_changes_nothing(stage: Stage) -
         return_plan = drivers.run("failback", "--plan", "-o", "json").document
         assert [it for it in return_plan["problems"] if back in it]
         (row,) = plan["topics"]
-        assert row["partitions"] == PARTITIONS
+        assert (row["partitions"], row["problems"]) == (PARTITIONS, [])
         assert plan["fence_rules"] == 1
         assert {it["topic"] for it in plan["writers"]} == {topic}
         assert group in {it["group"] for it in plan["groups"]}
@@ -217,6 +245,57 @@ def test_a_plan_names_lag_groups_and_writers_and_changes_nothing(stage: Stage) -
         assert refused.code == 3
         assert "not failed over" in refused.said
         assert (topics_of(a), topics_of(b)) == before
+
+
+def test_heartbeats_do_not_hold_a_failover_up(stage: Stage) -> None:
+    """The default file selects the topic ``heartbeats`` like any other, and it is written each second."""
+    a, b = stage.a, stage.b
+    topic = stage.unique("orders")
+    with stage.home(topic, with_heartbeats(topic)) as drivers:
+        write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(40)])
+        until(lambda: sum(ends(b, topic).values()) == 40, 90, "the copy", alive=drivers.mirror)
+        wait_for_heartbeats(a, drivers.mirror)
+        drivers.execute("failover")
+        write(b, topic, [Sent(0, b"new")])
+        until(lambda: sum(ends(a, topic).values()) == 41, 90, "the way back", alive=drivers.mirror)
+        drivers.execute("failback")
+        write(a, topic, [Sent(0, b"newer")])
+        until(lambda: sum(ends(b, topic).values()) == 42, 90, "the copy", alive=drivers.mirror)
+
+
+def test_a_failover_and_a_failback_wait_for_what_quotas_hold_back(stage: Stage) -> None:
+    a, b = stage.a, stage.b
+    topic = stage.unique("orders")
+    sides = [(region, kind) for region in (a, b) for kind in ("consumer", "producer")]
+    with stage.home(topic) as drivers, throttled(*sides):
+        for kind, here, other, new in ("failover", a, b, 250), ("failback", b, a, 50):
+            before = sum(ends(here, topic).values())
+            write(here, topic, [Sent(n % PARTITIONS, bytes(10_000)) for n in range(new)])
+            drivers.execute(kind)
+            assert sum(ends(other, topic).values()) == before + new
+
+
+def with_heartbeats(topic: str) -> Mapping[str, str]:
+    """Properties of a flow that writes heartbeats to its source and copies them."""
+    return {
+        "{source}->{target}.topics": f"{topic},heartbeats",
+        "emit.heartbeats.enabled": "true",
+        "heartbeats.replication.enabled": "true",
+    }
+
+
+def wait_for_heartbeats(source: KafkaAddress, mirror: Mirror) -> None:
+    """Return when one more was written."""
+    there = "heartbeats" in topics_of(source)
+    before = sum(ends(source, "heartbeats").values()) if there else 0
+    until(
+        lambda: (
+            "heartbeats" in topics_of(source) and sum(ends(source, "heartbeats").values()) > before
+        ),
+        120,
+        "a heartbeat",
+        alive=mirror,
+    )
 
 
 def test_what_would_be_lost_is_refused_without_its_number_and_kept_with_it(stage: Stage) -> None:
@@ -364,8 +443,44 @@ def test_a_flow_that_no_worker_knows_yet_is_not_taken_for_one_that_has_stopped(
         assert now.is_stopped, now
 
 
-@pytest.mark.faults
-@pytest.mark.parametrize("worker", ["lives", "restarts"])
+def test_a_failback_waits_for_a_job_of_the_flow_that_it_begins_again(stage: Stage) -> None:
+    topic = stage.unique("orders")
+    with stage.home(topic) as drivers:
+        flow, name = drivers.flow, f"{drivers.flow.source_alias}->{drivers.flow.target_alias}"
+        write(stage.a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(20)])
+        drivers.execute("failover")
+        job = Job(id="j", state=JobState.FAILED, run=1, lanes=1)
+        lease = Lease(
+            topic=topic,
+            partition=0,
+            job="j",
+            run=1,
+            state=LeaseState.RESERVED,
+            start=0,
+            end=9,
+            position=0,
+        )
+
+        async def write_job(*records: BackfillRecord) -> None:
+            plan = flow_plan(flow.file, name)
+            target = FlowTarget(plan.name, plan.props, SYSTEM_CLOCK)
+            try:
+                await target.open()
+                await target.jobs.post(records)
+            finally:
+                await target.close()
+
+        asyncio.run(write_job(job, lease))
+        for words in (("--plan",), ("--execute", "--accept-loss", "1000")):
+            refused = drivers.run("failback", *words)
+            assert refused.code == 3, refused.said
+            assert f"backfill j of {name} is FAILED" in refused.said
+        asyncio.run(write_job(replace(job, state=JobState.CANCELLED)))
+        drivers.execute("failback")
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("worker", ["restarts", "lives"])
 def test_a_lost_region_s_tail_is_listed_exactly_and_kept(stage: Stage, worker: str) -> None:
     with secured_pair("lost") as (a, b):
         lost = replace(stage, a=a, b=b)
@@ -373,9 +488,14 @@ def test_a_lost_region_s_tail_is_listed_exactly_and_kept(stage: Stage, worker: s
 
 
 def lose_and_return(stage: Stage, *, tail: int, restarts: bool = False) -> None:
-    """Lose A with records that were not copied (and the worker, whose next process finds no A), write to B, bring A back, fail back."""
-    a, b, topic = stage.a, stage.b, stage.unique("orders")
+    """Lose A with records that were not copied (and the worker, whose next process finds no A), write to B, bring A back, fail back.
+
+    Of one partition nothing is ever copied: there the group begins at the log's beginning, not wherever its ``auto.offset.reset`` says.
+    """
+    a, b, topic, group = stage.a, stage.b, stage.unique("orders"), stage.unique("billing")
     flow = stage.same_names(topic)
+    for region in (a, b):
+        grow(region, topic, PARTITIONS + 1)
     write(a, topic, [Sent(n % PARTITIONS, b"%d" % n) for n in range(20)])
     with ExitStack() as stack:
         mirror = stack.enter_context(Mirror(flow.file))
@@ -384,6 +504,9 @@ def lose_and_return(stage: Stage, *, tail: int, restarts: bool = False) -> None:
         until(lambda: sum(ends(b, topic).values()) == 20, 90, "the copy", alive=mirror)
         positions = committed_positions
         until(lambda: positions(flow, topic) == {0: 9, 1: 9}, 90, "the commit", alive=mirror)
+        commit(a, group, topic, {0: 5, 1: 6})
+        checkpoints = f"{flow.source_alias}.checkpoints.internal"
+        until(lambda: sum(ends(b, checkpoints).values()) >= 2, 90, "checkpoints", alive=mirror)
         if restarts:
             mirror.kill()
         else:
@@ -411,6 +534,9 @@ def lose_and_return(stage: Stage, *, tail: int, restarts: bool = False) -> None:
         switched = until(accepted, 90, "the loss that is known is accepted", alive=mirror)
         assert switched.code == 4, switched.said
         assert switched.document["step"] == "TAIL"
+        places = committed(b, group, topic)
+        assert places.pop(PARTITIONS) == 0
+        assert all(0 <= places[number] <= read_to for number, read_to in {0: 5, 1: 6}.items())
         write(b, topic, [Sent(n % PARTITIONS, b"new %d" % n) for n in range(12)])
         a.start()
         ended = drivers.execute("failover")
@@ -443,7 +569,7 @@ def lose_and_return(stage: Stage, *, tail: int, restarts: bool = False) -> None:
         assert mirror.stop() == 0
 
 
-@pytest.mark.faults
+@pytest.mark.chaos
 def test_a_failback_goes_on_when_its_source_is_back_and_without_it_where_that_is_accepted(
     stage: Stage,
 ) -> None:
@@ -516,13 +642,13 @@ def test_topics_with_prefixes_move_with_their_groups_and_over_rest(stage: Stage)
         assert dry["failover"] is None
         status, begun = ask(url, "POST")
         assert status == 202, begun
-        done = until(
-            lambda: (it := ask(url)[1]["failover"])["step"] == "DONE" and it,
+        until(
+            lambda: shown(url).get("step") == "DONE",
             90,
             lambda: f"{ask(url)}",
             alive=mirror,
         )
-        assert done["tail"] == []
+        assert shown(url)["tail"] == []
         assert committed(b, group, copy) == {0: 6, 1: 4}
         # The group reads on in the copy, and clients write to the topic of their own region.
         commit(b, group, copy, {0: 9, 1: 10})
@@ -534,7 +660,7 @@ def test_topics_with_prefixes_move_with_their_groups_and_over_rest(stage: Stage)
         status, begun = ask(f"{url}?kind=failback", "POST")
         assert status == 202, begun
         until(
-            lambda: ask(f"{url}?kind=failback")[1]["failover"]["step"] == "DONE",
+            lambda: shown(f"{url}?kind=failback").get("step") == "DONE",
             90,
             lambda: f"{ask(f'{url}?kind=failback')}",
             alive=mirror,
@@ -582,11 +708,11 @@ def test_a_driver_that_stood_still_while_clients_moved_and_returned_lets_nobody_
     with stage.home(topic) as drivers:
         drivers.execute("failover")
         drivers.execute("failback")
-        with drivers.standing_still("failover", "SWITCH") as driver:
+        with drivers.standing_still("failover", "SWITCH") as standing:
             drivers.execute("failover")
             drivers.execute("failback")
-            driver.send_signal(signal.SIGCONT)
-            assert driver.wait(60) == 3, drivers.said
+            standing.process.send_signal(signal.SIGCONT)
+            assert standing.process.wait(COMMAND_S) == 3, drivers.said
         rule = f"User:shop on {topic}"
         plan = drivers.run("failback", "--plan", "-o", "json").document
         assert plan["fence_rules"] == 0, f"{rule} is denied already"
@@ -615,7 +741,7 @@ def test_share_groups_move_with_their_start_offsets(stage: Stage) -> None:
         assert (rows[group]["type"], rows[group]["state_there"]) == ("share", "")
         assert "sync.group.offsets.enabled is not set" in rows[group]["not_synced"]
         there = Shares(b, copy, busy)
-        until(there.take, 60, "a member on the target")
+        until(there.take, 120, "a member on the target")
         ended = drivers.execute("failover").document
         moves = {it["group"]: it for it in ended["groups"]}
         assert (moves[group]["moved"], moves[group]["left"]) == (1, [])

@@ -5,16 +5,22 @@ lose nothing, and none of it comes back. Nothing of a recreated topic counts as 
 """
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from confluent_kafka import Producer
 
-from tests.integration.cluster_changes import delete_topic
+from mm2py.clock import SYSTEM_CLOCK
+from tests.integration.cluster_changes import (
+    allow,
+    delete_records,
+    delete_topic,
+    set_config,
+    take_write,
+)
 from tests.integration.failovers import (
     EXACTLY_ONCE,
     PARTITIONS,
@@ -22,10 +28,14 @@ from tests.integration.failovers import (
     Ended,
     Sides,
     Stage,
-    allow_shop,
+    as_mirror,
     secured_pair,
+    secured_region,
 )
+from tests.integration.ledger_scenes import entries
 from tests.integration.mirror_process import until
+from tests.integration.setups import Setup
+from tests.integration.small_disk import FEW_INDEXES, fill, small_disk
 from tests.integration.traffic import (
     Sent,
     commit,
@@ -34,15 +44,15 @@ from tests.integration.traffic import (
     ends,
     producer,
     read,
+    wait_for_markers,
     write,
 )
 from tests.integration.transactions import abandon, take_over
 from tests.kit.kafka.region import Region
-from tests.kit.regions import CreateTopic
+from tests.kit.matrix import matrix
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(600)]
 
-Unique = Callable[[str], str]
 LONG_MS: Final = 600_000
 COMMITTED: Final = {
     "{source}.consumer.isolation.level": "read_committed",
@@ -52,6 +62,17 @@ EXACTLY_ONCE_ALONE: Final = {
     "{source}.exactly.once.source.support": "enabled",
     "{target}.exactly.once.source.support": "enabled",
 }
+SLOW: Final = {
+    "sync.topic.configs.enabled": "false",
+    "{source}->{target}.flow.max.bytes.per.second": "20000",
+    "{target}->{source}.flow.max.bytes.per.second": "20000",
+}
+COMPACT: Final = {
+    "cleanup.policy": "compact",
+    "segment.ms": "60000",
+    "min.cleanable.dirty.ratio": "0.001",
+}
+ROLL_MS: Final = 90_000
 OPEN: Final = ("mm2py.source.transaction", b"open")
 APACHE: Final = "org.apache.kafka.connect.transforms."
 CHAIN: Final = {
@@ -69,6 +90,7 @@ CHAIN: Final = {
 }
 """Drops tombstones, and sends what has a header to another topic."""
 RECORDS: Final = 20
+BEFORE_SWITCH: Final = ("FENCE", "DRAIN", "GROUPS", "VERIFY")
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +100,8 @@ def sides() -> Iterator[Sides]:
 
 
 @pytest.fixture
-def stage(
-    sides: Sides, unique: Callable[[str], str], create_topic: CreateTopic, tmp_path: Path
-) -> Stage:
-    return Stage(*sides, unique, create_topic, tmp_path)
+def stage(setup: Setup, sides: Sides) -> Stage:
+    return Stage(*sides, setup.unique, setup.create_topic, setup.folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +143,7 @@ class Way:
 
     def check_kept(self, topic: str, were_open: set[bytes]) -> None:
         """Every record that is committed here is there or kept, and what was open when it was kept is marked."""
+        wait_for_markers(self.here, topic)
         here, there = values(self.here, topic), values(self.there, topic)
         flow = self.drivers.flow
         alias = flow.source_alias if self.kind == "failover" else flow.target_alias
@@ -171,14 +192,26 @@ def values(region: Region, topic: str) -> set[bytes]:
     return {it.value or b"" for log in logs.values() for it in log.records}
 
 
+def keyed(turn: int, number: int, at_ms: int) -> Sent:
+    """One of a turn's records of 400 bytes; each turn has more keys, so that the turns before it keep some."""
+    key = b"%d" % (number % (20 + 7 * turn))
+    return Sent(number % PARTITIONS, b"%d-%d-" % (turn, number) + bytes(400), key, (), at_ms)
+
+
+def newest(region: Region, topic: str) -> dict[bytes, bytes | None]:
+    """Return the newest value of each key."""
+    logs = read(region, topic)
+    return {it.key: it.value for log in logs.values() for it in log.records if it.key}
+
+
 def names(record: Any) -> set[str]:
     return set() if record is None else {it["transactional_id"] for it in record["transactions"]}
 
 
 @pytest.mark.parametrize(
     ("kind", "properties"),
-    [("failover", COMMITTED), ("failover", EXACTLY_ONCE_ALONE), ("failback", COMMITTED)],
-    ids=["committed", "exactly-once", "failback"],
+    matrix([("failover", EXACTLY_ONCE_ALONE), ("failback", COMMITTED)], [("failover", COMMITTED)]),
+    ids=["exactly-once", "failback", "committed"],
 )
 def test_a_drain_waits_for_producers_that_write_on_hang_or_are_fenced_and_names_them(
     stage: Stage,
@@ -205,7 +238,7 @@ def test_a_drain_waits_for_producers_that_write_on_hang_or_are_fenced_and_names_
         with way.executing() as ended:
             for number in range(10):
                 write_in(client, topic, b"next %d" % number)
-            until(lambda: names(way.status()) == {till, gone}, 60, lambda: f"{drivers.said}")
+            until(lambda: names(way.status()) == {till, gone}, 120, lambda: f"{drivers.said}")
             take_over(here, gone)
             client.commit_transaction(60)
         assert ended[0].code == 0, "\n".join(drivers.said)
@@ -214,32 +247,173 @@ def test_a_drain_waits_for_producers_that_write_on_hang_or_are_fenced_and_names_
         assert values(here, topic) == values(way.there, topic)
 
 
-@pytest.mark.parametrize("step", ["DRAIN", "GROUPS", "VERIFY", "SWITCH"])
-@pytest.mark.parametrize("kind", ["failover", "failback"])
+@pytest.mark.parametrize(
+    ("kind", "step", "properties"),
+    matrix(
+        [
+            ("failover", "DRAIN", EXACTLY_ONCE_ALONE),
+            ("failback", "GROUPS", COMMITTED),
+            ("failback", "VERIFY", EXACTLY_ONCE_ALONE),
+            ("failover", "SWITCH", COMMITTED),
+        ],
+        [
+            ("failover", "FENCE", COMMITTED),
+            ("failback", "FENCE", EXACTLY_ONCE_ALONE),
+            ("failback", "DRAIN", COMMITTED),
+            ("failover", "GROUPS", EXACTLY_ONCE_ALONE),
+            ("failover", "VERIFY", COMMITTED),
+            ("failback", "SWITCH", EXACTLY_ONCE_ALONE),
+            ("failover", "TAIL", COMMITTED),
+            ("failback", "TAIL", EXACTLY_ONCE_ALONE),
+        ],
+    ),
+)
 def test_what_a_transaction_writes_after_a_step_is_copied_or_kept(
-    stage: Stage, kind: str, step: str
+    stage: Stage, kind: str, step: str, properties: Mapping[str, str]
 ) -> None:
-    """By a producer that no ACL blocks, which commits after the failover is done where clients have moved already."""
+    """By a producer that no ACL blocks, which commits after the failover is done where clients have moved already.
+
+    What it begins once TAIL is over, in REVERSE, is as what it writes after the end: the flow back has it as another writer's.
+    """
     topic, till = stage.unique("orders"), stage.unique("till")
-    with prepared(kind, stage, topic, COMMITTED) as way:
+    with prepared(kind, stage, topic, properties) as way:
         drivers = way.drivers
         way.copy(topic)
         client = opened(way.here, till)
         way.run("--execute", "--settle", "1", kill_at=step)
+        # It may have gone on before it died.
+        has_switched = step not in BEFORE_SWITCH or way.status()["step"] not in BEFORE_SWITCH
         write_in(client, topic, b"late", b"later")
         write(way.here, topic, [Sent(0, b"above")])
         with way.executing() as ended:
-            if step != "SWITCH":
-                until(lambda: names(way.status()) == {till}, 60, lambda: f"{drivers.said}")
+            if not has_switched:
+                until(lambda: names(way.status()) == {till}, 120, lambda: f"{drivers.said}")
                 client.commit_transaction(60)
         assert ended[0].code == 0, "\n".join(drivers.said)
-        if step == "SWITCH":
+        if has_switched:
             assert names(ended[0].document) == {till}
             client.commit_transaction(60)
-        way.check_kept(topic, {b"late", b"later"} if step == "SWITCH" else set())
+        way.check_kept(topic, {b"late", b"later"} if has_switched else set())
 
 
-@pytest.mark.parametrize("kind", ["failover", "failback"])
+@pytest.mark.parametrize("kind", matrix([("failback",)], [("failover",)]))
+def test_what_retention_takes_while_a_drain_waits_is_in_the_ledger_and_no_group_waits_for_it(
+    stage: Stage, kind: str
+) -> None:
+    """Records above an open transaction, which the flow may not read yet: the drain ends without them, and names them."""
+    topic, till, group = stage.unique("orders"), stage.unique("till"), stage.unique("billing")
+    with prepared(kind, stage, topic, COMMITTED) as way:
+        way.copy(topic)
+        here, there, flow = way.here, way.there, way.drivers.flow
+        copied, start = values(here, topic), ends(here, topic)[0]
+        commit(here, group, topic, {0: start, 1: ends(here, topic)[1]})
+        client = opened(here, till)
+        write_in(client, topic, b"open")
+        write(here, topic, [Sent(n % PARTITIONS, b"above %d" % n) for n in range(20)])
+        with way.executing() as ended:
+            until(lambda: names(way.status()) == {till}, 120, lambda: f"{way.drivers.said}")
+            gone = ends(here, topic)[0]
+            delete_records(here, topic, 0, gone)
+            client.commit_transaction(60)
+        assert ended[0].code == 0, "\n".join(way.drivers.said)
+        assert ended[0].document["tail"] == []
+        assert values(there, topic) == copied | {b"above %d" % n for n in range(1, 20, 2)}
+        lost = [(it.kind, it.partition, it.first) for it in entries(flow) if it.topic == topic]
+        assert lost == [("retention", 0, start)]
+        assert committed(there, group, topic)[0] == ends(there, topic)[0]
+
+
+@pytest.mark.parametrize("kind", matrix([("failover",)], [("failback",)]))
+def test_what_the_cleaner_takes_while_a_drain_copies_is_no_loss_and_no_group_skips_what_is_left(
+    stage: Stage, kind: str
+) -> None:
+    """A flow that is slower than the cleaner: the drain ends although much of what it waited for is gone."""
+    topic, group = stage.unique("orders"), stage.unique("billing")
+    with prepared(kind, stage, topic, SLOW) as way:
+        here, there, flow = way.here, way.there, way.drivers.flow
+        way.copy(topic)
+        for name, value in COMPACT.items():
+            set_config(here, topic, name, value)
+        start = ends(here, topic)
+        begin_ms = SYSTEM_CLOCK.now_ms()
+        turns = range(6)
+        for turn in turns:  # segments roll by the time in the records
+            at = begin_ms + turn * ROLL_MS
+            write(here, topic, [keyed(turn, n, at) for n in range(200)], linger_ms=5)
+        at_hole = {partition: first + 120 for partition, first in start.items()}
+        commit(here, group, topic, at_hole)
+        ended = way.drivers.execute(kind)
+        assert ended.document["tail"] == []
+        written = 200 * len(turns)
+        assert len(values(there, topic)) < written, "nothing was compacted before it was copied"
+        assert newest(there, topic) == newest(here, topic)
+        assert [it for it in entries(flow) if it.topic == topic] == []
+        positions = committed(there, group, topic)
+        for partition, log in read(here, topic).items():
+            left = {
+                it.value
+                for it, at in zip(log.records, log.offsets, strict=True)
+                if at >= at_hole[partition]
+            }
+            copy = read(there, topic)[partition]
+            seen = {
+                it.value
+                for it, at in zip(copy.records, copy.offsets, strict=True)
+                if at >= positions[partition]
+            }
+            assert left <= seen
+
+
+def test_a_drain_waits_for_the_right_to_write_that_is_taken_away_from_the_mirror(
+    stage: Stage,
+) -> None:
+    topic, till = stage.unique("orders"), stage.unique("till")
+    allow(stage.b, topic, "mirror")
+    properties = {**COMMITTED, **as_mirror(stage.b, "{target}")}
+    with prepared("failover", stage, topic, properties) as way:
+        way.copy(topic)
+        client = opened(way.here, till)
+        write_in(client, topic, b"open")
+        with way.executing() as ended:
+            until(lambda: names(way.status()) == {till}, 120, lambda: f"{way.drivers.said}")
+            take_write(way.there, topic, "mirror")
+            client.commit_transaction(60)
+            way.drivers.mirror.wait_for_log(f"{way.drivers.name}.*target refuses partitions.*Write")
+            allow(way.there, topic, "mirror")
+        assert ended[0].code == 0, "\n".join(way.drivers.said)
+        assert ended[0].document["tail"] == []
+        assert values(way.here, topic) == values(way.there, topic)
+
+
+def test_a_target_whose_disk_is_full_amid_a_drain_has_everything_when_it_has_room_again(
+    setup: Setup, sides: Sides
+) -> None:
+    """Its broker ends: the driver waits for it, and continues what it had begun."""
+    with (
+        small_disk(setup.folder) as disk,
+        secured_region("fc-full", FEW_INDEXES, disk=disk) as there,
+    ):
+        stage = Stage(sides[0], there, setup.unique, setup.create_topic, setup.folder)
+        topic, till = setup.unique("orders"), setup.unique("till")
+        with prepared("failover", stage, topic, COMMITTED) as way:
+            way.copy(topic)
+            client = opened(way.here, till)
+            write_in(client, topic, b"open")
+            with way.executing() as ended:
+                until(lambda: names(way.status()) == {till}, 120, lambda: f"{way.drivers.said}")
+                ballast = disk / "ballast"
+                fill(ballast)
+                write(way.here, topic, [Sent(1, bytes(50_000)) for _ in range(100)])
+                until(lambda: not there.node(1).is_running, 90, "the broker to give up")
+                client.commit_transaction(60)
+                ballast.unlink()
+                there.start()
+            assert ended[0].code == 0, "\n".join(way.drivers.said)
+            assert ended[0].document["tail"] == []
+            assert values(way.here, topic) == values(there, topic)
+
+
+@pytest.mark.parametrize("kind", matrix([("failback",)], [("failover",)]))
 def test_an_accepted_loss_goes_past_a_transaction_that_hangs_and_keeps_what_is_above_it(
     stage: Stage, kind: str
 ) -> None:
@@ -292,7 +466,9 @@ def values_in_order(region: Region, topic: str) -> list[bytes | None]:
     return [it.value for it in read(region, topic, committed=True)[0].records]
 
 
-@pytest.mark.parametrize("properties", [{}, EXACTLY_ONCE], ids=["plain", "exactly-once"])
+@pytest.mark.parametrize(
+    "properties", matrix([(EXACTLY_ONCE,)], [({},)]), ids=["exactly-once", "plain"]
+)
 def test_what_a_chain_drops_or_routes_is_copied_and_groups_inside_of_it_skip_nothing(
     stage: Stage,
     properties: Mapping[str, str],
@@ -369,7 +545,7 @@ def test_records_of_a_topic_that_was_created_again_are_copied_before_clients_mov
         drivers.change_flow("pause", "PAUSED")
         delete_topic(a, topic)
         stage.create_topic(a, topic, PARTITIONS)
-        allow_shop(a, topic)
+        allow(a, topic)
         write(a, topic, [Sent(n % PARTITIONS, b"new %d" % n) for n in range(RECORDS)])
         commit(a, group, topic, {0: half - 2})
 
@@ -403,3 +579,87 @@ def test_records_of_a_topic_that_was_created_again_are_copied_before_clients_mov
         values = [record.value for record in read(b, topic)[1].records]
         assert values.count(b"home") == 1
         assert not [it for it in values if it is not None and it.startswith(b"new")]
+
+
+def test_a_topic_that_is_created_again_where_clients_are_away_comes_home_whole(
+    stage: Stage,
+) -> None:
+    """The topic of B, while clients are there; the flow back copies the new one, and clients return with a group."""
+    a, b = stage.a, stage.b
+    topic, group = stage.unique("orders"), stage.unique("billing")
+    with stage.home(topic) as drivers:
+        mirror = drivers.mirror
+        write(a, topic, [Sent(n % PARTITIONS, b"old %d" % n) for n in range(RECORDS)])
+        drivers.execute("failover")
+        write(b, topic, [Sent(n % PARTITIONS, b"away %d" % n) for n in range(RECORDS)])
+        until(lambda: sum(ends(a, topic).values()) == 2 * RECORDS, 90, "there", alive=mirror)
+        delete_topic(b, topic)
+        stage.create_topic(b, topic, PARTITIONS)
+        allow(b, topic)
+        write(b, topic, [Sent(n % PARTITIONS, b"new %d" % n) for n in range(3 * RECORDS)])
+        commit(b, group, topic, dict.fromkeys(range(PARTITIONS), 1))
+
+        def lost() -> object:
+            return drivers.run("failback", "--plan", "-o", "json").document["would_lose"]
+
+        # Until the flow back reads the new topic its partitions are FAILED, and a failback refuses to leave them.
+        until(lambda: lost() == 0, 90, lambda: f"{lost()}", alive=mirror)
+        done = drivers.execute("failback").document
+        assert (done["missing"], done["tail"]) == (0, [])
+        half = RECORDS // PARTITIONS
+        for partition, log in read(a, topic).items():
+            numbers = range(partition, RECORDS, PARTITIONS)
+            more = range(partition, 3 * RECORDS, PARTITIONS)
+            assert [it.value for it in log.records] == [
+                *(b"old %d" % n for n in numbers),
+                *(b"away %d" % n for n in numbers),
+                *(b"new %d" % n for n in more),
+            ]
+        place = committed(a, group, topic)
+        assert place == dict.fromkeys(range(PARTITIONS), 2 * half + 1)
+        write(a, topic, [Sent(0, b"home")])
+        until(lambda: ends(b, topic)[0] == 3 * half + 1, 90, "home on B", alive=mirror)
+        assert read(b, topic)[0].records[-1].value == b"home"
+        assert sum(ends(b, topic).values()) == 3 * RECORDS + 1, "nothing of B came back to it"
+
+
+def test_a_topic_that_is_created_again_where_clients_return_to_is_named_and_clients_go_on_in_it(
+    stage: Stage,
+) -> None:
+    """The topic of A, while clients are on B: what A had is on B alone, which the plan says, and nothing of B comes back to it."""
+    a, b = stage.a, stage.b
+    topic, group = stage.unique("orders"), stage.unique("billing")
+    with stage.home(topic) as drivers:
+        mirror, flow = drivers.mirror, drivers.flow
+        write(a, topic, [Sent(n % PARTITIONS, b"old %d" % n) for n in range(RECORDS)])
+        drivers.execute("failover")
+        write(b, topic, [Sent(n % PARTITIONS, b"away %d" % n) for n in range(RECORDS)])
+        until(lambda: sum(ends(a, topic).values()) == 2 * RECORDS, 90, "there", alive=mirror)
+        delete_topic(a, topic)
+        stage.create_topic(a, topic, PARTITIONS)
+        allow(a, topic)
+        write(b, topic, [Sent(n % PARTITIONS, b"new %d" % n) for n in range(RECORDS)])
+        until(lambda: sum(ends(a, topic).values()) == RECORDS, 90, "the rest", alive=mirror)
+        half = RECORDS // PARTITIONS
+        commit(b, group, topic, dict.fromkeys(range(PARTITIONS), 2 * half + 1))
+
+        def problems() -> str:
+            plan = drivers.run("failback", "--plan", "-o", "json")
+            return " ".join(plan.document["topics"][0]["problems"])
+
+        # The map is written with the positions.
+        lost = f"{half} offsets of partition 0 were copied and then lost"
+        until(lambda: lost in problems(), 90, problems, alive=mirror)
+        assert f"topic {topic} was created again on {flow.source_alias}" in problems()
+        timed = drivers.run("failback", "--plan", "--timed")
+        assert (timed.code, f"not ready: {topic}: {lost}" in timed.said) == (3, True), timed.said
+        done = drivers.execute("failback").document
+        assert (done["missing"], done["tail"]) == (0, [])
+        for partition, log in read(a, topic).items():
+            numbers = range(partition, RECORDS, PARTITIONS)
+            assert [it.value for it in log.records] == [b"new %d" % n for n in numbers]
+        assert committed(a, group, topic) == dict.fromkeys(range(PARTITIONS), 1)
+        write(a, topic, [Sent(0, b"home")])
+        until(lambda: ends(b, topic)[0] == 3 * half + 1, 90, "home on B", alive=mirror)
+        assert read(b, topic)[0].records[-1].value == b"home"
+        assert sum(ends(b, topic).values()) == 3 * RECORDS + 1, "nothing of B came back to it"

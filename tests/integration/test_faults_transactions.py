@@ -1,39 +1,39 @@
-"""T19, short: three of ten transactions are aborted, and one is left open by a producer that was killed."""
-
-from collections.abc import Callable
-from pathlib import Path
+"""T19, short: transactions that are aborted, left open by a producer that was killed, or never ended."""
 
 import pytest
 
-from tests.integration.mirror_process import Mirror, until, write_flow
-from tests.integration.traffic import assert_equal, copied, wait_for_copy
+from tests.integration.mirror_process import Mirror, until
+from tests.integration.setups import Setup
+from tests.integration.traffic import (
+    Sent,
+    assert_equal,
+    copied,
+    ends,
+    producer,
+    wait_for_copy,
+    write,
+)
 from tests.integration.transactions import abandon, is_aborted, kept, write_mixed
-from tests.kit.kafka.region import KafkaAddress
-from tests.kit.regions import CreateTopic, NewRegion
+from tests.kit.regions import NewRegion
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
 
-TIMEOUT_MS = 3_000
+TIMEOUT_MS = 10_000
 
 
 def test_what_waits_behind_the_transaction_of_a_dead_producer_arrives_when_the_broker_aborts_it(
-    new_region: NewRegion,
-    region_b: KafkaAddress,
-    unique: Callable[[str], str],
-    create_topic: CreateTopic,
-    tmp_path: Path,
+    setup: Setup, new_region: NewRegion
 ) -> None:
     often = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
     source = new_region("transactional", properties=often)
-    topic = unique("abandoned")
-    create_topic(source, topic, 2)
+    topic = setup.topic("abandoned", 2, on=source)
     properties = {"{source}.consumer.isolation.level": "read_committed"}
-    flow = write_flow(tmp_path, source, region_b, topic, properties)
+    flow = setup.flow(topic, properties, source=source)
     with Mirror(flow.file) as mirror:
         mirror.wait_ready()
         write_mixed(source, topic, 20, 20)
         abandon(source, topic, topic, TIMEOUT_MS)
-        write_mixed(source, topic, 20, 30)
+        write_mixed(source, topic, 20, 30, beside_open=True)
         wanted = kept(20, 20) + kept(20, 30)
         until(
             lambda: copied(flow, topic) >= wanted,
@@ -48,3 +48,34 @@ def test_what_waits_behind_the_transaction_of_a_dead_producer_arrives_when_the_b
         assert not any(map(is_aborted, values))
         assert mirror.stop() == 0
         assert not mirror.complaints()
+
+
+def test_an_open_transaction_is_reported_holds_back_its_partition_alone_and_is_forgotten_at_its_end(
+    setup: Setup,
+) -> None:
+    topic = setup.topic("hanging", 2)
+    committed = {"{source}.consumer.isolation.level": "read_committed"}
+    flow = setup.flow(topic, committed)
+    remote = flow.remote(topic)
+    settings: dict[str, str | int] = {"transaction_timeout_ms": 170_000}
+    client = producer(setup.a, transactional_id=topic, **settings)
+    client.init_transactions(60)
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        write(setup.a, topic, [Sent(n % 2, b"before %d" % n) for n in range(100)])
+        until(lambda: ends(setup.b, remote) == {0: 50, 1: 50}, 90, "the copy", alive=mirror)
+        client.begin_transaction()
+        client.produce(topic, value=b"open", partition=0)
+        client.flush(60)
+        write(setup.a, topic, [Sent(n % 2, b"behind %d" % n) for n in range(100)])
+        until(lambda: ends(setup.b, remote) == {0: 50, 1: 100}, 90, "the others", alive=mirror)
+        said = mirror.wait_for_log("a transaction is open", 90)
+        assert f"({topic}-0)" in said
+        assert "at offset 50 of" in said
+        assert "find-hanging" in said
+        assert ends(setup.b, remote) == {0: 50, 1: 100}
+        client.abort_transaction(60)
+        assert_equal(*wait_for_copy(mirror, flow, topic, committed=True))
+        assert ends(setup.b, remote) == {0: 100, 1: 100}
+        assert mirror.stop() == 0
+        assert mirror.complaints() == [said]

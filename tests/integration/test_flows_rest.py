@@ -3,17 +3,21 @@
 Flow: one file, several source aliases of one region -> process(es) -> requests -> what arrives on the target.
 """
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests.integration.flow_questions import Asked, flows_file, path_of, push, wait_for_records
-from tests.integration.mirror_process import Flow, Mirror, until
+from tests.integration.mirror_process import (
+    SHORT_SESSION,
+    Flow,
+    Mirror,
+    running,
+    until,
+    until_equal,
+)
+from tests.integration.setups import Setup
 from tests.integration.traffic import assert_equal, copied, ends, wait_for_copy
-from tests.kit.kafka.region import KafkaAddress
-from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -27,22 +31,19 @@ KEYS: Final = (
 
 
 @pytest.fixture
-def topics(
-    region_a: KafkaAddress, unique: Callable[[str], str], create_topic: CreateTopic
-) -> list[str]:
+def topics(setup: Setup) -> list[str]:
     """Two topics per flow: the one of the file, and another one."""
-    names = [unique(f"flows-{word}") for word in ("kept", "kept2", "new", "new2")]
+    names = [setup.unique(f"flows-{word}") for word in ("kept", "kept2", "new", "new2")]
     for name in names:
-        create_topic(region_a, name, 1)
+        setup.create_topic(setup.a, name, 1)
     return names
 
 
 @pytest.fixture
-def flows(
-    region_a: KafkaAddress, region_b: KafkaAddress, topics: list[str], tmp_path: Path
-) -> list[Flow]:
+def flows(setup: Setup, topics: list[str]) -> list[Flow]:
     """One flow that runs, and one that the file has disabled."""
-    return flows_file(tmp_path, region_a, region_b, [topics[0], topics[2]], running=1)
+    names = [topics[0], topics[2]]
+    return flows_file(setup.folder, setup.a, setup.b, names, running=1, properties=SHORT_SESSION)
 
 
 def test_a_flow_is_created_changed_rolled_back_and_deleted_while_another_one_runs(
@@ -50,8 +51,7 @@ def test_a_flow_is_created_changed_rolled_back_and_deleted_while_another_one_run
 ) -> None:
     kept, new = flows
     body = {"source": new.source_alias, "target": new.target_alias}
-    with Mirror(kept.file) as mirror:
-        mirror.wait_ready()
+    with running(kept.file) as mirror:
         ask = Asked(mirror)
         refuse_nonsense(ask, new)
 
@@ -72,6 +72,7 @@ def test_a_flow_is_created_changed_rolled_back_and_deleted_while_another_one_run
         wait_for_records(mirror, new, topics[3], COUNT)
 
         ask.done("POST", f"{path}/pause", topic=topics[2])
+        until_equal(lambda: states_of(ask, new, topics[2]), ["PAUSED"], alive=mirror)
         push(new, topics[2], COUNT)
         push(new, topics[3], COUNT)
         wait_for_records(mirror, new, topics[3], 2 * COUNT)
@@ -89,8 +90,13 @@ def test_a_flow_is_created_changed_rolled_back_and_deleted_while_another_one_run
         ask.done("POST", f"{path}/rollback", revision=made["revision"])
         assert ask.properties(new)["topics"] == topics[2]
         change_fifty_keys(ask, new)
-        assert mirror.stop() == 0
     outlives_a_restart(flows, topics)
+
+
+def states_of(ask: Asked, flow: Flow, topic: str) -> list[str]:
+    """Return the states of a topic's partitions."""
+    found = ask.done("GET", f"{path_of(flow)}/partitions")
+    return [it["state"] for it in found if it["topic"] == topic]
 
 
 def change_fifty_keys(ask: Asked, flow: Flow) -> None:
@@ -117,7 +123,7 @@ def change_fifty_keys(ask: Asked, flow: Flow) -> None:
 def outlives_a_restart(flows: list[Flow], topics: list[str]) -> None:
     """What was made is there again; deleted, it stays away until it is made again, and goes on then."""
     kept, new = flows
-    with Mirror(kept.file, name="again") as mirror:
+    with running(kept.file, name="again", ready=False) as mirror:
         ask = Asked(mirror)
         ask.wait_there(new)
         push(new, topics[2], COUNT)
@@ -129,9 +135,7 @@ def outlives_a_restart(flows: list[Flow], topics: list[str]) -> None:
         push(new, topics[2], COUNT)
         push(kept, topics[0], COUNT)
         wait_for_records(mirror, kept, topics[0], COUNT)
-        assert mirror.stop() == 0
-    with Mirror(kept.file, name="third") as mirror:
-        mirror.wait_ready()
+    with running(kept.file, name="third") as mirror:
         ask = Asked(mirror)
         push(kept, topics[0], COUNT)
         wait_for_records(mirror, kept, topics[0], 2 * COUNT)
@@ -146,7 +150,6 @@ def outlives_a_restart(flows: list[Flow], topics: list[str]) -> None:
         assert copied(new, topics[2]) == 3 * COUNT, "a deleted flow copies nothing"
         ask.done("POST", "/flows", {"source": new.source_alias, "target": new.target_alias})
         assert_equal(*wait_for_copy(mirror, new, topics[2], timeout_s=90))
-        assert mirror.stop() == 0
 
 
 def refuse_nonsense(ask: Asked, absent: Flow) -> None:
@@ -175,7 +178,7 @@ def test_every_worker_of_a_file_runs_a_flow_that_one_of_them_was_told_of(
     flows: list[Flow], topics: list[str]
 ) -> None:
     kept, new = flows
-    with Mirror(kept.file, name="one") as one, Mirror(kept.file, name="two") as two:
+    with Mirror(kept.file, name="one") as one, running(kept.file, name="two", ready=False) as two:
         asks = [Asked(one), Asked(two)]
         body = {"source": new.source_alias, "target": new.target_alias}
         assert asks[0].patiently("POST", "/flows", body)[0] == 201
@@ -188,4 +191,3 @@ def test_every_worker_of_a_file_runs_a_flow_that_one_of_them_was_told_of(
         wait_for_records(two, new, topics[2], COUNT)
         asks[1].done("DELETE", path_of(new))
         assert asks[1]("GET", path_of(new))[0] == 404
-        assert two.stop() == 0

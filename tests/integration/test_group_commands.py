@@ -1,8 +1,7 @@
 """Groups and offsets of a flow on real brokers: REST, ``mm2py group``, the client library, and what they refuse."""
 
 import json
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -14,20 +13,21 @@ from typer.testing import CliRunner
 from mm2py.mirror.offset_lookup import Place, Translation
 from mm2py.mirror_client import exact_offsets, translate_offset, translate_offsets
 from mm2py.types import TopicPartition
-from mm2py_workers.cli import app
-from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from mm2py_cli.app import app
+from tests.integration.mirror_process import Flow, running, until
 from tests.integration.rest_asking import ask, public_url
+from tests.integration.setups import Setup
 from tests.integration.test_checkpoints import consumer
 from tests.integration.traffic import Sent, producer, write
 from tests.integration.transactions import ABORTED, write_one
 from tests.kit.kafka.region import KafkaAddress
-from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 RECORDS: Final = 300
 SYNC: Final = {
     "{source}->{target}.sync.group.offsets.enabled": "true",
+    "{source}->{target}.refresh.groups.interval.seconds": "1",
     "{source}.consumer.isolation.level": "read_committed",
 }
 
@@ -51,52 +51,47 @@ def records(first: int, count: int) -> list[Sent]:
 
 
 @pytest.fixture
-def topic(region_a: KafkaAddress, unique: Callable[[str], str], create_topic: CreateTopic) -> str:
+def topic(setup: Setup) -> str:
     """A topic with 300 records, a transaction that was aborted, and 10 records behind it."""
-    name = unique("orders")
-    create_topic(region_a, name, 2)
-    write(region_a, name, records(0, RECORDS))
-    client = producer(region_a, transactional_id=name)
+    name = setup.topic("orders", 2)
+    write(setup.a, name, records(0, RECORDS))
+    client = producer(setup.a, transactional_id=name)
     client.init_transactions(60)
     write_one(client, name, [ABORTED] * 10, commit=False)  # five of them in partition 0
     # The coordinator answers before it writes the markers, and the records below could overtake them.
-    reader, markers_end = consumer(region_a, "reads-end"), RECORDS + 5 + 1
+    reader, markers_end = consumer(setup.a, "reads-end"), RECORDS + 5 + 1
     until(lambda: reader.get_watermark_offsets(Where(name, 0))[1] == markers_end, 60, "the marker")
     reader.close()
-    write(region_a, name, records(RECORDS, 10))
+    write(setup.a, name, records(RECORDS, 10))
     return name
 
 
 def test_groups_and_offsets_are_exact_over_rest_command_and_client(
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    unique: Callable[[str], str],
-    topic: str,
-    tmp_path: Path,
+    setup: Setup, topic: str
 ) -> None:
-    group, left_out = unique("billing"), unique("left-out")
-    commit_at(region_a, topic, group, 150)
-    commit_at(region_a, topic, left_out, 10)
+    group, left_out = setup.unique("billing"), setup.unique("left-out")
+    commit_at(setup.a, topic, group, 150)
+    commit_at(setup.a, topic, left_out, 10)
     properties = {"{source}->{target}.groups.exclude": "left-out.*"}
-    flow = write_flow(tmp_path, region_a, region_b, topic, SYNC | properties)
-    with Mirror(flow.file) as worker:
+    flow = setup.flow(topic, SYNC | properties)
+    with running(flow.file, ready=False) as worker:
         until(
-            lambda: offset_of(region_b, flow.remote(topic), group) == 150,
+            lambda: offset_of(setup.b, flow.remote(topic), group) == 150,
             90,
             "the group's offset on the target",
             alive=worker,
         )
         url = public_url(worker)
-        path = f"/flows/{flow.source_alias}->{flow.target_alias}"
+        path = f"/flows/{flow.name}"
         name = f"{flow.source_alias}/{flow.target_alias}"
         look_at_the_group(url, name, group, left_out)
         first = look_at_offsets(url, path, name, topic, flow)
         refuse(url, path, topic)
         # A member at the target: its offsets are its own.
-        member = consumer(region_b, group)
+        member = consumer(setup.b, group)
         member.subscribe([flow.remote(topic)])
         until(lambda: member.consume(1, 1.0), 60, "a record for the member")
-        commit_at(region_a, topic, group, 200)
+        commit_at(setup.a, topic, group, 200)
         until(
             lambda: "in use" in str(get(url, path)[1]["notes"]),
             60,
@@ -107,16 +102,15 @@ def test_groups_and_offsets_are_exact_over_rest_command_and_client(
         _, found = command(url, "describe", name, group)
         assert (found["state_there"] != "Empty", found["members_there"]) == (True, 1)
         assert "members on the target" in found["not_synced"]
-        assert offset_of(region_b, flow.remote(topic), group) == 150
+        assert offset_of(setup.b, flow.remote(topic), group) == 150
         member.close()
         until(
-            lambda: offset_of(region_b, flow.remote(topic), group) == 200,
+            lambda: offset_of(setup.b, flow.remote(topic), group) == 200,
             60,
             "the group is synced when its member has left",
             alive=worker,
         )
-        assert worker.stop() == 0
-    by_client(region_b, flow, topic, group, first)
+    by_client(setup.b, flow, topic, group, first)
 
 
 def commit_at(region: KafkaAddress, topic: str, group: str, offset: int) -> None:

@@ -7,13 +7,7 @@ from secrets import token_hex
 
 import pytest
 
-from tests.integration.java_mm2 import (
-    JAVA_STOPPED,
-    Handover,
-    Step,
-    formatted_by_java,
-    read_all,
-)
+from tests.integration.java_mm2 import JAVA_STOPPED, Handover, Step, formatted_by_java, read_all
 from tests.kit.kafka.region import KafkaAddress
 
 pytestmark = [

@@ -6,68 +6,52 @@ its group and topics.
 """
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 import pytest
+from typer.testing import Result
 
 from bench.java_mm2 import QUICK_START_FLAGS, start_java
 from tests.integration.connect_process import DISTRIBUTED, mirror_config, rest_of, write_worker
 from tests.integration.java_connect import JavaConnect
-from tests.integration.mirror_maker_1 import (
-    Files,
-    committed,
-    start,
-    wait_for_records,
-    write_files,
-)
-from tests.integration.mirror_process import Flow, Mirror, until
+from tests.integration.mirror_maker_1 import Files, committed, start, wait_for_records, write_files
+from tests.integration.mirror_process import Flow, Mirror, command_here, until
+from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, committed_positions, ends, read, write
 from tests.kit.kafka.region import KafkaAddress
-from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(420)]
 
-Unique = Callable[[str], str]
 PARTITIONS: Final = 4
 COMMITS: Final = ("--offset.commit.interval.ms", "500")
-COMMAND: Final = str(Path(sys.executable).parent / "mm2py")
 
 
 @pytest.fixture
-def topic(
-    region_a: KafkaAddress, region_b: KafkaAddress, unique: Unique, create_topic: CreateTopic
-) -> str:
-    name = unique("moved")
-    for region in (region_a, region_b):
-        create_topic(region, name, PARTITIONS)
-    return name
+def topic(setup: Setup) -> str:
+    return setup.topic_on_both("moved", PARTITIONS)
 
 
 @pytest.fixture
-def files(region_a: KafkaAddress, region_b: KafkaAddress, unique: Unique, tmp_path: Path) -> Files:
-    return write_files(tmp_path, region_a, region_b, unique("group"))
+def files(setup: Setup) -> Files:
+    return write_files(setup.folder, setup.a, setup.b, setup.unique("group"))
 
 
 @pytest.fixture
-def flow(files: Files, unique: Unique, tmp_path: Path) -> Flow:
+def flow(setup: Setup, files: Files) -> Flow:
     """Aliases that no other test has: positions of a flow are kept by its source's name."""
-    names = unique("old"), unique("new")
-    return Flow(files.source, files.target, *names, tmp_path / "mm2.properties")
+    names = setup.unique("old"), setup.unique("new")
+    return Flow(files.source, files.target, *names, setup.folder / "mm2.properties")
 
 
-def migrate(files: Files, flow: Flow, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [COMMAND, "migrate", "mm1",
-         "--consumer.config", str(files.consumer), "--producer.config", str(files.producer), *words,
-         "--source", flow.source_alias, "--target", flow.target_alias, "--to", str(flow.file),
-         "--carry-positions"],
-        capture_output=True, text=True, timeout=90,
+def migrate(files: Files, flow: Flow, *words: str) -> Result:
+    return command_here(
+        "migrate", "mm1",
+        "--consumer.config", files.consumer, "--producer.config", files.producer, *words,
+        "--source", flow.source_alias, "--target", flow.target_alias, "--to", flow.file,
+        "--carry-positions",
     )  # fmt: skip
 
 
@@ -113,7 +97,7 @@ def test_the_flow_continues_at_the_next_record_of_the_group(
     mirror_with_mm1(files, topic, 1_000)
     write(files.source, topic, numbered(1_000, 1_500))  # while nothing copies
     done = migrate(files, flow, "--whitelist", topic, "--num.streams", "2")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert f"{PARTITIONS} partitions of 1 topics continue at the next record" in done.stderr
     assert committed_positions(flow, topic) == dict.fromkeys(range(PARTITIONS), 249)
     with running(engine, flow) as stop:
@@ -126,7 +110,7 @@ def test_the_flow_continues_at_the_next_record_of_the_group(
 
 def test_positions_are_written_in_javas_bytes(files: Files, flow: Flow, topic: str) -> None:
     mirror_with_mm1(files, topic, 40)
-    assert migrate(files, flow, "--whitelist", topic).returncode == 0
+    assert migrate(files, flow, "--whitelist", topic).exit_code == 0
     found = {
         it.key: it.value
         for log in read(files.target, flow.offsets_topic).values()
@@ -147,7 +131,7 @@ def test_a_mirror_that_runs_is_refused_and_nothing_is_printed(
     with start(files, "--whitelist", topic, *COMMITS) as mirror:
         wait_for_records(files.target, topic, 40, mirror)
         done = migrate(files, flow, "--whitelist", topic)
-        assert done.returncode == 1
+        assert done.exit_code == 1
         assert f"group {files.group} has members: {files.group}-0; stop it in order" in done.stderr
         assert mirror.stop() == 0
     assert not flow.file.exists()
@@ -159,11 +143,11 @@ def test_it_may_be_repeated_until_the_flow_has_other_positions(
 ) -> None:
     mirror_with_mm1(files, topic, 40)
     for _ in range(2):
-        assert migrate(files, flow, "--whitelist", topic).returncode == 0
+        assert migrate(files, flow, "--whitelist", topic).exit_code == 0
     with Mirror(flow.file) as mirror:
         mirror.wait_ready()
         running = migrate(files, flow, "--whitelist", topic)
-        assert (running.returncode, "runs: " in running.stderr) == (1, True)
+        assert (running.exit_code, "runs: " in running.stderr) == (1, True)
         write(files.source, topic, numbered(40, 80))
         until(
             lambda: committed_positions(flow, topic) == dict.fromkeys(range(PARTITIONS), 19),
@@ -173,7 +157,7 @@ def test_it_may_be_repeated_until_the_flow_has_other_positions(
         )
         assert mirror.stop() == 0
     done = migrate(files, flow, "--whitelist", topic)
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert "has other positions of" in done.stderr
     assert committed_positions(flow, topic) == dict.fromkeys(range(PARTITIONS), 19)
 
@@ -182,17 +166,16 @@ def test_a_group_without_offsets_of_these_topics_is_refused(
     files: Files, flow: Flow, topic: str
 ) -> None:
     done = migrate(files, flow, "--whitelist", topic)
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert f"group {files.group} has committed no offset of these topics" in done.stderr
 
 
 def test_topics_with_other_partition_counts_and_other_topics_of_the_group_are_named(
-    files: Files, flow: Flow, unique: Unique, create_topic: CreateTopic
+    setup: Setup, files: Files, flow: Flow
 ) -> None:
-    wide, other = unique("wide"), unique("other")
-    create_topic(files.source, wide, PARTITIONS)
-    create_topic(files.target, wide, PARTITIONS + 2)
-    create_topic(files.source, other, 1)
+    wide, other = setup.topic("wide", PARTITIONS, on=files.source), setup.unique("other")
+    setup.create_topic(files.target, wide, PARTITIONS + 2)
+    setup.create_topic(files.source, other, 1)
     write(files.source, wide, numbered(0, 40))
     write(files.source, other, [Sent(0, b"x")])
     with start(files, "--whitelist", f"{wide},{other}", *COMMITS) as mirror:
@@ -200,7 +183,7 @@ def test_topics_with_other_partition_counts_and_other_topics_of_the_group_are_na
         until(lambda: committed(files, other) == {0: 1}, 90, "commits", alive=mirror)
         assert mirror.stop() == 0
     done = migrate(files, flow, "--whitelist", wide)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert f"{wide} has 4 partitions on the source and 6 on the target" in done.stderr
     assert f"{other}-0 of the group is none of these topics" in done.stderr
     assert committed_positions(flow, other) == {}
@@ -253,57 +236,51 @@ async def positions_are(java: JavaConnect, connector: str, offsets: list[int]) -
 @pytest.mark.java
 @pytest.mark.parametrize("way", ["carried", "same group"])
 async def test_a_flow_continues_where_the_connector_of_the_operator_stopped(
-    way: str,
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    unique: Callable[[str], str],
-    create_topic: CreateTopic,
-    tmp_path: Path,
+    setup: Setup, way: str
 ) -> None:
-    topic, group = unique("orders"), unique("mirror")
-    source, target = unique("west"), unique("east")
+    topic, group = setup.topic("orders", 2), setup.unique("mirror")
+    source, target = setup.unique("west"), setup.unique("east")
     copy, name = f"{source}.{topic}", f"{source}->{target}.MirrorSourceConnector"
-    create_topic(region_a, topic, 2)
-    write(region_a, topic, [Sent(it % 2, b"%d" % it) for it in range(200)])
-    resource, file = tmp_path / "mirror.yaml", tmp_path / "mm2.properties"
+    write(setup.a, topic, [Sent(it % 2, b"%d" % it) for it in range(200)])
+    resource, file = setup.folder / "mirror.yaml", setup.folder / "mm2.properties"
     resource.write_text(
         RESOURCE.format(
             source=source,
             target=target,
             group=group,
             topic=topic,
-            source_servers=region_a.bootstrap_servers,
-            target_servers=region_b.bootstrap_servers,
+            source_servers=setup.a.bootstrap_servers,
+            target_servers=setup.b.bootstrap_servers,
         )
     )
 
-    def carry() -> subprocess.CompletedProcess[str]:
+    async def carry() -> Result:
         words = ["import", "strimzi", str(resource), "--carry-positions", "--to", str(file)]
-        return subprocess.run([COMMAND, *words], capture_output=True, text=True, timeout=90)
+        return await asyncio.to_thread(command_here, *words)
 
-    java = JavaConnect(region_b.bootstrap_servers, group, tmp_path)
+    java = JavaConnect(setup.b.bootstrap_servers, group, setup.folder)
     try:
         await java.ready()
-        config = mirror_config(region_a, region_b, source, topic) | {"target.cluster.alias": target}
+        config = mirror_config(setup.a, setup.b, source, topic) | {"target.cluster.alias": target}
         await java.call("POST", "/connectors", {"name": name, "config": config}, expected=201)
         await positions_are(java, name, [99, 99])
-        running = carry()
-        assert running.returncode == 1
+        running = await carry()
+        assert running.exit_code == 1
         assert f"the Connect cluster {group} runs: " in running.stderr
         assert not file.exists()
         java.process.stop()
     finally:
         await java.close()
-    write(region_a, topic, [Sent(it % 2, b"%d" % it) for it in range(200, 300)])
+    write(setup.a, topic, [Sent(it % 2, b"%d" % it) for it in range(200, 300)])
     if way == "carried":
-        done = carry()
-        assert done.returncode == 0, done.stderr
+        done = await carry()
+        assert done.exit_code == 0, done.stderr
         assert f"2 partitions of 1 topics continue at the next record of {name}" in done.stderr
         with Mirror(file) as mirror:
-            written(region_a, region_b, topic, copy, 300)
+            written(setup.a, setup.b, topic, copy, 300)
             assert mirror.stop() == 0
-        again = carry()
-        assert again.returncode == 1
+        again = await carry()
+        assert again.exit_code == 1
         assert "has other positions of" in again.stderr
         return
     own = {"group.id": group, "config.storage.topic": f"{group}-configs"}
@@ -311,8 +288,8 @@ async def test_a_flow_continues_where_the_connector_of_the_operator_stopped(
         f"{it}.storage.topic": f"{group}-{name}"
         for it, name in (("offset", "offsets"), ("status", "statuses"))
     }
-    worker_file = write_worker(tmp_path, region_b, own)
+    worker_file = write_worker(setup.folder, setup.b, own)
     with Mirror(worker_file, name="worker", program=DISTRIBUTED) as worker:
         rest_of(worker).wait_states(quote(name, safe=""), *["RUNNING"] * 3)
-        written(region_a, region_b, topic, copy, 300)
+        written(setup.a, setup.b, topic, copy, 300)
         assert worker.stop() == 0

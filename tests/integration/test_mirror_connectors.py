@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -23,12 +22,11 @@ from tests.integration.mirror_bench import (
     until,
     write,
 )
+from tests.integration.setups import Setup
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import CreateTopic, NewRegion, Pair
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
-
-Unique = Callable[[str], str]
 
 
 def syncs_of(region: KafkaAddress, topic: str, count: int) -> list[tuple[int, int]]:
@@ -42,11 +40,12 @@ def syncs_of(region: KafkaAddress, topic: str, count: int) -> list[tuple[int, in
 
 
 async def test_a_topic_is_created_copied_byte_for_byte_and_continued(
-    regions: Pair, unique: Unique, create_topic: CreateTopic
+    setup: Setup, regions: Pair
 ) -> None:
     a, b = regions
-    topic = unique("copy-me")
-    create_topic(a, topic, 2, config={"retention.ms": "-1", "min.insync.replicas": "1"})
+    topic = setup.topic(
+        "copy-me", 2, on=a, config={"retention.ms": "-1", "min.insync.replicas": "1"}
+    )
     write(a, topic, 0, 500)
     write(a, topic, 1, 300, **{"compression.type": "lz4"})
     config = config_of(regions, topic)
@@ -82,11 +81,11 @@ async def test_a_topic_is_created_copied_byte_for_byte_and_continued(
 
 
 async def test_a_new_topic_and_new_partitions_are_taken_up_within_five_seconds(
-    regions: Pair, unique: Unique, create_topic: CreateTopic
+    setup: Setup, regions: Pair
 ) -> None:
     a, b = regions
-    prefix = unique("late")
-    create_topic(a, f"{prefix}-0", 1)
+    prefix = setup.unique("late")
+    setup.create_topic(a, f"{prefix}-0", 1)
     config = config_of(regions, f"{prefix}.*")
 
     context = Context()
@@ -96,7 +95,7 @@ async def test_a_new_topic_and_new_partitions_are_taken_up_within_five_seconds(
         for _ in range(2):
             begun, seen = time.monotonic(), context.reconfigurations
             if not seen:
-                await asyncio.to_thread(create_topic, a, f"{prefix}-1", 2)
+                await asyncio.to_thread(setup.create_topic, a, f"{prefix}-1", 2)
             else:
                 async with admin_of(a) as admin:
                     assert await admin.create_partitions({f"{prefix}-0": 3}) == {
@@ -124,11 +123,10 @@ async def test_a_new_topic_and_new_partitions_are_taken_up_within_five_seconds(
 
 
 async def test_configs_follow_the_source_and_fall_back_to_the_targets_default(
-    regions: Pair, unique: Unique, create_topic: CreateTopic
+    setup: Setup, regions: Pair
 ) -> None:
     a, b = regions
-    topic = unique("configs")
-    create_topic(a, topic, 1, config={"delete.retention.ms": "1000000"})
+    topic = setup.topic("configs", 1, on=a, config={"delete.retention.ms": "1000000"})
 
     connector = MirrorSourceConnector(config_of(regions, topic))
     remote = f"A.{topic}"
@@ -158,13 +156,9 @@ async def test_configs_follow_the_source_and_fall_back_to_the_targets_default(
 
 
 async def test_a_replication_factor_above_the_brokers_is_named_and_nothing_is_sent(
-    regions: Pair,
-    unique: Unique,
-    create_topic: CreateTopic,
-    caplog: pytest.LogCaptureFixture,
+    setup: Setup, regions: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
-    topic = unique("factor")
-    create_topic(regions[0], topic, 1)
+    topic = setup.topic("factor", 1, on=regions[0])
     config = config_of(regions, topic) | {"replication.factor": "3"}
 
     connector = MirrorSourceConnector(config)

@@ -1,27 +1,30 @@
-"""``mirror-maker-py`` between two real clusters: content, order, kills, shared work, refused records."""
+"""``mirror-maker-py`` on real brokers: records, groups, kills, options and what is printed."""
 
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from bench.workloads import batch_shape
 from mm2py.storage.table import partition_of
 from tests.integration.mirror_maker_1 import (
     Files,
     committed,
+    install_plugins,
     order_by_key,
     start,
     wait_for_records,
     write_files,
 )
-from tests.integration.mirror_process import until
+from tests.integration.mirror_process import command_here, until
+from tests.integration.setups import Setup
 from tests.integration.traffic import Load, Sent, ends, read, write
-from tests.kit.kafka.region import ForeignRegion, KafkaAddress
+from tests.kit.kafka.java import run_java
+from tests.kit.kafka.region import ForeignRegion, KafkaAddress, Region
 from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -30,23 +33,19 @@ PARTITIONS: Final = 4
 TARGET_PARTITIONS: Final = 3
 RATE: Final = 2_000
 TRICKLE: Final = 500
-Unique = Callable[[str], str]
 COMMITS: Final = ("--offset.commit.interval.ms", "500")
 
 
 @pytest.fixture
-def topic(
-    region_a: KafkaAddress, region_b: KafkaAddress, unique: Unique, create_topic: CreateTopic
-) -> str:
-    name = unique("legacy")
-    create_topic(region_a, name, PARTITIONS)
-    create_topic(region_b, name, TARGET_PARTITIONS)
+def topic(setup: Setup) -> str:
+    name = setup.topic("legacy", PARTITIONS)
+    setup.create_topic(setup.b, name, TARGET_PARTITIONS)
     return name
 
 
 @pytest.fixture
-def files(region_a: KafkaAddress, region_b: KafkaAddress, unique: Unique, tmp_path: Path) -> Files:
-    return write_files(tmp_path, region_a, region_b, unique("group"))
+def files(setup: Setup) -> Files:
+    return write_files(setup.folder, setup.a, setup.b, setup.unique("group"))
 
 
 def every_kind(count: int) -> list[Sent]:
@@ -91,7 +90,7 @@ def test_records_without_key_are_spread(files: Files, topic: str) -> None:
         return all(end > 0 for end in ends(files.target, topic).values())
 
     with start(files, "--whitelist", topic) as mirror:
-        until(are_spread, 60, "records in every partition", alive=mirror)
+        until(are_spread, 120, "records in every partition", alive=mirror)
         assert mirror.stop() == 0
     values = sorted(
         it.value or b"" for log in read(files.target, topic).values() for it in log.records
@@ -109,6 +108,19 @@ def lost(files: Files, topic: str) -> dict[int, list[int]]:
     return {partition: offsets for partition, offsets in missing.items() if offsets}
 
 
+def uncommitted_at_rest(files: Files, topic: str) -> int:
+    """Return how many copies are behind the committed offsets, once the brokers have taken what a killed process had sent."""
+    seen: list[tuple[int, int]] = []
+
+    def rests() -> bool:
+        at, end = committed(files, topic), ends(files.target, topic)
+        seen.append((sum(at.values()), sum(end.values())))
+        return seen[-2:-1] == seen[-1:]
+
+    until(rests, 90, "both clusters to rest")
+    return seen[-1][1] - seen[-1][0]
+
+
 def test_clean_stops_double_nothing_and_a_kill_only_what_was_not_committed(
     files: Files, topic: str
 ) -> None:
@@ -119,9 +131,16 @@ def test_clean_stops_double_nothing_and_a_kill_only_what_was_not_committed(
                 before = sum(ends(files.target, topic).values())
                 wait_for_records(files.target, topic, before + TRICKLE, mirror)
                 if turn == 2:
+                    # What came while nobody copied is behind the last commit.
+                    goal = sum(ends(files.source, topic).values())
+                    until(
+                        lambda goal=goal: sum(committed(files, topic).values()) >= goal,  # type: ignore[misc]
+                        90,
+                        "a commit",
+                        alive=mirror,
+                    )
                     mirror.kill()
-                    at = sum(committed(files, topic).values())
-                    uncommitted = sum(ends(files.target, topic).values()) - at
+                    uncommitted = uncommitted_at_rest(files, topic)
                 else:
                     assert mirror.stop() == 0
                     assert committed(files, topic)
@@ -166,13 +185,10 @@ def test_two_processes_share_the_partitions_and_one_takes_over(files: Files, top
 
 
 @pytest.fixture
-def narrow(
-    region_a: KafkaAddress, region_b: KafkaAddress, unique: Unique, create_topic: CreateTopic
-) -> str:
+def narrow(setup: Setup) -> str:
     """A topic whose copy takes less in one batch than the source."""
-    name = unique("narrow")
-    create_topic(region_a, name, 1)
-    create_topic(region_b, name, 1, config={"max.message.bytes": "2000"})
+    name = setup.topic("narrow", 1)
+    setup.create_topic(setup.b, name, 1, config={"max.message.bytes": "2000"})
     return name
 
 
@@ -184,7 +200,7 @@ def test_a_record_that_is_too_large_is_dropped_alone(files: Files, narrow: str) 
         wait_for_records(files.target, narrow, 499, mirror)
         until(
             lambda: mirror.lines("record dropped record=.*offset 250 "),
-            60,
+            90,
             "its name",
             alive=mirror,
         )
@@ -195,12 +211,9 @@ def test_a_record_that_is_too_large_is_dropped_alone(files: Files, narrow: str) 
     assert committed(files, narrow) == {0: 500}
 
 
-def test_a_topic_that_takes_only_small_batches_gets_small_ones(
-    files: Files, unique: Unique, create_topic: CreateTopic
-) -> None:
-    topic = unique("small-batches")
-    create_topic(files.source, topic, 1)
-    create_topic(files.target, topic, 1, config={"max.message.bytes": "40000"})
+def test_a_topic_that_takes_only_small_batches_gets_small_ones(setup: Setup, files: Files) -> None:
+    topic = setup.topic("small-batches", 1, on=files.source)
+    setup.create_topic(files.target, topic, 1, config={"max.message.bytes": "40000"})
     values = [b"%04d" % number * 250 for number in range(2_000)]
     write(files.source, topic, [Sent(0, value, b"k") for value in values])
     with start(files, "--whitelist", topic) as mirror:
@@ -226,21 +239,16 @@ def test_a_refused_record_ends_the_mirror_and_no_position_is_past_it(
 
 @pytest.mark.faults
 def test_a_topic_that_the_target_does_not_have_yet_is_waited_for(
-    files: Files,
-    unique: Unique,
-    create_topic: CreateTopic,
-    new_region: Callable[..., KafkaAddress],
-    tmp_path: Path,
+    setup: Setup, files: Files, new_region: Callable[..., KafkaAddress]
 ) -> None:
     target = new_region("strict", properties={"auto.create.topics.enable": "false"})
-    files = write_files(tmp_path, files.source, target, unique("waits"))
-    topic = unique("later")
-    create_topic(files.source, topic, 1)
+    files = write_files(setup.folder, files.source, target, setup.unique("waits"))
+    topic = setup.topic("later", 1, on=files.source)
     write(files.source, topic, [Sent(0, b"%d" % number, b"k") for number in range(100)])
     with start(files, "--whitelist", topic, *COMMITS) as mirror:
         mirror.wait_for_log("the target does not take records yet")
         assert committed(files, topic) == {}
-        create_topic(files.target, topic, 1)
+        setup.create_topic(files.target, topic, 1)
         wait_for_records(files.target, topic, 100, mirror)
         assert mirror.stop() == 0
     assert [it.value for it in read(files.target, topic)[0].records] == [
@@ -249,10 +257,9 @@ def test_a_topic_that_the_target_does_not_have_yet_is_waited_for(
 
 
 def test_a_blacklist_mirrors_the_others_but_no_internal_topic(
-    files: Files, topic: str, unique: Unique, create_topic: CreateTopic
+    setup: Setup, files: Files, topic: str
 ) -> None:
-    left_out = unique("left-out")
-    create_topic(files.source, left_out, 1)
+    left_out = setup.topic("left-out", 1, on=files.source)
     for name in (topic, left_out):
         write(files.source, name, [Sent(0, b"x", b"k")])
     others = f"(?!{topic}).*"
@@ -299,7 +306,7 @@ def test_what_cannot_run_is_refused_in_one_line(
         file.write(consumer)
     mirror = start(files, *words)
     try:
-        assert mirror.wait(60) in (1, 2)
+        assert mirror.wait(120) in (1, 2)
     except subprocess.TimeoutExpired:
         mirror.kill()
         raise
@@ -310,20 +317,10 @@ def test_what_cannot_run_is_refused_in_one_line(
 
 def checked(files: Files, *words: str) -> tuple[int, list[list[str]]]:
     """Run the checker; its exit code and the cells of its lines."""
-    command = str(Path(sys.executable).parent / "mm2py")
-    ended = subprocess.run(
-        [
-            command,
-            "consumer-offset-checker",
-            "--bootstrap-server",
-            files.source.bootstrap_servers,
-            *words,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=90,
+    ended = command_here(
+        "consumer-offset-checker", "--bootstrap-server", files.source.bootstrap_servers, *words
     )
-    return ended.returncode, [line.split() for line in (ended.stdout or ended.stderr).splitlines()]
+    return ended.exit_code, [line.split() for line in (ended.stdout or ended.stderr).splitlines()]
 
 
 def test_the_checker_shows_positions_lag_and_owners(files: Files, topic: str) -> None:
@@ -348,3 +345,151 @@ def test_the_checker_refuses_an_unknown_group(files: Files) -> None:
     code, (line, *_) = checked(files, "--group", "nobody-has-this")
     assert code == 1
     assert "there is no consumer group nobody-has-this" in " ".join(line)
+
+
+PLUGINS: Final = Path(__file__).parents[1] / "plugins" / "mirror_plugins.py"
+ENTRY_POINTS: Final = """\
+[mm2py.message_handlers]
+com.acme.Marker = mirror_plugins:Marker
+[mm2py.rebalance_listeners]
+com.acme.Notes = mirror_plugins:Notes
+"""
+
+
+@pytest.fixture
+def plain_topic(setup: Setup) -> str:
+    return setup.topic("options", PARTITIONS)
+
+
+def numbered(count: int) -> list[Sent]:
+    return [
+        Sent(number % PARTITIONS, b"%d" % number, b"%d" % (number % 40)) for number in range(count)
+    ]
+
+
+def test_several_producers_with_a_short_queue_lose_nothing_and_keep_the_order_of_each_key(
+    files: Files, plain_topic: str, create_topic: CreateTopic
+) -> None:
+    create_topic(files.target, plain_topic, PARTITIONS - 1)
+    words = ("--num.streams", "4", "--num.producers", "2", "--queue.size", "10")
+    with start(files, "--whitelist", plain_topic, *words) as mirror:
+        mirror.wait_for_log(r"streams=4 producers=2 ")
+
+        def has_settled() -> bool:
+            given = mirror.lines("partitions assigned")[-4:]
+            return len({line.partition("stream=")[2].split()[0] for line in given}) == 4
+
+        # A stream that joins while a target that has just started does not answer yet makes the others read again.
+        until(has_settled, 90, "a partition for each stream", alive=mirror)
+        write(files.source, plain_topic, numbered(4_000))
+        wait_for_records(files.target, plain_topic, 4_000, mirror)
+        assert mirror.stop() == 0
+    assert order_by_key(files.target, plain_topic) == order_by_key(files.source, plain_topic)
+    assert committed(files, plain_topic) == ends(files.source, plain_topic)
+
+
+def batches(region: KafkaAddress, plain_topic: str) -> int:
+    assert isinstance(region, Region)
+    return batch_shape(region.nodes[0].data_dir, plain_topic).batches
+
+
+def test_producer_type_sync_waits_for_each_record(setup: Setup, plain_topic: str) -> None:
+    if not isinstance(setup.b, Region):
+        pytest.skip("needs the files of an embedded broker")
+    sync = {"producer.type": "sync", "linger.ms": "0"}
+    files = write_files(setup.folder, setup.a, setup.b, setup.unique("sync"), producer=sync)
+    write(files.source, plain_topic, numbered(200))
+    with start(files, "--whitelist", plain_topic) as mirror:
+        wait_for_records(files.target, plain_topic, 200, mirror)
+        assert mirror.stop() == 0
+    assert batches(setup.b, plain_topic) == 200, (
+        "no record left before the one before was acknowledged"
+    )
+
+
+def test_a_message_handler_and_a_rebalance_listener_are_found_by_entry_point(
+    setup: Setup, files: Files, plain_topic: str
+) -> None:
+    second, notes = setup.unique("second"), setup.folder / "notes.txt"
+    for name in (plain_topic, second):
+        setup.create_topic(files.target, name, PARTITIONS)
+    kept = [
+        Sent(0, b"%d" % number, b"k", (("h", b"1"),), 1_600_000_000_000) for number in range(50)
+    ]
+    write(files.source, plain_topic, [*kept, Sent(0, None, b"k")])
+    with start(
+        files,
+        "--whitelist", plain_topic,
+        "--message.handler", "com.acme.Marker",
+        "--message.handler.args", second,
+        "--consumer.rebalance.listener", "com.acme.Notes",
+        "--rebalance.listener.args", str(notes),
+        environ=install_plugins(setup.folder / "site", PLUGINS, ENTRY_POINTS),
+    ) as mirror:  # fmt: skip
+        wait_for_records(files.target, second, 50, mirror)
+        assert mirror.stop() == 0
+        assert mirror.lines("mirrored 51 records in .* dropped 0")
+    copies = [it for log in read(files.target, plain_topic).values() for it in log.records]
+    assert copies == read(files.source, plain_topic)[0].records[:50]
+    marked = read(files.target, second)
+    assert [it.key for it in marked[0].records] == [b"0-%d" % at for at in range(50)]
+    assert committed(files, plain_topic) == {0: 51}, (
+        "a record that the handler drops is read for good"
+    )
+    everything = " ".join(f"{plain_topic}-{partition}" for partition in range(PARTITIONS))
+    assert notes.read_text().splitlines() == [f"assigned {everything}", f"revoked {everything}"]
+
+
+def checker_rows(files: Files) -> set[tuple[str, ...]]:
+    """Return group, topic, partition, offset, log end, lag, client and host of each row."""
+    code, (_titles, *lines) = checked(files, "--group", files.group)
+    assert code == 0, lines
+    rows: set[tuple[str, ...]] = set()
+    for *numbers, owner in lines:
+        client, _, host = owner.rpartition("_")
+        rows.add((*numbers, client or "-", host if client else "-"))
+    return rows
+
+
+def java_rows(files: Files) -> set[tuple[str, ...]]:
+    """Return the same of ``kafka-consumer-groups.sh --describe``."""
+    printed = run_java(
+        "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+        "--bootstrap-server", files.source.bootstrap_servers,
+        "--describe", "--group", files.group,
+        timeout_s=90,
+    ).check()  # fmt: skip
+    lines = [line.split() for line in printed.splitlines() if line.strip()]
+    titles = next(it for it in lines if "CURRENT-OFFSET" in it)
+    wanted = ("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CLIENT-ID", "HOST")  # fmt: skip
+    at = [titles.index(name) for name in wanted]
+    return {
+        tuple(line[position] for position in at)
+        for line in lines
+        if line[0] == files.group and line is not titles
+    }
+
+
+@pytest.mark.java
+def test_the_checker_agrees_with_the_java_group_tool(files: Files, plain_topic: str) -> None:
+    write(files.source, plain_topic, numbered(100))
+    with start(files, "--whitelist", plain_topic, "--num.streams", "2", *COMMITS) as mirror:
+        until(
+            lambda: committed(files, plain_topic) == ends(files.source, plain_topic),
+            90,
+            "the commit",
+            alive=mirror,
+        )
+        both = {f"{files.group}-0", f"{files.group}-1"}
+        until(
+            lambda: {row[6] for row in checker_rows(files)} == both,
+            90,
+            "a partition for each stream",
+            alive=mirror,
+        )
+        assert checker_rows(files) == java_rows(files)
+        assert mirror.stop() == 0
+    write(files.source, plain_topic, [Sent(1, b"more", b"k")] * 3)
+    ours, java = checker_rows(files), java_rows(files)
+    assert ours == java
+    assert {row[5] for row in ours} == {"0", "3"}

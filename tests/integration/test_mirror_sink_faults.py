@@ -1,34 +1,35 @@
-"""MirrorSink where members, workers and targets fail, and with more tasks than hands: order, content, who does what."""
+"""MirrorSink under faults: members and tasks, kills, a target without room, topics that are created again."""
 
 import re
-from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import pytest
 
+from tests.integration.cluster_changes import delete_records, delete_topic, topics_of
 from tests.integration.connect_process import Rest, rest_of
-from tests.integration.mirror_process import Mirror, until
-from tests.integration.sinks import (
-    PARTITIONS,
-    a_flow,
-    group_of,
-    shown,
-    wait_committed,
-)
+from tests.integration.flow_questions import Asked, path_of
+from tests.integration.ledger_scenes import Entry, wait_for_entries
+from tests.integration.mirror_process import Flow, Mirror, running, until
+from tests.integration.setups import Setup
+from tests.integration.sinks import PARTITIONS, a_flow, group_of, shown, wait_committed, wait_ready
 from tests.integration.small_disk import FEW_INDEXES, fill, small_disk
+from tests.integration.test_quotas import throttled
 from tests.integration.traffic import (
     Load,
+    Record,
     Sent,
     assert_equal,
     assert_resumed,
     committed,
+    copied,
     ends,
+    read,
     wait_for_copy,
     wait_for_progress,
     write,
 )
-from tests.kit.kafka.region import KafkaAddress, Region
+from tests.kit.kafka.region import Region
+from tests.kit.matrix import matrix
 from tests.kit.regions import ANY_SESSION, CreateTopic
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(600)]
@@ -36,26 +37,23 @@ pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(6
 RATE: Final = 1_500
 NAME: Final = "MirrorSinkConnector"
 WIDE: Final = 12
-Unique = Callable[[str], str]
 _OWNED: Final = re.compile(
     r"\|task-(\d+)\] partitions (assigned|revoked|lost) partitions=(\S*)( and \d+ more)?"
 )
 
 
 @pytest.fixture
-def topic(region_a: KafkaAddress, unique: Unique, create_topic: CreateTopic) -> str:
-    name = unique("sink")
-    create_topic(region_a, name, PARTITIONS)
-    return name
+def topic(setup: Setup) -> str:
+    return setup.topic("sink", PARTITIONS)
 
 
 def test_a_worker_that_is_killed_repeats_at_most_and_the_other_skips_nothing(
-    region_a: KafkaAddress, region_b: KafkaAddress, topic: str, tmp_path: Path
+    setup: Setup, topic: str
 ) -> None:
-    flow = a_flow(tmp_path, region_a, region_b, topic)
+    flow = a_flow(setup.folder, setup.a, setup.b, topic)
     with (
         Load(flow.source, topic, PARTITIONS, rate=RATE) as load,
-        Mirror(flow.file, name="stays") as stays,
+        running(flow.file, name="stays", ready=False) as stays,
     ):
         with Mirror(flow.file, name="dies") as dies:
             until(
@@ -73,35 +71,48 @@ def test_a_worker_that_is_killed_repeats_at_most_and_the_other_skips_nothing(
         # A step back where members came and one where they went.
         assert_resumed(truth, copy, rewinds=2)
         wait_committed(stays, flow, topic)
-        assert stays.stop() == 0
 
 
 def test_a_target_without_room_stops_the_positions_and_gets_everything_when_it_has(
-    region_a: KafkaAddress, topic: str, tmp_path: Path
+    setup: Setup, topic: str
 ) -> None:
     with (
-        small_disk(tmp_path) as disk,
+        small_disk(setup.folder) as disk,
         Region(
             "full", properties=ANY_SESSION | FEW_INDEXES, folder=disk, min_free_bytes=1
         ) as target,
     ):
-        flow = a_flow(tmp_path, region_a, target, topic)
-        with Mirror(flow.file) as mirror:
-            with Load(region_a, topic, PARTITIONS, rate=RATE, value_bytes=1_000) as load:
+        flow = a_flow(setup.folder, setup.a, target, topic)
+        with running(flow.file, ready=False) as mirror:
+            with Load(setup.a, topic, PARTITIONS, rate=RATE, value_bytes=1_000) as load:
                 wait_for_progress(mirror, flow, topic)
                 ballast = disk / "ballast"
                 fill(ballast)
                 until(lambda: not target.node(1).is_running, 90, "the broker to give up")
                 load.wait_acked(2 * RATE)
                 behind = committed(flow.source, group_of(flow), topic)
-                assert sum(behind.values()) < sum(ends(region_a, topic).values())
+                assert sum(behind.values()) < sum(ends(setup.a, topic).values())
                 ballast.unlink()
                 target.start()
                 wait_for_progress(mirror, flow, topic)
             truth, copy = wait_for_copy(mirror, flow, topic, timeout_s=90)
             assert_resumed(truth, copy, rewinds=2)
             wait_committed(mirror, flow, topic)
-            assert mirror.stop() == 0
+
+
+def test_quotas_of_both_sides_double_and_skip_nothing(setup: Setup, topic: str) -> None:
+    small_reads = {"consumer.override.max.partition.fetch.bytes": "100000"}
+    flow = a_flow(setup.folder, setup.a, setup.b, topic, small_reads)
+    records = [Sent(n % PARTITIONS, b"%d" % n + bytes(10_000)) for n in range(120)]
+    write(setup.a, topic, records, batch_num_messages=5)
+    with (
+        throttled((setup.a, "consumer"), (setup.b, "producer"), rate=30_000),
+        running(flow.file, ready=False) as mirror,
+    ):
+        until(lambda: copied(flow, topic) >= len(records), 240, "all", alive=mirror)
+        wait_committed(mirror, flow, topic)
+        assert not mirror.lines("REQTMOUT"), "nothing is asked on a connection that is held back"
+    assert_equal(read(setup.a, topic), read(setup.b, flow.remote(topic)))
 
 
 def spread(mirror: Mirror) -> dict[int, int]:
@@ -118,20 +129,14 @@ def spread(mirror: Mirror) -> dict[int, int]:
     return {task: count for task, count in counts.items() if count}
 
 
-def test_a_record_that_is_larger_than_the_buffer_is_copied(
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
-) -> None:
-    large, name = 20_000_000, unique("sink-large")
+def test_a_record_that_is_larger_than_the_buffer_is_copied(setup: Setup) -> None:
+    large, name = 20_000_000, setup.unique("sink-large")
     limit = {"max.message.bytes": str(2 * large)}
-    create_topic(region_a, name, PARTITIONS, config=limit)
+    setup.create_topic(setup.a, name, PARTITIONS, config=limit)
     flow = a_flow(
-        tmp_path,
-        region_a,
-        region_b,
+        setup.folder,
+        setup.a,
+        setup.b,
         name,
         {
             "producer.override.max.request.size": str(2 * large),
@@ -142,27 +147,18 @@ def test_a_record_that_is_larger_than_the_buffer_is_copied(
     records = [Sent(0, b"%d" % n + bytes(size)) for n, size in enumerate(sizes)]
     records += [Sent(1, b"%d" % n) for n in range(50)]
     write(flow.source, name, records, message_max_bytes=2 * large)
-    with Mirror(flow.file) as mirror:
-        truth, copy = wait_for_copy(mirror, flow, name)
-        assert_equal(truth, copy)
+    with running(flow.file, ready=False) as mirror:
+        assert_equal(*wait_for_copy(mirror, flow, name))
         wait_committed(mirror, flow, name)
-        assert mirror.stop() == 0
 
 
 @pytest.mark.parametrize(("partitions", "steps"), [(WIDE, (11, 50, 1)), (200, (11,))])
 def test_as_many_members_as_tasks_share_the_partitions_evenly(
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
-    partitions: int,
-    steps: tuple[int, ...],
+    setup: Setup, partitions: int, steps: tuple[int, ...]
 ) -> None:
-    topic = unique("wide")
-    create_topic(region_a, topic, partitions)
-    flow = a_flow(tmp_path, region_a, region_b, topic, {"tasks.max": str(steps[0])})
-    with Mirror(flow.file) as mirror:
+    topic = setup.topic("wide", partitions)
+    flow = a_flow(setup.folder, setup.a, setup.b, topic, {"tasks.max": str(steps[0])})
+    with running(flow.file, ready=False) as mirror:
         rest = Rest(rest_of(mirror).url + f"{flow.source_alias}/{flow.target_alias}/")
         for round_, asked in enumerate(steps):
             tasks = min(asked, partitions)
@@ -183,8 +179,129 @@ def test_as_many_members_as_tasks_share_the_partitions_evenly(
             wait_committed(mirror, flow, topic)
         until(
             lambda: shown(mirror, flow)["lag_records"] == 0,
-            60,
+            120,
             lambda: str(shown(mirror, flow)),
             alive=mirror,
         )
-        assert mirror.stop() == 0
+
+
+BEFORE: Final = 60
+"""Records of the first incarnation, per partition."""
+
+
+@pytest.fixture
+def flow(setup: Setup, topic: str) -> Flow:
+    return a_flow(setup.folder, setup.a, setup.b, topic, {"offset.flush.interval.ms": "500"})
+
+
+def push(flow: Flow, topic: str, mark: str, count: int) -> list[Record]:
+    """Write so many records into each partition, and return those of partition 0."""
+    records = [Sent(n % PARTITIONS, f"{mark}{n}".encode()) for n in range(count * PARTITIONS)]
+    write(flow.source, topic, records)
+    return read(flow.source, topic)[0].records[-count:]
+
+
+def recreate(flow: Flow, topic: str, create_topic: CreateTopic) -> None:
+    delete_topic(flow.source, topic)
+    until(lambda: topic not in topics_of(flow.source), 90, "deletion")
+    create_topic(flow.source, topic, PARTITIONS)
+
+
+def pause(mirror: Mirror, flow: Flow, **only: str) -> Asked:
+    """Pause, and wait until no task reads any more."""
+    ask = Asked(mirror)
+    ask.done("POST", f"{path_of(flow)}/pause", **only)
+
+    def states() -> set[str]:
+        return {it["state"] for it in ask("GET", f"{path_of(flow)}/partitions")[1]}
+
+    until(lambda: states() == {"PAUSED"}, 120, lambda: str(states()), alive=mirror)
+    return ask
+
+
+def wait_for_records(mirror: Mirror, flow: Flow, topic: str, count: int) -> None:
+    """Wait until each partition of the copy has at least so many records."""
+    until(
+        lambda: all(
+            ends(flow.target, flow.remote(topic)).get(p, 0) >= count for p in range(PARTITIONS)
+        ),
+        90,
+        lambda: f"{count} records each, there are {ends(flow.target, flow.remote(topic))}",
+        alive=mirror,
+    )
+
+
+@pytest.mark.parametrize(
+    ("alone", "after"),
+    matrix(
+        [(False, BEFORE - 20), (True, BEFORE + 40)], [(True, BEFORE - 20), (False, BEFORE + 40)]
+    ),
+)
+def test_a_topic_created_again_while_it_is_paused_is_copied_whole(
+    flow: Flow, topic: str, create_topic: CreateTopic, alone: bool, after: int
+) -> None:
+    only = {"topic": topic} if alone else {}
+    with running(flow.file, ready=False) as mirror:
+        wait_ready(mirror)
+        first = push(flow, topic, "first", BEFORE)
+        wait_for_records(mirror, flow, topic, BEFORE)
+        wait_committed(mirror, flow, topic)
+        ask = pause(mirror, flow, **only)
+        push(flow, topic, "gone", 7)
+        until(
+            lambda: shown(mirror, flow)["lag_records"] == 7 * PARTITIONS,
+            120,
+            lambda: str(shown(mirror, flow)),
+            alive=mirror,
+        )
+        recreate(flow, topic, create_topic)
+        second = push(flow, topic, "second", after)
+        ask.done("POST", f"{path_of(flow)}/resume", **only)
+        wait_for_records(mirror, flow, topic, BEFORE + after)
+        wait_committed(mirror, flow, topic)
+        copy = read(flow.target, flow.remote(topic))
+        assert [it.value for it in copy[0].records] == [it.value for it in [*first, *second]]
+        assert all(len(log.records) == BEFORE + after for log in copy.values())
+        found = wait_for_entries(flow, PARTITIONS, mirror)
+        assert {(it.kind, it.first) for it in found} == {("recreated", BEFORE)}
+
+
+def test_a_topic_created_again_while_no_worker_runs_is_copied_whole(
+    flow: Flow, topic: str, create_topic: CreateTopic
+) -> None:
+    first = push(flow, topic, "first", BEFORE)
+    with running(flow.file, ready=False) as mirror:
+        wait_for_records(mirror, flow, topic, BEFORE)
+        wait_committed(mirror, flow, topic)
+    recreate(flow, topic, create_topic)
+    second = push(flow, topic, "second", BEFORE + 40)
+    with running(flow.file, ready=False) as mirror:
+        wait_for_records(mirror, flow, topic, 2 * BEFORE + 40)
+        wait_committed(mirror, flow, topic)
+        copy = read(flow.target, flow.remote(topic))
+        assert [it.value for it in copy[0].records] == [it.value for it in [*first, *second]]
+        found = wait_for_entries(flow, PARTITIONS, mirror)
+        assert {(it.kind, it.last - it.first) for it in found} == {("recreated", -1)}
+
+
+def test_what_retention_takes_from_a_paused_flow_is_in_the_ledger(flow: Flow, topic: str) -> None:
+    with running(flow.file, ready=False) as mirror:
+        wait_ready(mirror)
+        push(flow, topic, "first", BEFORE)
+        wait_for_records(mirror, flow, topic, BEFORE)
+        wait_committed(mirror, flow, topic)
+        ask = pause(mirror, flow)
+        push(flow, topic, "second", 30)
+        for partition in range(PARTITIONS):
+            delete_records(flow.source, topic, partition, BEFORE + 10 + partition)
+        ask.done("POST", f"{path_of(flow)}/resume")
+        wait_committed(mirror, flow, topic)
+        found = wait_for_entries(flow, PARTITIONS, mirror)
+        policy = "gap.policy=continue"
+        assert sorted(found, key=lambda it: it.partition) == [
+            Entry("retention", topic, p, BEFORE, BEFORE + 9 + p, policy) for p in range(PARTITIONS)
+        ]
+        copy = read(flow.target, flow.remote(topic))
+        assert [len(copy[p].records) for p in range(PARTITIONS)] == [
+            BEFORE + 20 - p for p in range(PARTITIONS)
+        ]

@@ -3,17 +3,19 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from tests.chaos.census import Census
-from tests.integration.mirror_process import Mirror, until, write_flow
-from tests.integration.traffic import Sent, assert_equal, copied, wait_for_copy, write
+from tests.integration.exactly_once import ENABLED, assert_each_once
+from tests.integration.flow_questions import wait_for_records
+from tests.integration.mirror_process import SHORT_SESSION, Mirror, until
+from tests.integration.setups import Setup
+from tests.integration.traffic import Sent, assert_equal, copied, read, wait_for_copy, write
 from tests.kit.kafka.java import run_java
-from tests.kit.kafka.region import Region, start_regions
-from tests.kit.regions import CreateTopic
+from tests.kit.kafka.region import KafkaAddress, Region, start_regions
 
 pytestmark = [
     pytest.mark.faults,
@@ -24,12 +26,13 @@ pytestmark = [
 
 log = logging.getLogger(__name__)
 
-Unique = Callable[[str], str]
 Regions = tuple[Region, Region]
 
 VALUE_BYTES = 10_000
 RECORDS = 600
 RATE = 500_000
+SHARED_RATE = 150_000
+"""Of each client of the shared regions, where ten seconds' worth is free."""
 WINDOWS = {"quota.window.num": "3"}
 """Of a second each; by default ten seconds' worth of bytes are free."""
 
@@ -57,10 +60,11 @@ def two_regions() -> Iterator[Regions]:
         target.close()
 
 
-def set_quota(region: Region, kind: str, client_id: str, rate: int = RATE) -> None:
-    """Set a quota in bytes per second, or with 0 take it away."""
+def set_quota(region: KafkaAddress, kind: str, client_id: str, rate: int = RATE) -> None:
+    """Set a quota of a client, or of each one by default, in bytes per second; with 0 take it away."""
     name = f"{kind}_byte_rate"
     change = ["--add-config", f"{name}={rate}"] if rate else ["--delete-config", name]
+    entity = ["--entity-name", client_id] if client_id else ["--entity-default"]
     done = run_java(
         "kafka.admin.ConfigCommand",
         "--bootstrap-server",
@@ -68,24 +72,34 @@ def set_quota(region: Region, kind: str, client_id: str, rate: int = RATE) -> No
         "--alter",
         "--entity-type",
         "clients",
-        "--entity-name",
-        client_id,
+        *entity,
         *change,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@contextmanager
+def throttled(*sides: tuple[KafkaAddress, str], rate: int = SHARED_RATE) -> Generator[None]:
+    """Regions throttle each consumer or producer meanwhile."""
+    try:
+        for region, kind in sides:
+            set_quota(region, kind, "", rate)
+        yield
+    finally:
+        for region, kind in sides:
+            set_quota(region, kind, "", 0)
+
+
 @pytest.mark.parametrize("limit", LIMITS)
 def test_a_byte_rate_is_kept_without_an_error(
-    two_regions: Regions, unique: Unique, create_topic: CreateTopic, tmp_path: Path, limit: str
+    setup: Setup, two_regions: Regions, limit: str
 ) -> None:
     source, target = two_regions
-    topic = unique("quota")
-    create_topic(source, topic, 2)
+    topic = setup.topic("quota", 2, on=source)
     properties = {"{source}.consumer.client.id": "quota"}
     if limit == "flow":
         properties["{source}->{target}.flow.max.bytes.per.second"] = str(RATE)
-    flow = write_flow(tmp_path, source, target, topic, properties)
+    flow = setup.flow(topic, properties, source=source, target=target)
     client_id = LIMITS[limit].format(source=flow.source_alias, target=flow.target_alias)
     if client_id:
         set_quota(target if limit == "producer" else source, limit, client_id)
@@ -103,16 +117,54 @@ def test_a_byte_rate_is_kept_without_an_error(
     assert rate / RATE < 1.6, f"{rate / 1e3:.0f} KB/s, allowed are {RATE / 1e3:.0f}"
 
 
+def test_transactions_end_in_time_under_a_quota(setup: Setup) -> None:
+    """One request is in flight then, so that a commit waits for the throttle of few requests, not of all that was read."""
+    topic, records = setup.topic("once", 2), 600
+    properties = {
+        **ENABLED,
+        "{target}.producer.transaction.timeout.ms": "10000",
+        "{target}.session.timeout.ms": "20000",
+    }
+    flow = setup.flow(topic, properties)
+    values = [Sent(n % 2, os.urandom(VALUE_BYTES)) for n in range(records)]
+    write(setup.a, topic, values, linger_ms=5)
+    with throttled((setup.b, "producer")), Mirror(flow.file) as mirror:
+        assert assert_each_once(mirror, flow, topic) == records
+        assert len(mirror.lines("source task started")) == 1, "it did not fail"
+
+
+@pytest.mark.chaos
+def test_a_take_over_waits_for_what_quotas_hold_back_and_doubles_nothing(setup: Setup) -> None:
+    """What a killed worker has written is read from the target's log, which a quota of its own holds back."""
+    topic, records = setup.topic("taken", 2), 400
+    flow = setup.flow(topic, SHORT_SESSION)
+    values = [Sent(n % 2, os.urandom(VALUE_BYTES)) for n in range(records)]
+    write(setup.a, topic, values, linger_ms=5)
+    sides = (setup.a, "consumer"), (setup.b, "consumer"), (setup.b, "producer")
+    with throttled(*sides):
+        for name, least in ("first", 1), ("second", records // 2):
+            with Mirror(flow.file, name=name) as killed:
+                wait_for_records(killed, flow, topic, least, 120)
+                killed.kill()
+        with Mirror(flow.file, name="last") as mirror:
+            wait_for_records(mirror, flow, topic, records, 120)
+            assert not mirror.complaints()
+            assert mirror.stop() == 0
+    assert_equal(read(setup.a, topic), read(setup.b, flow.remote(topic)))
+
+
 def test_the_memory_of_a_task_is_bounded_while_a_quota_of_the_target_holds_all_partitions_back(
-    two_regions: Regions, unique: Unique, create_topic: CreateTopic, tmp_path: Path
+    setup: Setup, two_regions: Regions
 ) -> None:
     source, target = two_regions
-    topic = unique("held")
-    create_topic(source, topic, HELD_PARTITIONS)
-    flow = write_flow(
-        tmp_path, source, target, topic, {"{target}.producer.buffer.memory": str(MEMORY_MB << 20)}
+    topic = setup.topic("held", HELD_PARTITIONS, on=source)
+    flow = setup.flow(
+        topic,
+        {"{target}.producer.buffer.memory": str(MEMORY_MB << 20)},
+        source=source,
+        target=target,
     )
-    create_topic(target, flow.remote(topic), HELD_PARTITIONS)  # so many leaders take a moment
+    setup.create_topic(target, flow.remote(topic), HELD_PARTITIONS)  # so many leaders take a moment
     set_quota(target, "producer", LIMITS["producer"])
     value = os.urandom(LARGE_BYTES)
     with Mirror(flow.file) as mirror:

@@ -1,9 +1,8 @@
 """What a producer still holds of a partition that another member of the group has now: it must not arrive behind that one's records."""
 
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from itertools import pairwise
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -13,12 +12,13 @@ from mm2py.api.mirror_maker_1 import OutgoingRecord
 from mm2py.config.librdkafka import Value
 from mm2py_connectors.record_sender import RecordSender
 from mm2py_connectors.record_sender import Sent as Handed
-from tests.integration.mirror_process import Mirror, until
+from tests.integration.mirror_process import running, until
+from tests.integration.setups import Setup
 from tests.integration.sinks import PARTITIONS, a_flow, group_of, wait_committed
 from tests.integration.traffic import Sent as Record
 from tests.integration.traffic import assert_resumed, ends, read, wait_for_copy, write
 from tests.kit.kafka.region import KafkaAddress, Region
-from tests.kit.regions import ANY_SESSION, CreateTopic
+from tests.kit.regions import ANY_SESSION
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -26,8 +26,6 @@ SIZE: Final = 1_000
 BEFORE, HELD = 20, 3_000
 IN_REQUESTS: Final = 5 * 16
 """Five requests of 16 KiB may be on their way."""
-
-Unique = Callable[[str], str]
 
 
 @pytest.fixture
@@ -68,10 +66,9 @@ def numbers(region: KafkaAddress, topic: str, partition: int) -> list[int]:
 
 @pytest.mark.parametrize("by", ["holder", "another thread", "while it waits"])
 def test_a_partition_that_was_given_up_gets_nothing_more_and_others_everything(
-    target: Region, unique: Unique, create_topic: CreateTopic, by: str
+    setup: Setup, target: Region, by: str
 ) -> None:
-    topic = unique("gone")
-    create_topic(target, topic, 2)
+    topic = setup.topic("gone", 2, on=target)
     sender = RecordSender(values(target), refuse)
     with sender.hold(never):
         send(sender, topic, 0, BEFORE)
@@ -117,20 +114,15 @@ def test_a_partition_that_was_given_up_gets_nothing_more_and_others_everything(
 
 
 def test_records_of_partitions_that_moved_while_the_target_stood_still_stay_with_their_new_owner(
-    region_a: KafkaAddress,
-    target: Region,
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
+    setup: Setup, target: Region
 ) -> None:
-    topic = unique("moved")
-    create_topic(region_a, topic, PARTITIONS)
-    flow = a_flow(tmp_path, region_a, target, topic, {"tasks.max": "1"})
+    topic = setup.topic("moved", PARTITIONS)
+    flow = a_flow(setup.folder, setup.a, target, topic, {"tasks.max": "1"})
 
     def produce(start: int, count: int) -> None:
         for at in range(start, start + count, 1_000):
             write(
-                region_a,
+                setup.a,
                 topic,
                 [
                     Record(n % PARTITIONS, b"%d" % n + bytes(SIZE))
@@ -138,13 +130,13 @@ def test_records_of_partitions_that_moved_while_the_target_stood_still_stay_with
                 ],
             )
 
-    with Mirror(flow.file) as mirror:
+    with running(flow.file, ready=False) as mirror:
         produce(0, PARTITIONS * BEFORE)
         wait_for_copy(mirror, flow, topic)
         wait_committed(mirror, flow, topic)
         other = Consumer(
             {
-                "bootstrap.servers": region_a.bootstrap_servers,
+                "bootstrap.servers": setup.a.bootstrap_servers,
                 "group.id": group_of(flow),
                 "partition.assignment.strategy": "roundrobin",
                 "enable.auto.commit": False,
@@ -180,4 +172,3 @@ def test_records_of_partitions_that_moved_while_the_target_stood_still_stay_with
         truth, copy = wait_for_copy(mirror, flow, topic)
         # What was in requests is there twice, also where the partition came back.
         assert_resumed(truth, copy, rewinds=2)
-        assert mirror.stop() == 0

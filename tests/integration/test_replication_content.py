@@ -1,7 +1,13 @@
-"""What arrives on the target is what the source holds: every kind of record, batch and topic."""
+"""What arrives: codecs, compaction, new topics, topics of a policy of one's own."""
 
+import os
+import re
 import secrets
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,51 +21,40 @@ from tests.integration.main_job import (
     kinds,
     processes,
 )
-from tests.integration.mirror_process import Mirror, until, write_flow
+from tests.integration.mirror_process import Mirror, running, until
+from tests.integration.setups import Setup
 from tests.integration.traffic import (
+    Load,
     Logs,
     Sent,
     assert_equal,
+    commit,
+    committed,
+    ends,
     producer,
     read,
     wait_for_copy,
+    wait_for_markers,
+    wait_for_progress,
     write,
 )
-from tests.kit.kafka.region import KafkaAddress
-from tests.kit.regions import CreateTopic, NewRegion
+from tests.kit.regions import NewRegion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-Unique = Callable[[str], str]
 
-
-def test_every_kind_of_record_and_codec_arrives_unchanged(
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
-) -> None:
-    topic = unique("kinds")
-    create_topic(region_a, topic, PARTITIONS)
-    flow = write_flow(tmp_path, region_a, region_b, topic)
+def test_every_kind_of_record_and_codec_arrives_unchanged(setup: Setup) -> None:
+    topic = setup.topic("kinds", PARTITIONS)
+    flow = setup.flow(topic)
     every_kind_of_record_and_codec_is_copied(flow, topic, processes)
 
 
 @pytest.mark.parametrize("isolation", ["", "read_committed"])
-def test_transactions_are_copied_as_the_isolation_level_says(
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
-    isolation: str,
-) -> None:
-    topic = unique("transactions")
-    create_topic(region_a, topic, 2)
+def test_transactions_are_copied_as_the_isolation_level_says(setup: Setup, isolation: str) -> None:
+    topic = setup.topic("transactions", 2)
     properties = {"{source}.consumer.isolation.level": isolation} if isolation else {}
-    flow = write_flow(tmp_path, region_a, region_b, topic, properties)
-    client = producer(region_a, transactional_id=secrets.token_hex(4))
+    flow = setup.flow(topic, properties)
+    client = producer(setup.a, transactional_id=secrets.token_hex(4))
     client.init_transactions(60)
     for turn in range(12):
         client.begin_transaction()
@@ -71,31 +66,25 @@ def test_transactions_are_copied_as_the_isolation_level_says(
             client.abort_transaction(60)
         else:
             client.commit_transaction(60)
-    with Mirror(flow.file) as mirror:
+    wait_for_markers(setup.a, topic)
+    with running(flow.file, ready=False) as mirror:
         committed = isolation == "read_committed"
         truth, copy = wait_for_copy(mirror, flow, topic, committed=committed)
         assert_equal(truth, copy)
         # Aborted records are copied only by default; the copy is not transactional in any case.
         assert sum(len(log.records) for log in copy.values()) == (160 if committed else 240)
         assert all(log.offsets == list(range(len(log.offsets))) for log in copy.values())
-        assert mirror.stop() == 0
 
 
-def test_a_compacted_topic_arrives_without_its_holes(
-    new_region: NewRegion,
-    region_b: KafkaAddress,
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
-) -> None:
+def test_a_compacted_topic_arrives_without_its_holes(setup: Setup, new_region: NewRegion) -> None:
     source = new_region("compacting", properties={"log.cleaner.backoff.ms": "100"})
-    topic = unique("compacted")
+    topic = setup.unique("compacted")
     config = {
         "cleanup.policy": "compact",
         "segment.ms": "60000",
         "min.cleanable.dirty.ratio": "0.001",
     }
-    create_topic(source, topic, 2, config=config)
+    setup.create_topic(source, topic, 2, config=config)
     hours_ago = SYSTEM_CLOCK.now_ms() - 20 * 3_600_000
     for turn in range(6):
         # Segments roll by the time in the records.
@@ -117,34 +106,24 @@ def test_a_compacted_topic_arrives_without_its_holes(
         return logs if is_short and has_holes else None
 
     until(compacted_log, 90, "compaction of the source")
-    flow = write_flow(tmp_path, source, region_b, topic, {"sync.topic.configs.enabled": "false"})
+    flow = setup.flow(topic, {"sync.topic.configs.enabled": "false"}, source=source)
     # Delete, so that the target does not compact the copy while we compare.
-    create_topic(region_b, flow.remote(topic), 2)
-    with Mirror(flow.file) as mirror:
-        truth, copy = wait_for_copy(mirror, flow, topic)
-        assert_equal(truth, copy)
+    setup.create_topic(setup.b, flow.remote(topic), 2)
+    with running(flow.file, ready=False) as mirror:
+        assert_equal(*wait_for_copy(mirror, flow, topic))
         assert not mirror.lines("lost|gap")
-        assert mirror.stop() == 0
 
 
-def test_a_log_append_time_topic_keeps_the_times_its_source_gave(
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
-) -> None:
-    topic = unique("append-time")
-    create_topic(region_a, topic, 2, config={"message.timestamp.type": "LogAppendTime"})
+def test_a_log_append_time_topic_keeps_the_times_its_source_gave(setup: Setup) -> None:
+    topic = setup.topic("append-time", 2, config={"message.timestamp.type": "LogAppendTime"})
     for codec in CODECS:
-        write(region_a, topic, kinds_for(2, 200), compression_type=codec)
-    flow = write_flow(tmp_path, region_a, region_b, topic)
-    with Mirror(flow.file) as mirror:
+        write(setup.a, topic, kinds_for(2, 200), compression_type=codec)
+    flow = setup.flow(topic)
+    with running(flow.file, ready=False) as mirror:
         truth, copy = wait_for_copy(mirror, flow, topic)
         assert_equal(truth, copy)
         stamps = {record.timestamp_ms for log in copy.values() for record in log.records}
         assert min(stamps) > SYSTEM_CLOCK.now_ms() - 600_000
-        assert mirror.stop() == 0
 
 
 def kinds_for(partitions: int, count: int) -> Iterator[Sent]:
@@ -152,28 +131,114 @@ def kinds_for(partitions: int, count: int) -> Iterator[Sent]:
         yield sent._replace(partition=sent.partition % partitions)
 
 
-def test_new_partitions_and_new_topics_arrive_from_their_first_record(
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
-) -> None:
-    prefix = unique("grow")
+def test_new_partitions_and_new_topics_arrive_from_their_first_record(setup: Setup) -> None:
+    prefix = setup.unique("grow")
     old, new = f"{prefix}-old", f"{prefix}-new"
-    create_topic(region_a, old, 2)
-    flow = write_flow(tmp_path, region_a, region_b, f"{prefix}-.*")
-    write(region_a, old, kinds_for(2, 100))
+    setup.create_topic(setup.a, old, 2)
+    flow = setup.flow(f"{prefix}-.*")
+    write(setup.a, old, kinds_for(2, 100))
     with Mirror(flow.file) as mirror:
         mirror.wait_ready()
-        grow(region_a, old, 5)
-        create_topic(region_a, new, 3, config={"retention.ms": "-1", "max.message.bytes": "77777"})
-        write(region_a, old, kinds_for(5, 200))
-        write(region_a, new, kinds_for(3, 200))
+        grow(setup.a, old, 5)
+        setup.create_topic(
+            setup.a, new, 3, config={"retention.ms": "-1", "max.message.bytes": "77777"}
+        )
+        write(setup.a, old, kinds_for(5, 200))
+        write(setup.a, new, kinds_for(3, 200))
         # The refresh is due every 5 s; the rest is for a machine under load.
         for topic in (old, new):
-            truth, copy = wait_for_copy(mirror, flow, topic, timeout_s=90)
-            assert_equal(truth, copy)
-        assert configs_of(region_b, flow.remote(new))["max.message.bytes"] == "77777"
+            assert_equal(*wait_for_copy(mirror, flow, topic, timeout_s=90))
+        assert configs_of(setup.b, flow.remote(new))["max.message.bytes"] == "77777"
         assert mirror.stop() == 0
         assert not mirror.complaints()
+
+
+NEW = 60
+NEW_PARTITIONS = 4
+TASKS = 2
+
+
+def test_topics_that_appear_one_after_the_other_are_collected_and_hold_up_no_other(
+    setup: Setup,
+) -> None:
+    prefix = setup.unique("many")
+    old = f"{prefix}-old"
+    setup.create_topic(setup.a, old, NEW_PARTITIONS)
+    flow = setup.flow(f"{prefix}.*", {"tasks.max": str(TASKS)})
+    names = [f"{prefix}-{number:03}" for number in range(NEW)]
+    pauses: list[float] = []
+
+    def watch(over: threading.Event) -> None:
+        seen, since = -1, time.monotonic()
+        while not over.wait(0.05):
+            now, there = time.monotonic(), sum(ends(setup.b, flow.remote(old)).values())
+            if there != seen:
+                pauses.append(now - since)
+                seen, since = there, now
+
+    with running(flow.file, ready=False) as mirror:
+        mirror.wait_ready(90)
+        with Load(setup.a, old, NEW_PARTITIONS, rate=400):
+            wait_for_progress(mirror, flow, old)
+            started = len(mirror.lines("source task started"))
+            over = threading.Event()
+            watcher = threading.Thread(target=watch, args=(over,))
+            watcher.start()
+            for name in names:
+                setup.create_topic(setup.a, name, 1)
+                write(setup.a, name, [Sent(0, b"x")])
+            for name in reversed(names):
+                until(lambda: ends(setup.b, flow.remote(name)) == {0: 1}, 90, name, alive=mirror)  # noqa: B023 - called here
+            over.set()
+            watcher.join()
+        restarts = len(mirror.lines("source task started")) - started
+        print(f"restarts={restarts} longest_pause_s={max(pauses):.2f}")  # noqa: T201
+        assert restarts <= 8 * TASKS
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "extend.md"
+ASK = """\
+import sys
+from mm2py import mirror_client
+props = {"bootstrap.servers": sys.argv[1], "replication.policy.class": "my_names:SuffixPolicy"}
+print(*sorted(mirror_client.remote_topics(props, sys.argv[2])))
+for tp, found in mirror_client.exact_offsets(props, sys.argv[2], sys.argv[3]).items():
+    print(tp.topic, tp.partition, found.offset)
+"""
+
+
+@pytest.mark.parametrize("topic_name", ["orders", "orders.from-elsewhere"])
+def test_the_policy_of_the_page_names_copies_groups_and_answers(
+    setup: Setup, topic_name: str
+) -> None:
+    policy = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)[0]
+    (setup.folder / "my_names.py").write_text(policy)
+    path = os.pathsep.join([str(setup.folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    topic, group = f"{setup.unique('policy')}-{topic_name}", setup.unique("group")
+    setup.create_topic(setup.a, topic, 1)
+    write(setup.a, topic, [Sent(0, b"%d" % number) for number in range(50)])
+    commit(setup.a, group, topic, {0: 20})
+    own = {
+        "replication.policy.class": "my_names:SuffixPolicy",
+        "emit.checkpoints.interval.seconds": "1",
+        "sync.group.offsets.enabled": "true",
+        "sync.group.offsets.interval.seconds": "1",
+        "groups": group,
+    }
+    flow = setup.flow(re.escape(topic), own)
+    copy = f"{topic}.from-{flow.source_alias}"
+    with running(flow.file, environ={"PYTHONPATH": path}, ready=False) as mirror:
+        until(
+            lambda: committed(setup.b, group, copy) == {0: 20}, 120, "the group moves", alive=mirror
+        )
+    values = [record.value for log in read(setup.b, copy).values() for record in log.records]
+    assert values == [b"%d" % number for number in range(50)]
+    asked = subprocess.run(
+        [sys.executable, "-c", ASK, setup.b.bootstrap_servers, flow.source_alias, group],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert asked.stderr == ""
+    assert asked.stdout.split() == [copy, copy, "0", "20"]

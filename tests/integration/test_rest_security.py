@@ -16,7 +16,7 @@ import pytest
 
 from tests.certificates import PASSWORD, Authority
 from tests.integration.connect_process import DISTRIBUTED, write_worker
-from tests.integration.mirror_process import Flow, Mirror, run_to_end, until, write_flow
+from tests.integration.mirror_process import Flow, Mirror, run_to_end, running, until, write_flow
 from tests.kit.regions import Pair
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -168,12 +168,11 @@ def guarded(regions: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             "rest.max.body.bytes": str(BODY_BYTES),
         },
     )
-    with Mirror(flow.file) as worker:
+    with running(flow.file, ready=False) as worker:
         yield Guarded(flow, worker, folder, authority)
         said = worker.log()
         assert not [word for word in CANARIES if word in said]
         assert "Traceback" not in said
-        assert worker.stop() == 0
 
 
 def test_passwords_tokens_and_certificates_are_let_in_and_nobody_else(guarded: Guarded) -> None:

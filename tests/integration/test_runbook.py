@@ -23,6 +23,7 @@ from bench.java_mm2 import MAIN_CLASS, QUICK_START_FLAGS
 from mm2py_jobs.spark.java import find_java
 from tests.integration.cluster_changes import set_config
 from tests.integration.mirror_process import until, write_file
+from tests.integration.setups import Setup
 from tests.integration.small_disk import FEW_INDEXES, fill, small_disk
 from tests.integration.traffic import Load, Sent, assert_equal, ends, read, write
 from tests.kit.kafka.jars import fetch_jars
@@ -30,10 +31,10 @@ from tests.kit.kafka.reaper import REAPER
 from tests.kit.kafka.region import Region, start_regions
 from tests.kit.regions import ANY_SESSION, CreateTopic
 
-pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(900)]
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "runbook.md"
-BLOCK_S: Final = 150.0
+BLOCK_S: Final = 300.0
 PARTITIONS: Final = 3
 START: Final = "Start and stop a worker"
 _PIDS: Final = ("worker.pid", "new.pid", "java.pid")
@@ -236,22 +237,22 @@ def test_pause(operator: Operator) -> None:
         operator.wait_until_equal()
 
 
-def test_failover_and_failback(tmp_path: Path, create_topic: CreateTopic) -> None:
+def test_failover_and_failback(setup: Setup) -> None:
     look, switch = sections()["Failover"]
     (back,) = sections()["Failback"]
     a, b = (Region(f"runbook-move-{name}", properties=ANY_SESSION) for name in "ab")
     try:
         start_regions(a, b)
         for region in (a, b):
-            create_topic(region, "orders", PARTITIONS)
-        operator = Operator(tmp_path, a, b)
+            setup.create_topic(region, "orders", PARTITIONS)
+        operator = Operator(setup.folder, a, b)
         operator.write_flow()
         try:
             with worker(operator):
                 operator.write("orders", 30)
                 operator.wait_until_equal()
                 operator.run(look)
-                assert (tmp_path / "drill.json").stat().st_size
+                assert (setup.folder / "drill.json").stat().st_size
                 assert "DONE" in operator.run(switch)
                 operator.write("orders", 30, b)
                 operator.wait_until_equal("orders", "B.orders")
@@ -303,16 +304,14 @@ def test_a_partition_failed(operator: Operator, create_topic: CreateTopic) -> No
         operator.wait_until_equal()
 
 
-def test_a_full_target(
-    regions_of_the_page: tuple[Region, Region], tmp_path: Path, create_topic: CreateTopic
-) -> None:
+def test_a_full_target(setup: Setup, regions_of_the_page: tuple[Region, Region]) -> None:
     look, back = sections()["A full target"]
     a, _ = regions_of_the_page
     with (
-        small_disk(tmp_path) as disk,
+        small_disk(setup.folder) as disk,
         Region("runbook-full", properties=FEW_INDEXES, folder=disk, min_free_bytes=1) as target,
     ):
-        operator = Operator(tmp_path, a, target)
+        operator = Operator(setup.folder, a, target)
         operator.write_flow()
         try:
             with (

@@ -1,9 +1,10 @@
-"""Every kind of security against a real broker: what works, and what each mistake says at once."""
+"""Secured connections on real brokers: TLS and SASL of each kind, sessions that end, users that are let in later, under load."""
 
 import asyncio
+import re
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,42 +17,40 @@ from mm2py.client.fetch.log_reader import LogReader
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import connection_settings, producer_settings
-from mm2py.errors import (
-    AuthenticationError,
-    ConnectionFailedError,
-    FatalServerError,
-)
+from mm2py.errors import AuthenticationError, ConnectionFailedError, FatalServerError
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.buffers import BufferPool
 from mm2py.protocol.messages import metadata
 from mm2py.protocol.records import NewRecord, Record
 from mm2py.protocol.topics import NewTopic
 from mm2py.types import TopicPartition
-from tests.certificates import Authority
+from tests.certificates import PASSWORD, Authority
+from tests.integration.mirror_process import Flow, Mirror, run_to_end, until, write_flow
 from tests.integration.secured import (
     CLIENT_WORD,
     DENIED_WORD,
+    LONG_SESSION_MS,
     OAUTH,
     ODD_WORD,
     PLAIN,
     PLAIN_WORD,
     SCRAM,
+    SCRAM_WORD,
     SESSION_MS,
     SecuredRegion,
     TokenEndpoint,
 )
+from tests.integration.setups import Setup
+from tests.integration.traffic import Load, Sent, assert_equal, wait_for_copy, write
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
 
 Properties = dict[str, str]
 SOON_S = 9.0
 """Less than every timeout: the peer has answered."""
-
 PATIENCE_S = 60.0
 """How long a test waits for what a session's end brings."""
-
 WRONG = "no-way"
-
 STRANGER = Authority("A stranger")
 
 
@@ -303,6 +302,9 @@ async def test_missing_acls_for_idempotent_writes_are_named(secured: SecuredRegi
 
     async with connected({"bootstrap.servers": secured.region.bootstrap_servers}) as admin:
         assert await Admin(admin).create_acls(acls) == [None] * 4
+        async with asyncio.timeout(90):  # the answer is the controller's
+            while acls[1] not in (await Admin(admin).describe_topic_acls() or ()):
+                pass
     props = secured.properties("LOGIN", "PLAIN", PLAIN, username="denied", password=DENIED_WORD)
 
     async with connected(props) as client:
@@ -399,3 +401,118 @@ async def test_a_changed_truststore_counts_from_the_next_connection(
         await cluster.connect()
     finally:
         await cluster.close()
+
+
+RATE = 200
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredRegion]:
+    with SecuredRegion("secured-target", tmp_path_factory.mktemp("secured-target")) as region:
+        yield region
+
+
+def secured_flow(
+    folder: Path,
+    source: tuple[SecuredRegion, Mapping[str, str]],
+    target: tuple[SecuredRegion, Mapping[str, str]],
+    topic: str,
+) -> Flow:
+    """Write the file of a flow whose clusters are reached as the properties say."""
+    flow = write_flow(folder, source[0].region, target[0].region, topic)
+    with flow.file.open("a", encoding="latin-1") as file:
+        for alias, props in ((flow.source_alias, source[1]), (flow.target_alias, target[1])):
+            for key, value in props.items():
+                escaped = value.replace("\\", "\\\\").replace("\n", "\\n")
+                file.write(f"{alias}.{key} = {escaped}\n")
+    return flow
+
+
+def test_records_go_from_sasl_ssl_scram_to_ssl_with_a_client_certificate(
+    setup: Setup, secured: SecuredRegion, target: SecuredRegion
+) -> None:
+    topic = setup.topic("secured", 3, on=secured.region)
+    there, back = secured.scram("TLSLOGIN"), target.with_client_key("MUTUAL")
+    flow = secured_flow(setup.folder, (secured, there), (target, back), topic)
+    sent = [Sent(n % 3, b"%d" % n + b"." * 5_000, b"k%d" % n) for n in range(3_000)]
+    write(secured.region, topic, sent, linger_ms=50)
+    with Mirror(flow.file) as mirror:
+        assert_equal(*wait_for_copy(mirror, flow, topic))
+        assert mirror.stop() == 0
+        log = mirror.log()
+    for secret in (SCRAM_WORD, PASSWORD, "BEGIN PRIVATE"):
+        assert secret not in log
+    assert not list(setup.folder.glob("*.pem"))
+
+
+def test_a_mirror_outlives_its_sessions_under_load(
+    setup: Setup, secured: SecuredRegion, target: SecuredRegion
+) -> None:
+    topic = setup.topic("sessions", 2, on=secured.region)
+    there, back = secured.scram("LONG"), target.scram("LONG", "SCRAM-SHA-256")
+    flow = secured_flow(setup.folder, (secured, there), (target, back), topic)
+    with Mirror(flow.file) as mirror:
+        # REST is loaded beside the first records; sessions begin with their connections, so none ends before that.
+        mirror.wait_for_log("rest listens", 90)
+        with Load(secured.region, topic, 2, rate=RATE) as load:
+            load.wait_acked(2 * RATE * LONG_SESSION_MS // 1000)  # the third session begins
+            load.stop()
+        assert_equal(*wait_for_copy(mirror, flow, topic))
+        assert not mirror.lines("connection lost|not renewed|unreachable")
+
+
+def test_a_flow_waits_for_a_refused_user_says_so_and_goes_on_when_it_is_let_in(
+    setup: Setup, secured: SecuredRegion, target: SecuredRegion
+) -> None:
+    topic, user = setup.topic("waiting", on=secured.region), setup.unique("late")
+    write(secured.region, topic, [Sent(0, b"one"), Sent(0, b"two")])
+    there = secured.properties("TLSLOGIN", "SCRAM-SHA-512", SCRAM, username=user, password=ODD_WORD)
+    flow = secured_flow(setup.folder, (secured, there), (target, target.properties("TLS")), topic)
+    with Mirror(flow.file) as mirror:
+        line = mirror.wait_for_log(rf"refused the login of user {user}", 90)
+        assert "sasl.jaas.config" in line
+        told = f"waiting for=source cluster .*user {user}"
+        until(lambda: len(mirror.lines(told)) > 1, 90, "said again", alive=mirror)
+        secured.set_scram_user(user, ODD_WORD)
+        assert_equal(*wait_for_copy(mirror, flow, topic))
+        # Locked out and let in again while it runs.
+        secured.set_scram_user(user, ODD_WORD + "x")
+        secured.region.restart()
+        mirror.wait_for_log(rf"broker unreachable.*user {user}", 90)
+        secured.set_scram_user(user, ODD_WORD)
+        write(secured.region, topic, [Sent(0, b"three")])
+        assert_equal(*wait_for_copy(mirror, flow, topic))
+        assert ODD_WORD not in mirror.log()
+
+
+BAD_FLOWS: dict[str, tuple[Callable[[SecuredRegion], dict[str, str]], str]] = {
+    "keystore password": (
+        lambda r: r.with_client_key("TLS") | {"ssl.keystore.password": "nope-nope"},
+        r":\d+: src\w+\.ssl\.keystore\.password: .*does not open",
+    ),
+    "no truststore": (
+        lambda r: r.properties("TLS") | {"ssl.truststore.location": "/no/such/file"},
+        r":\d+: src\w+\.ssl\.truststore\.location: .*No such file",
+    ),
+    "no mechanism": (
+        lambda r: r.properties("LOGIN"),
+        r":\d+: src\w+\.security\.protocol: sasl\.mechanism is missing",
+    ),
+    "jaas": (
+        lambda r: r.properties("LOGIN", "PLAIN", PLAIN, username="alice"),
+        r":\d+: src\w+\.sasl\.jaas\.config: .*has no password",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FLOWS)
+def test_a_file_that_cannot_log_in_is_refused_with_its_line(
+    secured: SecuredRegion, tmp_path: Path, name: str
+) -> None:
+    make, said = BAD_FLOWS[name]
+    flow = secured_flow(tmp_path, (secured, make(secured)), (secured, {}), "t")
+    ended = run_to_end(flow.file)
+    assert ended.returncode == 1
+    (line,) = [each for each in ended.stderr.splitlines() if "bad configuration" in each]
+    assert re.search(said, line), line
+    assert "nope-nope" not in ended.stderr

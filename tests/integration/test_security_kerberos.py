@@ -7,7 +7,6 @@ import re
 import secrets
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -33,22 +32,28 @@ from tests.integration.kerberos import (
     login,
 )
 from tests.integration.mirror_maker_1 import COMMAND, order_by_key, wait_for_records
-from tests.integration.mirror_process import Flow, Mirror, running, until, write_file, write_flow
+from tests.integration.mirror_process import (
+    MM2PY,
+    Flow,
+    Mirror,
+    running,
+    until,
+    write_file,
+    write_flow,
+)
 from tests.integration.secured import jaas
+from tests.integration.setups import Setup
 from tests.integration.test_security_connections import admin_data_and_groups, connected
 from tests.integration.traffic import Load, Sent, assert_equal, ends, wait_for_copy, write
 from tests.kit.kafka.region import KafkaAddress
-from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300), NEEDS_KERBEROS]
 
 SEED: Final = Path(__file__).parents[1] / "data" / "config" / "seed_mm2_guide_ssl.properties"
 GUIDE_TOPIC: Final = "toa.evehicles-latest-dev"
 MIRROR: Final = "mirrormaker/HOSTNAME"
-MM2PY: Final = str(Path(sys.executable).parent / "mm2py")
 LIFE_S: Final = 12
 RATE: Final = 200
-Unique = Callable[[str], str]
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +114,7 @@ async def test_a_ticket_cache_is_used_and_read_again_when_its_ticket_has_ended(
     ):
         async with connected(props):
             pass
-    kdc.kinit(keytab, MIRROR, life="3s", cache=cache)
+    kdc.kinit(keytab, MIRROR, life="10s", cache=cache)
     async with connected(props) as cluster:
         await cluster.metadata()
     await asyncio.to_thread(until, lambda: not _is_valid(kdc, cache), 60, "the ticket has ended")
@@ -274,44 +279,31 @@ def kerberos_flow(
 
 
 def test_a_flow_outlives_its_tickets_under_load(
-    broker: KerberosRegion,
-    region_b: KafkaAddress,
-    kdc: Kdc,
-    tmp_path: Path,
-    unique: Unique,
-    create_topic: CreateTopic,
+    setup: Setup, broker: KerberosRegion, kdc: Kdc
 ) -> None:
-    topic = unique("tickets")
-    create_topic(broker.region, topic, 2)
+    topic = setup.topic("tickets", 2, on=broker.region)
     kdc.principal(topic, life=f"{LIFE_S}s")
-    flow = kerberos_flow(tmp_path, broker, region_b, topic, login(kdc.keytab(topic), topic))
+    flow = kerberos_flow(setup.folder, broker, setup.b, topic, login(kdc.keytab(topic), topic))
     with running(flow.file) as mirror:
         with Load(broker.region, topic, 2, rate=RATE) as load:
             load.wait_acked(2 * RATE * LIFE_S)
             load.stop()
-        truth, copy = wait_for_copy(mirror, flow, topic)
-        assert_equal(truth, copy)
+        assert_equal(*wait_for_copy(mirror, flow, topic))
         assert not mirror.lines("connection lost|not renewed|unreachable")
         assert len(mirror.lines(f"Kerberos ticket principal={topic}")) > 2
 
 
 def test_a_flow_waits_for_a_keytab_and_a_server_and_continues_when_they_are_repaired(
-    broker: KerberosRegion,
-    region_b: KafkaAddress,
-    kdc: Kdc,
-    tmp_path: Path,
-    unique: Unique,
-    create_topic: CreateTopic,
+    setup: Setup, broker: KerberosRegion, kdc: Kdc
 ) -> None:
-    topic = unique("repaired")
-    create_topic(broker.region, topic)
+    topic = setup.topic("repaired", on=broker.region)
     write(broker.region, topic, [Sent(0, b"one"), Sent(0, b"two")])
     kdc.principal(topic)
-    keytab = tmp_path / "mirror.keytab"
+    keytab = setup.folder / "mirror.keytab"
     shutil.copy(kdc.keytab(topic), keytab)
     new = kdc.keytab(topic)
-    flow = kerberos_flow(tmp_path, broker, region_b, topic, login(keytab, topic))
-    with Mirror(flow.file) as mirror:
+    flow = kerberos_flow(setup.folder, broker, setup.b, topic, login(keytab, topic))
+    with running(flow.file, ready=False) as mirror:
         told = f"refuses the key of {topic}@{REALM} in keytab {keytab}"
         mirror.wait_for_log(told)
         until(lambda: len(mirror.lines(told)) > 1, 90, "said again", alive=mirror)
@@ -321,32 +313,21 @@ def test_a_flow_waits_for_a_keytab_and_a_server_and_continues_when_they_are_repa
             shutil.copy(new, keytab)
         finally:
             kdc.start()
-        truth, copy = wait_for_copy(mirror, flow, topic)
-        assert_equal(truth, copy)
-        assert mirror.stop() == 0
+        assert_equal(*wait_for_copy(mirror, flow, topic))
 
 
 def test_a_flow_waits_for_an_ended_ticket_and_continues_after_kinit(
-    broker: KerberosRegion,
-    region_b: KafkaAddress,
-    kdc: Kdc,
-    keytab: Path,
-    tmp_path: Path,
-    unique: Unique,
-    create_topic: CreateTopic,
+    setup: Setup, broker: KerberosRegion, kdc: Kdc, keytab: Path
 ) -> None:
-    topic, cache = unique("ended"), tmp_path / "cache"
-    create_topic(broker.region, topic)
+    topic, cache = setup.topic("ended", on=broker.region), setup.folder / "cache"
     write(broker.region, topic, [Sent(0, b"one"), Sent(0, b"two")])
     kdc.kinit(keytab, MIRROR, life="2s", cache=cache)
     until(lambda: not _is_valid(kdc, cache), 60, "the ticket has ended")
-    flow = kerberos_flow(tmp_path, broker, region_b, topic, cache_login(cache))
-    with Mirror(flow.file) as mirror:
+    flow = kerberos_flow(setup.folder, broker, setup.b, topic, cache_login(cache))
+    with running(flow.file, ready=False) as mirror:
         mirror.wait_for_log(rf"the ticket of the principal in ticket cache {cache} has expired")
         kdc.kinit(keytab, MIRROR, life="1h", cache=cache)
-        truth, copy = wait_for_copy(mirror, flow, topic)
-        assert_equal(truth, copy)
-        assert mirror.stop() == 0
+        assert_equal(*wait_for_copy(mirror, flow, topic))
 
 
 def jaas_file(folder: Path, keytab: Path) -> Path:
@@ -375,18 +356,13 @@ def opts(kdc: Kdc, file: Path) -> dict[str, str]:
 
 
 def test_the_file_of_the_guide_copies_with_the_jaas_file_of_the_other(
-    broker: KerberosRegion,
-    region_a: KafkaAddress,
-    kdc: Kdc,
-    keytab: Path,
-    tmp_path: Path,
-    create_topic: CreateTopic,
+    setup: Setup, broker: KerberosRegion, kdc: Kdc, keytab: Path
 ) -> None:
     text = SEED.read_text(encoding="latin-1")
-    trust = write_jks(tmp_path / "trust.jks", trusted=[broker.authority.certificate])
-    keys = write_jks(tmp_path / "keys.jks", own=broker.authority.issue("client"))
+    trust = write_jks(setup.folder / "trust.jks", trusted=[broker.authority.certificate])
+    keys = write_jks(setup.folder / "keys.jks", own=broker.authority.issue("client"))
     for found, put in (
-        (r"wn0-src-kafka\S*", region_a.bootstrap_servers),
+        (r"wn0-src-kafka\S*", setup.a.bootstrap_servers),
         (r"wn0-dest-kafka\S*", broker.region.listener_servers("KRBTLS")),
         ("<password>", PASSWORD),
         ("/path/to/kafka.server.truststore.jks", str(trust)),
@@ -394,14 +370,13 @@ def test_the_file_of_the_guide_copies_with_the_jaas_file_of_the_other(
         ("(?m)^replication.factor=3", "replication.factor=1"),  # one broker here
     ):
         text = re.sub(found, put, text)
-    file = tmp_path / "mm2.properties"
+    file = setup.folder / "mm2.properties"
     file.write_text(text, encoding="latin-1")
-    create_topic(region_a, GUIDE_TOPIC, 3)
-    write(region_a, GUIDE_TOPIC, (Sent(n % 3, b"%d" % n, b"%d" % (n % 7)) for n in range(300)))
-    flow = Flow(region_a, broker.region, "source", "destination", file)
-    with running(file, environ=opts(kdc, jaas_file(tmp_path, keytab))) as mirror:
-        truth, copy = wait_for_copy(mirror, flow, GUIDE_TOPIC)
-        assert_equal(truth, copy)
+    setup.create_topic(setup.a, GUIDE_TOPIC, 3)
+    write(setup.a, GUIDE_TOPIC, (Sent(n % 3, b"%d" % n, b"%d" % (n % 7)) for n in range(300)))
+    flow = Flow(setup.a, broker.region, "source", "destination", file)
+    with running(file, environ=opts(kdc, jaas_file(setup.folder, keytab))) as mirror:
+        assert_equal(*wait_for_copy(mirror, flow, GUIDE_TOPIC))
     assert not mirror.lines("ERROR")
 
 
@@ -414,17 +389,11 @@ def has_gssapi() -> bool:
 
 
 def test_mirror_maker_1_copies_with_the_guides_jaas_file_or_names_what_its_library_lacks(
-    broker: KerberosRegion,
-    region_b: KafkaAddress,
-    kdc: Kdc,
-    keytab: Path,
-    tmp_path: Path,
-    unique: Unique,
-    create_topic: CreateTopic,
+    setup: Setup, broker: KerberosRegion, kdc: Kdc, keytab: Path
 ) -> None:
-    topic, group = unique("my-topic"), secrets.token_hex(4)
+    topic, group = setup.unique("my-topic"), secrets.token_hex(4)
     servers = broker.region.listener_servers("KRB")
-    consumer, producer = tmp_path / "consumer.properties", tmp_path / "producer.properties"
+    consumer, producer = setup.folder / "consumer.properties", setup.folder / "producer.properties"
     write_file(
         consumer,
         {
@@ -435,7 +404,10 @@ def test_mirror_maker_1_copies_with_the_guides_jaas_file_or_names_what_its_libra
         },
     )
     write_file(producer, {"bootstrap.servers": servers, "security.protocol": "SASL_PLAINTEXT"})
-    environ = {**opts(kdc, jaas_file(tmp_path, keytab)), "KRB5CCNAME": str(tmp_path / "cache")}
+    environ = {
+        **opts(kdc, jaas_file(setup.folder, keytab)),
+        "KRB5CCNAME": str(setup.folder / "cache"),
+    }
     words = ("--producer.config", str(producer), "--whitelist", topic, "--new.consumer")
     if not has_gssapi():
         ended = subprocess.run(
@@ -450,75 +422,61 @@ def test_mirror_maker_1_copies_with_the_guides_jaas_file_or_names_what_its_libra
         assert "built without Kerberos" in line
         assert "docs/guide/security.md" in line
         return
-    write_file(producer, {"bootstrap.servers": region_b.bootstrap_servers})
-    create_topic(broker.region, topic, 2)
-    create_topic(region_b, topic, 2)
+    write_file(producer, {"bootstrap.servers": setup.b.bootstrap_servers})
+    setup.create_topic(broker.region, topic, 2)
+    setup.create_topic(setup.b, topic, 2)
     write(broker.region, topic, [Sent(n % 2, b"%d" % n, b"k%d" % (n % 2)) for n in range(100)])
     with Mirror(
         consumer, *words, program=(COMMAND, "--consumer.config"), environ=environ
     ) as mirror:
-        wait_for_records(region_b, topic, 100, mirror)
-        assert order_by_key(region_b, topic).keys() == {b"k0", b"k1"}
+        wait_for_records(setup.b, topic, 100, mirror)
+        assert order_by_key(setup.b, topic).keys() == {b"k0", b"k1"}
         assert mirror.stop() == 0
 
 
 def test_a_sink_outlives_its_tickets_under_load_or_names_what_its_library_lacks(
-    broker: KerberosRegion,
-    region_b: KafkaAddress,
-    kdc: Kdc,
-    tmp_path: Path,
-    unique: Unique,
-    create_topic: CreateTopic,
+    setup: Setup, broker: KerberosRegion, kdc: Kdc
 ) -> None:
-    topic = unique("group")
-    create_topic(broker.region, topic, 2)
+    topic = setup.topic("group", 2, on=broker.region)
     kdc.principal(topic, life=f"{LIFE_S}s")
     text = login(kdc.keytab(topic), topic)
     by_sink = {"{source}->{target}.copy.connector": "sink"}
-    flow = kerberos_flow(tmp_path, broker, region_b, topic, text, by_sink)
-    with Mirror(flow.file, environ={"KRB5CCNAME": str(tmp_path / "cache")}) as mirror:
+    flow = kerberos_flow(setup.folder, broker, setup.b, topic, text, by_sink)
+    with running(
+        flow.file, environ={"KRB5CCNAME": str(setup.folder / "cache")}, ready=False
+    ) as mirror:
         if not has_gssapi():
             mirror.wait_for_log(r"built without Kerberos \(GSSAPI\).*docs/guide/security\.md")
-            assert mirror.stop() == 0
             return
         mirror.wait_for_log("partitions assigned")
         with Load(broker.region, topic, 2, rate=RATE) as load:
             load.wait_acked(2 * RATE * LIFE_S)
             load.stop()
-        truth, copy = wait_for_copy(mirror, flow, topic)
-        assert_equal(truth, copy)
-        assert mirror.stop() == 0
+        assert_equal(*wait_for_copy(mirror, flow, topic))
 
 
 def test_the_jaas_file_of_a_mirror_becomes_the_login_of_the_flow_that_takes_its_place(
-    broker: KerberosRegion,
-    region_b: KafkaAddress,
-    kdc: Kdc,
-    keytab: Path,
-    tmp_path: Path,
-    unique: Unique,
-    create_topic: CreateTopic,
+    setup: Setup, broker: KerberosRegion, kdc: Kdc, keytab: Path
 ) -> None:
-    topic = unique("migrated")
-    create_topic(broker.region, topic, 2)
+    topic = setup.topic("migrated", 2, on=broker.region)
     write(broker.region, topic, [Sent(n % 2, b"%d" % n) for n in range(100)])
-    consumer, producer = tmp_path / "consumer.properties", tmp_path / "producer.properties"
+    consumer, producer = setup.folder / "consumer.properties", setup.folder / "producer.properties"
     write_file(
         consumer,
         {
             "bootstrap.servers": broker.region.listener_servers("KRB"),
-            "group.id": unique("mirror"),
+            "group.id": setup.unique("mirror"),
             "security.protocol": "SASL_PLAINTEXT",
             "auto.offset.reset": "earliest",
         },
     )
-    write_file(producer, {"bootstrap.servers": region_b.bootstrap_servers})
-    names, file = (unique("old"), unique("new")), tmp_path / "mm2.properties"
+    write_file(producer, {"bootstrap.servers": setup.b.bootstrap_servers})
+    names, file = (setup.unique("old"), setup.unique("new")), setup.folder / "mm2.properties"
     words = ("--consumer.config", str(consumer), "--producer.config", str(producer))
     done = subprocess.run(
         [MM2PY, "migrate", "mm1", *words, "--whitelist", topic,
          "--source", names[0], "--target", names[1], "--to", str(file)],
-        env={**os.environ, **opts(kdc, jaas_file(tmp_path, keytab))},
+        env={**os.environ, **opts(kdc, jaas_file(setup.folder, keytab))},
         capture_output=True, text=True, timeout=90,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -527,8 +485,8 @@ def test_the_jaas_file_of_a_mirror_becomes_the_login_of_the_flow_that_takes_its_
     # The file alone logs in; where Kerberos is, krb5.conf says.
     with running(file, environ={"KRB5_CONFIG": str(kdc.conf)}) as mirror:
         until(
-            lambda: sum(ends(region_b, topic).values()) == 100,
+            lambda: sum(ends(setup.b, topic).values()) == 100,
             90,
-            lambda: f"{ends(region_b, topic)}",
+            lambda: f"{ends(setup.b, topic)}",
             alive=mirror,
         )

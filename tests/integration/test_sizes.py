@@ -1,15 +1,16 @@
 """Sizes that users have: from one task to two hundred, wide topics, many topics at once, three workers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.cluster_changes import create_topics
 from tests.integration.mirror_process import until, write_flow
+from tests.integration.setups import Setup
 from tests.integration.several_workers import Workers
 from tests.integration.traffic import Sent, producer, wait_for_copy, write
-from tests.kit.regions import CreateTopic, Pair
+from tests.kit.regions import Pair
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -19,10 +20,8 @@ UP_S = 120.0
 
 
 @pytest.fixture
-def topic(regions: Pair, create_topic: CreateTopic, unique: Callable[[str], str]) -> str:
-    name = unique("wide")
-    create_topic(regions[0], name, PARTITIONS)
-    return name
+def topic(setup: Setup, regions: Pair) -> str:
+    return setup.topic("wide", PARTITIONS, on=regions[0])
 
 
 def one_each(round_: int) -> Iterator[Sent]:
@@ -53,13 +52,11 @@ def test_three_workers_share_twelve_tasks(regions: Pair, tmp_path: Path, topic: 
         workers.stop()
 
 
-def test_a_hundred_topics_get_their_first_record_at_once(
-    regions: Pair, tmp_path: Path, unique: Callable[[str], str]
-) -> None:
-    prefix = unique("many")
+def test_a_hundred_topics_get_their_first_record_at_once(setup: Setup, regions: Pair) -> None:
+    prefix = setup.unique("many")
     topics = [f"{prefix}-{number}" for number in range(TOPICS)]
     create_topics(regions[0], topics)
-    flow = write_flow(tmp_path, *regions, f"{prefix}-.*", {"tasks.max": "11"})
+    flow = write_flow(setup.folder, *regions, f"{prefix}-.*", {"tasks.max": "11"})
     with Workers(flow) as workers:
         (worker,) = workers.start("only")
         workers.until_spread(tasks=11, over=1)

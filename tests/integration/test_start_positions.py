@@ -1,57 +1,43 @@
-"""Where copies begin by ``start.positions``, and ``mm2py rerun``, on real brokers."""
+"""Where copies begin: ``start.positions``, the end of a log, and ``mm2py rerun``, on real brokers."""
 
 import json
-import subprocess
-import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import pytest
 
 from mm2py.clock import SYSTEM_CLOCK
 from tests.integration.cluster_changes import topics_of
-from tests.integration.mirror_process import Mirror, until, write_flow
+from tests.integration.mirror_process import PROMPT, Mirror, command_here, running, until
+from tests.integration.setups import Setup
 from tests.integration.traffic import Record, Sent, committed_positions, read, write
-from tests.kit.kafka.region import KafkaAddress
-from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-COMMAND: Final = str(Path(sys.executable).parent / "mm2py")
 HOUR_MS: Final = 3_600_000
 COUNT: Final = 400
-Unique = Callable[[str], str]
 Values = dict[str, list[list[bytes]]]
 
 
 def test_each_topic_begins_where_its_rule_says_and_continues_there_after_a_restart(
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
+    setup: Setup,
 ) -> None:
-    prefix = unique("starts")
+    prefix = setup.unique("starts")
     aged, since, placed, latest, rest = names = [
         f"{prefix}-{it}" for it in ("aged", "since", "placed", "latest", "rest")
     ]
     now_ms = SYSTEM_CLOCK.now_ms()
     for topic in names:
-        create_topic(region_a, topic, 2)
+        setup.create_topic(setup.a, topic, 2)
         # Records of four hours, the newest an hour old.
         write(
-            region_a, topic,
+            setup.a, topic,
             [Sent(n % 2, b"%d" % (n // 2), timestamp_ms=now_ms - (4 - n // 2) * HOUR_MS) for n in range(8)],
         )  # fmt: skip
     rules = (
         f"{placed}:0=offset:3", f"{placed}:1=offset:99", f"{latest}=latest",
         f"{prefix}-a.*=150 minutes ago", f"{since}={now_ms - 3 * HOUR_MS}",
     )  # fmt: skip
-    flow = write_flow(
-        tmp_path, region_a, region_b, f"{prefix}.*",
-        {"{source}->{target}.start.positions": ", ".join(rules)},
-    )  # fmt: skip
+    flow = setup.flow(f"{prefix}.*", {**PROMPT, "{source}->{target}.start.positions": ", ".join(rules)})  # fmt: skip
     before: Values = {
         aged: [[b"2", b"3"]] * 2,
         since: [[b"1", b"2", b"3"]] * 2,
@@ -61,7 +47,7 @@ def test_each_topic_begins_where_its_rule_says_and_continues_there_after_a_resta
     }
 
     def copies(topic: str) -> list[list[bytes | None]]:
-        logs = read(region_b, flow.remote(topic))
+        logs = read(setup.b, flow.remote(topic))
         return [[it.value for it in logs[number].records] for number in sorted(logs)]
 
     def wait(expected: Values, mirror: Mirror) -> None:
@@ -77,10 +63,10 @@ def test_each_topic_begins_where_its_rule_says_and_continues_there_after_a_resta
         mirror.wait_ready()
         wait(before, mirror)
         until(
-            lambda: committed_positions(flow, placed) == {0: 3, 1: 3}, 30, "positions", alive=mirror
+            lambda: committed_positions(flow, placed) == {0: 3, 1: 3}, 90, "positions", alive=mirror
         )
         until(
-            lambda: committed_positions(flow, latest) == {0: 3, 1: 3}, 30, "the end", alive=mirror
+            lambda: committed_positions(flow, latest) == {0: 3, 1: 3}, 90, "the end", alive=mirror
         )
         assert mirror.stop() == 0
         assert not mirror.lines("ERROR|lost")
@@ -88,40 +74,26 @@ def test_each_topic_begins_where_its_rule_says_and_continues_there_after_a_resta
     for topic in names:
         # Too old for the rules: what comes behind the start counts, not its age.
         write(
-            region_a, topic, [Sent(n, b"new", timestamp_ms=now_ms - 9 * HOUR_MS) for n in range(2)]
+            setup.a, topic, [Sent(n, b"new", timestamp_ms=now_ms - 9 * HOUR_MS) for n in range(2)]
         )
         after[topic] = [[*values, b"new"] for values in before[topic]]
-    with Mirror(flow.file) as mirror:
+    with running(flow.file, ready=False) as mirror:
         wait(after, mirror)
-        assert mirror.stop() == 0
 
 
-def test_an_item_that_is_not_understood_is_refused_with_its_line(
-    region_a: KafkaAddress, region_b: KafkaAddress, tmp_path: Path
-) -> None:
+def test_an_item_that_is_not_understood_is_refused_with_its_line(setup: Setup) -> None:
     rule = {"{source}->{target}.start.positions": "orders=soon"}
-    flow = write_flow(tmp_path, region_a, region_b, "t", rule)
-    ended = run("lint", str(flow.file))
-    assert ended.returncode != 0
+    flow = setup.flow("t", rule)
+    ended = command_here("lint", str(flow.file))
+    assert ended.exit_code != 0
     assert "start.positions" in ended.stdout + ended.stderr
     assert "position 'soon' is not understood" in ended.stdout + ended.stderr
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([COMMAND, *words], capture_output=True, text=True, timeout=120)
-
-
-def test_a_range_is_copied_once_more_exactly_and_nothing_else_is_touched(
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    unique: Unique,
-    create_topic: CreateTopic,
-    tmp_path: Path,
-) -> None:
-    topic, now_ms = unique("orders"), SYSTEM_CLOCK.now_ms()
-    create_topic(region_a, topic, 3)
+def test_a_range_is_copied_once_more_exactly_and_nothing_else_is_touched(setup: Setup) -> None:
+    topic, now_ms = setup.topic("orders", 3), SYSTEM_CLOCK.now_ms()
     write(
-        region_a,
+        setup.a,
         topic,
         [
             Sent(
@@ -135,15 +107,14 @@ def test_a_range_is_copied_once_more_exactly_and_nothing_else_is_touched(
         ],
         linger_ms=50,
     )
-    flow = write_flow(tmp_path, region_a, region_b, topic)
-    name = f"{flow.source_alias}->{flow.target_alias}"
-    truth = read(region_a, topic)
+    flow = setup.flow(topic)
+    truth = read(setup.a, topic)
 
     def rerun(into: str, *words: str) -> dict[int, list[Record]]:
-        ended = run("rerun", str(flow.file), "--flow", name, "--topic", topic, "--into", into, "-o", "json", *words)  # fmt: skip
-        assert ended.returncode == 0, ended.stderr
+        ended = command_here("rerun", str(flow.file), "--flow", flow.name, "--topic", topic, "--into", into, "-o", "json", *words)  # fmt: skip
+        assert ended.exit_code == 0, ended.stderr
         rows = json.loads(ended.stdout)
-        found = {number: log.records for number, log in read(region_b, into).items()}
+        found = {number: log.records for number, log in read(setup.b, into).items()}
         assert {it["partition"]: it["records"] for it in rows} == {
             it["partition"]: len(found[it["partition"]]) for it in rows
         }
@@ -162,7 +133,7 @@ def test_a_range_is_copied_once_more_exactly_and_nothing_else_is_touched(
         # A minute or more has passed since the times were made up.
         assert timed[number] == log.records[first : first + len(timed[number])]
         assert 60 <= len(timed[number]) <= 65
-    assert flow.remote(topic) not in topics_of(region_b)
+    assert flow.remote(topic) not in topics_of(setup.b)
 
     for words, said in (
         (("--topic", topic, "--into", f"{topic}-all"), "is not empty; delete it"),
@@ -176,9 +147,44 @@ def test_a_range_is_copied_once_more_exactly_and_nothing_else_is_touched(
         ),
         (("--topic", topic, "--into", flow.remote(topic)), "is the flow's own copy"),
         (("--topic", topic, "--into", "x", "--partition", "3"), "has no partition 3"),
-        (("--topic", unique("absent"), "--into", "x"), "has no topic"),
+        (("--topic", setup.unique("absent"), "--into", "x"), "has no topic"),
         (("--topic", topic, "--into", "x", "--from", "soon"), "--from 'soon' is not understood"),
     ):
-        ended = run("rerun", str(flow.file), "--flow", name, *words)
-        assert ended.returncode in (1, 2)
+        ended = command_here("rerun", str(flow.file), "--flow", flow.name, *words)
+        assert ended.exit_code in (1, 2)
         assert said in ended.stderr, ended.stderr
+
+
+def test_what_arrives_while_no_task_runs_is_copied_and_so_is_a_topic_made_meanwhile(
+    setup: Setup,
+) -> None:
+    prefix = setup.unique("latest")
+    idle, empty, late = (f"{prefix}-{name}" for name in ("idle", "empty", "late"))
+    setup.create_topic(setup.a, idle, 1)
+    setup.create_topic(setup.a, empty, 1)
+    write(setup.a, idle, [Sent(0, b"old")] * 5)
+    reset = {"{source}->{target}.source.consumer.auto.offset.reset": "latest"}
+    flow = setup.flow(f"{prefix}.*", reset)
+
+    def copies(topic: str) -> list[bytes | None]:
+        logs = read(setup.b, flow.remote(topic))
+        return [record.value for log in logs.values() for record in log.records]
+
+    with running(flow.file, ready=False) as mirror:
+        mirror.wait_ready(90)
+        until(
+            lambda: committed_positions(flow, idle) == {0: 4},
+            90,
+            "the start is stored",
+            alive=mirror,
+        )
+        until(lambda: committed_positions(flow, empty) == {0: -1}, 90, "an empty start is stored")
+    for topic in (idle, empty):
+        write(setup.a, topic, [Sent(0, b"between")] * 3)
+    setup.create_topic(setup.a, late, 1)
+    write(setup.a, late, [Sent(0, b"new")] * 4)
+    with running(flow.file, ready=False) as mirror:
+        mirror.wait_ready(90)
+        expected = {idle: [b"between"] * 3, empty: [b"between"] * 3, late: [b"new"] * 4}
+        for topic, values in expected.items():
+            until(lambda: copies(topic) == values, 90, topic, alive=mirror)  # noqa: B023 - called here

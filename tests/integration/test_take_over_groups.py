@@ -1,7 +1,6 @@
 """Groups of a flow that takes over from the real Java MirrorMaker 2: no record that they have not read is skipped."""
 
 import json
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,18 +14,16 @@ from mm2py.mirror_client import translate_offset, translate_offsets
 from mm2py.types import TopicPartition
 from tests.integration.active_active import IDENTITY
 from tests.integration.cluster_changes import delete_records, delete_topic
-from tests.integration.earlier_build import PRESENT
 from tests.integration.failovers import Drivers
 from tests.integration.java_mm2 import JAVA_STOPPED, eventually
 from tests.integration.ledger_scenes import entries
 from tests.integration.members import KIP_848, read_some
-from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.mirror_process import Flow, Mirror, command_here, running, until
 from tests.integration.rest_asking import ask
+from tests.integration.setups import Setup
 from tests.integration.test_group_commands import commit_at, offset_of
 from tests.integration.test_share_groups import Shares, produce, start_offsets
 from tests.integration.traffic import Sent, ends, producer, read, write
-from tests.kit.kafka.region import KafkaAddress
-from tests.kit.regions import CreateTopic
 
 pytestmark = [
     pytest.mark.faults,
@@ -48,12 +45,12 @@ def copied(flow: Flow, topic: str, end: int) -> Callable[[], bool]:
     return lambda: ends(flow.target, flow.remote(topic)).get(0) == end
 
 
-def is_at(flow: Flow, group: str, topic: str, offset: int) -> Callable[[], bool]:
-    return lambda: offset_of(flow.target, flow.remote(topic), group) == offset
-
-
-def is_synced(flow: Flow, group: str, topic: str) -> Callable[[], bool]:
-    return lambda: offset_of(flow.target, flow.remote(topic), group) >= 0
+def checkpoint_of(flow: Flow, topic: str, group: str) -> int:
+    """Return where the group would continue, -1 where nothing is known."""
+    copy = TopicPartition(flow.remote(topic), 0)
+    properties = {"bootstrap.servers": flow.target.bootstrap_servers}
+    found = translate_offsets(properties, flow.source_alias, group).get(copy)
+    return -1 if found is None else found.offset
 
 
 @dataclass
@@ -62,9 +59,19 @@ class Scene:
 
     flow: Flow
     topics: dict[str, int]
-    unique: Callable[[str], str]
+    syncs: bool = True
     committed: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     shares: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+
+    def there(self, group: str, topic: str) -> int:
+        """Return where the group continues on the target: at its offset, or its checkpoint where offsets are not synced."""
+        flow = self.flow
+        if self.syncs:
+            return offset_of(flow.target, flow.remote(topic), group)
+        return checkpoint_of(flow, topic, group)
+
+    def is_at(self, group: str, topic: str, offset: int) -> Callable[[], bool]:
+        return lambda: self.there(group, topic) == offset
 
     def commit(self, kind: str, topic: str, offset: int) -> str:
         group = f"{kind}-{topic}"
@@ -100,16 +107,13 @@ class Scene:
             self.commit(f"new-{turn}", topic, end - 1)
         for (group, topic), at in self.committed.items():
             if at >= self.topics[topic]:
-                until(is_at(flow, group, topic, at), 90, f"{group} is exact at {at}", alive=mirror)
+                until(self.is_at(group, topic, at), 90, f"{group} is exact at {at}", alive=mirror)
         for (group, topic), at in self.committed.items():
-            there = offset_of(flow.target, flow.remote(topic), group)
+            there = self.there(group, topic)
             # An offset that was right when it was written does not go back with its group; its checkpoint does.
             is_right = there <= at or group.startswith("rewound")
             assert is_right, f"turn {turn}: {group} at {at} skips {there - at} records"
-            copy = TopicPartition(flow.remote(topic), 0)
-            properties = {"bootstrap.servers": flow.target.bootstrap_servers}
-            checkpoint = translate_offsets(properties, flow.source_alias, group).get(copy)
-            assert checkpoint is None or checkpoint.offset <= at, f"turn {turn}: {group}"
+            assert checkpoint_of(flow, topic, group) <= at, f"turn {turn}: {group}"
         for (group, topic), at in self.shares.items():
             there = start_offsets(flow.target, group).get((flow.remote(topic), 0), -1)
             assert there <= at, f"turn {turn}: {group} at {at} skips {there - at} records"
@@ -141,53 +145,58 @@ def copied_by_java(scene: Scene, folder: Path) -> None:
         for topic, size in scene.topics.items():
             scene.commit("all-read", topic, size)
             group = scene.commit("rewound", topic, size - 1)
-            eventually(is_synced(flow, group, topic), "Java syncs groups")
+            eventually(lambda: scene.there(group, topic) >= 0, "Java places groups")  # noqa: B023 - called here
             scene.commit("rewound", topic, 10)
         assert java.stop() == JAVA_STOPPED
 
 
-def test_no_group_skips_a_record_when_a_flow_takes_over_from_java(
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    unique: Callable[[str], str],
-    create_topic: CreateTopic,
-    tmp_path: Path,
-) -> None:
-    topics = {unique(name): size for name, size in SIZES.items()}
+def test_no_group_skips_a_record_when_a_flow_takes_over_from_java(setup: Setup) -> None:
+    topics = {setup.unique(name): size for name, size in SIZES.items()}
     for topic in topics:
-        create_topic(region_a, topic, 1)
-    flow = write_flow(tmp_path, region_a, region_b, ",".join(topics), SYNC)
-    scene = Scene(flow, topics, unique)
-    copied_by_java(scene, tmp_path)
+        setup.create_topic(setup.a, topic, 1)
+    flow = setup.flow(",".join(topics), SYNC)
+    scene = Scene(flow, topics)
+    copied_by_java(scene, setup.folder)
     before = {
-        (group, topic): offset_of(region_b, flow.remote(topic), group)
+        (group, topic): offset_of(setup.b, flow.remote(topic), group)
         for group, topic in scene.committed
         if not group.startswith("rewound")
     }
-    with Mirror(flow.file) as mirror:
-        mirror.wait_ready()
+    with running(flow.file) as mirror:
         grow(mirror, scene, 50)
         scene.check(mirror, 1)
-        assert mirror.stop() == 0
     for (group, topic), at in before.items():
-        assert offset_of(region_b, flow.remote(topic), group) >= at, "it does not go back"
+        assert offset_of(setup.b, flow.remote(topic), group) >= at, "it does not go back"
     both_ways(flow, topics)
     # What an earlier version did to groups that lag, and only their offsets show it.
     moved = {f"lags-{topic}": topic for topic in topics}
     for group, topic in moved.items():
-        commit_at(region_b, flow.remote(topic), group, topics[topic])
-    with Mirror(flow.file) as mirror:
+        commit_at(setup.b, flow.remote(topic), group, topics[topic])
+    with running(flow.file, ready=False) as mirror:
         for group, topic in moved.items():
             mirror.wait_for_log(f"was set back on the target.*group={group} .*from={topics[topic]}")
         scene.check(mirror, 2)
-        assert mirror.stop() == 0
     # The map is lost between two runs.
-    delete_topic(region_b, f"mm2py-offset-map.{flow.source_alias}.internal")
-    with Mirror(flow.file) as mirror:
-        mirror.wait_ready()
+    delete_topic(setup.b, f"mm2py-offset-map.{flow.source_alias}.internal")
+    with running(flow.file) as mirror:
         grow(mirror, scene, 50)
         scene.check(mirror, 3)
-        assert mirror.stop() == 0
+
+
+def test_checkpoints_of_each_kind_of_group_skip_nothing_where_offsets_are_not_synced(
+    setup: Setup,
+) -> None:
+    topic = setup.unique("not-synced")
+    setup.create_topic(setup.b, topic, 1)
+    off = {"{source}->{target}.sync.group.offsets.enabled": "false"}
+    flow = setup.flow(topic, SYNC | off, source=setup.b, target=setup.a)
+    scene = Scene(flow, {topic: SIZES["small"]}, syncs=False)
+    copied_by_java(scene, setup.folder)
+    with running(flow.file) as mirror:
+        grow(mirror, scene, 50)
+        scene.check(mirror, 1)
+    for group, _ in scene.committed:
+        assert offset_of(flow.target, flow.remote(topic), group) < 0, "nothing is synced"
 
 
 def both_ways(flow: Flow, topics: dict[str, int]) -> None:
@@ -231,11 +240,7 @@ class Turns:
         self.at[f"{group}-{topic}", topic] = offset, offset if most is None else most
 
     def checkpoint(self, group: str, topic: str) -> int:
-        """Return where the group would continue, -1 where nothing is known."""
-        copy = TopicPartition(self.flow.remote(topic), 0)
-        properties = {"bootstrap.servers": self.flow.target.bootstrap_servers}
-        found = translate_offsets(properties, self.flow.source_alias, group).get(copy)
-        return -1 if found is None else found.offset
+        return checkpoint_of(self.flow, topic, group)
 
     def check(self, turn: str, topic: str, end: int, at: int, *, exact: bool) -> None:
         """Wait until a new group at the end has its checkpoint, hence more was translated; then none is too far."""
@@ -256,24 +261,18 @@ class Turns:
 
 
 @pytest.mark.chaos
-def test_checkpoints_alone_skip_nothing_whatever_happens_between_java_and_us(
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    unique: Callable[[str], str],
-    create_topic: CreateTopic,
-    tmp_path: Path,
-) -> None:
+def test_checkpoints_alone_skip_nothing_whatever_happens_between_java_and_us(setup: Setup) -> None:
     plain, cut, again, held, large = topics = [
-        unique(it) for it in ("plain", "cut", "again", "open", "large")
+        setup.unique(it) for it in ("plain", "cut", "again", "open", "large")
     ]
     for topic in topics[:-1]:
-        create_topic(region_a, topic, 1)
-    create_topic(region_a, large, 1, config={"max.message.bytes": str(BIG + 1024)})
-    flow = write_flow(tmp_path, region_a, region_b, ",".join(topics), LONG)
+        setup.create_topic(setup.a, topic, 1)
+    setup.create_topic(setup.a, large, 1, config={"max.message.bytes": str(BIG + 1024)})
+    flow = setup.flow(",".join(topics), LONG)
     turns = Turns(flow)
     big = [bytes([n]) * BIG for n in range(2)]
-    write(region_a, large, [Sent(0, big[0])], message_max_bytes=2 * BIG)
-    client = producer(region_a, transactional_id=held, transaction_timeout_ms=600_000)
+    write(setup.a, large, [Sent(0, big[0])], message_max_bytes=2 * BIG)
+    client = producer(setup.a, transactional_id=held, transaction_timeout_ms=600_000)
     client.init_transactions(60)
     for first in (0, 6):  # the second one stays open over the take-over
         client.begin_transaction()
@@ -282,10 +281,10 @@ def test_checkpoints_alone_skip_nothing_whatever_happens_between_java_and_us(
         assert client.flush(60) == 0
         if not first:
             client.commit_transaction(60)
-    produce(region_a, held, 11, 5)
-    with start_java(flow.file, tmp_path / "java-1.log", jvm_flags=QUICK_START_FLAGS) as java:
+    produce(setup.a, held, 11, 5)
+    with start_java(flow.file, setup.folder / "java-1.log", jvm_flags=QUICK_START_FLAGS) as java:
         for topic, count in ((plain, 200), (cut, 40), (again, 30)):
-            produce(region_a, topic, 0, count)
+            produce(setup.a, topic, 0, count)
             turns.commit("lags", topic, count // 4)
             eventually(copied(flow, topic, count), f"Java copies {topic}")
             turns.commit("read", topic, count)
@@ -295,21 +294,20 @@ def test_checkpoints_alone_skip_nothing_whatever_happens_between_java_and_us(
         turns.check("java", plain, 200, 200, exact=False)
         assert java.stop() == JAVA_STOPPED
     # Retention goes past Java's position; a topic is created again; a transaction is open.
-    produce(region_a, cut, 40, 40)
-    delete_records(region_a, cut, 0, 60)
+    produce(setup.a, cut, 40, 40)
+    delete_records(setup.a, cut, 0, 60)
     turns.commit("lost", cut, 50, 40)
     turns.commit("behind", cut, 70, 50)
-    delete_topic(region_a, again)
-    create_topic(region_a, again, 1)
-    produce(region_a, again, 100, 10)
+    delete_topic(setup.a, again)
+    setup.create_topic(setup.a, again, 1)
+    produce(setup.a, again, 100, 10)
     del turns.at[f"lags-{again}", again], turns.at[f"read-{again}", again]
     turns.commit("new", again, 4, 34)
     plan = run_plan(flow)
     assert {(it["topic"], it["from"]) for it in plan["partitions"]} >= {(plain, 200), (cut, 60)}
-    with Mirror(flow.file, name="ours") as mirror:
-        mirror.wait_ready()
-        write(region_a, large, [Sent(0, big[1])], message_max_bytes=2 * BIG)
-        produce(region_a, plain, 200, 50)
+    with running(flow.file, name="ours") as mirror:
+        write(setup.a, large, [Sent(0, big[1])], message_max_bytes=2 * BIG)
+        produce(setup.a, plain, 200, 50)
         for topic, end in ((plain, 250), (cut, 60), (again, 40), (large, 2)):
             until(copied(flow, topic, end), 90, f"we copy {topic}", alive=mirror)
         client.commit_transaction(60)
@@ -320,24 +318,21 @@ def test_checkpoints_alone_skip_nothing_whatever_happens_between_java_and_us(
         turns.check("ours", again, 10, 40, exact=True)
         turns.check("ours", held, 17, 15, exact=True)
         assert [it for it in entries(flow) if it.topic == cut]
-        assert mirror.stop() == 0
     assert turns.values(large) == big
     assert turns.values(held) == [b"%d" % n for n in (*range(5), *range(6, 16))]
     assert turns.values(cut) == [b"%d" % n for n in (*range(40), *range(60, 80))]
     # Java is second now: our offset syncs place its groups, and its checkpoints continue behind ours.
-    with start_java(flow.file, tmp_path / "java-2.log", jvm_flags=QUICK_START_FLAGS) as java:
-        produce(region_a, plain, 250, 50)
+    with start_java(flow.file, setup.folder / "java-2.log", jvm_flags=QUICK_START_FLAGS) as java:
+        produce(setup.a, plain, 250, 50)
         eventually(copied(flow, plain, 300), "Java continues")
         turns.commit("between", plain, 270)
         turns.check("java-second", plain, 300, 300, exact=False)
         assert java.stop() == JAVA_STOPPED
-    with Mirror(flow.file, name="ours-again") as mirror:
-        mirror.wait_ready()
-        produce(region_a, plain, 300, 50)
+    with running(flow.file, name="ours-again") as mirror:
+        produce(setup.a, plain, 300, 50)
         until(copied(flow, plain, 350), 90, "we continue", alive=mirror)
         turns.check("ours-again", plain, 350, 350, exact=True)
         fail_over(turns, mirror)
-        assert mirror.stop() == 0
     assert turns.values(plain) == [b"%d" % n for n in range(350)]
     properties = {"bootstrap.servers": flow.target.bootstrap_servers}
     for offset, place in ((100, Place.UNKNOWN), (220, Place.COPIED), (270, Place.UNKNOWN)):
@@ -379,111 +374,94 @@ SAME_NAMES: Final = {
 
 
 def test_clients_go_there_and_back_through_what_java_copied_and_nothing_of_it_comes_back(
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    unique: Callable[[str], str],
-    create_topic: CreateTopic,
-    tmp_path: Path,
+    setup: Setup,
 ) -> None:
     """Java, we, Java, we under the same names, one driver killed each way; the first part of the copy is Java's, and one in the middle."""
-    topic, early, between, late = [unique(it) for it in ("orders", "early", "between", "late")]
-    for region in (region_a, region_b):
-        create_topic(region, topic, 1)
-    flow = write_flow(tmp_path, region_a, region_b, topic, SAME_NAMES)
+    topic, early, between, late = [
+        setup.unique(it) for it in ("orders", "early", "between", "late")
+    ]
+    for region in (setup.a, setup.b):
+        setup.create_topic(region, topic, 1)
+    flow = setup.flow(topic, SAME_NAMES)
 
     def copied_to(end: int) -> Callable[[], bool]:
-        return lambda: ends(region_b, topic)[0] == end
+        return lambda: ends(setup.b, topic)[0] == end
 
     for turn, first in enumerate((0, 60)):
         # Java's are 0-39 and 60-79, ours 40-59 and 80-89.
-        log = tmp_path / f"java-{turn}.log"
+        log = setup.folder / f"java-{turn}.log"
         with start_java(flow.file, log, jvm_flags=QUICK_START_FLAGS) as java:
             count = 20 if turn else 40
-            produce(region_a, topic, first, count)
+            produce(setup.a, topic, first, count)
             eventually(copied_to(first + count), "Java copies")
             assert java.stop() == JAVA_STOPPED
-        with Mirror(flow.file, name=f"ours-{turn}") as mirror:
-            mirror.wait_ready()
+        with running(flow.file, name=f"ours-{turn}") as mirror:
             behind, count = first + count, 10 if turn else 20
-            produce(region_a, topic, behind, count)
+            produce(setup.a, topic, behind, count)
             until(copied_to(behind + count), 90, "we copy", alive=mirror)
             if not turn:
-                assert mirror.stop() == 0
                 continue
             drivers = Drivers(flow, mirror)
             for group, at in ((early, 10), (between, 70), (late, 85)):
-                commit_at(region_a, topic, group, at)
+                commit_at(setup.a, topic, group, at)
             done = drivers.execute("failover", kills=["GROUPS"]).document
             assert (done["missing"], done["tail"]) == (0, [])
-            assert offset_of(region_b, topic, late) == 85
+            assert offset_of(setup.b, topic, late) == 85
             for group, at in ((early, 10), (between, 70)):
-                assert offset_of(region_b, topic, group) <= at, f"{group} at {at}"
-            produce(region_b, topic, 90, 10)
-            until(lambda: ends(region_a, topic)[0] >= 100, 90, "the way back", alive=mirror)
+                assert offset_of(setup.b, topic, group) <= at, f"{group} at {at}"
+            produce(setup.b, topic, 90, 10)
+            until(lambda: ends(setup.a, topic)[0] >= 100, 90, "the way back", alive=mirror)
             for group, at in ((early, 30), (between, 75), (late, 95)):
-                commit_at(region_b, topic, group, at)
+                commit_at(setup.b, topic, group, at)
             done = drivers.execute("failback", kills=["REVERSE"]).document
             assert (done["missing"], done["tail"]) == (0, [])
-            assert offset_of(region_a, topic, late) == 95
+            assert offset_of(setup.a, topic, late) == 95
             for group, at in ((early, 30), (between, 75)):
-                assert offset_of(region_a, topic, group) <= at, f"{group} at {at}"
-            produce(region_a, topic, 100, 5)
-            until(lambda: ends(region_b, topic)[0] >= 105, 90, "home", alive=mirror)
-            assert mirror.stop() == 0
-    for region in (region_a, region_b):
+                assert offset_of(setup.a, topic, group) <= at, f"{group} at {at}"
+            produce(setup.a, topic, 100, 5)
+            until(lambda: ends(setup.b, topic)[0] >= 105, 90, "home", alive=mirror)
+    for region in (setup.a, setup.b):
         values = [it.value for it in read(region, topic)[0].records]
         assert values == [b"%d" % n for n in range(105)], "each once, in order, on both sides"
 
 
 def test_groups_go_there_and_back_through_the_prefixed_copies_of_java_and_skip_nothing(
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    unique: Callable[[str], str],
-    create_topic: CreateTopic,
-    tmp_path: Path,
+    setup: Setup,
 ) -> None:
     """Java's are 0-39, ours 40-59: on the way back the place of a group in Java's is unknown, and it stays where it left."""
-    topic, early, late, new = [unique(it) for it in ("orders", "early", "late", "new")]
-    create_topic(region_a, topic, 1)
-    flow = write_flow(tmp_path, region_a, region_b, topic, SYNC)
+    topic, early, late, new = [setup.unique(it) for it in ("orders", "early", "late", "new")]
+    setup.create_topic(setup.a, topic, 1)
+    flow = setup.flow(topic, SYNC)
     copy = flow.remote(topic)
-    with start_java(flow.file, tmp_path / "java.log", jvm_flags=QUICK_START_FLAGS) as java:
-        produce(region_a, topic, 0, 40)
+    with start_java(flow.file, setup.folder / "java.log", jvm_flags=QUICK_START_FLAGS) as java:
+        produce(setup.a, topic, 0, 40)
         eventually(copied(flow, topic, 40), "Java copies")
         assert java.stop() == JAVA_STOPPED
-    with Mirror(flow.file) as mirror:
-        mirror.wait_ready()
-        produce(region_a, topic, 40, 20)
+    with running(flow.file) as mirror:
+        produce(setup.a, topic, 40, 20)
         until(copied(flow, topic, 60), 90, "we copy", alive=mirror)
         drivers = Drivers(flow, mirror)
         for group, at in ((early, 10), (late, 50)):
-            commit_at(region_a, topic, group, at)
+            commit_at(setup.a, topic, group, at)
         done = drivers.execute("failover").document
         assert (done["missing"], done["tail"]) == (0, [])
-        assert offset_of(region_b, copy, late) == 50
-        assert offset_of(region_b, copy, early) <= 10
+        assert offset_of(setup.b, copy, late) == 50
+        assert offset_of(setup.b, copy, early) <= 10
         for group, at in ((early, 30), (late, 55), (new, 20)):
-            commit_at(region_b, copy, group, at)
+            commit_at(setup.b, copy, group, at)
         done = drivers.execute("failback").document
         assert (done["missing"], done["tail"]) == (0, [])
         left = {it["group"]: it["left"] for it in done["groups"]}
         assert left[late] == []
         for group, at in ((early, 30), (new, 20)):
             assert any(f"{copy}-0 {at} has no place there" in it for it in left[group]), left
-        assert offset_of(region_a, topic, late) == 55
-        assert offset_of(region_a, topic, early) == 10
-        assert offset_of(region_a, topic, new) < 0
-        assert mirror.stop() == 0
+        assert offset_of(setup.a, topic, late) == 55
+        assert offset_of(setup.a, topic, early) == 10
+        assert offset_of(setup.a, topic, new) < 0
 
 
 def run_plan(flow: Flow) -> dict[str, Any]:
     """Return what a backfill would copy."""
-    name = f"{flow.source_alias}->{flow.target_alias}"
-    done = subprocess.run(
-        [*PRESENT.command, "backfill", "plan", str(flow.file), "--flow", name, "-o", "json"],
-        capture_output=True,
-        text=True,
-        timeout=90,
-    )
+    done = command_here("backfill", "plan", flow.file, "--flow", flow.name, "-o", "json")
     found: dict[str, Any] = json.loads(done.stdout)
     return found

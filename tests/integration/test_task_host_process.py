@@ -1,4 +1,4 @@
-"""A real child process as task host, with clusters that do not answer: start, logs, kill, orphan, good-bye."""
+"""The process of a task host and the one that starts it: starts, ends, calls; none outlives its worker."""
 
 import asyncio
 import logging
@@ -26,6 +26,8 @@ from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.types import ClusterAlias, FlowName, TaskId
 from mm2py_workers.flow_parts import FlowParts
 from mm2py_workers.task_host import host_pool, host_starter
+from tests.integration.mirror_process import until
+from tests.integration.test_task_hosts import runs
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -93,8 +95,8 @@ def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+async def reached(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110 - what is waited for happens in another process
             await asyncio.sleep(0.02)
 
@@ -106,10 +108,10 @@ async def test_a_task_waits_in_a_child_whose_log_and_death_the_worker_tells(
     flow = Flow()
     flow.pool.start()
     await flow.host.start_task(spec())
-    await until(lambda: "waiting for=target cluster B" in caplog.text)
+    await reached(lambda: "waiting for=target cluster B" in caplog.text)
     (pid,) = flow.pool.pids
     os.kill(pid, signal.SIGKILL)
-    await until(lambda: flow.words() == ["FAILED"])
+    await reached(lambda: flow.words() == ["FAILED"])
     assert str(flow.statuses[0].cause) == f"task host {pid} ended with signal 9"
     await flow.host.start_task(spec())
     (other,) = flow.pool.pids
@@ -134,7 +136,7 @@ async def test_a_child_whose_worker_is_gone_ends() -> None:
     os.kill(link.pid, signal.SIGTERM)
     os.kill(link.pid, signal.SIGINT)
     link.hang_up()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         await link.gone()
     starter.close()
 
@@ -149,7 +151,7 @@ async def test_a_killed_starter_takes_its_hosts_with_it_and_is_replaced(
     (parent,) = {parent_of(link.pid) for link in (first, second)}
     assert parent != os.getpid()
     os.kill(parent, signal.SIGKILL)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         await first.gone()
         await second.gone()
     assert "the process that starts task hosts has ended" in caplog.text
@@ -171,7 +173,7 @@ async def test_a_starter_that_does_not_answer_is_replaced(
     os.kill(parent_of(first.pid), signal.SIGSTOP)
     with pytest.raises(OSError, match="no process was forked"):
         await starter.spawn()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         await first.gone()
     monkeypatch.undo()
     second = await starter.spawn()
@@ -189,7 +191,7 @@ async def test_a_host_whose_end_is_not_reported_is_given_up_with_its_starter(
     monkeypatch.setattr("mm2py.runtime.hosts.process.EXIT_WITHIN_S", 0.5)
     os.kill(parent_of(link.pid), signal.SIGSTOP)
     os.kill(link.pid, signal.SIGKILL)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         await link.gone()
     another = await starter.spawn()
     await another.greeted()
@@ -204,7 +206,7 @@ def test_a_worker_starts_without_standard_streams(tmp_path: Path, closed: str) -
     file.write_text("clusters = A, B\nA->B.enabled = true\n")  # no addresses: refused
     command = f'"{sys.executable}" -m mm2py_workers.connect_mirror_maker "{file}" {closed}'
     ended = subprocess.run(
-        ["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60, check=False
+        ["/bin/sh", "-c", command], capture_output=True, text=True, timeout=120, check=False
     )
     assert ended.returncode == 1
     assert "Traceback" not in ended.stdout + ended.stderr
@@ -217,3 +219,84 @@ async def test_another_program_is_no_task_host() -> None:
     )
     with pytest.raises(OSError, match="has ended"):
         await starter.spawn()
+
+
+ROOT = Path(__file__).parents[2]
+PLUGIN = """
+import re, time
+from pathlib import Path
+
+class Blocking:
+    java_class = "org.example.Blocking"
+
+    def __init__(self, config):
+        pass
+
+    def open_task(self, config, context):
+        Path(__file__).with_name(config["how"]).touch()
+        if config["how"] == "sleeps":
+            time.sleep(600)
+        re.match("(a+)+$", "a" * 64 + "b")  # for ages, without the interpreter lock ever being free
+"""
+
+
+def install(folder: Path) -> None:
+    """Make a package of a third party with the connector."""
+    (folder / "blocking_plugin.py").write_text(PLUGIN)
+    about = folder / "blocking_plugin-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: blocking-plugin\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(
+        "[mm2py.connectors]\nBlocking = blocking_plugin:Blocking\n"
+    )
+
+
+@pytest.mark.faults
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals the death of a parent")
+def test_hosts_whose_plug_in_blocks_end_after_a_killed_worker(tmp_path: Path) -> None:
+    install(tmp_path)
+    hows = ("sleeps", "holds_the_interpreter_lock")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "tests.integration.host_worker", *hows]
+    with subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True
+    ) as worker:
+        assert worker.stdout is not None
+        hosts = [int(pid) for pid in worker.stdout.readline().split()]
+        try:
+            assert len(hosts) == 2
+            until(lambda: all((tmp_path / how).exists() for how in hows), 90, "both block")
+            assert all(map(runs, hosts))
+        finally:
+            worker.kill()
+    try:
+        until(lambda: not any(map(runs, hosts)), 90, "hosts end")
+    finally:
+        for pid in filter(runs, hosts):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.faults
+def test_a_process_that_sleeps_ends_after_the_other_end_of_its_pipe() -> None:
+    script = """
+import os, sys, time
+from mm2py.runtime.hosts.process import end_with_worker
+
+sys.platform = "another"
+end_with_worker(0, after_s=0.01)
+print("watches", flush=True)
+time.sleep(600)
+"""
+    here, there = socket.socketpair()
+    with (
+        there,
+        subprocess.Popen(
+            [sys.executable, "-c", script], stdin=there.fileno(), stdout=subprocess.PIPE, text=True
+        ) as process,
+    ):
+        there.close()
+        assert process.stdout is not None
+        assert process.stdout.readline() == "watches\n"
+        assert process.poll() is None
+        here.close()
+        assert process.wait(90) == 1

@@ -5,20 +5,20 @@ wrong -> the leader leaves -> the next topic is copied by the one that is left.
 """
 
 import shutil
-import socket
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
 import pytest
 
 from tests.integration.exactly_once import ENABLED, assert_each_once
-from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
+from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, running, until
 from tests.integration.rest_asking import ask, public_url
+from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, write
-from tests.kit.kafka.region import KafkaAddress
-from tests.kit.regions import CreateTopic
+from tests.kit.kafka.ports import free_ports
+from tests.kit.matrix import matrix
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(480)]
 
@@ -29,9 +29,7 @@ RECORDS: Final = 100
 
 def behind_a_firewall(file: Path, name: str) -> Path:
     """Write the file of a worker whose internal listener is not where the group has it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     lines = f"internal.listener = http://127.0.0.1:{port}\nrest.advertised.host.name = 127.9.9.9\n"
     own = file.with_name(f"{file.stem}-{name}.properties")
     own.write_text(file.read_text(encoding="latin-1") + lines, encoding="latin-1")
@@ -50,62 +48,68 @@ def ahead(folder: Path) -> Mapping[str, str]:
 
 
 def described(worker: Mirror, flow: Flow) -> dict[str, Any]:
-    """Return the flow as a worker lists it."""
+    """Return the flow as a worker lists it, and describes it."""
     status, flows = ask(f"{public_url(worker)}flows")
     assert status == 200
-    return cast("dict[str, Any]", next(it for it in flows if it["source"] == flow.source_alias))
+    listed = cast("dict[str, Any]", next(it for it in flows if it["source"] == flow.source_alias))
+    status, alone = ask(f"{public_url(worker)}flows/{flow.name}")
+    assert status == 200, alone
+    same = all(alone[name] == listed[name] for name in ("state", "errors"))
+    return listed if same else {"state": alone["state"], "errors": [*alone["errors"], "differs"]}
 
 
-@pytest.mark.parametrize("support", [SHORT_SESSION, ENABLED], ids=["at-least-once", "exactly-once"])
-@pytest.mark.parametrize("apart", ["both", "one", "clocks"])
+@pytest.mark.parametrize(
+    ("support", "apart", "at_once"),
+    matrix(
+        [(SHORT_SESSION, "both", 1), (ENABLED, "one", 1), (SHORT_SESSION, "clocks", 1)],
+        [(ENABLED, "both", 1), (SHORT_SESSION, "one", 1), (ENABLED, "clocks", 1)]
+        + [(SHORT_SESSION, apart, 40) for apart in ("both", "one", "clocks")],
+    ),
+)
 def test_new_topics_are_copied_and_displays_say_what_is_wrong(
-    apart: str,
-    support: Mapping[str, str],
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    unique: Callable[[str], str],
-    create_topic: CreateTopic,
-    tmp_path: Path,
+    setup: Setup, apart: str, support: Mapping[str, str], at_once: int
 ) -> None:
-    prefix = unique("apart")
+    prefix = setup.unique("apart")
 
-    def topic(number: int) -> str:
-        name = f"{prefix}-{number}"
-        create_topic(region_a, name, 2)
-        write(region_a, name, [Sent(n % 2, b"%d" % n) for n in range(RECORDS)])
-        return name
+    def create_topics(number: int) -> list[str]:
+        names = [f"{prefix}-{number}-{index}" for index in range(at_once)]
+        for name in names:
+            setup.create_topic(setup.a, name, 2)
+            write(setup.a, name, [Sent(n % 2, b"%d" % n) for n in range(RECORDS)])
+        return names
+
+    def assert_copied(worker: Mirror, names: Sequence[str]) -> None:
+        assert {assert_each_once(worker, flow, name) for name in names} == {RECORDS}
 
     topics = {"tasks.max": "2", "refresh.topics.interval.seconds": "1", **support}
-    flow = write_flow(tmp_path, region_a, region_b, f"{prefix}-.*", topics)
+    flow = setup.flow(f"{prefix}-.*", topics)
     first_file = second_file = flow.file
     environ: Mapping[str, str] = {}
     if apart == "clocks":
-        environ = ahead(tmp_path)
+        environ = ahead(setup.folder)
     else:
         first_file = behind_a_firewall(flow.file, "first")
     if apart == "both":
         second_file = behind_a_firewall(flow.file, "second")
-    first_topic = topic(0)
+    oldest = create_topics(0)
     with Mirror(first_file, name="first") as first:
         first.wait_ready()
-        with Mirror(second_file, name="second", environ=environ) as second:
-            second.wait_ready()
-            assert assert_each_once(first, flow, first_topic) == RECORDS
-            assert assert_each_once(first, flow, topic(1)) == RECORDS
+        with running(second_file, name="second", environ=environ) as second:
+            assert_copied(first, oldest)
+            assert_copied(first, create_topics(1))
             until(lambda: is_told(apart, first, second, flow), 90, "what is wrong", alive=first)
             if apart == "clocks":
                 url = f"{public_url(second)}flows/{flow.source_alias}-%3E{flow.target_alias}"
                 assert ask(f"{url}/pause", "POST")[0] == 200
                 assert ask(f"{url}/resume", "POST")[0] == 200
             assert first.stop() == 0
-            assert assert_each_once(second, flow, topic(2)) == RECORDS
+            assert_copied(second, create_topics(2))
             until(
                 lambda: described(second, flow)["errors"] == [],
                 90,
                 lambda: str(described(second, flow)),
                 alive=second,
             )
-            assert second.stop() == 0
 
 
 def is_told(apart: str, first: Mirror, second: Mirror, flow: Flow) -> bool:

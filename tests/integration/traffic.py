@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, NamedTuple, Self, final
 
 from confluent_kafka import (
@@ -96,9 +95,9 @@ def partitions_of(consumer: Consumer, topic: str) -> list[int]:
     return [] if found.error is not None else sorted(found.partitions)
 
 
-def ends(region: KafkaAddress, topic: str) -> dict[int, int]:
-    """Return the log end by partition; empty while the topic does not exist or has no leaders."""
-    consumer = reader(region)
+def ends(region: KafkaAddress, topic: str, *, committed: bool = False) -> dict[int, int]:
+    """Return the log end by partition, or the last stable offset; empty while the topic does not exist or has no leaders."""
+    consumer = reader(region, committed=committed)
     try:
         return {
             partition: consumer.get_watermark_offsets(
@@ -110,6 +109,15 @@ def ends(region: KafkaAddress, topic: str) -> dict[int, int]:
         return {}
     finally:
         consumer.close()
+
+
+def wait_for_markers(region: KafkaAddress, topic: str) -> None:
+    """Wait until no transaction is open: a broker answers its end before the markers are in the logs."""
+    until(
+        lambda: ends(region, topic, committed=True) == ends(region, topic) != {},
+        90,
+        lambda: f"markers of {topic}: {ends(region, topic, committed=True)}, {ends(region, topic)}",
+    )
 
 
 # -- reading ----------------------------------------------------------------------------------------
@@ -175,10 +183,16 @@ def copied(flow: Flow, topic: str) -> int:
     return sum(ends(flow.target, flow.remote(topic)).values())
 
 
-def wait_for_progress(mirror: Running, flow: Flow, topic: str, more: int = 1) -> None:
-    """Wait until records arrive that were not there before."""
-    before = copied(flow, topic)
-    until(lambda: copied(flow, topic) >= before + more, 90, "the copy to go on", alive=mirror)
+def wait_for_progress(
+    mirror: Running, flow: Flow, topic: str, more: int = 1, *, before: int | None = None
+) -> None:
+    """Wait until that many more records are on the target.
+
+    ``before`` is how many were there before the last ones were written: what is written and copied at
+    once is not waited for a second time.
+    """
+    first = copied(flow, topic) if before is None else before
+    until(lambda: copied(flow, topic) >= first + more, 300, "the copy to go on", alive=mirror)
 
 
 # -- comparing --------------------------------------------------------------------------------------
@@ -201,12 +215,14 @@ def wait_for_copy(
     seen: dict[int, int] = {}
 
     def arrived() -> bool:
-        nonlocal copy, seen
+        nonlocal copy, seen, truth
         now = ends(flow.target, remote)
         if now == seen or any(now.get(p, 0) < count for p, count in wanted.items()):
             return False
         seen = now
         copy = read(flow.target, remote)
+        if committed and is_longer(copy, truth):
+            truth = read(flow.source, topic, committed=True)
         return all(
             copy[p].records[-1:] == log.records[-1:] for p, log in truth.items() if log.records
         )
@@ -218,6 +234,11 @@ def wait_for_copy(
         alive=mirror,
     )
     return truth, copy
+
+
+def is_longer(copy: Logs, truth: Logs) -> bool:
+    """Whether a copy has more than what was read of the source, where a commit was just answered: its markers come later."""
+    return any(len(log.records) > len(truth[p].records) for p, log in copy.items() if p in truth)
 
 
 def assert_equal(truth: Logs, copy: Logs) -> None:
@@ -282,12 +303,14 @@ def _without_members(region: KafkaAddress, group: str) -> Consumer:
 
 
 def producer(region: KafkaAddress, **settings: str | float | bool) -> Producer:
-    """Return a producer that waits for all replicas; keyword ``linger_ms`` is ``linger.ms``."""
+    """Return a producer that waits for all replicas and keeps the order; keyword ``linger_ms`` is ``linger.ms``."""
     given = {key.replace("_", "."): value for key, value in settings.items()}
     base = {
         "bootstrap.servers": region.bootstrap_servers,
         "acks": "all",
         "linger.ms": 5,
+        # Without idempotence a record that is sent again, as the first of a new topic may be, is overtaken.
+        "max.in.flight": 1,
         "log_level": 0,
     }
     return Producer({**base, **given})
@@ -408,12 +431,7 @@ class Load:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.stop()
         self._stop.set()

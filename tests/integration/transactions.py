@@ -2,12 +2,12 @@
 
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from confluent_kafka import Producer
 
-from tests.integration.traffic import producer
+from tests.integration.traffic import producer, wait_for_markers
 from tests.kit.kafka.region import KafkaAddress
 
 ABORTED: Final = b"aborted"
@@ -45,9 +45,18 @@ def kept(transactions: int, each: int) -> int:
 
 
 def write_mixed(
-    region: KafkaAddress, topic: str, transactions: int, each: int, *, turn: int = 0
+    region: KafkaAddress,
+    topic: str,
+    transactions: int,
+    each: int,
+    *,
+    turn: int = 0,
+    beside_open: bool = False,
 ) -> None:
-    """Write to partitions 0 and 1 in turns; three of ten transactions are aborted. Values differ between turns."""
+    """Write to partitions 0 and 1 in turns; three of ten transactions are aborted. Values differ between turns.
+
+    ``beside_open``: another transaction is open, so that the last markers cannot be waited for.
+    """
     client = producer(region, transactional_id=f"{topic}-mixed", linger_ms=2)
     client.init_transactions(TIMEOUT_S)
     for number in range(transactions):
@@ -55,15 +64,24 @@ def write_mixed(
         word = ABORTED if aborts else b"kept"
         values = (b"%s %d %d %d" % (word, turn, number, record) for record in range(each))
         write_one(client, topic, values, commit=not aborts)
+    if not beside_open:
+        wait_for_markers(region, topic)
 
 
-def write_one(client: Producer, topic: str, values: Iterable[bytes], *, commit: bool) -> None:
+def write_one(
+    client: Producer,
+    topic: str,
+    values: Iterable[bytes],
+    *,
+    commit: bool,
+    partitions: Sequence[int] = range(PARTITIONS),
+) -> None:
     """One transaction of an initialised producer, to the end."""
     client.begin_transaction()
     for number, value in enumerate(values):
         while True:
             try:
-                client.produce(topic, value, partition=number % PARTITIONS)
+                client.produce(topic, value, partition=partitions[number % len(partitions)])
             except BufferError:
                 client.poll(0.1)
             else:

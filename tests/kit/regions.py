@@ -20,6 +20,8 @@ from tests.kit.kafka.region import ForeignRegion, KafkaAddress, Region, start_re
 Pair = tuple[KafkaAddress, KafkaAddress]
 ANY_SESSION: Final = {"group.min.session.timeout.ms": "500"}
 """Brokers refuse less than 6 s by default; tests that wait for the end of a session have ``SHORT_SESSION``."""
+COMPACTING: Final = {"log.cleaner.backoff.ms": "500"}
+"""A topic that is compacted is so at once, not after 15 s; ten looks at all of them a second were half of what a busy broker did."""
 
 
 class NewRegion(Protocol):
@@ -46,7 +48,7 @@ class CreateTopic(Protocol):
 
 @pytest.fixture(scope="session")
 def regions() -> Iterator[Pair]:
-    """Two clusters shared by the whole session; never stop or freeze them."""
+    """Two clusters shared by the whole session, which compact at once; never stop or freeze them."""
     addresses = (
         os.environ.get("MM2PY_TEST_BOOTSTRAP_A"),
         os.environ.get("MM2PY_TEST_BOOTSTRAP_B"),
@@ -54,7 +56,7 @@ def regions() -> Iterator[Pair]:
     if addresses[0] and addresses[1]:
         yield ForeignRegion("a", addresses[0]), ForeignRegion("b", addresses[1])
         return
-    a, b = Region("a", properties=ANY_SESSION), Region("b", properties=ANY_SESSION)
+    a, b = (Region(name, properties=ANY_SESSION | COMPACTING) for name in "ab")
     try:
         start_regions(a, b)
         yield a, b
@@ -71,6 +73,13 @@ def region_a(regions: Pair) -> KafkaAddress:
 @pytest.fixture(scope="session")
 def region_b(regions: Pair) -> KafkaAddress:
     return regions[1]
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Region]:
+    """A cluster of a module whose rules count: clients that do not log in are no superusers."""
+    with Region("guarded", properties={**ANY_SESSION, "super.users": "User:admin"}) as region:
+        yield region
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,7 @@
 """Workers of one flow in a world where any of them may crash, freeze or be cut off between any two awaits.
 
+Their group's coordinator may move, and forgets the rounds that it has not stored.
+
 Flow: ``World`` holds the group, the config and the status topic -> ``Worker`` is a real herder with its real membership
 on them, its tasks on paper -> ``Play`` makes changes and faults by a seed, ends the faults, and looks at the invariants:
 
@@ -50,7 +52,7 @@ SETTLE_S: Final = 150.0
 
 CONNECTORS: Final = ("a", "b")
 CHANGES: Final = ("put", "put", "put", "pause", "resume", "stop", "delete")
-FAULTS: Final = ("crash", "freeze", "freeze", "cut", "cut", "refuse", "join")
+FAULTS: Final = ("crash", "freeze", "freeze", "cut", "cut", "refuse", "join", "move", "move")
 
 
 @dataclass
@@ -476,6 +478,9 @@ class Play:
         if kind == "join" or not world.workers:
             if len(world.workers) < 4:
                 world.join()
+            return
+        if kind == "move":
+            world.group.reload()
             return
         worker = self.random.choice(list(world.workers.values()))
         lasts_s = self.random.choice((0.5, 4, 9, 20))

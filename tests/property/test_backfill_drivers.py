@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings, strategies
 
-from mm2py.errors import RetriableError
 from mm2py.mirror.backfills import Job, JobState, LeaseState
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import BackfillRefusedError, JobClaim
@@ -19,57 +18,35 @@ from mm2py.types import TopicPartition
 from mm2py_jobs.copy.backfill import BackfillDriver, Request
 from mm2py_jobs.copy.plan import Plan
 from tests.property.effort import examples
-from tests.unit.spark.driver_fakes import Flow
-from tests.unit.spark.test_backfill_driver import ONE, SETTING, TWO, part
+from tests.property.model_writer import Epochs, ModelWriter
+from tests.unit.spark.driver_fakes import ONE, TWO, Flow, part
+from tests.unit.spark.test_backfill_driver import SETTING
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(120)]
 
 STEPS = 2_000
 
 
-class Coordinator:
-    """The epoch of the drivers' transactional id."""
-
-    def __init__(self) -> None:
-        self.epoch = 0
-
-
-class SlowWriter:
+class SlowWriter(ModelWriter):
     """A ``PrivilegedWriter`` that takes its time, fails at times, and is fenced by another one's claim."""
 
-    def __init__(self, topic: MemoryTopic, coordinator: Coordinator, chance: random.Random) -> None:
-        self._topic, self._coordinator, self._chance = topic, coordinator, chance
-        self._epoch = -1
-
-    @property
-    def claimed(self) -> bool:
-        return self._epoch >= 0
-
-    async def claim(self) -> None:
-        await self._pause()
-        self._coordinator.epoch += 1
-        self._epoch = self._coordinator.epoch
-        await self._pause()
+    def __init__(self, topic: MemoryTopic, epochs: Epochs, chance: random.Random) -> None:
+        super().__init__(epochs)
+        self._topic, self._chance = topic, chance
 
     async def write(self, entries: Sequence[Entry]) -> None:
-        await self._pause()
-        if self._epoch != self._coordinator.epoch:
-            self._epoch = -1
-            raise RetriableError("fenced")
+        await self.step()
+        if self.is_fenced:
+            self.end("fenced")
         if self._chance.random() < 0.1:
-            self._epoch = -1
-            raise RetriableError("not written")
+            self.end("not written")
         for key, value in entries:
             self._topic.append(key, value)
-        await self._pause()
+        await self.step()
         if self._chance.random() < 0.1:
-            self._epoch = -1
-            raise RetriableError("written, but not answered")
+            self.end("written, but not answered")
 
-    async def close(self) -> None:
-        self._epoch = -1
-
-    async def _pause(self) -> None:
+    async def step(self) -> None:
         for _ in range(self._chance.randrange(8)):
             await asyncio.sleep(0)
 
@@ -78,7 +55,7 @@ class Race:
     """What two drivers share, and how many of them have lanes."""
 
     def __init__(self, chance: random.Random) -> None:
-        self.topic, self.coordinator = MemoryTopic("backfill"), Coordinator()
+        self.topic, self.epochs = MemoryTopic("backfill"), Epochs()
         self.clock, self.chance = FakeClock(), chance
         self.with_lanes = 0
         self.altered: list[tuple[str, str, str | None]] = []
@@ -91,7 +68,7 @@ class Racer:
         self._race, self._flow = race, Flow()
         self._flow.altered = race.altered
         self._store = BackfillStore(MemoryTable(race.topic), race.clock)
-        writer = SlowWriter(race.topic, race.coordinator, race.chance)
+        writer = SlowWriter(race.topic, race.epochs, race.chance)
         claim = JobClaim(self._store, writer, self._flow.fence, name="A->B", clock=race.clock)
         self._driver = BackfillDriver(claim, self._store, self._flow, name="A->B", clock=race.clock)
 

@@ -24,8 +24,8 @@ from mm2py_jobs.copy.backfill import BackfillDriver, Request
 from mm2py_jobs.copy.plan import Plan
 from mm2py_jobs.copy.survey import Known
 from tests.property.effort import examples
-from tests.unit.spark.driver_fakes import Flow
-from tests.unit.spark.test_backfill_driver import COPY_OF_ONE, ONE, part
+from tests.property.model_writer import Epochs, ModelWriter
+from tests.unit.spark.driver_fakes import COPY_OF_ONE, ONE, Flow, part
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(120)]
 
@@ -38,7 +38,7 @@ class World:
 
     def __init__(self, chance: random.Random, *, renews: bool) -> None:
         self.chance, self.clock = chance, FakeClock()
-        self.topic, self.epoch = MemoryTopic("backfill"), 0
+        self.topic, self.epochs = MemoryTopic("backfill"), Epochs()
         self.source_end = self.position = COPIED
         self.map = {it: it for it in range(COPIED)}
         self.log_start = 0
@@ -66,14 +66,14 @@ class World:
         return {at: it for at, it in enumerate(self.log) if it is not None and at >= self.log_start}
 
 
-class Process:
+class Process(ModelWriter):
     """A driver, its writer, its flow and its lanes; frozen as a whole, at any step."""
 
     def __init__(self, world: World, freezes: float) -> None:
+        super().__init__(world.epochs)
         self.world, self._freezes = world, freezes
         self.thawed = asyncio.Event()
         self.thawed.set()
-        self._epoch = -1
         self.flow = ModelFlow(self)
         self.store = BackfillStore(MemoryTable(world.topic), world.clock)
         claim = JobClaim(self.store, self, self.flow.fence, name="A->B", clock=world.clock)
@@ -108,27 +108,13 @@ class Process:
 
     # ---- PrivilegedWriter
 
-    @property
-    def claimed(self) -> bool:
-        return self._epoch >= 0
-
-    async def claim(self) -> None:
-        await self.step()
-        self.world.epoch += 1
-        self._epoch = self.world.epoch
-        await self.step()
-
     async def write(self, entries: Sequence[Entry]) -> None:
         await self.step()
-        if self._epoch != self.world.epoch or self.world.chance.random() < 0.05:
-            self._epoch = -1
-            raise RetriableError("fenced, or not now")
+        if self.is_fenced or self.world.chance.random() < 0.05:
+            self.end("fenced, or not now")
         for key, value in entries:
             self.world.topic.append(key, value)
         await self.step()
-
-    async def close(self) -> None:
-        self._epoch = -1
 
     # ---- Lanes
 

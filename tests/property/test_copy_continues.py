@@ -20,13 +20,14 @@ from mm2py.errors import TargetMovedError
 from mm2py.mirror.offset_lookup import Place, to_source, to_target
 from mm2py.mirror.offset_map import Page, PageRef, decode_page, decode_page_key
 from mm2py.protocol.record_batch import RecordBatch
-from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
+from mm2py.protocol.records import NewRecord, decode_batches
 from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.offset_map_store import OffsetMapStore
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
 from tests.kit.fakes.broker import FakeBroker, Hold
+from tests.kit.fakes.source_batches import source_batch
 
 PRODUCE = 0
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("A.orders", 0)
@@ -80,16 +81,8 @@ class World:
         while left:
             count = self.chance.randint(1, 5)
             part, left = left[:count], left[count:]
-            data = encode_batch([NewRecord(None, b"%d" % it, (), self.stamp) for it in part])
-            runs: list[tuple[int, int]] = []
-            for offset in part:
-                if runs and offset == sum(runs[-1]):
-                    runs[-1] = runs[-1][0], runs[-1][1] + 1
-                else:
-                    runs.append((offset, 1))
-            yield RecordBatch(
-                data, part[0], part[-1], len(part), self.stamp, 0, 0, tuple(runs), None
-            )
+            records = [NewRecord(None, b"%d" % it, (), self.stamp) for it in part]
+            yield source_batch(part, records)
 
 
 class Worker:

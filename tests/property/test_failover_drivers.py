@@ -21,6 +21,7 @@ from mm2py.types import TopicPartition
 from mm2py_jobs.failover.driver import FailoverDriver, FailoverStore, Progress, SourceAwayError
 from mm2py_jobs.failover.plan import FailoverRefusedError, FailoverRequest
 from tests.property.effort import examples
+from tests.property.model_writer import Epochs, ModelWriter
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(120)]
 
@@ -39,7 +40,7 @@ class World:
     def __init__(
         self, chance: random.Random, *, fences: bool, copies: bool, committed: bool = False
     ) -> None:
-        self.chance, self.topic, self.epoch = chance, MemoryTopic("failover"), 0
+        self.chance, self.topic, self.epochs = chance, MemoryTopic("failover"), Epochs()
         self.fences, self.copies, self.committed = fences, copies, committed
         self.open_at: int | None = None
         """Where the open transaction of a client on the source begins."""
@@ -170,11 +171,12 @@ def _decoded(key: bytes | None, value: bytes | None) -> object:
     return None if value is None else decode_failover(key, value)
 
 
-class Process:
+class Process(ModelWriter):
     """A driver, its writer, and what it asks: any await may be its last."""
 
     def __init__(self, world: World) -> None:
-        self.world, self._epoch = world, -1
+        super().__init__(world.epochs)
+        self.world = world
         self.store = FailoverStore(MemoryTable(world.topic), self)
         self.driver = FailoverDriver(self.store, self, name="A->B", clock=self)
         self.made, self.opened, self.lifted = False, False, ""
@@ -214,30 +216,15 @@ class Process:
 
     # ---- PrivilegedWriter
 
-    @property
-    def claimed(self) -> bool:
-        return self._epoch >= 0
-
-    async def claim(self) -> None:
-        await self.step()
-        self.world.epoch += 1
-        self._epoch = self.world.epoch
-        await self.step()
-
     async def write(self, entries: Sequence[Entry]) -> None:
-        if self._epoch != self.world.epoch:
-            self._epoch = -1
-            raise RetriableError("fenced")
+        if self.is_fenced:
+            self.end("fenced")
         await self.step()
-        if self._epoch != self.world.epoch:
-            self._epoch = -1
-            raise RetriableError("fenced")
+        if self.is_fenced:
+            self.end("fenced")
         for key, value in entries:
             self.world.topic.append(key, value)
         await self.step()
-
-    async def close(self) -> None:
-        self._epoch = -1
 
     # ---- Sides
 
@@ -259,7 +246,7 @@ class Process:
             await self.step()
             self.world.target_fenced = False
             await self.step()
-            if self._epoch != self.world.epoch:
+            if self.is_fenced:
                 raise RetriableError("fenced")
             self.world.target_fence = ""
         await self.step()
@@ -457,9 +444,7 @@ def test_drivers_that_crash_or_stand_still_anywhere_end_legal(
     asyncio.run(course)
 
 
-async def test_what_is_not_copied_refuses_without_the_number_and_goes_to_quarantine_with_it() -> (
-    None
-):
+async def test_what_is_not_copied_refuses_without_the_number_and_is_quarantined_with_it() -> None:
     world = World(random.Random(3), fences=True, copies=False)
     world.chance = random.Random(0)
     world.source, world.position = list(range(10)), 4
@@ -516,9 +501,7 @@ class Refused(Process):
 
 
 @pytest.mark.parametrize("error", [RetriableError("not now"), FatalError("not allowed")])
-async def test_what_a_step_has_recorded_stays_when_its_driver_ends_and_the_cause_is_told(
-    error: Mm2pyError,
-) -> None:
+async def test_what_a_step_has_recorded_stays_and_the_cause_is_told(error: Mm2pyError) -> None:
     world = _quiet()
     process = Refused(world)
     process.error = error
@@ -624,16 +607,15 @@ class Overtaken(Process):
     async def write(self, entries: Sequence[Entry]) -> None:
         former, self.former = self.former, None
         if former is not None:
-            await former.store.claim()
+            await former.claim()
+            await former.store.refresh()
             left = former.store.failover
             assert left is not None
             await former.store.write(replace(left, step=Step.TAIL))
         await super().write(entries)
 
 
-async def test_a_driver_whose_predecessor_went_on_behind_its_claim_writes_nothing_over_that() -> (
-    None
-):
+async def test_a_driver_whose_predecessor_went_on_behind_its_claim_overwrites_nothing() -> None:
     world = _quiet()
     former = Refused(world)
     with pytest.raises(RetriableError):

@@ -47,8 +47,8 @@ from mm2py_jobs.copy.survey import Known
 from mm2py_jobs.failover.driver import FailoverDriver, FailoverStore, Progress
 from mm2py_jobs.failover.plan import FailoverRequest
 from tests.property.effort import examples
-from tests.unit.spark.driver_fakes import Flow
-from tests.unit.spark.test_backfill_driver import ONE, part
+from tests.property.model_writer import Epochs, ModelWriter
+from tests.unit.spark.driver_fakes import ONE, Flow, part
 
 pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(120)]
 
@@ -64,7 +64,7 @@ class World:
     def __init__(self, chance: random.Random) -> None:
         self.chance, self.clock = chance, FakeClock()
         self.failovers, self.jobs = MemoryTopic("failover"), MemoryTopic("backfill")
-        self.epochs: dict[str, int] = {"failover": 0, "job": 0}
+        self.epochs = Epochs()
         self.position, self.copies = 0, list[int]()
         self.runs, self.fenced = True, False
         self.switched_at: int | None = None
@@ -164,37 +164,25 @@ class Fate:
 
 
 @final
-class Writer:
+class Writer(ModelWriter):
     """A ``PrivilegedWriter``: fenced by another one's claim, and at times not answered."""
 
     def __init__(self, world: World, fate: Fate, topic: MemoryTopic, name: str) -> None:
-        self._world, self._fate, self._topic, self._name = world, fate, topic, name
-        self._epoch = -1
-
-    @property
-    def claimed(self) -> bool:
-        return self._epoch >= 0
-
-    async def claim(self) -> None:
-        await self._fate.step()
-        self._world.epochs[self._name] += 1
-        self._epoch = self._world.epochs[self._name]
-        await self._fate.step()
+        super().__init__(world.epochs, name)
+        self._world, self._fate, self._topic = world, fate, topic
 
     async def write(self, entries: Sequence[Entry]) -> None:
         await self._fate.step()
-        if self._epoch != self._world.epochs[self._name]:
-            self._epoch = -1
-            raise RetriableError("fenced")
+        if self.is_fenced:
+            self.end("fenced")
         for key, value in entries:
             self._topic.append(key, value)
         if self._world.chance.random() < 0.05:
-            self._epoch = -1
-            raise RetriableError("written, but not answered")
+            self.end("written, but not answered")
         await self._fate.step()
 
-    async def close(self) -> None:
-        self._epoch = -1
+    async def step(self) -> None:
+        await self._fate.step()
 
 
 @final

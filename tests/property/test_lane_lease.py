@@ -18,6 +18,7 @@ from mm2py.storage.table import Entry
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
 from mm2py_jobs.copy.lease import LaneLease, LaneSupersededError
+from tests.unit.spark.driver_fakes import lease_of
 
 TP = TopicPartition("t", 0)
 
@@ -27,18 +28,7 @@ class Topic:
 
     def __init__(self) -> None:
         self.job: Job | None = Job(id="j", state=JobState.RUNNING, run=1, lanes=1)
-        self.leases: dict[TopicPartition, Lease] = {
-            TP: Lease(
-                topic="t",
-                partition=0,
-                job="j",
-                run=1,
-                state=LeaseState.RESERVED,
-                start=0,
-                end=99,
-                position=0,
-            )
-        }
+        self.leases = {TP: lease_of(TP, end=99)}
         self.epoch = 0
         self.pause: Callable[[], Awaitable[None]] = _nothing
 
@@ -198,11 +188,8 @@ async def test_a_claim_behind_which_nothing_could_be_read_renews_nothing() -> No
     taking_over = asyncio.create_task(new.lease.claim([TP]))
     while not taking_over.done():
         await clock.advance(LEASE_S)
-    chances += [
-        0.0,
-        0.9,
-        0.9,
-    ]  # the write that finds the fence, the claim, then the read that fails
+    # The write that finds the fence, the claim, then the read that fails.
+    chances += [0.0, 0.9, 0.9]
     renewing = asyncio.create_task(old.lease.renew(list(left.values())))
     while not renewing.done():
         await clock.advance(LEASE_S / 10)

@@ -1,7 +1,9 @@
 """What a predecessor wrote is recognised record by record, however it was batched and whoever wrote between."""
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Sequence
+from collections import deque
+from collections.abc import Awaitable, Collection, Iterator, Sequence
+from itertools import islice
 
 import pytest
 from hypothesis import given
@@ -11,9 +13,11 @@ from mm2py.client.send import tail as tail_module
 from mm2py.client.send.tail import LaneTail
 from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.fetch import FetchedPartition
-from mm2py.protocol.record_batch import TRANSACTIONAL_FLAG, Codec, RecordBatch
-from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
+from mm2py.protocol.record_batch import TRANSACTIONAL_FLAG, Codec, RecordBatch, build_batch
+from mm2py.protocol.record_bytes import append_record
+from mm2py.protocol.records import NewRecord, Record, decode_batches, encode_batch, record_body
 from mm2py.types import TopicPartition
+from tests.kit.fakes.source_batches import source_batch
 
 TARGET = TopicPartition("A.orders", 0)
 SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=12)
@@ -34,18 +38,9 @@ def batches(
     while at < len(records):
         part = records[at : at + sizes[turn % len(sizes)]]
         at, turn = at + len(part), turn + 1
-        data = encode_batch([record for _, record in part], codec)
-        data[:8] = part[0][0].to_bytes(8)
-        runs: list[tuple[int, int]] = []
-        for offset, _ in part:
-            if runs and offset == runs[-1][0] + runs[-1][1]:
-                runs[-1] = runs[-1][0], runs[-1][1] + 1
-            else:
-                runs.append((offset, 1))
-        newest = max(record.timestamp for _, record in part)
-        yield RecordBatch(
-            data, part[0][0], part[-1][0], len(part), newest, 0, int(codec), tuple(runs), None
-        )
+        batch = source_batch([offset for offset, _ in part], [it for _, it in part], codec)
+        batch.data[:8] = part[0][0].to_bytes(8)
+        yield batch
 
 
 class Target:
@@ -53,6 +48,7 @@ class Target:
 
     def __init__(self, start: int) -> None:
         self.start = self.end = start
+        self.log_start = 0
         self.data: list[tuple[int, bytes]] = []
 
     def append(self, data: bytearray, count: int) -> int:
@@ -62,7 +58,9 @@ class Target:
         return base
 
     async def read(self, position: int) -> FetchedPartition:
-        found = next(data for base, data in reversed(self.data) if base <= position)
+        position = max(position, self.log_start)
+        ahead = [data for _, data in self.data if _last_offset(data) >= position]
+        found = ahead[0] if ahead else None
         return FetchedPartition(
             topic=TARGET.topic,
             topic_id=bytes(16),
@@ -70,11 +68,44 @@ class Target:
             error_code=0,
             high_watermark=self.end,
             last_stable_offset=self.end,
-            log_start_offset=0,
+            log_start_offset=self.log_start,
             aborted=[],
             preferred_read_replica=-1,
-            records=memoryview(found),
+            records=None if found is None else memoryview(found),
         )
+
+    def clean(self, left: Collection[int]) -> None:
+        """Leave records at these offsets alone, as compaction does: a batch keeps its offsets, an empty one is gone."""
+        batches: list[tuple[int, bytes]] = []
+        for base, data in self.data:
+            (decoded,) = decode_batches(memoryview(data))
+            kept = [it for it in decoded.records if it.offset in left]
+            if kept:
+                batches.append((base, with_holes(data, base, kept)))
+        self.data = batches
+
+
+def with_holes(data: bytes, base: int, kept: Sequence[Record]) -> bytes:
+    """Return a batch with some of its records, at their offsets."""
+    payload, first = bytearray(), kept[0].timestamp
+    for it in kept:
+        body = record_body(it.key, it.value, it.headers)
+        append_record(payload, body, it.timestamp - first, it.offset - base)
+    newest = max(it.timestamp for it in kept)
+    batch = build_batch(
+        payload,
+        base_offset=base,
+        count=len(kept),
+        base_timestamp=first,
+        max_timestamp=newest,
+        attributes=0,
+    )
+    batch[23:27] = data[23:27]
+    return bytes(batch)
+
+
+def _last_offset(data: bytes) -> int:
+    return int.from_bytes(data[:8]) + int.from_bytes(data[23:27])
 
 
 @given(
@@ -117,19 +148,56 @@ def test_nothing_that_is_there_is_sent_and_everything_else_is(
     assert tail.recognised == len(place)
 
 
-async def test_records_of_others_in_transactions_end_the_look_for_copies_as_any_other(
-    monkeypatch: pytest.MonkeyPatch,
+@given(
+    records=st.integers(1, 40),
+    copied=st.integers(0, 40),
+    before=SIZES,
+    now=SIZES,
+    source_left=st.sets(st.integers(0, 39)),
+    removed=st.sets(st.integers(0, 39)),
+    cut=st.integers(0, 40),
+    offered_at_once=st.integers(1, 12),
+)
+def test_what_was_before_a_record_of_the_tail_is_not_sent_though_its_copy_is_gone(
+    records: int,
+    copied: int,
+    before: list[int],
+    now: list[int],
+    source_left: set[int],
+    removed: set[int],
+    cut: int,
+    offered_at_once: int,
 ) -> None:
+    source = [(number, a_record(number, 40)) for number in range(records)]
+    target, copied = Target(100), min(copied, records)
+    for batch in batches(source[:copied], before, Codec.NONE):
+        target.append(bytearray(batch.data), batch.count)
+    left = [number for number in range(copied) if number not in removed and number >= cut]
+    target.clean([100 + number for number in left])
+    target.log_start = 100 + min(cut, copied)
+    tail = LaneTail(TARGET, 100, target.end, target.read)
+    whole = list(batches(source, now, Codec.NONE))
+    found, sent = asyncio.run(compare(tail, whole, source, at_once=len(whole)))
+    known = max(left, default=-1) + 1
+    assert sent == list(range(known, records))
+    assert found == {number: 100 + number for number in range(known)}
+    # The source too has lost some: nothing that was not copied is passed over, whatever else is sent.
+    lost = [it for it in source if it[0] in source_left]
+    tail = LaneTail(TARGET, 100, target.end, target.read)
+    some = list(batches(lost, now, Codec.NONE))
+    found, sent = asyncio.run(compare(tail, some, source, at_once=offered_at_once))
+    assert sorted([*found, *sent]) == [offset for offset, _ in lost]
+    assert all(number < copied for number in found)
+
+
+async def test_others_transactions_end_the_look_for_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail_module, "AHEAD_BYTES", 1_000)
     target, reads = Target(0), list[int]()
     source = [(number, a_record(number, 40)) for number in range(10)]
     copies, more = list(batches(source, [5], Codec.NONE))
     target.append(bytearray(copies.data), copies.count)
     for _ in range(100):
-        data = encode_batch([NewRecord(b"foreign", b"x" * 50, (), 5)])
-        attributes = int.from_bytes(data[21:23]) | TRANSACTIONAL_FLAG
-        data[21:23] = attributes.to_bytes(2)
-        target.append(data, 1)
+        target.append(in_a_transaction(), 1)
 
     def read(position: int) -> Awaitable[FetchedPartition]:
         reads.append(position)
@@ -142,20 +210,54 @@ async def test_records_of_others_in_transactions_end_the_look_for_copies_as_any_
     assert len(reads) < 20
 
 
+async def test_4_transactions_and_others_between_copies_are_no_holes() -> None:
+    target = Target(7)
+    source = [(number, a_record(number, 40)) for number in range(30)]
+    copies = list(batches(source, [3, 1, 6], Codec.NONE))
+    for copy in copies:
+        target.append(in_a_transaction(), 1)
+        target.append(bytearray(copy.data), copy.count)
+        target.append(encode_batch([NewRecord(b"foreign", b"x", (), 5)]), 1)
+    tail = LaneTail(TARGET, 7, target.end, target.read)
+    for copy in copies:
+        assert not await tail.hole()
+        parts, rest = await tail.compare(copy)
+        assert (sum(part.batch.count for part in parts), rest) == (copy.count, None)
+        assert not tail.has_holes
+
+
+def in_a_transaction() -> bytearray:
+    data = encode_batch([NewRecord(b"foreign", b"x" * 50, (), 5)])
+    attributes = int.from_bytes(data[21:23]) | TRANSACTIONAL_FLAG
+    data[21:23] = attributes.to_bytes(2)
+    return data
+
+
 async def compare(
-    tail: LaneTail, offered: list[RecordBatch], source: list[tuple[int, NewRecord]]
+    tail: LaneTail,
+    offered: list[RecordBatch],
+    source: list[tuple[int, NewRecord]],
+    *,
+    at_once: int = 1,
 ) -> tuple[dict[int, int], list[int]]:
     """Return where records were found, and those that are left to send, whose bytes are checked."""
     found: dict[int, int] = {}
     sent: list[int] = []
-    for batch in offered:
+    queue = deque(offered)
+    while queue:
+        hole = await tail.hole()
+        if hole and not tail.align(list(islice(queue, at_once)), hole):
+            tail.give_up()
+        batch = queue.popleft()
         parts, rest = await tail.compare(batch)
         for part in parts:
             at = part.base_offset
             for first, count in part.batch.runs:
                 found |= {first + step: at + step for step in range(count)}
                 at += count
-        if rest is not None:
+        if rest is not None and not tail.is_over:
+            queue.appendleft(rest)
+        elif rest is not None:
             offsets = [first + step for first, count in rest.runs for step in range(count)]
             (decoded,) = decode_batches(memoryview(_resigned(rest)))
             wanted = [record for offset, record in source if offset in offsets]

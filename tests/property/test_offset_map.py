@@ -430,9 +430,7 @@ def test_every_offset_is_found_under_its_newest_copy_and_every_copy_leads_back(
     ahead=st.lists(st.integers(1, 5), max_size=6),
     mark=st.sampled_from([Mark.SOURCE_LOST, Mark.SOURCE_CUT, Mark.UNKNOWN]),
 )
-def test_a_mark_takes_its_place_behind_the_records_that_were_under_way(
-    ahead: list[int], mark: Mark
-) -> None:
+def test_a_mark_takes_its_place_behind_what_was_under_way(ahead: list[int], mark: Mark) -> None:
     at_once, later = PartitionMap(), PartitionMap()
     for maps in (at_once, later):
         maps.add(0, 2, 0)

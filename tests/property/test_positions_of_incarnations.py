@@ -9,9 +9,9 @@ import pytest
 from mm2py.api.context import EventKind, SourceGap
 from mm2py.errors import ConnectionFailedError
 from mm2py.mirror.source_offsets import (
-    committed_offset,
     committed_topic_id,
     mirror_source_partition,
+    next_offset,
 )
 from mm2py.observability.metrics import Metrics
 from mm2py.protocol.topics import NO_TOPIC_ID
@@ -58,7 +58,7 @@ class Play:
         )
         self.committer = a_committer(self.store, self.maps)
         (stored,) = await self.context.committed_offsets([mirror_source_partition("A", ORDERS)])
-        position, topic_id = committed_offset(stored) + 1, committed_topic_id(stored)
+        position, topic_id = max(0, next_offset(stored)), committed_topic_id(stored)
         self.read_to = position
         if topic_id == NO_TOPIC_ID:
             assert position == 0, "no position is stored without its topic"

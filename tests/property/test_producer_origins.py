@@ -7,14 +7,14 @@ One cluster's log and its topic of producer ids; a flow reads both. The invarian
 import asyncio
 import random
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import pytest
 
-from mm2py.client.fetch.log_reader import RecordHandler, Trouble
+from mm2py.client.fetch.log_reader import RecordHandler
 from mm2py.errors import RetriableError
-from mm2py.mirror.producer_ids import MirrorProducer, ProducerOrigins, encode_producer
+from mm2py.mirror.producer_ids import ProducerOrigins, encode_producer
 from mm2py.protocol.batch_stage import DropReason, classify
 from mm2py.protocol.record_batch import HEADER
 from mm2py.protocol.records import NewRecord, Record, encode_batch
@@ -22,7 +22,8 @@ from mm2py.testing.contexts import FakeTaskContext
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
 from mm2py_connectors.conflicts import ConflictWatch
-from mm2py_connectors.loop_suppression import LoopFilter, ProducerLog
+from mm2py_connectors.loop_suppression import LoopFilter
+from tests.kit.fakes.mirror_records import a_producer
 from tests.kit.fakes.seal import sealed
 
 pytestmark = pytest.mark.fuzz
@@ -66,17 +67,7 @@ class World:
 
     def publish(self, producer: int, source: str) -> None:
         """Append an id to the topic."""
-        key, value = encode_producer(
-            MirrorProducer(
-                producer_id=producer,
-                flow=f"{source}->B",
-                source=source,
-                source_cluster="",
-                task="t-0",
-                worker="w",
-                time_ms=1,
-            )
-        )
+        key, value = encode_producer(a_producer(producer, source, ""))
         self.ids.append(Record(len(self.ids), 0, key, value))
 
     async def begin_writer(self) -> None:
@@ -105,19 +96,7 @@ class World:
             await self.pause()
 
 
-class ReadWhole:
-    """What a reader of ids does not use of a log."""
-
-    async def start_at_end(self, wanted: Callable[[int, int], bool]) -> int:
-        raise NotImplementedError
-
-    async def tail(
-        self, handle: RecordHandler, *, on_trouble: Trouble | None = None, rest_s: float = 0.0
-    ) -> None:
-        raise NotImplementedError
-
-
-class IdLog(ReadWhole):
+class IdLog:
     """The topic as ``LogReader`` reads it: to the end of the moment when it is asked, with faults."""
 
     def __init__(self, world: World) -> None:
@@ -175,13 +154,16 @@ def _producer(raw: memoryview, offset: int) -> int:
 
 def new_filter(world: World) -> LoopFilter:
     origins = ProducerOrigins(everything=False, target="A", target_cluster="id-of-a")
-    return a_filter(world, IdLog(world), origins, FakeTaskContext())
+    return a_filter(world, IdLog(world).read_to_end, origins, FakeTaskContext())
 
 
 def a_filter(
-    world: World, log: ProducerLog, origins: ProducerOrigins, context: FakeTaskContext
+    world: World,
+    read: Callable[[RecordHandler], Awaitable[None]],
+    origins: ProducerOrigins,
+    context: FakeTaskContext,
 ) -> LoopFilter:
-    return LoopFilter(world, log, origins, context, ConflictWatch((), context.clock))
+    return LoopFilter(world, read, origins, context, ConflictWatch((), context.clock))
 
 
 async def read_all(world: World, flows: list[Flow], writing: "asyncio.Task[None]") -> None:
@@ -211,7 +193,7 @@ async def test_no_batch_of_a_mirror_is_copied_back_and_no_other_is_dropped(seed:
 async def test_2_calls_during_a_read_share_the_next_one_and_never_that_one() -> None:
     reads: list[asyncio.Event] = []
 
-    class SlowLog(ReadWhole):
+    class SlowLog:
         async def read_to_end(self, handle: RecordHandler) -> None:
             del handle
             reads.append(asyncio.Event())
@@ -219,7 +201,7 @@ async def test_2_calls_during_a_read_share_the_next_one_and_never_that_one() -> 
 
     world = World(random.Random(1))
     origins = ProducerOrigins(everything=False, target="A", target_cluster="")
-    loops = a_filter(world, SlowLog(), origins, FakeTaskContext())
+    loops = a_filter(world, SlowLog().read_to_end, origins, FakeTaskContext())
     finds = [asyncio.create_task(loops.find([number])) for number in (1, 2, 3)]
     await asyncio.sleep(0)
     assert len(reads) == 1
@@ -236,7 +218,7 @@ async def test_dropped_records_are_counted_by_their_headers() -> None:
     context = FakeTaskContext()
     world = World(random.Random(1))
     origins = ProducerOrigins(everything=False, target="A", target_cluster="")
-    loops = a_filter(world, IdLog(world), origins, context)
+    loops = a_filter(world, IdLog(world).read_to_end, origins, context)
     rows = [NewRecord(None, b"v", timestamp=1) for _ in range(5)]
     loops.classified(TopicPartition("t", 0), (), [memoryview(encode_batch(rows))] * 2)
     assert context.looped == {TopicPartition("t", 0): 10}

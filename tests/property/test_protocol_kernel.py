@@ -22,6 +22,7 @@ from mm2py.protocol.record_bytes import (
     varint,
 )
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
+from tests.kit.fakes.lease import CountedLease
 from tests.kit.fakes.seal import sealed
 from tests.property.effort import examples
 
@@ -30,24 +31,6 @@ relaxed = settings(max_examples=examples(150))
 crc = choose_crc()
 EDGES = (0, 1, 63, 64, 8191, 8192, 2**31 - 1, 2**31, 2**62, 2**63 - 1)
 longs = st.integers(-300, 300) | st.sampled_from(EDGES) | st.sampled_from(EDGES).map(lambda n: ~n)
-
-
-class Lease:
-    """Counts references."""
-
-    held_bytes = 1 << 22
-
-    def __init__(self) -> None:
-        self.count = 1
-
-    def retain(self) -> None:
-        self.count += 1
-
-    def release(self) -> None:
-        self.count -= 1
-
-    def copied(self, size_bytes: int) -> "Lease":
-        return Lease()
 
 
 class Piece(NamedTuple):
@@ -280,7 +263,7 @@ def test_record_sets_are_scanned_alike(
     passing = pick.draw(st.none() | st.sets(st.sampled_from([*PRODUCERS, -1])))
     found: list[object] = []
     for scan in (kernel.scan, plain_scan):
-        lease = Lease() if with_lease else None
+        lease = CountedLease() if with_lease else None
         out: list[RecordBatch] = []
         ends = scan(memoryview(raw), start, wanted, floor, RecordBatch, lease, out, passing)
         assert not any(memoryview(one.data).readonly for one in out)
@@ -330,7 +313,7 @@ def test_tiny_batches_are_joined_alike_and_keep_their_records(
         base += count
     found: list[object] = []
     for scan in (kernel.scan, plain_scan):
-        lease, out = Lease(), list[RecordBatch]()
+        lease, out = CountedLease(), list[RecordBatch]()
         ends = scan(memoryview(raw), 0, 0, -1, RecordBatch, lease, out)
         assert lease.count == 1 + sum(one.lease is lease for one in out)
         for one in out:

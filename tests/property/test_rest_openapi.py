@@ -1,29 +1,31 @@
-"""Both documents, ``/openapi.json`` and Connect's dialect, against a real worker on paper clusters.
+"""REST on generated requests: what the document allows is answered, what it does not is refused, nothing is a defect."""
 
-schemathesis makes the requests, good ones and broken ones; every answer has to be one that is described.
-"""
-
+import asyncio
 import json
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, cast
+from urllib.parse import quote, quote_from_bytes
 
 import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis import checks as every_checks
 from schemathesis.config import SanitizationConfig
 from schemathesis.specs.openapi import checks
 from schemathesis.transport import prepare
+from starlette.types import Message, Scope
 
+from mm2py.rest.app import public_app
+from mm2py_jobs.aliases import PATHS as OLDER_PATHS
 from tests.property.effort import examples
 from tests.unit.rest.connect_document import connect_document
 from tests.unit.rest.paper_worker import NAME, PaperWorker
-
-pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(300)]
+from tests.unit.rest.rest_fakes import FakeHerder, flow, parts_of, state
 
 BASE: Final = "http://worker:8083"
 AS_SENT: Final = SanitizationConfig(enabled=False)
@@ -37,8 +39,6 @@ CONFORMS: Final[list[Any]] = [
     OPENAPI.content_type_conformance,
     OPENAPI.response_schema_conformance,
 ]
-
-
 ASK_CLUSTERS: Final = ("/groups", "/groups/{group}", "/translate")
 """What ends so asks the flow's clusters, which a worker on paper does not reach: it answers 503."""
 
@@ -64,7 +64,7 @@ def ask_everything(
     schema: Any = schemathesis.openapi.from_dict(document)
     operations = [result.ok() for result in schema.get_all_operations()]
     # A new plan takes the place of the one that the document names.
-    operations.sort(key=lambda it: it.label == "POST /backfills")
+    operations.sort(key=lambda it: it.label in ("POST /backfills", "POST /jobs/backfill"))
     for operation in operations:
 
         @settings(
@@ -109,17 +109,20 @@ def flows_document(worker: PaperWorker) -> dict[str, Any]:
 
 
 def easy(document: dict[str, Any]) -> set[str]:
-    """Return every operation that one of two tries serves, as schemathesis names it."""
+    """Return every operation that one of two tries serves, as schemathesis names it; what was done under one name is refused under the older one."""
     return {
         f"{method.upper()} {path}"
         for path, by_method in document["paths"].items()
         for method, operation in by_method.items()
         if "requestBody" not in operation
         and "{task}" not in path
+        and path not in OLDER_PATHS
         and not path.endswith((*ASK_CLUSTERS, *NEEDS_A_RUN))
     }
 
 
+@pytest.mark.fuzz
+@pytest.mark.timeout(300)
 def test_flows_answers_as_its_own_document_says() -> None:
     with PaperWorker(dedicated=True) as worker:
         document = flows_document(worker)
@@ -131,26 +134,127 @@ def test_flows_answers_as_its_own_document_says() -> None:
     assert done >= easy(document)
 
 
+@pytest.mark.fuzz
+@pytest.mark.timeout(300)
 def test_flows_refuses_what_its_document_does_not_allow() -> None:
     with PaperWorker(dedicated=True) as worker:
         document = flows_document(worker)
         ask_everything(worker, document, GenerationMode.NEGATIVE, OPENAPI.negative_data_rejection)
 
 
+@pytest.mark.fuzz
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("dedicated", "prefix", "name"),
     [(False, "", NAME), (True, "/A/B", NAME), (True, "", f"A->B.{NAME}")],
     ids=["ordinary worker", "flow", "all flows"],
 )
-def test_the_dialect_answers_as_connects_interface_says(
-    dedicated: bool, prefix: str, name: str
-) -> None:
+def test_the_dialect_answers_as_connect_says(dedicated: bool, prefix: str, name: str) -> None:
     document = connect_document(prefix, name)
     with PaperWorker(dedicated=dedicated) as worker:
         done = ask_everything(worker, document, GenerationMode.POSITIVE)
     assert done >= easy(document)
 
 
+@pytest.mark.fuzz
+@pytest.mark.timeout(300)
 def test_the_dialect_survives_what_its_interface_does_not_allow() -> None:
     with PaperWorker(dedicated=False) as worker:
         ask_everything(worker, connect_document("", NAME), GenerationMode.NEGATIVE)
+
+
+METHODS = st.sampled_from(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+WORDS = st.sampled_from(
+    [
+        "connectors",
+        "c",
+        "config",
+        "status",
+        "tasks",
+        "0",
+        "restart",
+        "pause",
+        "resume",
+        "stop",
+        "offsets",
+        "topics",
+        "reset",
+        "pairs",
+        "A",
+        "B",
+        "connector-plugins",
+        "MirrorSource",
+        "validate",
+        "admin",
+        "loggers",
+        "root",
+        "health",
+    ]
+)
+SEGMENTS = st.one_of(
+    WORDS,
+    st.text(max_size=8).map(lambda text: quote(text, safe=";=:")),
+    st.binary(max_size=4).map(lambda data: quote_from_bytes(data, safe="")),
+)
+PATHS = st.lists(SEGMENTS, max_size=6).map(lambda segments: "/" + "/".join(segments))
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["name", "config", "initial_state", "offsets", "partition", "offset", "level", "k"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=8,
+)
+BODIES = st.one_of(VALUES.map(lambda value: json.dumps(value).encode()), st.binary(max_size=16))
+TYPES = st.sampled_from([b"application/json", b"text/plain", b""])
+
+
+async def answer(
+    dedicated: bool, method: str, path: str, body: bytes, declared: bytes
+) -> tuple[int, bytes]:
+    name = flow("A", "B") if dedicated else None
+    herder = FakeHerder(flow=name, configs={"c": {"name": "c"}}, states={"c": state("c")})
+    app = public_app(parts_of({name: herder}, dedicated=dedicated))
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope: Scope = {
+        "type": "http",
+        "method": method,
+        "scheme": "http",
+        "path": "/",
+        "raw_path": path.encode("ascii"),
+        "query_string": b"",
+        "headers": [(b"host", b"w:1"), (b"content-type", declared)],
+    }
+    await app(scope, receive, send)
+    content = b"".join(message.get("body", b"") for message in sent[1:])
+    return int(sent[0]["status"]), content
+
+
+@settings(max_examples=examples(150))
+@given(st.booleans(), METHODS, PATHS, BODIES, TYPES)
+def test_any_request_is_answered_in_shape(
+    dedicated: bool, method: str, path: str, body: bytes, declared: bytes
+) -> None:
+    status, content = asyncio.run(answer(dedicated, method, path, body, declared))
+    if method in {"HEAD", "OPTIONS"} or not content:
+        assert status < 500
+        return
+    said = json.loads(content)
+    if status >= 400:
+        assert set(said) == {"error_code", "message"}
+        assert said["error_code"] == status
+    assert status < 500

@@ -14,6 +14,7 @@ from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Codec, RecordBatch
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.types import TopicPartition
 from tests.kit.fakes.seal import sealed
+from tests.kit.fakes.source_batches import source_batch
 from tests.property.effort import examples
 
 SOURCE = TopicPartition("orders", 0)
@@ -24,18 +25,9 @@ MEMORY = 5
 
 def batch_of(first: int, count: int, timestamp: int) -> RecordBatch:
     """A batch whose values are the numbers of its records."""
-    records = [NewRecord(None, b"%d" % n, (), timestamp) for n in range(first, first + count)]
-    return RecordBatch(
-        encode_batch(records),
-        first,
-        first + count - 1,
-        count,
-        timestamp,
-        3,
-        0,
-        ((first, count),),
-        None,
-    )
+    offsets = range(first, first + count)
+    records = [NewRecord(None, b"%d" % n, (), timestamp) for n in offsets]
+    return source_batch(offsets, records, leader_epoch=3)
 
 
 def numbers_in(batch: RecordBatch) -> tuple[int, ...]:
@@ -124,15 +116,9 @@ class Rig:
         sent = self.lane.take(self.plan)
         fields = HEADER.unpack_from(sent.batch.data, 0)
         count = sent.batch.count
-        request = Request(
-            sent,
-            (fields[9], fields[10]),
-            fields[11],
-            count,
-            numbers_in(sent.batch),
-            sent.batch.max_timestamp,
-        )
-        self.requests.append(request)
+        producer, content = (fields[9], fields[10]), numbers_in(sent.batch)
+        newest = sent.batch.max_timestamp
+        self.requests.append(Request(sent, producer, fields[11], count, content, newest))
         self.max_seen = max(self.max_seen, self.lane.under_way)
 
     def serve(self, fault: int = 0, *, applied: bool = False) -> None:
@@ -227,34 +213,24 @@ class Rig:
         raise AssertionError(f"the lane does not come to rest: {self.lane.state}")
 
 
+REFUSALS = (
+    codes.NOT_LEADER_OR_FOLLOWER,
+    codes.UNKNOWN_TOPIC_OR_PARTITION,
+    codes.NOT_ENOUGH_REPLICAS,
+    codes.TOPIC_AUTHORIZATION_FAILED,
+)
+DOUBTS = (
+    codes.NOT_LEADER_OR_FOLLOWER,
+    codes.REQUEST_TIMED_OUT,
+    codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+)
 STEPS = st.one_of(
     st.tuples(st.just("offer"), st.integers(1, 4), st.sampled_from([YOUNG, OLD])),
     st.tuples(st.just("send"), st.just(0), st.just(0)),
     st.tuples(st.just("serve"), st.just(0), st.just(0)),
     st.tuples(st.just("answer"), st.just(0), st.just(0)),
-    st.tuples(
-        st.just("refuse"),
-        st.sampled_from(
-            [
-                codes.NOT_LEADER_OR_FOLLOWER,
-                codes.UNKNOWN_TOPIC_OR_PARTITION,
-                codes.NOT_ENOUGH_REPLICAS,
-                codes.TOPIC_AUTHORIZATION_FAILED,
-            ]
-        ),
-        st.just(0),
-    ),
-    st.tuples(
-        st.just("doubt"),
-        st.sampled_from(
-            [
-                codes.NOT_LEADER_OR_FOLLOWER,
-                codes.REQUEST_TIMED_OUT,
-                codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-            ]
-        ),
-        st.just(0),
-    ),
+    st.tuples(st.just("refuse"), st.sampled_from(REFUSALS), st.just(0)),
+    st.tuples(st.just("doubt"), st.sampled_from(DOUBTS), st.just(0)),
     st.tuples(st.just("disconnect"), st.integers(0, 5), st.just(0)),
     st.tuples(st.just("restart"), st.integers(0, 5), st.just(0)),
     st.tuples(st.just("shrink"), st.integers(2, 4), st.just(0)),
@@ -338,16 +314,11 @@ def test_a_joined_batch_is_never_above_the_limit_of_its_topic(
 ) -> None:
     lane = SenderLane(TARGET, producer_id=7, epoch=0, max_in_flight=1)
     first = 0
-    for (
-        count
-    ) in counts:  # the records of one batch are close in time, those of a joined one are not
-        rows = [
-            NewRecord(None, b"%d" % n, (), YOUNG + n * step_ms) for n in range(first, first + count)
-        ]
-        runs, last = ((first, count),), first + count - 1
-        batch = RecordBatch(
-            encode_batch(rows, codec), first, last, count, YOUNG, 3, codec, runs, None
-        )
+    for count in counts:  # one batch's records are close in time, those of a joined one are not
+        offsets = range(first, first + count)
+        rows = [NewRecord(None, b"%d" % n, (), YOUNG + n * step_ms) for n in offsets]
+        batch = source_batch(offsets, rows, codec, leader_epoch=3)
+        batch.max_timestamp = YOUNG
         lane.offer(SOURCE, [batch])
         first += count
     lane.limit(limit, fitting)

@@ -107,9 +107,7 @@ def behind(broker: Broker) -> int:
 
 
 @given(seed=st.integers(0, 1 << 32), knows_lag=st.booleans(), moves=st.integers(0, 60))
-def test_no_more_counts_as_delivered_behind_a_position_than_was(
-    seed: int, *, knows_lag: bool, moves: int
-) -> None:
+def test_no_more_counts_as_delivered_than_was(seed: int, *, knows_lag: bool, moves: int) -> None:
     broker = Broker(seed, knows_lag=knows_lag, moves=moves)
     for _ in range(6):
         stored = max(0, broker.stored)

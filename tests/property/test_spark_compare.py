@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mm2py.errors import ProtocolError
-from mm2py.protocol.log_batches import LogBatch, log_batch
 from mm2py.protocol.record_batch import Codec, crc32c
 from mm2py.protocol.records import Header, NewRecord, encode_batch
+from mm2py_jobs.log.log_batches import LogBatch, log_batch
 from mm2py_jobs.verify import compare as compare_module
 from mm2py_jobs.verify import log_entries
 from mm2py_jobs.verify.compare import Keys, compare, find, resync_point
@@ -174,9 +174,7 @@ async def test_2_changes_far_apart_are_all_named_and_the_extra_record_at_the_end
 
 @relaxed
 @given(st.data())
-def test_2_each_record_that_is_on_one_side_alone_is_in_a_difference(
-    data: st.DataObject,
-) -> None:
+def test_2_each_record_that_is_on_one_side_alone_is_in_a_difference(data: st.DataObject) -> None:
     log = log_of(data.draw(st.integers(1, 200)))
     dropped = data.draw(st.sets(st.integers(0, len(log) - 1)))
     added = data.draw(st.lists(st.integers(0, len(log)), max_size=5))
@@ -224,9 +222,7 @@ def test_2_records_compared_by_their_bytes_differ_as_decoded_ones_do(data: st.Da
     assert found[0] == found[1]
 
 
-async def test_1_behind_a_difference_records_are_compared_by_their_bytes_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_1_behind_a_difference_bytes_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     log = log_of(30_000)
     copy = [*log[:100], log[100]._replace(value=b"x"), *log[101:]]
     decoded: list[int] = []
@@ -262,14 +258,20 @@ async def test_a_damaged_record_is_an_error_that_names_its_batch() -> None:
 @given(st.data())
 def test_3_what_compaction_may_have_removed_is_no_difference(data: st.DataObject) -> None:
     values = data.draw(st.lists(st.booleans(), min_size=1, max_size=120))
-    log = [Rec(n, b"k%d" % (n % 7), b"v%d" % n if it else None) for n, it in enumerate(values)]
+    # Without a map, tombstones with the same key and timestamp cannot be distinguished.
+    log = [
+        Rec(n, b"k%d" % (n % 7), b"v%d" % n if it else None, 1_000 + n)
+        for n, it in enumerate(values)
+    ]
     kept = cleaned(data, log)
     expected = data.draw(st.sampled_from([in_place, nowhere]))
     rules = CompareRules(covered=len(log), target_compacts=True, expected=expected)
     back = CompareRules(covered=len(log), source_compacts=True, expected=expected)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compare_module, "OPEN_KEYS", data.draw(st.sampled_from([1, 4, 250_000])))
-        patch.setattr(compare_module, "_WINDOWS", data.draw(st.sampled_from([(8,), (64, 512)])))
+        # Without a map a hole is crossed only inside of the largest window.
+        windows = [(64, 512)] if expected is nowhere else [(8,), (64, 512)]
+        patch.setattr(compare_module, "_WINDOWS", data.draw(st.sampled_from(windows)))
         assert not asyncio.run(differences(log, kept, rules=rules)).differences
         assert not asyncio.run(differences(kept, log, rules=back)).differences
         # A tombstone whose older record is there was not removed by a cleaner.
@@ -310,9 +312,7 @@ def cleaned(data: st.DataObject, log: Sequence[Rec]) -> list[Rec]:
 
 @pytest.mark.parametrize("count", [60, 20_000])
 @pytest.mark.parametrize("mapped", [True, False])
-async def test_3_a_tombstone_that_was_lost_is_named_and_one_that_was_compacted_is_not(
-    count: int, mapped: bool
-) -> None:
+async def test_3_a_lost_tombstone_is_named_a_compacted_one_is_not(count: int, mapped: bool) -> None:
     log = [Rec(0, b"k1", b"v1"), Rec(1, b"k1", None)]
     log += [Rec(n, b"k%d" % n, b"v", 1_000 + n) for n in range(2, count)]
     without_tombstone, compacted = [log[0], *log[2:]], log[2:]

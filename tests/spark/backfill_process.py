@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,19 +18,13 @@ from typer.testing import CliRunner
 
 from mm2py.errors import ProtocolError
 from mm2py.mirror.backfills import Lease, LeaseState, backfill_topic, decode_backfill
-from mm2py_workers.cli import app
-from tests.integration.mirror_process import Flow, until
+from mm2py_cli.app import app
+from tests.integration.mirror_process import MM2PY, Flow, until
 from tests.integration.traffic import read
 from tests.kit.kafka.reaper import REAPER
 
-MM2PY: Final = str(Path(sys.executable).parent / "mm2py")
 MASTER: Final = "local[2]"
 END_WITHIN_S: Final = 240
-
-
-def flow_name(flow: Flow) -> str:
-    """Return ``A->B``."""
-    return f"{flow.source_alias}->{flow.target_alias}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +51,13 @@ class Ended:
 
 
 def command(flow: Flow, name: str, *options: str) -> Ended:
-    """Run a command to its end, in this process: a session that exists is used."""
-    arguments = ["backfill", name, str(flow.file), "--flow", flow_name(flow), "-o", "json"]
+    """Run a command of backfills to its end, in this process."""
+    return here(flow, ("backfill", name), *options)
+
+
+def here(flow: Flow, words: Sequence[str], *options: str) -> Ended:
+    """Run any command of a flow to its end, in this process: a session that exists is used."""
+    arguments = [*words, str(flow.file), "--flow", flow.name, "-o", "json"]
     done = CliRunner().invoke(app, [*arguments, *options], catch_exceptions=False)
     return Ended(done.exit_code, done.stdout, done.stderr)
 
@@ -73,7 +71,7 @@ def command_line(flow: Flow, name: str, *options: str) -> Ended:
             name,
             str(flow.file),
             "--flow",
-            flow_name(flow),
+            flow.name,
             "-o",
             "json",
             *options,
@@ -99,7 +97,7 @@ class BackfillProcess:
     ) -> None:
         self.flow = flow
         self._orphans: list[int] = []
-        arguments = [str(flow.file), "--flow", flow_name(flow), "-o", "json", "--master", master]
+        arguments = [str(flow.file), "--flow", flow.name, "-o", "json", "--master", master]
         self._process = subprocess.Popen(
             [MM2PY, *words, *arguments, *options],
             stdin=subprocess.DEVNULL,
@@ -221,10 +219,12 @@ class RestoreProcess:
 
 def attempts(flow: Flow, pid: int) -> list[Lease]:
     """Return the partitions that a process copies by the newest records of the backfill topic."""
-    return [it for it in _leases(flow) if it.attempt.split("/")[1:2] == [str(pid)] and _copies(it)]
+    return [
+        it for it in leases_of(flow) if it.attempt.split("/")[1:2] == [str(pid)] and _copies(it)
+    ]
 
 
-def taken_over(flow: Flow, pid: int, timeout_s: float = 150.0) -> None:
+def taken_over(flow: Flow, pid: int, timeout_s: float = 400.0) -> None:
     """Wait until another process has each partition that this one had, or has handed it over."""
     until(lambda: not attempts(flow, pid), timeout_s, f"another attempt than process {pid}")
 
@@ -233,7 +233,8 @@ def _copies(lease: Lease) -> bool:
     return lease.state is LeaseState.COPYING
 
 
-def _leases(flow: Flow) -> list[Lease]:
+def leases_of(flow: Flow) -> list[Lease]:
+    """Return the partitions of the newest job by their newest records."""
     newest: dict[bytes, Lease] = {}
     for log in read(flow.target, backfill_topic(flow.source_alias), committed=True).values():
         for record in log.records:

@@ -5,6 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from mm2py_jobs.spark.session import OpenSession, open_session
+from tests.integration import setups
+
+setup = setups.setup
 
 
 @pytest.fixture(scope="session")

@@ -64,11 +64,6 @@ class StandaloneCluster:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
-    def kill_master(self) -> None:
-        """Kill the master alone."""
-        self._processes[0].kill()
-        self._processes[0].wait()
-
     def _start(self, name: str, main: str, *options: str) -> "subprocess.Popen[bytes]":
         jars = Path(pyspark.__file__).parent / "jars" / "*"
         opens = ["--add-opens=java.base/java.nio=ALL-UNNAMED"]

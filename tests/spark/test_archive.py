@@ -3,8 +3,9 @@
 import asyncio
 import json
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, cast
@@ -15,17 +16,20 @@ from typer.testing import CliRunner
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ConfigError, FatalError
 from mm2py.mirror.backfills import BackfillRecord, Job, JobState, Lease, LeaseState
+from mm2py_cli.app import app
 from mm2py_jobs.archive.archive import archive_flow
 from mm2py_jobs.archive.archive_format import FileManifest, Shape
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.archive.restore import Rename
-from mm2py_jobs.copy.backfill_lane import LaneConnections
 from mm2py_jobs.copy.restored_flows import renamed_flow
+from mm2py_jobs.open_flow import flow_plan, flow_sides
 from mm2py_jobs.spark.session import OpenSession
-from mm2py_workers.bulk_flow import flow_plan, flow_sides
-from mm2py_workers.cli import app
+from mm2py_workers.flow_target import FlowTarget
+from tests.integration.active_active import write_pair
 from tests.integration.cluster_changes import delete_topic, topics_of
-from tests.integration.mirror_process import Flow, Mirror, until, write_flow
+from tests.integration.exactly_once import ENABLED, assert_each_once
+from tests.integration.mirror_process import Flow, running, until, write_flow
+from tests.integration.setups import Setup
 from tests.integration.small_disk import fill, small_disk
 from tests.integration.traffic import (
     YEAR_MS,
@@ -33,19 +37,17 @@ from tests.integration.traffic import (
     assert_equal,
     copied,
     ends,
+    producer,
     read,
     wait_for_copy,
     write,
 )
-from tests.integration.transactions import write_mixed
-from tests.kit.kafka.region import KafkaAddress
-from tests.kit.regions import CreateTopic
-from tests.spark.backfill_process import RestoreProcess
+from tests.integration.transactions import kept, write_mixed, write_one
+from tests.spark.backfill_process import BackfillProcess, RestoreProcess, command, taken_over, thaw
 from tests.spark.test_verify import differences_of, report_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(900)]
 
-Unique = Callable[[str], str]
 OLD_MS: Final = 1_700_000_000_000 - YEAR_MS
 
 
@@ -65,8 +67,7 @@ def old_records(count: int, partition: int, turn: int = 0) -> list[Sent]:
 def archived(
     session: OpenSession, flow: Flow, topics: str, folder: Path, shape: Shape = Shape.BATCHES
 ) -> dict[str, object]:
-    name = f"{flow.source_alias}->{flow.target_alias}"
-    sides = flow_sides(flow.file, name, topics)
+    sides = flow_sides(flow.file, flow.name, topics)
     return archive_flow(sides, str(folder), shape, lambda: OpenSession(session.spark, owned=False))
 
 
@@ -80,8 +81,16 @@ def restored(
     code: int = 0,
 ) -> dict[str, object]:
     """Run ``mm2py restore`` in this process; return its report."""
-    name = f"{flow.source_alias}->{flow.target_alias}"
-    arguments = ["restore", str(flow.file), "--flow", name, "--from", str(folder), "-o", "json"]
+    arguments = [
+        "restore",
+        str(flow.file),
+        "--flow",
+        flow.name,
+        "--from",
+        str(folder),
+        "-o",
+        "json",
+    ]
     arguments += ["--topics", topics] if topics else []
     arguments += ["--rename", rename] if rename else []
     done = CliRunner().invoke(app, [*arguments, *options])
@@ -94,134 +103,149 @@ def restored(
 
 
 def test_a_restored_topic_verifies_equal_and_further_runs_add_what_is_new(
-    lanes_session: OpenSession,
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    create_topic: CreateTopic,
-    unique: Unique,
-    tmp_path: Path,
+    setup: Setup, lanes_session: OpenSession
 ) -> None:
-    topic = unique("kept")
-    flow = write_flow(
-        tmp_path, region_a, region_b, topic, {"{source}.consumer.isolation.level": "read_committed"}
-    )
-    create_topic(region_a, topic, 3, config={"retention.ms": "-1"})
-    for turn in range(2):
-        write(region_a, topic, [*old_records(4_000, 0, turn), *old_records(500, 1, turn)])
-        write_mixed(region_a, topic, 10, 10, turn=turn)
-        report = archived(lanes_session, flow, topic, tmp_path / "archive")
-        assert report["records"] == 4_570
-        assert archived(lanes_session, flow, topic, tmp_path / "archive")["records"] == 0
-        back = restored(flow, tmp_path / "archive")
-        assert back["restored_records"] == 4_570
-        assert back["records"] == 4_570 * (turn + 1)
-        assert restored(flow, tmp_path / "archive")["restored_records"] == 0
+    topic = setup.topic("kept", 3, config={"retention.ms": "-1"})
+    flow = setup.flow(topic, {"{source}.consumer.isolation.level": "read_committed"})
+    client = producer(setup.a, transactional_id=f"{topic}-late")
+    client.init_transactions(30)
+    for turn, records in enumerate((4_570, 4_580)):
+        write(setup.a, topic, [*old_records(4_000, 0, turn), *old_records(500, 1, turn)])
+        write_mixed(setup.a, topic, 10, 10, turn=turn)
+        # At first the last partition has nothing that is restored.
+        write_one(client, topic, [b"late"] * 10, commit=turn > 0, partitions=[2])
+        report = archived(lanes_session, flow, topic, setup.folder / "archive")
+        assert report["records"] == records
+        assert archived(lanes_session, flow, topic, setup.folder / "archive")["records"] == 0
+        back = restored(flow, setup.folder / "archive")
+        assert back["restored_records"] == records
+        assert back["records"] == 4_570 * turn + records
+        assert restored(flow, setup.folder / "archive")["restored_records"] == 0
         proof = report_of(lanes_session, flow, topic, 2)
         assert differences_of(proof) == []
-        assert proof["checked_records"] == 4_570 * (turn + 1)
-    assert_equal(read(region_a, topic, committed=True), read(region_b, flow.remote(topic)))
-    other = unique("again")
+        assert proof["checked_records"] == 4_570 * turn + records
+    assert_equal(read(setup.a, topic, committed=True), read(setup.b, flow.remote(topic)))
+    other = setup.unique("again")
     rename = f"({topic})={other}.$1"
-    assert restored(flow, tmp_path / "archive", rename=rename)["records"] == 9_140
-    assert_equal(read(region_a, topic, committed=True), read(region_b, f"{other}.{topic}"))
+    assert restored(flow, setup.folder / "archive", rename=rename)["records"] == 9_150
+    assert_equal(read(setup.a, topic, committed=True), read(setup.b, f"{other}.{topic}"))
 
 
-@pytest.mark.faults
+def test_under_the_same_names_both_ways_no_record_of_the_target_itself_is_restored_beside_it(
+    setup: Setup, lanes_session: OpenSession
+) -> None:
+    """The archive has it as the way back copied it; into a topic of its own all is restored."""
+    topic, into = (
+        setup.topic_on_both("both", 1, config={"retention.ms": "-1"}),
+        setup.unique("into"),
+    )
+    flow = write_pair(setup.folder, setup.a, setup.b, topic)
+    folder = setup.folder / "archive"
+    write(setup.b, topic, [Sent(0, b"b%d" % n) for n in range(100)])
+    with running(flow.file, ready=False) as mirror:
+        until(lambda: ends(setup.a, topic) == {0: 100}, 90, "the way back", alive=mirror)
+        write(setup.a, topic, [Sent(0, b"a%d" % n) for n in range(100)])
+        until(lambda: ends(setup.b, topic) == {0: 200}, 90, "the flow", alive=mirror)
+    write(setup.a, topic, [Sent(0, b"more %d" % n) for n in range(100)])
+    archived(lanes_session, flow, topic, folder)
+    assert restored(flow, folder)["restored_records"] == 100
+    write(setup.b, topic, [Sent(0, b"later %d" % n) for n in range(100)])
+    text = flow.file.read_text().replace(
+        f"{flow.name}.enabled = true", f"{flow.name}.enabled = false"
+    )
+    back = flow.file.with_suffix(".back.properties")
+    back.write_text(text)
+    with running(back) as mirror:
+        until(lambda: ends(setup.a, topic) == {0: 400}, 90, "the way back", alive=mirror)
+    archived(lanes_session, flow, topic, folder)
+    (refused,) = cast("list[dict[str, object]]", restored(flow, folder, code=3)["refused"])
+    assert "from offset 300 to 399 includes records that a mirror copied" in str(refused["reason"])
+    assert ends(setup.b, topic) == {0: 400}
+    assert restored(flow, folder, rename=f"{topic}={into}")["records"] == 400
+    assert_equal(read(setup.a, topic), read(setup.b, into))
+
+
+@pytest.mark.chaos
 @pytest.mark.parametrize("records", [30, 500])
 def test_nothing_of_a_topic_that_was_created_again_gets_into_the_archive_of_the_former_one(
-    records: int,
-    lanes_session: OpenSession,
-    tmp_path: Path,
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    create_topic: CreateTopic,
-    unique: Unique,
+    setup: Setup, records: int, lanes_session: OpenSession
 ) -> None:
     """Between the plan and its lanes, with fewer and with more records than were planned."""
-    topic = unique("again")
-    create_topic(region_a, topic, 1, config={"retention.ms": "-1"})
-    write(region_a, topic, old_records(200, 0))
-    flow = write_flow(tmp_path, region_a, region_b, topic)
+    topic = setup.topic("again", 1, config={"retention.ms": "-1"})
+    write(setup.a, topic, old_records(200, 0))
+    flow = setup.flow(topic)
 
     def open_late() -> OpenSession:
-        delete_topic(region_a, topic)
-        until(lambda: topic not in topics_of(region_a), 90, "the end of the topic")
-        create_topic(region_a, topic, 1, config={"retention.ms": "-1"})
-        write(region_a, topic, old_records(records, 0, turn=1))
+        delete_topic(setup.a, topic)
+        until(lambda: topic not in topics_of(setup.a), 90, "the end of the topic")
+        setup.create_topic(setup.a, topic, 1, config={"retention.ms": "-1"})
+        write(setup.a, topic, old_records(records, 0, turn=1))
         return OpenSession(lanes_session.spark, owned=False)
 
-    sides = flow_sides(flow.file, f"{flow.source_alias}->{flow.target_alias}", topic)
-    report = archive_flow(sides, str(tmp_path / "archive"), Shape.BATCHES, open_late)
+    sides = flow_sides(flow.file, flow.name, topic)
+    report = archive_flow(sides, str(setup.folder / "archive"), Shape.BATCHES, open_late)
     (found,) = cast("list[dict[str, object]]", report["partitions"])
     assert found["records"] == 0
     assert found["cause"]
     with pytest.raises(ConfigError, match="archive to another folder"):
-        archived(lanes_session, flow, topic, tmp_path / "archive")
+        archived(lanes_session, flow, topic, setup.folder / "archive")
 
 
 def test_a_flow_that_is_started_behind_a_restore_continues_with_the_next_record(
-    lanes_session: OpenSession,
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    create_topic: CreateTopic,
-    unique: Unique,
-    tmp_path: Path,
+    setup: Setup, lanes_session: OpenSession
 ) -> None:
-    topic = unique("chained")
-    flow = write_flow(
-        tmp_path, region_a, region_b, topic, {"{source}.consumer.isolation.level": "read_committed"}
-    )
-    create_topic(region_a, topic, 3, config={"retention.ms": "-1"})  # the last one stays empty
-    write_mixed(region_a, topic, 20, 10)
-    archived(lanes_session, flow, topic, tmp_path / "archive")
-    restored(flow, tmp_path / "archive")
-    write_mixed(region_a, topic, 20, 10, turn=1)
-    with Mirror(flow.file) as mirror:
-        mirror.wait_ready()
-        truth, copy = wait_for_copy(mirror, flow, topic, committed=True)
-        assert mirror.stop() == 0
-    assert_equal(truth, copy)
+    """Exactly once; a transaction that is open while it is archived ends what is."""
+    topic = setup.unique("chained")
+    flow = setup.flow(topic, ENABLED)
+    setup.create_topic(setup.a, topic, 3, config={"retention.ms": "-1"})  # the last one stays empty
+    write_mixed(setup.a, topic, 20, 10)
+    client = producer(setup.a, transactional_id=f"{topic}-open")
+    client.init_transactions(30)
+    client.begin_transaction()
+    client.produce(topic, b"open", partition=0)
+    assert client.flush(30) == 0
+    write(setup.a, topic, [Sent(partition, b"above") for partition in range(2)])
+    archived(lanes_session, flow, topic, setup.folder / "archive")
+    assert restored(flow, setup.folder / "archive")["records"] == kept(20, 10) + 1
+    client.commit_transaction(30)
+    write_mixed(setup.a, topic, 20, 10, turn=1)
+    with running(flow.file) as mirror:
+        records = assert_each_once(mirror, flow, topic)
     proof = report_of(lanes_session, flow, topic)
     assert differences_of(proof) == []
-    assert proof["checked_records"] == sum(len(log.records) for log in truth.values())
+    assert proof["checked_records"] == records == 2 * kept(20, 10) + 3
 
 
 def test_records_that_an_existing_topic_would_delete_are_refused_unless_that_is_accepted(
-    lanes_session: OpenSession,
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    create_topic: CreateTopic,
-    unique: Unique,
-    tmp_path: Path,
+    setup: Setup, lanes_session: OpenSession
 ) -> None:
-    topic, short = unique("expiring"), unique("short")
-    flow = write_flow(tmp_path, region_a, region_b, topic)
-    create_topic(region_a, topic, 2, config={"retention.ms": "-1"})
-    create_topic(region_b, short, 2, config={"retention.ms": "3600000"})
+    topic, short = setup.topic("expiring", 2, config={"retention.ms": "-1"}), setup.unique("short")
+    flow = setup.flow(topic)
+    setup.create_topic(setup.b, short, 2, config={"retention.ms": "3600000"})
     # Three files, the last one with records of now; the other partition has no old ones.
-    write(region_a, topic, old_records(300, 0))
-    archived(lanes_session, flow, topic, tmp_path / "archive")
-    write(region_a, topic, [*old_records(200, 0, 1), Sent(1, b"new")])
-    archived(lanes_session, flow, topic, tmp_path / "archive")
-    write(region_a, topic, [Sent(0, b"new %d" % n) for n in range(50)])
-    archived(lanes_session, flow, topic, tmp_path / "archive")
+    write(setup.a, topic, old_records(300, 0))
+    archived(lanes_session, flow, topic, setup.folder / "archive")
+    write(setup.a, topic, [*old_records(200, 0, 1), Sent(1, b"new")])
+    archived(lanes_session, flow, topic, setup.folder / "archive")
+    write(setup.a, topic, [Sent(0, b"new %d" % n) for n in range(50)])
+    archived(lanes_session, flow, topic, setup.folder / "archive")
     rename = f"{topic}={short}"
     (refused,) = cast(
         "list[dict[str, object]]",
-        restored(flow, tmp_path / "archive", rename=rename, code=3)["refused"],
+        restored(flow, setup.folder / "archive", rename=rename, code=3)["refused"],
     )
     assert (refused["topic"], refused["partition"]) == (short, 0)
     assert f"about 500 records are more than retention.ms=3600000 of {short}" in str(
         refused["reason"]
     )
     assert "--accept-expiry" in str(refused["reason"])
-    assert ends(region_b, short) == {0: 0, 1: 0}
-    accepted = restored(flow, tmp_path / "archive", rename=rename, options=["--accept-expiry"])
+    assert ends(setup.b, short) == {0: 0, 1: 0}
+    accepted = restored(flow, setup.folder / "archive", rename=rename, options=["--accept-expiry"])
     assert accepted["restored_records"] == 551
     # A topic that is made keeps them all.
-    made = restored(flow, tmp_path / "archive")
+    made = restored(flow, setup.folder / "archive")
     assert made["restored_records"] == 551
-    assert_equal(read(region_a, topic), read(region_b, flow.remote(topic)))
+    assert_equal(read(setup.a, topic), read(setup.b, flow.remote(topic)))
 
 
 SLOW = "100000"
@@ -229,82 +253,61 @@ SLOW = "100000"
 
 
 def restore_command(flow: Flow, folder: Path) -> list[str]:
-    name = f"{flow.source_alias}->{flow.target_alias}"
     program = str(Path(sys.executable).parent / "mm2py")
-    arguments = ["restore", str(flow.file), "--flow", name, "--from", str(folder)]
+    arguments = ["restore", str(flow.file), "--flow", flow.name, "--from", str(folder)]
     return [program, *arguments, "--master", "local[2]", "-o", "json"]
 
 
 @pytest.mark.faults
 def test_a_restore_that_is_killed_continues_while_the_flow_runs_and_nothing_is_there_twice(
-    lanes_session: OpenSession,
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    create_topic: CreateTopic,
-    unique: Unique,
-    tmp_path: Path,
+    setup: Setup, lanes_session: OpenSession
 ) -> None:
-    topic = unique("killed")
-    flow = write_flow(tmp_path, region_a, region_b, topic)
-    create_topic(region_a, topic, config={"retention.ms": "-1"})
-    write(region_a, topic, old_records(150_000, 0), batch_size=1_000)
-    archived(lanes_session, flow, topic, tmp_path / "archive")
-    slow = [*restore_command(flow, tmp_path / "archive"), "--rate-limit", SLOW]
+    topic = setup.topic("killed", config={"retention.ms": "-1"})
+    flow = setup.flow(topic)
+    write(setup.a, topic, old_records(150_000, 0), batch_size=1_000)
+    archived(lanes_session, flow, topic, setup.folder / "archive")
+    slow = [*restore_command(flow, setup.folder / "archive"), "--rate-limit", SLOW]
     with RestoreProcess(slow) as first:
-        until(lambda: copied(flow, topic) > 0, 120, "the first restored records")
+        until(lambda: copied(flow, topic) > 0, 300, "the first restored records")
         first.kill()
         stopped_at = copied(flow, topic)
-        write(region_a, topic, old_records(500, 0, turn=1))
-        with Mirror(flow.file) as mirror:
-            mirror.wait_ready()
+        write(setup.a, topic, old_records(500, 0, turn=1))
+        with running(flow.file) as mirror:
             beside = CliRunner().invoke(
-                app, [*restore_command(flow, tmp_path / "archive")[1:-4], "-o", "json"]
+                app, [*restore_command(flow, setup.folder / "archive")[1:-4], "-o", "json"]
             )
             assert beside.exit_code == 0, beside.output
-            truth, copy = wait_for_copy(mirror, flow, topic)
-            assert_equal(truth, copy)
-            assert mirror.stop() == 0
+            assert_equal(*wait_for_copy(mirror, flow, topic))
     assert stopped_at < 150_000
-    assert_equal(read(region_a, topic), read(region_b, flow.remote(topic)))
+    assert_equal(read(setup.a, topic), read(setup.b, flow.remote(topic)))
 
 
 def test_a_target_with_other_records_is_refused_with_the_numbers(
-    lanes_session: OpenSession,
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    create_topic: CreateTopic,
-    unique: Unique,
-    tmp_path: Path,
+    setup: Setup, lanes_session: OpenSession
 ) -> None:
-    topic = unique("foreign")
-    flow = write_flow(tmp_path, region_a, region_b, topic)
-    create_topic(region_a, topic)
-    create_topic(region_b, flow.remote(topic))
-    write(region_a, topic, [Sent(0, b"%d" % n) for n in range(100)])
-    archived(lanes_session, flow, topic, tmp_path)
-    write(region_b, flow.remote(topic), [Sent(0, b"foreign")])
-    (refused,) = cast("list[dict[str, object]]", restored(flow, tmp_path, code=3)["refused"])
+    topic = setup.topic("foreign")
+    flow = setup.flow(topic)
+    setup.create_topic(setup.b, flow.remote(topic))
+    write(setup.a, topic, [Sent(0, b"%d" % n) for n in range(100)])
+    archived(lanes_session, flow, topic, setup.folder)
+    write(setup.b, flow.remote(topic), [Sent(0, b"foreign")])
+    (refused,) = cast("list[dict[str, object]]", restored(flow, setup.folder, code=3)["refused"])
     assert (refused["topic"], refused["partition"]) == (topic, 0)
     assert "is not empty (its log ends at 1)" in str(refused["reason"])
-    assert ends(region_b, flow.remote(topic)) == {0: 1}
-    assert "has none of the topics" in str(restored(flow, tmp_path, topics="other", code=1))
+    assert ends(setup.b, flow.remote(topic)) == {0: 1}
+    assert "has none of the topics" in str(restored(flow, setup.folder, topics="other", code=1))
 
 
 def test_a_topic_that_another_flows_restore_has_reserved_is_refused_until_that_has_ended(
-    lanes_session: OpenSession,
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    create_topic: CreateTopic,
-    unique: Unique,
-    tmp_path: Path,
+    setup: Setup, lanes_session: OpenSession
 ) -> None:
-    topic, into = unique("shared"), unique("into")
-    (tmp_path / "first").mkdir()
-    first = write_flow(tmp_path / "first", region_a, region_b, topic)
-    second = write_flow(tmp_path, region_a, region_b, topic)
-    create_topic(region_a, topic, 1, config={"retention.ms": "-1"})
-    write(region_a, topic, old_records(200, 0))
-    archived(lanes_session, second, topic, tmp_path / "archive")
+    topic, into = setup.unique("shared"), setup.unique("into")
+    (setup.folder / "first").mkdir()
+    first = write_flow(setup.folder / "first", setup.a, setup.b, topic)
+    second = setup.flow(topic)
+    setup.create_topic(setup.a, topic, 1, config={"retention.ms": "-1"})
+    write(setup.a, topic, old_records(200, 0))
+    archived(lanes_session, second, topic, setup.folder / "archive")
     job = Job(id="j", state=JobState.RUNNING, run=1, lanes=1, archive="/backup")
     reserved = LeaseState.RESERVED
     lease = Lease(
@@ -312,41 +315,34 @@ def test_a_topic_that_another_flows_restore_has_reserved_is_refused_until_that_h
     )
 
     async def write_job(*records: BackfillRecord) -> None:
-        plan = flow_plan(first.file, f"{first.source_alias}->{first.target_alias}")
-        connections = LaneConnections(renamed_flow(plan.name), plan.props, SYSTEM_CLOCK)
+        plan = flow_plan(first.file, first.name)
+        target = FlowTarget(renamed_flow(plan.name), plan.props, SYSTEM_CLOCK)
         try:
-            await connections.open()
-            await connections.store.post(records)
+            await target.open()
+            await target.jobs.post(records)
         finally:
-            await connections.close()
+            await target.close()
 
     asyncio.run(write_job(job, lease))
     rename = f"{topic}={into}"
-    report = restored(second, tmp_path / "archive", rename=rename, code=3)
+    report = restored(second, setup.folder / "archive", rename=rename, code=3)
     assert f"topic {into} is written by restore j of /backup" in str(report["error"])
-    assert sum(ends(region_b, into).values()) == 0
+    assert sum(ends(setup.b, into).values()) == 0
     asyncio.run(write_job(replace(job, state=JobState.CANCELLED)))
-    assert restored(second, tmp_path / "archive", rename=rename)["restored_records"] == 200
+    assert restored(second, setup.folder / "archive", rename=rename)["restored_records"] == 200
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "chain"])
 def test_a_file_or_manifest_that_does_not_match_sends_nothing(
-    lanes_session: OpenSession,
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    create_topic: CreateTopic,
-    unique: Unique,
-    tmp_path: Path,
-    damage: str,
+    setup: Setup, lanes_session: OpenSession, damage: str
 ) -> None:
-    topic = unique("damaged")
-    flow = write_flow(tmp_path, region_a, region_b, topic)
-    create_topic(region_a, topic)
+    topic = setup.topic("damaged")
+    flow = setup.flow(topic)
     for turn in range(3):
-        write(region_a, topic, [Sent(0, b"%d %d" % (turn, n)) for n in range(100)])
-        archived(lanes_session, flow, topic, tmp_path)
+        write(setup.a, topic, [Sent(0, b"%d %d" % (turn, n)) for n in range(100)])
+        archived(lanes_session, flow, topic, setup.folder)
     folder = (
-        tmp_path / f"{flow.source_alias}-{flow.target_alias}" / f"topic={topic}" / "partition=0"
+        setup.folder / f"{flow.source_alias}-{flow.target_alias}" / f"topic={topic}" / "partition=0"
     )
     first, second, _ = sorted(folder.glob("*.json"))
     file = folder / FileManifest.parse(first.read_bytes(), "").file
@@ -359,57 +355,45 @@ def test_a_file_or_manifest_that_does_not_match_sends_nothing(
         second.unlink()
     file.write_bytes(data)
     cause = "expected 100" if damage == "chain" else "with digest"
-    ended = str(restored(flow, tmp_path, code=1))
+    ended = str(restored(flow, setup.folder, code=1))
     assert cause in ended
     assert f"{topic}-0" in ended or f"'{topic}'" in ended
-    assert ends(region_b, flow.remote(topic)) in ({}, {0: 0})
+    assert ends(setup.b, flow.remote(topic)) in ({}, {0: 0})
 
 
 def test_records_are_rows_that_any_parquet_reader_has_and_cannot_be_restored(
-    lanes_session: OpenSession,
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    create_topic: CreateTopic,
-    unique: Unique,
-    tmp_path: Path,
+    setup: Setup, lanes_session: OpenSession
 ) -> None:
-    topic = unique("rows")
-    flow = write_flow(tmp_path, region_a, region_b, topic)
-    create_topic(region_a, topic)
+    topic = setup.topic("rows")
+    flow = setup.flow(topic)
     write(
-        region_a, topic, [Sent(0, b"%d" % n, b"k", [("h", b"x")], OLD_MS + n) for n in range(1_000)]
+        setup.a, topic, [Sent(0, b"%d" % n, b"k", [("h", b"x")], OLD_MS + n) for n in range(1_000)]
     )
-    report = archived(lanes_session, flow, topic, tmp_path, Shape.RECORDS)
+    report = archived(lanes_session, flow, topic, setup.folder, Shape.RECORDS)
     rows = lanes_session.spark.read.parquet(f"{report['path']}/topic={topic}/partition=0/*.parquet")
     assert rows.count() == 1_000
     assert [row["value"] for row in rows.where("offset = 7").collect()] == [b"7"]
-    assert "shape records" in str(restored(flow, tmp_path, code=1))
+    assert "shape records" in str(restored(flow, setup.folder, code=1))
     with pytest.raises(ConfigError, match="shape=records"):
-        archived(lanes_session, flow, topic, tmp_path)
+        archived(lanes_session, flow, topic, setup.folder)
 
 
 def test_a_full_disk_stops_with_what_was_published_and_the_next_run_continues(
-    lanes_session: OpenSession,
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    create_topic: CreateTopic,
-    unique: Unique,
-    tmp_path: Path,
+    setup: Setup, lanes_session: OpenSession
 ) -> None:
-    topic = unique("full")
-    flow = write_flow(tmp_path, region_a, region_b, topic)
-    create_topic(region_a, topic)
-    with small_disk(tmp_path) as disk:
-        write(region_a, topic, [Sent(0, b"%d" % n) for n in range(1_000)])
+    topic = setup.topic("full")
+    flow = setup.flow(topic)
+    with small_disk(setup.folder) as disk:
+        write(setup.a, topic, [Sent(0, b"%d" % n) for n in range(1_000)])
         assert archived(lanes_session, flow, topic, disk)["records"] == 1_000
-        write(region_a, topic, [Sent(0, os.urandom(2_000)) for _ in range(1_000)])
+        write(setup.a, topic, [Sent(0, os.urandom(2_000)) for _ in range(1_000)])
         fill(disk / "ballast")
         with pytest.raises(FatalError, match="cannot be written"):
             archived(lanes_session, flow, topic, disk)
         (disk / "ballast").unlink()
         assert archived(lanes_session, flow, topic, disk)["records"] == 1_000
         assert restored(flow, disk)["records"] == 2_000
-    assert_equal(read(region_a, topic), read(region_b, flow.remote(topic)))
+    assert_equal(read(setup.a, topic), read(setup.b, flow.remote(topic)))
 
 
 def test_one_of_two_writers_of_a_manifest_wins(tmp_path: Path) -> None:
@@ -434,3 +418,49 @@ def test_a_path_of_another_file_system_is_written_and_read_the_same(tmp_path: Pa
 def test_a_wrong_rename_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--rename"):
         Rename(text)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+def test_a_restore_that_is_killed_and_frozen_has_everything_once_and_a_running_flow_continues_behind_it(
+    setup: Setup, lanes_session: OpenSession
+) -> None:
+    """The flow runs all the time, and would copy the topic from its start if the restore did not hold its partitions."""
+    topic = setup.topic("killed", 2, config={"retention.ms": "-1"})
+    flow = setup.flow(topic, {"flow.max.bytes.per.second": "100000"})
+    write(setup.a, topic, [*old_records(30_000, 0), *old_records(30_000, 1)], batch_size=500)
+    archived(lanes_session, flow, topic, setup.folder / "archive")
+    options = ("--from", str(setup.folder / "archive"), "--rate-limit")
+
+    def moved() -> None:
+        before = copied(flow, topic)
+        until(lambda: copied(flow, topic) > before + 500, 120, "progress of the restore")
+
+    with BackfillProcess(flow, *options, "100000", words=("restore",)) as first:
+        first.wait_copying()
+        with running(flow.file) as mirror:
+            moved()
+            killed = first.signal_worker(signal.SIGKILL)
+            assert killed
+            taken_over(flow, killed)
+            moved()
+            zombie = first.orphan()
+            taken_over(flow, zombie)
+            moved()
+            thaw(zombie)
+            moved()
+            refused = command(flow, "run")
+            assert refused.code == 3
+            assert "is running" in refused.err
+            first.kill()
+            refused = command(flow, "run")
+            assert refused.code == 3
+            assert "is unfinished" in refused.err
+            assert copied(flow, topic) < 60_000
+            write(setup.a, topic, old_records(300, 1, turn=1))
+            report = restored(flow, setup.folder / "archive")
+            assert (report["state"], report["records"]) == ("DONE", 60_000)
+            truth, copy = wait_for_copy(mirror, flow, topic)
+            assert not mirror.lines("Traceback")
+    assert_equal(truth, copy)
+    assert sum(len(it.records) for it in truth.values()) == 60_300

@@ -1,28 +1,27 @@
 """Backfills over REST on real brokers: planned, started, watched, ended with their worker, and continued."""
 
 import urllib.request
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
 
-from mm2py_workers.bulk_flow import flow_sides
-from tests.integration.mirror_process import SHORT_SESSION, Flow, Mirror, until, write_flow
+from mm2py_jobs.open_flow import flow_sides
+from tests.integration.mirror_process import Flow, Mirror, until, until_equal
 from tests.integration.rest_asking import ask, public_url
+from tests.integration.setups import Setup
+from tests.integration.several_workers import CALM
 from tests.integration.traffic import Sent, assert_equal, copied, wait_for_copy, write
-from tests.kit.kafka.region import KafkaAddress
-from tests.kit.regions import CreateTopic
-from tests.spark.backfill_process import command_line, drivers_of, flow_name
+from tests.spark.backfill_process import command, drivers_of
 
 pytestmark = [
     pytest.mark.faults,
     pytest.mark.spark,
     pytest.mark.integration,
-    pytest.mark.timeout(500),
+    pytest.mark.timeout(900),
 ]
 
-SLOW_FLOW = {"flow.max.bytes.per.second": "20000", **SHORT_SESSION}
+SLOW_FLOW = {"flow.max.bytes.per.second": "20000", **CALM}
 """The live flow gets nowhere by itself."""
 
 RECORDS = 40_000
@@ -32,13 +31,13 @@ class Backfills:
     """``/backfills`` of one worker, as a user asks."""
 
     def __init__(self, mirror: Mirror) -> None:
-        self.url = public_url(mirror, 90)
+        self.url = public_url(mirror)
 
     def ask(self, path: str, method: str = "GET", body: object = None) -> tuple[int, Any]:
         return ask(f"{self.url}{path}", method, body)
 
     def plan(self, flow: Flow, **more: object) -> tuple[int, Any]:
-        body = {"flow": flow_name(flow), "master": "local[2]", "rate_limit": 100_000, **more}
+        body = {"flow": flow.name, "master": "local[2]", "rate_limit": 60_000, **more}
         return self.ask("backfills", "POST", body)
 
     def change(self, identifier: str, action: str) -> Mapping[str, Any]:
@@ -61,28 +60,21 @@ class Backfills:
             assert seen["state"] in (state, "STARTING", "RUNNING", "PAUSED"), seen
             return bool(seen["state"] == state and seen["records"] >= records)
 
-        until(there, 150, lambda: f"{state} with {records} records: {dict(seen)}")
+        until(there, 300, lambda: f"{state} with {records} records: {dict(seen)}")
         return seen
 
 
 @pytest.fixture
-def history(
-    tmp_path: Path,
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    create_topic: CreateTopic,
-    unique: Callable[[str], str],
-) -> tuple[Flow, str]:
+def history(setup: Setup) -> tuple[Flow, str]:
     """A flow whose file names another topic, and 9 MB of history on its source."""
-    topic = unique("history")
-    create_topic(region_a, topic, 2)
-    write(region_a, topic, [Sent(i % 2, b"%d-" % i + b"x" * 200) for i in range(RECORDS)])
-    return write_flow(tmp_path, region_a, region_b, f"not-{topic}", SLOW_FLOW), topic
+    topic = setup.topic("history", 2)
+    write(setup.a, topic, [Sent(i % 2, b"%d-" % i + b"x" * 200) for i in range(RECORDS)])
+    return setup.flow(f"not-{topic}", SLOW_FLOW), topic
 
 
 def add_topic(rest: Backfills, flow: Flow, topic: str) -> None:
     """Let the flow copy the topic, over REST."""
-    path = f"flows/{flow_name(flow).replace('>', '%3E')}"
+    path = f"flows/{flow.name.replace('>', '%3E')}"
     status, answer = rest.ask(path, "PATCH", {"config": {"topics": topic}})
     assert status == 200, answer
 
@@ -96,7 +88,7 @@ def gauges(rest: Backfills, flow: Flow) -> dict[str, float]:
     """Return the metrics of backfills of a flow, by name and state."""
     with urllib.request.urlopen(f"{rest.url}metrics", timeout=30) as reply:  # noqa: S310 - http to ourselves
         lines = reply.read().decode().splitlines()
-    mark = f'{{flow="{flow_name(flow)}"'
+    mark = f'{{flow="{flow.name}"'
     return {
         line.rpartition(" ")[0].replace(mark, ""): float(line.rpartition(" ")[2])
         for line in lines
@@ -114,28 +106,29 @@ def test_a_backfill_over_rest_ends_with_its_worker_and_is_continued_by_the_next(
         assert (status, "copies no topics" in refusal["message"]) == (409, True), refusal
         add_topic(rest, flow, topic)
         # The same flow everywhere: the file, and what was changed over REST.
-        seen = command_line(flow, "plan")
+        seen = command(flow, "plan")
         assert {str(it["topic"]) for it in seen.rows("partitions")} == {topic}
-        assert flow_sides(flow.file, flow_name(flow), None).chooses(topic)
+        assert flow_sides(flow.file, flow.name, None).chooses(topic)
         status, planned = rest.plan(flow)
         assert (status, planned["state"]) == (201, "PLANNED"), planned
         assert {it["topic"] for it in planned["plan"]["partitions"]} == {topic}
         identifier = planned["id"]
         mirror.wait_ready()
-        before = command_line(flow, "status").report
+        before = command(flow, "status").report
         assert before["state"] is None
         waiting = cast("Mapping[str, object]", before["planned"])
         assert (waiting["id"], waiting["state"]) == (identifier, "PLANNED")
         assert rest.change(identifier, "start")["state"] == "STARTING"
         running = rest.wait_for(identifier, "RUNNING", 1_000)
-        assert running["partitions_by_state"] == {"COPYING": 2}
+        until_equal(lambda: rest.show(identifier)["partitions_by_state"], {"COPYING": 2})
         assert rest.plan(flow)[0] == 409
         rest.change(identifier, "pause")
         rest.wait_for(identifier, "PAUSED")
-        shown = command_line(flow, "status").report
+        shown = command(flow, "status").report
         assert (shown["id"], shown["state"]) == (identifier, "PAUSED")
+        paused = 'mm2py_backfill_state,state="PAUSED"}'
+        until_equal(lambda: gauges(rest, flow).get(paused), 1, "paused by the metrics")
         numbers = gauges(rest, flow)
-        assert numbers['mm2py_backfill_state,state="PAUSED"}'] == 1
         assert numbers['mm2py_backfill_partitions,state="COPYING"}'] == 2
         assert numbers["mm2py_backfill_records}"] >= 1_000
         assert numbers["mm2py_backfill_offsets_left}"] > 0
@@ -143,7 +136,7 @@ def test_a_backfill_over_rest_ends_with_its_worker_and_is_continued_by_the_next(
         rest.wait_for(identifier, "RUNNING", running["records"] + 1)
         assert mirror.stop() == 0
     assert drivers_of(flow) == []
-    assert command_line(flow, "status").report["state"] == "FAILED"
+    assert command(flow, "status").report["state"] == "FAILED"
     left = copied(flow, topic)
     assert left < RECORDS
     with Mirror(flow.file) as mirror:
@@ -157,18 +150,18 @@ def test_a_backfill_over_rest_ends_with_its_worker_and_is_continued_by_the_next(
         rest.change(identifier, "cancel")
         cancelled = rest.wait_for(identifier, "CANCELLED")
         assert cancelled["partitions_by_state"] == {"RELEASED": 2}
-        until(lambda: drivers_of(flow) == [], 60, "the end of the driver")
+        until(lambda: drivers_of(flow) == [], 120, "the end of the driver")
         status, planned = rest.plan(flow, rate_limit=100_000_000)
         assert status == 201, planned
         rest.change(planned["id"], "start")
         done = rest.wait_for(planned["id"], "DONE")
         assert {it["target_to"] for it in done["partitions"]} == {RECORDS // 2}
         write(flow.source, topic, [Sent(0, b"live-%d" % i) for i in range(20)])
-        truth, copy = wait_for_copy(mirror, flow, topic)
-        assert_equal(truth, copy)
+        assert_equal(*wait_for_copy(mirror, flow, topic))
         assert not mirror.lines("Traceback")
 
 
+@pytest.mark.chaos
 def test_a_follower_sends_on_and_the_driver_of_a_killed_worker_ends_in_order(
     history: tuple[Flow, str],
 ) -> None:
@@ -178,7 +171,7 @@ def test_a_follower_sends_on_and_the_driver_of_a_killed_worker_ends_in_order(
         add_topic(workers[one], flow, topic)
         leader = until(
             lambda: next((it for it in workers if it.lines("this worker leads")), None),
-            60,
+            120,
             "leader",
         )
         follower = two if leader is one else one
@@ -193,9 +186,9 @@ def test_a_follower_sends_on_and_the_driver_of_a_killed_worker_ends_in_order(
         assert leader.lines("backfill of ")
         assert not follower.lines("backfill of ")
         leader.kill()
-        until(lambda: drivers_of(flow) == [], 60, "the end of the driver")
+        until(lambda: drivers_of(flow) == [], 120, "the end of the driver")
         rest = workers[follower]
-        until(lambda: rest.show(identifier)["state"] == "FAILED", 60, "a failed backfill")
+        until(lambda: rest.show(identifier)["state"] == "FAILED", 120, "a failed backfill")
         assert "stopped" in rest.show(identifier)["cause"]
         assert copied(flow, topic) < RECORDS
         until(

@@ -1,8 +1,6 @@
 """``format("mm2py")`` on real brokers, compared with what confluent-kafka reads; ranges are fixed on the driver."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
@@ -12,14 +10,13 @@ from mm2py.errors import ConfigError, PartitionError
 from mm2py_jobs.spark import Mm2pyDataSource
 from mm2py_jobs.spark.data_source import ReadOptions
 from mm2py_jobs.spark.session import OpenSession
+from tests.integration.setups import Setup
 from tests.integration.traffic import YEAR_MS, Logs, Sent, read, write
 from tests.integration.transactions import write_mixed
 from tests.kit.kafka.region import KafkaAddress
-from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(300)]
 
-Unique = Callable[[str], str]
 OLD_MS: Final = 1_700_000_000_000 - YEAR_MS
 
 
@@ -75,14 +72,9 @@ def expected(logs: Logs, kind: int = 0) -> list[Row]:
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_rows_are_what_a_consumer_reads(
-    lanes_session: OpenSession, region_a: KafkaAddress, create_topic: CreateTopic, unique: Unique, codec: str
-) -> None:  # fmt: skip
-    topic = unique("rows")
-    create_topic(region_a, topic, 3)
-    producer = Producer(
-        {"bootstrap.servers": region_a.bootstrap_servers, "compression.type": codec}
-    )
+def test_rows_are_what_a_consumer_reads(setup: Setup, lanes_session: OpenSession, codec: str) -> None:  # fmt: skip
+    topic = setup.topic("rows", 3)
+    producer = Producer({"bootstrap.servers": setup.a.bootstrap_servers, "compression.type": codec})
     for n in range(6000):
         producer.produce(
             topic,
@@ -93,59 +85,52 @@ def test_rows_are_what_a_consumer_reads(
             headers=[("h", b"%d" % n), ("h", None)] if n % 3 == 0 else [],
         )
     producer.flush()
-    truth = read(region_a, topic)
-    assert rows_of(lanes_session, region_a, topic) == expected(truth)
+    truth = read(setup.a, topic)
+    assert rows_of(lanes_session, setup.a, topic) == expected(truth)
 
 
 def test_committed_reads_leave_aborted_records_out_and_uncommitted_ones_do_not(
-    lanes_session: OpenSession, region_a: KafkaAddress, create_topic: CreateTopic, unique: Unique
+    setup: Setup, lanes_session: OpenSession
 ) -> None:
-    topic = unique("mixed")
-    create_topic(region_a, topic, 2)
-    write_mixed(region_a, topic, 20, 15)
+    topic = setup.topic("mixed", 2)
+    write_mixed(setup.a, topic, 20, 15)
     committed = {"isolation.level": "read_committed"}
-    assert rows_of(lanes_session, region_a, topic, **committed) == expected(
-        read(region_a, topic, committed=True)
+    assert rows_of(lanes_session, setup.a, topic, **committed) == expected(
+        read(setup.a, topic, committed=True)
     )
-    assert rows_of(lanes_session, region_a, topic) == expected(read(region_a, topic))
+    assert rows_of(lanes_session, setup.a, topic) == expected(read(setup.a, topic))
 
 
 def test_ranges_are_exact_and_the_broker_s_timestamps_are_named(
-    lanes_session: OpenSession, region_a: KafkaAddress, create_topic: CreateTopic, unique: Unique
+    setup: Setup, lanes_session: OpenSession
 ) -> None:
-    topic = unique("ranges")
-    create_topic(region_a, topic, 2, config={"message.timestamp.type": "LogAppendTime"})
-    write(region_a, topic, [Sent(n % 2, b"%d" % n) for n in range(1000)])
-    truth = expected(read(region_a, topic), kind=1)
+    topic = setup.topic("ranges", 2, config={"message.timestamp.type": "LogAppendTime"})
+    write(setup.a, topic, [Sent(n % 2, b"%d" % n) for n in range(1000)])
+    truth = expected(read(setup.a, topic), kind=1)
     options = {
         "startingOffsets": json.dumps({topic: {"0": 17, "1": -2}}),
         "endingOffsets": json.dumps({topic: {"0": 444, "1": 3}}),
     }
     wanted = [it for it in truth if (17 <= it.offset < 444 if it.partition == 0 else it.offset < 3)]
-    assert rows_of(lanes_session, region_a, topic, **options) == wanted
+    assert rows_of(lanes_session, setup.a, topic, **options) == wanted
 
 
 def test_a_stream_reads_everything_once_in_bounded_batches_and_continues_from_its_checkpoint(
-    lanes_session: OpenSession,
-    region_a: KafkaAddress,
-    create_topic: CreateTopic,
-    unique: Unique,
-    tmp_path: Path,
+    setup: Setup, lanes_session: OpenSession
 ) -> None:
-    topic = unique("stream")
-    create_topic(region_a, topic, 2)
+    topic = setup.topic("stream", 2)
     spark = lanes_session.spark
     spark.dataSource.register(Mm2pyDataSource)
 
     def run_once() -> int:
         query = (
             spark.readStream.format("mm2py")
-            .option("bootstrap.servers", region_a.bootstrap_servers)
+            .option("bootstrap.servers", setup.a.bootstrap_servers)
             .options(topics=topic, maxOffsetsPerTrigger="300")
             .load()
             .writeStream.format("parquet")
-            .option("path", str(tmp_path / "out"))
-            .option("checkpointLocation", str(tmp_path / "state"))
+            .option("path", str(setup.folder / "out"))
+            .option("checkpointLocation", str(setup.folder / "state"))
             .trigger(availableNow=True)
             .start()
         )
@@ -153,11 +138,11 @@ def test_a_stream_reads_everything_once_in_bounded_batches_and_continues_from_it
         return max((int(it["numInputRows"]) for it in query.recentProgress), default=0)
 
     for turn in range(2):
-        write(region_a, topic, [Sent(n % 2, b"%d %d" % (turn, n)) for n in range(500)])
+        write(setup.a, topic, [Sent(n % 2, b"%d %d" % (turn, n)) for n in range(500)])
         assert 0 < run_once() <= 300
-    rows = spark.read.parquet(str(tmp_path / "out")).collect()
+    rows = spark.read.parquet(str(setup.folder / "out")).collect()
     found = sorted((row["partition"], row["offset"], bytes(row["value"])) for row in rows)
-    assert found == [(it.partition, it.offset, it.value) for it in expected(read(region_a, topic))]
+    assert found == [(it.partition, it.offset, it.value) for it in expected(read(setup.a, topic))]
 
 
 @pytest.mark.parametrize(
@@ -178,14 +163,11 @@ def test_a_wrong_option_is_named(
         ReadOptions({"bootstrap.servers": region_a.bootstrap_servers} | options).ranges()
 
 
-def test_offsets_that_are_not_in_the_log_are_refused_with_its_numbers(
-    region_a: KafkaAddress, create_topic: CreateTopic, unique: Unique
-) -> None:
-    topic = unique("short")
-    create_topic(region_a, topic)
-    write(region_a, topic, [Sent(0, b"%d" % n) for n in range(10)])
+def test_offsets_that_are_not_in_the_log_are_refused_with_its_numbers(setup: Setup) -> None:
+    topic = setup.topic("short")
+    write(setup.a, topic, [Sent(0, b"%d" % n) for n in range(10)])
     options = {
-        "bootstrap.servers": region_a.bootstrap_servers,
+        "bootstrap.servers": setup.a.bootstrap_servers,
         "topics": topic,
         "endingOffsets": json.dumps({topic: {"0": 11}}),
     }

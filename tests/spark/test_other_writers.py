@@ -1,22 +1,21 @@
 """A target topic that another program writes to while lanes copy: its records and ours both once, ours in order, also after kills."""
 
 import signal
-from pathlib import Path
 
 import pytest
 
-from tests.integration.mirror_process import until, write_flow
+from tests.integration.mirror_process import until
+from tests.integration.setups import Setup
 from tests.integration.traffic import Load, Logs, ends, read, write
-from tests.kit.kafka.region import KafkaAddress
-from tests.kit.regions import CreateTopic
 from tests.spark.backfill_process import BackfillProcess, command, taken_over, thaw
-from tests.spark.test_archive import Unique, old_records
+from tests.spark.test_archive import old_records
 
 pytestmark = [
     pytest.mark.faults,
     pytest.mark.spark,
     pytest.mark.integration,
-    pytest.mark.timeout(500),
+    pytest.mark.timeout(900),
+    pytest.mark.usefixtures("lanes_session"),
 ]
 
 IDENTITY = {
@@ -36,26 +35,20 @@ def values(logs: Logs, *, foreign: bool) -> dict[int, list[bytes | None]]:
 
 
 def test_another_writer_of_the_target_neither_loses_nor_doubles_a_record_under_kill_and_zombie(
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    create_topic: CreateTopic,
-    unique: Unique,
-    tmp_path: Path,
+    setup: Setup,
 ) -> None:
-    topic = unique("shared")
-    for region in (region_a, region_b):
-        create_topic(region, topic, 2, config={"retention.ms": "-1"})
-    write(region_a, topic, [*old_records(RECORDS, 0), *old_records(RECORDS, 1)], batch_size=500)
-    flow = write_flow(tmp_path, region_a, region_b, topic, IDENTITY)
+    topic = setup.topic_on_both("shared", 2, config={"retention.ms": "-1"})
+    write(setup.a, topic, [*old_records(RECORDS, 0), *old_records(RECORDS, 1)], batch_size=500)
+    flow = setup.flow(topic, IDENTITY)
 
-    other = Load(region_b, topic, 2, rate=100, value_bytes=40, mark=FOREIGN)
+    other = Load(setup.b, topic, 2, rate=100, value_bytes=40, mark=FOREIGN)
 
     def ours() -> int:
-        return sum(ends(region_b, topic).values()) - other.acked
+        return sum(ends(setup.b, topic).values()) - other.acked
 
     def moved() -> None:
         before = ours()
-        until(lambda: ours() > before + 500, 120, "progress of the lanes")
+        until(lambda: ours() > before + 500, 240, "progress of the lanes")
 
     with BackfillProcess(flow, "--rate-limit", "60000") as running:
         running.wait_copying()
@@ -73,6 +66,6 @@ def test_another_writer_of_the_target_neither_loses_nor_doubles_a_record_under_k
             running.kill()
             ended = command(flow, "run", "--master", "local[2]")
             assert ended.code == 0, ended.err
-    truth, copy = read(region_a, topic), read(region_b, topic)
+    truth, copy = read(setup.a, topic), read(setup.b, topic)
     assert values(copy, foreign=False) == values(truth, foreign=False)
     assert sum(len(it) for it in values(copy, foreign=True).values()) == other.acked

@@ -1,25 +1,25 @@
-"""Sessions and lanes: one task per lane, retried when its worker dies, cancelled by tag; errors name what to do."""
+"""Sessions and lanes: one task per lane, retried when its worker dies, cancelled by tag; errors name what to do.
+
+At the end a cluster of Spark's own manager, which stops in a run.
+"""
 
 import asyncio
 import logging
+import os
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
 from mm2py.testing.waiting import eventually
-from mm2py_jobs.spark.session import (
-    LanesCost,
-    OpenSession,
-    cancel_lanes,
-    open_session,
-    run_lanes,
-)
+from mm2py_jobs.spark.session import LanesCost, OpenSession, cancel_lanes, open_session, run_lanes
 from tests.spark import lane_functions
+from tests.spark.standalone_cluster import StandaloneCluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 def test_answers_come_in_the_order_of_the_lanes(lanes_session: OpenSession) -> None:
@@ -42,6 +42,16 @@ def test_what_lanes_took_is_in_the_line_that_ends_their_job(
     assert cost.lanes == 3
     assert cost.cpu_seconds > 0
     assert cost.seconds > 0
+
+
+def test_workers_of_a_session_of_ours_load_pyspark_that_is_compiled(
+    lanes_session: OpenSession,
+) -> None:
+    """Not from the archive that Spark puts first on their path."""
+    (answer,) = run_lanes(
+        lanes_session, lane_functions.where_pyspark_is, [{}], tag="where", description="where"
+    )
+    assert Path(str(answer["file"])).is_file()
 
 
 def test_no_lanes_run_no_job(lanes_session: OpenSession) -> None:
@@ -78,7 +88,7 @@ async def test_a_job_is_cancelled_by_its_tag(lanes_session: OpenSession, tmp_pat
             description="long",
         )
     )
-    await eventually(mark.exists)
+    await eventually(mark.exists, within_s=90)
     cancel_lanes(lanes_session.spark, "long")
     with pytest.raises(FatalError, match="long failed"):
         await job
@@ -129,3 +139,48 @@ async def test_a_master_that_does_not_run_is_named(scheme: str) -> None:
         f"Spark master {scheme}://127.0.0.1:{port} does not accept connections".encode() in errors
     )
     assert ConnectionFailedError.__name__.encode() in errors
+
+
+DRIVER = """
+import sys
+from mm2py_jobs.spark.session import SparkPlace, run_lanes
+from tests.spark import lane_functions
+with SparkPlace(sys.argv[1], wait_executors_s=6).open() as opened:
+    numbers = [{"number": number} for number in range(3)]
+    answers = run_lanes(opened, lane_functions.double, numbers, tag="a", description="double")
+    print([it["twice"] for it in answers], flush=True)
+    run_lanes(opened, lane_functions.until_killed, [{"mark": sys.argv[2]}], tag="b", description="long")
+"""
+
+
+async def driver(master: str, mark: Path) -> asyncio.subprocess.Process:
+    """Start a program with a Spark session on a master; other tests have theirs in this process."""
+    here: Mapping[str, str] = {"PYTHONPATH": str(Path.cwd()), "PYSPARK_PYTHON": sys.executable}
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        DRIVER,
+        master,
+        str(mark),
+        env={**os.environ, **here},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(400)
+async def test_lanes_run_on_executors_and_a_cluster_that_stops_ends_the_run(tmp_path: Path) -> None:
+    mark = tmp_path / "runs"
+    with await asyncio.to_thread(StandaloneCluster, tmp_path) as cluster:
+        running = await driver(cluster.master, mark)
+        try:
+            await eventually(mark.exists, within_s=200)
+            cluster.kill()
+            out, err = await asyncio.wait_for(running.communicate(), 90)
+        finally:
+            if running.returncode is None:
+                running.kill()
+    assert b"[0, 2, 4]" in out
+    assert running.returncode == 1
+    assert f"FatalError: long failed: Spark on {cluster.master} has had no executor".encode() in err

@@ -2,13 +2,10 @@
 
 import json
 import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
 import pytest
-from confluent_kafka import Producer
 from typer.testing import CliRunner, Result
 
 from mm2py.errors import PartitionError
@@ -17,33 +14,36 @@ from mm2py.protocol.messages import delete_records
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.storage.offset_map_store import page_entries
 from mm2py.types import TopicPartition
+from mm2py_cli.app import app
+from mm2py_cli.output import NOT_EQUAL, UNHEALTHY
 from mm2py_jobs.archive.archive import archive_flow
 from mm2py_jobs.archive.archive_format import Shape, chain_of
 from mm2py_jobs.archive.archive_store import ArchiveStore
-from mm2py_jobs.spark.data_source import Mm2pyReader, ReadOptions
-from mm2py_jobs.spark.reading import ask_cluster
+from mm2py_jobs.open_flow import flow_sides
+from mm2py_jobs.spark.data_source import Mm2pyReader, ReadOptions, ask_cluster
 from mm2py_jobs.spark.session import LaneFunction, OpenSession, run_lanes
 from mm2py_jobs.verify.verify import verify_flow
 from mm2py_jobs.verify.verify_command import exit_code
-from mm2py_workers.bulk_flow import flow_sides
-from mm2py_workers.cli import app
-from mm2py_workers.output import NOT_EQUAL, UNHEALTHY
-from tests.integration.mirror_process import Flow, Mirror, until, write_flow
-from tests.integration.traffic import Load, Sent, wait_for_copy, wait_for_progress, write
+from tests.integration.mirror_process import MM2PY, Flow, Mirror, until
+from tests.integration.setups import Setup
+from tests.integration.traffic import (
+    Load,
+    Sent,
+    producer,
+    wait_for_copy,
+    wait_for_progress,
+    write,
+)
 from tests.integration.transactions import write_mixed
 from tests.kit.kafka.region import KafkaAddress
-from tests.kit.regions import CreateTopic
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(400)]
 
-COMMAND: Final = str(Path(sys.executable).parent / "mm2py")
-Unique = Callable[[str], str]
 START_MS: Final = 1_700_000_000_000
 
 
 def report_of(session: OpenSession, flow: Flow, topics: str, tier: int = 1) -> dict[str, object]:
-    name = f"{flow.source_alias}->{flow.target_alias}"
-    sides = flow_sides(flow.file, name, topics)
+    sides = flow_sides(flow.file, flow.name, topics)
     return verify_flow(sides, tier, lambda: OpenSession(session.spark, owned=False))
 
 
@@ -63,20 +63,13 @@ def records(count: int, partition: int = 0) -> list[Sent]:
 
 @pytest.mark.parametrize("tier", [1, 3])
 def test_every_kind_of_difference_is_named_by_its_offsets(
-    lanes_session: OpenSession,
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    create_topic: CreateTopic,
-    unique: Unique,
-    tmp_path: Path,
-    tier: int,
+    setup: Setup, lanes_session: OpenSession, tier: int
 ) -> None:
-    topic = unique("altered")
-    flow = write_flow(tmp_path, region_a, region_b, topic)
-    create_topic(region_a, topic, 2)
-    create_topic(region_b, flow.remote(topic), 2)
+    topic = setup.topic("altered", 2)
+    flow = setup.flow(topic)
+    setup.create_topic(setup.b, flow.remote(topic), 2)
     truth = records(20_000)
-    write(region_a, topic, [*truth, *records(5_000, 1)])
+    write(setup.a, topic, [*truth, *records(5_000, 1)])
     copy = list(truth)
     copy[15_000] = copy[15_000]._replace(timestamp_ms=START_MS)
     copy[13_000] = copy[13_000]._replace(headers=[("h", b"other")])
@@ -84,7 +77,7 @@ def test_every_kind_of_difference_is_named_by_its_offsets(
     copy[9_000], copy[9_001] = copy[9_001], copy[9_000]
     del copy[5_000]
     copy[1_000] = copy[1_000]._replace(value=b"V1000")
-    write(region_b, flow.remote(topic), [*copy, *records(5_000, 1)])
+    write(setup.b, flow.remote(topic), [*copy, *records(5_000, 1)])
     report = report_of(lanes_session, flow, topic, tier)
     assert differences_of(report) == [
         (0, "altered", 1_000, 1_000),
@@ -111,23 +104,36 @@ def test_every_kind_of_difference_is_named_by_its_offsets(
         assert other[0] == other[1]
 
 
-def test_what_a_mirror_copied_is_equal_under_load_with_transactions_merges_and_other_codecs(
-    lanes_session: OpenSession,
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    create_topic: CreateTopic,
-    unique: Unique,
-    tmp_path: Path,
+@pytest.mark.parametrize("deleted", [0, 10])
+def test_a_partition_of_which_the_target_has_nothing_is_not_equal(
+    setup: Setup, lanes_session: OpenSession, deleted: int
 ) -> None:
-    topic = unique("proved")
-    create_topic(region_a, topic, 2)
+    topic = setup.topic("nothing", 2)
+    flow = setup.flow(topic)
+    setup.create_topic(setup.b, flow.remote(topic), 2)
+    write(setup.a, topic, [*records(10), *records(10, 1)])
+    write(setup.b, flow.remote(topic), [*records(deleted), *records(10, 1)])
+    if deleted:
+        delete(flow.target, TopicPartition(flow.remote(topic), 0), deleted)
+    report = report_of(lanes_session, flow, topic)
+    assert (report["differences"], report["checked_records"]) == ([], 10)
+    assert report["not_compared"] == [
+        f"{topic}-0: nothing of it is on the target (source offsets 0 to 10)"
+    ]
+    assert exit_code(report) == UNHEALTHY
+
+
+def test_what_a_mirror_copied_is_equal_under_load_with_transactions_merges_and_other_codecs(
+    setup: Setup, lanes_session: OpenSession
+) -> None:
+    topic = setup.topic("proved", 2)
     properties = {
         "{source}.consumer.isolation.level": "read_committed",
         "{target}.producer.compression.type": "lz4",
     }
-    flow = write_flow(tmp_path, region_a, region_b, topic, properties)
-    write_mixed(region_a, topic, 30, 10)
-    write(region_a, topic, records(500), linger_ms=0)  # tiny batches, which are joined
+    flow = setup.flow(topic, properties)
+    write_mixed(setup.a, topic, 30, 10)
+    write(setup.a, topic, records(500), linger_ms=0)  # tiny batches, which are joined
     with Mirror(flow.file) as mirror, Load(flow.source, topic, 2, rate=500) as load:
         mirror.wait_ready()
         wait_for_progress(mirror, flow, topic)
@@ -144,107 +150,92 @@ def test_what_a_mirror_copied_is_equal_under_load_with_transactions_merges_and_o
     assert last["equal"] is True
     assert not any(it["notes"] for it in cast("Sequence[Mapping[str, object]]", last["partitions"]))
     # What lies above an open transaction is named, until it has ended.
-    producer = Producer(
-        {"bootstrap.servers": region_a.bootstrap_servers, "transactional.id": topic}
-    )
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.produce(topic, b"open", partition=0)
-    producer.flush()
+    client = producer(setup.a, transactional_id=topic, transaction_timeout_ms=600_000)
+    client.init_transactions()
+    client.begin_transaction()
+    client.produce(topic, b"open", partition=0)
+    client.flush()
     above = report_of(lanes_session, flow, topic)
     assert (above["equal"], above["differences"]) == (False, [])
     assert f"{topic}-0: source offsets " in str(above["not_compared"])
     assert f"{topic}-1" not in str(above["not_compared"])
-    producer.abort_transaction()
+    client.abort_transaction()
     until(
         lambda: report_of(lanes_session, flow, topic)["equal"] is True,
         90,
         "the end of the transaction",
     )
     # A record that another program wrote behind the copies.
-    write(region_b, flow.remote(topic), [Sent(1, b"foreign")])
+    write(setup.b, flow.remote(topic), [Sent(1, b"foreign")])
     (found,) = differences_of(report_of(lanes_session, flow, topic))
     assert found[:3] == (1, "extra", None)
 
 
 @pytest.mark.parametrize("compacted", ["source", "target"])
 def test_compaction_of_either_side_is_no_difference_and_a_lost_key_is(
-    lanes_session: OpenSession,
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    create_topic: CreateTopic,
-    unique: Unique,
-    tmp_path: Path,
-    compacted: str,
+    setup: Setup, lanes_session: OpenSession, compacted: str
 ) -> None:
-    topic = unique("compacted")
-    flow = write_flow(tmp_path, region_a, region_b, topic)
+    topic = setup.unique("compacted")
+    flow = setup.flow(topic)
     everything = [Sent(0, b"%d" % n, b"k%d" % (n % 61), (), START_MS + n) for n in range(3_000)]
     kept = [it for n, it in enumerate(everything) if n >= 2_900 or n % 3 == 0]
     sides = (kept, everything) if compacted == "source" else (everything, kept)
     for region, name, rows in (
-        (region_a, topic, sides[0]),
-        (region_b, flow.remote(topic), sides[1]),
+        (setup.a, topic, sides[0]),
+        (setup.b, flow.remote(topic), sides[1]),
     ):
-        create_topic(region, name, config={"cleanup.policy": "compact"})
+        setup.create_topic(region, name, config={"cleanup.policy": "compact"})
         write(region, name, rows)
     assert report_of(lanes_session, flow, topic)["equal"] is True
     # A key that only one side has, and that nothing later excuses.
     last = (flow.source, topic) if compacted == "target" else (flow.target, flow.remote(topic))
     write(*last, [Sent(0, b"only here", b"a key")])
     tail = [Sent(0, b"both %d" % n, b"tail", (), START_MS) for n in range(10)]
-    write(region_a, topic, tail)
-    write(region_b, flow.remote(topic), tail)
+    write(setup.a, topic, tail)
+    write(setup.b, flow.remote(topic), tail)
     (found,) = differences_of(report_of(lanes_session, flow, topic))
     kind = "missing" if compacted == "target" else "extra"
     assert found[1] == kind
     # A tombstone that only one side has, where the other still has what it deletes.
-    for region, name in ((region_a, topic), (region_b, flow.remote(topic))):
+    for region, name in ((setup.a, topic), (setup.b, flow.remote(topic))):
         write(region, name, [Sent(0, b"v", b"deleted", (), START_MS)])
     write(*last, [Sent(0, None, b"deleted", (), START_MS)])
-    write(region_a, topic, tail)
-    write(region_b, flow.remote(topic), tail)
+    write(setup.a, topic, tail)
+    write(setup.b, flow.remote(topic), tail)
     for tier in (1, 2, 3):
         both = differences_of(report_of(lanes_session, flow, topic, tier))
         assert [it[1] for it in both] == [kind, kind]
 
 
 def test_a_partition_in_parts_has_the_report_of_the_whole(
-    lanes_session: OpenSession,
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    create_topic: CreateTopic,
-    unique: Unique,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    setup: Setup, lanes_session: OpenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic, count = unique("parts"), 1_000_000
-    flow = write_flow(tmp_path, region_a, region_b, topic)
+    topic, count, part = setup.unique("parts"), 100_000, 25_000
+    flow = setup.flow(topic)
     copy = flow.remote(topic)
     truth = [Sent(0, b"%d" % n, b"k", (), START_MS + n) for n in range(count)]
-    for region, name in ((region_a, topic), (region_b, copy)):
-        create_topic(region, name, config={"retention.ms": "-1"})
-    write(region_a, topic, truth)
-    # Four parts are cut at records 250,000, 500,000 and 750,000.
+    for region, name in ((setup.a, topic), (setup.b, copy)):
+        setup.create_topic(region, name, config={"retention.ms": "-1"})
+    write(setup.a, topic, truth)
     changed = list(truth)
-    for at in (249_999, 250_000, 600_000):
+    for at in (part - 1, part, 60_000):
         changed[at] = changed[at]._replace(value=b"changed")
-    changed[499_999], changed[500_000] = changed[500_000], changed[499_999]
-    write(region_b, copy, [*changed[:-5], Sent(0, b"foreign")])
+    changed[2 * part - 1], changed[2 * part] = changed[2 * part], changed[2 * part - 1]
+    write(setup.b, copy, [*changed[:-5], Sent(0, b"foreign")])
     pages = {
         TopicPartition(topic, 0): [
             Page(0, NO_TOPIC_ID, NO_TOPIC_ID, count, count, -1, -1, -1, (Segment(0, count - 5, 0),))
         ]
     }
     map_topic = offset_map_topic(flow.source_alias)
-    create_topic(region_b, map_topic, config={"cleanup.policy": "compact"})
-    write(region_b, map_topic, [Sent(0, value, key) for key, value in page_entries(pages)])
+    setup.create_topic(setup.b, map_topic, config={"cleanup.policy": "compact"})
+    write(setup.b, map_topic, [Sent(0, value, key) for key, value in page_entries(pages)])
     expected = [
-        (0, "altered", 249_999, 249_999),
-        (0, "altered", 250_000, 250_000),
-        (0, "reordered", 499_999, 500_000),
-        (0, "reordered", 500_000, 499_999),
-        (0, "altered", 600_000, 600_000),
+        (0, "altered", part - 1, part - 1),
+        (0, "altered", part, part),
+        (0, "reordered", 2 * part - 1, 2 * part),
+        (0, "reordered", 2 * part, 2 * part - 1),
+        (0, "altered", 60_000, 60_000),
         *((0, "missing", it, None) for it in range(count - 5, count)),
         (0, "extra", None, count - 5),
     ]
@@ -264,7 +255,7 @@ def test_a_partition_in_parts_has_the_report_of_the_whole(
     monkeypatch.setattr("mm2py_jobs.copy.dealing.run_lanes", counted)
     for tier in (1, 2):
         found: list[Mapping[str, object]] = []
-        for size in (500_000, 10 * count):
+        for size in (2 * part, 10 * count):  # of both sides
             monkeypatch.setattr("mm2py_jobs.verify.verify.PART_OFFSETS", size)
             report = report_of(lanes_session, flow, topic, tier)
             assert sorted(differences_of(report), key=str) == sorted(expected, key=str)
@@ -275,18 +266,12 @@ def test_a_partition_in_parts_has_the_report_of_the_whole(
 
 
 def test_what_retention_deletes_meanwhile_is_left_out(
-    lanes_session: OpenSession,
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    create_topic: CreateTopic,
-    unique: Unique,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    setup: Setup, lanes_session: OpenSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = unique("deleted")
-    flow = write_flow(tmp_path, region_a, region_b, topic)
-    for region, name in ((region_a, topic), (region_b, flow.remote(topic))):
-        create_topic(region, name, 2, config={"retention.ms": "-1"})
+    topic = setup.unique("deleted")
+    flow = setup.flow(topic)
+    for region, name in ((setup.a, topic), (setup.b, flow.remote(topic))):
+        setup.create_topic(region, name, 2, config={"retention.ms": "-1"})
         write(
             region,
             name,
@@ -305,8 +290,8 @@ def test_what_retention_deletes_meanwhile_is_left_out(
         tag: str,
         description: str,
     ) -> list[dict[str, object]]:
-        delete(region_b, copy, 40)
-        delete(region_a, TopicPartition(topic, 0), 50 + 20 * len(runs))
+        delete(setup.b, copy, 40)
+        delete(setup.a, TopicPartition(topic, 0), 50 + 20 * len(runs))
         runs.append(len(lanes))
         return run_lanes(opened, function, lanes, tag=tag, description=description)
 
@@ -316,8 +301,8 @@ def test_what_retention_deletes_meanwhile_is_left_out(
     assert (report["equal"], len(runs)) == (True, 1)
     assert report["checked_records"] == 150
     archived = archive_flow(
-        flow_sides(flow.file, f"{flow.source_alias}->{flow.target_alias}", topic),
-        str(tmp_path / "archive"),
+        flow_sides(flow.file, flow.name, topic),
+        str(setup.folder / "archive"),
         Shape.RECORDS,
         lambda: OpenSession(lanes_session.spark, owned=False),
     )
@@ -328,11 +313,11 @@ def test_what_retention_deletes_meanwhile_is_left_out(
     ]
     assert [it.begins for it in chain_of(ArchiveStore(str(archived["path"])), copy._replace(topic=topic))] == [50]  # fmt: skip
     # The same of a DataFrame from the earliest records on.
-    options = {"bootstrap.servers": region_a.bootstrap_servers, "topics": topic}
+    options = {"bootstrap.servers": setup.a.bootstrap_servers, "topics": topic}
     reader = Mm2pyReader(ReadOptions(options))
     ranges = reader.partitions()
     explicit = Mm2pyReader(ReadOptions(options | {"startingOffsets": f'{{"{topic}": {{"0": 70}}}}'})).partitions()  # fmt: skip
-    delete(region_a, TopicPartition(topic, 0), 90)
+    delete(setup.a, TopicPartition(topic, 0), 90)
     assert sum(it.num_rows for one in ranges for it in reader.read(one)) == 110
     with pytest.raises(PartitionError, match="has 90 to 100"):
         list(reader.read(explicit[-1]))
@@ -340,29 +325,23 @@ def test_what_retention_deletes_meanwhile_is_left_out(
 
 @pytest.mark.parametrize("count", [100, 6_000])
 def test_a_copy_without_a_map_is_compared_from_the_first_common_record_or_counts_as_not_compared(
-    lanes_session: OpenSession,
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    create_topic: CreateTopic,
-    unique: Unique,
-    tmp_path: Path,
-    count: int,
+    setup: Setup, lanes_session: OpenSession, count: int
 ) -> None:
-    base = unique("unmapped")
+    base = setup.unique("unmapped")
     deleted, other, shorter = f"{base}-deleted", f"{base}-other", f"{base}-shorter"
-    flow = write_flow(tmp_path, region_a, region_b, f"{base}.*")
+    flow = setup.flow(f"{base}.*")
     truth = records(count)
     # Behind retention of the source, a copy that began there, and one that goes back further; of retention of the copy too.
     began = count // 2
     copies = {deleted: truth[began:], other: [it._replace(value=b"?", key=b"?") for it in truth], shorter: truth}  # fmt: skip
     for topic, copy in copies.items():
-        for region, name, rows in ((region_a, topic, truth), (region_b, flow.remote(topic), copy)):
-            create_topic(region, name, config={"retention.ms": "-1"})
+        for region, name, rows in ((setup.a, topic, truth), (setup.b, flow.remote(topic), copy)):
+            setup.create_topic(region, name, config={"retention.ms": "-1"})
             write(region, name, rows)
     cut = {it: TopicPartition(it, 0) for it in (deleted, other)}
     for tp in cut.values():
-        delete(region_a, tp, began)
-    delete(region_b, TopicPartition(flow.remote(shorter), 0), began + 7)
+        delete(setup.a, tp, began)
+    delete(setup.b, TopicPartition(flow.remote(shorter), 0), began + 7)
     report = report_of(lanes_session, flow, f"{base}.*")
     assert differences_of(report) == []
     by_topic = {str(it["topic"]): it for it in cast("Sequence[Mapping[str, object]]", report["partitions"])}  # fmt: skip
@@ -382,8 +361,8 @@ def test_a_copy_without_a_map_is_compared_from_the_first_common_record_or_counts
     unmapped = report_of(lanes_session, flow, f"{base}.*", 0)
     assert exit_code(unmapped) == UNHEALTHY
     # What is missing behind the first common record is named.
-    write(region_a, deleted, [Sent(0, b"lost")])
-    for region, name in ((region_a, deleted), (region_b, flow.remote(deleted))):
+    write(setup.a, deleted, [Sent(0, b"lost")])
+    for region, name in ((setup.a, deleted), (setup.b, flow.remote(deleted))):
         write(region, name, [Sent(0, b"last %d" % it, b"k", (), START_MS) for it in range(9)])
     found = report_of(lanes_session, flow, deleted)
     assert differences_of(found) == [(0, "missing", count, None)]
@@ -395,26 +374,17 @@ def delete(region: KafkaAddress, tp: TopicPartition, before: int) -> None:
 
 
 def test_the_command_prints_a_report_and_ends_with_4_if_not_equal(
-    region_a: KafkaAddress,
-    region_b: KafkaAddress,
-    create_topic: CreateTopic,
-    unique: Unique,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = unique("command")
-    flow = write_flow(tmp_path, region_a, region_b, topic)
-    create_topic(region_a, topic)
-    create_topic(region_b, flow.remote(topic))
-    write(region_a, topic, records(100))
-    write(region_b, flow.remote(topic), records(99)[1:])
-    name = f"{flow.source_alias}->{flow.target_alias}"
+    topic = setup.topic("command")
+    flow = setup.flow(topic)
+    setup.create_topic(setup.b, flow.remote(topic))
+    write(setup.a, topic, records(100))
+    write(setup.b, flow.remote(topic), records(99)[1:])
 
     verify = ["verify", str(flow.file)]
-    options = ["--flow", name, "--master", "local[1]", "-o", "json"]
-    ended = subprocess.run(
-        [COMMAND, *verify, *options], capture_output=True, text=True, timeout=200
-    )
+    options = ["--flow", flow.name, "--master", "local[1]", "-o", "json"]
+    ended = subprocess.run([MM2PY, *verify, *options], capture_output=True, text=True, timeout=200)
     assert ended.returncode == NOT_EQUAL, ended.stderr
     report = json.loads(ended.stdout)
     assert differences_of(report) == [(0, "missing", 0, None)]
@@ -423,9 +393,9 @@ def test_the_command_prints_a_report_and_ends_with_4_if_not_equal(
     def run(*arguments: str) -> Result:
         return CliRunner().invoke(app, [*verify, *arguments], catch_exceptions=False)
 
-    no_flow = run("--flow", f"{name}x")
+    no_flow = run("--flow", f"{flow.name}x")
     assert no_flow.exit_code == 2
     assert "is no flow of" in no_flow.stderr
-    nothing = run("--flow", name, "--topics", "no-such-topic")
+    nothing = run("--flow", flow.name, "--topics", "no-such-topic")
     assert nothing.exit_code == 1
     assert "has none of the topics" in nothing.stderr

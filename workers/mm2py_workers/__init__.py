@@ -1,1 +1,1 @@
-"""Processes and command lines; the composition root."""
+"""The processes; the composition root."""

@@ -1,6 +1,7 @@
-"""``python -m mm2py_workers``: the command ``mm2py`` where its console script is not on the path."""
+"""``python -m mm2py_workers``: the command ``mm2py`` by its former name."""
 
-from mm2py_workers.entry import mm2py
+from importlib.metadata import entry_points
 
 if __name__ == "__main__":
-    mm2py()
+    (command,) = entry_points(group="console_scripts", name="mm2py")
+    command.load()()

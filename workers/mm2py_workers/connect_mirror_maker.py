@@ -35,7 +35,7 @@ PROGRAM: Final = "connect-mirror-maker-py"
 
 
 class _Options(WorkerOptions):
-    """What the command line said."""
+    """The arguments of the command line."""
 
     clusters: list[str] | None
 

@@ -4,17 +4,22 @@ Flow: arguments -> all files checked -> listeners bound -> herder runs, REST is 
 created -> SIGTERM -> drained, exit 0. Offsets are in a file; connectors made over REST end with the process.
 """
 
+import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Final, NoReturn
+from pathlib import Path
+from typing import Final, NoReturn, cast
 
 from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.properties import parse
 from mm2py.errors import ConfigError
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
 from mm2py.runtime.errors import HerderError
 from mm2py.runtime.herder.api import Validator
+from mm2py.types import TargetState
 from mm2py_workers.connect_arguments import (
     CommandParser,
     ProblemsError,
@@ -23,17 +28,109 @@ from mm2py_workers.connect_arguments import (
 )
 from mm2py_workers.connect_distributed import announce, run_worker
 from mm2py_workers.connect_wiring import ConnectWorker, build_standalone
-from mm2py_workers.connector_files import ConnectorFile, load_connector_file
 from mm2py_workers.worker_file import load_worker_file
 
 log = logging.getLogger(__name__)
 
 PROGRAM: Final = "connect-standalone-py"
 ACTOR: Final = "command line"
+LOOK_S: Final = 0.5
+
+_BODY = frozenset({"name", "config", "initial_state"})
+_STATES = {"RUNNING": TargetState.STARTED, **{it.value: it for it in TargetState}}
+
+
+# ---- connectors' files: JSON (a config, or the body of ``POST /connectors``) or properties, placeholders kept
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorFile:
+    """One connector; ``target`` is None where the file does not say in which state it begins."""
+
+    path: Path
+    name: str
+    config: Mapping[str, str]
+    target: TargetState | None
+
+
+def load_connector_file(path: Path | str) -> ConnectorFile:
+    """Read a connector's config.
+
+    Raises:
+        ConfigError: the file cannot be read, or is neither form of JSON nor properties with a name.
+    """
+    file = Path(path)
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"connector file {file} cannot be read: {error.strerror}", remedy="check the path"
+        ) from None
+    content = _json(data)
+    if content is None:
+        config = dict(parse(data, path=str(file)).values)
+        return ConnectorFile(file, _name(file, config), config, None)
+    target: TargetState | None = None
+    if isinstance(content.get("config"), dict) and content.keys() <= _BODY:
+        target = _target(file, content.get("initial_state"))
+        config = _texts(file, cast("dict[str, object]", content["config"]))
+        given = content.get("name")
+        config = {"name": str(given), **config} if given is not None else config
+        if given is not None and config["name"] != given:
+            raise ConfigError(
+                f"{file}: name is {given}, but config has name={config['name']}",
+                remedy="write the same name in both places, or leave it out of config",
+            )
+    else:
+        config = _texts(file, content)
+    return ConnectorFile(file, _name(file, config), config, target)
+
+
+def _json(data: bytes) -> dict[str, object] | None:
+    try:
+        content = cast("object", json.loads(data))
+    except (ValueError, RecursionError):
+        return None
+    return cast("dict[str, object]", content) if isinstance(content, dict) else None
+
+
+def _texts(file: Path, content: Mapping[str, object]) -> dict[str, str]:
+    config: dict[str, str] = {}
+    for key, value in content.items():
+        if isinstance(value, bool):
+            config[key] = "true" if value else "false"
+        elif isinstance(value, str | int | float):
+            config[key] = str(value)
+        else:
+            raise ConfigError(
+                f"{file}: {key} is no text, number or boolean", remedy="write it as a text"
+            )
+    return config
+
+
+def _name(file: Path, config: Mapping[str, str]) -> str:
+    name = config.get("name", "").strip()
+    if not name:
+        raise ConfigError(f"{file}: name is missing", remedy="set name to the connector's name")
+    return name
+
+
+def _target(file: Path, state: object) -> TargetState | None:
+    if state is None:
+        return None
+    target = _STATES.get(str(state).upper())
+    if target is None:
+        raise ConfigError(
+            f"{file}: initial_state={state} is no state", remedy="use RUNNING, PAUSED or STOPPED"
+        )
+    return target
+
+
+# ---- the program
 
 
 class _Options(WorkerOptions):
-    """What the command line said."""
+    """The arguments of the command line."""
 
     connectors: list[str]
 
@@ -73,8 +170,8 @@ async def _run(options: _Options, mask: SecretMask) -> int:
 
 
 def _loaded(paths: Sequence[str]) -> list[ConnectorFile]:
-    """Read the connectors' files; everything that is wrong is told."""
-    found: dict[str, ConnectorFile] = {}
+    """Read the connectors' files; every problem is reported."""
+    files: dict[str, ConnectorFile] = {}
     problems: list[ConfigError] = []
     for path in paths:
         try:
@@ -82,17 +179,17 @@ def _loaded(paths: Sequence[str]) -> list[ConnectorFile]:
         except ConfigError as error:
             problems.append(error)
             continue
-        if each.name in found:
+        if each.name in files:
             problems.append(
                 ConfigError(
-                    f"{each.path}: name={each.name} is that of {found[each.name].path} too",
+                    f"{each.path}: name={each.name} is that of {files[each.name].path} too",
                     remedy="give each connector a name of its own",
                 )
             )
-        found[each.name] = each
+        files[each.name] = each
     if problems:
         raise ProblemsError(problems)
-    return list(found.values())
+    return list(files.values())
 
 
 async def _check(connectors: Sequence[ConnectorFile], validator: Validator) -> None:
@@ -116,9 +213,9 @@ async def _check(connectors: Sequence[ConnectorFile], validator: Validator) -> N
 
 async def _create(connectors: Sequence[ConnectorFile], worker: ConnectWorker) -> None:
     if connectors:
-        # However long the cluster is away: each look waits ten seconds at most.
+        # However long the cluster is unreachable: each check waits ten seconds at most, or not at all.
         while (await worker.herder.health()).status == "starting":
-            continue
+            await SYSTEM_CLOCK.sleep(LOOK_S)
     for each in connectors:
         await worker.herder.create(each.name, each.config, each.target, actor=ACTOR)
         log.info("connector created from its file connector=%s file=%s", each.name, each.path)

@@ -40,7 +40,8 @@ from mm2py.storage.offset_map_store import NoMapStore
 from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
 from mm2py_workers.flow_parts import FlowParts, NodeParts
 from mm2py_workers.internal_stores import CONNECT, WorkerStores, worker_stores
-from mm2py_workers.rest_node import RestNode, Served
+from mm2py_workers.rest_node import RestNode
+from mm2py_workers.served import Served
 from mm2py_workers.signals import DRAIN_TIMEOUT_S, StopSignal
 from mm2py_workers.task_host import host_pool, host_processes, host_starter
 from mm2py_workers.worker_file import WorkerFile
@@ -49,16 +50,6 @@ log = logging.getLogger(__name__)
 
 DEFAULT_SOURCE_ALIAS: Final = "source"
 """Java's, where a mirror connector names none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ConnectParts(NodeParts):
-    """A worker's shared parts; what is not installed is assigned and fails visibly, as in Connect."""
-
-    def runnable(self, connector_class: str) -> bool:
-        """Take every class."""
-        del connector_class
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +137,9 @@ def build_distributed(
     node = _node(file, rest, plugins or Plugins(), mask=mask, clock=clock, pool=pool)
     worker = _Worker.of(file, node, metrics, Permit(clock))
     stores = worker_stores(file.props, file.worker, worker.parts.tables)
-    return worker.worker(rest, stores, worker.parts.membership(stores.config, node))
+    # What is not installed is assigned and fails visibly, as in Connect.
+    membership = worker.parts.membership(stores.config, node.url, lambda _: True)
+    return worker.worker(rest, stores, membership)
 
 
 def build_standalone(
@@ -209,7 +202,7 @@ def _node(
     clock: Clock,
     pool: HostPool | None,
 ) -> NodeParts:
-    return _ConnectParts(
+    return NodeParts(
         url=rest.url,
         worker_id=rest.worker_id,
         plugins=plugins,
@@ -219,7 +212,7 @@ def _node(
             resolve=file.resolve,
             policy=file.policy,
             mask=mask,
-            # A standalone worker has no exactly-once support, whatever its file says.
+            # A standalone worker has no exactly-once support, whatever its file sets.
             worker=lambda _: {
                 **file.props,
                 "exactly.once.source.support": file.worker.exactly_once_source_support,
@@ -274,7 +267,7 @@ class ConnectWorker:
         if self._pool is not None:
             await self._pool.close()
         if _failed(serving):
-            await serving  # says why
+            await serving  # with the reason
         return 1 if late or (self.herder.failure is not None and not stop.asked) else 0
 
     async def abandon(self) -> None:

@@ -4,7 +4,6 @@ Flow: ``ErrantRecords`` -> ``send`` -> ``RecordSender``; ``flush`` before positi
 """
 
 import logging
-import time
 from typing import Final, cast, final
 
 from mm2py.api.mirror_maker_1 import Headers, OutgoingRecord
@@ -17,7 +16,7 @@ from mm2py.errors import FatalError, RetriableError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.topics import NewTopic
 from mm2py.runtime.tasks.errant_records import DeadLetterQueue
-from mm2py_connectors.record_sender import Idle, RecordSender, Sent
+from mm2py_connectors.record_sender import RecordSender, Sent, within
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +48,8 @@ class DeadLetterTopic(DeadLetterQueue):
         cluster = Cluster(self._settings.connection, alias=self._cluster, clock=self._clock)
         try:
             await cluster.connect()
-            wanted = NewTopic(self._topic, 1, self._replication_factor)
-            error = (await Admin(cluster).create_topics([wanted])).get(self._topic)
+            new_topic = NewTopic(self._topic, 1, self._replication_factor)
+            error = (await Admin(cluster).create_topics([new_topic])).get(self._topic)
         finally:
             await cluster.close()
         if error is None:
@@ -65,7 +64,6 @@ class DeadLetterTopic(DeadLetterQueue):
             ) from error
 
     def send(self, record: SinkRecord, headers: tuple[tuple[str, bytes], ...]) -> None:
-        """Send the raw bytes of a record."""
         if self._sender is None:
             self._sender = RecordSender(self._settings.values, _refused)
         place = record.original_topic, record.original_partition, record.offset
@@ -76,29 +74,18 @@ class DeadLetterTopic(DeadLetterQueue):
             (*cast("Headers", record.headers), *headers),
             None if record.timestamp_ms < 0 else record.timestamp_ms,
         )
-        error = FatalError(f"dead letter queue {self._topic} takes no records")
-        self._sender.send(Sent(place, kept), _within(SEND_S, error))
+        name = self._topic
+        refuse = within(SEND_S, lambda: FatalError(f"dead letter queue {name} takes no records"))
+        self._sender.send(Sent(place, kept), refuse)
 
     def flush(self) -> None:
-        """Wait until all that was sent is acknowledged."""
         if self._sender is not None:
-            error = RetriableError(f"dead letter queue {self._topic} takes no records now")
-            self._sender.flush(_within(FLUSH_S, error))
+            text = f"dead letter queue {self._topic} takes no records now"
+            self._sender.flush(within(FLUSH_S, lambda: RetriableError(text)))
 
     def close(self) -> None:
-        """End the producer."""
         if self._sender is not None:
             self._sender.close()
-
-
-def _within(seconds: float, error: Exception) -> Idle:
-    until_s = time.monotonic() + seconds
-
-    def idle() -> None:
-        if time.monotonic() > until_s:
-            raise error
-
-    return idle
 
 
 def _refused(_sent: Sent, text: str) -> None:

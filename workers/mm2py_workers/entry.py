@@ -36,16 +36,6 @@ def connect_standalone() -> NoReturn:
     main()
 
 
-def mm2py() -> NoReturn:
-    """Run ``mm2py``, whose commands clear up when they are interrupted."""
-    end_at_signals()
-    from mm2py_workers.cli import main
-
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    main()
-
-
 def end_at_signals() -> None:
     """End this process at SIGINT or SIGTERM, without a stack trace."""
     for number in _SIGNALS:

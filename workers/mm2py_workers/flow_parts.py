@@ -5,7 +5,7 @@ lane on Spark; ``hosts``: where they live; ``herder``: what runs them. ``wire_fl
 connection and decides nothing that a test would want to change: that is configuration.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Self, final
@@ -27,11 +27,11 @@ from mm2py.observability.logging import level_name
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.group.connect_membership import ConnectMembership
 from mm2py.runtime.group.membership import WorkerMembership
-from mm2py.runtime.herder.api import HerderNode, HerderParts, PeerClient
+from mm2py.runtime.herder.api import AskPeer, HerderNode, HerderParts
 from mm2py.runtime.herder.offset_editing import (
     OffsetEditor,
-    OffsetEditors,
     SinkOffsetEditor,
+    editor_by_type,
     kafka_groups,
 )
 from mm2py.runtime.hosts.child_host import ChildTaskHost
@@ -59,9 +59,8 @@ from mm2py.storage.internal_topics import InternalTopic
 from mm2py.storage.job_claim import JobClaim
 from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.offset_map_store import MapStore
-from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
 from mm2py.storage.status_records import TopicUse
-from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
+from mm2py.types import ClusterAlias, FlowName, TaskId
 from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS
 from mm2py_workers.internal_stores import (
     FlowTables,
@@ -103,7 +102,7 @@ class NodeParts(HerderNode):
     """
 
     url: str
-    peers: Callable[[FlowName | None], PeerClient]
+    peers: Callable[[FlowName | None], AskPeer]
     file_texts: Callable[[FlowName | None, str], Mapping[str, str]]
     clock: Clock
     pool: HostPool | None = None
@@ -294,8 +293,10 @@ class FlowParts:
 
     # ---- their herder
 
-    def membership(self, config: ConfigBackingStore, node: NodeParts) -> ConnectMembership:
-        """Return the membership of the worker's group."""
+    def membership(
+        self, config: ConfigBackingStore, url: str, runnable: Callable[[str], bool]
+    ) -> ConnectMembership:
+        """Return the membership of the worker's group; arguments as of ``ConnectMembership``."""
         worker = self.worker
         return ConnectMembership(
             GroupMember(
@@ -307,11 +308,11 @@ class FlowParts:
                 clock=self.clock,
             ),
             config,
-            url=node.url,
+            url=url,
             connect_protocol=worker.connect_protocol,
             max_delay_ms=worker.scheduled_rebalance_max_delay_ms,
             clock=self.clock,
-            runnable=node.runnable,
+            runnable=runnable,
         )
 
     def reports(
@@ -349,10 +350,9 @@ class FlowParts:
             offsets=stores.offsets,
             membership=membership,
             hosts=hosts,
-            peers=node.peers(None),
             overrides=None,
             resolve=resolve,
-            editor=OffsetEditors(
+            editor=editor_by_type(
                 node.plugins.find,
                 OffsetEditor(stores.offsets, node.plugins.find, own),
                 SinkOffsetEditor(node.plugins.find, self.props, kafka_groups(self.clock)),
@@ -365,21 +365,15 @@ class FlowParts:
 
 
 @final
-class _ConnectorOffsets:
+class _ConnectorOffsets(HostedOffsets):
     """The offset topic of one connector; implements ``OwnOffsets``."""
 
     def __init__(self, parts: FlowParts, topic: InternalTopic) -> None:
+        super().__init__(parts.tables, topic, transactional=True)
         self._parts = parts
-        self._offsets = HostedOffsets(parts.tables, topic, transactional=True)
-
-    async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
-        return await self._offsets.get(keys)
-
-    async def set(self, values: Mapping[bytes, bytes | None]) -> None:
-        await self._offsets.set(values)
 
     async def close(self) -> None:
-        await self._offsets.close()
+        await super().close()
         await self._parts.close()
 
 
@@ -396,16 +390,10 @@ def _needs_own(plugins: Plugins, task: TaskSpec) -> bool:
 # ---- the dedicated mode: a source cluster of its own, changes and backfills
 
 
-@dataclass(frozen=True, slots=True)
-class WiredFlow:
-    """A herder's parts, and the store of what people changed beside the file."""
-
-    parts: HerderParts
-    overrides: FlowOverridesStore
-
-
-def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
-    """Build the herder's parts of a flow of a mirror maker file.
+def wire_flow(
+    plan: FlowPlan, node: NodeParts, meter: FlowMeter
+) -> tuple[HerderParts, FlowOverridesStore]:
+    """Build the herder's parts of a flow of a mirror maker file, and the store of what people changed beside the file.
 
     Raises:
         ConfigError: a derived config cannot be run.
@@ -432,18 +420,11 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
     backfills = BackfillStore(
         tables.own_table(backfill_topic(source), "compact", flow.replicas, transactional=True)
     )
-    drivers = KafkaPrivilegedWriter(
-        cluster,
-        store_producer(plan.props, plan.name),
-        driver_id(str(plan.name)),
-        TopicPartition(backfill_topic(source), 0),
-        permit=permit,
-        clock=clock,
-    )
+    drivers = tables.writer(driver_id(str(plan.name)), backfill_topic(source))
     parts = flow.herder(
         node,
         stores,
-        flow.membership(stores.config, node),
+        flow.membership(stores.config, node.url, node.runnable),
         flow.hosts(node.pool, stores.offsets, maps, flow.reports(stores, meter, ledger)),
         meter=meter,
         resolve=plan.resolve,
@@ -463,15 +444,14 @@ def wire_flow(plan: FlowPlan, node: NodeParts, meter: FlowMeter) -> WiredFlow:
             f"source cluster {source} at {source_settings.addresses}": probe.connect,
         },
         offsets=_SourceStores(stores.offsets, ledger, maps),
-        peers=node.peers(plan.name),
         overrides=overrides,
         backfills=backfills,
-        stream_claim=JobClaim(
+        take_back=JobClaim(
             backfills, drivers, tables.fence_producers, name=str(plan.name), clock=clock
-        ),
+        ).take_back,
         close=close,
     )
-    return WiredFlow(parts, overrides)
+    return parts, overrides
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,7 +477,7 @@ class _SourceStores:
 class _SourceProbe:
     """Finds out whether the source answers, without keeping a connection to it.
 
-    Failed attempts share one object, so that the client's log says once that a broker is away.
+    Failed attempts share one object, so that the client logs once that a broker is unreachable.
     """
 
     def __init__(self, settings: ConnectionSettings, alias: str, clock: Clock) -> None:

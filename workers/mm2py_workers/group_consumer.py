@@ -6,8 +6,8 @@ Callbacks of the group go to the listener from inside them and ``close``.
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final, Protocol, final
+from collections.abc import Collection, Coroutine, Mapping, Sequence
+from typing import Final, Protocol, TypeVar, final
 
 from confluent_kafka import (
     TIMESTAMP_NOT_AVAILABLE,
@@ -19,6 +19,7 @@ from confluent_kafka import (
 )
 
 from mm2py.api.records import SinkRecord
+from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.config.librdkafka import Value
 from mm2py.errors import AuthenticationError, FatalError, Mm2pyError, RetriableError
@@ -27,10 +28,13 @@ from mm2py.protocol import error_codes as codes
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks.sink_loop import AssignmentListener, GroupConsumer
 from mm2py.runtime.tasks.sink_places import StoredPosition
+from mm2py.types import LATEST
 from mm2py.types import TopicPartition as Partition
 from mm2py_connectors.record_sender import LIBRDKAFKA, check_kerberos
 
 log = logging.getLogger(__name__)
+
+R = TypeVar("R")
 
 LIST_S: Final = 10.0
 ASK_S: Final = 2.0
@@ -51,11 +55,15 @@ _EXISTS: Final = frozenset({0, codes.LEADER_NOT_AVAILABLE, codes.TOPIC_AUTHORIZA
 """A topic that may not be described has no id, and is known by its name alone."""
 
 
-class AskTopicIds(Protocol):
-    """What tells the incarnations of topics apart."""
+class AskSource(Protocol):
+    """What is asked of the cluster beside the consumer: what librdkafka does not return, or only behind its own reads."""
 
-    def __call__(self, topics: Collection[str], /) -> Mapping[str, bytes]:
+    def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
         """Return the ids of those that exist; ``RetriableError``: not now."""
+        ...
+
+    def log_end(self, partition: Partition, *, read_committed: bool) -> int:
+        """Return where a log ends, for readers of committed records or of all; ``RetriableError``: not now."""
         ...
 
     @property
@@ -69,8 +77,8 @@ class AskTopicIds(Protocol):
 
 
 @final
-class TopicIds(AskTopicIds):
-    """Asks for topic ids, which librdkafka does not return; called by threads, answered by the event loop of the cluster.
+class SourceAnswers(AskSource):
+    """Called by threads, answered by the event loop of the cluster.
 
     Args:
         cluster: our own client.
@@ -81,34 +89,39 @@ class TopicIds(AskTopicIds):
         self._events = asyncio.get_running_loop()
         self._cluster, self._ends = cluster, ends
 
-    def __call__(self, topics: Collection[str]) -> Mapping[str, bytes]:
-        """Return the ids of those that exist.
+    def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
+        result = self._wait(self._cluster.metadata(tuple(topics)))
+        return {
+            topic.name: topic.topic_id for topic in result.topics if topic.error_code in _EXISTS
+        }
 
-        Raises:
-            RetriableError: the cluster does not answer now.
-        """
-        answer = asyncio.run_coroutine_threadsafe(
-            self._cluster.metadata(tuple(topics)), self._events
+    def log_end(self, partition: Partition, *, read_committed: bool) -> int:
+        asked = Admin(self._cluster).list_offsets(
+            {partition: LATEST}, read_committed=read_committed
         )
-        try:
-            found = answer.result(ASK_S)
-        except TimeoutError:
-            answer.cancel()
-            raise RetriableError("the source does not answer") from None
-        except Mm2pyError as error:
-            # What is refused here is refused to the consumer, which says so.
-            raise RetriableError(f"topic ids are not known: {error.message}") from error
-        return {it.name: it.topic_id for it in found.topics if it.error_code in _EXISTS}
+        listed = self._wait(asked)[partition]
+        if listed.error is not None:
+            raise RetriableError(f"the end of a log is not known: {listed.error.message}")
+        return listed.offset
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id, empty before its first answer."""
         return self._cluster.cluster_id
 
     def close(self) -> None:
-        """End its connections."""
         if self._ends and not self._events.is_closed():
             asyncio.run_coroutine_threadsafe(self._cluster.close(), self._events)
+
+    def _wait(self, answer: Coroutine[None, None, R]) -> R:
+        found = asyncio.run_coroutine_threadsafe(answer, self._events)
+        try:
+            return found.result(ASK_S)
+        except TimeoutError:
+            found.cancel()
+            raise RetriableError("the source does not answer") from None
+        except Mm2pyError as error:
+            # What is refused here is refused to the consumer, which reports it.
+            raise RetriableError(f"the source does not say: {error.message}") from error
 
 
 @final
@@ -119,7 +132,7 @@ class ConfluentConsumer(GroupConsumer):
         values: of librdkafka, with group and client id; automatic commits are off.
         batch: most records of one poll (``max.poll.records``).
         listener: called inside ``poll`` and ``close``.
-        topic_ids: asks the same cluster for the ids of topics that exist.
+        source: the same cluster over connections of our own: those of the consumer wait while a quota holds its reads back.
         waits_for_ticket: a login by Kerberos that is refused is no failure.
     """
 
@@ -129,14 +142,15 @@ class ConfluentConsumer(GroupConsumer):
         batch: int,
         listener: AssignmentListener,
         *,
-        topic_ids: AskTopicIds,
+        source: AskSource,
         waits_for_ticket: bool = False,
     ) -> None:
         check_kerberos(values)
-        self._batch, self._listener, self._topic_ids = batch, listener, topic_ids
+        self._batch, self._listener, self._source = batch, listener, source
+        self._read_committed = values.get("isolation.level") == "read_committed"
         self._failure: Mm2pyError | None = None
         self._left: set[Partition] = set()
-        """Partitions that went while the records behind the first one were asked for."""
+        """Partitions that went while the records after the first one were asked for."""
         self._reached: dict[Partition, int] = {}
         self._paused: set[Partition] = set()
         """In librdkafka's eyes, which keeps a partition paused that goes and comes back."""
@@ -147,7 +161,6 @@ class ConfluentConsumer(GroupConsumer):
         )
 
     def subscribe(self, topics: Sequence[str]) -> None:
-        """Read these topics from the next poll on."""
         if not topics:
             self._consumer.unsubscribe()
             return
@@ -156,29 +169,27 @@ class ConfluentConsumer(GroupConsumer):
         )
 
     def topics(self) -> Collection[str]:
-        """Return the topics of the cluster."""
         try:
             return tuple(self._consumer.list_topics(timeout=LIST_S).topics)
         except KafkaException as error:
             raise RetriableError(f"the cluster does not answer: {cause_text(error)}") from error
 
     def poll(self, timeout_s: float) -> Sequence[SinkRecord]:
-        """Return the next records."""
         return [_record(message) for message in self.messages(timeout_s)]
 
     def messages(self, timeout_s: float) -> list[Message]:
         """Return the next messages; the first has waited for the broker, the others are there or come next time."""
         first = self._consumer.poll(timeout_s)
-        found: list[Message] = []
+        taken: list[Message] = []
         if first is not None:
             self._left.clear()
             more = self._consumer.consume(self._batch - 1, timeout=0) if self._batch > 1 else []
             # What came back in the same call begins at the last commit: the record is among what follows.
             is_stale = _place(first) in self._left
-            found = [it for it in (more if is_stale else [first, *more]) if self._is_record(it)]
+            taken = [it for it in (more if is_stale else [first, *more]) if self._is_record(it)]
         if self._failure is not None:
             raise self._failure
-        return found
+        return taken
 
     def reached(self) -> Mapping[Partition, int]:
         """Return the ends of logs that were reached since the last call: control records have offsets, too."""
@@ -186,18 +197,16 @@ class ConfluentConsumer(GroupConsumer):
         return reached
 
     def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
-        """Ask the cluster."""
-        return self._topic_ids(topics)
+        return self._source.topic_ids(topics)
 
     def commit(
         self, positions: Mapping[Partition, int], topic_ids: Mapping[Partition, bytes]
     ) -> Mapping[Partition, str]:
-        """Commit, and wait for the answer."""
         stored = {
             it: StoredPosition(offset, topic_ids.get(it, NO_TOPIC_ID))
             for it, offset in positions.items()
         }
-        cluster_id = self._topic_ids.cluster_id
+        cluster_id = self._source.cluster_id
         offsets = [
             TopicPartition(*place, at.offset, at.metadata(cluster_id))
             for place, at in stored.items()
@@ -212,20 +221,18 @@ class ConfluentConsumer(GroupConsumer):
                 return dict.fromkeys(positions, text)
             raise RetriableError(f"{failed.name()}: {failed.str()}") from error
         return {
-            Partition(it.topic, it.partition): it.error.str()
-            for it in answers
-            if it.error is not None
+            Partition(answer.topic, answer.partition): answer.error.str()
+            for answer in answers
+            if answer.error is not None
         }
 
     def pause(self, partitions: Collection[Partition]) -> None:
-        """Return no records of these."""
         new = set(partitions) - self._paused
         if new:
             self._paused |= new
             self._consumer.pause(_theirs(new))
 
     def resume(self, partitions: Collection[Partition]) -> None:
-        """Return records of these again."""
         paused = self._paused.intersection(partitions)
         if paused:
             # No others: resuming one that is not paused makes librdkafka fetch again what it has prefetched.
@@ -233,7 +240,6 @@ class ConfluentConsumer(GroupConsumer):
             self._consumer.resume(_theirs(paused))
 
     def seek(self, partition: Partition, offset: int) -> None:
-        """Read on from this offset."""
         self._reached.pop(partition, None)
         try:
             self._consumer.seek(TopicPartition(*partition, offset))
@@ -241,7 +247,6 @@ class ConfluentConsumer(GroupConsumer):
             raise RetriableError(f"{partition} is not read yet: {cause_text(error)}") from error
 
     def start(self, partition: Partition) -> int:
-        """Return where the log began as the last Fetch said."""
         try:
             start, _ = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
         except KafkaException:
@@ -249,39 +254,34 @@ class ConfluentConsumer(GroupConsumer):
         return start
 
     def end(self, partition: Partition, *, ask: bool) -> int:
-        """Return the end as the last Fetch said, or as the broker says now."""
         try:
-            _, end = (
-                self._consumer.get_watermark_offsets(TopicPartition(*partition), timeout=ASK_S)
-                if ask
-                else self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
-            )
-        except KafkaException:
+            if ask:
+                return self._source.log_end(partition, read_committed=self._read_committed)
+            _, end = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
+        except (KafkaException, RetriableError):
             return -1
         return end
 
     def committed(self, partitions: Collection[Partition]) -> Mapping[Partition, StoredPosition]:
-        """Ask the group's coordinator."""
         try:
-            found = self._consumer.committed(_theirs(partitions), timeout=ASK_S)
+            answers = self._consumer.committed(_theirs(partitions), timeout=ASK_S)
         except KafkaException as error:
             raise RetriableError(f"the group does not answer: {cause_text(error)}") from error
-        cluster_id = self._topic_ids.cluster_id
+        cluster_id = self._source.cluster_id
         return {
-            Partition(it.topic, it.partition): StoredPosition.committed_with(
-                it.offset, it.metadata, cluster_id
+            Partition(answer.topic, answer.partition): StoredPosition.committed_with(
+                answer.offset, answer.metadata, cluster_id
             )
-            for it in found
-            if it.error is None and it.offset >= 0
+            for answer in answers
+            if answer.error is None and answer.offset >= 0
         }
 
     def close(self) -> None:
-        """Leave the group."""
         try:
             self._consumer.close()
         except (KafkaException, RuntimeError) as error:
             log.warning("the consumer did not close in order cause=%s", cause_text(error))
-        self._topic_ids.close()
+        self._source.close()
 
     def _is_record(self, message: Message) -> bool:
         error = message.error()
@@ -298,7 +298,7 @@ class ConfluentConsumer(GroupConsumer):
         return False
 
     def _noted(self, error: KafkaError) -> None:
-        """Keep an error that ends the consumer; librdkafka goes on by itself behind the others."""
+        """Keep an error that ends the consumer; librdkafka continues by itself after the others."""
         if error.name() in _REFUSED:
             if self._waits_for_ticket:
                 # kinit is run again, and a ticket may come: what it was refused for is in the library's lines.
@@ -360,8 +360,8 @@ def _place(message: Message) -> Partition:
 
 
 def _ours(partitions: Sequence[TopicPartition]) -> list[Partition]:
-    return [Partition(it.topic, it.partition) for it in partitions]
+    return [Partition(partition.topic, partition.partition) for partition in partitions]
 
 
 def _theirs(partitions: Collection[Partition]) -> list[TopicPartition]:
-    return [TopicPartition(*it) for it in partitions]
+    return [TopicPartition(*partition) for partition in partitions]

@@ -87,11 +87,15 @@ class FlowTables:
         """Return the leader's writer of the config topic, None where its records are as all others."""
         if not worker.leader_writes_in_transactions:
             return None
+        return self.writer(f"connect-cluster-{worker.group_id}", worker.config_storage_topic)
+
+    def writer(self, transactional_id: str, topic: str) -> KafkaPrivilegedWriter:
+        """Return what writes a topic of one partition under a transactional id; its caller closes it."""
         return KafkaPrivilegedWriter(
             self.cluster,
             self._producer,
-            f"connect-cluster-{worker.group_id}",
-            TopicPartition(worker.config_storage_topic, 0),
+            transactional_id,
+            TopicPartition(topic, 0),
             permit=self.permit,
             clock=self._clock,
         )
@@ -205,7 +209,6 @@ class _Opening:
             await self.done()
 
 
-@final
 class HostedOffsets:
     """The offset store of a flow in its task host."""
 
@@ -217,12 +220,10 @@ class HostedOffsets:
         self.opening = _Opening(tables.cluster, self._store.start)
 
     async def get(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
-        """Return the newest value of each key."""
         await self.opening.done()
         return await self._store.get(keys)
 
     async def set(self, values: Mapping[bytes, bytes | None]) -> None:
-        """Write values; returns when all are acknowledged."""
         await self.opening.done()
         await self._store.set(values)
 

@@ -7,24 +7,21 @@ Flow: ``RestNode.bind`` -> URL for the groups -> flows run -> ``serve`` -> ``res
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 from urllib.parse import urlsplit
 
 from mm2py.config.rest_settings import RestSettings, advertised_url
 from mm2py.errors import ConfigError, Mm2pyError
-from mm2py.flows.fleet import FlowFleet
-from mm2py.observability.metrics import FlowMeter
-from mm2py.rest.late_peers import LatePeerClient
+from mm2py.observability.metrics import NodeSnapshot
 from mm2py.rest.listening import BoundListener, Listener, bind
-from mm2py.runtime.herder.api import PeerClient
-from mm2py.runtime.herder.herder import Herder
+from mm2py.runtime.herder.api import AskPeer
+from mm2py.storage.config_state import SessionKey
 from mm2py.types import FlowName
-from mm2py_workers.flow_parts import NodeParts
+from mm2py_workers.served import Served
 
 if TYPE_CHECKING:  # loaded late, or never
     import httpx
@@ -35,29 +32,6 @@ log = logging.getLogger(__name__)
 
 LOOPBACK: Final = "127.0.0.1"
 STOP_S: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What REST answers about: herders by flow (None: the one of an ordinary worker).
-
-    ``fleet`` has the flows that ``/flows`` shows and changes, ``property_problem`` judges names of their
-    properties and ``readers`` says which connectors they are for; an ordinary worker has no flows, its counts are in ``meters``.
-    """
-
-    herders: Mapping[FlowName | None, Herder]
-    parts: NodeParts
-    fleet: FlowFleet | None = None
-    property_problem: Callable[[str], str] = lambda _: ""
-    readers: Callable[[str], Sequence[str]] = lambda _: ()
-    meters: Callable[[], Collection[FlowMeter]] = tuple
-    file: Path | None = None
-    """The properties file of a worker that has flows."""
-
-    @property
-    def dedicated(self) -> bool:
-        """Whether each flow is a worker of its own."""
-        return self.fleet is not None
 
 
 @final
@@ -135,30 +109,38 @@ class RestNode:
     @cached_property
     def http(self) -> "httpx.AsyncClient":
         """Asks other workers; loads its library."""
-        # Only here: a worker that leads, or is alone, asks nobody.
+        # Only here: a worker that leads, or is alone, asks no other.
         from mm2py.rest.forwarding import http_client
         from mm2py.rest.listener_tls import peer_context
 
         return http_client(peer_context(self.settings.tls))
 
-    def peers(self, flow: FlowName | None) -> PeerClient:
-        """Return what a flow's herder asks other workers with; loaded at its first question."""
+    def peers(self, flow: FlowName | None) -> AskPeer:
+        """Return what a flow asks other workers with; it is loaded at the first question."""
 
-        def made() -> PeerClient:
-            from mm2py.rest.peer_client import HttpPeerClient
+        async def ask(url: str, key: SessionKey) -> NodeSnapshot:
+            # The HTTP libraries take a quarter of a second: a worker that leads, or starts, does not wait for them.
+            from mm2py.rest.peer_client import node_snapshot
 
-            return HttpPeerClient(self.http, flow)
+            return await node_snapshot(self.http, flow, url, key)
 
-        return LatePeerClient(made)
+        return ask
 
     async def serve(self, served: Served) -> None:
-        """Load REST and open both listeners; what cannot be opened is logged, the flows go on."""
+        """Load REST and open both listeners; what cannot be opened is logged, the flows continue."""
         try:
             # Here, beside the flows: FastAPI and uvicorn take most of a second.
             await asyncio.to_thread(import_module, "mm2py_workers.rest_wiring")
             from mm2py_workers.rest_wiring import open_rest
 
-            self._running = await open_rest(self, served)
+            self._running = await open_rest(
+                served,
+                self.settings,
+                url=self.url,
+                internal=self.internal,
+                public=self.public,
+                http=lambda: self.http,
+            )
         except Mm2pyError as error:
             log.error("REST is not served, the flows run without it cause=%s", error)  # noqa: TRY400 - one line
             return
@@ -188,7 +170,9 @@ class RestNode:
 
 def _speaks_tls(settings: RestSettings, host: str) -> bool:
     """Whether users are served over https, and other workers can do so with the same stores."""
-    if settings.tls is None or not any(it.scheme == "https" for it in settings.listeners):
+    if settings.tls is None or not any(
+        listener.scheme == "https" for listener in settings.listeners
+    ):
         return False
     from mm2py.rest.listener_tls import trusts_itself  # brings the libraries for key stores
 
@@ -202,8 +186,8 @@ def local_address(targets: Sequence[tuple[str, int]]) -> str:
             family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
             with socket.socket(family, socket.SOCK_DGRAM) as probe:
                 probe.connect(address)  # a datagram socket sends nothing here
-                found: str = probe.getsockname()[0]
-                return f"[{found}]" if ":" in found else found
+                local: str = probe.getsockname()[0]
+                return f"[{local}]" if ":" in local else local
         except OSError:
             continue
     return LOOPBACK

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from typing import final
+from typing import TYPE_CHECKING, final
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter
@@ -31,7 +31,10 @@ from mm2py.rest.security import gate_for
 from mm2py.rest.server import RestServer
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import FlowName
-from mm2py_workers.rest_node import RestNode, Served
+from mm2py_workers.served import Served
+
+if TYPE_CHECKING:  # loaded with the first request to another worker
+    import httpx
 
 _Refusal = Callable[[FlowName | None, str, ConnectorConfig], str | None]
 
@@ -56,17 +59,25 @@ class OpenRest:
             await server.stop(timeout_s)
 
 
-async def open_rest(node: RestNode, served: Served) -> OpenRest:
-    """Serve the internal listener on its bound socket, then open the public ones.
+async def open_rest(
+    served: Served,
+    settings: RestSettings,
+    *,
+    url: str,
+    internal: BoundListener,
+    http: "Callable[[], httpx.AsyncClient]",
+    public: Sequence[BoundListener] = (),
+) -> OpenRest:
+    """Serve the internal listener on its bound socket, then open the public ones, bound or not.
 
     Raises:
         ConfigError: an address, key store or password file cannot be used.
     """
-    settings, parts = node.settings, served.parts
+    parts = served.parts
     credentials = Credentials.read(settings)
     parts.mask.add(credentials.secrets)
     peer_context(settings.tls)  # refused now, not by the first request to another worker
-    forward = Forwarder(lambda: node.http, parts.clock)
+    forward = Forwarder(http, parts.clock)
     refusal = _refusal(settings, served)
 
     def application() -> ASGIApp:
@@ -88,20 +99,21 @@ async def open_rest(node: RestNode, served: Served) -> OpenRest:
         meters=served.meters,
         remote_refusal=refusal,
         names_a_secret=names_a_secret,
-        address=urlsplit(node.url).netloc,
+        address=urlsplit(url).netloc,
         commit=f"mm2py-{version('mm2py')}",
     )
     inside = RestServer(
         [
-            replace(node.internal, ssl=_listener(settings.internal, settings).ssl),
-            *(_listener(it, settings) for it in settings.listeners if it.signed_only),
+            replace(internal, ssl=_listener(settings.internal, settings).ssl),
+            *(
+                _listener(listener, settings)
+                for listener in settings.listeners
+                if listener.signed_only
+            ),
         ],
         internal_app(rest),
     )
-    outside = RestServer(
-        _public(node),
-        public_app(rest),
-    )
+    outside = RestServer(_public(public, settings), public_app(rest))
     try:
         await inside.start()
         urls = await outside.start()
@@ -111,13 +123,16 @@ async def open_rest(node: RestNode, served: Served) -> OpenRest:
     return OpenRest(urls, (outside, inside), jobs)
 
 
-def _public(node: RestNode) -> Sequence[Listener | BoundListener]:
-    settings = node.settings
-    found = [_listener(it, settings) for it in settings.listeners if not it.signed_only]
-    if not node.public:
-        return found
+def _public(
+    public: Sequence[BoundListener], settings: RestSettings
+) -> Sequence[Listener | BoundListener]:
+    addresses = [
+        _listener(listener, settings) for listener in settings.listeners if not listener.signed_only
+    ]
+    if not public:
+        return addresses
     # In the order of the settings, where an ordinary worker has no signed ones.
-    return [replace(it, ssl=like.ssl) for it, like in zip(node.public, found, strict=True)]
+    return [replace(it, ssl=like.ssl) for it, like in zip(public, addresses, strict=True)]
 
 
 def _flows(
@@ -152,7 +167,7 @@ def _flows(
     )
     jobs = tuple(open_job_routes(host))
     for job in jobs:
-        routes.include_router(job.router)
+        routes.routes.extend(job.router.routes)
     return routes, jobs
 
 

@@ -34,7 +34,6 @@ class KafkaSinkClients(SinkClients):
         self._worker, self._cluster, self._clock = worker, cluster, clock
 
     def consumer(self, spec: TaskSpec, source: Mapping[str, str] | None) -> ConsumerFactory:
-        """Return what joins a task's group."""
         props = sink_consumer_properties(
             self._worker, spec.connector_config, task_index=spec.id.number, source=source
         )
@@ -42,16 +41,15 @@ class KafkaSinkClients(SinkClients):
         for remark in settings.remarks:
             log.info("%s", remark)
         try:
-            from mm2py_workers.group_consumer import ConfluentConsumer, TopicIds
+            from mm2py_workers.group_consumer import ConfluentConsumer, SourceAnswers
         except ImportError as error:
             raise _missing(error) from error
         batch = int(props.get("max.poll.records", MAX_POLL_RECORDS))
         source_cluster = Cluster(settings.connection, alias="source", clock=self._clock)
-        ids = TopicIds(source_cluster, ends=True)
-        return partial(ConfluentConsumer, settings.values, batch, topic_ids=ids)
+        asked = SourceAnswers(source_cluster, ends=True)
+        return partial(ConfluentConsumer, settings.values, batch, source=asked)
 
     def dead_letters(self, spec: TaskSpec, config: SinkFrameworkConfig) -> DeadLetterQueue:
-        """Return the dead letter queue that a config names."""
         props = framework_producer_properties(
             self._worker, spec.connector_config, task_index=spec.id.number
         )

@@ -167,7 +167,6 @@ class _TaskIds(MirrorIds):
         self._store, self._flow, self._spec, self._clock = store, flow, spec, clock
 
     async def announce(self, producer_id: int) -> None:
-        """Publish an id with what it copies from where."""
         await self._store.publish(
             MirrorProducer(
                 producer_id=producer_id,
@@ -181,5 +180,4 @@ class _TaskIds(MirrorIds):
         )
 
     async def includes(self, producer_id: int) -> bool:
-        """Return whether a mirror writes with this id."""
         return await self._store.includes(producer_id)

@@ -37,18 +37,19 @@ from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter, Metrics
 from mm2py.protocol.records import Record
 from mm2py.runtime.group.request_signing import check_algorithms
-from mm2py.runtime.herder.api import PeerClient
+from mm2py.runtime.herder.api import AskPeer
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.herder.mirror_maker import MirrorMaker
 from mm2py.runtime.hosts.process import HostStarter
 from mm2py.runtime.plugins.catalog import InstalledPlugins
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.plugins.validation import ConfigValidator
-from mm2py.storage.config_state import ConnectorConfig
+from mm2py.storage.config_state import ConnectorConfig, texts_of
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import ClusterAlias, FlowName
 from mm2py_workers.flow_parts import FlowPlan, NodeParts, wire_flow
-from mm2py_workers.rest_node import RestNode, Served
+from mm2py_workers.rest_node import RestNode
+from mm2py_workers.served import Served
 from mm2py_workers.task_host import PROCESSES, host_pool, host_processes, host_starter
 from mm2py_workers.worker_place import WorkerPlace
 
@@ -131,8 +132,8 @@ def build_node(
     Raises:
         ConfigError: a derived config cannot be run, or a listener not be used.
     """
-    found, flows = plugins or Plugins(), config.flows(targets)
-    plans = _Plans(config, found, flows, mask)
+    installed, flows = plugins or Plugins(), config.flows(targets)
+    plans = _Plans(config, installed, flows, mask)
     addresses = [
         address
         for name in flows
@@ -151,10 +152,10 @@ def build_node(
     parts = NodeParts(
         url=rest.url,
         worker_id=rest.worker_id,
-        plugins=found,
-        catalog=InstalledPlugins(found),
+        plugins=installed,
+        catalog=InstalledPlugins(installed),
         validator=ConfigValidator(
-            found,
+            installed,
             resolve=lambda raw: _resolved(config, raw),
             policy=ALL_OVERRIDES,
             mask=mask,
@@ -168,10 +169,10 @@ def build_node(
         pool=pool,
     )
 
-    def build(name: FlowName) -> tuple[Herder, FlowOverridesStore, PeerClient]:
-        wired = wire_flow(plans.of(name), parts, metrics.flow(name))
+    def build(name: FlowName) -> tuple[Herder, FlowOverridesStore, AskPeer]:
+        wired, overrides = wire_flow(plans.of(name), parts, metrics.flow(name))
         mask.add(config.secrets)  # deriving resolves placeholders
-        return Herder(wired.parts, clock=clock), wired.overrides, wired.parts.peers
+        return Herder(wired, clock=clock), overrides, parts.peers(name)
 
     watch = FlowWatch(plans.target, clock)
     pairs = [pair for pair in plans.pairs if targets is None or pair.target in targets]
@@ -247,7 +248,7 @@ class _Plans:
         return resolved
 
     def texts(self, flow: FlowName | None, connector: str) -> Mapping[str, str]:
-        """Return a connector's config as the file says it, empty where it says nothing."""
+        """Return a connector's config as the file has it, empty where it has none."""
         if flow is None or flow not in self.pairs:
             return {}
         return self.of(flow).connectors.get(connector, {})
@@ -306,7 +307,7 @@ def _runs_both_ways(config: MirrorMakerConfig, name: FlowName) -> bool:
 
 
 def _resolved(config: MirrorMakerConfig, raw: ConnectorConfig) -> dict[str, str]:
-    return config.resolved({key: text for key, text in raw.items() if text is not None})
+    return config.resolved(texts_of(raw))
 
 
 @dataclass(slots=True)
@@ -332,12 +333,15 @@ class FlowWatch:
         self._silent: set[ClusterAlias] = set()
 
     async def added(self, pairs: Sequence[FlowName]) -> Collection[FlowName]:
-        """Return those of ``pairs`` that were added; none of a target that is away."""
+        """Return those of ``pairs`` that were added; none of a target that is unreachable."""
         targets = dict.fromkeys(pair.target for pair in pairs)
-        found = await asyncio.gather(
-            *(self._at(target, [it for it in pairs if it.target == target]) for target in targets)
+        counts = await asyncio.gather(
+            *(
+                self._at(target, [pair for pair in pairs if pair.target == target])
+                for target in targets
+            )
         )
-        return [pair for part in found for pair in part]
+        return [pair for part in counts for pair in part]
 
     async def close(self) -> None:
         """Close all connections."""
@@ -347,14 +351,14 @@ class FlowWatch:
     async def _at(self, target: ClusterAlias, pairs: Sequence[FlowName]) -> Collection[FlowName]:
         try:
             async with asyncio.timeout(_LOOK_S):
-                found = await self._look(target, pairs)
+                descriptions = await self._look(target, pairs)
         except ConfigError:
             return ()  # a pair that cannot be run: reported when it is asked for
         except (Mm2pyError, TimeoutError) as error:
             await self._drop(target)
             if target not in self._silent:
                 self._silent.add(target)
-                # Whoever copies from or to that cluster complains already.
+                # The flows of that cluster report it already.
                 log.info(
                     "flows that were added cannot be looked for now target=%s cause=%s",
                     target,
@@ -362,7 +366,7 @@ class FlowWatch:
                 )
             return ()
         self._silent.discard(target)
-        return found
+        return descriptions
 
     async def _look(self, target: ClusterAlias, pairs: Sequence[FlowName]) -> Collection[FlowName]:
         there = self._targets.get(target)
@@ -373,8 +377,8 @@ class FlowWatch:
         topics = {pair: flows_topic(pair.source) for pair in pairs}
         exist = await Admin(there.cluster).describe_topics(list(topics.values()))
         for pair, topic in topics.items():
-            found = exist.get(topic)
-            if found is not None and found.error is None:
+            description = exist.get(topic)
+            if description is not None and description.error is None:
                 reader = there.readers.get(pair)
                 if reader is None:
                     reader = LogReader(there.cluster, topic, clock=self._clock)

@@ -1,7 +1,7 @@
 """``worker.properties`` of an ordinary Connect worker, distributed or standalone.
 
 Flow: file -> texts, placeholders resolved, Java's defaults where ours are the dedicated mode's -> ``WorkerConfig``
-and ``RestSettings``. Every problem of a file is told at once, with its line. Opens no connection.
+and ``RestSettings``. Every problem of a file is reported at once, with its line. Opens no connection.
 """
 
 import os
@@ -30,7 +30,7 @@ from mm2py.config.worker import (
     WorkerConfig,
 )
 from mm2py.errors import ConfigError
-from mm2py.storage.config_state import ConnectorConfig
+from mm2py.storage.config_state import ConnectorConfig, texts_of
 from mm2py_workers.connect_arguments import ProblemsError
 from mm2py_workers.task_host import PROCESSES
 
@@ -85,8 +85,7 @@ class WorkerFile:
         Raises:
             ConfigError: a declared provider does not have what one names; it is no password to try.
         """
-        texts = {key: text for key, text in config.items() if text is not None}
-        resolved = self.providers.resolve(texts)
+        resolved = self.providers.resolve(texts_of(config))
         for key, text in resolved.items():
             for placeholder in placeholders(text):
                 if placeholder.provider in self.providers.names:

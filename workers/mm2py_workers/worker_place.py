@@ -97,13 +97,15 @@ def find_worker(file: Path | None, environ: Mapping[str, str] = os.environ) -> s
         NoWorkerError: none is known, or it does not serve REST yet.
         UsageError: workers of several files run here.
     """
-    wanted = None if file is None else str(file.resolve())
+    path = None if file is None else str(file.resolve())
     by_file: dict[str, str] = {}
-    for it in _places(_directory(environ)):
-        if wanted in (None, it.file):
-            by_file[it.file] = it.url or by_file.get(it.file, "")
+    for place in _places(_directory(environ)):
+        if path in (None, place.file):
+            by_file[place.file] = place.url or by_file.get(place.file, "")
     if len(by_file) > 1:
-        known = ", ".join(f"{name} at {url}" for name, url in sorted(by_file.items()))
+        known = ", ".join(
+            f"{name} at {url or '(no REST yet)'}" for name, url in sorted(by_file.items())
+        )
         raise UsageError(
             f"workers of several files run here: {known}", remedy="choose one with --file or --url"
         )
@@ -133,8 +135,10 @@ def _directory(environ: Mapping[str, str]) -> Path:
 
 def _is_ours(directory: Path) -> bool:
     """Whether only this user writes there: an entry leads commands, and their passwords, to an address."""
-    found = directory.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+    status = directory.lstat()
+    return (
+        stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
+    )
 
 
 def _places(directory: Path) -> Iterator[_Place]:
@@ -159,10 +163,10 @@ def _read(path: Path) -> _Place | None:
                 pass  # its worker lives
             else:
                 return None
-            found: object = json.load(opened)
+            document: object = json.load(opened)
     except (OSError, ValueError):
         return None
-    members = cast("dict[str, object]", found) if isinstance(found, dict) else {}
+    members = cast("dict[str, object]", document) if isinstance(document, dict) else {}
     file, url = members.get("file"), members.get("url")
     return _Place(file, url) if isinstance(file, str) and isinstance(url, str) else None
 

@@ -2,7 +2,7 @@
 
 Flow: ends of the logs and chains of manifests on the driver -> lanes of whole partitions -> ``RangeReader`` -> Parquet file -> its
 manifest, put-if-absent -> the next one. Whatever is killed leaves whole files with manifests, and orphans that nothing
-names; the next run continues behind the last manifest. An attempt that lost a manifest to another one ends its partition there.
+names; the next run continues after the last manifest. An attempt that lost a manifest to another one ends its partition there.
 """
 
 import asyncio
@@ -16,11 +16,10 @@ from pyarrow import parquet
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.range_reader import OffsetsGoneError, RangeReader, log_ends
-from mm2py.errors import PartitionError, ProtocolError
-from mm2py.protocol.log_batches import LogBatch
+from mm2py.client.pacing import ByteRate
+from mm2py.errors import FatalServerError, PartitionError, ProtocolError
 from mm2py.protocol.record_batch import Codec
-from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.protocol.topics import is_another_topic
 from mm2py.types import FlowName, TopicPartition
 from mm2py_jobs.archive.archive_format import (
     BATCHES,
@@ -34,13 +33,16 @@ from mm2py_jobs.archive.archive_format import (
     partition_folder,
     put_or_check,
     topic_of,
+    topics_in,
 )
 from mm2py_jobs.archive.archive_store import ArchiveStore
-from mm2py_jobs.copy.dealing import answers_of
-from mm2py_jobs.spark.reading import connected
+from mm2py_jobs.copy.dealing import answers_of, rate_of
+from mm2py_jobs.flow_sides import FlowSides
+from mm2py_jobs.log.log_batches import LogBatch, records_in
+from mm2py_jobs.log.mirror_producers import mirror_producers, producer_of
+from mm2py_jobs.log.range_reader import OffsetsGoneError, RangeReader, log_ends
 from mm2py_jobs.spark.record_columns import ARROW_SCHEMA, RecordColumns
 from mm2py_jobs.spark.session import OpenSession
-from mm2py_workers.flow_sides import FlowSides
 
 FILE_BYTES: Final = 64 * 1024 * 1024
 """Of a log in one file, which is held in memory while it is written."""
@@ -67,17 +69,48 @@ def archive_root(path: str, flow: FlowName) -> str:
     return f"{path.rstrip('/')}/{flow.source}-{flow.target}"
 
 
+def planned(flow: FlowSides, path: str, shape: Shape) -> dict[str, object]:
+    """Return what ``archive_flow`` would archive now, and what cannot be; writes nothing.
+
+    Raises:
+        ConfigError: the folder has another archive.
+        Mm2pyError: the source does not answer.
+    """
+    root = archive_root(path, flow.flow)
+    ranges, refused = asyncio.run(_plan(flow, ArchiveStore(root), shape, writes=False))
+    waiting: list[dict[str, object]] = [
+        {
+            "topic": it.topic,
+            "partition": it.partition,
+            "from": it.first,
+            "to": it.end,
+            "lost_from": it.lost_from,
+            "cause": "",
+        }
+        for it in ranges
+        if it.size or it.lost_from >= 0
+    ]
+    return {"flow": str(flow.flow), "path": root, "partitions": [*waiting, *refused]}
+
+
 def archive_flow(
-    flow: FlowSides, path: str, shape: Shape, open_spark: Callable[[], OpenSession]
+    flow: FlowSides,
+    path: str,
+    shape: Shape,
+    open_spark: Callable[[], OpenSession],
+    *,
+    rate_limit: int = 0,
 ) -> dict[str, object]:
     """Archive what there is of the flow's topics and is not archived yet; return the report.
+
+    Lanes read at most ``rate_limit`` bytes per second together, 0: as fast as they can.
 
     Raises:
         ConfigError: the folder has another archive.
         Mm2pyError: the source cannot be read, or the archive not written; what was published stays.
     """
     root = archive_root(path, flow.flow)
-    ranges, refused = asyncio.run(_plan(flow, ArchiveStore(root), shape))
+    ranges, refused = asyncio.run(_plan(flow, ArchiveStore(root), shape, writes=True))
     answers: list[dict[str, object]] = []
     waiting = [it for it in ranges if it.size or it.lost_from >= 0]
     if waiting:
@@ -86,6 +119,7 @@ def archive_flow(
                 "source": flow.source,
                 "alias": flow.flow.source,
                 "read_committed": flow.read_committed,
+                "finds_mirrors": flow.suppresses_loops,
                 "path": root,
                 "shape": shape.value,
             }
@@ -96,6 +130,7 @@ def archive_flow(
                 lambda it: it.size,
                 lambda lane: common | {"partitions": lane},
                 name=f"archive {flow.flow}",
+                rate_limit=rate_limit,
             )
     answers += refused
     answers.sort(key=lambda it: (str(it["topic"]), int(str(it["partition"]))))
@@ -103,51 +138,60 @@ def archive_flow(
         "flow": str(flow.flow),
         "path": root,
         "shape": shape.value,
-        "records": sum(int(str(it["records"])) for it in answers),
-        "bytes": sum(int(str(it["bytes"])) for it in answers),
+        "records": sum(int(str(answer["records"])) for answer in answers),
+        "bytes": sum(int(str(answer["bytes"])) for answer in answers),
         "partitions": answers,
     }
 
 
 async def _plan(
-    flow: FlowSides, store: ArchiveStore, shape: Shape
+    flow: FlowSides, store: ArchiveStore, shape: Shape, *, writes: bool
 ) -> tuple[list[_Ranges], list[dict[str, object]]]:
     """Return what is to be archived, and the answers about partitions that cannot be."""
-    async with connected(flow.source, alias=flow.flow.source) as source:
+    async with Cluster.of(flow.source, alias=flow.flow.source) as source:
         admin = Admin(source)
-        topics = flow.chosen(await admin.list_topics())
+        listed = await admin.list_topics()
+        hidden = await admin.denied_topics(flow.unlisted(listed, topics_in(store)))
+        topics = flow.chosen(listed, hidden)
         described = await admin.describe_topics(topics)
         configs = await admin.describe_topic_configs(topics)
         head = ArchiveHead(flow=str(flow.flow), source_cluster=source.cluster_id, shape=shape)
-        put_or_check(store, "manifest.json", head)
+        put_or_check(store, "manifest.json", head, writes=writes)
         partitions: list[TopicPartition] = []
         for topic in topics:
-            found = described[topic]
+            description = described[topic]
             archived = ArchivedTopic(
                 topic=topic,
-                topic_id=found.topic_id.hex(),
-                partitions=len(found.partitions),
+                topic_id=description.topic_id.hex(),
+                partitions=len(description.partitions),
                 configs={
                     it.name: it.value or "" for it in configs.get(topic, ()) if not it.is_default
                 },
             )
-            put_or_check(store, f"topic={topic}/topic.json", archived)
-            partitions += (TopicPartition(topic, it) for it in sorted(found.partitions))
+            put_or_check(store, f"topic={topic}/topic.json", archived, writes=writes)
+            partitions += (
+                TopicPartition(topic, partition) for partition in sorted(description.partitions)
+            )
         ends = await log_ends(source, partitions, read_committed=flow.read_committed)
     ranges: list[_Ranges] = []
-    refused: list[dict[str, object]] = []
+    refused = [_refused(store, shape, topic, -1, 0, str(it)) for topic, it in hidden.items()]
     for tp in partitions:
         chain = chain_of(store, tp)
         done, log = chain[-1].end if chain else ends[tp].start, ends[tp]
         if done > log.end:
             cause = f"the archive ends at offset {done}, the log at {log.end}: its records are gone from the source; archive to another folder"
-            refused.append(
-                _PartitionArchive(store, shape, _Ranges(*tp, done, done, -1)).answer(cause)
-            )
+            refused.append(_refused(store, shape, *tp, done, cause))
             continue
         lost_from = done if done < log.start else -1
         ranges.append(_Ranges(*tp, max(done, log.start), log.end, lost_from))
     return ranges, refused
+
+
+def _refused(
+    store: ArchiveStore, shape: Shape, topic: str, partition: int, done: int, cause: str
+) -> dict[str, object]:
+    """Return the answer about what is not archived; partition -1 is the whole topic."""
+    return _PartitionArchive(store, shape, _Ranges(topic, partition, done, done, -1)).answer(cause)
 
 
 # ---- in a task
@@ -162,13 +206,20 @@ async def _run_lane(lane: Mapping[str, object]) -> dict[str, object]:
     store, shape = ArchiveStore(str(lane["path"])), Shape(str(lane["shape"]))
     answers: list[dict[str, object]] = []
     properties = cast("Mapping[str, str]", lane["source"])
-    async with connected(properties, alias=str(lane["alias"])) as source:
+    async with Cluster.of(properties, alias=str(lane["alias"])) as source:
+        rate = rate_of(lane, source.clock)
         for row in cast("Sequence[tuple[str, int, int, int, int]]", lane["partitions"]):
-            copied = _PartitionArchive(store, shape, _Ranges(*row))
+            copied = _PartitionArchive(
+                store,
+                shape,
+                _Ranges(*row),
+                finds_mirrors=bool(lane["finds_mirrors"]),
+                rate=rate,
+            )
             cause = ""
             try:
                 await copied.run(source, read_committed=bool(lane["read_committed"]))
-            except (PartitionError, ProtocolError) as error:
+            except (PartitionError, ProtocolError, FatalServerError) as error:
                 cause = str(error)  # of this partition alone
             answers.append(copied.answer(cause))
     return {"partitions": answers}
@@ -178,12 +229,21 @@ async def _run_lane(lane: Mapping[str, object]) -> dict[str, object]:
 class _PartitionArchive:
     """Writes the files of one partition."""
 
-    def __init__(self, store: ArchiveStore, shape: Shape, wanted: _Ranges) -> None:
-        self._store, self._shape = store, shape
-        self._tp = TopicPartition(wanted.topic, wanted.partition)
-        self._end, self._lost_from = wanted.end, wanted.lost_from
-        self._from = self._first = wanted.first
-        self._lost_at_start, self._lost_to = wanted.lost_from, wanted.first
+    def __init__(
+        self,
+        store: ArchiveStore,
+        shape: Shape,
+        ranges: _Ranges,
+        *,
+        finds_mirrors: bool = False,
+        rate: ByteRate | None = None,
+    ) -> None:
+        self._rate = rate
+        self._store, self._shape, self._finds_mirrors = store, shape, finds_mirrors
+        self._tp = TopicPartition(ranges.topic, ranges.partition)
+        self._end, self._lost_from = ranges.end, ranges.lost_from
+        self._from = self._first = ranges.first
+        self._lost_at_start, self._lost_to = ranges.lost_from, ranges.first
         self._records = self._bytes = self._files = 0
         self._waiting: list[LogBatch] = []
         self._size = 0
@@ -199,7 +259,7 @@ class _PartitionArchive:
         """
         self._continue()
         self._source = source
-        reader = RangeReader(source, read_committed=read_committed)
+        reader = RangeReader(source, read_committed=read_committed, rate=self._rate)
         gone: OffsetsGoneError | None = None
         while gone is None or await self._skip(gone):
             try:
@@ -220,7 +280,7 @@ class _PartitionArchive:
                     await self._publish(batch.last_offset + 1)
 
     async def _skip(self, gone: OffsetsGoneError) -> bool:
-        """Continue where the log begins by now, as the manifest says; False behind the end."""
+        """Continue where the log begins by now, as the manifest has it; False after the end."""
         if gone.log_start <= gone.offset:
             raise gone  # the log has become shorter
         if self._first < gone.offset:
@@ -248,24 +308,22 @@ class _PartitionArchive:
         }
 
     def _continue(self) -> None:
-        """Begin behind what an earlier attempt of this lane has published."""
+        """Begin after what an earlier attempt of this lane has published."""
         begins = self._first if self._lost_from < 0 else self._lost_from
-        for found in chain_of(self._store, self._tp):
-            if found.begins >= begins:
-                self._records += found.records
-                self._bytes += found.size_bytes
+        for manifest in chain_of(self._store, self._tp):
+            if manifest.begins >= begins:
+                self._records += manifest.records
+                self._bytes += manifest.size_bytes
                 self._files += 1
-                self._first, self._lost_from = found.end, -1
+                self._first, self._lost_from = manifest.end, -1
 
     async def _publish(self, end: int) -> None:
-        """Write what was read, if it is of the topic that the archive is of: asked behind the reading."""
+        """Write what was read, if it is of the topic that the archive is of: asked after the reading."""
         assert self._source is not None
         planned = bytes.fromhex(topic_of(self._store, self._tp.topic).topic_id)
         described = await Admin(self._source).describe_topics([self._tp.topic])
-        found = described.get(self._tp.topic)
-        if found is None or (
-            found.topic_id != planned and NO_TOPIC_ID not in (found.topic_id, planned)
-        ):
+        description = described.get(self._tp.topic)
+        if description is None or is_another_topic(planned, description.topic_id):
             raise PartitionError(
                 "the topic was deleted and created again while it was archived",
                 topic=self._tp.topic,
@@ -286,6 +344,7 @@ class _PartitionArchive:
             file=name,
             sha256=sha256(data).hexdigest(),
             lost_from=self._lost_from,
+            mirrors=await self._mirrors(batches) if batches and self._finds_mirrors else (),
         )
         path = f"{partition_folder(self._tp)}/{name}"
         self._store.write(path, data)
@@ -305,6 +364,16 @@ class _PartitionArchive:
         self._bytes += len(data)
         self._files += 1
 
+    async def _mirrors(self, batches: Sequence[LogBatch]) -> list[tuple[int, str, str, int]]:
+        """Return which mirrors wrote batches; asked after the reading, as an id is published before it writes."""
+        assert self._source is not None
+        last = {producer_of(batch): batch.last_offset for batch in batches}
+        return [
+            (it.producer_id, it.source, it.source_cluster, last[it.producer_id])
+            for it in await mirror_producers(self._source, self._source.clock)
+            if it.producer_id in last
+        ]
+
     def _parquet(self, batches: Sequence[LogBatch], end: int) -> tuple[bytes, int]:
         schema = BATCHES if self._shape is Shape.BATCHES else ARROW_SCHEMA
         # What is compressed already is not compressed again.
@@ -314,7 +383,7 @@ class _PartitionArchive:
         if self._shape is Shape.BATCHES:
             for group in _grouped(batches):
                 writer.write_batch(_batch_rows(group))
-            records = sum(batch.count for batch in batches)
+            records = sum(records_in(batch, self._first, end) for batch in batches)
         else:
             columns = RecordColumns(self._tp, self._first, end)
             for batch in batches:

@@ -7,11 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from mm2py_cli.output import FAILED, OK, Column, Output, Printer, say, size_text
+from mm2py_jobs.open_flow import flow_sides
 from mm2py_jobs.spark.session import SparkPlace, require_spark
 from mm2py_workers.answers import count_of, rows_of
-from mm2py_workers.bulk_flow import flow_sides
-from mm2py_workers.output import FAILED, OK, Column, Output, Printer, say, size_text
 
+_PLANNED: Final = (
+    Column.text("TOPIC", "topic"),
+    Column.count("PARTITION", "partition"),
+    Column.count("FROM", "from"),
+    Column.count("TO", "to"),
+    Column.text("CAUSE", "cause"),
+)
 _ARCHIVED: Final = (
     Column.text("TOPIC", "topic"),
     Column.count("PARTITION", "partition"),
@@ -23,7 +30,7 @@ _ARCHIVED: Final = (
 )
 
 
-def run_archive(
+def run_archive(  # noqa: PLR0913 - an argument per option
     path: Path,
     flow: str,
     *,
@@ -32,18 +39,24 @@ def run_archive(
     shape: str,
     place: SparkPlace,
     output: Output,
+    only_plans: bool,
+    rate_limit: int = 0,
 ) -> int:
-    """Archive, print the report, and return the exit code.
+    """Archive, or only plan it, print the report, and return the exit code.
 
     Raises:
         Mm2pyError: see ``archive_flow``.
     """
     require_spark()
-    from mm2py_jobs.archive.archive import archive_flow
+    from mm2py_jobs.archive.archive import archive_flow, planned
     from mm2py_jobs.archive.archive_format import Shape
 
     sides = flow_sides(path, flow, topics, needs_target=False)
-    report = archive_flow(sides, folder, Shape(shape), place.open)
+    if only_plans:
+        plan = planned(sides, folder, Shape(shape))
+        _print(plan, Printer(output), _PLANNED, "nothing new to archive")
+        return OK
+    report = archive_flow(sides, folder, Shape(shape), place.open, rate_limit=rate_limit)
     _print(report, Printer(output), _ARCHIVED, "nothing new to archive")
     for row in rows_of(report, "partitions"):
         lost = count_of(row, "lost_from")

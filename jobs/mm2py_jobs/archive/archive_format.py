@@ -17,9 +17,9 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from mm2py.errors import ConfigError, FatalError, PartitionError, ProtocolError
-from mm2py.protocol.log_batches import LogBatch, log_batch
 from mm2py.types import TopicPartition
 from mm2py_jobs.archive.archive_store import ArchiveStore
+from mm2py_jobs.log.log_batches import LogBatch, log_batch
 
 VERSION: Final = 1
 
@@ -74,7 +74,8 @@ class ArchivedTopic:
 class FileManifest:
     """``<first>.json``: one file of a partition, which has what there was of ``first <= offset < end``.
 
-    Offsets from ``lost_from`` to ``first`` were gone from the source before they were archived; -1 for none.
+    Offsets from ``lost_from`` to ``first`` were gone from the source before they were archived; -1 for none. ``mirrors`` are the
+    producers of mirrors that wrote batches of it: id, alias and id of the cluster that they read, and the last offset.
     """
 
     topic: str
@@ -86,6 +87,7 @@ class FileManifest:
     file: str
     sha256: str
     lost_from: int = -1
+    mirrors: Sequence[tuple[int, str, str, int]] = ()
 
     @property
     def begins(self) -> int:
@@ -94,7 +96,10 @@ class FileManifest:
 
     def to_bytes(self) -> bytes:
         """Return the file."""
-        return _document(asdict(self))
+        members = asdict(self)
+        if not self.mirrors:
+            del members["mirrors"]  # as versions before it wrote
+        return _document(members)
 
     @classmethod
     def parse(cls, data: bytes, name: str) -> Self:
@@ -119,14 +124,16 @@ def manifest_name(tp: TopicPartition, begins: int) -> str:
     return f"{partition_folder(tp)}/{begins:020d}.json"
 
 
-def put_or_check(store: ArchiveStore, name: str, found: ArchiveHead | ArchivedTopic) -> None:
-    """Publish a head, or compare it with the one that is there.
+def put_or_check(
+    store: ArchiveStore, name: str, stored: ArchiveHead | ArchivedTopic, *, writes: bool = True
+) -> None:
+    """Publish a head if it ``writes``, or compare it with the one that is there.
 
     Raises:
         ConfigError: the archive there is another one.
     """
-    document = asdict(found)
-    if store.put_if_absent(name, _document(document)):
+    document = asdict(stored)
+    if store.put_if_absent(name, _document(document)) if writes else not store.exists(name):
         return
     there = _members(store.read(name), name)
     for member in ("version", "flow", "source_cluster", "shape", "topic", "topic_id"):
@@ -145,16 +152,22 @@ def head_of(store: ArchiveStore) -> ArchiveHead:
     """
     if not store.exists("manifest.json"):
         raise ConfigError(f"{store.path} has no archive: there is no manifest.json")
-    found = _members(store.read("manifest.json"), "manifest.json")
-    if found.get("version") != VERSION:
-        raise ConfigError(f"{store.path} has an archive of version {found.get('version')}")
+    members = _members(store.read("manifest.json"), "manifest.json")
+    if members.get("version") != VERSION:
+        raise ConfigError(f"{store.path} has an archive of version {members.get('version')}")
     try:
-        shape = Shape(str(found["shape"]))
+        shape = Shape(str(members["shape"]))
         return ArchiveHead(
-            flow=str(found["flow"]), source_cluster=str(found["source_cluster"]), shape=shape
+            flow=str(members["flow"]), source_cluster=str(members["source_cluster"]), shape=shape
         )
     except (KeyError, ValueError) as error:
         raise ConfigError(f"{store.path}: manifest.json is damaged: {error}") from error
+
+
+def topics_in(store: ArchiveStore) -> list[str]:
+    """Return the topics that an archive has."""
+    folders = store.names("")
+    return [it.removeprefix("topic=") for it in folders if it.startswith("topic=")]
 
 
 def topic_of(store: ArchiveStore, topic: str) -> ArchivedTopic:
@@ -164,13 +177,13 @@ def topic_of(store: ArchiveStore, topic: str) -> ArchivedTopic:
         ConfigError: its file is damaged.
     """
     name = f"topic={topic}/topic.json"
-    found = _members(store.read(name), name)
+    members = _members(store.read(name), name)
     try:
         return ArchivedTopic(
-            topic=str(found["topic"]),
-            topic_id=str(found["topic_id"]),
-            partitions=int(str(found["partitions"])),
-            configs=cast("dict[str, str]", found["configs"]),
+            topic=str(members["topic"]),
+            topic_id=str(members["topic_id"]),
+            partitions=int(str(members["partitions"])),
+            configs=cast("dict[str, str]", members["configs"]),
         )
     except (KeyError, ValueError) as error:
         raise ConfigError(f"{store.path}: {name} is damaged: {error}") from error
@@ -187,17 +200,17 @@ def chain_of(store: ArchiveStore, tp: TopicPartition) -> list[FileManifest]:
         if not name.endswith(".json"):
             continue
         path = f"{partition_folder(tp)}/{name}"
-        found = FileManifest.parse(store.read(path), path)
-        expected = chain[-1].end if chain else found.begins
-        if (found.topic, found.partition) != tp or found.begins != expected:
+        manifest = FileManifest.parse(store.read(path), path)
+        expected = chain[-1].end if chain else manifest.begins
+        if (manifest.topic, manifest.partition) != tp or manifest.begins != expected:
             raise PartitionError(
-                f"manifest {path} speaks of {found.topic}-{found.partition} from offset {found.begins}, expected {expected}",
+                f"manifest {path} speaks of {manifest.topic}-{manifest.partition} from offset {manifest.begins}, expected {expected}",
                 topic=tp.topic,
                 partition=tp.partition,
                 offset=expected,
                 remedy="files of the archive are missing or were changed; copy it anew from where it was kept",
             )
-        chain.append(found)
+        chain.append(manifest)
     return chain
 
 
@@ -211,13 +224,13 @@ def offset_at(store: ArchiveStore, tp: TopicPartition, timestamp: int) -> int:
 
     def young(manifest: FileManifest) -> list[int]:
         try:
-            found = store.columns(
+            columns = store.columns(
                 f"{partition_folder(tp)}/{manifest.file}", ("base_offset", "max_timestamp")
             )
         except FatalError:
             return [manifest.first]  # damaged, which its lane reports
-        rows = cast("Sequence[Mapping[str, int]]", found)
-        return [it["base_offset"] for it in rows if it["max_timestamp"] >= timestamp]
+        rows = cast("Sequence[Mapping[str, int]]", columns)
+        return [row["base_offset"] for row in rows if row["max_timestamp"] >= timestamp]
 
     at = bisect_left(files, 1, key=lambda it: bool(young(it)))
     if at < len(files):
@@ -300,9 +313,9 @@ def _document(members: Mapping[str, object]) -> bytes:
 
 def _members(data: bytes, name: str) -> dict[str, object]:
     try:
-        found: object = json.loads(data)
+        document: object = json.loads(data)
     except ValueError as error:
         raise ConfigError(f"{name} is no manifest: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise ConfigError(f"{name} is no manifest")
-    return cast("dict[str, object]", found)
+    return cast("dict[str, object]", document)

@@ -146,8 +146,8 @@ def _open(path: str) -> tuple[fs.FileSystem, str]:
     except (ValueError, OSError) as error:
         try:
             url_to_fs = cast("_UrlToFs", importlib.import_module("fsspec.core").url_to_fs)
-            found, root = url_to_fs(path)
+            filesystem, root = url_to_fs(path)
         except (ImportError, ValueError, OSError) as other:
             raise ConfigError(f"{path}: {error}; with fsspec: {other}") from other
-        system = fs.PyFileSystem(fs.FSSpecHandler(found))
+        system = fs.PyFileSystem(fs.FSSpecHandler(filesystem))
     return system, root.rstrip("/")

@@ -6,7 +6,7 @@ that a restore resumes, is fenced and is handed over as a backfill.
 
 Invariants, tests of the same names:
 
-1. Batches leave in the order of the chain, from the stored position on, and none behind the end.
+1. Batches leave in the order of the chain, from the stored position on, and none after the end.
 2. A file whose digest is not its manifest's sends nothing, and fails its partition alone.
 3. A partition is covered up to its end only when all that was handed out is delivered.
 4. Records that do not follow each other on the target end their partition, with both offsets.
@@ -25,15 +25,15 @@ from mm2py.client.pacing import ByteRate
 from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR
 from mm2py.config.definitions import parse_config
 from mm2py.errors import Mm2pyError, PartitionError
-from mm2py.mirror.source_offsets import committed_offset, mirror_source_partition
+from mm2py.mirror.source_offsets import mirror_source_partition, next_offset
 from mm2py.protocol.batch_stage import classify
-from mm2py.protocol.log_batches import LogBatch
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 from mm2py_connectors.mirror_source_config import FlowRate
 from mm2py_jobs.archive.archive_format import FileManifest, archived_batches, chain_of
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.copy.archive_order import ARCHIVE, TaskArchive
+from mm2py_jobs.log.log_batches import LogBatch
 
 POLL_S: Final = 0.2
 
@@ -88,13 +88,13 @@ class ArchiveTask(BatchSourceTask):
         self._loads: dict[TopicPartition, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
-        """Resume behind the stored positions, or begin where the archive does."""
+        """Resume after the stored positions, or begin where the archive does."""
         archive, partitions = self._archive, list(self._archive.ends)
         stored = await self._context.committed_offsets(
             [self.source_partition(it) for it in partitions]
         )
         for partition, offset in zip(partitions, stored, strict=True):
-            last, topic = committed_offset(offset), archive.topics[partition.topic]
+            position, topic = next_offset(offset), archive.topics[partition.topic]
             self._context.report_incarnation(partition, bytes.fromhex(topic.topic_id))
             name = TopicPartition(topic.name, partition.partition)
             try:
@@ -104,7 +104,7 @@ class ArchiveTask(BatchSourceTask):
                 continue
             target = TopicPartition(topic.target, partition.partition)
             self._logs[partition] = _ArchivedLog(
-                partition, target, chain, last + 1, archive.ends[partition]
+                partition, target, chain, position, archive.ends[partition]
             )
 
     async def poll(self, budget_bytes: int) -> Sequence[Outgoing]:
@@ -125,7 +125,7 @@ class ArchiveTask(BatchSourceTask):
             budget_bytes = min(budget_bytes, self._rate.room_bytes())
         batches = log.take(budget_bytes)
         if self._rate is not None:
-            self._rate.spend(sum(len(it.data) for it in batches))
+            self._rate.spend(sum(len(batch.data) for batch in batches))
         return [Outgoing(log.source, log.target, batches)] if batches else ()
 
     async def _load(self, log: "_ArchivedLog") -> None:
@@ -227,11 +227,11 @@ class _ArchivedLog:
     def load(self, store: ArchiveStore) -> None:
         """Read the next file."""
         manifest = self._files[0]
-        wanted = max(self._position, manifest.first)
+        first = max(self._position, manifest.first)
         batches: list[RecordBatch] = []
         for batch in archived_batches(store, manifest):
-            if batch.last_offset >= wanted:
-                batches += _sendable(batch, wanted, manifest)
+            if batch.last_offset >= first:
+                batches += _sendable(batch, first, manifest)
         self.batches.extend(batches)
         self._files.popleft()
 
@@ -247,16 +247,16 @@ class _ArchivedLog:
         return taken
 
 
-def _sendable(batch: LogBatch, wanted: int, manifest: FileManifest) -> list[RecordBatch]:
+def _sendable(batch: LogBatch, position: int, manifest: FileManifest) -> list[RecordBatch]:
     """Return an archived batch as the Sender takes it: what the target would refuse is changed, as when mirroring."""
     if batch.runs:
-        if batch.base_offset < wanted:
+        if batch.base_offset < position:
             raise PartitionError(
                 f"the target has a part of the batch at offset {batch.base_offset}, which was converted from an old format and"
                 " cannot be cut",
                 topic=manifest.topic,
                 partition=manifest.partition,
-                offset=wanted,
+                offset=position,
                 remedy="restore into another topic with --rename",
             )
         return [
@@ -272,7 +272,7 @@ def _sendable(batch: LogBatch, wanted: int, manifest: FileManifest) -> list[Reco
                 None,
             )
         ]
-    staged = classify(batch.data, wanted, None)
+    staged = classify(batch.data, position, None)
     if staged.problem is not None:
         raise PartitionError(
             staged.problem.text,

@@ -2,7 +2,7 @@
 
 Flow: heads and chains of manifests -> ``ArchivedLog`` per partition -> what the flow has copied and what the target's logs have ->
 ``Plan`` -> the driver and the lanes of a backfill, whose source is the archive (``archive_task``). Into the flow's own copies it is a
-backfill of the flow, which continues behind it; other names are a flow of their own (``renamed_flow``), with positions and a map
+backfill of the flow, which continues after it; other names are a flow of their own (``renamed_flow``), with positions and a map
 of their own, so that a restore that was interrupted continues there too.
 """
 
@@ -17,7 +17,8 @@ from mm2py.clock import Clock
 from mm2py.errors import ConfigError
 from mm2py.mirror.backfills import SettingChange
 from mm2py.mirror.offset_map import Page
-from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic
+from mm2py.mirror.producer_ids import MirrorProducer, ProducerOrigins, Suppression
+from mm2py.protocol.topics import NewTopic, is_another_topic
 from mm2py.types import LATEST, FlowName, TopicPartition
 from mm2py_jobs.archive.archive_format import (
     ArchivedTopic,
@@ -26,12 +27,13 @@ from mm2py_jobs.archive.archive_format import (
     head_of,
     offset_at,
     topic_of,
+    topics_in,
 )
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.copy.expiry import expiring, refused_expiry, value_of
 from mm2py_jobs.copy.plan import PartitionPlan, Plan, Refusal
 from mm2py_jobs.copy.restored_flows import is_renamed
-from mm2py_jobs.copy.survey import REASONS, Known, changed_settings
+from mm2py_jobs.copy.survey import PAUSED, REASONS, Known, changed_settings, is_held
 
 
 @final
@@ -58,8 +60,8 @@ class Rename:
 
     def name(self, topic: str, otherwise: str) -> str:
         """Return the new name of a topic, or ``otherwise`` if it does not match."""
-        found = None if self._pattern is None else self._pattern.fullmatch(topic)
-        return otherwise if found is None else found.expand(self._replacement)
+        match = None if self._pattern is None else self._pattern.fullmatch(topic)
+        return otherwise if match is None else match.expand(self._replacement)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,7 @@ class ArchivedLog:
     records: int
     bytes: int
     lost: int
+    mirrors: Sequence[tuple[int, str, str, int]] = ()
 
     @property
     def target(self) -> TopicPartition:
@@ -96,8 +99,7 @@ def read_archive(
             f"{store.path} is an archive of the shape {head.shape}, which is for queries",
             remedy="restore from one that was made with --shape batches",
         )
-    names = [it.removeprefix("topic=") for it in store.names("") if it.startswith("topic=")]
-    chosen = [topic_of(store, it) for it in names if topics(it)]
+    chosen = [topic_of(store, it) for it in topics_in(store) if topics(it)]
     if not chosen:
         raise ConfigError(f"{store.path} has none of the topics that are meant")
     targets: dict[str, str] = {}
@@ -119,14 +121,15 @@ def read_archive(
                     records=sum(it.records for it in chain),
                     bytes=sum(it.size_bytes for it in chain),
                     lost=sum(it.first - it.begins for it in chain),
+                    mirrors=[mirror for it in chain for mirror in it.mirrors],
                 )
             )
     return logs
 
 
 def _last_partition(store: ArchiveStore, topic: str) -> int:
-    folders = [it for it in store.names(f"topic={topic}") if it.startswith("partition=")]
-    return max((int(it.removeprefix("partition=")) for it in folders), default=-1)
+    folders = [name for name in store.names(f"topic={topic}") if name.startswith("partition=")]
+    return max((int(folder.removeprefix("partition=")) for folder in folders), default=-1)
 
 
 _KEPT_CONFIGS: Final = frozenset({"cleanup.policy", "max.message.bytes"})
@@ -144,6 +147,8 @@ class Restore:
         logs: of the archive.
         target: administration of the target.
         store: the archive.
+        suppression: of the flow.
+        held: what was paused alone.
     """
 
     def __init__(
@@ -153,11 +158,14 @@ class Restore:
         target: Admin,
         store: ArchiveStore,
         clock: Clock,
+        suppression: Suppression,
+        held: frozenset[TopicPartition],
     ) -> None:
         self.flow = flow
         self.is_renamed = is_renamed(flow)
-        self.logs = {self._key(it): it for it in logs}
+        self.logs = {self._key(log): log for log in logs}
         self._target, self._store, self._clock = target, store, clock
+        self._suppression, self._held = suppression, held
 
     def _key(self, log: ArchivedLog) -> TopicPartition:
         return log.target if self.is_renamed else TopicPartition(log.topic.topic, log.partition)
@@ -165,7 +173,7 @@ class Restore:
     async def plan(self, known: Known, *, accepts_expiry: bool = False) -> Plan:
         """Return ranges and refusals; ``known`` are the positions and maps of the flow.
 
-        Partitions of which the target would delete records behind the run are refused, unless that is accepted.
+        Partitions of which the target would delete records after the run are refused, unless that is accepted.
         """
         logs = {key: it for key, it in self.logs.items() if it.end > it.begins}
         copies = await self._target.describe_topics({it.target_topic for it in logs.values()})
@@ -180,12 +188,15 @@ class Restore:
         for key, log in logs.items():
             if key in refused:
                 continue
-            found = ends.get(log.target)
-            if found is not None and found.error is not None:
-                refused[key] = f"the end of {log.target} on the target is not known: {found.error}"
+            log_ends = ends.get(log.target)
+            if log_ends is not None and log_ends.error is not None:
+                refused[key] = (
+                    f"the end of {log.target} on the target is not known: {log_ends.error}"
+                )
                 continue
-            end = 0 if found is None else found.offset
-            reason = self._refusal(key, log, known, end)
+            end = 0 if log_ends is None else log_ends.offset
+            held = not self.is_renamed and is_held(key, self._held)
+            reason = PAUSED if held else self._refusal(key, log, known, end)
             if reason:
                 refused[key] = reason
                 continue
@@ -218,46 +229,58 @@ class Restore:
     async def _expiring(
         self, settings: Sequence[SettingChange], planned: Sequence[PartitionPlan]
     ) -> dict[TopicPartition, str]:
-        configs = await self._target.describe_topic_configs({it.topic for it in settings})
-        found: dict[TopicPartition, str] = {}
-        for it in settings:
-            entries = {entry.name: entry for entry in configs[it.topic]}
+        configs = await self._target.describe_topic_configs({setting.topic for setting in settings})
+        causes: dict[TopicPartition, str] = {}
+        for setting in settings:
+            entries = {entry.name: entry for entry in configs[setting.topic]}
             ranges = [
-                part for part in planned if part.target_topic == it.topic and part.start < part.end
+                part
+                for part in planned
+                if part.target_topic == setting.topic and part.start < part.end
             ]
-            kept = value_of(entries, it.name)
-            found |= await expiring(it.name, kept, entries, ranges, self._older)
-        return found
+            kept = value_of(entries, setting.name)
+            causes |= await expiring(setting.name, kept, entries, ranges, self._older)
+        return causes
 
     async def _older(
         self, ranges: Sequence[PartitionPlan], retention_ms: int
     ) -> dict[TopicPartition, int]:
         oldest = self._clock.now_ms() - retention_ms
-        found: dict[TopicPartition, int] = {}
+        counts: dict[TopicPartition, int] = {}
         for it in ranges:
             tp = TopicPartition(self.logs[it.source].topic.topic, it.partition)
             end = await asyncio.to_thread(offset_at, self._store, tp, oldest)
-            found[it.source] = max(0, min(it.end, end) - it.start)
-        return found
+            counts[it.source] = max(0, min(it.end, end) - it.start)
+        return counts
 
     def stale(self, plan: Plan, known: Known) -> list[TopicPartition]:
         """Return partitions of a restore under other names whose topic was deleted since: they begin anew."""
-        return [it.source for it in plan.partitions if not it.resumes and known.has(it.source)]
+        return [
+            partition.source
+            for partition in plan.partitions
+            if not partition.resumes and known.has(partition.source)
+        ]
 
     def _too_small(self, copies: Mapping[str, TopicDescription]) -> dict[TopicPartition, str]:
         return {
-            key: f"topic {it.target_topic} has {len(copies[it.target_topic].partitions)} partitions, the archive more:"
+            key: f"topic {log.target_topic} has {len(copies[log.target_topic].partitions)} partitions, the archive more:"
             " add partitions, or restore into another topic with --rename"
-            for key, it in self.logs.items()
-            if it.target_topic in copies and it.partition not in copies[it.target_topic].partitions
+            for key, log in self.logs.items()
+            if log.target_topic in copies
+            and log.partition not in copies[log.target_topic].partitions
         }
 
     def _refusal(self, key: TopicPartition, log: ArchivedLog, known: Known, end: int) -> str:
-        """Return why a log cannot be restored behind what the target has, empty where it can."""
+        """Return why a log cannot be restored after what the target has, empty where it can."""
         position = known.resume(key)
         page = known.pages.get(key)
         if not end:
-            if position < 0 or self.is_renamed:
+            copied_nothing = (
+                position == log.begins
+                if page is None
+                else not page.number and all(it.is_anchor for it in page.segments)
+            )
+            if position < 0 or self.is_renamed or copied_nothing:
                 return ""
             return (
                 f"the flow {self.flow} has copied it up to offset {position}, but {log.target} is empty: reset the flow's"
@@ -276,7 +299,29 @@ class Restore:
                 f"{there} and has copies up to offset {position}, the archive begins at {log.begins}: what is between"
                 " would be missing"
             )
-        return ""
+        return "" if self.is_renamed else self._doubling(log, position, there)
+
+    def _doubling(self, log: ArchivedLog, position: int, there: str) -> str:
+        """Refuse what the flow would not copy from a position on: the target has written it itself."""
+        cluster = self._target.cluster
+        origins = ProducerOrigins(
+            everything=self._suppression is Suppression.ALL,
+            target=cluster.alias,
+            target_cluster=cluster.cluster_id,
+        )
+        for number, source, source_cluster, _ in log.mirrors:
+            origins.learn(
+                MirrorProducer(producer_id=number, source=source, source_cluster=source_cluster)
+            )
+        looping = origins.known.looping
+        last = max((last for number, *_, last in log.mirrors if number in looping), default=-1)
+        if position > last or self._suppression is Suppression.OFF:
+            return ""
+        return (
+            f"{there}, and what the archive has from offset {position} to {last} includes records that a mirror copied to the"
+            " source and the flow does not copy (loop.suppression): they would be doubled; let the flow copy the others, or"
+            " restore into another topic with --rename"
+        )
 
     async def make_topics(self) -> None:
         """Make the topics that are missing.
@@ -307,6 +352,4 @@ def _configs(archived: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_of_another(page: Page | None, topic_id: str) -> bool:
-    archived = bytes.fromhex(topic_id)
-    known = NO_TOPIC_ID if page is None else page.source_id
-    return bool(archived) and NO_TOPIC_ID not in (known, archived) and known != archived
+    return page is not None and is_another_topic(page.source_id, bytes.fromhex(topic_id))

@@ -10,30 +10,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, final
 
+from mm2py.client.connect.admin import Admin
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.definitions import parse_config
 from mm2py.config.java_regex import PatternList
-from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.mirror.backfills import Job, JobState, Lease, new_id
 from mm2py.mirror.filters import TopicSelection, topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
+from mm2py.mirror.producer_ids import suppression_of
 from mm2py.types import FlowName, TopicPartition
+from mm2py_cli.output import FAILED, OK, Column, Printer, say
 from mm2py_jobs.archive.archive import archive_root
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.archive.restore import ArchivedLog, Rename, Restore, read_archive
 from mm2py_jobs.copy.archive_order import ARCHIVE, ArchivedTopic, TaskArchive
 from mm2py_jobs.copy.backfill import Request
 from mm2py_jobs.copy.backfill_flow import BackfillSession
-from mm2py_jobs.copy.backfill_runs import driver_of, refuse
+from mm2py_jobs.copy.backfill_runs import driver_of, lanes_of, refuse, show_document
 from mm2py_jobs.copy.backfill_spark import SparkRun
 from mm2py_jobs.copy.plan import Plan
-from mm2py_jobs.copy.restored_flows import renamed_flow
+from mm2py_jobs.copy.restored_flows import renamed_plan
+from mm2py_jobs.open_flow import flow_plan, refuse_transforms
 from mm2py_jobs.spark.session import SparkPlace
 from mm2py_workers.answers import count_of
-from mm2py_workers.bulk_flow import SOURCE, flow_plan, refuse_transforms
-from mm2py_workers.flow_parts import FlowPlan
-from mm2py_workers.output import FAILED, OK, Column, Printer, say
 
 _COLUMNS: Final = (
     Column.text("TOPIC", "topic"),
@@ -58,6 +57,7 @@ class RestoreOrder:
     place: SparkPlace
     rate_limit: int = 0
     accepts_expiry: bool = False
+    only_plans: bool = False
 
     def request(self, root: str) -> Request:
         """Return a job as its record keeps it: another run continues it only with the same arguments."""
@@ -66,7 +66,7 @@ class RestoreOrder:
 
 
 def run_restore(order: RestoreOrder, printer: Printer) -> int:
-    """Restore, print the report, and return the exit code.
+    """Restore, or only plan it, print the report, and return the exit code.
 
     Raises:
         Mm2pyError: the archive cannot be restored, or a cluster does not answer.
@@ -79,10 +79,10 @@ async def _run(order: RestoreOrder, printer: Printer) -> int:
     async with BackfillSession(flow_plan(order.file, order.flow)) as session:
         refuse_transforms(
             session.name,
-            session.connector,
+            session.flow.connector,
             "an archive has them as they are on the source, with what the transforms drop",
         )
-        names = _Names(session.name, session.connector)
+        names = _Names(session.name, session.flow.connector)
         root = archive_root(order.folder, session.name)
         logs = await asyncio.to_thread(
             read_archive,
@@ -90,18 +90,23 @@ async def _run(order: RestoreOrder, printer: Printer) -> int:
             PatternList.of(order.topics or ".*").matches,
             lambda topic: names.checked(topic, rename.name(topic, names.copy_of(topic))),
         )
-        copies = [it for it in logs if it.target_topic == names.copy_of(it.topic.topic)]
-        others = [it for it in logs if it.target_topic != names.copy_of(it.topic.topic)]
+        copies = [log for log in logs if log.target_topic == names.copy_of(log.topic.topic)]
+        others = [log for log in logs if log.target_topic != names.copy_of(log.topic.topic)]
+        target = await session.flow.admin("target")
         runs: list[_RestoreRun] = []
         if copies:
-            runs.append(_RestoreRun(order, root, session, copies, printer))
-        async with BackfillSession(_renamed_plan(session.plan, session.connector)) as renamed:
+            runs.append(_RestoreRun(order, root, session, target, copies, printer))
+        async with BackfillSession(
+            renamed_plan(session.flow.plan, session.flow.connector)
+        ) as renamed:
             if others:
-                runs.append(_RestoreRun(order, root, renamed, others, printer))
+                runs.append(_RestoreRun(order, root, renamed, target, others, printer))
             for run in runs:
                 await run.plan()
-            if any(run.refused.refused for run in runs):
-                return refuse(_joined([run.refused for run in runs]), printer)
+            if order.only_plans:
+                return _show_plan(runs, order, printer)
+            if any(run.checked.refused for run in runs):
+                return refuse(_joined([run.checked for run in runs]), printer)
             ended = [await run.run() for run in runs]
     rows = [row for run in runs for row in run.rows()]
     report = {
@@ -126,12 +131,22 @@ async def _run(order: RestoreOrder, printer: Printer) -> int:
     return OK if report["state"] == JobState.DONE.value else FAILED
 
 
+def _show_plan(runs: Sequence["_RestoreRun"], order: RestoreOrder, printer: Printer) -> int:
+    plan = _joined([run.checked for run in runs]) if runs else Plan(flow=order.flow, partitions=())
+    document = plan.document(lanes_of(order.place.master), order.rate_limit)
+    return show_document(plan, document, printer)
+
+
 def _state(jobs: Sequence[Job]) -> str:
-    return next((it.state.value for it in jobs if it.state is not JobState.DONE), "DONE")
+    return next((job.state.value for job in jobs if job.state is not JobState.DONE), "DONE")
 
 
 def _joined(plans: Sequence[Plan]) -> Plan:
-    return replace(plans[0], refused=tuple(it for plan in plans for it in plan.refused))
+    return replace(
+        plans[0],
+        partitions=tuple(partition for plan in plans for partition in plan.partitions),
+        refused=tuple(it for plan in plans for it in plan.refused),
+    )
 
 
 @final
@@ -164,24 +179,6 @@ class _Names:
         return name
 
 
-def _renamed_plan(plan: FlowPlan, connector: Mapping[str, str]) -> FlowPlan:
-    """Return the flow that restores under other names: it has no workers, and internal topics of its own."""
-    name = renamed_flow(plan.name)
-    props = {
-        **plan.props,
-        "group.id": f"{name.source}-mm2",
-        "offset.storage.topic": f"mm2-offsets.{name.source}.internal",
-    }
-    return FlowPlan(
-        name=name,
-        props=props,
-        worker=parse_config(WorkerConfig, props),
-        connectors={SOURCE: {**connector, "source.cluster.alias": name.source}},
-        resolve=lambda raw: {key: text for key, text in raw.items() if text is not None},
-        by_file=True,
-    )
-
-
 @final
 class _RestoreRun:
     """The part of a restore whose positions one flow keeps."""
@@ -191,16 +188,23 @@ class _RestoreRun:
         order: RestoreOrder,
         root: str,
         session: BackfillSession,
+        target: Admin,
         logs: Sequence[ArchivedLog],
         printer: Printer,
     ) -> None:
         self._order, self._session, self._printer = order, session, printer
         self._restore = Restore(
-            session.name, logs, session.target, ArchiveStore(root), SYSTEM_CLOCK
+            session.name,
+            logs,
+            target,
+            ArchiveStore(root),
+            SYSTEM_CLOCK,
+            suppression_of(session.flow.connector),
+            session.flow.held,
         )
         self._root, self._request = root, order.request(root)
         self._begun: Mapping[TopicPartition, int] = {}
-        self.refused = Plan(flow=str(session.name), partitions=())
+        self.checked = Plan(flow=str(session.name), partitions=())
         self._leases: Mapping[TopicPartition, Lease] = {}
 
     async def plan(self) -> None:
@@ -210,14 +214,11 @@ class _RestoreRun:
         if plan.refused and await self._is_unfinished():
             # What a restore has written that was killed before it stored a position: its lanes find it in the log.
             plan = replace(plan, refused=())
-        self.refused = plan
+        self.checked = plan
 
     async def _is_unfinished(self) -> bool:
-        session = self._session
-        if not await session.has_topic():
-            return False
-        await session.open_topic()
-        job = session.connections.store.job
+        await self._session.open_if_there()
+        job = self._session.store.job
         return job is not None and not job.state.is_over and job.archive == self._request.archive
 
     async def run(self) -> Job:
@@ -236,7 +237,9 @@ class _RestoreRun:
         plan = await restore.plan(known, accepts_expiry=True)  # it was asked for above
         stale = restore.stale(plan, known)
         plan = replace(plan, forgotten=tuple(stale))
-        self._begun = {it: max(0, known.target_end(it)) for it in restore.logs if it not in stale}
+        self._begun = {
+            log: max(0, known.target_end(log)) for log in restore.logs if log not in stale
+        }
         spark = SparkRun(session, driver, self._printer, clock=SYSTEM_CLOCK)
         ended = await spark.run(
             plan,
@@ -245,16 +248,16 @@ class _RestoreRun:
             place=self._order.place,
             rate_limit=self._order.rate_limit,
         )
-        self._leases = dict(session.connections.store.leases)
+        self._leases = dict(session.store.leases)
         return ended
 
     def _task(self) -> Mapping[str, str]:
         topics = {
-            key.topic: ArchivedTopic(it.topic.topic, it.topic.topic_id, it.target_topic)
-            for key, it in self._restore.logs.items()
+            key.topic: ArchivedTopic(log.topic.topic, log.topic.topic_id, log.target_topic)
+            for key, log in self._restore.logs.items()
         }
         archive = TaskArchive(self._root, topics, {})
-        return {**self._session.connector, ARCHIVE: archive.to_text()}
+        return {**self._session.flow.connector, ARCHIVE: archive.to_text()}
 
     def rows(self) -> list[dict[str, object]]:
         """Return the partitions of the report; ``target_to`` is exclusive."""

@@ -18,5 +18,5 @@ A stream::
     5 herder/stream_watch             each worker: is it alive? pause, recall, take back -> backfill_watch -> tasks continue
 
 Over REST: ``backfill_routes`` -> ``backfill_jobs`` (orders and views over the backfill topic) -> ``backfill_children``: the same
-command as a child process of the leader. Every job takes its flow from ``mm2py_workers.bulk_flow``: file and overrides.
+command as a child process of the leader. Every job takes its flow from ``mm2py_jobs.open_flow``: file and overrides.
 """

@@ -40,11 +40,11 @@ class TaskArchive(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> "TaskArchive":
         """Read what ``to_text`` returned."""
-        found = json.loads(text)
-        topics = cast("Mapping[str, Sequence[str]]", found["topics"])
-        ends = cast("Sequence[tuple[str, int, int]]", found["ends"])
+        document = json.loads(text)
+        topics = cast("Mapping[str, Sequence[str]]", document["topics"])
+        ends = cast("Sequence[tuple[str, int, int]]", document["ends"])
         return cls(
-            found["path"],
+            document["path"],
             {name: ArchivedTopic(*topic) for name, topic in topics.items()},
             {TopicPartition(topic, partition): end for topic, partition, end in ends},
         )

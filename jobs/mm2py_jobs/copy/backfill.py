@@ -1,4 +1,4 @@
-"""The driver of a backfill: takes partitions from the live flow, has lanes copy them, and leaves nothing behind that it changed.
+"""The driver of a backfill: takes partitions from the live flow, has lanes copy them, and restores what it changed.
 
 Flow: ``claim`` (one driver at a time) -> former lanes are fenced -> partitions are reserved -> every worker of the live flow has
 confirmed that it copies none of them -> topic settings -> copies that are made again go back -> lanes on Spark -> each lane hands its partitions over -> settings put back.
@@ -23,10 +23,10 @@ from typing import Final, Protocol, final
 
 from mm2py.client.connect.admin import ConfigOp
 from mm2py.clock import Clock
-from mm2py.errors import FatalError, Mm2pyError
-from mm2py.mirror.backfill_report import NO_DRIVER
+from mm2py.errors import FatalError, FatalServerError, Mm2pyError
 from mm2py.mirror.backfills import (
     ALIVE_S,
+    NO_DRIVER,
     Job,
     JobKind,
     JobState,
@@ -159,12 +159,12 @@ class BackfillDriver:
         await live_flow_lets_go(self._name, self._flow, self._store, leases, self._clock)
 
     async def _refuse_second_restore(self, plan: Plan) -> None:
-        """Refuse topics that another restore writes; looked at behind the reservation: of two that begin at once each sees the other (6)."""
+        """Refuse topics that another restore writes; checked after the reservation: of two that begin at once each sees the other (6)."""
         others = await self._flow.restored_elsewhere()
-        for it in plan.partitions:
-            if it.target_topic in others:
+        for partition in plan.partitions:
+            if partition.target_topic in others:
                 raise BackfillRefusedError(
-                    f"topic {it.target_topic} is written by {others[it.target_topic]}, which is not ended",
+                    f"topic {partition.target_topic} is written by {others[partition.target_topic]}, which is not ended",
                     remedy="run that one to its end first, or restore into another topic with --rename",
                 )
 
@@ -248,9 +248,9 @@ class BackfillDriver:
         if before is not None and not before.state.is_over:
             job = replace(before, run=before.run + 1, state=JobState.RUNNING, cause="")
             left = [
-                it
-                for it in self._store.leases.values()
-                if it.state is not LeaseState.HANDED_OVER and not it.is_gone
+                lease
+                for lease in self._store.leases.values()
+                if lease.state is not LeaseState.HANDED_OVER and not lease.is_gone
             ]
             return job, [
                 replace(it, state=LeaseState.RESERVED, run=job.run, cause="") for it in left
@@ -269,23 +269,26 @@ class BackfillDriver:
         )
         return job, [
             Lease(
-                topic=it.topic,
-                partition=it.partition,
+                topic=partition.topic,
+                partition=partition.partition,
                 job=job.id,
                 run=1,
                 state=LeaseState.RESERVED,
-                start=it.start,
-                end=it.end,
-                position=it.start,
-                again=it.again,
+                start=partition.start,
+                end=partition.end,
+                position=partition.start,
+                again=partition.again,
             )
-            for it in plan.partitions
+            for partition in plan.partitions
         ]
 
     async def _place(self, leases: Sequence[Lease]) -> None:
-        """Let each partition begin where its copy is now: the live flow went on until it let go."""
+        """Let each partition begin where its copy is now: the live flow continued until it let go."""
         if any(it.again is not None for it in leases):
-            leases = await self._claim.insist(partial(begun, self._flow, leases))
+            try:
+                leases = await self._claim.insist(partial(begun, self._flow, leases))
+            except FatalServerError as error:
+                raise BackfillRefusedError(error.message, remedy=error.remedy) from error
             await self._claim.write(leases)
             leases = await self._claim.insist(partial(go_back, self._flow, leases))
         known = await self._flow.known([it.source for it in leases])
@@ -296,7 +299,7 @@ class BackfillDriver:
                 placed.append(lease)
                 continue
             position = known.resume(lease.source)
-            if position < 0 and lease.start > 0:
+            if position < 0:
                 positions[lease.source] = lease.start
             at = max(position, lease.position) if position < 0 else position
             done = at >= lease.end
@@ -318,7 +321,7 @@ class BackfillDriver:
         await self._store.refresh()
 
     def _dealt(self, plan: Plan, lanes: int) -> list[list[TopicPartition]]:
-        sizes = {it.source: it.bytes for it in plan.partitions}
+        sizes = {partition.source: partition.bytes for partition in plan.partitions}
         left = [
             PartitionPlan(
                 topic=it.topic,
@@ -337,14 +340,14 @@ class BackfillDriver:
     async def _close(self) -> Job:
         await self._store.refresh()
         job = self._claim.mine
-        left = [it for it in self._store.leases.values() if it.state.keeps_live_out]
+        left = [lease for lease in self._store.leases.values() if lease.state.keeps_live_out]
         if left and self._store.wanted is Wanted.CANCEL:
             return await self._release("cancelled")
         stopped = [
-            it
-            for it in self._store.leases.values()
+            lease
+            for lease in self._store.leases.values()
             # What is gone fails the run that noticed it; another one ends the job.
-            if it.state is LeaseState.RELEASED and not (it.is_gone and it.run < job.run)
+            if lease.state is LeaseState.RELEASED and not (lease.is_gone and lease.run < job.run)
         ]
         if left or stopped:
             first = next((it for it in (*stopped, *left) if it.cause), (*stopped, *left)[0])
@@ -364,7 +367,7 @@ class BackfillDriver:
         return job
 
     async def _close_after(self, error: BaseException) -> None:
-        """Note why the run ended; a refusal leaves nothing behind, but what has begun to go back."""
+        """Note why the run ended; a refusal has changed nothing, but what has begun to go back."""
         if isinstance(error, BackfillRefusedError) and not self._going_back():
             if not isinstance(error, DriverSupersededError):
                 await self._release(str(error))
@@ -399,15 +402,17 @@ class BackfillDriver:
     # ---- settings of target topics
 
     async def _change(self, settings: Sequence[SettingChange]) -> None:
-        await self._alter({it: ConfigOp(it.name, "SET", it.during) for it in settings})
+        await self._alter(
+            {setting: ConfigOp(setting.name, "SET", setting.during) for setting in settings}
+        )
 
     async def _restore(self, settings: Sequence[SettingChange]) -> None:
         await self._alter(
             {
-                it: ConfigOp(it.name, "DELETE")
-                if it.before is None
-                else ConfigOp(it.name, "SET", it.before)
-                for it in settings
+                setting: ConfigOp(setting.name, "DELETE")
+                if setting.before is None
+                else ConfigOp(setting.name, "SET", setting.before)
+                for setting in settings
             }
         )
 
@@ -418,7 +423,7 @@ class BackfillDriver:
         altered = await self._claim.insist(partial(self._flow.alter_topic_configs, changes))
         for topic, error in altered.items():
             if error is not None:
-                names = ", ".join(it.name for it in changes[topic])
+                names = ", ".join(change.name for change in changes[topic])
                 raise BackfillRefusedError(
                     f"{names} of target topic {topic} cannot be changed: {error}",
                     remedy="grant AlterConfigs on it, or change them by hand for the time of the backfill",

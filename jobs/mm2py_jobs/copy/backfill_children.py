@@ -124,7 +124,7 @@ class BackfillChildren:
         self, name: str, flow: FlowName, options: Sequence[str]
     ) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "mm2py_workers", "backfill", name, str(self._file)),
+            *(sys.executable, "-m", "mm2py_cli", "backfill", name, str(self._file)),
             *(f"--flow={flow}", "--output=json", *options),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

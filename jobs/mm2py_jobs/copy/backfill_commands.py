@@ -1,35 +1,29 @@
-"""``mm2py backfill``: plan, run, status, pause, resume, cancel.
+"""The verbs of backfills, and those that ask and steer the newest lanes' job of a flow, a restore too: status, pause, resume, cancel.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 refused by a check. With ``-o json`` the report is all that goes to standard output.
 What a command needs is loaded when it runs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from mm2py_jobs.copy.bulk_options import ExpiryOption, MasterOption, RateOption, WaitOption
+from mm2py_cli.output import DebugOption, Output, OutputOption, Printer, end_with
+from mm2py_jobs.copy.bulk_options import (
+    BACKFILL,
+    ExpiryOption,
+    MasterOption,
+    RateOption,
+    WaitOption,
+    refusing,
+)
 from mm2py_jobs.spark.executor_watch import WAIT_EXECUTORS_S
-from mm2py_workers.output import DebugOption, Output, OutputOption, Printer, end_with, examples
 
 if TYPE_CHECKING:
     from mm2py_jobs.copy.backfill_runs import BackfillOrder
-
-REFUSED: Final = 3
-"""A check refuses; nothing was changed."""
-
-backfill_app: Final = typer.Typer(
-    help="Copy history with Spark, then hand each partition over to the running flow.",
-    no_args_is_help=True,
-    epilog=examples(
-        "mm2py backfill plan mm2.properties --flow 'A->B' --topics 'orders.*'",
-        "mm2py backfill run mm2.properties --flow 'A->B' --topics 'orders.*'",
-        "mm2py backfill status mm2.properties --flow 'A->B' -o json",
-    ),
-)
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="mm2.properties")]
 FlowOption = Annotated[str, typer.Option("--flow", metavar="A->B", help="the flow")]
@@ -52,28 +46,12 @@ JobOption = Annotated[
 ]
 
 
-def refusing(command: Callable[[], int]) -> Callable[[], int]:
-    """Return a command whose refusals end with their own exit code and one line on standard error."""
-
-    def run() -> int:
-        from mm2py.storage.job_claim import BackfillRefusedError
-        from mm2py_workers.output import say
-
-        try:
-            return command()
-        except BackfillRefusedError as error:
-            say(f"mm2py: {error}")
-            return REFUSED
-
-    return run
-
-
 OrderWork = Callable[["BackfillOrder", Printer], int]
 FlowWork = Callable[[Path, str, Printer], int]
 
 
-def _order_command(name: str, text: str, load: Callable[[], OrderWork]) -> None:
-    """Add a command that takes what is to be copied; ``load`` imports what it does."""
+def _order_command(text: str, load: Callable[[], OrderWork]) -> Callable[..., None]:
+    """Return a command that takes what is to be copied; ``load`` imports what it does."""
 
     def command(  # noqa: PLR0913 - one argument per option
         file: FileArgument,
@@ -108,11 +86,12 @@ def _order_command(name: str, text: str, load: Callable[[], OrderWork]) -> None:
 
         end_with(refusing(work), debug=debug)
 
-    backfill_app.command(name, help=text)(command)
+    command.__doc__ = text
+    return command
 
 
-def _flow_command(name: str, text: str, load: Callable[[], FlowWork]) -> None:
-    """Add a command about the newest backfill of a flow; ``load`` imports what it does."""
+def flow_command(text: str, load: Callable[[], FlowWork]) -> Callable[..., None]:
+    """Return a command about a flow, with no other options; ``load`` imports what it does."""
 
     def command(
         file: FileArgument,
@@ -122,7 +101,8 @@ def _flow_command(name: str, text: str, load: Callable[[], FlowWork]) -> None:
     ) -> None:
         end_with(refusing(lambda: load()(file, flow, Printer(output))), debug=debug)
 
-    backfill_app.command(name, help=text)(command)
+    command.__doc__ = text
+    return command
 
 
 def _plan() -> OrderWork:
@@ -137,38 +117,45 @@ def _run() -> OrderWork:
     return run_backfill
 
 
-def _status() -> FlowWork:
+def _status(what: str) -> FlowWork:
     from mm2py_jobs.copy.backfill_runs import show_status
 
-    return show_status
+    return partial(show_status, what)
 
 
-def _wish(wanted: str) -> FlowWork:
+def _wish(what: str, wanted: str) -> FlowWork:
     from mm2py.mirror.backfills import Wanted
     from mm2py_jobs.copy.backfill_runs import make_wish
 
-    return partial(make_wish, Wanted(wanted))
+    return partial(make_wish, what, Wanted(wanted))
 
 
-_order_command(
-    "plan",
-    "Show lanes, ranges, bytes, an estimate, and what the checks refuse; changes nothing.",
-    _plan,
-)
-_order_command(
-    "run",
-    "Copy, and hand each partition over to the running flow; continues an unfinished backfill of the flow.",
-    _run,
-)
-_flow_command("status", "Show the newest backfill of a flow, by partition.", _status)
-_flow_command(
-    "pause",
-    "Let the lanes of a running backfill read nothing until it is resumed.",
-    partial(_wish, "PAUSE"),
-)
-_flow_command("resume", "Let paused lanes continue.", partial(_wish, "RUN"))
-_flow_command(
-    "cancel",
-    "End a backfill: what is copied stays, the running flow continues every partition where it is.",
-    partial(_wish, "CANCEL"),
-)
+def lane_verbs(what: str) -> dict[str, Callable[..., None]]:
+    """Return the verbs that ask and steer the newest "backfill" or "restore" of a flow."""
+    return {
+        "status": flow_command(
+            f"Show the newest {what} of a flow, by partition.", partial(_status, what)
+        ),
+        "pause": flow_command(
+            f"Let the lanes of a running {what} read nothing until it is resumed.",
+            partial(_wish, what, "PAUSE"),
+        ),
+        "resume": flow_command("Let paused lanes continue.", partial(_wish, what, "RUN")),
+        "cancel": flow_command(
+            f"End a {what}: what is copied stays, the running flow continues every partition where it is.",
+            partial(_wish, what, "CANCEL"),
+        ),
+    }
+
+
+BACKFILL_VERBS: Final[Mapping[str, Callable[..., None]]] = {
+    "plan": _order_command(
+        "Show lanes, ranges, bytes, an estimate, and what the checks refuse; changes nothing.",
+        _plan,
+    ),
+    "run": _order_command(
+        "Copy, and hand each partition over to the running flow; continues an unfinished backfill of the flow.",
+        _run,
+    ),
+    **lane_verbs(BACKFILL),
+}

@@ -1,22 +1,20 @@
 """A flow as a backfill sees it: its configs, both clusters, its topics, its backfill topic.
 
-Flow: ``FlowPlan`` (``bulk_flow``) -> ``BackfillSession``, which opens connections -> ``Survey``, ``BackfillDriver``. Nothing is
+Flow: ``FlowPlan`` (``open_flow``) -> ``BackfillSession``, which opens connections -> ``Survey``, ``BackfillDriver``. Nothing is
 created but the backfill topic, by ``open_topic``.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, final
 
-from mm2py.client.connect.admin import Admin, ConfigOp
-from mm2py.client.connect.cluster import Cluster
+from mm2py.client.connect.admin import NO_LOG, Admin, ConfigOp
 from mm2py.client.send.transactions import fence_producers
 from mm2py.clock import SYSTEM_CLOCK, Clock
-from mm2py.config.client_properties import effective_client_properties
-from mm2py.config.clients import connection_settings
 from mm2py.config.definitions import parse_config
-from mm2py.errors import ConfigError, FatalError, RetriableError, ServerError
-from mm2py.flows.states import enabled
+from mm2py.errors import ConfigError, FatalError, FatalServerError, RetriableError, ServerError
 from mm2py.mirror.backfills import Job, backfill_topic, driver_id
 from mm2py.mirror.failovers import Failover
 from mm2py.mirror.filters import (
@@ -26,27 +24,22 @@ from mm2py.mirror.filters import (
 )
 from mm2py.mirror.policies import policy_from_config
 from mm2py.observability.logging import level_name
+from mm2py.protocol.configs import ConfigEntry, ConfigSource
 from mm2py.protocol.groups import DescribedGroup
 from mm2py.storage.job_claim import JobClaim
-from mm2py.types import LATEST, TopicPartition
+from mm2py.types import EARLIEST, LATEST, TopicPartition
 from mm2py_connectors.config_sync import config_operations
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
-from mm2py_jobs.copy.backfill_lane import BackfillLane, LaneConnections
+from mm2py_jobs.copy.backfill_lane import BackfillLane
 from mm2py_jobs.copy.copy_again import cut_pages
 from mm2py_jobs.copy.known_maps import known_maps
 from mm2py_jobs.copy.live_flow import unfinished_failover
 from mm2py_jobs.copy.restored_flows import restored_elsewhere
 from mm2py_jobs.copy.survey import FlowTopics, Known, Survey, known_copies
-from mm2py_workers.bulk_flow import (
-    SOURCE,
-    reads_committed,
-    refuse_transforms,
-    source_connector,
-    store_positions,
-)
+from mm2py_jobs.open_flow import OpenFlow, reads_committed, refuse_transforms, store_positions
 from mm2py_workers.flow_parts import FlowPlan
-from mm2py_workers.internal_stores import FlowTables, HostedMaps, store_producer
+from mm2py_workers.internal_stores import HostedMaps
 
 _QUIET: Final = {
     "refresh.topics.enabled": "false",
@@ -78,56 +71,27 @@ class BackfillSession:
     """
 
     def __init__(self, plan: FlowPlan, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.plan, self._clock = plan, clock
-        self.name = plan.name
-        self.connector: Mapping[str, str] = {}
-        self._copies = False
-        self.connections = LaneConnections(plan.name, plan.props, clock)
-        self._target = self.connections.cluster
+        self.flow = OpenFlow(plan, role="backfill", clock=clock)
+        self.name, self.store = plan.name, self.flow.target.jobs
+        self._plan, self._clock = plan, clock
+        self._target = self.flow.target.cluster
         self.claim = JobClaim(
-            self.connections.store,
-            self.connections.writer(driver_id(str(plan.name))),
+            self.store,
+            self.flow.target.writer(driver_id(str(plan.name))),
             self.fence,
             name=str(plan.name),
             clock=clock,
         )
-        self._tables = FlowTables(
-            self._target,
-            store_producer(plan.props, plan.name),
-            permit=self.claim.permit,
-            clock=clock,
-        )
-        self._source: Cluster | None = None
-        self._target_admin: Cluster | None = None
+        self._tables = self.flow.target.permitted_tables(self.claim.permit)
 
     async def __aenter__(self) -> "BackfillSession":
-        """Connect to the target.
-
-        Raises:
-            RetriableError: it does not answer.
-        """
-        await self._target.connect()
-        connector = await source_connector(self.plan, self.connections.tables, self._clock)
-        self._copies = connector is not None and enabled(connector)
-        self.connector = connector or self._of_file()
-        self._target_admin = await self._admin_cluster("target", self.name.target)
+        """Connect to the target; raises as ``OpenFlow``."""
+        await self.flow.__aenter__()
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
-        for cluster in (self._source, self._target_admin):
-            if cluster is not None:
-                await cluster.close()
         self.claim.permit.abandon()
-        await self._tables.close()
-        await self.connections.close()
-
-    async def current_connector(self) -> Mapping[str, str]:
-        """Return the config of the source connector as it is now."""
-        found = await source_connector(self.plan, self.connections.tables, self._clock)
-        return found or self._of_file()
-
-    def _of_file(self) -> Mapping[str, str]:
-        return self.plan.resolve(self.plan.connectors[SOURCE])
+        await self.flow.__aexit__()
 
     # ---- what is there
 
@@ -138,43 +102,43 @@ class BackfillSession:
             ConfigError: it does not copy.
             RetriableError: the source does not answer.
         """
-        if not self._copies:
+        flow, connector = self.flow, self.flow.connector
+        if not flow.copies:
             raise ConfigError(
                 f"flow {self.name} is not enabled, or was deleted over REST",
                 remedy=f"set {self.name}.enabled = true, or create it with POST /flows",
             )
         refuse_transforms(
-            self.name, self.connector, "Spark copies whole batches, which would arrive as they are"
+            self.name, connector, "Spark copies whole batches, which would arrive as they are"
         )
-        if self._source is None:
-            self._source = await self._admin_cluster("source", self.name.source)
-        source = self._admin("source")
-        config = self.connector
-        options = parse_config(MirrorSourceConfig, config)
-        policy = policy_from_config(config)
+        source = await flow.admin("source")
+        options = parse_config(MirrorSourceConfig, connector)
+        policy = policy_from_config(connector)
         selection = TopicSelection(
             policy,
-            topic_filter_from_config(config),
+            topic_filter_from_config(connector),
             source_alias=self.name.source,
             target_alias=self.name.target,
             replicate_heartbeats=options.heartbeats_replication_enabled,
         )
+        listed = await source.list_topics()
         copies = {
             topic: policy.remote_topic(self.name.source, topic)
-            for topic in sorted(await source.list_topics())
+            for topic in sorted(listed)
             if selection.replicate(topic)
         }
-        return Survey(source, self._admin("target"), self._topics(copies), clock=self._clock)
+        topics = replace(self._topics(copies), unlisted=partial(selection.unlisted, listed))
+        return Survey(source, await flow.admin("target"), topics, clock=self._clock)
 
     async def open_topic(self) -> None:
         """Read the backfill topic; it is created where it does not exist."""
-        store = self.connections.store
-        await (store.refresh() if store.live else store.start())
+        await (self.store.refresh() if self.store.live else self.store.start())
 
-    async def has_topic(self) -> bool:
-        """Whether there ever was a backfill of the flow."""
+    async def open_if_there(self) -> None:
+        """Read the backfill topic if there ever was a job of the flow."""
         topic = backfill_topic(self.name.source)
-        return topic in await Admin(self._target).describe_topics([topic])
+        if topic in await Admin(self._target).describe_topics([topic]):
+            await self.open_topic()
 
     def lane(self, job: Job, task: Mapping[str, str]) -> BackfillLane:
         """Return what all lanes of a run have in common."""
@@ -183,8 +147,8 @@ class BackfillSession:
             target=self.name.target,
             job=job.id,
             run=job.run,
-            worker=self.plan.props,
-            connector=self.connector,
+            worker=self._plan.props,
+            connector=self.flow.connector,
             task=task,
             log_level=level_name(),
         )
@@ -195,7 +159,7 @@ class BackfillSession:
         Raises:
             FatalError: the flow has nothing to copy.
         """
-        connector = MirrorSourceConnector({**self.connector, **_QUIET})
+        connector = MirrorSourceConnector({**self.flow.connector, **_QUIET})
         try:
             await connector.start(_Context(self._clock))
             configs = connector.task_configs(1)
@@ -209,7 +173,7 @@ class BackfillSession:
 
     async def group(self) -> DescribedGroup:
         """Return the group of the live flow's workers."""
-        return await Admin(self._target).describe_group(self.plan.worker.group_id)
+        return await Admin(self._target).describe_group(self._plan.worker.group_id)
 
     async def known(self, partitions: Collection[TopicPartition]) -> Known:
         """Return stored positions and maps."""
@@ -217,7 +181,7 @@ class BackfillSession:
 
     async def set_positions(self, positions: Mapping[TopicPartition, int]) -> None:
         """Store where copies begin, as ``PUT /connectors/<name>/offsets`` does; -1 for nowhere."""
-        await store_positions(self._tables, self.plan, positions)
+        await store_positions(self._tables, self._plan, positions)
 
     async def unfinished_failover(self) -> Failover | None:
         """Return the failover of the flow that is under way."""
@@ -225,7 +189,7 @@ class BackfillSession:
 
     async def restored_elsewhere(self) -> Mapping[str, str]:
         """Return topics that unfinished restores of other flows write, with what to call each restore."""
-        return await restored_elsewhere(self._admin("target"), self.name, self._clock)
+        return await restored_elsewhere((await self.flow.admin("target")), self.name, self._clock)
 
     async def fence(self, transactional_ids: Sequence[str]) -> None:
         """Fence producers on the target."""
@@ -234,26 +198,42 @@ class BackfillSession:
     async def alter_topic_configs(
         self, changes: Mapping[str, Sequence[ConfigOp]]
     ) -> Mapping[str, ServerError | None]:
-        """Change topic configs of the target."""
+        """Change topic configs of the target; a refusal of what they are already is none."""
         self._check_permit()
-        return await self._admin("target").alter_topic_configs(changes)
+        target = await self.flow.admin("target")
+        altered = await target.alter_topic_configs(changes)
+        refused = [topic for topic, error in altered.items() if error is not None]
+        with suppress(FatalServerError):
+            for topic, entries in (await target.describe_topic_configs(refused)).items():
+                if all(is_so(change, entries) for change in changes[topic]):
+                    altered[topic] = None
+        return altered
 
     async def log_ends(self, copies: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return where the logs of target partitions end."""
-        found = await self._admin("target").list_offsets(dict.fromkeys(copies, LATEST))
-        for answer in found.values():
-            if answer.error is not None:
-                raise answer.error
-        return {tp: answer.offset for tp, answer in found.items()}
+        return await (await self.flow.admin("target")).offsets(copies, LATEST)
+
+    async def source_starts(
+        self, sources: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Return where the logs of source partitions begin."""
+        return await (await self.flow.admin("source")).offsets(sources, EARLIEST)
+
+    async def known_starts(
+        self, sources: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Return where the logs of source partitions begin, of those whose leaders say so now."""
+        starts = await (await self.flow.admin("source")).log_starts(sources)
+        return {tp: start for tp, start in starts.items() if start != NO_LOG}
 
     async def delete_below(self, ends: Mapping[TopicPartition, int]) -> None:
         """Delete the records of target partitions below offsets."""
         self._check_permit()
-        await self._admin("target").delete_records(ends)
+        await (await self.flow.admin("target")).delete_records(ends)
 
     async def cut_maps(self, places: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Let the maps of source partitions end at (target offset, source offset)."""
-        worker = self.plan.worker
+        worker = self._plan.worker
         maps = HostedMaps(
             self._tables,
             self.name.source,
@@ -282,35 +262,19 @@ class BackfillSession:
             )
 
     def _topics(self, copies: Mapping[str, str]) -> FlowTopics:
-        filtered = config_property_filter_from_config(self.connector)
-        syncs = parse_config(MirrorSourceConfig, self.connector).sync_topic_configs_enabled
+        filtered = config_property_filter_from_config(self.flow.connector)
+        syncs = parse_config(MirrorSourceConfig, self.flow.connector).sync_topic_configs_enabled
         return FlowTopics(
             self.name,
             copies,
-            self.plan.worker.offset_storage_topic,
-            read_committed=reads_committed(self.plan, self.connector),
+            self._plan.worker.offset_storage_topic,
+            read_committed=reads_committed(self._plan, self.flow.connector),
             synced=lambda entries: config_operations(entries, filtered) if syncs else (),
+            held=self.flow.held,
         )
 
-    @property
-    def target(self) -> Admin:
-        """Administration of the target."""
-        return self._admin("target")
 
-    def _admin(self, side: str) -> Admin:
-        cluster = self._source if side == "source" else self._target_admin
-        assert cluster is not None
-        return Admin(cluster)
-
-    async def _admin_cluster(self, side: str, alias: str) -> Cluster:
-        props = effective_client_properties(
-            self.connector, "source" if side == "source" else "target", "admin", role="backfill"
-        )
-        settings = connection_settings(props, scope=f"cluster {alias}")
-        cluster = Cluster(settings, alias=alias, clock=self._clock)
-        try:
-            await cluster.connect()
-        except RetriableError:
-            await cluster.close()
-            raise
-        return cluster
+def is_so(change: ConfigOp, entries: Sequence[ConfigEntry]) -> bool:
+    """Whether a topic's config is as a change would make it."""
+    own = {it.name: it.value for it in entries if it.source is ConfigSource.DYNAMIC_TOPIC_CONFIG}
+    return own.get(change.name) == (change.value if change.op == "SET" else None)

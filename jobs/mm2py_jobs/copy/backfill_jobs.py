@@ -18,16 +18,7 @@ from typing_extensions import TypedDict
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError
 from mm2py.flows.graph import FlowNode
-from mm2py.mirror.backfill_report import (
-    GONE,
-    NO_DRIVER,
-    PLANNED,
-    STARTING,
-    PartitionReport,
-    cause_of,
-    report,
-)
-from mm2py.mirror.backfills import Job, Lease, Order, Wanted, Wish, new_id
+from mm2py.mirror.backfills import NO_DRIVER, Job, Lease, Order, Wanted, Wish, new_id
 from mm2py.observability.logging import SecretMask
 from mm2py.runtime.errors import (
     BadRequestError,
@@ -38,6 +29,15 @@ from mm2py.runtime.errors import (
 )
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.types import FlowName
+from mm2py_jobs.copy.backfill_report import (
+    GONE,
+    PLANNED,
+    STARTING,
+    PartitionReport,
+    cause_of,
+    report,
+)
+from mm2py_jobs.routes import JobRuns
 
 log = logging.getLogger(__name__)
 
@@ -132,14 +132,6 @@ class BackfillCommands(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Child:
-    """A driver that runs beside this worker, and the number of the run before it."""
-
-    task: asyncio.Task[None]
-    run_before: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Entry:
     """What is known of one backfill: what was planned over REST, its job, or both."""
 
@@ -177,15 +169,18 @@ class BackfillService:
     ) -> None:
         self._commands, self._masters = commands, masters
         self._mask, self._clock = mask, clock
-        self._driving: dict[FlowName, _Child] = {}
-        self._cancelling: dict[FlowName, asyncio.Task[None]] = {}
+        self._driving, self._cancelling = JobRuns[FlowName](), JobRuns[FlowName]()
+        self._runs_before: dict[FlowName, int] = {}
+        """Number of the run before that of the driver that was started last."""
         self._planning, self._starting = asyncio.Lock(), asyncio.Lock()
 
     # ---- reading, on any worker
 
     def all(self, nodes: Nodes) -> list[BackfillSummary]:
         """Return what was planned last and the newest backfill of each flow."""
-        return [self._summary(nodes, it) for flow in sorted(nodes) for it in _entries(nodes, flow)]
+        return [
+            self._summary(nodes, entry) for flow in sorted(nodes) for entry in _entries(nodes, flow)
+        ]
 
     def flow_of(self, nodes: Nodes, identifier: str) -> FlowName:
         """Return the flow of a backfill.
@@ -194,7 +189,7 @@ class BackfillService:
             NotFoundError: no flow has such a one; a flow keeps its newest alone.
         """
         for flow in nodes:
-            if any(it.id == identifier for it in _entries(nodes, flow)):
+            if any(entry.id == identifier for entry in _entries(nodes, flow)):
                 return flow
         raise NotFoundError(f"No backfill {identifier}")
 
@@ -249,11 +244,9 @@ class BackfillService:
             now_ms, worker = self._clock.now_ms(), herder.worker_id
             order = replace(order, worker=worker, by=by, at_ms=now_ms, cause="", log=())
             await _post(store, order)
-            self._driving[flow] = _Child(
-                asyncio.create_task(
-                    self._drive(flow, store, order), name=f"backfill {identifier} of {flow}"
-                ),
-                0 if entry.job is None else entry.job.run,
+            self._runs_before[flow] = 0 if entry.job is None else entry.job.run
+            self._driving.start(
+                flow, self._drive(flow, store, order), name=f"backfill {identifier} of {flow}"
             )
         return self.show(nodes, flow, identifier)
 
@@ -281,21 +274,20 @@ class BackfillService:
             await store.post([Wish(job=identifier, wanted=wanted)])
             await store.refresh()
             if wanted is Wanted.CANCEL and flow not in self._cancelling:
-                self._cancelling[flow] = asyncio.create_task(self._cancel(flow, identifier))
+                self._cancelling.start(
+                    flow, self._cancel(flow, identifier), name=f"cancel of backfill {identifier}"
+                )
         return self.show(nodes, flow, identifier)
 
     # ---- inside
 
     async def _drive(self, flow: FlowName, store: BackfillStore, order: Order) -> None:
         """Run the driver to its end; note why it failed."""
+        ended = await self._commands.run(flow, order)
         try:
-            ended = await self._commands.run(flow, order)
-            try:
-                await self._note_end(store, order, ended)
-            except Mm2pyError as error:
-                log.warning("the end of backfill %s cannot be noted cause=%s", order.id, error)
-        finally:
-            del self._driving[flow]
+            await self._note_end(store, order, ended)
+        except Mm2pyError as error:
+            log.warning("the end of backfill %s cannot be noted cause=%s", order.id, error)
 
     async def _note_end(self, store: BackfillStore, order: Order, ended: CommandEnd) -> None:
         if store.live:
@@ -313,10 +305,7 @@ class BackfillService:
 
     async def _cancel(self, flow: FlowName, identifier: str) -> None:
         """Let the command wait for the driver, or do without it."""
-        try:
-            ended = await self._commands.cancel(flow)
-        finally:
-            del self._cancelling[flow]
+        ended = await self._commands.cancel(flow)
         if ended.code not in (OK, REFUSED):
             cause = self._mask.apply(ended.cause)
             log.warning("backfill is not cancelled flow=%s id=%s cause=%s", flow, identifier, cause)
@@ -394,15 +383,15 @@ class BackfillService:
         """Return the state and its cause."""
         order, job = entry.order, entry.job
         of_process = "" if order is None else order.cause
-        child = self._driving.get(entry.flow)
+        driven = entry.flow in self._driving
         if job is None:
             assert order is not None
             if not order.worker:
                 return PLANNED, ""
-            gone = child is None and self._is_gone(nodes[entry.flow], order.worker)
+            gone = not driven and self._is_gone(nodes[entry.flow], order.worker)
             cause = of_process or (GONE if gone else "")
             return (FAILED if cause else STARTING), cause
-        if job.state.value == FAILED and child is not None and job.run == child.run_before:
+        if job.state.value == FAILED and driven and job.run == self._runs_before[entry.flow]:
             return STARTING, ""
         return job.state.value, cause_of(job, order)
 

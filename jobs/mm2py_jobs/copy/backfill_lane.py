@@ -10,20 +10,18 @@ import os
 import platform
 import secrets
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final, final
 
 from pydantic import TypeAdapter
 
-from mm2py.client.connect.cluster import Cluster
-from mm2py.client.permit import UNLIMITED, Permit
+from mm2py.client.permit import Permit
+from mm2py.client.send.tail import Identical
 from mm2py.clock import SYSTEM_CLOCK, Clock
-from mm2py.config.clients import connection_settings
 from mm2py.config.definitions import parse_config
 from mm2py.config.worker import WorkerConfig
-from mm2py.mirror.backfills import LeaseState, backfill_topic, lane_id
-from mm2py.mirror.flow_overrides import flows_topic
+from mm2py.mirror.backfills import LeaseState, lane_id
 from mm2py.mirror.start_positions import START_POSITIONS
 from mm2py.observability.metrics import FlowMeter, PartitionMeter
 from mm2py.runtime.hosts.thaw import thawing_loop
@@ -32,9 +30,6 @@ from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.task_assembly import FlowReports
 from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.runtime.tasks.task_transactions import committed_reads
-from mm2py.storage.backfill_store import BackfillStore
-from mm2py.storage.flow_overrides_store import FlowOverridesStore
-from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
 from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
 from mm2py_connectors.mirror_source_config import FlowRate, MirrorSourceConfig
 from mm2py_connectors.partition_deal import (
@@ -48,12 +43,10 @@ from mm2py_jobs.copy.lanes import NO_PART, CopyProgress, LaneRun, Term
 from mm2py_jobs.copy.lease import LaneLease
 from mm2py_jobs.copy.observed_stores import ObservedMaps, ObservedOffsets
 from mm2py_workers.flow_parts import FlowParts
-from mm2py_workers.internal_stores import FlowTables, store_producer
+from mm2py_workers.flow_target import SOURCE, FlowTarget
 
 FIRST_NUMBER: Final = 10_000
 """Of a lane's task, which is part of its client ids; the live flow's tasks count from 0."""
-
-_SOURCE: Final = "MirrorSourceConnector"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,16 +117,16 @@ def run_backfill_lane(lane: Mapping[str, object]) -> Mapping[str, object]:
 
 
 async def _run(spec: BackfillLane, clock: Clock) -> Mapping[str, object]:
-    connections = LaneConnections(spec.flow, spec.worker, clock)
+    target = FlowTarget(spec.flow, spec.worker, clock)
     permit = Permit(clock)
     copy = _TaskCopy(spec, permit, clock)
     try:
-        await connections.open()
+        await target.open()
         if spec.term is not None:
-            await connections.follow_pauses(copy.hold)
+            await target.follow_pauses(copy.hold)
         lease = LaneLease(
-            connections.store,
-            connections.writer(lane_id(str(spec.flow), spec.lane)),
+            target.jobs,
+            target.writer(lane_id(str(spec.flow), spec.lane)),
             permit,
             job=spec.job,
             run=spec.run,
@@ -146,7 +139,7 @@ async def _run(spec: BackfillLane, clock: Clock) -> Mapping[str, object]:
             partitions,
             lease,
             copy,
-            connections.store,
+            target.jobs,
             run=spec.run,
             clock=clock,
             # The flow would copy to the end of a topic whose beginning is not restored yet.
@@ -156,71 +149,12 @@ async def _run(spec: BackfillLane, clock: Clock) -> Mapping[str, object]:
         return {"lane": spec.lane, **asdict(await run.run())}
     finally:
         await copy.close()
-        await connections.close()
+        await target.close()
 
 
 def without_transactions(props: Mapping[str, str]) -> dict[str, str]:
     """Return a worker's properties for tasks that write without transactions: sequences and the map keep them exact."""
     return {**props, "exactly.once.source.support": "disabled"}
-
-
-@final
-class LaneConnections:
-    """The backfill topic of a flow, and what writes it; its writes need no permit."""
-
-    def __init__(self, flow: FlowName, worker: Mapping[str, str], clock: Clock) -> None:
-        settings = connection_settings(worker, scope=f"worker of {flow}")
-        self.cluster = Cluster(settings, alias=flow.target, clock=clock)
-        self._producer = store_producer(worker, flow)
-        self._flow, self._clock = flow, clock
-        self.tables = FlowTables(self.cluster, self._producer, permit=UNLIMITED, clock=clock)
-        self._factor = parse_config(WorkerConfig, worker).offset_storage_replication_factor
-        self.store = BackfillStore(
-            self.tables.own_table(
-                backfill_topic(flow.source), "compact", self._factor, transactional=True
-            )
-        )
-        self._overrides: FlowOverridesStore | None = None
-        self._writers: list[KafkaPrivilegedWriter] = []
-
-    async def open(self) -> None:
-        """Connect and read the topic to its end."""
-        await self.cluster.connect()
-        await self.store.start()
-
-    async def follow_pauses(self, hold: Callable[[frozenset[TopicPartition]], None]) -> None:
-        """Call ``hold`` with the topics and partitions that are paused over REST, now and after each change."""
-        topic = flows_topic(self._flow.source)
-        # Only what is paused is asked of it: that needs no config of a file.
-        overrides = self._overrides = FlowOverridesStore(
-            self.tables.own_table(topic, "compact", self._factor), {}, clock=self._clock
-        )
-        overrides.listen(lambda: hold(overrides.held()))
-        await overrides.start()
-        hold(overrides.held())
-
-    def writer(self, transactional_id: str) -> KafkaPrivilegedWriter:
-        """Return what writes the topic under a transactional id."""
-        writer = KafkaPrivilegedWriter(
-            self.cluster,
-            self._producer,
-            transactional_id,
-            TopicPartition(backfill_topic(self._flow.source), 0),
-            permit=UNLIMITED,
-            clock=self._clock,
-        )
-        self._writers.append(writer)
-        return writer
-
-    async def close(self) -> None:
-        """Close everything."""
-        for writer in self._writers:
-            await writer.close()
-        if self._overrides is not None:
-            await self._overrides.stop()
-        await self.store.stop()
-        await self.tables.close()
-        await self.cluster.close()
 
 
 @final
@@ -245,7 +179,7 @@ class _TaskCopy:
         self._seen_maps = ObservedMaps(self._maps)
         self._meter = FlowMeter(flow, clock)
         self._ledger = parts.ledger(self._meter)
-        self._task = TaskId(_SOURCE, FIRST_NUMBER + spec.lane)
+        self._task = TaskId(SOURCE, FIRST_NUMBER + spec.lane)
         self._copied: dict[TopicPartition, tuple[int, int]] = {}
         self._lags: dict[TopicPartition, int] = {}
         self._failed: dict[TopicPartition, str] = {}
@@ -258,6 +192,9 @@ class _TaskCopy:
             lambda _task, _status: None,
         )
         self._connector = {**spec.connector, "exactly.once.support": "requested"}
+        if given.exactly_once:
+            # The flow's tasks ignore it, a lane does not: a stored producer id tells that what follows the map was not aborted.
+            self._connector["offsets.identical"] = Identical.PREFER.value
         self._config = committed_reads(spec.task) if given.exactly_once else spec.task
 
     async def start(self, ends: Mapping[TopicPartition, int]) -> None:

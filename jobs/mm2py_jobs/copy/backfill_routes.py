@@ -1,22 +1,22 @@
-"""``/backfills``: history that Spark copies beside the running flow, described at ``/openapi.json``.
+"""``/jobs/backfill``: history that Spark copies beside the running flow, described at ``/openapi.json``.
 
 Flow: request -> ``BackfillService`` -> views. Reading is answered by any worker from the backfill topic; changes are the leader's,
 forwarded by the application.
 """
 
-from typing import Annotated, Final, final
+from typing import Annotated, final
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Path
 from starlette.requests import Request
 
 from mm2py.flows.service import FlowService
 from mm2py.mirror.backfills import Wanted
-from mm2py.rest.bodies import check_media_types, read_json, refuse_unknown
+from mm2py.rest.bodies import read_json
 from mm2py.rest.flow_models import BackfillRequest, backfill_request, body_schema
 from mm2py.rest.job_routes import JobRoutes, RouteHost
 from mm2py.rest.parts import signed_in
 from mm2py.rest.raw_path import plain_segment
-from mm2py.rest.routes.flows import RESPONSES, named_flow, visible_flows
+from mm2py.rest.routes.flows import named_flow, visible_flows
 from mm2py.types import FlowName
 from mm2py_jobs.copy.backfill_children import BackfillChildren
 from mm2py_jobs.copy.backfill_jobs import (
@@ -25,15 +25,13 @@ from mm2py_jobs.copy.backfill_jobs import (
     BackfillView,
     PlannedBackfill,
 )
-
-CREATED: Final = 201
-ACCEPTED: Final = 202
+from mm2py_jobs.routes import ACCEPTED, CREATED, JobRouter
 
 Id = Annotated[str, Path(description="the backfill")]
 
 
 def open_backfills(host: RouteHost) -> JobRoutes:
-    """Serve ``/backfills``; the entry point ``mm2py.routes``."""
+    """Serve ``/jobs/backfill``; the entry point ``mm2py.routes``."""
     children = BackfillChildren(host.file)
     backfills = BackfillService(
         children, masters=host.settings.spark_masters, mask=host.mask, clock=host.clock
@@ -43,31 +41,17 @@ def open_backfills(host: RouteHost) -> JobRoutes:
 
 def backfill_router(flows: FlowService, backfills: BackfillService) -> APIRouter:
     """Return the routes."""
-    routes = APIRouter(
-        tags=["backfills"],
-        dependencies=[Depends(check_media_types), Depends(refuse_unknown)],
-        responses=RESPONSES,
-    )
-    calls = _Calls(flows, backfills)
-    routes.add_api_route("/backfills", calls.overview, methods=["GET"])
-    routes.add_api_route(
-        "/backfills",
-        calls.plan,
-        methods=["POST"],
-        status_code=CREATED,
-        openapi_extra=body_schema(BackfillRequest),
-    )
-    routes.add_api_route("/backfills/{backfill}", calls.get, methods=["GET"])
-    for action, post in (
-        ("start", calls.start),
-        ("pause", calls.pause),
-        ("resume", calls.resume),
-        ("cancel", calls.cancel),
-    ):
-        routes.add_api_route(
-            f"/backfills/{{backfill}}:{action}", post, methods=["POST"], status_code=ACCEPTED
-        )
-    return routes
+    router, calls = JobRouter("backfills"), _Calls(flows, backfills)
+    router.add("GET", "/jobs/backfill", calls.overview)
+    body = body_schema(BackfillRequest)
+    router.add("POST", "/jobs/backfill", calls.plan, status=CREATED, body=body)
+    one = "/jobs/backfill/{backfill}"
+    router.add("GET", one, calls.get)
+    router.add("POST", f"{one}:start", calls.start, status=ACCEPTED)
+    router.add("POST", f"{one}:pause", calls.pause, status=ACCEPTED)
+    router.add("POST", f"{one}:resume", calls.resume, status=ACCEPTED)
+    router.add("POST", f"{one}:cancel", calls.cancel, status=ACCEPTED)
+    return router.routes
 
 
 @final

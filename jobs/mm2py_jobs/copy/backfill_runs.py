@@ -8,7 +8,8 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final, final
@@ -16,13 +17,14 @@ from typing import Final, final
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.java_regex import JavaPattern
 from mm2py.errors import ConfigError, UsageError
-from mm2py.mirror.backfill_report import cause_of, order_report, without_driver
-from mm2py.mirror.backfills import Job, JobState, Wanted, new_id
+from mm2py.mirror.backfills import Job, JobState, Wanted, new_id, without_driver
 from mm2py.mirror.start_positions import parse_boundary
 from mm2py.storage.job_claim import BackfillRefusedError
+from mm2py_cli.output import FAILED, OK, Printer, say
+from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS, parse_partitions
 from mm2py_jobs.copy.backfill import BackfillDriver, Request
-from mm2py_jobs.copy.backfill_commands import REFUSED
 from mm2py_jobs.copy.backfill_flow import BackfillSession
+from mm2py_jobs.copy.backfill_report import cause_of, order_report
 from mm2py_jobs.copy.backfill_spark import SparkRun
 from mm2py_jobs.copy.backfill_views import (
     partition_text,
@@ -31,12 +33,13 @@ from mm2py_jobs.copy.backfill_views import (
     print_report,
     print_status,
 )
+from mm2py_jobs.copy.bulk_options import REFUSED, RESTORE
 from mm2py_jobs.copy.live_flow import workers_of
-from mm2py_jobs.copy.plan import Plan
+from mm2py_jobs.copy.plan import Plan, Refusal
+from mm2py_jobs.copy.restored_flows import renamed_plan
 from mm2py_jobs.copy.survey import Survey
+from mm2py_jobs.open_flow import flow_plan
 from mm2py_jobs.spark.session import SparkPlace
-from mm2py_workers.bulk_flow import flow_plan
-from mm2py_workers.output import FAILED, OK, Printer, say
 
 _CORES: Final = re.compile(r"local\[(\d+)")
 
@@ -78,9 +81,19 @@ def show_plan(order: BackfillOrder, printer: Printer) -> int:
 async def _show_plan(order: BackfillOrder, printer: Printer) -> int:
     async with BackfillSession(flow_plan(order.file, order.flow)) as session:
         plan = await order.plan(await session.survey())
-    found = _CORES.match(order.place.master)
-    lanes = int(found[1]) if found else len(os.sched_getaffinity(0))
-    document = plan.document(lanes, order.rate_limit)
+    return show_document(
+        plan, plan.document(lanes_of(order.place.master), order.rate_limit), printer
+    )
+
+
+def lanes_of(master: str) -> int:
+    """Return how many lanes a run would have, by its Spark master."""
+    cores = _CORES.match(master)
+    return int(cores[1]) if cores else len(os.sched_getaffinity(0))
+
+
+def show_document(plan: Plan, document: Mapping[str, object], printer: Printer) -> int:
+    """Print a plan; return the exit code."""
     if printer.is_table:
         print_plan(printer, plan, document)
     else:
@@ -96,17 +109,30 @@ def run_backfill(order: BackfillOrder, printer: Printer) -> int:
     return asyncio.run(_Run(order, BackfillSession(flow), printer).run())
 
 
-def show_status(file: Path, flow: str, printer: Printer) -> int:
-    """Print the newest backfill; return the exit code."""
-    return asyncio.run(_show_status(file, flow, printer))
-
-
-async def _show_status(file: Path, flow: str, printer: Printer) -> int:
+@asynccontextmanager
+async def _newest(what: str, file: Path, flow: str) -> AsyncGenerator[BackfillSession]:
+    """Open the flow of the newest job; that of a restore may be the one that restores under other names."""
     async with BackfillSession(flow_plan(file, flow)) as session:
-        if not await session.has_topic():
-            return print_nothing(str(session.name), printer)
-        await session.open_topic()
-        store = session.connections.store
+        await session.open_if_there()
+        job = session.store.job
+        if what != RESTORE or (job is not None and job.archive and not job.state.is_over):
+            yield session
+            return
+        async with BackfillSession(
+            renamed_plan(session.flow.plan, session.flow.connector)
+        ) as renamed:
+            await renamed.open_if_there()
+            yield renamed if renamed.store.job is not None else session
+
+
+def show_status(what: str, file: Path, flow: str, printer: Printer) -> int:
+    """Print the newest job; return the exit code."""
+    return asyncio.run(_show_status(what, file, flow, printer))
+
+
+async def _show_status(what: str, file: Path, flow: str, printer: Printer) -> int:
+    async with _newest(what, file, flow) as session:
+        store = session.store
         job = store.job
         if job is not None and job.state.is_copied:
             driven = await driver_of(session, SYSTEM_CLOCK).is_driven()
@@ -117,25 +143,24 @@ async def _show_status(file: Path, flow: str, printer: Printer) -> int:
         workers = workers_of(await session.group()) if store.order is not None else ()
         planned = order_report(store.order, job, workers)
         if job is None and planned is None:
-            return print_nothing(str(session.name), printer)
+            return print_nothing(what, str(session.name), printer)
         if job is not None:
             job = replace(job, cause=cause_of(job, store.order))
         print_status(printer, job, list(store.leases.values()), planned)
         return OK
 
 
-def make_wish(wanted: Wanted, file: Path, flow: str, printer: Printer) -> int:
-    """Pause, resume or cancel the newest backfill; return the exit code."""
-    return asyncio.run(_make_wish(wanted, file, flow, printer))
+def make_wish(what: str, wanted: Wanted, file: Path, flow: str, printer: Printer) -> int:
+    """Pause, resume or cancel the newest job; return the exit code."""
+    return asyncio.run(_make_wish(what, wanted, file, flow, printer))
 
 
-async def _make_wish(wanted: Wanted, file: Path, flow: str, printer: Printer) -> int:
-    async with BackfillSession(flow_plan(file, flow)) as session:
-        if not await session.has_topic():
-            raise BackfillRefusedError(f"there was no backfill of {session.name}")
-        await session.open_topic()
+async def _make_wish(what: str, wanted: Wanted, file: Path, flow: str, printer: Printer) -> int:
+    async with _newest(what, file, flow) as session:
+        if not session.store.live:
+            raise BackfillRefusedError(f"there was no {what} of {session.name}")
         job = await driver_of(session, SYSTEM_CLOCK).wish(wanted)
-        store = session.connections.store
+        store = session.store
         await store.refresh()
         print_report(printer, job, list(store.leases.values()))
         return OK
@@ -144,7 +169,7 @@ async def _make_wish(wanted: Wanted, file: Path, flow: str, printer: Printer) ->
 def driver_of(session: BackfillSession, clock: Clock) -> BackfillDriver:
     """Return the driver of a flow whose backfill topic is open."""
     return BackfillDriver(
-        session.claim, session.connections.store, session, name=str(session.name), clock=clock
+        session.claim, session.store, session, name=str(session.name), clock=clock
     )
 
 
@@ -164,7 +189,7 @@ class _Run:
             await session.open_topic()
             driver = driver_of(session, self._clock)
             job = await driver.claim(archive="")
-            if job is not None and session.connections.store.wanted is Wanted.CANCEL:
+            if job is not None and session.store.wanted is Wanted.CANCEL:
                 await driver.cancel()
                 say(f"backfill {job.id} was to be cancelled, which is done; a new one begins")
                 job = None
@@ -176,7 +201,7 @@ class _Run:
             task = await session.prepare_topics()
             if job is None:
                 # Topics that were just created have configs to look at.
-                plan = await self._order.plan(survey)
+                plan = _without_copies(await self._order.plan(survey), task)
                 if plan.refused:
                     return refuse(plan, self._printer)
             return await self._copy(driver, plan, task)
@@ -196,10 +221,21 @@ class _Run:
             place=order.place,
             rate_limit=order.rate_limit,
         )
-        print_report(self._printer, job, list(session.connections.store.leases.values()))
+        print_report(self._printer, job, list(session.store.leases.values()))
         if job.state is not JobState.DONE:
             say(f"backfill {job.id} is {job.state.value}: {job.cause}")
         return OK if job.state is JobState.DONE else FAILED
+
+
+def _without_copies(plan: Plan, task: Mapping[str, str]) -> Plan:
+    """Refuse what the flow would not copy now either: its copy could not be created."""
+    copied = set(parse_partitions(task[ASSIGNED_PARTITIONS].split(",")))
+    refused = (
+        Refusal(*it.source, f"{it.target_topic} could not be created, or not with this partition")
+        for it in plan.partitions
+        if it.source not in copied
+    )
+    return replace(plan, refused=(*plan.refused, *refused))
 
 
 def _begin(order: BackfillOrder) -> None:

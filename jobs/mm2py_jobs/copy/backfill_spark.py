@@ -13,13 +13,13 @@ from typing import Final, final
 from mm2py.clock import Clock
 from mm2py.mirror.backfills import Job
 from mm2py.types import TopicPartition
+from mm2py_cli.output import Printer, say
 from mm2py_jobs.copy.backfill import BackfillDriver, Request
 from mm2py_jobs.copy.backfill_flow import BackfillSession
 from mm2py_jobs.copy.backfill_lane import dealt_lanes, run_backfill_lane
 from mm2py_jobs.copy.backfill_views import show_progress
 from mm2py_jobs.copy.plan import Plan
 from mm2py_jobs.spark.session import OpenSession, SparkPlace, cancel_lanes, run_lanes
-from mm2py_workers.output import Printer, say
 from mm2py_workers.signals import StopSignal
 
 STOP_WITHIN_S: Final = 40.0
@@ -70,7 +70,7 @@ class SparkRun:
             job = await self._drive(plan, replace(request, lanes=opened.slots), lanes)
         finally:
             await asyncio.to_thread(opened.close)
-        await session.connections.store.refresh()
+        await session.store.refresh()
         return job
 
     async def _drive(self, plan: Plan, request: Request, lanes: "_SparkLanes") -> Job:
@@ -78,7 +78,7 @@ class SparkRun:
             running = asyncio.create_task(self._driver.run(plan, request, lanes))
             stopping = asyncio.create_task(stop.wait())
             progress = asyncio.create_task(
-                show_progress(self._session.connections.store, self._printer, self._clock)
+                show_progress(self._session.store, self._printer, self._clock)
             )
             try:
                 await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from mm2py.clock import Clock
-from mm2py.mirror.backfill_report import OrderReport, report
 from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState, Wanted
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.types import TopicPartition
+from mm2py_cli.output import OK, Column, Printer, say, size_text
+from mm2py_jobs.copy.backfill_report import OrderReport, report
 from mm2py_jobs.copy.plan import Plan
 from mm2py_workers.answers import count_of, rows_of
-from mm2py_workers.output import OK, Column, Printer, say, size_text
 
 PROGRESS_S: Final = 0.5
 LINES_S: Final = 10.0
@@ -42,8 +42,11 @@ async def show_progress(store: BackfillStore, printer: Printer, clock: Clock) ->
     if not console.is_terminal or not printer.is_table:
         while True:
             await clock.sleep(LINES_S)
-            done, total = _sums(list(store.leases.values()))
-            say(f"backfill {_doing(store)}: {done:,} of {total:,} offsets")
+            leases = list(store.leases.values())
+            done, total = _sums(leases)
+            kind = "backfill" if store.job is None else kind_text(store.job)
+            held = (f"; {it.source}: {it.cause}" for it in leases if it.cause)
+            say(f"{kind} {_doing(store)}: {done:,} of {total:,} offsets{next(held, '')}")
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -57,7 +60,7 @@ async def show_progress(store: BackfillStore, printer: Printer, clock: Clock) ->
         while True:
             leases = list(store.leases.values())
             done, total = _sums(leases)
-            size, now = sum(it.bytes for it in leases), clock.monotonic()
+            size, now = sum(lease.bytes for lease in leases), clock.monotonic()
             rate = "" if before is None else _rate_text(size - before[1], now - before[0])
             progress.update(
                 bars[None], description=_doing(store), completed=done, total=total, rate=rate
@@ -72,7 +75,7 @@ def _update_partitions(
 ) -> None:
     running = [it for it in leases if it.state is LeaseState.COPYING][:SHOWN_PARTITIONS]
     shown = {it.source for it in running}
-    for partition in [it for it in bars if it is not None and it not in shown]:
+    for partition in [bar for bar in bars if bar is not None and bar not in shown]:
         progress.remove_task(bars.pop(partition))
     for lease in running:
         if lease.source not in bars:
@@ -92,7 +95,7 @@ def _doing(store: BackfillStore) -> str:
         return "starting"
     if store.wanted is Wanted.CANCEL and job.state.is_copied:
         return "is cancelled"
-    copies = any(it.state is LeaseState.COPYING for it in store.leases.values())
+    copies = any(lease.state is LeaseState.COPYING for lease in store.leases.values())
     if job.state is JobState.RUNNING and not copies:
         return "starts lanes"
     return {JobState.RUNNING: "copies", JobState.PAUSED: "is paused"}.get(
@@ -101,18 +104,18 @@ def _doing(store: BackfillStore) -> str:
 
 
 def _sums(leases: Sequence[Lease]) -> tuple[int, int]:
-    done = sum(min(it.position, it.end) - it.start for it in leases)
-    return done, sum(it.end - it.start for it in leases)
+    done = sum(min(lease.position, lease.end) - lease.start for lease in leases)
+    return done, sum(lease.end - lease.start for lease in leases)
 
 
 def _rate_text(size: int, seconds: float) -> str:
     return f"{size_text(size / seconds)}/s" if seconds > 0 else ""
 
 
-def print_nothing(flow: str, printer: Printer) -> int:
-    """Print that there was no backfill of a flow; return the exit code."""
+def print_nothing(what: str, flow: str, printer: Printer) -> int:
+    """Print that there was no such job of a flow; return the exit code."""
     if printer.is_table:
-        say(f"there was no backfill of {flow}")
+        say(f"there was no {what} of {flow}")
     else:
         printer.document({**_NOTHING, "planned": None})
     return OK
@@ -121,7 +124,7 @@ def print_nothing(flow: str, printer: Printer) -> int:
 def print_status(
     printer: Printer, job: Job | None, leases: Sequence[Lease], planned: OrderReport | None
 ) -> None:
-    """Print the newest job, and what was planned over REST behind it."""
+    """Print the newest job, and what was planned over REST after it."""
     if not printer.is_table:
         document = _NOTHING if job is None else report(job, leases)
         printer.document({**document, "planned": planned})
@@ -151,7 +154,7 @@ def print_report(printer: Printer, job: Job, leases: Sequence[Lease]) -> None:
         return
     printer.fields(
         [
-            ("backfill", job.id),
+            (kind_text(job), job.id),
             ("state", job.state.value),
             ("records", f"{document['records']:,}"),
             ("cause", job.cause),
@@ -176,6 +179,11 @@ def print_report(printer: Printer, job: Job, leases: Sequence[Lease]) -> None:
     )
 
 
+def kind_text(job: Job) -> str:
+    """Return what a job is called: backfill, restore or stream."""
+    return "restore" if job.archive else job.kind.value.lower()
+
+
 def print_plan(printer: Printer, plan: Plan, document: Mapping[str, object]) -> None:
     """Print a plan as tables."""
     columns = [
@@ -185,7 +193,10 @@ def print_plan(printer: Printer, plan: Plan, document: Mapping[str, object]) -> 
         Column.count("TO", "to"),
         Column.size("BYTES", "bytes"),
     ]
-    printer.show(printer.table(rows_of(document, "partitions"), columns))
+    partitions = rows_of(document, "partitions")
+    printer.show(printer.table(partitions, columns))
+    if not partitions and not plan.refused:
+        say("nothing is to be copied: the flow has it already, or no topic matches")
     size = count_of(document, "bytes")
     printer.fields(
         [
@@ -195,9 +206,9 @@ def print_plan(printer: Printer, plan: Plan, document: Mapping[str, object]) -> 
             *(
                 (
                     "changes",
-                    f"{it.topic} {it.name}={it.during} for the run: {plan.reasons.get(it.name, '')}",
+                    f"{setting.topic} {setting.name}={setting.during} for the run: {plan.reasons.get(setting.name, '')}",
                 )
-                for it in plan.settings
+                for setting in plan.settings
             ),
             *(("note", note) for note in plan.notes),
             *(

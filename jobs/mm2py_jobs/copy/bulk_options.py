@@ -1,8 +1,15 @@
-"""Options that commands with lanes on Spark have in common."""
+"""What commands with lanes on Spark have in common: options, and how they end where a check refuses."""
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Final
 
 import typer
+
+REFUSED: Final = 3
+"""A check refuses; nothing was changed."""
+
+BACKFILL: Final = "backfill"
+RESTORE: Final = "restore"
 
 MasterOption = Annotated[
     str,
@@ -26,6 +33,14 @@ RateOption = Annotated[
         "--rate-limit", min=0, help="bytes per second of all lanes together; 0: that of the flow"
     ),
 ]
+ReadRateOption = Annotated[
+    int,
+    typer.Option(
+        "--rate-limit",
+        min=0,
+        help="bytes per second that all lanes together read of a cluster; 0: as fast as they can",
+    ),
+]
 ExpiryOption = Annotated[
     bool,
     typer.Option(
@@ -33,3 +48,19 @@ ExpiryOption = Annotated[
         help="also copy what the target deletes when the copy is done: it keeps records for a shorter time",
     ),
 ]
+
+
+def refusing(command: Callable[[], int]) -> Callable[[], int]:
+    """Return a command whose refusals end with their own exit code and one line on standard error."""
+
+    def run() -> int:
+        from mm2py.storage.job_claim import BackfillRefusedError
+        from mm2py_cli.output import say
+
+        try:
+            return command()
+        except BackfillRefusedError as error:
+            say(f"mm2py: {error}")
+            return REFUSED
+
+    return run

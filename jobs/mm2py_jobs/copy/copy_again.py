@@ -10,8 +10,9 @@ before the partition is copied by anything, also when the job is cancelled.
 Invariants, tests of the same names (the model with drivers that crash and freeze at any step: tests/property/test_copies_again.py):
 
 1. Copies are deleted only after the position is stored from which they are copied again, and only below the log end that the lease names.
-2. A copy that went on since it was compared is left alone, unless it is deleted.
-3. A map has nothing behind the place where the copy goes on: what was behind is gone from the target.
+2. A copy that continued since it was compared is left alone, unless it is to be deleted; one that is to be deleted is left alone where the
+   source has lost records of its range since.
+3. A map has nothing after the place where the copy continues: what was after it is gone from the target.
 """
 
 import logging
@@ -33,6 +34,12 @@ class CopiesAgain(Protocol):
         """Return where the logs of target partitions end."""
         ...
 
+    async def source_starts(
+        self, sources: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Return where the logs of source partitions begin."""
+        ...
+
     async def set_positions(self, positions: Mapping[TopicPartition, int]) -> None:
         """Store where the copies of source partitions begin."""
         ...
@@ -52,22 +59,40 @@ def is_begun(lease: Lease) -> bool:
 
 
 async def begun(target: CopiesAgain, leases: Sequence[Lease]) -> list[Lease]:
-    """Return leases that name what ``go_back`` will do, to be written before; copies that went on are left alone (2)."""
-    waiting = {it.copy for it in leases if it.again is not None and not is_begun(it)}
+    """Return leases that name what ``go_back`` will do, to be written before; copies that continued are left alone (2).
+
+    Raises:
+        ServerError: copies may not be deleted, or a cluster may not be asked.
+    """
+    waiting = {lease.copy for lease in leases if lease.again is not None and not is_begun(lease)}
     ends: Mapping[TopicPartition, int] = await target.log_ends(waiting) if waiting else {}
-    return [_begun(it, ends[it.copy]) if it.copy in ends else it for it in leases]
+    deleted = {it.source for it in leases if it.copy in ends and it.again and it.again.deletes}
+    starts: Mapping[TopicPartition, int] = await target.source_starts(deleted) if deleted else {}
+    if deleted:
+        # Deletes nothing: without the right to, the copy would be left without a way back.
+        await target.delete_below({it.copy: 0 for it in leases if it.source in deleted})
+    return [
+        _begun(it, ends[it.copy], starts.get(it.source, 0)) if it.copy in ends else it
+        for it in leases
+    ]
 
 
-def _begun(lease: Lease, end: int) -> Lease:
+def _begun(lease: Lease, end: int, source_start: int) -> Lease:
     again = lease.again
     if again is None or is_begun(lease):
         return lease
-    if again.deletes or end == again.compared_to:
+    if again.deletes and lease.start < source_start:
+        cause = (
+            f"the source has deleted its offsets {lease.start} to {source_start} since it was compared, of which {lease.copy}"
+            " may have the only copies; it was left alone: verify it again"
+        )
+    elif again.deletes or end == again.compared_to:
         return replace(lease, again=replace(again, below=end))
-    cause = (
-        f"{lease.copy} ended at {again.compared_to} when it was compared and ends at {end} now: what is missing cannot"
-        " be put between; it was left alone"
-    )
+    else:
+        cause = (
+            f"{lease.copy} ended at {again.compared_to} when it was compared and ends at {end} now: what is missing cannot"
+            " be put between; it was left alone"
+        )
     return replace(lease, again=None, state=LeaseState.HANDED_OVER, cause=cause)
 
 
@@ -77,7 +102,7 @@ async def go_back(target: CopiesAgain, leases: Sequence[Lease]) -> list[Lease]:
     Raises:
         Mm2pyError: a step failed; all of them are to be repeated.
     """
-    back = [(it, it.again) for it in leases if it.again is not None and is_begun(it)]
+    back = [(lease, lease.again) for lease in leases if lease.again is not None and is_begun(lease)]
     if not back:
         return list(leases)
     await target.set_positions({it.source: it.start for it, _ in back})
@@ -91,10 +116,10 @@ async def go_back(target: CopiesAgain, leases: Sequence[Lease]) -> list[Lease]:
         {it.source: (-1 if again.deletes else again.below, it.start) for it, again in back}
     )
     return [
-        replace(it, again=None, position=it.start, target_start=-1, target_end=-1)
-        if is_begun(it)
-        else it
-        for it in leases
+        replace(lease, again=None, position=lease.start, target_start=-1, target_end=-1)
+        if is_begun(lease)
+        else lease
+        for lease in leases
     ]
 
 
@@ -105,9 +130,9 @@ def cut_pages(
     kept: list[Segment] = []
     for number in sorted(pages, reverse=True):
         kept = [
-            _shortened(it, target_end)
-            for it in pages[number].segments
-            if it.target < target_end or (it.is_anchor and it.target == target_end)
+            _shortened(segment, target_end)
+            for segment in pages[number].segments
+            if segment.target < target_end or (segment.is_anchor and segment.target == target_end)
         ]
         if kept:
             page = replace(

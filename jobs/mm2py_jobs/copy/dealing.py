@@ -4,6 +4,8 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar, cast
 
+from mm2py.client.pacing import ByteRate
+from mm2py.clock import Clock
 from mm2py_jobs.spark.session import LaneFunction, OpenSession, run_lanes
 
 LANES_PER_SLOT: Final = 2
@@ -22,6 +24,12 @@ def deal(items: Sequence[T], lanes: int, weight: Callable[[T], int]) -> list[lis
     return dealt
 
 
+def rate_of(lane: Mapping[str, object], clock: Clock) -> ByteRate | None:
+    """Return how fast a lane may read one cluster; None: as fast as it can."""
+    share = float(str(lane["rate"]))
+    return ByteRate(share, clock) if share > 0 else None
+
+
 def answers_of(
     opened: OpenSession,
     function: LaneFunction,
@@ -30,12 +38,17 @@ def answers_of(
     lane_of: Callable[[Sequence[T]], Mapping[str, object]],
     *,
     name: str,
+    rate_limit: int = 0,
 ) -> list[dict[str, object]]:
     """Run ``function`` over ``items`` dealt to lanes; return all of ``partitions`` of its answers.
 
-    ``name`` tags and describes the job; raises as ``run_lanes``.
+    ``name`` tags and describes the job; ``rate_limit`` are the bytes per second that all lanes may read of a cluster, 0 for any: each gets
+    its share of it as ``rate`` (``rate_of``). Raises as ``run_lanes``.
     """
     dealt = deal(items, opened.slots * LANES_PER_SLOT, weight)
-    lanes = [lane_of(lane) for lane in dealt]
-    found = run_lanes(opened, function, lanes, tag=name, description=name)
-    return [it for answer in found for it in cast("list[dict[str, object]]", answer["partitions"])]
+    share = rate_limit / max(1, min(opened.slots, len(dealt)))
+    lanes = [{**lane_of(lane), "rate": share} for lane in dealt]
+    answers = run_lanes(opened, function, lanes, tag=name, description=name)
+    return [
+        it for answer in answers for it in cast("list[dict[str, object]]", answer["partitions"])
+    ]

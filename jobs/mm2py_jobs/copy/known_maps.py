@@ -3,7 +3,7 @@
 Flow: the map topic on the target -> ``known_maps`` -> ``KnownMap`` of each partition.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
@@ -14,6 +14,7 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ProtocolError
 from mm2py.mirror.offset_lookup import valid_segments
 from mm2py.mirror.offset_map import (
+    Mark,
     Page,
     Segment,
     decode_page,
@@ -43,8 +44,34 @@ class KnownMap:
 
     def segments(self) -> list[tuple[Segment, int]]:
         """Return the segments with the source offset that ends each, in the order of the target's log."""
-        found = [it for number in sorted(self.pages) for it in self.pages[number].segments]
+        found = [
+            segment for number in sorted(self.pages) for segment in self.pages[number].segments
+        ]
         return valid_segments(tuple(found))
+
+
+def lost_copies(known: KnownMap) -> list[tuple[int, int]]:
+    """Return the ranges of source offsets that were copied, then lost by the target, and not copied again."""
+    segments = known.segments()
+    return [
+        lost
+        for behind, (segment, end) in enumerate(segments, 1)
+        if segment.mark is Mark.TARGET_LOST
+        for lost in not_copied(segment.source, end, segments[behind:])
+    ]
+
+
+def not_copied(
+    first: int, end: int, segments: Sequence[tuple[Segment, int]]
+) -> Iterator[tuple[int, int]]:
+    """Yield the parts of a range of source offsets of which ``segments`` have no copies."""
+    for segment, limit in sorted(segments):
+        if segment.mark is Mark.COPIED and segment.source < end and first < limit:
+            if first < segment.source:
+                yield first, segment.source
+            first = limit
+    if first < end:
+        yield first, end
 
 
 async def known_maps(target: Cluster, source: ClusterAlias) -> Mapping[TopicPartition, KnownMap]:

@@ -28,7 +28,7 @@ from mm2py_jobs.copy.lease import RENEW_S, LaneSupersededError
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.5
-"""How often a lane looks at its task."""
+"""How often a lane checks its task."""
 
 STOP_S: Final = 10.0
 SETTLE_S: Final = 4.0
@@ -80,7 +80,7 @@ class LaneCopy(Protocol):
 
 
 class ShowsWishes(Protocol):
-    """What a lane looks at in ``mm2py.storage.backfill_store.BackfillStore``."""
+    """What a lane needs of ``mm2py.storage.backfill_store.BackfillStore``."""
 
     @property
     def job(self) -> Job | None:
@@ -249,7 +249,7 @@ class LaneRun:
         )
 
     def _until_look_s(self) -> float:
-        """Return when the task is looked at next; the lanes of a term end at the same moment, as the next one waits for all of them."""
+        """Return when the task is checked next; the lanes of a term end at the same moment, as the next one waits for all of them."""
         if self._term is None:
             return LOOK_S
         return min(LOOK_S, max(0.0, self._deadline_s - self._clock.monotonic()))
@@ -264,7 +264,7 @@ class LaneRun:
         if self._clock.monotonic() >= self._deadline_s or job is None or job.turn != term.turn:
             return True
         # All lanes end for it within a renewal: one alone would leave its partitions until the others end, too.
-        return 0 < term.bytes <= sum(it.bytes for it in self._topic.leases.values())
+        return 0 < term.bytes <= sum(lease.bytes for lease in self._topic.leases.values())
 
     def _is_current(self) -> bool:
         job = self._topic.job
@@ -290,7 +290,7 @@ class LaneRun:
             await self._copy.stop(SETTLE_S)
         progress = {tp: self._with_progress(lease) for tp, lease in self._left.items()}
         outcomes = (self._outcome(it, failed.get(it.source)) for it in progress.values())
-        ended = [it for it in outcomes if it is not None]
+        ended = [outcome for outcome in outcomes if outcome is not None]
         if progress and (ended or self._clock.monotonic() - self._written_s >= RENEW_S):
             self._written_s = self._clock.monotonic()
             over = {it.source for it in ended}
@@ -338,16 +338,16 @@ class LaneRun:
         await self._start()
 
     def _with_progress(self, lease: Lease) -> Lease:
-        found = self._copy.progress(lease.source)
-        started = lease.target_start if lease.target_start >= 0 else found.target_start
+        progress = self._copy.progress(lease.source)
+        started = lease.target_start if lease.target_start >= 0 else progress.target_start
         return replace(
             lease,
-            position=max(lease.position, found.position),
+            position=max(lease.position, progress.position),
             target_start=started,
-            target_end=max(lease.target_end, found.target_end, started),
-            bytes=self._before[lease.source] + found.bytes,
-            lag=found.lag,
-            cause=found.cause,
+            target_end=max(lease.target_end, progress.target_end, started),
+            bytes=self._before[lease.source] + progress.bytes,
+            lag=progress.lag,
+            cause=progress.cause,
         )
 
     def _outcome(self, lease: Lease, failure: str | None) -> Lease | None:

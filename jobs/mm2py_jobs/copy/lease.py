@@ -4,7 +4,7 @@ Flow: ``claim`` -> InitProducerId of the lane's transactional id (a former attem
 has run out -> first renewal -> the permit of the data plane; ``renew`` each few seconds, until the lane ends.
 
 A Spark task may run twice at the same time: a stalled executor's worker continues beside its retry, a cancelled job's worker for
-seconds, and a driver that was killed leaves its workers behind for a moment.
+seconds, and a driver that was killed leaves its workers running for a moment.
 
 Invariants (tests/property/test_lane_lease.py has the model, which crashes and freezes attempts between any two steps):
 
@@ -120,7 +120,7 @@ class LaneLease:
     async def renew(self, leases: Sequence[Lease]) -> None:
         """Write leases and progress, and with that prolong the permit.
 
-        A write that failed is repeated behind a new claim, which another attempt's record ends.
+        A write that failed is repeated after a new claim, which another attempt's record ends.
 
         Raises:
             LaneSupersededError: another attempt, run or job has the partitions.

@@ -9,7 +9,7 @@ from mm2py.client.connect.admin import ConfigOp
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import newest_values
 from mm2py.clock import Clock
-from mm2py.errors import ProtocolError, ServerError
+from mm2py.errors import FatalServerError, ProtocolError, ServerError
 from mm2py.mirror.backfills import Lease
 from mm2py.mirror.failovers import Failover, decode_failover, failover_topic
 from mm2py.protocol.connect_group import decode_metadata, is_ours
@@ -35,6 +35,12 @@ class BackfillFlow(CopiesAgain, Protocol):
 
     async def known(self, partitions: Collection[TopicPartition]) -> Known:
         """Return stored positions and maps."""
+        ...
+
+    async def known_starts(
+        self, sources: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Return where the logs of source partitions begin, of those whose leaders say so now."""
         ...
 
     async def unfinished_failover(self) -> Failover | None:
@@ -79,14 +85,20 @@ async def live_flow_lets_go(
     """Wait until every worker of the live flow has confirmed that it copies none of the partitions.
 
     Raises:
-        BackfillRefusedError: it does not within ``LET_GO_S``, or is run by another program.
+        BackfillRefusedError: it does not within ``LET_GO_S``, is run by another program, or its group may not be described.
     """
     if not leases:
         return
     await store.refresh()
     reserved, deadline = store.reserved, clock.monotonic() + LET_GO_S
     while True:
-        group = await flow.group()
+        try:
+            group = await flow.group()
+        except FatalServerError as error:
+            raise BackfillRefusedError(
+                f"whether workers of the flow {name} have let go of the partitions is not known: {error.message}",
+                remedy=error.remedy,
+            ) from error
         if group.members and group.protocol_name and not is_ours(group.protocol_name):
             raise BackfillRefusedError(
                 f"the flow {name} is run by another program (group {group.group_id}), which does not leave"
@@ -94,7 +106,7 @@ async def live_flow_lets_go(
                 remedy="stop its workers, and run this command again",
             )
         await store.refresh()
-        pending = [it for it in workers_of(group) if store.noticed(it) < reserved]
+        pending = [worker for worker in workers_of(group) if store.noticed(worker) < reserved]
         if not pending:
             return
         if clock.monotonic() > deadline:

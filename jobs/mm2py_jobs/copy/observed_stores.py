@@ -8,7 +8,7 @@ from typing import final
 
 from mm2py.mirror.offset_map import Page
 from mm2py.mirror.source_offsets import (
-    committed_offset,
+    next_offset,
     parse_source_offset_key,
     parse_source_offset_value,
 )
@@ -42,9 +42,9 @@ class ObservedOffsets:
     def _note(self, key: bytes, value: bytes | None) -> None:
         _, partition = parse_source_offset_key(key)
         topic, number = partition.get("topic"), partition.get("partition")
-        last = committed_offset(parse_source_offset_value(value))
-        if isinstance(topic, str) and isinstance(number, int) and last >= 0:
-            self.positions[TopicPartition(topic, number)] = last + 1
+        position = next_offset(parse_source_offset_value(value))
+        if isinstance(topic, str) and isinstance(number, int) and position >= 0:
+            self.positions[TopicPartition(topic, number)] = position
 
 
 @final
@@ -56,7 +56,7 @@ class ObservedMaps(MapsOver):
         self.target_starts: dict[TopicPartition, int] = {}
         """By source partition where copies begin, those of a former attempt of the lane too: where the flow had any before, the lease names it."""
         self.target_ends: dict[TopicPartition, int] = {}
-        """By source partition the target offset behind the newest copy that the map has."""
+        """By source partition the target offset after the newest copy that the map has."""
 
     async def load(
         self, partitions: Collection[TopicPartition]

@@ -79,26 +79,26 @@ class Plan:
             ],
             "partitions": [
                 {
-                    "topic": it.topic,
-                    "partition": it.partition,
-                    "target_topic": it.target_topic,
-                    "from": it.start,
-                    "to": it.end,
-                    "offsets": it.end - it.start,
-                    "bytes": _known_bytes([it]),
+                    "topic": partition.topic,
+                    "partition": partition.partition,
+                    "target_topic": partition.target_topic,
+                    "from": partition.start,
+                    "to": partition.end,
+                    "offsets": partition.end - partition.start,
+                    "bytes": _known_bytes([partition]),
                 }
-                for it in self.partitions
+                for partition in self.partitions
             ],
             "refused": [asdict(it) for it in self.refused],
             "settings": [
                 {
-                    "topic": it.topic,
-                    "property": it.name,
-                    "from": it.before,
-                    "to": it.during,
-                    "reason": self.reasons.get(it.name, ""),
+                    "topic": setting.topic,
+                    "property": setting.name,
+                    "from": setting.before,
+                    "to": setting.during,
+                    "reason": self.reasons.get(setting.name, ""),
                 }
-                for it in self.settings
+                for setting in self.settings
             ],
             "notes": list(self.notes),
             "bytes": _known_bytes(self.partitions),
@@ -107,9 +107,13 @@ class Plan:
 
 
 def _known_bytes(partitions: Sequence[PartitionPlan]) -> int | None:
-    """Return None where the brokers have not said how large logs with records are."""
-    total = sum(it.bytes for it in partitions)
-    return total if total or all(it.start == it.end for it in partitions) else None
+    """Return None where the brokers do not return the sizes of logs with records."""
+    total = sum(partition.bytes for partition in partitions)
+    return (
+        total
+        if total or all(partition.start == partition.end for partition in partitions)
+        else None
+    )
 
 
 def deal_lanes(partitions: Sequence[PartitionPlan], lanes: int) -> list[list[PartitionPlan]]:

@@ -11,26 +11,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-from mm2py.client.connect.admin import Admin, ListedOffset
+from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.range_reader import LogEnds, RangeReader, log_ends
 from mm2py.client.send.sender import Sender
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.client_properties import framework_producer_properties
-from mm2py.config.clients import connection_settings, producer_settings
+from mm2py.config.clients import producer_settings
 from mm2py.errors import ConfigError, Mm2pyError, PartitionError
 from mm2py.mirror.start_positions import Boundary, parse_boundary
 from mm2py.protocol.batch_stage import classify
-from mm2py.protocol.log_batches import LogBatch
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import decode_batch
 from mm2py.protocol.topics import NewTopic
 from mm2py.runtime.tasks.record_task import new_batch
 from mm2py.types import TopicPartition
+from mm2py_cli.output import OK, Column, Output, Printer, say
+from mm2py_jobs.flow_sides import FlowSides
+from mm2py_jobs.log.log_batches import LogBatch
+from mm2py_jobs.log.range_reader import LogEnds, RangeReader, log_ends
+from mm2py_jobs.open_flow import flow_sides
 from mm2py_workers.answers import Row
-from mm2py_workers.bulk_flow import flow_sides
-from mm2py_workers.flow_sides import FlowSides
-from mm2py_workers.output import OK, Column, Output, Printer, say
 
 _UNDER_WAY_BYTES: Final = 16 << 20
 """Read and not acknowledged yet, of all partitions; one batch of each may be above."""
@@ -59,10 +59,11 @@ class RerunOrder:
     start: str
     end: str
     partitions: Collection[int] = ()
+    only_plans: bool = False
 
 
 def run_rerun(order: RerunOrder, output: Output) -> int:
-    """Copy the range, print the report, and return the exit code.
+    """Copy the range, or only plan it, print the report, and return the exit code.
 
     Raises:
         UsageError: an argument is not understood.
@@ -74,32 +75,26 @@ def run_rerun(order: RerunOrder, output: Output) -> int:
     reason = "they would be copied as they are on the source, with what the transforms drop"
     sides = flow_sides(order.path, order.flow, None, as_they_are=reason)
     rows = asyncio.run(_run(order, sides, start, end))
-    Printer(output).rows(rows, rows, _COLUMNS, "the range has no partitions")
+    columns = _COLUMNS[:-1] if order.only_plans else _COLUMNS
+    Printer(output).rows(rows, rows, columns, "the range has no partitions")
+    if order.only_plans:
+        return OK
     say(
-        f"copied {sum(int(str(it['records'])) for it in rows):,} records of {order.topic} to {order.into}"
+        f"copied {sum(int(str(row['records'])) for row in rows):,} records of {order.topic} to {order.into}"
     )
     return OK
 
 
 async def _run(order: RerunOrder, sides: FlowSides, start: Boundary, end: Boundary) -> list[Row]:
-    source = _cluster(sides.source, sides.flow.source)
-    target = _cluster(sides.target, sides.flow.target)
-    try:
-        await source.connect()
-        await target.connect()
+    async with (
+        Cluster.of(sides.source, alias=sides.flow.source) as source,
+        Cluster.of(sides.target, alias=sides.flow.target) as target,
+    ):
         rerun = _Rerun(order, sides, source, target)
         partitions = await rerun.partitions()
         ranges = await rerun.ranges(partitions, start, end)
-        await rerun.make_topic(max(it.partition for it in partitions) + 1)
-        return await rerun.copy(ranges)
-    finally:
-        await target.close()
-        await source.close()
-
-
-def _cluster(props: Mapping[str, str], alias: str) -> Cluster:
-    settings = connection_settings(props, scope=f"cluster {alias}")
-    return Cluster(settings, alias=alias, clock=SYSTEM_CLOCK)
+        await rerun.make_topic(max(partition.partition for partition in partitions) + 1)
+        return rerun.rows(ranges) if order.only_plans else await rerun.copy(ranges)
 
 
 @final
@@ -132,19 +127,19 @@ class _Rerun:
             ConfigError: the source has no such topic or partition.
         """
         topic = self._order.topic
-        found = (await Admin(self._source).describe_topics([topic])).get(topic)
-        if found is None:
+        description = (await Admin(self._source).describe_topics([topic])).get(topic)
+        if description is None:
             raise ConfigError(f"{self._source} has no topic {topic}", remedy="correct --topic")
-        if found.error is not None:
-            raise found.error
-        wanted = sorted(set(self._order.partitions) or set(found.partitions))
-        absent = set(wanted).difference(found.partitions)
+        if description.error is not None:
+            raise description.error
+        numbers = sorted(set(self._order.partitions) or set(description.partitions))
+        absent = set(numbers).difference(description.partitions)
         if absent:
             raise ConfigError(
                 f"{topic} of {self._source} has no partition {min(absent)}",
                 remedy="correct --partition",
             )
-        return [TopicPartition(topic, number) for number in wanted]
+        return [TopicPartition(topic, number) for number in numbers]
 
     async def ranges(
         self, partitions: list[TopicPartition], start: Boundary, end: Boundary
@@ -159,8 +154,9 @@ class _Rerun:
         firsts, lasts = [await self._times(partitions, it) for it in (start, end)]
         found: dict[TopicPartition, LogEnds] = {}
         for tp, log in ends.items():
-            first = placed(start, firsts.get(tp), log, log.start)
-            found[tp] = LogEnds(first, max(first, placed(end, lasts.get(tp), log, log.end)))
+            first = start.placed(firsts[tp], log.start, log.end, log.start)
+            last = end.placed(lasts[tp], log.start, log.end, log.end)
+            found[tp] = LogEnds(first, max(first, last))
         if all(it.start == it.end for it in found.values()):
             tp, log = min(ends.items())
             number = next((it for it in (self._order.start, self._order.end) if it.isdigit()), "")
@@ -177,16 +173,12 @@ class _Rerun:
 
     async def _times(
         self, partitions: list[TopicPartition], boundary: Boundary
-    ) -> dict[TopicPartition, ListedOffset]:
+    ) -> dict[TopicPartition, int]:
         if boundary.timestamp is None:
-            return {}
-        found = await Admin(self._source).list_offsets(
-            dict.fromkeys(partitions, boundary.timestamp), read_committed=self._sides.read_committed
+            return dict.fromkeys(partitions, -1)
+        return await Admin(self._source).offsets(
+            partitions, boundary.timestamp, read_committed=self._sides.read_committed
         )
-        for answer in found.values():
-            if answer.error is not None:
-                raise answer.error
-        return found
 
     async def make_topic(self, count: int) -> None:
         """Create the topic, or check that the one that is there is empty.
@@ -201,6 +193,8 @@ class _Rerun:
                 remedy="name another topic",
             )
         there = (await admin.describe_topics([into])).get(into)
+        if there is None and self._order.only_plans:
+            return
         if there is None:
             # What is old is meant to be read, however long brokers keep records by default.
             new = NewTopic(into, count, configs={"retention.ms": "-1"})
@@ -218,7 +212,7 @@ class _Rerun:
             )
         every = [TopicPartition(into, number) for number in there.partitions]
         ends = await log_ends(self._target, every, read_committed=False)
-        if any(it.start < it.end for it in ends.values()):
+        if any(end.start < end.end for end in ends.values()):
             raise ConfigError(
                 f"topic {into} of {self._target} is not empty",
                 remedy="delete it, or name another topic with --into",
@@ -228,8 +222,8 @@ class _Rerun:
         every = [TopicPartition(topic, number) for number in range(count)]
         async with asyncio.timeout(_READY_S):
             while True:
-                found = await Admin(self._target).list_offsets(dict.fromkeys(every, 0))
-                if not any(it.error for it in found.values()):
+                listed = await Admin(self._target).list_offsets(dict.fromkeys(every, 0))
+                if not any(it.error for it in listed.values()):
                     return
                 await SYSTEM_CLOCK.sleep(_REST_S)
 
@@ -244,6 +238,10 @@ class _Rerun:
             raise _first(errors) from None
         finally:
             await self._sender.close()
+        return self.rows(ranges)
+
+    def rows(self, ranges: Mapping[TopicPartition, LogEnds]) -> list[Row]:
+        """Return what was copied of each partition until now."""
         return [
             {
                 "topic": tp.topic,
@@ -288,16 +286,6 @@ class _Rerun:
         self._moved.set()
 
 
-def placed(boundary: Boundary, listed: ListedOffset | None, log: LogEnds, edge: int) -> int:
-    """Return the offset of a boundary in a log; ``edge`` where it is the log's own end."""
-    if boundary.offset is not None:
-        return min(max(boundary.offset, log.start), log.end)
-    if listed is None:
-        return edge
-    # No record is as young: nothing is behind it.
-    return log.end if listed.offset < 0 else min(max(listed.offset, log.start), log.end)
-
-
 def cut(tp: TopicPartition, batch: LogBatch, log: LogEnds) -> list[RecordBatch]:
     """Return what of a batch is in the range, as the Sender takes it."""
     if not batch.runs and log.start <= batch.base_offset and batch.last_offset < log.end:
@@ -311,9 +299,9 @@ def cut(tp: TopicPartition, batch: LogBatch, log: LogEnds) -> list[RecordBatch]:
             )
         return staged.batches
     inside = [
-        it
-        for it in decode_batch(batch.data, batch.runs).records
-        if log.start <= it.offset < log.end
+        record
+        for record in decode_batch(batch.data, batch.runs).records
+        if log.start <= record.offset < log.end
     ]
     if not inside:
         return []
@@ -321,8 +309,8 @@ def cut(tp: TopicPartition, batch: LogBatch, log: LogEnds) -> list[RecordBatch]:
 
 
 def _first(errors: BaseExceptionGroup[Mm2pyError]) -> Mm2pyError:
-    found: BaseException = errors
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    assert isinstance(found, Mm2pyError)
-    return found
+    cause: BaseException = errors
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    assert isinstance(cause, Mm2pyError)
+    return cause

@@ -39,6 +39,7 @@ from mm2py.mirror.backfills import (
     Wanted,
     Wish,
 )
+from mm2py.observability.logging import some_of
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import LOOK_S, BackfillRefusedError, JobClaim
 from mm2py.types import TopicPartition
@@ -52,6 +53,8 @@ _UNCONFIRMED: Final = 0
 """In place of the run in a lease: workers of the live flow may still copy the partition."""
 
 _ENDED: Final = "mm2py stream was ended"
+
+_SHOWN: Final = 5
 
 STUCK_BEATS: Final = 45
 """Beats of the driver, which the target took, without a renewal by a lane that copies: it is frozen. A retry of Spark takes less."""
@@ -162,7 +165,7 @@ class StreamDriver:
         self._beats = asyncio.create_task(self._claim.beat(), name="stream driver")
 
     async def again(self, cause: str) -> None:
-        """Begin a new run behind a query that failed; ``cause`` is shown meanwhile.
+        """Begin a new run after a query that failed; ``cause`` is shown meanwhile.
 
         Raises:
             BackfillRefusedError: another driver has taken over.
@@ -180,7 +183,7 @@ class StreamDriver:
         beat = 0 if job is None else job.beat
         leases = self._store.kept_out().values()
         renewed: dict[int, tuple[int, int]] = {}
-        for lane in {it.lane for it in leases if it.state is LeaseState.COPYING}:
+        for lane in {lease.lane for lease in leases if lease.state is LeaseState.COPYING}:
             newest = self._store.renewed(lane)
             record, since = self._renewed.get(lane, (newest, beat))
             renewed[lane] = (record, since) if record == newest else (newest, beat)
@@ -195,6 +198,7 @@ class StreamDriver:
 
         Raises:
             BackfillRefusedError: the live flow does not let go, or a failover has begun; everything is given back.
+            RetriableError: not now, or not yet for the partitions that it names.
         """
         await self._yield_to_failover()
         await self._store.refresh()
@@ -212,9 +216,18 @@ class StreamDriver:
         except BackfillRefusedError as error:
             await self._close(str(error))
             raise
-        await self._place(new, partitions.late)
-        await self._claim.write([replace(self.job, turn=self.job.turn + 1)])
-        log.info("partitions of the stream partitions=%d new=%d", len(partitions.chosen), len(new))
+        waiting = await self._place(new, partitions.late)
+        if gone or not waiting or len(waiting) < len(new):
+            await self._claim.write([replace(self.job, turn=self.job.turn + 1)])
+            log.info(
+                "partitions of the stream partitions=%d new=%d",
+                len(partitions.chosen),
+                len(new) - len(waiting),
+            )
+        if waiting:
+            raise RetriableError(
+                f"where the source's logs begin is not known now of {some_of(waiting, _SHOWN)}: they wait, all others are copied"
+            )
 
     async def proven(self) -> None:
         """Forget why the last query failed: this one copies."""
@@ -300,26 +313,37 @@ class StreamDriver:
             position=-1,
         )
 
-    async def _place(self, leases: Sequence[Lease], late: Collection[TopicPartition]) -> None:
-        """Note where each copy is; what was found late and has no position begins at its first record (4)."""
+    async def _place(self, leases: Sequence[Lease], late: Collection[TopicPartition]) -> list[str]:
+        """Note where each copy is; what was found late and has no position begins at its first record (4).
+
+        Returns those whose first record is not known now: without a leader, or deleted meanwhile.
+        """
         if not leases:
-            return
-        known = await self._flow.known([it.source for it in leases])
-        first = [it.source for it in leases if it.source in late and not known.has(it.source)]
+            return []
+        known = await self._flow.known([lease.source for lease in leases])
+        first = [
+            lease.source for lease in leases if lease.source in late and not known.has(lease.source)
+        ]
+        starts: Mapping[TopicPartition, int] = {}
         if first:
-            await self._flow.set_positions(dict.fromkeys(first, 0))
+            starts = await self._flow.known_starts(first)
+        if starts:
+            await self._flow.set_positions(starts)
+        waiting = set(first) - starts.keys()
         placed = [
             replace(
-                it,
+                lease,
                 run=self.job.run,
-                position=known.resume(it.source),
-                start=known.resume(it.source) if it.position < 0 else it.start,
-                target_start=known.target_end(it.source)
-                if it.target_start < 0
-                else it.target_start,
-                target_end=known.target_end(it.source),
+                position=known.resume(lease.source),
+                start=known.resume(lease.source) if lease.position < 0 else lease.start,
+                target_start=known.target_end(lease.source)
+                if lease.target_start < 0
+                else lease.target_start,
+                target_end=known.target_end(lease.source),
             )
-            for it in leases
+            for lease in leases
+            if lease.source not in waiting
         ]
         await self._claim.write(placed)
         await self._store.refresh()
+        return sorted(map(str, waiting))

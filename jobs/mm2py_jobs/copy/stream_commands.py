@@ -5,15 +5,22 @@ Exit codes: 0 ended in order, 1 failed, 2 usage, 3 refused: the flow's engine is
 
 import os
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from mm2py.observability.logging import SecretMask, configure_logging
-from mm2py_jobs.copy.backfill_commands import FileArgument, FlowOption, refusing
-from mm2py_jobs.copy.bulk_options import MasterOption
-from mm2py_workers.output import DebugOption, Output, OutputOption, Printer, end_with
+from mm2py_cli.output import DebugOption, Output, OutputOption, Printer, end_with
+from mm2py_jobs.copy.backfill_commands import (
+    FileArgument,
+    FlowOption,
+    FlowWork,
+    flow_command,
+    lane_verbs,
+)
+from mm2py_jobs.copy.bulk_options import MasterOption, refusing
 
 TERM_S: Final = 120.0
 """A second or two pass between terms; partitions that come do not wait for the end of one."""
@@ -66,3 +73,25 @@ def show_stream(  # noqa: PLR0913 - one argument per option
         return run_stream(order, Printer(output), mask)
 
     end_with(refusing(command), debug=debug)
+
+
+def _plan() -> FlowWork:
+    from mm2py_jobs.copy.stream_runs import show_stream_plan
+
+    return show_stream_plan
+
+
+def _cancel() -> FlowWork:
+    from mm2py_jobs.copy.stream_runs import cancel_stream
+
+    return cancel_stream
+
+
+STREAM_VERBS: Final[Mapping[str, Callable[..., None]]] = {
+    "plan": flow_command("Show what a stream would copy from now on, and what refuses it.", _plan),
+    "run": show_stream,
+    "status": lane_verbs("stream")["status"],
+    "cancel": flow_command(
+        "End a stream whose driver is gone: the flow's workers continue its partitions.", _cancel
+    ),
+}

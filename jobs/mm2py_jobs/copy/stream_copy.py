@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Final, final
 from mm2py.client.backoff import Backoff
 from mm2py.clock import Clock
 from mm2py.errors import FatalError, Mm2pyError, RetriableError
-from mm2py.mirror.backfills import Lease, new_id
+from mm2py.mirror.backfills import Lease, LeaseState, new_id
 from mm2py.storage.job_claim import BackfillRefusedError
 from mm2py.types import TopicPartition
+from mm2py_cli.output import say
 from mm2py_jobs.copy.backfill_flow import BackfillSession
 from mm2py_jobs.copy.backfill_lane import run_backfill_lane
 from mm2py_jobs.copy.stream import StreamDriver
 from mm2py_jobs.copy.stream_terms import StreamSpec, plan_term
 from mm2py_jobs.copy.stream_topics import StreamTopics
 from mm2py_jobs.spark.session import OpenSession
-from mm2py_workers.output import say
 from mm2py_workers.signals import StopSignal
 
 if TYPE_CHECKING:
@@ -72,19 +72,31 @@ class CopyTotals:
 
     def __init__(self) -> None:
         self.terms = self.records = self.bytes = 0
+        self._cut_off = 0
+        """Partitions whose lanes have not given them back."""
         self._seen: dict[TopicPartition, tuple[int, int]] = {}
 
     def begin(self, leases: Mapping[TopicPartition, Lease]) -> None:
         """Count from here on: these are what former drivers have copied."""
-        self._seen = {tp: (it.records, it.bytes) for tp, it in leases.items()}
+        self._seen = {tp: (lease.records, lease.bytes) for tp, lease in leases.items()}
 
     def note(self, leases: Mapping[TopicPartition, Lease]) -> None:
         """Count what came since the last call."""
+        self._cut_off = sum(lease.state is LeaseState.COPYING for lease in leases.values())
         for tp, lease in leases.items():
             records, size_bytes = self._seen.get(tp, (0, 0))
             self.records += max(0, lease.records - records)
             self.bytes += max(0, lease.bytes - size_bytes)
             self._seen[tp] = lease.records, lease.bytes
+
+    def summary(self) -> str:
+        """Return how the copy ended; a lane that did not give its partitions back may have copied more than it stored."""
+        ended = (
+            f"lanes of {self._cut_off} partitions were cut off, what they copied last is recognised in the target's log"
+            if self._cut_off
+            else "positions are stored"
+        )
+        return f"ended, {ended}: {self.records:,} records in {self.terms:,} terms"
 
 
 @final
@@ -104,7 +116,7 @@ class StreamCopy:
         self._order, self._session, self._topics, self._opened = order, session, topics, opened
         self._totals, self._stop, self._clock = totals, stop, clock
         self._driver = StreamDriver(
-            session.claim, session.connections.store, session, name=str(session.name), clock=clock
+            session.claim, session.store, session, name=str(session.name), clock=clock
         )
         self._backoff = Backoff(FIRST_RETRY_MS, LONGEST_RETRY_MS)
         self._failures = 0
@@ -112,7 +124,7 @@ class StreamCopy:
 
     async def run(self) -> CopyEnd:
         """Copy until it ends for another reason than a failed query."""
-        driver, store = self._driver, self._session.connections.store
+        driver, store = self._driver, self._session.store
         await driver.begin(self._opened.slots, job=new_id(self._clock.now_ms()))
         self._totals.begin(store.leases)
         try:
@@ -152,7 +164,7 @@ class StreamCopy:
             await asyncio.gather(*ends, copying, following, return_exceptions=True)
 
     async def _queries(self) -> None:
-        """Run a query; where it fails, another one behind a new run, with growing pauses.
+        """Run a query; where it fails, another one after a new run, with growing pauses.
 
         Raises:
             FatalError: ``MOST_FAILURES`` in a row failed before a term was over: Spark itself may be gone.
@@ -170,9 +182,7 @@ class StreamCopy:
                 )
             except FatalError as error:
                 if not self._driver.dealing:
-                    log.info(
-                        "lanes that began as the stream ended have copied nothing cause=%s", error
-                    )
+                    log.info("the query failed as the stream ended cause=%s", error)
                     return
                 self._failures += 1
                 if isinstance(error, BackfillRefusedError) or self._failures >= MOST_FAILURES:
@@ -212,7 +222,7 @@ class StreamCopy:
                 ended = await asyncio.to_thread(query.wait, LOOK_S)
                 await self._note(query)
                 self._driver.check_lanes()
-            while not ended and session.connections.store.copying:
+            while not ended and session.store.copying:
                 ended = await asyncio.to_thread(query.wait, LOOK_S)
             await self._note(query)
         finally:
@@ -225,7 +235,7 @@ class StreamCopy:
             has_run = self._driver.has_partitions or await asyncio.to_thread(query.has_run)
             if has_run:
                 self._warm.set()
-        self._totals.note(self._session.connections.store.leases)
+        self._totals.note(self._session.store.leases)
         for progress in await asyncio.to_thread(query.new_progress):
             self._backoff.reset()
             self._failures = 0
@@ -236,14 +246,17 @@ class StreamCopy:
     async def _follow(self) -> None:
         """Reserve partitions once Spark can copy them; then let the stream copy those that come, and no more those that go."""
         await self._warm.wait()
+        pauses = Backoff(FIRST_RETRY_MS, LONGEST_RETRY_MS)
         while True:
             partitions = self._topics.partitions()
             try:
                 await self._driver.follow(partitions)
             except RetriableError as error:
                 log.warning("partitions are dealt again after a pause cause=%s", error)
+                await self._clock.sleep(pauses.next_s())
                 self._topics.request_reconfiguration()
             else:
+                pauses.reset()
                 lanes = min(self._opened.slots, len(partitions.chosen))
                 say(
                     f"copying {self._session.name}: {len(partitions.chosen)} partitions, {lanes} lanes"
@@ -256,9 +269,9 @@ class StreamCopy:
         while True:
             await self._clock.sleep(CONFIG_LOOK_S)
             try:
-                config = await self._session.current_connector()
+                config = await self._session.flow.current_connector()
             except Mm2pyError as error:
                 log.debug("the flow's config cannot be read now cause=%s", error)
                 continue
-            if config != self._session.connector:
+            if config != self._session.flow.connector:
                 return

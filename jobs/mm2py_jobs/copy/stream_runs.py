@@ -5,21 +5,24 @@ Flow: ``StreamOrder`` -> ``BackfillSession`` -> ``StreamTopics`` -> ``open_sessi
 
 import asyncio
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import final
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.secret_names import secrets_in
 from mm2py.mirror.backfills import JobKind
+from mm2py.mirror.start_positions import Boundary
 from mm2py.observability.logging import SecretMask, some_of
-from mm2py.storage.job_claim import BackfillRefusedError
+from mm2py.storage.job_claim import BackfillRefusedError, unfinished
+from mm2py_cli.output import OK, Printer, say
 from mm2py_connectors.mirror_source import begins_at_end
 from mm2py_jobs.copy.backfill_flow import BackfillSession
+from mm2py_jobs.copy.backfill_runs import lanes_of, show_document
 from mm2py_jobs.copy.stream_copy import CopyEnd, CopyTotals, StreamCopy, StreamOrder
 from mm2py_jobs.copy.stream_topics import StreamTopics
+from mm2py_jobs.open_flow import flow_plan, refuse_transforms
 from mm2py_jobs.spark.session import OpenSession, open_session
-from mm2py_workers.bulk_flow import flow_plan, refuse_transforms
-from mm2py_workers.output import OK, Printer, say
 from mm2py_workers.signals import StopSignal
 
 log = logging.getLogger(__name__)
@@ -36,6 +39,43 @@ def run_stream(order: StreamOrder, printer: Printer, mask: SecretMask) -> int:
     return asyncio.run(_Stream(order, printer, mask, SYSTEM_CLOCK).run())
 
 
+def show_stream_plan(file: Path, flow: str, printer: Printer) -> int:
+    """Print what a stream would copy from now on, and what refuses it; return the exit code."""
+    return asyncio.run(_show_stream_plan(file, flow, printer))
+
+
+async def _show_stream_plan(file: Path, flow: str, printer: Printer) -> int:
+    async with BackfillSession(flow_plan(file, flow)) as session:
+        check_engine(session)
+        plan = await (await session.survey()).plan("", Boundary(), Boundary(), accepts_expiry=True)
+        await session.open_if_there()
+        job = session.store.job
+        if job is not None and not job.state.is_over and job.kind is not JobKind.STREAM:
+            raise unfinished(job, str(session.name))
+    plan = replace(plan, settings=())  # a stream has no end after which they could be put back
+    return show_document(plan, plan.document(lanes_of(""), 0), printer)
+
+
+def check_engine(session: BackfillSession) -> None:
+    """Refuse a flow that its workers copy, and one with transforms.
+
+    Raises:
+        BackfillRefusedError: flow.engine is not spark.
+        ConfigError: records pass transforms.
+    """
+    engine = session.flow.connector.get("flow.engine", "worker")
+    if engine != "spark":
+        raise BackfillRefusedError(
+            f"flow.engine of {session.name} is {engine}: its workers copy it",
+            remedy=f"set {session.name}.flow.engine = spark in the file (or over REST), and run this again",
+        )
+    refuse_transforms(
+        session.name,
+        session.flow.connector,
+        "Spark copies whole batches, which would arrive as they are",
+    )
+
+
 def cancel_stream(file: Path, flow: str, printer: Printer) -> int:
     """End a stream whose driver is gone: the flow's workers continue its partitions; return the exit code.
 
@@ -48,9 +88,8 @@ def cancel_stream(file: Path, flow: str, printer: Printer) -> int:
 
 async def _cancel_stream(file: Path, flow: str, printer: Printer) -> int:
     async with BackfillSession(flow_plan(file, flow)) as session:
-        store = session.connections.store
-        if await session.has_topic():
-            await session.open_topic()
+        await session.open_if_there()
+        store = session.store
         job = store.job
         if job is None or job.kind is not JobKind.STREAM or job.state.is_over:
             raise BackfillRefusedError(f"no stream of {session.name} is unfinished")
@@ -59,9 +98,11 @@ async def _cancel_stream(file: Path, flow: str, printer: Printer) -> int:
         await session.claim.take_back("ended with mm2py stream --cancel")
         known = await session.known(partitions)
         unplaced = [
-            str(it) for it in partitions if it not in known.positions and known.resume(it) < 0
+            str(partition)
+            for partition in partitions
+            if partition not in known.positions and known.resume(partition) < 0
         ]
-        if unplaced and begins_at_end(session.connector, SYSTEM_CLOCK):
+        if unplaced and begins_at_end(session.flow.connector, SYSTEM_CLOCK):
             say(
                 f"{len(unplaced)} partitions have no stored position ({some_of(unplaced, 3)}): the workers begin at the ends of their logs"
                 " (auto.offset.reset or start.positions is latest), and what was written before is not copied; to copy it, store positions:"
@@ -116,24 +157,14 @@ class _Stream:
         }
         if not self._printer.is_table:
             self._printer.document(report)
-        say(f"ended, positions are stored: {totals.records:,} records in {totals.terms:,} terms")
+        say(totals.summary())
         return OK
 
     async def _with_config_of_now(self, stop: StopSignal) -> CopyEnd:
         async with BackfillSession(flow_plan(self._order.file, self._order.flow)) as session:
             self._name = str(session.name)
-            self._mask.add(secrets_in(session.connector) | secrets_in(session.plan.props))
-            engine = session.connector.get("flow.engine", "worker")
-            if engine != "spark":
-                raise BackfillRefusedError(
-                    f"flow.engine of {session.name} is {engine}: its workers copy it",
-                    remedy=f"set {session.name}.flow.engine = spark in the file (or over REST), and run this again",
-                )
-            refuse_transforms(
-                session.name,
-                session.connector,
-                "Spark copies whole batches, which would arrive as they are",
-            )
+            self._mask.add(secrets_in(session.flow.connector) | secrets_in(session.flow.plan.props))
+            check_engine(session)
             await session.open_topic()
             topics = StreamTopics(session, self._clock)
             try:

@@ -13,14 +13,14 @@ from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.client_properties import effective_client_properties
-from mm2py.config.clients import connection_settings
 from mm2py.errors import FatalError
 from mm2py.mirror.backfills import Lease
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mm2py.types import LATEST, TopicPartition
-from mm2py_jobs.copy.backfill_lane import BackfillLane, LaneConnections, dealt_lanes
+from mm2py_jobs.copy.backfill_lane import BackfillLane, dealt_lanes
 from mm2py_jobs.copy.lanes import Term
 from mm2py_jobs.copy.stream import PlannedTerm, deal_term
+from mm2py_workers.flow_target import FlowTarget
 
 IDLE_S: Final = 0.5
 """Pause where there is nothing to deal: Spark asks again at once."""
@@ -53,10 +53,10 @@ def plan_term(spec: StreamSpec, term: int, most_bytes: int) -> PlannedTerm:
 
 async def _plan_term(spec: StreamSpec, term: int, most_bytes: int, clock: Clock) -> PlannedTerm:
     lane = spec.lane
-    connections = LaneConnections(lane.flow, lane.worker, clock)
+    target = FlowTarget(lane.flow, lane.worker, clock)
     try:
-        await connections.open()
-        job, leases = connections.store.job, connections.store.kept_out()
+        await target.open()
+        job, leases = target.jobs.job, target.jobs.kept_out()
         if job is None or (job.id, job.run) != (lane.job, lane.run):
             raise FatalError(f"stream {lane.job}, run {lane.run}: another run has taken over")
         if not job.turn and job.state.is_copied:
@@ -64,9 +64,9 @@ async def _plan_term(spec: StreamSpec, term: int, most_bytes: int, clock: Clock)
             return PlannedTerm(dealt_lanes(lane, [()] * spec.slots))
         ends = await _log_ends(lane, leases, clock) if job.state.is_copied and leases else {}
         dealt = deal_term(leases, ends, spec.slots, term)
-        copied = sum(it.bytes for it in connections.store.leases.values())
+        copied = sum(lease.bytes for lease in target.jobs.leases.values())
     finally:
-        await connections.close()
+        await target.close()
     if not dealt:
         await clock.sleep(IDLE_S)
         return PlannedTerm()
@@ -84,17 +84,12 @@ async def _log_ends(
 ) -> dict[TopicPartition, int]:
     """Return where logs end; a partition whose end is not known now is copied, one that is gone is left out."""
     props = effective_client_properties(lane.connector, "source", "admin", role="stream")
-    settings = connection_settings(props, scope=f"cluster {lane.source}")
-    cluster = Cluster(settings, alias=lane.source, clock=clock)
-    try:
-        await cluster.connect()
+    async with Cluster.of(props, alias=lane.source, clock=clock) as cluster:
         admin = Admin(cluster)
-        topics = await admin.describe_topics({it.topic for it in leases})
-        found = await admin.list_offsets({tp: LATEST for tp in leases if tp.topic in topics})
-    finally:
-        await cluster.close()
+        topics = await admin.describe_topics({lease.topic for lease in leases})
+        listed = await admin.list_offsets({tp: LATEST for tp in leases if tp.topic in topics})
     return {
         tp: max(0, leases[tp].position) if it.error is not None else it.offset
-        for tp, it in found.items()
+        for tp, it in listed.items()
         if it.error is None or it.error.code != UNKNOWN_TOPIC_OR_PARTITION
     }

@@ -10,6 +10,7 @@ from typing import Final, final
 from mm2py.clock import Clock
 from mm2py.errors import FatalError
 from mm2py.types import TopicPartition
+from mm2py_cli.output import say
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from mm2py_connectors.partition_deal import (
     ASSIGNED_PARTITIONS,
@@ -18,7 +19,6 @@ from mm2py_connectors.partition_deal import (
 )
 from mm2py_jobs.copy.backfill_flow import BackfillSession
 from mm2py_jobs.copy.stream import StreamPartitions
-from mm2py_workers.output import say
 from mm2py_workers.signals import StopSignal
 
 LOOK_S: Final = 0.5
@@ -32,7 +32,7 @@ class StreamTopics:
     """The flow's connector without tasks: creates copies and finds partitions; is its context, too."""
 
     def __init__(self, session: BackfillSession, clock: Clock) -> None:
-        self._connector = MirrorSourceConnector({**session.connector, **_HERE})
+        self._connector = MirrorSourceConnector({**session.flow.connector, **_HERE})
         self._clock = clock
         self._changed = asyncio.Event()
         self._failure: Exception | None = None

@@ -5,13 +5,12 @@ offset map -> a range per partition, or why it is refused -> ``Plan``.
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, final
+from typing import Final, NamedTuple, TypeVar, final
 
 from mm2py.client.connect.admin import Admin, ConfigOp, ListedOffset, TopicDescription
 from mm2py.client.fetch.log_reader import LogReader, RecordHandler
-from mm2py.client.fetch.range_reader import LogEnds
 from mm2py.clock import Clock
 from mm2py.config.java_regex import JavaPattern
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
@@ -27,20 +26,23 @@ from mm2py.mirror.offset_map import (
 from mm2py.mirror.source_offsets import (
     NO_EPOCH,
     committed_epoch,
-    committed_offset,
     committed_topic_id,
+    next_offset,
     parse_source_offset_key,
     parse_source_offset_value,
 )
 from mm2py.mirror.start_positions import Boundary
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.records import Record
-from mm2py.protocol.topics import NO_TOPIC_ID, EpochEnd
+from mm2py.protocol.topics import NO_TOPIC_ID, EpochEnd, is_another_topic
 from mm2py.types import EARLIEST, LATEST, FlowName, TopicPartition
 from mm2py_jobs.copy.expiry import expiring, refused_expiry, value_of
 from mm2py_jobs.copy.plan import PartitionPlan, Plan, Refusal
+from mm2py_jobs.log.range_reader import LogEnds
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 LONG_MAX: Final = str((1 << 63) - 1)
 LEADERS_S: Final = 20.0
@@ -52,6 +54,11 @@ REASONS: Final[Mapping[str, str]] = {
     "retention.bytes": "the target would delete the beginning while the end is copied",
     "message.timestamp.before.max.ms": "the target would refuse records that are older than that",
 }
+PAUSED: Final = "paused alone; `mm2py flow resume` with --topic lets it be copied"
+_RECREATED: Final = (
+    "its topic was deleted and created again on the source since it was compared: the target may have the only copies of the"
+    " former one; it was left alone: verify it again"
+)
 UNLIMITED_VALUES: Final = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
@@ -69,6 +76,19 @@ class FlowTopics:
     read_committed: bool = False
     synced: Callable[[Sequence[ConfigEntry]], Sequence[ConfigOp]] = lambda _entries: ()
     """What config sync makes of a source topic's configs; nothing where it is off."""
+    unlisted: Callable[[Iterable[str]], Collection[str]] = lambda _copied: ()
+    """Topics that are to be copied and that the source does not list, of those that the flow names and of copied ones."""
+    held: frozenset[TopicPartition] = frozenset()
+    """Topics (partition -1) and partitions that were paused alone: nothing copies them until they are resumed."""
+
+    def holds(self, partition: TopicPartition) -> bool:
+        """Whether a source partition is paused, alone or with its topic."""
+        return is_held(partition, self.held)
+
+
+def is_held(partition: TopicPartition, held: frozenset[TopicPartition]) -> bool:
+    """Whether a partition is among those that were paused alone, or its topic is."""
+    return not held.isdisjoint({partition, partition._replace(partition=-1)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +116,10 @@ class Known:
         page, position = self.pages.get(partition), self.positions.get(partition, -1)
         known = PartitionMap(page)
         if known.follows(position, self.ids.get(partition, NO_TOPIC_ID)):
-            return -1 if is_another(known.source_id, topic_id) else known.covered
-        if is_another(self.incarnation(partition) or known.source_id, topic_id):
+            return -1 if is_another_topic(known.source_id, topic_id) else known.covered
+        if is_another_topic(self.incarnation(partition) or known.source_id, topic_id):
             return -1
-        if is_another(known.source_id, topic_id):
+        if is_another_topic(known.source_id, topic_id):
             known = PartitionMap()
         return known.resume(position)
 
@@ -137,23 +157,18 @@ class Known:
         return max(log.start, position)
 
     def target_end(self, partition: TopicPartition) -> int:
-        """Return the target offset behind the newest copy of a partition, -1 where it is not known."""
+        """Return the target offset after the newest copy of a partition, -1 where it is not known."""
         page = self.pages.get(partition)
         return page.segments[-1].target_end if page is not None and page.segments else -1
 
     @property
     def without_map(self) -> Collection[TopicPartition]:
         """Partitions with a stored position and no map: it was carried over, or the map was lost."""
-        return self.positions.keys() - self.pages.keys()
+        return {it for it, position in self.positions.items() if position} - self.pages.keys()
 
     def has(self, partition: TopicPartition) -> bool:
         """Whether the flow has copied anything of a partition."""
         return partition in self.positions or partition in self.pages
-
-
-def is_another(known_id: bytes, topic_id: bytes) -> bool:
-    """Whether two ids of a topic are of different incarnations, as far as both are known."""
-    return NO_TOPIC_ID not in (known_id, topic_id) and known_id != topic_id
 
 
 async def known_copies(
@@ -162,11 +177,11 @@ async def known_copies(
     """Read stored positions and the offset map; topics that do not exist hold nothing."""
     reader = CopiesReader(target, flow.flow, flow.offsets_topic, clock)
     try:
-        found = await reader.read()
+        copies = await reader.read()
     finally:
         await reader.close()
-    positions = {tp: it for tp, it in found.positions.items() if tp in partitions}
-    return replace(found, positions=positions)
+    positions = {tp: position for tp, position in copies.positions.items() if tp in partitions}
+    return replace(copies, positions=positions)
 
 
 @final
@@ -222,22 +237,22 @@ class CopiesReader:
 
     def _take_position(self, _partition: int, record: Record) -> None:
         try:
-            connector, found = parse_source_offset_key(bytes(record.key or b""))
+            connector, decoded = parse_source_offset_key(bytes(record.key or b""))
         except ProtocolError:
             return  # another connector's, or another program's
-        topic, number = found.get("topic"), found.get("partition")
-        of_flow = connector == SOURCE_CONNECTOR and found.get("cluster") == self._flow.source
+        topic, number = decoded.get("topic"), decoded.get("partition")
+        of_flow = connector == SOURCE_CONNECTOR and decoded.get("cluster") == self._flow.source
         if not of_flow or not isinstance(topic, str) or not isinstance(number, int):
             return
         value = None if record.value is None else bytes(record.value)
         stored = parse_source_offset_value(value)
-        last, epoch = committed_offset(stored), committed_epoch(stored)
+        position, epoch = next_offset(stored), committed_epoch(stored)
         topic_id = committed_topic_id(stored)
         partition = TopicPartition(topic, number)
         for known in (self._positions, self._epochs, self._ids):
             known.pop(partition, None)
-        if last >= 0:
-            self._positions[partition] = last + 1
+        if position >= 0:
+            self._positions[partition] = position
         if epoch != NO_EPOCH:
             self._epochs[partition] = epoch
         if topic_id != NO_TOPIC_ID:
@@ -245,9 +260,9 @@ class CopiesReader:
 
     def _take_incarnation(self, _partition: int, record: Record) -> None:
         value = None if record.value is None else bytes(record.value)
-        found = decode_ledger_record(record.key, value)
-        if isinstance(found, IncarnationRecord) and found.flow == str(self._flow):
-            self._incarnations[found.partition] = found.topic_id
+        decoded = decode_ledger_record(record.key, value)
+        if isinstance(decoded, IncarnationRecord) and decoded.flow == str(self._flow):
+            self._incarnations[decoded.partition] = decoded.topic_id
 
     def _take_page(self, _partition: int, record: Record) -> None:
         pages = self._pages
@@ -259,6 +274,14 @@ class CopiesReader:
                 del pages[partition]
         except ProtocolError as error:
             log.warning("record of the offset map is ignored cause=%s", error)
+
+
+class BeginsAgain(NamedTuple):
+    """Where the copy of a partition begins again: an offset of the source topic with this id; ``again`` is what happens to its copies."""
+
+    source_offset: int
+    topic_id: bytes
+    again: CopyAgain
 
 
 @final
@@ -273,24 +296,36 @@ class Survey:
     def __init__(self, source: Admin, target: Admin, flow: FlowTopics, *, clock: Clock) -> None:
         self._source, self._target, self._flow, self._clock = source, target, flow, clock
 
-    async def plan_again(self, copies: Mapping[TopicPartition, tuple[int, CopyAgain]]) -> Plan:
+    async def plan_again(self, copies: Mapping[TopicPartition, BeginsAgain]) -> Plan:
         """Return the plan for partitions that are copied again, each from an offset to its end now."""
         whole = await self.plan("", Boundary(), Boundary(), accepts_expiry=True)
+        now = await self._source.describe_topics({it.topic for it in copies})
+        new = [
+            it
+            for it in copies
+            if it.topic in now and is_another_topic(copies[it].topic_id, now[it.topic].topic_id)
+        ]
         planned = [
-            replace(it, start=copies[it.source][0], again=copies[it.source][1])
-            for it in whole.partitions
-            if it.source in copies
+            replace(
+                partition,
+                start=copies[partition.source].source_offset,
+                again=copies[partition.source].again,
+            )
+            for partition in whole.partitions
+            if partition.source in copies and partition.source not in new
         ]
         described = await self._target.describe_topics({it.target_topic for it in planned})
         settings, notes, short = await self._settings(planned, described)
         refused = [it for it in whole.refused if TopicPartition(it.topic, it.partition) in copies]
+        refused += (Refusal(*it, PAUSED) for it in sorted(copies) if self._flow.holds(it))
+        refused += (Refusal(*it, _RECREATED) for it in new)
         there = {it.source for it in planned} | {
             TopicPartition(it.topic, it.partition) for it in refused
         }
         refused += (
-            Refusal(*it, f"the flow {self._flow.flow} does not copy it")
-            for it in copies
-            if it not in there
+            Refusal(*copy, f"the flow {self._flow.flow} does not copy it")
+            for copy in copies
+            if copy not in there
         )
         refused += (Refusal(*tp, reason) for tp, reason in short.items())
         return replace(
@@ -302,9 +337,9 @@ class Survey:
     ) -> Plan:
         """Return the plan for the flow's topics that match ``topics``, a Java pattern; empty: all.
 
-        Partitions of which the target would delete records behind the run are refused, unless that is accepted.
+        Partitions of which the target would delete records after the run are refused, unless that is accepted.
         """
-        chosen = self._chosen(topics)
+        chosen = _matching(topics, self._flow.copies)
         if not chosen:
             what = f"topics that match {topics}" if topics else "topics"
             refusal = Refusal(topics, -1, f"the flow {self._flow.flow} copies no {what}")
@@ -322,7 +357,7 @@ class Survey:
         sizes = await self._sizes(sources)
         planned: list[PartitionPlan] = []
         for partition in partitions:
-            if partition in refused:
+            if partition in refused or self._flow.holds(partition):
                 continue
             first, last, log_start = ranges[partition]
             begin = max(known.resume(partition), log_start) if known.has(partition) else first
@@ -344,6 +379,10 @@ class Survey:
             for name in chosen
             if name not in sources
         ]
+        hidden = await self._source.denied_topics(
+            self._flow.unlisted({tp.topic for tp in known.pages})
+        )
+        missing += (Refusal(name, -1, str(it)) for name, it in _matching(topics, hidden).items())
         return Plan(
             flow=str(self._flow.flow),
             partitions=tuple(planned),
@@ -354,8 +393,13 @@ class Survey:
             ),
             settings=settings,
             reasons=REASONS,
-            notes=notes,
+            notes=(*notes, *self._left_out(partitions)),
         )
+
+    def _left_out(self, partitions: Sequence[TopicPartition]) -> tuple[str, ...]:
+        held = filter(self._flow.holds, partitions)
+        names = sorted({str(it) if it in self._flow.held else it.topic for it in held})
+        return (f"left out: {', '.join(names)} ({PAUSED})",) if names else ()
 
     async def _settings(
         self, planned: Sequence[PartitionPlan], copies: Mapping[str, TopicDescription]
@@ -399,16 +443,10 @@ class Survey:
     ) -> dict[TopicPartition, int]:
         """Return how many offsets of each range have records that are older than that."""
         oldest = self._clock.now_ms() - retention_ms
-        found = await self._offsets(
+        offsets = await self._offsets(
             self._source, dict.fromkeys((it.source for it in planned), max(0, oldest))
         )
-        return {it.source: _before(it, found[it.source]) for it in planned}
-
-    def _chosen(self, topics: str) -> Mapping[str, str]:
-        if not topics:
-            return self._flow.copies
-        pattern = JavaPattern(topics)
-        return {name: copy for name, copy in self._flow.copies.items() if pattern.matches(name)}
+        return {it.source: _before(it, offsets[it.source]) for it in planned}
 
     async def _ranges(
         self, partitions: Sequence[TopicPartition], start: Boundary, end: Boundary
@@ -430,15 +468,17 @@ class Survey:
         ranges: dict[TopicPartition, tuple[int, int, int]] = {}
         refused: dict[TopicPartition, str] = {}
         for partition in partitions:
-            errors = [found[partition].error for found in lists if found[partition].error]
-            if errors:
+            answers = [it[partition] for it in (*lists, *by_time) if partition in it]
+            error = next((it.error for it in answers if it.error), None)
+            if error is not None:
                 refused[partition] = (
-                    f"the source does not tell where its log begins and ends: {errors[0]}"
+                    f"the source does not tell where its log begins and ends: {error}"
                 )
                 continue
             low, high = (found[partition].offset for found in lists)
-            first = _placed(start, by_time[0].get(partition), low, high, low)
-            last = _placed(end, by_time[1].get(partition), low, high, high)
+            at = [it[partition].offset if partition in it else -1 for it in by_time]
+            first = start.placed(at[0], low, high, low)
+            last = end.placed(at[1], low, high, high)
             if start.offset is not None and start.offset > high:
                 refused[partition] = (
                     f"--from offset:{start.offset} is behind the source's end {high}"
@@ -453,10 +493,10 @@ class Survey:
         """Return offsets; a topic that was just created has no leaders for a moment."""
         deadline = self._clock.monotonic() + LEADERS_S
         while True:
-            found = await admin.list_offsets(asked, read_committed=read_committed)
+            listed = await admin.list_offsets(asked, read_committed=read_committed)
             late = self._clock.monotonic() > deadline
-            if late or not any(isinstance(it.error, RetriableError) for it in found.values()):
-                return found
+            if late or not any(isinstance(it.error, RetriableError) for it in listed.values()):
+                return listed
             await self._clock.sleep(LOOK_S)
 
     async def _target_refusals(
@@ -483,14 +523,14 @@ class Survey:
                 there[partition] = TopicPartition(copy.name, partition.partition)
         ends = await self._offsets(self._target, dict.fromkeys(there.values(), LATEST))
         for partition, copy_of in there.items():
-            found = ends[copy_of]
-            if found.error is not None:
+            log_ends = ends[copy_of]
+            if log_ends.error is not None:
                 refused[partition] = (
-                    f"the end of {copy_of} on the target is not known: {found.error}"
+                    f"the end of {copy_of} on the target is not known: {log_ends.error}"
                 )
-            elif found.offset > 0 and not known.has(partition):
+            elif log_ends.offset > 0 and not known.has(partition):
                 refused[partition] = (
-                    f"target partition {copy_of} is not empty (its log ends at {found.offset}) and this flow has"
+                    f"target partition {copy_of} is not empty (its log ends at {log_ends.offset}) and this flow has"
                     " copied nothing into it: history cannot be put in front of what is there"
                 )
         return refused
@@ -507,15 +547,23 @@ class Survey:
             return {}
 
 
+def _matching(topics: str, of: Mapping[str, T]) -> Mapping[str, T]:
+    """Return what there is of topics that match a Java pattern; empty: all."""
+    if not topics:
+        return of
+    pattern = JavaPattern(topics)
+    return {name: it for name, it in of.items() if pattern.matches(name)}
+
+
 async def changed_settings(
     target: Admin, planned: Sequence[PartitionPlan], copies: Mapping[str, TopicDescription]
 ) -> tuple[tuple[SettingChange, ...], tuple[str, ...]]:
     """Return what has to be changed on target topics for a run, and what is only worth knowing."""
-    wanted = sorted({it.target_topic for it in planned if it.start < it.end})
-    configs = await target.describe_topic_configs([it for it in wanted if it in copies])
+    topics = sorted({it.target_topic for it in planned if it.start < it.end})
+    configs = await target.describe_topic_configs([it for it in topics if it in copies])
     changes: list[SettingChange] = []
     notes: list[str] = []
-    for topic in wanted:
+    for topic in topics:
         entries = {entry.name: entry for entry in configs.get(topic, ())}
         changes += _changes(topic, entries)
         notes += _notes(topic, entries)
@@ -547,18 +595,6 @@ def _before(part: PartitionPlan, boundary: ListedOffset) -> int:
         return 0
     end = part.end if boundary.offset < 0 else min(part.end, boundary.offset)
     return max(0, end - part.start)
-
-
-def _placed(
-    boundary: Boundary, by_time: ListedOffset | None, low: int, high: int, default: int
-) -> int:
-    """Return the offset of a boundary inside the log."""
-    if boundary.offset is not None:
-        return min(max(boundary.offset, low), high)
-    if boundary.timestamp is not None:
-        # No record so late: the end.
-        return by_time.offset if by_time is not None and by_time.offset >= 0 else high
-    return default
 
 
 def _changes(topic: str, entries: Mapping[str, ConfigEntry]) -> list[SettingChange]:

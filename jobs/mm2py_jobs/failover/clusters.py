@@ -6,21 +6,17 @@ may be gone: what asks it raises ``SourceAwayError``. Creates nothing but the fa
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Final, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.log_reader import newest_values
 from mm2py.client.fetch.partition_fetch import fetch_partition
 from mm2py.client.permit import UNLIMITED
 from mm2py.clock import Clock
-from mm2py.config.client_properties import effective_client_properties
-from mm2py.config.clients import connection_settings
 from mm2py.config.definitions import parse_config
 from mm2py.errors import (
     ConnectionFailedError,
-    ProtocolError,
     RequestTimedOutError,
     RetriableServerError,
 )
@@ -28,23 +24,21 @@ from mm2py.mirror.failovers import failover_driver_id, failover_topic
 from mm2py.mirror.filters import TopicSelection, topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.producer_ids import (
-    PRODUCERS_TOPIC,
     ProducerOrigins,
     Suppression,
-    decode_producer,
     suppression_of,
 )
 from mm2py.protocol.error_codes import NETWORK_EXCEPTION
-from mm2py.protocol.log_batches import LogBatch
-from mm2py.protocol.record_batch import HEADER
 from mm2py.protocol.records import decode_batches
 from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
-from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from mm2py.types import FlowName, TopicPartition
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 from mm2py_jobs.copy.survey import CopiesReader, Known
 from mm2py_jobs.failover.driver import FailoverStore, SourceAwayError
-from mm2py_workers.bulk_flow import SOURCE, reads_committed, source_connector
+from mm2py_jobs.log.mirror_producers import mirror_producers
+from mm2py_jobs.open_flow import admin_cluster, flow_in_force, reads_committed
 from mm2py_workers.flow_parts import FlowPlan
+from mm2py_workers.flow_target import SOURCE
 from mm2py_workers.internal_stores import FlowTables, store_producer
 
 CONNECT_S: Final = 8.0
@@ -54,13 +48,6 @@ _IMPATIENT: Final = {"default.api.timeout.ms": "8000", "request.timeout.ms": "50
 """Client properties for the source, which may be gone."""
 
 _FIRST_BYTES: Final = 64 * 1024
-_PRODUCER_ID: Final = 9
-"""Field of ``HEADER``."""
-
-
-def producer_of(batch: LogBatch) -> int:
-    """Return the producer id of a batch, -1 if it has none."""
-    return int(HEADER.unpack_from(batch.data)[_PRODUCER_ID])
 
 
 async def looping_ids(
@@ -75,9 +62,8 @@ async def looping_ids(
         target=target.alias,
         target_cluster=target.cluster_id,
     )
-    for key, value in (await newest_values(source, PRODUCERS_TOPIC, clock)).items():
-        with suppress(ProtocolError):  # the flow's task logs it
-            origins.learn(decode_producer(key, value))
+    for producer in await mirror_producers(source, clock):
+        origins.learn(producer)
     return frozenset(origins.known.looping)
 
 
@@ -95,8 +81,17 @@ class FailoverClusters:
         self.name: FlowName = plan.name
         self.config: Mapping[str, str] = plan.resolve(plan.connectors[SOURCE])
         self._connected = False
-        self.target = _cluster(self.config, "target", plan.name.target, clock)
-        self._source = _cluster(self.config, "source", plan.name.source, clock)
+        self.target = admin_cluster(
+            self.config, "target", plan.name.target, role="failover", clock=clock
+        )
+        self._source = admin_cluster(
+            self.config,
+            "source",
+            plan.name.source,
+            role="failover",
+            clock=clock,
+            more=_IMPATIENT,
+        )
         self.target_tables = self._tables(self.target, plan)
         self.source_tables = self._tables(self._source, back)
         # Apart: a table that is opened creates all topics of its ``FlowTables``, and a plan creates none.
@@ -125,9 +120,12 @@ class FailoverClusters:
             topic_filter_from_config(config),
             source_alias=name.source,
             target_alias=name.target,
-            # Heartbeats are written continuously, and losing the last ones harms no consumer.
             replicate_heartbeats=False,
         )
+
+    def counts(self, topic: str) -> bool:
+        """Whether a failover waits for a topic: not for heartbeats, which are written continuously and harm no consumer."""
+        return not self.policy.is_heartbeats_topic(topic)
 
     async def __aenter__(self) -> "FailoverClusters":
         """Connect to the target and read changes made over REST.
@@ -137,7 +135,7 @@ class FailoverClusters:
         """
         try:
             await self.target.connect()
-            config = await source_connector(self.plan, self.target_tables, self.clock)
+            config, _ = await flow_in_force(self.plan, self.target_tables, self.clock)
             if config is not None:
                 self.config = config
                 self._read_config()
@@ -215,12 +213,25 @@ class FailoverClusters:
     async def topics(
         self, chosen: Callable[[str], bool] | None = None
     ) -> Mapping[str, Sequence[int]]:
-        """Return the source topics of the flow, or those that are ``chosen``, with their partitions."""
+        """Return the source topics of the flow, or those that are ``chosen``, with their partitions; no heartbeats.
+
+        Raises:
+            SourceAwayError: it does not answer.
+            ServerError: one may not be described: what of it is not copied is not known.
+        """
         chosen = chosen or self.selection.replicate
+        known = await self._copies.read()
         async with self.source() as cluster:
             topics = await Admin(cluster).list_topics()
-        self.source_ids = {name: it.topic_id for name, it in topics.items()}
-        return {name: it.partitions for name, it in sorted(topics.items()) if chosen(name)}
+            unlisted = self.selection.unlisted(topics, {tp.topic for tp in known.pages})
+            for error in (await Admin(cluster).denied_topics(unlisted)).values():
+                raise error
+        self.source_ids = {name: topic.topic_id for name, topic in topics.items()}
+        return {
+            name: topic.partitions
+            for name, topic in sorted(topics.items())
+            if self.counts(name) and chosen(name)
+        }
 
     def copy_of(self, partition: TopicPartition) -> TopicPartition:
         """Return the copy of a source partition."""
@@ -292,12 +303,3 @@ async def first_stamp(source: Cluster, tp: TopicPartition, start: int) -> int | 
             if record.offset >= start and not batch.is_control:
                 return record.timestamp if record.timestamp >= 0 else None
     return None
-
-
-def _cluster(config: Mapping[str, str], side: str, alias: ClusterAlias, clock: Clock) -> Cluster:
-    props = effective_client_properties(
-        config, "source" if side == "source" else "target", "admin", role="failover"
-    )
-    if side == "source":
-        props |= _IMPATIENT
-    return Cluster(connection_settings(props, scope=f"cluster {alias}"), alias=alias, clock=clock)

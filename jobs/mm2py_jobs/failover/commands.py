@@ -18,16 +18,7 @@ import typer
 from mm2py.errors import UsageError
 from mm2py.mirror.failovers import MOST_LOSS, Failover, FailoverKind, OpenTransaction, Step
 from mm2py.observability.logging import some_of
-from mm2py_jobs.failover.plan import (
-    DRAIN_S,
-    SETTLE_S,
-    FailoverPlan,
-    FailoverRefusedError,
-    FailoverRequest,
-    TimedPlan,
-)
-from mm2py_workers.answers import Row, texts_of
-from mm2py_workers.output import (
+from mm2py_cli.output import (
     OK,
     UNHEALTHY,
     Column,
@@ -37,7 +28,16 @@ from mm2py_workers.output import (
     examples,
     say,
 )
-from mm2py_workers.rest_access import Access, asks_rest
+from mm2py_cli.rest_access import Access, asks_rest
+from mm2py_jobs.failover.plan import (
+    DRAIN_S,
+    SETTLE_S,
+    FailoverPlan,
+    FailoverRefusedError,
+    FailoverRequest,
+    TimedPlan,
+)
+from mm2py_workers.answers import Row, texts_of
 from mm2py_workers.worker_place import NoWorkerError
 
 if TYPE_CHECKING:
@@ -113,12 +113,8 @@ def _command(kind: FailoverKind) -> Callable[..., None]:
             raise UsageError("choose one of --plan, --execute, --status and --cancel")
         if timed and not plan:
             raise UsageError("--timed goes with --plan")
-        request = FailoverRequest(
-            kind=kind,
-            accept_loss=-1 if accept_loss is None else _offsets(accept_loss),
-            unplanned=unplanned,
-            settle_s=settle,
-            drain_s=drain_timeout,
+        request = _request(
+            kind, accept_loss, unplanned=unplanned, settle_s=settle, drain_s=drain_timeout
         )
         printer = Printer(output)
 
@@ -136,6 +132,94 @@ def _command(kind: FailoverKind) -> Callable[..., None]:
     command.__name__ = str(kind)
     command.__doc__ = _TEXTS[kind]
     return asks_rest(command)
+
+
+def failover_verbs(kind: FailoverKind) -> dict[str, Callable[..., None]]:
+    """Return the verbs of ``mm2py job failover`` and ``mm2py job failback``."""
+
+    @asks_rest
+    def plan(
+        access: Access,
+        properties: PropertiesArgument,
+        flow: FlowOption,
+        *,
+        timed: TimedOption = False,
+        accept_loss: AcceptOption = None,
+        unplanned: UnplannedOption = False,
+        settle: SettleOption = SETTLE_S,
+        output: OutputOption = Output.TABLE,
+    ) -> int:
+        """Show what would be done and what refuses it; changes nothing."""
+        request = _request(kind, accept_loss, unplanned=unplanned, settle_s=settle)
+        printer = Printer(output)
+        return _run(
+            lambda job: _plan(job, request, printer, timed=timed), access, properties, flow, kind
+        )
+
+    @asks_rest
+    def run(
+        access: Access,
+        properties: PropertiesArgument,
+        flow: FlowOption,
+        *,
+        accept_loss: AcceptOption = None,
+        unplanned: UnplannedOption = False,
+        settle: SettleOption = SETTLE_S,
+        drain_timeout: DrainOption = DRAIN_S,
+        output: OutputOption = Output.TABLE,
+    ) -> int:
+        """Move clients, or continue an interrupted run; refuses what would lose records."""
+        request = _request(
+            kind, accept_loss, unplanned=unplanned, settle_s=settle, drain_s=drain_timeout
+        )
+        printer = Printer(output)
+        return _run(lambda job: _execute(job, request, printer), access, properties, flow, kind)
+
+    @asks_rest
+    def status(
+        access: Access,
+        properties: PropertiesArgument,
+        flow: FlowOption,
+        *,
+        output: OutputOption = Output.TABLE,
+    ) -> int:
+        """Show the newest one: its step, what is not copied, and why its last driver ended."""
+        name, printer = f"{kind} of {flow}", Printer(output)
+        return _run(lambda job: _status(job, name, printer), access, properties, flow, kind)
+
+    @asks_rest
+    def cancel(
+        access: Access,
+        properties: PropertiesArgument,
+        flow: FlowOption,
+        *,
+        dry_run: DryRunOption = False,
+        output: OutputOption = Output.TABLE,
+    ) -> int:
+        """Cancel an unfinished one, until clients have switched."""
+        printer = Printer(output)
+        return _run(
+            lambda job: _cancel(job, printer, dry_run=dry_run), access, properties, flow, kind
+        )
+
+    return {"plan": plan, "run": run, "status": status, "cancel": cancel}
+
+
+def _request(
+    kind: FailoverKind,
+    accept_loss: str | None,
+    *,
+    unplanned: bool,
+    settle_s: float,
+    drain_s: float = DRAIN_S,
+) -> FailoverRequest:
+    return FailoverRequest(
+        kind=kind,
+        accept_loss=-1 if accept_loss is None else _offsets(accept_loss),
+        unplanned=unplanned,
+        settle_s=settle_s,
+        drain_s=drain_s,
+    )
 
 
 def _offsets(text: str) -> int:
@@ -180,7 +264,7 @@ def drill(
     printer = Printer(output)
 
     async def run(job: "FailoverJob") -> int:
-        timed = await job.timed_plan(settle)
+        timed = await job.timed_plan(FailoverRequest(settle_s=settle))
         text = json.dumps(timed.document(), indent=2) + "\n"
         await asyncio.to_thread(report.write_text, text, "utf-8")
         print_times(printer, timed)
@@ -251,8 +335,8 @@ def _run(
 @contextmanager
 def _worker_of(access: Access) -> Generator["FlowsApi"]:
     """Yield a worker's API; if none is known each request fails, and a plan is shown nevertheless."""
+    from mm2py_cli.rest_client import RemoteApi
     from mm2py_jobs.failover.flows import NoWorkerApi
-    from mm2py_workers.rest_client import RemoteApi
 
     try:
         client = access.client()
@@ -266,7 +350,7 @@ def _worker_of(access: Access) -> Generator["FlowsApi"]:
 async def _plan(
     job: "FailoverJob", request: FailoverRequest, printer: Printer, *, timed: bool = False
 ) -> int:
-    times = await job.timed_plan(request.settle_s) if timed else None
+    times = await job.timed_plan(request) if timed else None
     plan = await job.plan() if times is None else times.plan
     refusals = plan.refusals(request, await job.newest())
     if times is None or printer.is_table:
@@ -275,7 +359,7 @@ async def _plan(
         print_times(printer, times)
     for text in refusals:
         say(f"would be refused: {text}")
-    return UNHEALTHY if refusals else OK
+    return UNHEALTHY if refusals or (times is not None and not times.is_ready) else OK
 
 
 async def _execute(job: "FailoverJob", request: FailoverRequest, printer: Printer) -> int:
@@ -295,6 +379,12 @@ async def _execute(job: "FailoverJob", request: FailoverRequest, printer: Printe
     failover = await job.execute(request, _say_step, planned)
     print_failover(printer, failover)
     if failover.step is Step.DONE:
+        if failover.kind is FailoverKind.FAILBACK:
+            source, target = job.clusters.name
+            say(
+                f"flow {source}->{target} is STOPPED: if clients of {source} stay there, copy what they write with"
+                f" mm2py flow resume {source}/{target}"
+            )
         return OK
     say(
         f"{job.clusters.name.source} is gone: run the command again when it is back, which lists and keeps what was not copied"
@@ -338,7 +428,7 @@ _TOPICS: Final = (
     Column.text("COPY", "copy", wide=True),
     Column.count("PARTITIONS", "partitions"),
     Column.count("LAG", "lag_records"),
-    Column.age("BEHIND", "lag_ms"),
+    Column.age("RPO", "lag_ms"),
     Column.count("WOULD LOSE", "would_lose"),
     Column("PROBLEMS", lambda row: "; ".join(texts_of(row, "problems"))),
 )
@@ -346,7 +436,7 @@ _GROUPS: Final = (
     Column.text("GROUP", "group"),
     Column.text("TYPE", "type"),
     Column.text("STATE", "state"),
-    Column.text("STATE THERE", "state_there"),
+    Column.text("STATE ON TARGET", "state_there"),
     Column.count("READS AGAIN", "reads_again"),
     Column.count("SKIPS", "skips"),
     Column.text("NOT SYNCED", "not_synced"),

@@ -23,9 +23,6 @@ Invariants, tests of the same names (the model with drivers that crash between a
 """
 
 import logging
-import os
-import platform
-import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar, final
@@ -47,7 +44,8 @@ from mm2py.mirror.failovers import (
 from mm2py.mirror.versioned_json import unreadable
 from mm2py.observability.logging import some_of
 from mm2py.protocol.records import Record
-from mm2py.storage.privileged_writer import Claim, PrivilegedWriter
+from mm2py.storage.job_claim import DriverClaim, drive_of
+from mm2py.storage.privileged_writer import PrivilegedWriter
 from mm2py.storage.table import Table
 from mm2py.types import TopicPartition
 from mm2py_jobs.failover.plan import DRAIN_S, SETTLE_S, FailoverRefusedError, FailoverRequest
@@ -89,7 +87,7 @@ class Progress:
     @property
     def missing(self) -> int:
         """Number of source offsets that are not copied."""
-        return sum(it.end - it.start for it in self.tails())
+        return sum(tail.end - tail.start for tail in self.tails())
 
     def tails(self) -> tuple[Tail, ...]:
         """Return the range of each partition that is not copied."""
@@ -171,9 +169,8 @@ class FailoverStore:
     """
 
     def __init__(self, table: Table, writer: PrivilegedWriter | None = None) -> None:
-        self._table, self._writer = table, writer
+        self._table, self.writer = table, writer
         self._records: dict[bytes, FailoverRecord | ProtocolError] = {}
-        self._claim = None if writer is None else Claim(writer)
 
     async def start(self) -> None:
         """Read the topic to its end; creates it if it does not exist.
@@ -187,8 +184,8 @@ class FailoverStore:
     async def stop(self) -> None:
         """Stop reading; safe before ``start`` and safe twice."""
         await self._table.stop()
-        if self._writer is not None:
-            await self._writer.close()
+        if self.writer is not None:
+            await self.writer.close()
 
     async def refresh(self) -> None:
         """Read the topic to its current end."""
@@ -210,29 +207,15 @@ class FailoverStore:
         record = self._readable(b"fence")
         return record if isinstance(record, Fence) and record.rules else None
 
-    @property
-    def claimed(self) -> bool:
-        """Whether our claim is still current, as far as known, and all earlier records were read."""
-        return self._claim is not None and self._claim.holds
-
-    async def claim(self) -> None:
-        """Become the only driver: earlier ones can write nothing more.
-
-        Raises:
-            RetriableError: not now.
-        """
-        assert self._claim is not None
-        await self._claim.take(self.refresh)
-
     async def write(self, record: FailoverRecord) -> None:
         """Write a record in a transaction; a fence without one where this store does not drive.
 
         Raises:
-            RetriableError: not now, or another driver has claimed the topic; ``claimed`` is lost.
+            RetriableError: not now, or another driver has claimed the topic; the claim is lost.
         """
         entry = encode_failover(record)
-        if self._writer is not None:
-            await self._writer.write([entry])
+        if self.writer is not None:
+            await self.writer.write([entry])
         else:
             await self._table.post([entry])
         if isinstance(record, Fence):
@@ -279,10 +262,9 @@ class FailoverDriver:
         self._store, self._sides, self._name = store, sides, name
         self._clock, self._report = clock, report
         self._settle_s, self._drain_s = SETTLE_S, DRAIN_S
-        self._recorded: Failover | None = None
-        """The record that this driver took over, or wrote last; another driver wrote any later one."""
+        assert store.writer is not None
+        self._claim = DriverClaim[Failover](store.writer, store.refresh, lambda: store.failover)
         self._lost = False
-        self._me = f"{platform.node()}/{os.getpid()}/{secrets.token_hex(3)}"
         self._steps: Mapping[Step, Callable[[Failover], Awaitable[Failover]]] = {
             Step.FENCE: self._fence,
             Step.DRAIN: self._drain,
@@ -325,8 +307,7 @@ class FailoverDriver:
         Raises:
             FailoverRefusedError: there is none, or clients may have written to the target.
         """
-        await self._insist(self._store.claim)
-        failover = self._recorded = self.check_cancel(self._store.failover)
+        failover = self.check_cancel(await self._insist(self._claim.take))
         # A driver that resumes instead of cancelling must fence again.
         failover = replace(
             self._mine(failover, failover.accept_loss), step=Step.FENCE, fenced=False
@@ -353,14 +334,13 @@ class FailoverDriver:
     # ---- the claim
 
     async def _taken(self, request: FailoverRequest, seen: Failover | None) -> Failover:
-        await self._insist(self._store.claim)
-        before = self._recorded = self._store.failover
+        before = await self._insist(self._claim.take)
         if before is not None and not before.step.is_over:
             accepted = max(before.accept_loss, request.accept_loss)
             failover = self._mine(before, accepted)
             if request.unplanned and not failover.step.is_switched:
                 failover = replace(failover, unplanned=True, step=Step.SWITCH)
-        elif _drive(before) != _drive(seen) or (seen is not None and not seen.step.is_over):
+        elif drive_of(before) != drive_of(seen) or (seen is not None and not seen.step.is_over):
             raise FailoverRefusedError(
                 f"another driver has ended a failover of {self._name} meanwhile",
                 remedy="see --status",
@@ -373,7 +353,7 @@ class FailoverDriver:
                 kind=request.kind,
                 step=first,
                 run=1,
-                driver=self._me,
+                driver=self._claim.me,
                 accept_loss=request.accept_loss,
                 unplanned=request.unplanned,
                 started_ms=self._clock.now_ms(),
@@ -383,7 +363,7 @@ class FailoverDriver:
 
     def _mine(self, failover: Failover, accept_loss: int) -> Failover:
         return replace(
-            failover, run=failover.run + 1, driver=self._me, accept_loss=accept_loss, cause=""
+            failover, run=failover.run + 1, driver=self._claim.me, accept_loss=accept_loss, cause=""
         )
 
     async def _write(self, failover: Failover) -> None:
@@ -393,7 +373,7 @@ class FailoverDriver:
         async def write() -> None:
             await self._check_mine(record)
             await self._store.write(record)
-            self._recorded = record
+            self._claim.known = record
 
         await self._insist(write)
         log.info("failover flow=%s step=%s", self._name, record.step)
@@ -401,10 +381,11 @@ class FailoverDriver:
 
     async def _record_cause(self, error: Mm2pyError) -> None:
         """Record why this driver ends, if the record can be written."""
-        if self._lost or self._recorded is None or not self._store.claimed:
+        recorded = self._claim.known
+        if self._lost or recorded is None or not self._claim.holds:
             return
         # What a step has recorded stays: it cannot be measured again once clients write to the target.
-        record = replace(self._recorded, cause=str(error), at_ms=self._clock.now_ms())
+        record = replace(recorded, cause=str(error), at_ms=self._clock.now_ms())
         try:
             await self._store.write(record)
         except Mm2pyError as problem:
@@ -564,17 +545,16 @@ class FailoverDriver:
 
     async def _check_mine(self, writes: Failover | None = None) -> None:
         """Raise if another driver has taken over; the record that this one ``writes`` may be in the topic already."""
-        await (self._store.refresh() if self._store.claimed else self._store.claim())
-        newest, recorded = self._store.failover, self._recorded
-        mine = [_drive(it) for it in (recorded, writes) if it is not None and it.driver == self._me]
-        # The previous driver, too, may have claimed again and continued.
-        if newest is not None and newest != recorded and _drive(newest) not in mine:
-            await self._sides.restore_fences()
-            self._lost = True
-            raise FailoverRefusedError(
-                f"another driver has taken {newest.kind} {newest.id} of {self._name} over ({newest.driver})",
-                remedy="see --status and mm2py flow list",
-            )
+        if not await self._claim.is_superseded(writes):
+            return
+        await self._sides.restore_fences()
+        self._lost = True
+        newest = self._store.failover
+        assert newest is not None
+        raise FailoverRefusedError(
+            f"another driver has taken {newest.kind} {newest.id} of {self._name} over ({newest.driver})",
+            remedy="see --status and mm2py flow list",
+        )
 
     async def _insist(self, step: Callable[[], Awaitable[T]], longest_s: float = INSIST_S) -> T:
         """Retry a step for up to ``longest_s``, and for ``AWAY_S`` if the source is unreachable.
@@ -605,8 +585,3 @@ def _both(first: Sequence[GroupMove], then: Sequence[GroupMove]) -> tuple[GroupM
     """Merge the results of two syncs for the groups of the second, which finds most of them moved."""
     before = {move.group: move.moved for move in first}
     return tuple(replace(it, moved=max(it.moved, before.get(it.group, 0))) for it in then)
-
-
-def _drive(failover: Failover | None) -> tuple[str, int, str] | None:
-    """Return what identifies one driver's run of a failover."""
-    return None if failover is None else (failover.id, failover.run, failover.driver)

@@ -26,8 +26,8 @@ from mm2py.storage.connect_json import (
 )
 from mm2py.types import FlowName, State, TargetState, TopicPartition
 from mm2py_workers.answers import Row, count_of, flow_path, rows_of, text_of, texts_of
-from mm2py_workers.bulk_flow import SOURCE
 from mm2py_workers.flow_parts import FlowPlan
+from mm2py_workers.flow_target import SOURCE
 from mm2py_workers.internal_stores import FlowTables, config_topic, store_producer
 
 log = logging.getLogger(__name__)
@@ -185,9 +185,9 @@ async def stop_without_workers(target: Cluster, plan: FlowPlan, clock: Clock) ->
         keys = {
             key.decode(errors="replace") for key in await newest_values(target, topic.name, clock)
         }
-        names = {it.removeprefix(CONNECTOR) for it in keys if it.startswith(CONNECTOR)}
+        names = {key.removeprefix(CONNECTOR) for key in keys if key.startswith(CONNECTOR)}
         puts = [TargetPut(it, TargetState.STOPPED) for it in sorted({*names, *plan.connectors})]
-        await table.post([encode_config_record(it) for it in puts])
+        await table.post([encode_config_record(put) for put in puts])
     finally:
         await table.stop()
         await tables.close()

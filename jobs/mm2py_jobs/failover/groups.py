@@ -2,11 +2,12 @@
 
 Flow: offsets of consumer groups and start offsets of share groups on the source -> the exact maps of both directions -> offsets on the
 target -> ``moves_of`` -> OffsetCommit or AlterShareGroupOffsets. Without the source: checkpoints on the target instead of the first
-two steps; share groups have none, and stay where group sync has left them.
+two steps (``_without_source``); share groups have none, and stay where group sync has left them.
 
 A record of the source was either produced there, and the map of the flow has its copy; or it is a copy made by the flow back, whose map
 has the original. So both maps are read, and the lower offset counts: nothing is skipped. Below the beginning of the flow's map the
-group's checkpoint decides, which comes from the offset syncs; likewise after a topic was recreated, because the map is of the former one.
+group's checkpoint decides, which comes from the offset syncs; likewise after a source topic was recreated, because the map is of the former
+one. Where the map is of another copy than the one that is there now, nothing is known of a partition: its checkpoints are of that copy too.
 If nothing was copied (the partition is empty, or transforms drop all of it) a group continues at the beginning of the target's log:
 without an offset there, ``auto.offset.reset=latest`` would skip what clients write to the target before the group starts.
 """
@@ -30,8 +31,8 @@ from mm2py.mirror.offset_lookup import PartitionIndex, Place, beside_own_records
 from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.protocol.error_codes import GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNKNOWN_MEMBER_ID
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
+from mm2py.protocol.topics import is_another_topic
 from mm2py.types import EARLIEST, ClusterAlias, TopicPartition
-from mm2py_jobs.copy.survey import is_another
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.failover.flows import is_stopped_on_record
 
@@ -39,7 +40,7 @@ Offsets = Mapping[TopicPartition, OffsetToCommit]
 Checkpoints = Mapping[str, Mapping[TopicPartition, Checkpoint]]
 
 NOTHING_COPIED: Final = 1 << 62
-"""An offset that stands for: the flow has no copies of the partition, so only the target's own records count."""
+"""An offset that means: the flow has no copies of the partition, so only the target's own records count."""
 
 ANSWER_S: Final = 10.0
 """How long group coordinators may take to answer."""
@@ -58,8 +59,15 @@ def moves_of(
 ) -> list[OffsetToCommit]:
     """Return the offsets to commit: none on the target goes back."""
     return [
-        it for tp, it in offsets.items() if (now := there.get(tp)) is None or now.offset < it.offset
+        offset
+        for tp, offset in offsets.items()
+        if (now := there.get(tp)) is None or now.offset < offset.offset
     ]
+
+
+NO_PLACE: Final = "has no place there"
+AHEAD: Final = "ahead of"
+"""Words of remarks on a group that would read again or skip records."""
 
 
 @dataclass(slots=True)
@@ -88,11 +96,7 @@ async def move_groups(
         SourceAwayError: the source has become unreachable.
         RetriableError: the target does not answer.
     """
-    kinds = (
-        await _exact(clusters)
-        if source_there
-        else [_by_checkpoints(await _read_checkpoints(clusters))]
-    )
+    kinds = await _exact(clusters) if source_there else [await _without_source(clusters)]
     return [move for groups in kinds for move in await _move_all(clusters, groups, writes=writes)]
 
 
@@ -103,7 +107,7 @@ async def _move_all(
     offsets, left = groups.offsets, groups.left
     if not await target.are_supported():
         why = "the target has no share groups: it needs Kafka 4.2, or 4.1 with share.version=1"
-        return [GroupMove(group=it, moved=0, left=(why,)) for it in sorted(offsets)]
+        return [GroupMove(group=group, moved=0, left=(why,)) for group in sorted(offsets)]
     committed = await committed_of(target, list(offsets), clusters.clock)
     return [
         await _move(
@@ -120,9 +124,9 @@ async def _move(
         return GroupMove(group=group, moved=0, left=(*left, str(there)))
     moves = moves_of(offsets, there)
     ahead = [
-        f"{tp} is at {there[tp].offset} there, ahead of {it.offset}"
-        for tp, it in offsets.items()
-        if tp in there and there[tp].offset > it.offset
+        f"{tp} is at {there[tp].offset} there, {AHEAD} {offset.offset}"
+        for tp, offset in offsets.items()
+        if tp in there and there[tp].offset > offset.offset
     ]
     notes = [*left, *ahead]
     if not moves or target is None:
@@ -208,16 +212,18 @@ async def _exact_of(
             checkpoint = checkpoints.get(group, {}).get(copy)
             place = await maps.place(tp, offset.offset, checkpoint)
             if place < 0:
-                groups.leave(group, f"{tp} {offset.offset} has no place there")
+                groups.leave(group, f"{tp} {offset.offset} {NO_PLACE}")
                 continue
             groups.offsets.setdefault(group, {})[copy] = OffsetToCommit(
                 copy.topic, copy.partition, place, metadata=offset.metadata
             )
     if catalog.missing and requests is CONSUMER_GROUPS:
         # A broker that lists its groups is gone: their last translated offsets are better than none.
-        for group, offsets in _by_checkpoints(checkpoints).offsets.items():
+        listed = _by_checkpoints(checkpoints, maps.former())
+        for group, offsets in listed.offsets.items():
             if group not in by_group and selected.should_replicate_group(group):
                 groups.leave(group, f"by its checkpoints, it is not listed: {catalog.missing}")
+                groups.left[group] += listed.left.get(group, [])
                 groups.offsets[group] = offsets
     return groups
 
@@ -228,7 +234,7 @@ class _Maps:
 
     def __init__(self, clusters: FailoverClusters) -> None:
         self._clusters = clusters
-        self._forward = OffsetMapReader(clusters.target, clusters.name.source, clock=clusters.clock)
+        self._forward = _forward_map(clusters)
         self._back: OffsetMapReader | None = None
         self._lost: Collection[TopicPartition] = ()
         self._lost_back: Collection[TopicPartition] = ()
@@ -271,6 +277,10 @@ class _Maps:
         if self._back is not None:
             await self._back.close()
 
+    def former(self) -> "_Former":
+        """Return which checkpoints are of former copies."""
+        return _Former(self._clusters, self._forward)
+
     def other_side(self, tp: TopicPartition) -> TopicPartition | None:
         """Return the target partition that has the records of a source partition, None if the flows do not copy it."""
         clusters, policy = self._clusters, self._clusters.policy
@@ -284,6 +294,8 @@ class _Maps:
     async def place(self, tp: TopicPartition, offset: int, checkpoint: Checkpoint | None) -> int:
         """Return the target offset of the first record from a source offset on, -1 if unknown."""
         clusters = self._clusters
+        if self._forward.is_former(tp):
+            return -1  # its checkpoints are of the former copy too
         there = await self._copy_at(tp, offset)
         if there < 0:
             there = await self._by_checkpoint(tp, offset, checkpoint)
@@ -298,7 +310,10 @@ class _Maps:
         if index is None and copy in self._lost_back:
             return -1
         if index is not None and self._is_former(index, copy, tp, back=True):
-            return -1
+            if not self._back_is_stopped:
+                return -1
+            # It was written whole when the flow back stopped: the topics of now have no copies of that flow.
+            index, own = None, None
         covered = NOTHING_COPIED if index is None else index.covered
         if self._back_is_stopped and there != NOTHING_COPIED:
             # Clients had left the target, and all of their records were copied: only copies follow.
@@ -332,7 +347,8 @@ class _Maps:
             (index.target_id, name.target, copy.topic),
         )
         return any(
-            topic in self._ids[cluster] and is_another(mapped, self._ids[cluster][topic].topic_id)
+            topic in self._ids[cluster]
+            and is_another_topic(mapped, self._ids[cluster][topic].topic_id)
             for mapped, cluster, topic in sides
         )
 
@@ -341,11 +357,22 @@ class _Maps:
     ) -> int:
         if checkpoint is None or checkpoint.upstream > offset:
             return -1
+        if self._forward.is_of_former_copy(tp, checkpoint.upstream, checkpoint.downstream):
+            return -1
         begins = await self._forward.beginning(tp)
         is_wrong = begins is not None and begins.is_past_unread(
             checkpoint.upstream, checkpoint.downstream
         )
         return -1 if is_wrong else checkpoint.downstream
+
+
+def _forward_map(clusters: FailoverClusters) -> OffsetMapReader:
+    return OffsetMapReader(
+        clusters.target,
+        clusters.name.source,
+        clock=clusters.clock,
+        copy_of=lambda topic: clusters.copy_of(TopicPartition(topic, 0)).topic,
+    )
 
 
 async def _read(cluster: Cluster, reader: OffsetMapReader) -> None:
@@ -360,11 +387,57 @@ async def _read_checkpoints(clusters: FailoverClusters) -> Checkpoints:
     return await read_checkpoints(LogReader(clusters.target, topic, clock=clusters.clock))
 
 
-def _by_checkpoints(by_group: Checkpoints) -> _Groups:
+async def _without_source(clusters: FailoverClusters) -> _Groups:
+    """Return the groups by their checkpoints; where the flow has no copies of a partition, a group of its topic begins at the target's log start."""
+    forward = _forward_map(clusters)
+    try:
+        await _read(clusters.target, forward)
+        former = _Former(clusters, forward)
+        groups = _by_checkpoints(await _read_checkpoints(clusters), former)
+    finally:
+        await forward.close()
+    topics = {tp.topic for offsets in groups.offsets.values() for tp in offsets}
+    described = await Admin(clusters.target).describe_topics(topics)
+    copied = {clusters.copy_of(tp) for tp in await clusters.copied()}
+    empty = [
+        tp
+        for topic, it in described.items()
+        for tp in (TopicPartition(topic, number) for number in it.partitions)
+        if tp not in copied
+    ]
+    begins = await Admin(clusters.target).list_offsets(dict.fromkeys(empty, EARLIEST))
+    for offsets in groups.offsets.values():
+        of_group = {tp.topic for tp in offsets}
+        for tp, begin in begins.items():
+            if begin.error is None and tp.topic in of_group and tp not in offsets:
+                offsets[tp] = OffsetToCommit(tp.topic, tp.partition, begin.offset)
+    return groups
+
+
+@final
+class _Former:
+    """Which checkpoints of the flow are of copies that are gone, by its map."""
+
+    def __init__(self, clusters: FailoverClusters, forward: OffsetMapReader) -> None:
+        self._forward = forward
+        self._sources = {clusters.copy_of(tp): tp for tp in forward.partitions()}
+
+    def has(self, checkpoint: Checkpoint) -> bool:
+        source = self._sources.get(checkpoint.partition)
+        return source is not None and self._forward.is_of_former_copy(
+            source, checkpoint.upstream, checkpoint.downstream
+        )
+
+
+def _by_checkpoints(by_group: Checkpoints, former: _Former) -> _Groups:
     groups = _Groups(CONSUMER_GROUPS)
     for group, checkpoints in by_group.items():
-        groups.offsets[group] = {
-            tp: OffsetToCommit(tp.topic, tp.partition, it.downstream, metadata=it.metadata)
-            for tp, it in checkpoints.items()
-        }
+        offsets = groups.offsets[group] = {}
+        for tp, checkpoint in checkpoints.items():
+            if former.has(checkpoint):
+                groups.leave(group, f"{tp} {checkpoint.downstream} is of a former copy")
+                continue
+            offsets[tp] = OffsetToCommit(
+                tp.topic, tp.partition, checkpoint.downstream, metadata=checkpoint.metadata
+            )
     return groups

@@ -26,7 +26,7 @@ from mm2py_jobs.failover.plan import (
 )
 from mm2py_jobs.failover.steps import FailoverSides
 from mm2py_jobs.failover.survey import plan_failover, time_plan
-from mm2py_workers.bulk_flow import flow_plan
+from mm2py_jobs.open_flow import flow_plan
 
 
 @asynccontextmanager
@@ -69,9 +69,9 @@ class FailoverJob:
         plan = await plan_failover(self.clusters, self.sides, self.control, self._kind)
         return replace(plan, standing=await self._standing(plan))
 
-    async def timed_plan(self, settle_s: float) -> TimedPlan:
+    async def timed_plan(self, request: FailoverRequest) -> TimedPlan:
         """Return what would be done and how long it would take; raises like ``plan``."""
-        return await time_plan(self.clusters, self.sides, self.plan, settle_s)
+        return await time_plan(self.clusters, self.sides, self.plan, request)
 
     async def execute(
         self,

@@ -19,7 +19,7 @@ DRAIN_S: Final = 120.0
 
 
 class FailoverRefusedError(FatalError):
-    """A check refuses; nothing was changed, or the message says what was."""
+    """A check refuses; nothing was changed, or the message names what was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class FailoverRequest:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRow:
-    """One source topic; lags are null if the source is unreachable. ``problems``: missing copies, config drift, missing ACLs.
+    """One source topic; lags are null if the source is unreachable. ``problems``: missing or lost copies, config drift, missing ACLs; ``gaps`` are the former.
 
     ``copied_to``: per partition, the source offset below which everything is copied. ``would_lose``: offsets that are not copied and that
     nothing is copying; they include those above an open transaction if the flow reads committed records.
@@ -51,6 +51,7 @@ class TopicRow:
     would_lose: int | None
     copied_to: Mapping[int, int]
     problems: tuple[str, ...] = ()
+    gaps: tuple[str, ...] = ()
 
 
 @final
@@ -117,7 +118,9 @@ class FailoverPlan:
     @property
     def hanging(self) -> tuple[OpenTransaction, ...]:
         """Transactions that are not worth waiting for."""
-        return tuple(it for it in self.transactions if it.hangs(self.at_ms))
+        return tuple(
+            transaction for transaction in self.transactions if transaction.hangs(self.at_ms)
+        )
 
     def remarks(self, accept_loss: int) -> Iterator[str]:
         """Yield what a user should know before it begins, and by how much ``accept_loss`` exceeds the plan."""

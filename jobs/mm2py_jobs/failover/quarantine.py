@@ -12,7 +12,6 @@ from typing import Final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.range_reader import RangeReader, log_ends
 from mm2py.client.permit import UNLIMITED
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.errors import ServerError
@@ -20,12 +19,14 @@ from mm2py.mirror.failovers import Place, Tail, quarantine_topic
 from mm2py.mirror.offset_map import Mark, Segment
 from mm2py.protocol.abort_filter import ABORT, marker_type
 from mm2py.protocol.error_codes import TOPIC_ALREADY_EXISTS
-from mm2py.protocol.log_batches import LogBatch
 from mm2py.protocol.records import NewRecord, Record, decode_batch
 from mm2py.protocol.topics import NO_TOPIC_ID, NewTopic
 from mm2py.types import TopicPartition
 from mm2py_jobs.copy.known_maps import known_maps
-from mm2py_jobs.failover.clusters import FailoverClusters, producer_of
+from mm2py_jobs.failover.clusters import FailoverClusters
+from mm2py_jobs.log.log_batches import LogBatch
+from mm2py_jobs.log.mirror_producers import producer_of
+from mm2py_jobs.log.range_reader import RangeReader, log_ends
 from mm2py_workers.internal_stores import store_producer
 
 SOURCE_OFFSET: Final = b"mm2py.source.offset"
@@ -63,12 +64,12 @@ async def quarantine(clusters: FailoverClusters, tails: Sequence[Tail]) -> list[
         PartitionError: the source has deleted records meanwhile.
     """
     topics = await clusters.topics()
-    await _create(clusters, {it.topic: len(topics.get(it.topic, ())) for it in tails})
+    await _create(clusters, {tail.topic: len(topics.get(tail.topic, ())) for tail in tails})
     settings = store_producer(clusters.plan.props, clusters.name)
     writer = RecordWriter(clusters.target, settings, clock=clusters.clock, permit=UNLIMITED)
     try:
         await writer.start()
-        return [await _keep(clusters, writer, it) for it in tails]
+        return [await _keep(clusters, writer, tail) for tail in tails]
     finally:
         await writer.close()
 
@@ -122,10 +123,10 @@ async def _missing(
 async def _markers(reader: RangeReader, tp: TopicPartition, first: int, end: int) -> Markers:
     markers: dict[int, list[tuple[int, int]]] = {}
     async for batches in reader.read(tp, first, end, markers=True):
-        for it in batches:
-            if it.is_marker:
-                kind = marker_type(it.data, it.count)
-                markers.setdefault(producer_of(it), []).append((it.base_offset, kind))
+        for batch in batches:
+            if batch.is_marker:
+                kind = marker_type(batch.data, batch.count)
+                markers.setdefault(producer_of(batch), []).append((batch.base_offset, kind))
     return markers
 
 
@@ -152,7 +153,7 @@ def _in_quarantine(record: Record, topic_id: bytes, *, is_open: bool) -> NewReco
 
 
 def _size(records: Sequence[NewRecord]) -> int:
-    return sum(len(it.key or b"") + len(it.value or b"") for it in records)
+    return sum(len(record.key or b"") + len(record.value or b"") for record in records)
 
 
 async def _source_offsets(
@@ -255,12 +256,14 @@ def spans_of(segments: Sequence[Segment]) -> list[tuple[int, int]]:
     """Return the target ranges of copies, including those of another program between ours: it wrote no more records than it passed."""
     spans: list[tuple[int, int]] = []
     passed = 0
-    for it in segments:
-        if it.mark is Mark.UNKNOWN:
-            passed += it.records
-        elif it.mark is Mark.COPIED:
-            end = spans[-1][1] if spans else it.target
-            spans.append((end if it.target - end <= passed else it.target, it.target_end))
+    for segment in segments:
+        if segment.mark is Mark.UNKNOWN:
+            passed += segment.records
+        elif segment.mark is Mark.COPIED:
+            end = spans[-1][1] if spans else segment.target
+            spans.append(
+                (end if segment.target - end <= passed else segment.target, segment.target_end)
+            )
             passed = 0
     return spans
 

@@ -1,4 +1,4 @@
-"""Failovers over REST: ``/flows/{flow}/failover``, described at ``/openapi.json``.
+"""Failovers over REST: ``/jobs/failover/{flow}`` and ``/jobs/failback/{flow}``, described at ``/openapi.json``.
 
 Flow: request -> ``FailoverService`` -> ``FailoverJob`` over the worker's file, with connections of its own -> a view, or a driver as a task of
 this process, which asks the worker's own application (``OwnApi``) -> the record in Kafka, which any worker shows. A driver that ends with
@@ -7,12 +7,12 @@ its worker is continued by the next request, at any worker.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Final, Protocol, cast, final
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -20,10 +20,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mm2py.errors import FatalError, Mm2pyError, ProtocolError, RetriableError
 from mm2py.flows.service import READS_AT_ONCE, FlowService
 from mm2py.mirror.failovers import MOST_LOSS, Failover, FailoverKind
-from mm2py.rest.bodies import check_media_types, refuse_unknown
 from mm2py.rest.job_routes import JobRoutes, RouteHost
 from mm2py.rest.parts import CALLER
-from mm2py.rest.routes.flows import RESPONSES, FlowPath, named_flow
+from mm2py.rest.routes.flows import FlowPath, named_flow
 from mm2py.runtime.errors import ConflictError
 from mm2py.types import FlowName
 from mm2py_jobs.failover.plan import (
@@ -32,6 +31,7 @@ from mm2py_jobs.failover.plan import (
     FailoverRequest,
     FailoverView,
 )
+from mm2py_jobs.routes import ACCEPTED, OK, JobRouter, JobRuns
 from mm2py_workers.answers import Row
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OK: Final = 200
-ACCEPTED: Final = 202
 BEGIN_S: Final = 60.0
 """How long a request waits for the plan of a driver and its first record."""
 ANSWER_S: Final = 60.0
@@ -73,22 +71,21 @@ def open_failovers(host: RouteHost) -> JobRoutes:
 
 def failover_router(flows: FlowService, failovers: "FailoverService") -> APIRouter:
     """Return the routes."""
-    routes = APIRouter(
-        tags=["failover"],
-        dependencies=[Depends(check_media_types), Depends(refuse_unknown)],
-        responses=RESPONSES,
-    )
-    calls = _Calls(flows, failovers)
-    routes.add_api_route("/flows/{flow}/failover", calls.show, methods=["GET"])
-    routes.add_api_route(
-        "/flows/{flow}/failover",
-        calls.start,
-        methods=["POST"],
-        status_code=ACCEPTED,
-        responses={OK: {"model": FailoverView, "description": "a dry run: nothing was done"}},
-    )
-    routes.add_api_route("/flows/{flow}/failover/cancel", calls.cancel, methods=["POST"])
-    return routes
+    router, calls = JobRouter("failover"), _Calls(flows, failovers)
+    for kind in FailoverKind:
+        job, of_kind = f"/jobs/{kind}/{{flow}}", _KindCalls(calls, kind)
+        router.add("GET", job, of_kind.show, older=False)
+        router.add("POST", f"{job}:plan", of_kind.plan)
+        router.add("POST", f"{job}:start", of_kind.start, status=ACCEPTED)
+        router.add("POST", f"{job}:cancel", of_kind.cancel, older=False)
+    dry_run: dict[int | str, dict[str, object]] = {
+        OK: {"model": FailoverView, "description": "a dry run: nothing was done"}
+    }
+    old = "/flows/{flow}/failover"
+    router.add("GET", old, calls.show)
+    router.add("POST", old, calls.start, status=ACCEPTED, responses=dry_run)
+    router.add("POST", f"{old}/cancel", calls.cancel)
+    return router.routes
 
 
 @final
@@ -137,6 +134,61 @@ class _Calls:
         return await self._failovers.cancel(name, kind, dry_run=dry_run)
 
 
+@final
+class _KindCalls:
+    """The same for one kind, which is in the path."""
+
+    def __init__(self, calls: _Calls, kind: FailoverKind) -> None:
+        self._calls, self._kind = calls, kind
+
+    async def show(self, request: Request, flow: FlowPath) -> FailoverView:
+        """Show the newest one of a flow: its step, what is not copied, groups, tail, and why its last driver ended."""
+        return await self._calls.show(request, flow, kind=self._kind)
+
+    async def plan(
+        self,
+        request: Request,
+        response: Response,
+        flow: FlowPath,
+        *,
+        accept_loss: Accept = -1,
+        unplanned: Unplanned = False,
+    ) -> FailoverView:
+        """Show what would be done, and what refuses it; changes nothing."""
+        return await self._calls.start(
+            request,
+            response,
+            flow,
+            kind=self._kind,
+            accept_loss=accept_loss,
+            unplanned=unplanned,
+            dry_run=True,
+        )
+
+    async def start(
+        self,
+        request: Request,
+        response: Response,
+        flow: FlowPath,
+        *,
+        accept_loss: Accept = -1,
+        unplanned: Unplanned = False,
+    ) -> FailoverView:
+        """Move clients, or continue an interrupted one. The driver runs in the worker that is asked; GET shows its progress."""
+        return await self._calls.start(
+            request,
+            response,
+            flow,
+            kind=self._kind,
+            accept_loss=accept_loss,
+            unplanned=unplanned,
+        )
+
+    async def cancel(self, request: Request, flow: FlowPath) -> FailoverView:
+        """Cancel an unfinished one, until clients may have written to the target."""
+        return await self._calls.cancel(request, flow, kind=self._kind)
+
+
 # ---- the failovers of one worker
 
 
@@ -173,7 +225,7 @@ class FailoverService:
     def __init__(self, opened: OpenCommands) -> None:
         self._opened = opened
         self._reads = asyncio.Semaphore(READS_AT_ONCE)
-        self._driven: dict[tuple[FlowName, FailoverKind], asyncio.Task[None]] = {}
+        self.driven = JobRuns[tuple[FlowName, FailoverKind]]()
 
     async def show(self, flow: FlowName, kind: FailoverKind) -> FailoverView:
         """Return the newest failover of a flow."""
@@ -194,12 +246,10 @@ class FailoverService:
             ConflictError: a check refuses, or this worker drives it already.
         """
         key = (flow, request.kind)
-        if key in self._driven:
+        if key in self.driven:
             raise ConflictError(f"{request.kind} of {flow} is driven by this worker already")
         begun: asyncio.Future[Failover] = asyncio.get_running_loop().create_future()
-        self._driven[key] = asyncio.create_task(
-            self._drive(flow, request, begun), name=f"{request.kind} of {flow}"
-        )
+        self.driven.start(key, self._drive(flow, request, begun), name=f"{request.kind} of {flow}")
         try:
             async with asyncio.timeout(BEGIN_S):
                 first = await asyncio.shield(begun)
@@ -215,10 +265,8 @@ class FailoverService:
         Raises:
             ConflictError: there is none, or clients may have written to the target.
         """
-        driven = None if dry_run else self._driven.get((flow, kind))
-        if driven is not None:
-            driven.cancel()
-            await asyncio.gather(driven, return_exceptions=True)
+        if not dry_run:
+            await self.driven.cancel((flow, kind))
         try:
             async with self._opened(flow, kind) as commands:
                 failover = await commands.cancel(lambda _: None, dry_run=dry_run)
@@ -228,15 +276,7 @@ class FailoverService:
 
     async def close(self) -> None:
         """Cancel the drivers; their records stay."""
-        driven = list(self._driven.values())
-        for task in driven:
-            task.cancel()
-        await asyncio.gather(*driven, return_exceptions=True)
-
-    @property
-    def driven(self) -> Mapping[tuple[FlowName, FailoverKind], asyncio.Task[None]]:
-        """The running drivers."""
-        return self._driven
+        await self.driven.close()
 
     async def _drive(
         self, flow: FlowName, request: FailoverRequest, begun: "asyncio.Future[Failover]"
@@ -260,11 +300,10 @@ class FailoverService:
             fail(error)
         finally:
             fail(FailoverRefusedError(f"{request.kind} of {flow} was ended before it had begun"))
-            del self._driven[flow, request.kind]
 
     def _view(self, flow: FlowName, kind: FailoverKind, failover: Failover | None) -> FailoverView:
         return FailoverView(
-            flow=str(flow), driven_here=(flow, kind) in self._driven, failover=failover
+            flow=str(flow), driven_here=(flow, kind) in self.driven, failover=failover
         )
 
 

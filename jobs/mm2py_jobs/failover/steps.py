@@ -3,14 +3,13 @@
 Flow: ``FailoverDriver`` -> ``FailoverSides`` -> ACLs (``fence_of``), groups, positions and topics of ``FailoverClusters``; flows over ``RestFlows``.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.range_reader import LogEnds, RangeReader, log_ends
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.jaas import parse_jaas
 from mm2py.errors import (
@@ -37,16 +36,18 @@ from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.admin_messages import ActiveProducer
 from mm2py.protocol.error_codes import error_name
-from mm2py.protocol.topics import NO_TOPIC_ID, EpochEnd
+from mm2py.protocol.topics import NO_TOPIC_ID, EpochEnd, is_another_topic
 from mm2py.storage.backfill_store import unfinished_job
 from mm2py.types import LATEST, FlowName, State, TopicPartition
-from mm2py_jobs.copy.survey import is_another
-from mm2py_jobs.failover.clusters import FailoverClusters, first_stamp, producer_of
+from mm2py_jobs.failover.clusters import FailoverClusters, first_stamp
 from mm2py_jobs.failover.driver import FailoverStore, Progress, SourceAwayError
 from mm2py_jobs.failover.flows import FlowNow, RestFlows, stop_without_workers
 from mm2py_jobs.failover.groups import move_groups
 from mm2py_jobs.failover.quarantine import quarantine, reverse_starts
-from mm2py_workers.bulk_flow import SOURCE, store_positions
+from mm2py_jobs.log.mirror_producers import producer_of
+from mm2py_jobs.log.range_reader import LogEnds, RangeReader, log_ends
+from mm2py_jobs.open_flow import store_positions
+from mm2py_workers.flow_target import SOURCE
 from mm2py_workers.internal_stores import HostedMaps
 
 STOP_S: Final = 45.0
@@ -108,11 +109,11 @@ def fence_of(
     rules: dict[Rule, None] = {}
     open_topics: list[str] = []
     for_all: list[str] = []
-    topic_acls = [it for it in acls if it.resource_type is AclResourceType.TOPIC]
-    denied = {(it.resource_name, it.principal) for it in topic_acls if _denies_all_hosts(it)}
+    topic_acls = [acl for acl in acls if acl.resource_type is AclResourceType.TOPIC]
+    denied = {(acl.resource_name, acl.principal) for acl in topic_acls if _denies_all_hosts(acl)}
     for topic in sorted(topics):
-        writers = {it.principal for it in topic_acls if _allows(it) and _is_about(it, topic)}
-        if not writers and not any(_is_about(it, topic) for it in topic_acls):
+        writers = {acl.principal for acl in topic_acls if _allows(acl) and _is_about(acl, topic)}
+        if not writers and not any(_is_about(acl, topic) for acl in topic_acls):
             open_topics.append(topic)
         for principal in sorted(writers - set(mirrors)):
             if principal == EVERYBODY and mirror_writes:
@@ -124,7 +125,7 @@ def fence_of(
         _note(for_all, f"{EVERYBODY} may write {{}}: denying that would stop the flow back too"),
         _OWN_NAME if rules and mirror_writes and "" in mirrors else "",
     )
-    return FencePlan(tuple(rules), "; ".join(it for it in notes if it))
+    return FencePlan(tuple(rules), "; ".join(note for note in notes if note))
 
 
 def _note(topics: Collection[str], text: str) -> str:
@@ -172,8 +173,7 @@ class FailoverSides:
         """The failovers whose fences on the target it has lifted."""
         self._opened = False
         """Whether it has lifted a fence on the source."""
-        self._ends: dict[TopicPartition, int] = {}
-        self._counted: dict[TopicPartition, int] = {}
+        self._ends = CountedEnds()
         """The newest log ends, and those that count: mirrors alone have written above them."""
 
     # ---- the fence
@@ -201,14 +201,14 @@ class FailoverSides:
             effective_client_properties(clusters.config, "source", "admin"),
             clusters.back.props,
         )
-        return {principal_of(it) for it in clients}
+        return {principal_of(client) for client in clients}
 
     async def fence(self, by: str) -> str:
         """Deny Write on the source; the ACLs are recorded there before they are created."""
         plan = await self.fence_plan()
         if not plan.rules:
             return plan.note
-        clusters, acls = self._clusters, [it.acl for it in plan.rules]
+        clusters, acls = self._clusters, [rule.acl for rule in plan.rules]
         self._made += plan.rules
         store = await clusters.source_store()
         async with clusters.source() as source:
@@ -256,11 +256,11 @@ class FailoverSides:
     async def _lift(self, store: FailoverStore, admin: Admin, made: Sequence[Rule]) -> None:
         """Remove the recorded ACLs, and those that this process has created."""
         fence = store.fence
-        ours = {it.acl for it in _all_rules(fence, made)}
+        ours = {rule.acl for rule in _all_rules(fence, made)}
         if not ours:
             return
         # Only existing ones: to remove what the cluster refused to create, or what was removed by hand, may be refused too.
-        acls = [it for it in await admin.describe_topic_acls() or () if it in ours]
+        acls = [acl for acl in await admin.describe_topic_acls() or () if acl in ours]
         refused = _refusals(acls, await admin.delete_acls(acls))
         if refused:
             raise FatalError(
@@ -272,9 +272,20 @@ class FailoverSides:
     # ---- the copy
 
     async def unfinished_job(self) -> str:
-        """Return the Spark job that has to end first."""
+        """Return the Spark job that has to end first: of the flow, and of the flow back where that is begun at positions of the failover."""
         clusters = self._clusters
-        return await unfinished_job(clusters.target, clusters.name, self._clock)
+        job = await unfinished_job(clusters.target, clusters.name, self._clock)
+        if job:
+            return job
+        try:
+            async with clusters.source() as source:
+                job = await unfinished_job(source, self._back, self._clock)
+        except SourceAwayError:
+            return ""  # nothing can copy to it either
+        back: FlowNow | None = None
+        with suppress(Mm2pyError):  # a plan is made without workers, too
+            back = await self._control.now(self._back) if job else None
+        return "" if back is not None and back.copies else job
 
     async def progress(self) -> Progress:
         """Return how far the copy is; ends do not count what only mirrors have written since the last call."""
@@ -299,26 +310,22 @@ class FailoverSides:
         ended: Mapping[TopicPartition, EpochEnd] = {}
         with suppress(UnsupportedVersionError):  # before 2.0
             ended = await Admin(cluster).epoch_ends(epochs)
-        return {tp: copies.copied(tp, ids[tp.topic], it, ended.get(tp)) for tp, it in logs.items()}
+        return {
+            tp: copies.copied(tp, ids[tp.topic], log, ended.get(tp)) for tp, log in logs.items()
+        }
 
     async def _ends_of_others(
         self, cluster: Cluster, logs: Mapping[TopicPartition, LogEnds]
     ) -> Mapping[TopicPartition, int]:
-        """Return log ends, or the previous end of each log to which only mirrors whose batches the flow drops wrote since."""
         looping: frozenset[int] | None = None
-        for tp, log in logs.items():
-            before, by_mirrors = self._ends.get(tp), False
-            if before == log.end:
-                continue
-            if before is not None and before < log.end:
-                if looping is None:
-                    looping = await self._clusters.source_looping()
-                by_mirrors = await _is_written_by(cluster, tp, before, log.end, looping)
-            # Only now: after a failure the same range has to be read again.
-            self._ends[tp] = log.end
-            if not by_mirrors:
-                self._counted[tp] = log.end
-        return {tp: self._counted[tp] for tp in logs}
+
+        async def are_of_mirrors(tp: TopicPartition, first: int, end: int) -> bool:
+            nonlocal looping
+            if looping is None:
+                looping = await self._clusters.source_looping()
+            return await _is_written_by(cluster, tp, first, end, looping)
+
+        return await self._ends.counted(logs, are_of_mirrors)
 
     async def open_transactions(
         self, held: Mapping[TopicPartition, int], /
@@ -362,18 +369,17 @@ class FailoverSides:
     async def target_ends(self) -> Sequence[Place]:
         """Return the log ends of the copies; asks only the target."""
         clusters = self._clusters
-        copies = [clusters.copy_of(it) for it in await clusters.copied()]
-        there = await Admin(clusters.target).describe_topics({it.topic for it in copies})
+        copied = [it for it in await clusters.copied() if clusters.counts(it.topic)]
+        copies = [clusters.copy_of(it) for it in copied]
+        there = await Admin(clusters.target).describe_topics({copy.topic for copy in copies})
         existing = [
-            it for it in copies if it.topic in there and it.partition in there[it.topic].partitions
+            copy
+            for copy in copies
+            if copy.topic in there and copy.partition in there[copy.topic].partitions
         ]
-        ends = await Admin(clusters.target).list_offsets(dict.fromkeys(existing, LATEST))
-        for answer in ends.values():
-            if answer.error is not None:
-                raise answer.error
+        ends = await Admin(clusters.target).offsets(existing, LATEST)
         return [
-            Place(topic=tp.topic, partition=tp.partition, offset=it.offset)
-            for tp, it in sorted(ends.items())
+            Place(topic=tp.topic, partition=tp.partition, offset=ends[tp]) for tp in sorted(ends)
         ]
 
     async def move_groups(self) -> Sequence[GroupMove]:
@@ -389,7 +395,7 @@ class FailoverSides:
         """Move positions past the tails, never back."""
         clusters = self._clusters
         copied = (await self.progress()).copied
-        positions = {it.tp: it.end for it in tails if copied.get(it.tp, 0) < it.end}
+        positions = {tail.tp: tail.end for tail in tails if copied.get(tail.tp, 0) < tail.end}
         if positions:
             await store_positions(clusters.target_tables, clusters.plan, positions)
             await self._begin_incarnations(positions)
@@ -403,7 +409,7 @@ class FailoverSides:
         copies, ids = await clusters.known(), clusters.source_ids
         maps: dict[TopicPartition, list[Page]] = {}
         for tp in partitions:
-            if (page := copies.pages.get(tp)) and is_another(page.source_id, ids[tp.topic]):
+            if (page := copies.pages.get(tp)) and is_another_topic(page.source_id, ids[tp.topic]):
                 begun = PartitionMap(page)
                 begun.identify(ids[tp.topic])
                 maps[tp] = begun.take()
@@ -428,7 +434,7 @@ class FailoverSides:
                 time_ms=self._clock.now_ms(),
             )
             for tp in partitions
-            if is_another(copies.incarnations.get(tp, NO_TOPIC_ID), ids[tp.topic])
+            if is_another_topic(copies.incarnations.get(tp, NO_TOPIC_ID), ids[tp.topic])
         ]
         if not records:
             return
@@ -437,7 +443,7 @@ class FailoverSides:
         )
         await table.start(lambda _partition, _record: None)
         try:
-            await table.post([encode_incarnation(it) for it in records])
+            await table.post([encode_incarnation(record) for record in records])
         finally:
             await table.stop()
 
@@ -515,7 +521,9 @@ class FailoverSides:
         if not starts:
             return
         copies = await clusters.known_back()
-        positions = {it.tp: it.offset for it in starts if copies.resume(it.tp) < it.offset}
+        positions = {
+            start.tp: start.offset for start in starts if copies.resume(start.tp) < start.offset
+        }
         if positions:
             async with clusters.source():
                 await store_positions(clusters.source_tables, clusters.back, positions)
@@ -525,6 +533,41 @@ class FailoverSides:
         topics = self._clusters.back.connectors[SOURCE].get("topics", ANY_TOPIC)
         forward = self._clusters.config.get("topics", ANY_TOPIC)
         return {} if topics != ANY_TOPIC or forward == ANY_TOPIC else {"topics": forward}
+
+
+@final
+class CountedEnds:
+    """Log ends of the source that stand still while only mirrors write whose batches the flow drops."""
+
+    def __init__(self) -> None:
+        self._seen: dict[TopicPartition, int] = {}
+        self._counted: dict[TopicPartition, int] = {}
+
+    async def counted(
+        self,
+        logs: Mapping[TopicPartition, LogEnds],
+        are_of_mirrors: Callable[[TopicPartition, int, int], Awaitable[bool]],
+    ) -> Mapping[TopicPartition, int]:
+        """Return log ends, or the counted end of each log to which only mirrors have written since the last call.
+
+        Args:
+            logs: as they are now.
+            are_of_mirrors: reads a range, and returns whether all of it is to be dropped; what it raises ends the call.
+        """
+        for tp, log in logs.items():
+            before = self._seen.get(tp)
+            if before == log.end:
+                continue
+            by_mirrors = (
+                before is not None
+                and before < log.end
+                and await are_of_mirrors(tp, before, log.end)
+            )
+            # Only now: after a failure the same range has to be read again.
+            self._seen[tp] = log.end
+            if not by_mirrors:
+                self._counted[tp] = log.end
+        return {tp: self._counted[tp] for tp in logs}
 
 
 async def _is_written_by(

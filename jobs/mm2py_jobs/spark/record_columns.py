@@ -9,9 +9,9 @@ from typing import Final, final
 
 import pyarrow as pa
 
-from mm2py.protocol.log_batches import LogBatch
 from mm2py.protocol.records import Record, decode_batch
 from mm2py.types import TopicPartition
+from mm2py_jobs.log.log_batches import LogBatch
 
 SPARK_SCHEMA: Final = (
     "topic string, partition int, offset bigint, timestamp timestamp, timestamp_type int, key binary, value binary,"

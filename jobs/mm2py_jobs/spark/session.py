@@ -7,17 +7,21 @@ costs 50 ms. What a lane has done is known from Kafka, never from Spark: a lane 
 pyspark is imported when a session is opened, so that nothing needs it before.
 """
 
+import atexit
 import json
 import logging
 import os
 import re
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
@@ -137,24 +141,25 @@ def open_session(
         return OpenSession(existing, owned=False, wait_executors_s=wait_executors_s)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
     builder = SparkSession.builder.appName(name)
-    wanted = _with_attempts(master or ("" if submitted else "local[*]"))
-    if not wanted.startswith("sc://") and "SPARK_REMOTE" not in os.environ:
-        _prepare_jvm(wanted)
-    _check_reachable(wanted)
+    master_url = _with_attempts(master or ("" if submitted else "local[*]"))
+    if not master_url.startswith("sc://") and "SPARK_REMOTE" not in os.environ:
+        _prepare_jvm(master_url)
+    _check_reachable(master_url)
     options = dict(settings or {})
-    if wanted.startswith("sc://"):
-        builder = builder.remote(wanted)
-    elif wanted:
-        builder = builder.master(wanted).config("spark.ui.showConsoleProgress", "false")
-        if wanted.startswith("local"):
+    if master_url.startswith("sc://"):
+        builder = builder.remote(master_url)
+    elif master_url:
+        builder = builder.master(master_url).config("spark.ui.showConsoleProgress", "false")
+        if master_url.startswith("local"):
             options = dict(_LOCAL_SETTINGS) | options
     for key, value in options.items():
         builder = builder.config(key, value)
     try:
-        spark = builder.getOrCreate()
+        with _home_without_zip() if _has_own_workers(master_url) else nullcontext():
+            spark = builder.getOrCreate()
     except Exception as error:
         raise FatalError(
-            f"Spark cannot be started on {wanted or 'the submitted master'}: {_first_line(error)}"
+            f"Spark cannot be started on {master_url or 'the submitted master'}: {_first_line(error)}"
         ) from error
     if not _is_connect(spark):
         spark.sparkContext.setLogLevel("ERROR")
@@ -304,10 +309,10 @@ def _check_same_master(spark: "SparkSession", master: str) -> None:
 
 def _with_attempts(master: str) -> str:
     """Return the master, with attempts for one that runs in this process tree: ``local[2]`` runs each task once."""
-    found = _LOCAL.fullmatch(master)
-    if found is None:
+    match = _LOCAL.fullmatch(master)
+    if match is None:
         return master
-    cores, attempts = found.groups()
+    cores, attempts = match.groups()
     return f"local[{cores or 1},{attempts or TASK_ATTEMPTS}]"
 
 
@@ -324,16 +329,52 @@ def _prepare_jvm(master: str) -> None:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # its web page, too
 
 
+def _has_own_workers(master: str) -> bool:
+    """Whether Python workers are of this Python: not those of ``local-cluster`` or another ``PYSPARK_PYTHON``."""
+    is_local = _LOCAL.fullmatch(master) is not None
+    return is_local and os.environ.get("PYSPARK_PYTHON") == sys.executable
+
+
+@contextmanager
+def _home_without_zip() -> Generator[None]:
+    """Let a JVM that is started here find pyspark where this Python has it.
+
+    It puts ``SPARK_HOME/python/lib/pyspark.zip`` before all else on its Python workers' path (``PythonUtils.sparkPythonPath``), which
+    compile what they load of it at each start: 1.3 s of CPU.
+    """
+    from pyspark.find_spark_home import _find_spark_home  # pyright: ignore[reportPrivateUsage]
+
+    if "SPARK_HOME" in os.environ:
+        yield
+        return
+    os.environ["SPARK_HOME"] = _links_to(_find_spark_home())
+    try:
+        yield
+    finally:
+        del os.environ["SPARK_HOME"]
+
+
+@cache
+def _links_to(home: str) -> str:
+    """Return a folder with everything of Spark's home but its Python, for as long as this process lives."""
+    folder = tempfile.TemporaryDirectory(prefix="mm2py-spark-home-")
+    atexit.register(folder.cleanup)
+    for part in Path(home).iterdir():
+        if part.name != "python":
+            Path(folder.name, part.name).symlink_to(part)
+    return folder.name
+
+
 def _check_reachable(master: str) -> None:
     """Refuse at once: Spark itself tries for a minute and then ends with a stack trace."""
-    found = _ADDRESSED.match(master)
-    if found is None:
+    match = _ADDRESSED.match(master)
+    if match is None:
         return
     causes: list[str] = []
-    for address in found["hosts"].split(","):
+    for address in match["hosts"].split(","):
         host, _, port = address.rpartition(":") if ":" in address else (address, "", "")
         try:
-            number = int(port or _DEFAULT_PORTS[found[1]])
+            number = int(port or _DEFAULT_PORTS[match[1]])
             socket.create_connection((host, number), timeout=REACH_S).close()
         except (OSError, ValueError) as error:
             causes.append(f"{address}: {error}")

@@ -171,13 +171,13 @@ class StreamQuery:
         """Return the metrics of terms that ended since the last call, oldest first."""
         if self._query is None:
             return ()
-        found: list[Mapping[str, object]] = []
+        batches: list[Mapping[str, object]] = []
         for progress in self._query.recentProgress:
             observed = progress.observedMetrics.get(METRICS)
             if progress.batchId > self._seen and observed is not None and observed["partitions"]:
                 self._seen = progress.batchId
-                found.append({"term": progress.batchId, **observed.asDict()})
-        return found
+                batches.append({"term": progress.batchId, **observed.asDict()})
+        return batches
 
     def stop(self) -> None:
         """Stop it: tasks that still run are killed two seconds later; a JVM that has ended already has stopped it."""

@@ -2,14 +2,14 @@
 
 Flow: two ``LogSide`` -> records that are alike by their bytes are passed undecoded -> else one by one -> where they part, the nearest
 point from which both continue alike -> what lies before it, on either side, is a region of ``differences.Findings`` -> when
-``_CALM`` records in a row were equal behind it, by bytes again.
+``_CALM`` records in a row were equal after it, by bytes again.
 
 Invariants, tests of the same names:
 
 1. Sequences that are equal record by record give no difference, whatever their batches are.
 2. Each record that is on one side alone is in a difference; a record that is on both sides in order is in none.
 3. What compaction may have removed is no difference: a record whose log has a later one of its key, a tombstone whose log has no older one.
-4. Source records behind the last one that was copied are counted as not copied yet, and are no difference.
+4. Source records after the last one that was copied are counted as not copied yet, and are no difference.
 5. Of keys whose record one side lacks at most ``OPEN_KEYS`` are kept, beside those that really are missing.
 """
 
@@ -39,7 +39,7 @@ _RUN: Final = 8
 """So many records in a row have to be equal there: one alone may be a repeated value."""
 
 _CALM: Final = 4_096
-"""Records decoded one by one behind a difference: to compare by bytes again, a batch that is begun is decoded a second time."""
+"""Records decoded one by one after a difference: to compare by bytes again, a batch that is begun is decoded a second time."""
 
 _END: Final = 2**63 - 1
 """As the next offset of a side that has no more."""
@@ -86,10 +86,10 @@ class _Comparer:
         logs: tuple[Keys, Keys] | None,
     ) -> None:
         self._source, self._target, self._rules = source, target, rules
-        self._found = found = Findings()
+        self._found = findings = Findings()
         ours, theirs = logs or (None, None)
-        self._on_target = _Absent(theirs, found.gone_on_target, found.missing)
-        self._on_source = _Absent(ours, found.gone_on_source, found.extra)
+        self._on_target = _Absent(theirs, findings.gone_on_target, findings.missing)
+        self._on_source = _Absent(ours, findings.gone_on_source, findings.extra)
         self._kept = 0
         self._matched_at = 0
         """How many had matched when the last region was found."""
@@ -114,12 +114,12 @@ class _Comparer:
                 target.put_back()
         else:
             self._found.complete = False
-        found = self._found
+        findings = self._found
         for absent in (self._on_target, self._on_source):
             await absent.settle()
             absent.end()
-        found.to_end = bool(found.regions) and self._matched_at == found.matched
-        return found
+        findings.to_end = bool(findings.regions) and self._matched_at == findings.matched
+        return findings
 
     def _pass_equal(self) -> None:
         ours, theirs = self._source.entries, self._target.entries
@@ -186,7 +186,7 @@ class _Comparer:
             if covered is None or first >= covered:
                 self._found.behind = first
                 return
-            await self._differs(sum(it.offset < covered for it in source.entries), 0)
+            await self._differs(sum(entry.offset < covered for entry in source.entries), 0)
 
     async def _differs(self, from_source: int, from_target: int) -> None:
         ours, theirs = self._source.take(from_source), self._target.take(from_target)
@@ -211,7 +211,7 @@ class _Comparer:
         if len(ours) == len(theirs) and set(contents[0]) == set(contents[1]):
             return ends  # the same records in another order: each that moved is named
         matcher = SequenceMatcher(None, *contents, autojunk=False)
-        return [(it.a, it.b, it.size) for it in matcher.get_matching_blocks()]
+        return [(block.a, block.b, block.size) for block in matcher.get_matching_blocks()]
 
     def _region(
         self,
@@ -220,7 +220,7 @@ class _Comparer:
         next_ours: list[Entry],
         next_theirs: list[Entry],
     ) -> None:
-        """Keep what is on one side alone; the next entries are those behind it."""
+        """Keep what is on one side alone; the next entries are those after it."""
         if not ours and not theirs:
             return
         at_source = next(iter(next_ours or self._source.entries), _NO_ENTRY).offset
@@ -229,14 +229,14 @@ class _Comparer:
             [self._keep(it, at_target) for it in ours], [self._keep(it, at_source) for it in theirs]
         )
         self._excuse(region)
-        found = self._found
-        if self._matched_at == found.matched and found.regions:
-            found.regions[-1].source += region.source
-            found.regions[-1].target += region.target
+        findings = self._found
+        if self._matched_at == findings.matched and findings.regions:
+            findings.regions[-1].source += region.source
+            findings.regions[-1].target += region.target
         else:
-            found.from_start = found.from_start or not found.matched
-            found.regions.append(region)
-        self._matched_at = found.matched
+            findings.from_start = findings.from_start or not findings.matched
+            findings.regions.append(region)
+        self._matched_at = findings.matched
         self._kept += len(region.source) + len(region.target)
 
     def _keep(self, entry: Entry, position: int) -> Kept:
@@ -301,7 +301,7 @@ class _Absent:
         if self._log is None or not (values or tombstones):
             return 0
         first = 0 if tombstones else min(it.position for it in values.values())
-        end = _END if values else max(it.position for it in tombstones.values())
+        end = _END if values else max(tombstone.position for tombstone in tombstones.values())
         async with aclosing(self._log(first, end)) as records:
             async for offset, key in records:
                 if key in values and offset >= values[key].position:
@@ -330,9 +330,9 @@ def resync_point(
     """Return the nearest places from which both continue alike for ``run`` records; None if there are none."""
     places: dict[object, list[int]] = {}
     for place, content in enumerate(theirs):
-        found = places.setdefault(content, [])
-        if len(found) < _SAME_TRIED:
-            found.append(place)
+        places_of = places.setdefault(content, [])
+        if len(places_of) < _SAME_TRIED:
+            places_of.append(place)
     best: tuple[int, int] | None = None
     for at, content in enumerate(ours):
         if best is not None and at >= sum(best):

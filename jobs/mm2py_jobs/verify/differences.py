@@ -84,7 +84,7 @@ class CompareRules:
 class Findings:
     """What a comparison has found so far.
 
-    ``from_start`` and ``to_end``: no record matched before the first region, behind the last one. ``behind``: the first source offset that
+    ``from_start`` and ``to_end``: no record matched before the first region, after the last one. ``behind``: the first source offset that
     is not copied yet, -1 for none. ``gone_on_target``: keys of which only the source has a record (target compacts) and the target had no later
     one so far, and the other way round; none are left at the end. ``missing`` and ``extra``: those that compaction does not explain.
     """
@@ -106,14 +106,14 @@ class Findings:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, found: Mapping[str, object]) -> Self:
+    def from_json(cls, document: Mapping[str, object]) -> Self:
         """Read what ``to_json`` returned, after JSON."""
-        rows = cast("Sequence[Mapping[str, Sequence[Sequence[int]]]]", found["regions"])
+        rows = cast("Sequence[Mapping[str, Sequence[Sequence[int]]]]", document["regions"])
         regions = [
             Region(*([Kept(*it) for it in row[side]] for side in ("source", "target")))
             for row in rows
         ]
-        return cls(**{**found, "regions": regions})  # type: ignore[arg-type] # the members are those of to_json
+        return cls(**{**document, "regions": regions})  # type: ignore[arg-type] # the members are those of to_json
 
 
 @final
@@ -121,7 +121,7 @@ class Findings:
 class Comparison:
     """The outcome for one partition; members as of ``Findings``.
 
-    ``tail``: the target has nothing behind the copy of the record before this source offset, though this one was copied; -1: it has.
+    ``tail``: the target has nothing after the copy of the record before this source offset, though this one was copied; -1: it has.
     """
 
     matched: int = 0
@@ -159,38 +159,38 @@ def _over_a_cut(whole: Findings, before: Region, behind: Region) -> tuple[list[R
     moved = ours != theirs and sorted(ours) == sorted(theirs)
     if moved or len(source) * len(target) > MOST_PAIRS:
         return [Region(source, target)], True  # each that moved is named
-    found: list[Region] = []
+    regions: list[Region] = []
     one, other, left = 0, 0, False
     for at, to, size in SequenceMatcher(None, ours, theirs, autojunk=False).get_matching_blocks():
         left = at > one or to > other
         if left:
-            found.append(Region(source[one:at], target[other:to]))
+            regions.append(Region(source[one:at], target[other:to]))
         whole.matched += size
         one, other = at + size, to + size
-    return found, left
+    return regions, left
 
 
-def classify(found: Findings, rules: CompareRules) -> Comparison:
+def classify(findings: Findings, rules: CompareRules) -> Comparison:
     """Return the differences."""
-    return _Classifier(found, rules).run()
+    return _Classifier(findings, rules).run()
 
 
 @final
 class _Classifier:
-    def __init__(self, found: Findings, rules: CompareRules) -> None:
-        self._found, self._rules = found, rules
+    def __init__(self, findings: Findings, rules: CompareRules) -> None:
+        self._found, self._rules = findings, rules
         self._differences: list[Difference] = []
-        self._behind = found.behind
+        self._behind = findings.behind
         self._tail = -1
 
     def run(self) -> Comparison:
-        found = self._found
+        findings = self._found
         moved = self._moved()
-        for region in found.regions:
+        for region in findings.regions:
             source = [it for it in region.source if it.offset not in moved[0]]
             target = [it for it in region.target if it.offset not in moved[1]]
             late: list[Kept] = []
-            if region is found.regions[-1] and found.to_end:
+            if region is findings.regions[-1] and findings.to_end:
                 late = [it for it in source if it.offset >= (self._rules.covered or 0)]
                 source = source[: len(source) - len(late)]
                 if source and not region.target:
@@ -200,12 +200,12 @@ class _Classifier:
                 self._behind = late[0].offset
             source = self._pair(source, target, by_place=True)
             self._report([it.offset for it in source], [it.offset for it in target])
-        self._report(found.missing, found.extra)
+        self._report(findings.missing, findings.extra)
         self._differences.sort(key=lambda it: (max(it.source_offset, it.target_offset), it.kind))
         return Comparison(
-            found.matched,
+            findings.matched,
             differences=self._differences,
-            complete=found.complete,
+            complete=findings.complete,
             behind=self._behind,
             tail=self._tail,
         )
@@ -238,9 +238,9 @@ class _Classifier:
         return source
 
     def _report(self, missing: Sequence[int], extra: Sequence[int]) -> None:
-        found = self._differences
-        found += (Difference(Kind.MISSING, it, -1) for it in missing)
-        found += (Difference(Kind.EXTRA, -1, it) for it in extra)
+        differences = self._differences
+        differences += (Difference(Kind.MISSING, it, -1) for it in missing)
+        differences += (Difference(Kind.EXTRA, -1, it) for it in extra)
 
     def _moved(self) -> tuple[set[int], set[int]]:
         """Report records that both sides have at different places; return their offsets."""

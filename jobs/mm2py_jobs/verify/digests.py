@@ -38,7 +38,7 @@ class SequenceDigest:
     count: int = 0
 
     def add_all(self, hashes: Iterable[int]) -> "SequenceDigest":
-        """Return the digest with these behind it."""
+        """Return the digest with these after it."""
         value, count = self.value, self.count
         for hashed in hashes:
             value = (value * _BASE + hashed) % _PRIME
@@ -46,7 +46,7 @@ class SequenceDigest:
         return SequenceDigest(value, count)
 
     def __add__(self, later: "SequenceDigest") -> "SequenceDigest":
-        """Return the digest of this sequence with ``later`` behind it."""
+        """Return the digest of this sequence with ``later`` after it."""
         shifted = self.value * pow(_BASE, later.count, _PRIME)
         return SequenceDigest((shifted + later.value) % _PRIME, self.count + later.count)
 

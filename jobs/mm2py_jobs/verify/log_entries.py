@@ -11,9 +11,9 @@ from typing import Final, NamedTuple, cast, final
 
 from mm2py.errors import ProtocolError
 from mm2py.protocol.compression import decompress
-from mm2py.protocol.log_batches import LogBatch
 from mm2py.protocol.record_batch import Bytes
 from mm2py.protocol.record_bytes import RecordSpan, damaged, read_varint, same, walk
+from mm2py_jobs.log.log_batches import LogBatch
 from mm2py_jobs.verify.digests import SequenceDigest, record_hash
 
 
@@ -61,9 +61,9 @@ class RawRecords:
         self._payload: Bytes | None = None
         self._position = 0
         if batch.base_offset < wanted.first or wanted.end <= batch.last_offset:
-            offsets = [it.offset for it in entries_of(batch)]
-            self.index = sum(it < wanted.first for it in offsets)
-            self.left = sum(wanted.first <= it < wanted.end for it in offsets)
+            offsets = [entry.offset for entry in entries_of(batch)]
+            self.index = sum(offset < wanted.first for offset in offsets)
+            self.left = sum(wanted.first <= offset < wanted.end for offset in offsets)
             self._position = -1
 
     @property
@@ -125,7 +125,7 @@ class LogSide:
         """Those that ``entries`` are from, the last records of the first one and all of the others."""
         self._decoded_count = 0
         self.entries: deque[Entry] = deque()
-        """Decoded records that were not taken yet; those of ``raw`` are behind them."""
+        """Decoded records that were not taken yet; those of ``raw`` come after them."""
         self.digest: SequenceDigest | None = SequenceDigest() if digests else None
         self.broker_stamped = False
         """Whether the broker stamped any of the records: their timestamps are of the copy's time."""
@@ -134,9 +134,9 @@ class LogSide:
         """Return the next records as bytes if nothing before them is decoded; they stay. None with ``digests``."""
         if self.entries or self.digest is not None or not await self._load():
             return None
-        found = self._batches[0]
-        self.broker_stamped = self.broker_stamped or found.batch.is_log_append
-        return found
+        batch = self._batches[0]
+        self.broker_stamped = self.broker_stamped or batch.batch.is_log_append
+        return batch
 
     def pass_batch(self) -> None:
         """Take all records that ``raw`` returned."""
@@ -206,8 +206,8 @@ class LogSide:
             piece = await anext(self._pieces, None)
             if piece is None:
                 return False
-            wanted, batches = piece
-            self._batches += (it for it in (RawRecords(b, wanted) for b in batches) if it.left)
+            offsets, batches = piece
+            self._batches += (it for it in (RawRecords(b, offsets) for b in batches) if it.left)
         return True
 
 

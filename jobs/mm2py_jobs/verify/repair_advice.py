@@ -1,9 +1,9 @@
 """What can be done about a partition whose copy is not equal: nothing in place, for a log is only appended to and cut at its start.
 
-Flow: plan and outcome of one partition -> ``advice`` -> in the report; ``verify --repair`` does what it says.
+Flow: plan and outcome of one partition -> ``advice`` -> in the report; ``verify --repair`` follows it.
 
 Two repairs are possible in Kafka. APPEND: the copy ends too early and nothing is behind, so the missing end is copied again.
-RENEW: the copies are deleted up to the end of the log (DeleteRecords) and copied again behind it; target offsets
+RENEW: the copies are deleted up to the end of the log (DeleteRecords) and copied again after it; target offsets
 rise, the offset map and the groups' positions follow. It destroys what only the target has, so that it needs
 ``--delete-copies``, and is refused where the source does not have the records any more or others write to the partition.
 """
@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from mm2py_jobs.verify.differences import Comparison, Kind
-from mm2py_jobs.verify.verify_plan import PartitionPlan
+from mm2py_jobs.verify.verify_plan import NOTHING, PartitionPlan
 
 
 class Repair(StrEnum):
@@ -26,28 +26,38 @@ class Repair(StrEnum):
 
 
 class Advice(NamedTuple):
-    """What to do about a partition: ``source_offset`` is where copying begins again, ``target_end`` where the target's log ended."""
+    """What to do about a partition: ``source_offset`` of the topic with ``topic_id`` is where copying begins again, ``target_end`` where the target's log ended."""
 
     action: Repair
     source_offset: int
     target_end: int
     text: str
+    topic_id: str
 
 
-def advice(plan: PartitionPlan, found: Comparison) -> Advice:
+def advice(plan: PartitionPlan, comparison: Comparison) -> Advice:
     """Return what can be done about a partition with differences."""
-    end, tail = plan.target_log.end, found.tail
-    missing = [it.source_offset for it in found.differences if it.kind is Kind.MISSING]
-    if found.complete and len(missing) == len(found.differences) and 0 <= tail <= min(missing):
+    end, tail = plan.target_log.end, comparison.tail
+    missing = [
+        difference.source_offset
+        for difference in comparison.differences
+        if difference.kind is Kind.MISSING
+    ]
+    if (
+        comparison.complete
+        and plan.hidden == NOTHING
+        and len(missing) == len(comparison.differences)
+        and 0 <= tail <= min(missing)
+    ):
         text = (
             f"the copy ends before source offset {tail}, nothing is behind: --repair copies it again from there;"
             " a flow that copies on before that makes this a gap, which cannot be filled"
         )
-        return Advice(Repair.APPEND, tail, end, text)
+        return Advice(Repair.APPEND, tail, end, text, plan.topic_id)
     if plan.renew_from < 0:
-        return Advice(Repair.NONE, -1, end, plan.not_renewable)
+        return Advice(Repair.NONE, -1, end, plan.not_renewable, plan.topic_id)
     text = (
         f"records of a log cannot be replaced or put between others: --repair --delete-copies deletes the records of"
         f" {plan.target} up to offset {end} and copies again from source offset {plan.renew_from}"
     )
-    return Advice(Repair.RENEW, plan.renew_from, end, text)
+    return Advice(Repair.RENEW, plan.renew_from, end, text, plan.topic_id)

@@ -14,26 +14,30 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.mirror.backfills import CopyAgain, Lease, new_id
 from mm2py.storage.job_claim import unfinished
 from mm2py.types import TopicPartition
+from mm2py_cli.output import Printer
 from mm2py_jobs.copy.backfill import Request
 from mm2py_jobs.copy.backfill_flow import BackfillSession
 from mm2py_jobs.copy.backfill_runs import driver_of
 from mm2py_jobs.copy.backfill_spark import SparkRun
+from mm2py_jobs.copy.known_maps import known_maps, not_copied
+from mm2py_jobs.copy.plan import PartitionPlan
+from mm2py_jobs.copy.survey import BeginsAgain
+from mm2py_jobs.open_flow import flow_plan
 from mm2py_jobs.spark.session import SparkPlace
 from mm2py_jobs.verify.repair_advice import Repair
 from mm2py_workers.answers import Row, rows_of
-from mm2py_workers.bulk_flow import flow_plan
-from mm2py_workers.output import Printer
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class RepairOrder:
-    """The arguments; ``deletes``: copies may be deleted where nothing else helps."""
+    """The arguments; ``deletes``: copies may be deleted where nothing else helps; ``rate_limit`` as of a backfill."""
 
     file: Path
     flow: str
     place: SparkPlace
     deletes: bool
+    rate_limit: int
 
 
 def repair(
@@ -47,11 +51,11 @@ def repair(
     """
     rows = [row for row in rows_of(report, "partitions") if "repair" in row]
     again = {
-        _source(row): (int(str(_advice(row)["source_offset"])), _copy_again(row))
+        _source(row): _begins_again(row)
         for row in rows
         if _advice(row)["action"] in order_actions(order)
     }
-    causes = asyncio.run(_copy(order, again, printer)) if again else {}
+    causes, lost = asyncio.run(_copy(order, again, printer)) if again else ({}, {})
     return [
         {
             "topic": row["topic"],
@@ -62,6 +66,7 @@ def repair(
             "cause": causes.get(
                 _source(row), "" if _source(row) in again else _advice(row)["text"]
             ),
+            "lost": lost.get(_source(row), []),
         }
         for row in rows
     ]
@@ -88,7 +93,8 @@ def repaired_report(
         *(row for row in rows_of(before, "differences") if _source(row) not in now),
         *rows_of(after, "differences"),
     ]
-    not_compared = [*_lines(before), *_lines(after)]
+    old = tuple(f"{source}: " for source in now)
+    not_compared = [it for it in _lines(before) if not it.startswith(old)] + [*_lines(after)]
     return {
         **before,
         "equal": not differences and not not_compared,
@@ -103,10 +109,10 @@ def repaired_report(
 
 async def _copy(
     order: RepairOrder,
-    again: Mapping[TopicPartition, tuple[int, CopyAgain]],
+    again: Mapping[TopicPartition, BeginsAgain],
     printer: Printer,
-) -> dict[TopicPartition, str]:
-    """Copy partitions again; return why one was not, or an empty text."""
+) -> tuple[dict[TopicPartition, str], dict[TopicPartition, list[tuple[int, int]]]]:
+    """Copy partitions again; return why one was not, or an empty text, and what the source lost before it was copied."""
     async with BackfillSession(flow_plan(order.file, order.flow)) as session:
         plan = await (await session.survey()).plan_again(again)
         refused = {TopicPartition(it.topic, it.partition): it.reason for it in plan.refused}
@@ -116,22 +122,36 @@ async def _copy(
         if job is not None:
             raise unfinished(job, str(session.name))
         if not plan.partitions:
-            return refused
+            return refused, {}
         task = await session.prepare_topics()
-        topics = "|".join(sorted({it.topic for it in plan.partitions}))
+        topics = "|".join(sorted({partition.topic for partition in plan.partitions}))
         request = Request(
             id=new_id(SYSTEM_CLOCK.now_ms()), topics=topics, start="earliest", end="now", lanes=1
         )
         spark = SparkRun(session, driver, printer, clock=SYSTEM_CLOCK)
-        job = await spark.run(plan, task, request, place=order.place)
-        leases: Mapping[TopicPartition, Lease] = session.connections.store.leases
+        job = await spark.run(plan, task, request, place=order.place, rate_limit=order.rate_limit)
+        leases: Mapping[TopicPartition, Lease] = session.store.leases
         causes = {
-            it.source: leases[it.source].cause if it.source in leases else ""
-            for it in plan.partitions
+            partition.source: leases[partition.source].cause if partition.source in leases else ""
+            for partition in plan.partitions
         }
         if job.cause:
             causes = {tp: cause or job.cause for tp, cause in causes.items()}
-        return refused | causes
+        lost = await _lost(session, plan.partitions)
+        return refused | causes, lost
+
+
+async def _lost(
+    session: BackfillSession, partitions: Sequence[PartitionPlan]
+) -> dict[TopicPartition, list[tuple[int, int]]]:
+    """Return what of each range is neither copied nor on the source any more."""
+    starts = await session.source_starts({it.source for it in partitions})
+    maps = await known_maps(session.flow.target.cluster, session.name.source)
+    return {
+        it.source: [*not_copied(it.start, min(it.end, start), maps[it.source].segments())]
+        for it in partitions
+        if (start := starts[it.source]) > it.start and it.source in maps
+    }
 
 
 def _source(row: Row) -> TopicPartition:
@@ -142,10 +162,13 @@ def _advice(row: Row) -> Row:
     return cast("Row", row["repair"])
 
 
-def _copy_again(row: Row) -> CopyAgain:
+def _begins_again(row: Row) -> BeginsAgain:
     advice = _advice(row)
-    return CopyAgain(
+    again = CopyAgain(
         topic=str(row["target_topic"]),
         compared_to=int(str(advice["target_end"])),
         deletes=advice["action"] == Repair.RENEW,
+    )
+    return BeginsAgain(
+        int(str(advice["source_offset"])), bytes.fromhex(str(advice["topic_id"])), again
     )

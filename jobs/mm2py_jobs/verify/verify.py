@@ -1,7 +1,7 @@
 """Verify: proves that what a flow has copied is equal to its source, or names each record that is not.
 
 Flow: ``plan_verify`` on the driver -> partitions, large ones in parts -> lanes -> each task reads both clusters and finds what one
-side has alone (``compare``) -> parts are joined and classified (``differences``) -> one report. Tier 0 looks at ends and the offset map;
+side has alone (``compare``) -> parts are joined and classified (``differences``) -> one report. Tier 0 reads ends and the offset map;
 1 compares batches by their bytes and decodes only those that differ; 2 decodes every record of both sides and reports a digest of
 each; 3 is 2 with all differences instead of the first ones.
 
@@ -17,12 +17,13 @@ from typing import Final, cast, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.range_reader import LogEnds, RangeReader, log_ends
+from mm2py.client.pacing import ByteRate
 from mm2py.errors import FatalServerError, PartitionError, ProtocolError
-from mm2py.protocol.log_batches import LogBatch
 from mm2py.types import FlowName, TopicPartition
-from mm2py_jobs.copy.dealing import LANES_PER_SLOT, answers_of
-from mm2py_jobs.spark.reading import connected
+from mm2py_jobs.copy.dealing import LANES_PER_SLOT, answers_of, rate_of
+from mm2py_jobs.flow_sides import FlowSides
+from mm2py_jobs.log.log_batches import LogBatch
+from mm2py_jobs.log.range_reader import LogEnds, RangeReader, log_ends
 from mm2py_jobs.spark.session import OpenSession
 from mm2py_jobs.verify.compare import find
 from mm2py_jobs.verify.differences import (
@@ -38,7 +39,6 @@ from mm2py_jobs.verify.digests import SequenceDigest, part_hash
 from mm2py_jobs.verify.log_entries import LogSide, OffsetRange, entries_of, fields_of
 from mm2py_jobs.verify.repair_advice import advice
 from mm2py_jobs.verify.verify_plan import NOTHING, PartitionPlan, Stretch, VerifyPlan, plan_verify
-from mm2py_workers.flow_sides import FlowSides
 
 TIERS: Final = (0, 1, 2, 3)
 DEFAULT_TIER: Final = 1
@@ -64,22 +64,28 @@ def verify_flow(
     tier: int,
     open_spark: Callable[[], OpenSession],
     only: Collection[TopicPartition] | None = None,
+    *,
+    rate_limit: int = 0,
 ) -> dict[str, object]:
     """Compare both sides of a flow, of ``only`` these source partitions, and return the report.
 
-    Blocks until it is done; tier 0 needs no Spark.
+    Blocks until it is done; tier 0 needs no Spark. Lanes read at most ``rate_limit`` bytes per second of each cluster, 0: as fast as they can.
 
     Raises:
         Mm2pyError: a cluster cannot be asked or read, or Spark failed.
     """
-    plan = asyncio.run(_plan(flow, only))
+    plan = asyncio.run(planned(flow, only))
     if tier == 0:
-        return report_of(flow.flow, tier, plan, [by_the_map(it) for it in plan.partitions])
+        return report_of(
+            flow.flow, tier, plan, [by_the_map(partition) for partition in plan.partitions]
+        )
     answers: list[dict[str, object]] = []
     if plan.partitions:
         with open_spark() as opened:
-            found = _compare_all(opened, flow, tier, plan.partitions)
-        answers = [_answer_of(it, found[it.source], tier) for it in plan.partitions]
+            compared = _compare_all(opened, flow, tier, plan.partitions, rate_limit)
+        answers = [
+            _answer_of(partition, compared[partition.source], tier) for partition in plan.partitions
+        ]
     return report_of(flow.flow, tier, plan, answers)
 
 
@@ -96,30 +102,37 @@ class _Compared:
 
 
 def _compare_all(
-    opened: OpenSession, flow: FlowSides, tier: int, partitions: Sequence[PartitionPlan]
+    opened: OpenSession,
+    flow: FlowSides,
+    tier: int,
+    partitions: Sequence[PartitionPlan],
+    rate_limit: int,
 ) -> dict[TopicPartition, _Compared]:
-    share = sum(it.offsets for it in partitions) // (opened.slots * LANES_PER_SLOT)
+    share = sum(partition.offsets for partition in partitions) // (opened.slots * LANES_PER_SLOT)
     answers = answers_of(
         opened,
         run_lane,
-        [part for it in partitions for part in it.parts(max(PART_OFFSETS, share))],
+        [part for partition in partitions for part in partition.parts(max(PART_OFFSETS, share))],
         lambda it: it.offsets,
         lambda lane: _lane(flow, tier, lane),
         name=f"verify {flow.flow}",
+        rate_limit=rate_limit,
     )
-    compared = {it.source: _Compared([], [], []) for it in partitions}
+    compared = {partition.source: _Compared([], [], []) for partition in partitions}
     for answer in sorted(answers, key=lambda it: int(str(it["part"]))):
-        found = compared[TopicPartition(str(answer["topic"]), int(str(answer["partition"])))]
-        found.stable_end = max(found.stable_end, int(str(answer["stable_end"])))
+        findings = compared[TopicPartition(str(answer["topic"]), int(str(answer["partition"])))]
+        findings.stable_end = max(findings.stable_end, int(str(answer["stable_end"])))
         if _CAUSE in answer:
-            found.cause = str(answer[_CAUSE])
+            findings.cause = str(answer[_CAUSE])
             continue
         rows = cast("Sequence[Sequence[Sequence[int]]]", answer["stretches"])
-        found.stretches += (Stretch(*(OffsetRange(*it) for it in row)) for row in rows)
-        found.findings.append(Findings.from_json(cast("Mapping[str, object]", answer["findings"])))
+        findings.stretches += (Stretch(*(OffsetRange(*it) for it in row)) for row in rows)
+        findings.findings.append(
+            Findings.from_json(cast("Mapping[str, object]", answer["findings"]))
+        )
         if "digests" in answer:
             one, other = cast("Sequence[str]", answer["digests"])
-            found.digests.append((SequenceDigest.parse(one), SequenceDigest.parse(other)))
+            findings.digests.append((SequenceDigest.parse(one), SequenceDigest.parse(other)))
     return compared
 
 
@@ -128,16 +141,18 @@ def _answer_of(plan: PartitionPlan, compared: _Compared, tier: int) -> dict[str,
         plan = replace(plan, unstable=NOTHING)
     if compared.cause:
         return _answer(plan, Comparison(), compared.cause)
-    found = classify(join(compared.findings), rules_of(plan, tier))
+    comparison = classify(join(compared.findings), rules_of(plan, tier))
     plan, cause = replace(plan, stretches=_joined(compared.stretches)), ""
     both = (
         plan.source_log.first < plan.source_log.end and plan.target_log.first < plan.target_log.end
     )
     # Under the same name all of it may be other writers' records.
     none_of_ours = plan.covered is not None and plan.topic == plan.target_topic
-    if both and not none_of_ours and not found.matched and not found.differences:
+    if both and not none_of_ours and not comparison.matched and not comparison.differences:
         cause = f"no record is known to be on both sides (source offsets {_text(plan.source_log)}, target offsets {_text(plan.target_log)})"
-    answer = _answer(plan, found, cause)
+    elif plan.covered is None and comparison.behind >= 0 and not comparison.matched:
+        cause = f"nothing of it is on the target (source offsets {_text(plan.source_log)})"
+    answer = _answer(plan, comparison, cause)
     if compared.digests:
         sides = zip(*compared.digests, strict=True)
         answer["digests"] = [str(sum(side, SequenceDigest())) for side in sides]
@@ -177,15 +192,16 @@ def rules_of(plan: PartitionPlan, tier: int = DEFAULT_TIER) -> CompareRules:
     )
 
 
-async def _plan(flow: FlowSides, only: Collection[TopicPartition] | None) -> VerifyPlan:
+async def planned(flow: FlowSides, only: Collection[TopicPartition] | None) -> VerifyPlan:
+    """Return what is compared, of ``only`` these source partitions; raises as ``plan_verify``."""
     async with (
-        connected(flow.source, alias=flow.flow.source) as source,
-        connected(flow.target, alias=flow.flow.target) as target,
+        Cluster.of(flow.source, alias=flow.flow.source) as source,
+        Cluster.of(flow.target, alias=flow.flow.target) as target,
     ):
         plan = await plan_verify(flow, source, target)
     if only is None:
         return plan
-    chosen = [it for it in plan.partitions if it.source in only]
+    chosen = [partition for partition in plan.partitions if partition.source in only]
     return plan._replace(partitions=chosen, not_compared=[])
 
 
@@ -196,7 +212,7 @@ def _lane(flow: FlowSides, tier: int, partitions: Sequence[PartitionPlan]) -> di
         "aliases": list(flow.flow),
         "read_committed": flow.read_committed,
         "tier": tier,
-        "partitions": [it.to_json() for it in partitions],
+        "partitions": [partition.to_json() for partition in partitions],
     }
 
 
@@ -206,9 +222,13 @@ def by_the_map(plan: PartitionPlan) -> dict[str, object]:
         return _answer(
             plan, Comparison(), "there is no exact offset map, which tier 0 compares with"
         )
-    first, end = plan.lost
-    lost = [Difference(Kind.MISSING, it, -1) for it in range(first, min(end, first + _FEW))]
-    return _answer(plan, Comparison(differences=lost, tail=first if lost else -1))
+    lost = [
+        Difference(Kind.MISSING, it, -1)
+        for first, end in (*plan.lost_before, plan.lost)
+        for it in range(first, min(end, first + _FEW))
+    ]
+    ends_early = plan.lost != NOTHING and not plan.lost_before
+    return _answer(plan, Comparison(differences=lost, tail=plan.lost.first if ends_early else -1))
 
 
 # ---- in a task
@@ -226,20 +246,22 @@ async def _run_lane(lane: Lane) -> dict[str, object]:
     plans = cast("Sequence[Mapping[str, object]]", lane["partitions"])
     answers: list[dict[str, object]] = []
     async with (
-        connected(source_properties, alias=source_alias) as source,
-        connected(target_properties, alias=target_alias) as target,
+        Cluster.of(source_properties, alias=source_alias) as source,
+        Cluster.of(target_properties, alias=target_alias) as target,
     ):
-        for found in plans:
-            plan = PartitionPlan.from_json(found)
-            ours = PartitionLog(source, plan.source, read_committed=bool(lane["read_committed"]))
-            theirs = PartitionLog(target, plan.target, read_committed=True)
+        rates = [rate_of(lane, it.clock) for it in (source, target)]
+        committed = bool(lane["read_committed"])
+        for part in plans:
+            plan = PartitionPlan.from_json(part)
+            ours = PartitionLog(source, plan.source, read_committed=committed, rate=rates[0])
+            theirs = PartitionLog(target, plan.target, read_committed=True, rate=rates[1])
             answer: dict[str, object] = {
                 "topic": plan.topic,
                 "partition": plan.partition,
                 "part": plan.part,
             }
             answer |= await _compared(plan, int(str(lane["tier"])), ours, theirs)
-            # Behind the comparison: a transaction that has ended since is not reported as open.
+            # After the comparison: a transaction that has ended since is not reported as open.
             answers.append(
                 answer | {"stable_end": (await ours.ends()).end if plan.unstable != NOTHING else -1}
             )
@@ -250,46 +272,52 @@ async def _run_lane(lane: Lane) -> dict[str, object]:
 class PartitionLog:
     """One partition on one cluster."""
 
-    def __init__(self, cluster: Cluster, tp: TopicPartition, *, read_committed: bool) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        tp: TopicPartition,
+        *,
+        read_committed: bool,
+        rate: ByteRate | None = None,
+    ) -> None:
         self._cluster, self._tp, self._read_committed = cluster, tp, read_committed
+        self._rate = rate
 
     async def read(
         self, ranges: Sequence[OffsetRange]
     ) -> AsyncGenerator[tuple[OffsetRange, list[LogBatch]]]:
         """Yield the batches of ranges, in their order."""
-        reader = RangeReader(self._cluster, read_committed=self._read_committed)
-        for wanted in ranges:
-            async with aclosing(reader.read(self._tp, *wanted)) as pieces:
+        reader = RangeReader(self._cluster, read_committed=self._read_committed, rate=self._rate)
+        for offsets in ranges:
+            async with aclosing(reader.read(self._tp, *offsets)) as pieces:
                 async for batches in pieces:
-                    yield wanted, batches
+                    yield offsets, batches
 
     async def ends(self) -> LogEnds:
         """Return where the log begins and ends now."""
         ends = await log_ends(self._cluster, [self._tp], read_committed=self._read_committed)
         return ends[self._tp]
 
-    async def first_stamp(self, wanted: OffsetRange) -> tuple[int, bool] | None:
+    async def first_stamp(self, offsets: OffsetRange) -> tuple[int, bool] | None:
         """Return the timestamp of the first record of a range, and whether the broker stamped it; None: there is no record."""
-        async with aclosing(self.read([wanted])) as pieces:
+        async with aclosing(self.read([offsets])) as pieces:
             async for _, batches in pieces:
                 for batch in batches:
                     for entry in entries_of(batch):
-                        if wanted.first <= entry.offset < wanted.end:
+                        if offsets.first <= entry.offset < offsets.end:
                             return entry.timestamp, batch.is_log_append
         return None
 
     async def offset_at(self, timestamp: int, log: OffsetRange) -> int:
         """Return the offset of the first record that is not older, the end if there is none."""
-        found = (await Admin(self._cluster).list_offsets({self._tp: timestamp}))[self._tp]
-        if found.error is not None:
-            raise found.error
-        return min(max(found.offset, log.first), log.end) if found.offset >= 0 else log.end
+        offset = (await Admin(self._cluster).offsets([self._tp], timestamp))[self._tp]
+        return min(max(offset, log.first), log.end) if offset >= 0 else log.end
 
     async def keys(self, first: int, end: int) -> AsyncGenerator[tuple[int, int]]:
         """Yield offset and hashed key of the records with a key that the log has now."""
         log = await self.ends()
-        wanted = OffsetRange(max(first, log.start), min(end, log.end))
-        async with aclosing(self.read([wanted])) as pieces:
+        offsets = OffsetRange(max(first, log.start), min(end, log.end))
+        async with aclosing(self.read([offsets])) as pieces:
             async for _, batches in pieces:
                 for entry in (it for batch in batches for it in entries_of(batch)):
                     key = part_hash(fields_of(entry.body).key)
@@ -303,7 +331,7 @@ async def _compared(
     """Compare what both logs have now, again where retention was ahead."""
     cause = ""
     for attempt in range(_TRIES):
-        # Where records are deleted all the time: each time further behind the beginning.
+        # Where records are deleted all the time: each time further from the beginning.
         skipped = 2**attempt - 1
         try:
             theirs, ours = await target.ends(), await source.ends()
@@ -335,7 +363,9 @@ async def _compare_without_map(
     stamps = [await side.first_stamp(log) for side, log in zip(sides, logs, strict=True)]
     ours, theirs = stamps
     if ours is None or theirs is None:
-        return await _compare(replace(plan, stretches=()), tier, *sides)
+        # What the source has alone is not copied; what the target has alone the source has deleted.
+        left = () if ours is None else (Stretch(*logs),)
+        return await _compare(replace(plan, stretches=left), tier, *sides)
     by_broker = ours[1] or theirs[1]
     if logs[0].first and logs[1].first and not by_broker:
         older = int(ours[0] >= theirs[0])
@@ -359,13 +389,13 @@ async def _compare(
 ) -> dict[str, object]:
     ours = LogSide(source.read(plan.source_ranges), digests=tier > 1)
     theirs = LogSide(target.read(plan.target_ranges), digests=tier > 1)
-    found = await find(ours, theirs, rules_of(plan, tier), (source.keys, target.keys))
-    if older is not None and not found.matched:
-        found = Findings()  # which record is the copy of which is not known
-    elif older is not None and found.from_start:
-        first = found.regions[0]
+    findings = await find(ours, theirs, rules_of(plan, tier), (source.keys, target.keys))
+    if older is not None and not findings.matched:
+        findings = Findings()  # which record is the copy of which is not known
+    elif older is not None and findings.from_start:
+        first = findings.regions[0]
         (first.source, first.target)[older].clear()
-    answer: dict[str, object] = {"findings": found.to_json(), "stretches": plan.stretches}
+    answer: dict[str, object] = {"findings": findings.to_json(), "stretches": plan.stretches}
     if ours.digest is not None and theirs.digest is not None:
         answer["digests"] = [str(ours.digest), str(theirs.digest)]
     return answer
@@ -374,11 +404,14 @@ async def _compare(
 # ---- report
 
 
-def _answer(plan: PartitionPlan, found: Comparison, cause: str = "") -> dict[str, object]:
-    differences = found.differences
+def _answer(plan: PartitionPlan, comparison: Comparison, cause: str = "") -> dict[str, object]:
+    differences = comparison.differences
     if plan.unstable != NOTHING:
         above = f"source offsets {_text(plan.unstable)} are from an open transaction on and cannot be read as committed records yet"
         cause = cause or above
+    if plan.hidden != NOTHING:
+        above = f"source offsets {_text(plan.hidden)} have copies above an open transaction on {plan.target}, which cannot be read as committed records yet"
+        cause = f"{cause}; {above}" if cause else above
     source_end = plan.source_ranges[-1].end if plan.source_ranges else 0
     return {
         "topic": plan.topic,
@@ -386,24 +419,28 @@ def _answer(plan: PartitionPlan, found: Comparison, cause: str = "") -> dict[str
         "target_topic": plan.target_topic,
         "equal": not differences and not cause,
         "not_compared": cause,
-        "complete": found.complete,
-        "checked_records": found.matched,
+        "complete": comparison.complete,
+        "checked_records": comparison.matched,
         "source_ranges": plan.source_ranges,
         "target_ranges": plan.target_ranges,
-        "not_copied_from": found.behind,
-        "not_copied_offsets": source_end - found.behind if found.behind >= 0 else 0,
+        "not_copied_from": comparison.behind,
+        "not_copied_offsets": source_end - comparison.behind if comparison.behind >= 0 else 0,
         "notes": plan.notes,
-        **({"repair": advice(plan, found)._asdict()} if differences else {}),
+        **({"repair": advice(plan, comparison)._asdict()} if differences else {}),
         "differences": [
             {
                 "topic": plan.topic,
                 "partition": plan.partition,
-                "kind": it.kind.value,
-                "source_offset": it.source_offset if it.source_offset >= 0 else None,
-                "target_offset": it.target_offset if it.target_offset >= 0 else None,
-                **({"fields": list(it.fields)} if it.fields else {}),
+                "kind": difference.kind.value,
+                "source_offset": difference.source_offset
+                if difference.source_offset >= 0
+                else None,
+                "target_offset": difference.target_offset
+                if difference.target_offset >= 0
+                else None,
+                **({"fields": list(difference.fields)} if difference.fields else {}),
             }
-            for it in differences
+            for difference in differences
         ],
     }
 

@@ -4,8 +4,9 @@ Flow: file -> ``mm2py_jobs.verify.verify`` -> report -> JSON or tables on standa
 could be compared.
 """
 
+import asyncio
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,11 +14,13 @@ from typing import Final, cast, final
 
 from mm2py.errors import UsageError
 from mm2py.types import TopicPartition
+from mm2py_cli.output import NOT_EQUAL, OK, UNHEALTHY, Column, Output, Printer, say
+from mm2py_jobs.open_flow import flow_sides
 from mm2py_jobs.spark.session import SparkPlace
-from mm2py_jobs.verify.verify import verify_flow
+from mm2py_jobs.verify.verify import planned, verify_flow
 from mm2py_workers.answers import Row, count_of, rows_of
-from mm2py_workers.bulk_flow import flow_sides
-from mm2py_workers.output import NOT_EQUAL, OK, UNHEALTHY, Column, Output, Printer, say
+
+_REASON: Final = "copies are not equal to what they are copies of"
 
 _SHOWN: Final = 50
 """Differences in a table; JSON has all."""
@@ -52,6 +55,7 @@ class VerifyOrder:
     place: SparkPlace
     repairs: bool = False
     deletes: bool = False
+    rate_limit: int = 0
 
     def check(self) -> None:
         """Refuse what does not belong together.
@@ -69,6 +73,36 @@ class VerifyOrder:
             )
 
 
+_PLANNED: Final = (
+    Column.text("TOPIC", "topic"),
+    Column.count("PARTITION", "partition"),
+    Column.text("COPY", "target_topic", wide=True),
+    Column.count("SOURCE OFFSETS", "source_offsets"),
+    Column.count("TARGET OFFSETS", "target_offsets"),
+)
+
+
+def show_verify_plan(path: Path, flow: str, topics: str | None, printer: Printer) -> int:
+    """Print which partitions would be compared, and which would not; return the exit code."""
+    sides = flow_sides(path, flow, topics, as_they_are=_REASON)
+    plan = asyncio.run(planned(sides, None))
+    rows: list[dict[str, object]] = [
+        {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "target_topic": partition.target_topic,
+            "source_offsets": partition.source_log.end - partition.source_log.first,
+            "target_offsets": partition.target_log.end - partition.target_log.first,
+        }
+        for partition in plan.partitions
+    ]
+    document = {"flow": str(sides.flow), "partitions": rows, "not_compared": plan.not_compared}
+    printer.rows(document, rows, _PLANNED, "the flow has no partition that can be compared")
+    for line in plan.not_compared:
+        say(f"not compared: {line}")
+    return OK if rows else UNHEALTHY
+
+
 def run_verify(order: VerifyOrder, output: Output) -> int:
     """Compare, repair if that is wanted, print the report, and return the exit code.
 
@@ -77,41 +111,42 @@ def run_verify(order: VerifyOrder, output: Output) -> int:
         Mm2pyError: a cluster cannot be read, or Spark failed.
     """
     order.check()
-    reason = "copies are not equal to what they are copies of"
-    sides = flow_sides(order.path, str(order.flow), order.topics, as_they_are=reason)
+    sides = flow_sides(order.path, str(order.flow), order.topics, as_they_are=_REASON)
     printer = Printer(output)
-    verify = partial(verify_flow, sides, order.tier, order.place.open)
-    found = verify()
-    if order.repairs and found["differences"]:
-        found = _repaired(order, found, verify, printer)
-    _print(found, printer)
-    for line in cast("list[str]", found["not_compared"]):
+    verify = partial(verify_flow, sides, order.tier, order.place.open, rate_limit=order.rate_limit)
+    report = verify()
+    if order.repairs and report["differences"]:
+        report = _repaired(order, report, verify, printer)
+    _print(report, printer)
+    for line in cast("list[str]", report["not_compared"]):
         say(f"not compared: {line}")
-    return exit_code(found)
+    return exit_code(report)
 
 
 def _repaired(
     order: VerifyOrder,
-    found: dict[str, object],
+    report: dict[str, object],
     verify: Callable[[Collection[TopicPartition]], dict[str, object]],
     printer: Printer,
 ) -> dict[str, object]:
     """Repair what can be, compare that again, and return the report of both."""
     from mm2py_jobs.verify.repair_run import RepairOrder, repair, repaired_report
 
-    say(_verdict(found, rows_of(found, "differences")))
-    wanted = RepairOrder(order.path, str(order.flow), order.place, order.deletes)
-    repairs = repair(wanted, found, printer)
+    say(_verdict(report, rows_of(report, "differences")))
+    repair_order = RepairOrder(
+        order.path, str(order.flow), order.place, order.deletes, order.rate_limit
+    )
+    repairs = repair(repair_order, report, printer)
     done = [
         TopicPartition(str(it["topic"]), int(str(it["partition"]))) for it in repairs if it["done"]
     ]
     nothing: dict[str, object] = {"partitions": [], "differences": [], "not_compared": []}
-    return repaired_report(found, verify(done) if done else nothing, repairs)
+    return repaired_report(report, verify(done) if done else nothing, repairs)
 
 
 def exit_code(report: Mapping[str, object]) -> int:
-    """Return how the command ends; a flow that has copied nothing of what there is does not pass."""
-    if report["differences"]:
+    """Return how the command ends; a flow that has copied nothing of what there is does not pass, nor a repair that lost records."""
+    if report["differences"] or any(row["lost"] for row in _repairs(report)):
         return NOT_EQUAL
     partitions = rows_of(report, "partitions")
     waiting = sum(count_of(row, "not_copied_offsets") or 0 for row in partitions)
@@ -131,15 +166,22 @@ def _print(report: Mapping[str, object], printer: Printer) -> None:
     differences = rows_of(report, "differences")
     if differences:
         printer.show(printer.table(differences[:_SHOWN], _DIFFERENCES))
-    for row in rows_of(report, "repairs") if "repairs" in report else ():
+    for row in _repairs(report):
         outcome = "copied again" if row["done"] else f"not repaired: {row['cause']}"
         say(f"{row['topic']}-{row['partition']}: {outcome}")
+        for first, end in cast("Sequence[Sequence[int]]", row["lost"]):
+            gone = f"the source deleted its offsets {first} to {end} before they were copied again"
+            say(f"{row['topic']}-{row['partition']}: {gone}, neither side has them")
     for row in partitions:
         if "repair" in row and "repairs" not in report:
             say(f"{row['topic']}-{row['partition']}: {cast('Row', row['repair'])['text']}")
         for note in cast("list[str]", row["notes"]):
             say(f"{row['topic']}-{row['partition']}: {note}")
     say(_verdict(report, differences))
+
+
+def _repairs(report: Mapping[str, object]) -> Sequence[Row]:
+    return rows_of(report, "repairs") if "repairs" in report else ()
 
 
 def _verdict(report: Mapping[str, object], differences: list[Row]) -> str:

@@ -15,18 +15,18 @@ from typing import Final, NamedTuple, Self, cast, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.range_reader import LogEnds, log_ends
 from mm2py.mirror.offset_lookup import beginning_of
 from mm2py.mirror.offset_map import (
     Mark,
     Segment,
 )
 from mm2py.protocol.configs import ConfigEntry
-from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.protocol.topics import is_another_topic
 from mm2py.types import TopicPartition
-from mm2py_jobs.copy.known_maps import KnownMap, known_maps
+from mm2py_jobs.copy.known_maps import KnownMap, known_maps, not_copied
+from mm2py_jobs.flow_sides import FlowSides
+from mm2py_jobs.log.range_reader import LogEnds, log_ends
 from mm2py_jobs.verify.log_entries import OffsetRange
-from mm2py_workers.flow_sides import FlowSides
 
 
 class Stretch(NamedTuple):
@@ -51,6 +51,10 @@ class CopiedPiece(NamedTuple):
 
 NOTHING: Final = OffsetRange(0, 0)
 
+_OPEN_TRIES: Final = 10
+_OPEN_WAIT_S: Final = 0.5
+"""Transactions of clients on the target that are open are waited for so often, each time so long."""
+
 NO_MAP: Final = (
     "there is no exact offset map: compared from the first record on that both logs have"
 )
@@ -61,9 +65,12 @@ NO_MAP: Final = (
 class PartitionPlan:
     """What is compared of one partition, in the order of the target's log.
 
-    ``lost`` is what the map has behind the end of the target's log; ``part`` counts the tasks that share the partition. The copies could
+    ``lost`` is what the map has after the end of the target's log; ``lost_before`` what the target had lost before further copies came, and
+    the source still has. ``part`` counts the tasks that share the partition. The copies could
     be deleted and made again from source offset ``renew_from``, -1: they cannot, ``not_renewable`` has the reason. ``unstable`` is
-    what the source has from an open transaction on, which no reader of committed records gets.
+    what the source has from an open transaction on, which no reader of committed records gets; ``hidden``: source offsets whose copies lie above
+    an open transaction on the target. Other writers' records above one are ``extra`` in the first run after its end: no reader of committed
+    records gets them before, and a note would follow each transaction of the flow itself. ``topic_id`` is the source topic's, in hexadecimal.
     """
 
     topic: str
@@ -76,11 +83,14 @@ class PartitionPlan:
     source_compacts: bool = False
     target_compacts: bool = False
     lost: OffsetRange = NOTHING
+    lost_before: tuple[OffsetRange, ...] = ()
     source_log: OffsetRange = NOTHING
     target_log: OffsetRange = NOTHING
     unstable: OffsetRange = NOTHING
+    hidden: OffsetRange = NOTHING
     renew_from: int = -1
     not_renewable: str = ""
+    topic_id: str = ""
     notes: tuple[str, ...] = ()
 
     @property
@@ -96,17 +106,25 @@ class PartitionPlan:
     @property
     def offsets(self) -> int:
         """How many offsets are read."""
-        return sum(it.offsets for it in self.stretches)
+        return sum(stretch.offsets for stretch in self.stretches)
 
     @property
     def source_ranges(self) -> list[OffsetRange]:
         """Return what is read of the source."""
-        return [it.source for it in self.stretches if it.source.first < it.source.end]
+        return [
+            stretch.source
+            for stretch in self.stretches
+            if stretch.source.first < stretch.source.end
+        ]
 
     @property
     def target_ranges(self) -> list[OffsetRange]:
         """Return what is read of the target."""
-        return [it.target for it in self.stretches if it.target.first < it.target.end]
+        return [
+            stretch.target
+            for stretch in self.stretches
+            if stretch.target.first < stretch.target.end
+        ]
 
     def expected(self, source_offset: int) -> int:
         """Return where the map has a source offset; -1 unknown."""
@@ -118,7 +136,7 @@ class PartitionPlan:
     def parts(self, offsets: int) -> "list[PartitionPlan]":
         """Cut it into parts of about so many offsets of both sides, each at a record whose copy the map has.
 
-        What compacts is not cut: whether a record may be gone is decided by the whole log behind it. Nor is what has no map.
+        What compacts is not cut: whether a record may be gone is decided by the whole log after it. Nor is what has no map.
         """
         if self.source_compacts or self.target_compacts or self.offsets <= offsets:
             return [self]
@@ -143,11 +161,13 @@ class PartitionPlan:
     def _part(
         self, number: int, stretches: Sequence[Stretch], covered: int | None
     ) -> "PartitionPlan":
-        ranges = [it.target for it in stretches]
+        ranges = [stretch.target for stretch in stretches]
         pieces = tuple(
-            it
-            for it in self.pieces
-            if any(it.target < end and first < it.target + it.records for first, end in ranges)
+            piece
+            for piece in self.pieces
+            if any(
+                piece.target < end and first < piece.target + piece.records for first, end in ranges
+            )
         )
         return replace(
             self, part=number, stretches=tuple(stretches), covered=covered, pieces=pieces, notes=()
@@ -191,17 +211,19 @@ class PartitionPlan:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, found: Mapping[str, object]) -> Self:
+    def from_json(cls, members: Mapping[str, object]) -> Self:
         """Read what ``to_json`` returned, after JSON."""
-        document = dict(found)
+        document = dict(members)
         stretches = cast("Sequence[Sequence[Sequence[int]]]", document["stretches"])
         document["stretches"] = tuple(
             Stretch(*(OffsetRange(*it) for it in row)) for row in stretches
         )
         pieces = cast("Sequence[Sequence[int]]", document["pieces"])
-        document["pieces"] = tuple(CopiedPiece(*it) for it in pieces)
-        for name in ("lost", "source_log", "target_log", "unstable"):
+        document["pieces"] = tuple(CopiedPiece(*piece) for piece in pieces)
+        for name in ("lost", "source_log", "target_log", "unstable", "hidden"):
             document[name] = OffsetRange(*cast("Sequence[int]", document[name]))
+        before = cast("Sequence[Sequence[int]]", document["lost_before"])
+        document["lost_before"] = tuple(OffsetRange(*it) for it in before)
         document["notes"] = tuple(cast("Sequence[str]", document["notes"]))
         return cls(**document)  # type: ignore[arg-type] # the members are those of to_json
 
@@ -239,20 +261,24 @@ async def plan_verify(flow: FlowSides, source: Cluster, target: Cluster) -> Veri
     Raises:
         Mm2pyError: a cluster cannot be asked.
     """
-    topics = flow.chosen(await Admin(source).list_topics())
+    listed = await Admin(source).list_topics()
+    maps = await known_maps(target, flow.flow.source)
+    hidden = await Admin(source).denied_topics(flow.unlisted(listed, {tp.topic for tp in maps}))
+    topics = flow.chosen(listed, hidden)
     described = await Admin(source).describe_topics(topics)
     copies = await Admin(target).describe_topics(flow.copy_of(it) for it in topics)
     pairs: dict[TopicPartition, TopicPartition] = {}
-    not_compared: list[str] = []
+    not_compared = [f"{topic}: {error}" for topic, error in sorted(hidden.items())]
     for topic in topics:
         copy = copies.get(flow.copy_of(topic))
         for number in sorted(described[topic].partitions):
-            if copy is None or number not in copy.partitions:
-                not_compared.append(f"{topic}-{number} has no copy on {flow.flow.target}")
-            else:
+            if copy is not None and number in copy.partitions:
                 pairs[TopicPartition(topic, number)] = TopicPartition(copy.name, number)
-    maps = await known_maps(target, flow.flow.source)
-    target_ends = await log_ends(target, list(pairs.values()), read_committed=True)
+            elif copy is not None and copy.error is not None:
+                not_compared.append(f"{topic}-{number}: its copy cannot be described: {copy.error}")
+            else:
+                not_compared.append(f"{topic}-{number} has no copy on {flow.flow.target}")
+    target_watermarks, target_ends = await _target_ends(target, pairs, maps)
     # Before the last stable offsets: what is written between both questions is no open transaction.
     watermarks = await log_ends(source, list(pairs), read_committed=False)
     source_ends = (
@@ -260,32 +286,56 @@ async def plan_verify(flow: FlowSides, source: Cluster, target: Cluster) -> Veri
         if flow.read_committed
         else watermarks
     )
-    source_configs = await Admin(source).describe_topic_configs({it.topic for it in pairs})
-    target_configs = await Admin(target).describe_topic_configs({it.topic for it in pairs.values()})
+    source_configs = await Admin(source).describe_topic_configs({pair.topic for pair in pairs})
+    target_configs = await Admin(target).describe_topic_configs(
+        {pair.topic for pair in pairs.values()}
+    )
     partitions: list[PartitionPlan] = []
     for tp, copy_tp in pairs.items():
         known = maps.get(tp)
-        ids = (known.newest.target_id, copies[copy_tp.topic].topic_id) if known else ()
-        if NO_TOPIC_ID not in ids and len(set(ids)) > 1:
+        if known and is_another_topic(known.newest.target_id, copies[copy_tp.topic].topic_id):
             not_compared.append(f"{tp}: {copy_tp.topic} was created again, its copy begins anew")
             continue
-        partitions.append(
-            plan_partition(
-                tp,
-                copy_tp,
-                source_ends[tp],
-                target_ends[copy_tp],
-                known,
-                watermark=watermarks[tp].end,
-                source_cleanup=_cleanup(source_configs.get(tp.topic, ())),
-                target_cleanup=_cleanup(target_configs.get(copy_tp.topic, ())),
-            )
+        planned = plan_partition(
+            tp,
+            copy_tp,
+            source_ends[tp],
+            target_ends[copy_tp],
+            known,
+            watermarks=(watermarks[tp].end, target_watermarks[copy_tp].end),
+            source_cleanup=_cleanup(source_configs.get(tp.topic, ())),
+            target_cleanup=_cleanup(target_configs.get(copy_tp.topic, ())),
         )
+        partitions.append(replace(planned, topic_id=described[tp.topic].topic_id.hex()))
     return VerifyPlan(partitions, not_compared, (source.cluster_id, target.cluster_id))
 
 
+async def _target_ends(
+    target: Cluster,
+    pairs: Mapping[TopicPartition, TopicPartition],
+    maps: Mapping[TopicPartition, KnownMap],
+) -> tuple[Mapping[TopicPartition, LogEnds], Mapping[TopicPartition, LogEnds]]:
+    """Return the ends of the copies' logs, then those of committed records, when no transaction of a client hides copies any more."""
+    copies = list(pairs.values())
+    watermarks = await log_ends(target, copies, read_committed=False)
+    copied = {
+        copy: max((it.target_end for it, _ in maps[tp].segments()), default=0)
+        for tp, copy in pairs.items()
+        if tp in maps
+    }
+    ends = await log_ends(target, copies, read_committed=True)
+    for _ in range(_OPEN_TRIES):
+        if all(ends[it].end >= min(copied[it], watermarks[it].end) for it in copied):
+            break
+        await target.clock.sleep(_OPEN_WAIT_S)
+        ends = await log_ends(target, copies, read_committed=True)
+    return watermarks, ends
+
+
 def _cleanup(entries: Sequence[ConfigEntry]) -> str:
-    return next((it.value or "" for it in entries if it.name == "cleanup.policy"), "delete")
+    return next(
+        (entry.value or "" for entry in entries if entry.name == "cleanup.policy"), "delete"
+    )
 
 
 def plan_partition(
@@ -295,19 +345,24 @@ def plan_partition(
     target_log: LogEnds,
     known: KnownMap | None,
     *,
-    watermark: int = -1,
+    watermarks: tuple[int, int] = (-1, -1),
     source_cleanup: str = "delete",
     target_cleanup: str = "delete",
 ) -> PartitionPlan:
     """Decide which ranges are compared; a copy with the name of its source may have other writers, which are left out."""
     segments = known.segments() if known is not None else []
     if known is None or not segments:
-        found = _without_map(source_log, target_log)
+        ranges = _without_map(source_log, target_log)
     else:
-        found = _Ranges(source_log, target_log, segments)
-        found.build(exact=source.topic == target.topic)
+        ranges = _Ranges(source_log, target_log, segments, watermarks[1])
+        ranges.build(exact=source.topic == target.topic)
     if source.topic == target.topic:
         renew_from, reason = -1, f"other programs write to {target} too: correct it there"
+    elif ranges.hidden != NOTHING:
+        renew_from, reason = (
+            -1,
+            f"a transaction is open on {target}, below copies: it has to end first",
+        )
     elif "delete" not in target_cleanup:
         policy = (
             f"cleanup.policy={target_cleanup} of {target.topic} does not let its records be deleted"
@@ -315,25 +370,31 @@ def plan_partition(
         renew_from, reason = -1, f"{policy}: add delete to it for the repair"
     else:
         renew_from, reason = _renewable(source_log, target_log, segments, target)
+        if renew_from >= 0:
+            renew_from = min([renew_from, *(it.first for it in ranges.lost_before)])
     return PartitionPlan(
         topic=source.topic,
         partition=source.partition,
         target_topic=target.topic,
         stretches=tuple(
             Stretch(OffsetRange(*one), OffsetRange(*other))
-            for one, other in zip(found.source, found.target, strict=True)
+            for one, other in zip(ranges.source, ranges.target, strict=True)
         ),
-        pieces=tuple(sorted(found.pieces)),
-        covered=None if known is None or not segments else known.newest.covered,
+        pieces=tuple(sorted(ranges.pieces)),
+        covered=None if known is None or not segments else ranges.covered(known.newest.covered),
         source_compacts="compact" in source_cleanup,
         target_compacts="compact" in target_cleanup,
-        lost=found.lost,
+        lost=ranges.lost,
+        lost_before=tuple(ranges.lost_before),
         source_log=OffsetRange(source_log.start, source_log.end),
         target_log=OffsetRange(target_log.start, target_log.end),
-        unstable=OffsetRange(source_log.end, watermark) if watermark > source_log.end else NOTHING,
+        unstable=OffsetRange(source_log.end, watermarks[0])
+        if watermarks[0] > source_log.end
+        else NOTHING,
+        hidden=ranges.hidden,
         renew_from=renew_from,
         not_renewable=reason,
-        notes=tuple(found.notes),
+        notes=tuple(ranges.notes),
     )
 
 
@@ -365,18 +426,25 @@ class _Ranges:
     """Ranges of both sides in the order of the target's log, as the map has them."""
 
     def __init__(
-        self, source: LogEnds, target: LogEnds, segments: Sequence[tuple[Segment, int]]
+        self,
+        source: LogEnds,
+        target: LogEnds,
+        segments: Sequence[tuple[Segment, int]],
+        watermark: int = -1,
     ) -> None:
         self._source_log, self._target_log = source, target
         self._segments = segments
+        self._watermark = max(watermark, target.end)
         self.source: list[list[int]] = []
         self.target: list[list[int]] = []
         self.pieces: list[CopiedPiece] = []
         self.lost = NOTHING
+        self.hidden = NOTHING
+        self.lost_before: list[OffsetRange] = []
         self.notes: list[str] = []
 
     def build(self, *, exact: bool) -> None:
-        """Fill the ranges; ``exact``: only what was copied, not what lies between or behind it."""
+        """Fill the ranges; ``exact``: only what was copied, not what lies between or after it."""
         breaks = True
         begins = beginning_of(self._segments[0][0]).source
         if self._source_log.start < begins and self._segments[0][0].mark is not Mark.UNKNOWN:
@@ -384,7 +452,7 @@ class _Ranges:
                 f"source offsets {self._source_log.start} to {begins} lie below the beginning of the offset map and are"
                 " not compared"
             )
-        for segment, limit in self._segments:
+        for at, (segment, limit) in enumerate(self._segments, 1):
             if segment.mark is Mark.UNKNOWN:
                 self.notes.append(
                     f"source offsets {segment.source} to {limit} were passed by another program and are not compared"
@@ -392,30 +460,49 @@ class _Ranges:
                 breaks = True
             elif segment.mark is Mark.COPIED and not segment.is_anchor:
                 breaks = not self._add(segment, limit, breaks=breaks or exact) and breaks
+            elif segment.mark is Mark.TARGET_LOST and segment.target >= self._target_log.start:
+                self._add_lost(at, breaks=breaks or exact)
         first = self._segments[0][0]
         source, target = self._source_log, self._target_log
         if not exact:
             if first.is_anchor and first.source >= source.start and first.target >= target.start:
                 self._begin(first)
             if self.source:
-                self.source[-1][1] = max(self.source[-1][1], source.end)
+                self.source[-1][1] = max(self.source[-1][1], self.covered(source.end))
                 self.target[-1][1] = target.end
+
+    def covered(self, end: int) -> int:
+        """Return how far below a source offset copies can be read."""
+        return end if self.hidden is NOTHING else min(end, self.hidden.first)
 
     def _begin(self, anchor: Segment) -> None:
         if self.source:
             self.source[0][0] = min(self.source[0][0], anchor.source)
             self.target[0][0] = min(self.target[0][0], anchor.target)
         else:
-            self.source.append([anchor.source, self._source_log.end])
+            self.source.append([anchor.source, self.covered(self._source_log.end)])
             self.target.append([anchor.target, self._target_log.end])
+
+    def _add_lost(self, behind: int, *, breaks: bool) -> None:
+        segment, limit = self._segments[behind - 1]
+        first, end = max(segment.source, self._source_log.start), min(limit, self._source_log.end)
+        for lost in not_copied(first, end, self._segments[behind:]):
+            self.lost_before.append(OffsetRange(*lost))
+            if breaks:  # else it is inside of a stretch
+                self.source.append([*lost])
+                self.target.append([segment.target, segment.target])
 
     def _add(self, segment: Segment, limit: int, *, breaks: bool) -> bool:
         shift = segment.target - segment.source
         first = max(segment.source, self._source_log.start, self._target_log.start - shift)
         end = min(limit, self._source_log.end)
         copied = min(end, self._target_log.end - shift)
-        if copied < end:
-            begin = max(copied, first) if self.lost is NOTHING else self.lost.first
+        there = max(copied, min(end, self._watermark - shift))
+        if (above := max(first, copied)) < there:
+            begin = above if self.hidden is NOTHING else self.hidden.first
+            self.hidden = OffsetRange(begin, max(there, self.hidden.end))
+        if there < end:
+            begin = max(there, first) if self.lost is NOTHING else self.lost.first
             self.lost = OffsetRange(begin, max(end, self.lost.end))
         if first >= copied:
             return False
@@ -430,8 +517,8 @@ class _Ranges:
 
 
 def _without_map(source: LogEnds, target: LogEnds) -> _Ranges:
-    found = _Ranges(source, target, ())
+    ranges = _Ranges(source, target, ())
     first = max(source.start, target.start)
-    found.source, found.target = [[first, source.end]], [[first, target.end]]
-    found.notes.append(NO_MAP)
-    return found
+    ranges.source, ranges.target = [[first, source.end]], [[first, target.end]]
+    ranges.notes.append(NO_MAP)
+    return ranges

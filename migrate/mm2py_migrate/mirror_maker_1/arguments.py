@@ -18,7 +18,7 @@ _MOST_MS: Final = 2**63 - 1
 
 
 class Arguments(ProgramOptions):
-    """What the command line said; times in milliseconds."""
+    """The arguments of the command line; times in milliseconds."""
 
     consumer_config: str
     producer_config: str
@@ -131,12 +131,12 @@ def _version() -> str:
 
 def _at_least_one(text: str) -> int:
     try:
-        found = int(text)
+        number = int(text)
     except ValueError:
-        found = 0
-    if not 1 <= found <= _MOST_MS:
+        number = 0
+    if not 1 <= number <= _MOST_MS:
         raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
-    return found
+    return number
 
 
 def _flag(text: str) -> bool:

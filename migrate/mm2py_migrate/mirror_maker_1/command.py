@@ -51,6 +51,8 @@ def _begin(arguments: Arguments, mask: SecretMask) -> Coroutine[object, object, 
     for file in (source, target):
         mask.add(file.secrets | secrets_in(file.values))
         _announce(file)
+    if arguments.include and arguments.whitelist:
+        log.warning("--whitelist is ignored, as in Java: --include=%s counts", arguments.include)
     include = arguments.include or arguments.whitelist
     topics = topic_choice(*topic_lists(include, arguments.blacklist, source))
     consumer = consumer_settings(source.values, scope=arguments.consumer_config)
@@ -123,7 +125,7 @@ def _plugin(group: str, what: str, name: str, text: str | None) -> object | None
     """
     if not name:
         return None
-    installed = {it.name: it for it in entry_points(group=group)}
+    installed = {point.name: point for point in entry_points(group=group)}
     entry = installed.get(name)
     if entry is None:
         known = ", ".join(sorted(installed)) or "none"

@@ -71,7 +71,7 @@ def migrated(words: Sequence[str], source: str, target: str, *, carries: bool) -
         without_equivalent=_without_equivalent(arguments),
         login=login_of_file(os.environ),
     )
-    found = mirror_maker_2_file(command, source, target)
+    file = mirror_maker_2_file(command, source, target)
     if carries:
         group = Group(
             consumer.values["group.id"],
@@ -79,12 +79,12 @@ def migrated(words: Sequence[str], source: str, target: str, *, carries: bool) -
             topic_choice(include, exclude).matches,
         )
         flow = FlowName(ClusterAlias(source), ClusterAlias(target))
-        told = asyncio.run(carry_positions(plan_of(found.text, flow), group))
+        told = asyncio.run(carry_positions(plan_of(file.text, flow), group))
     else:
         reset = consumer.written.get("auto.offset.reset", "latest")
         told = [_NOT_CARRIED.format(consumer.values["group.id"], reset)]
     kerberos = [_KRB5_CONF] if system_property(KRB5_CONF, os.environ) else []
-    return replace(found, remarks=(*_remarks(consumer, producer), *found.remarks, *kerberos, *told))
+    return replace(file, remarks=(*_remarks(consumer, producer), *file.remarks, *kerberos, *told))
 
 
 def _remarks(*files: ClientFile) -> list[str]:

@@ -18,7 +18,7 @@ from mm2py.errors import FatalError, Mm2pyError, RetriableError
 from mm2py_connectors.record_sender import RecordSender, Sent
 from mm2py_migrate.mirror_maker_1.options import TopicChoice
 from mm2py_migrate.mirror_maker_1.stream import Handle, Stream
-from mm2py_workers.group_consumer import TopicIds
+from mm2py_workers.group_consumer import SourceAnswers
 from mm2py_workers.signals import StopSignal
 
 log = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class Mirror:
             listener=plan.listener,
             batch=plan.batch,
             commit_s=plan.commit_s,
-            topic_ids=TopicIds(self._source),
+            source=SourceAnswers(self._source),
             ended=ended,
         )
 
@@ -146,12 +146,14 @@ class Mirror:
                 return
 
     async def _look_up(self) -> None:
-        found = await self._source.metadata()
+        metadata = await self._source.metadata()
         names = tuple(
             sorted(
-                it.name
-                for it in found.topics
-                if not it.is_internal and not it.error_code and self._plan.topics.matches(it.name)
+                topic.name
+                for topic in metadata.topics
+                if not topic.is_internal
+                and not topic.error_code
+                and self._plan.topics.matches(topic.name)
             )
         )
         if names == self._topics and names:
@@ -169,23 +171,23 @@ class Mirror:
         while True:
             await self._clock.sleep(PROGRESS_S)
             was_records, was_size = records, size
-            records, size = self._records, sum(it.bytes for it in self._streams)
+            records, size = self._records, sum(stream.bytes for stream in self._streams)
             log.info(
                 "mirrored %d records, %d records/s, %.1f MB/s, lag %d, dropped %d",
                 records,
                 (records - was_records) / PROGRESS_S,
                 (size - was_size) / PROGRESS_S / 1e6,
-                sum(it.lag for it in self._streams),
+                sum(stream.lag for stream in self._streams),
                 self._dropped,
             )
 
     @property
     def _records(self) -> int:
-        return sum(it.records for it in self._streams)
+        return sum(stream.records for stream in self._streams)
 
     @property
     def _dropped(self) -> int:
-        return sum(it.dropped for it in self._senders)
+        return sum(sender.dropped for sender in self._senders)
 
     async def _end(self) -> int:
         for stream in self._streams:

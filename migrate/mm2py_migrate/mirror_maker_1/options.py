@@ -92,7 +92,7 @@ class ClientFile:
 
     ``remarks``: a line each, for people; ``warnings``: what may lose or reorder records; ``secrets``: never to be
     printed. ``is_sync``: ``producer.type=sync``, each record waits for its acknowledgement. ``include`` and ``exclude``: topics
-    that the file of a consumer names (``mirror.topics.whitelist``). ``written``: what the file says under today's names,
+    that the file of a consumer names (``mirror.topics.whitelist``). ``written``: what the file sets under today's names,
     placeholders kept; without the defaults that ``values`` has.
     """
 
@@ -112,8 +112,8 @@ def consumer_file(path: str) -> ClientFile:
     Raises:
         ConfigError: it cannot be read, names ZooKeeper, or lacks addresses or the group.
     """
-    found = _read(path)
-    values = dict(found.values)
+    properties = _read(path)
+    values = dict(properties.values)
     include = values.pop("mirror.topics.whitelist", "")
     exclude = values.pop("mirror.topics.blacklist", "")
     if not values.get("group.id", "").strip():
@@ -127,7 +127,9 @@ def consumer_file(path: str) -> ClientFile:
             "remove it, the mirror commits what was acknowledged"
         )
     values.setdefault("enable.auto.commit", "false")
-    return replace(found, values=values, warnings=tuple(warnings), include=include, exclude=exclude)
+    return replace(
+        properties, values=values, warnings=tuple(warnings), include=include, exclude=exclude
+    )
 
 
 def producer_file(path: str) -> ClientFile:
@@ -136,8 +138,8 @@ def producer_file(path: str) -> ClientFile:
     Raises:
         ConfigError: it cannot be read, names ZooKeeper, or lacks addresses.
     """
-    found = _read(path)
-    values = dict(found.values)
+    properties = _read(path)
+    values = dict(properties.values)
     is_sync = values.pop("producer.type", "async").strip().lower() == "sync"
     warnings = [
         f"{path}: {name}={values[name]}, not {default}: a failure may lose or reorder records"
@@ -147,7 +149,7 @@ def producer_file(path: str) -> ClientFile:
     if values.get("retries", "").strip() == "0":
         warnings.append(f"{path}: retries=0: a failure may lose records")
     values = {**_PRODUCER_DEFAULTS, **values}
-    return replace(found, values=values, warnings=tuple(warnings), is_sync=is_sync)
+    return replace(properties, values=values, warnings=tuple(warnings), is_sync=is_sync)
 
 
 def _is_same(name: str, given: str, default: str) -> bool:
@@ -166,7 +168,7 @@ def _read(path: str) -> ClientFile:
     zookeeper = [name for name in given if _ZOOKEEPER.fullmatch(name)]
     for name in _ZOOKEEPER_ADDRESS:
         if name in zookeeper:
-            line = next(it.line for it in file.entries if it.key == name)
+            line = next(entry.line for entry in file.entries if entry.key == name)
             raise ConfigError(
                 f"{path}:{line}: {name} names ZooKeeper, which clients of Kafka do not use any more",
                 remedy="remove it and put bootstrap.servers=HOST:9092,... there, with the addresses of brokers",
@@ -213,7 +215,7 @@ def _modern_value(name: str, text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """Which topics are mirrored: those that ``matches`` says; ``text`` for people."""
+    """Which topics are mirrored: those that ``matches`` chooses; ``text`` for people."""
 
     text: str
     matches: Callable[[str], bool]
@@ -246,5 +248,5 @@ def topic_choice(include: str, exclude: str) -> TopicChoice:
 
 
 def topic_expression(text: str) -> str:
-    """Return the Java expression that a list of topics stands for (``org.apache.kafka.server.util.TopicFilter``)."""
+    """Return the Java expression of a list of topics (``org.apache.kafka.server.util.TopicFilter``)."""
     return re.sub(r"^[\"']+|[\"']+$", "", text.strip().replace(",", "|").replace(" ", ""))

@@ -5,7 +5,7 @@ Flow: ``ConfluentConsumer.messages`` -> handler -> ``RecordSender.send`` -> ever
 
 Invariants, tests of the same names:
 
-1. A position is committed only behind a flush: no record before it is missing on the target, unless it was dropped by request.
+1. A position is committed only after a flush: no record before it is missing on the target, unless it was dropped by request.
 2. What a partition has read is flushed and committed before another member of the group gets the partition, as far as the
    target answers within ``REVOKE_S``; what a member has lost is not committed.
 3. A stream that waits for the target stays in its group: it polls with its partitions paused.
@@ -39,7 +39,7 @@ from mm2py.runtime.tasks.sink_places import PlaceObserver, SinkPlaces
 from mm2py.runtime.tasks.task_context import log_gap
 from mm2py.types import TopicPartition
 from mm2py_connectors.record_sender import RecordSender, Sent, mirrored
-from mm2py_workers.group_consumer import AskTopicIds, ConfluentConsumer
+from mm2py_workers.group_consumer import AskSource, ConfluentConsumer
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class Stream(AssignmentListener):
         listener: learns of assignments, or None.
         batch: most records of one poll (``max.poll.records``).
         commit_s: time between commits.
-        topic_ids: asks the source.
+        source: asks the source.
         ended: called once when the thread ends, with the cause of a failure.
     """
 
@@ -115,14 +115,14 @@ class Stream(AssignmentListener):
         listener: RebalanceListener | None,
         batch: int,
         commit_s: float,
-        topic_ids: AskTopicIds,
+        source: AskSource,
         ended: Callable[[BaseException | None], None],
     ) -> None:
         self.name = str(values["client.id"])
         self._sender, self._handle, self._listener = sender, handle, listener
         self._commit_s, self._ended = commit_s, ended
         self._consumer = ConfluentConsumer(
-            values, batch, self, topic_ids=topic_ids, waits_for_ticket=True
+            values, batch, self, source=source, waits_for_ticket=True
         )
         self._places = SinkPlaces(_Logged(), SYSTEM_CLOCK)
         self._unread: set[TopicPartition] = set()
@@ -280,10 +280,13 @@ class Stream(AssignmentListener):
 
     def _commit(self) -> None:
         """Flush, then commit what was read; the caller holds the sender."""
-        if not self._uncommitted:
+        if not self._uncommitted and not self._places.pending:
             self._sender.serve(self._idle)
             return
         self._sender.flush(self._idle)
+        self._places.acknowledged(tuple(self._places.pending))
+        for place, offset in self._uncommitted.items():
+            self._places.committed_to(place, offset)
         while self._uncommitted:
             try:
                 refused = self._consumer.commit(self._uncommitted, self._places.ids)
@@ -409,4 +412,4 @@ class Stream(AssignmentListener):
 
 
 def _shown(partitions: Collection[TopicPartition]) -> str:
-    return some_of([str(it) for it in partitions], _SHOWN, ",")
+    return some_of([str(partition) for partition in partitions], _SHOWN, ",")

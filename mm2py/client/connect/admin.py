@@ -117,6 +117,18 @@ class Admin:
                     described[topic.name] = _description(topic)
         return described
 
+    async def denied_topics(self, names: Iterable[str]) -> dict[str, ServerError]:
+        """Return which topics may not be described, with the right that is missing; ``list_topics`` has no trace of them."""
+        denied: dict[str, ServerError] = {}
+        for name, topic in (await self.describe_topics(names)).items():
+            code = 0 if topic.error is None else topic.error.code
+            error = self.cluster.denied(code, "Describe", name)
+            if error is not None:
+                # Brokers answer the same of a topic that does not exist to those who may not describe it.
+                error.remedy += f"; if {name} was deleted, name it in topics.exclude"
+                denied[name] = error
+        return denied
+
     async def create_topics(
         self, topics: Sequence[NewTopic], timeout_ms: int = 30_000
     ) -> dict[str, ServerError | None]:
@@ -124,7 +136,7 @@ class Admin:
         if not topics:
             return {}
         if await self._formats_are_old():
-            topics = [replace(it, configs={**_FORMAT, **it.configs}) for it in topics]
+            topics = [replace(topic, configs={**_FORMAT, **topic.configs}) for topic in topics]
         created = await self.cluster.call_controller(
             messages.create_topics(topics, timeout_ms=timeout_ms),
             code_of=lambda answers: _retriable_code(a.error_code for a in answers),
@@ -144,7 +156,7 @@ class Admin:
                 return False
             call = admin_messages.describe_configs([broker], keys=["log.message.format.version"])
             formats = [
-                it.value or "" for each in await connection.call(call) for it in each.entries
+                entry.value or "" for each in await connection.call(call) for entry in each.entries
             ]
         except Mm2pyError:
             return False  # the creation fails on its own, or the Sender refuses the topic and names its format
@@ -309,14 +321,30 @@ class Admin:
         for _ in range(_LIST_OFFSETS_RETRIES):
             again = {
                 tp: timestamps[tp]
-                for tp, found in listed.items()
-                if isinstance(found.error, RetriableServerError)
+                for tp, offset in listed.items()
+                if isinstance(offset.error, RetriableServerError)
             }
             if not again:
                 break
             await self.cluster.clock.sleep(backoff.next_s())
             listed |= await self._list_once(again, read_committed=read_committed)
         return listed
+
+    async def offsets(
+        self, partitions: Iterable[TopicPartition], at: int, *, read_committed: bool = False
+    ) -> dict[TopicPartition, int]:
+        """Return the offset of each partition at a timestamp (EARLIEST, LATEST or ms).
+
+        Raises:
+            Mm2pyError: one of them has none.
+        """
+        listed = await self.list_offsets(
+            dict.fromkeys(partitions, at), read_committed=read_committed
+        )
+        for answer in listed.values():
+            if answer.error is not None:
+                raise answer.error
+        return {tp: answer.offset for tp, answer in listed.items()}
 
     async def epoch_ends(
         self, epochs: Mapping[TopicPartition, int]
@@ -376,8 +404,8 @@ class Admin:
         else:
             absent = ListedOffset(-1, error=server_error(UNKNOWN_TOPIC_OR_PARTITION))
             listed = dict.fromkeys(timestamps, absent) | dict(map(_listed, answers))
-        for tp, found in listed.items():
-            if isinstance(found.error, RetriableServerError):
+        for tp, offset in listed.items():
+            if isinstance(offset.error, RetriableServerError):
                 self.cluster.leader_moved(tp)
         return listed
 

@@ -9,15 +9,15 @@ on demand when it is old, missing or known to be wrong; concurrent refreshes bec
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, TypeVar, final
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final, Self, TypeVar, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.connect.metadata_cache import BrokerAddress, Leader, MetadataCache
 from mm2py.client.connect.pool import ConnectionPool
 from mm2py.clock import SYSTEM_CLOCK, Clock
-from mm2py.config.clients import ConnectionSettings
+from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.errors import (
     ConnectionFailedError,
     Mm2pyError,
@@ -32,6 +32,7 @@ from mm2py.protocol.call import AnswerMemo, Call
 from mm2py.protocol.error_codes import (
     CLUSTER_AUTHORIZATION_FAILED,
     COORDINATOR_NOT_AVAILABLE,
+    GROUP_AUTHORIZATION_FAILED,
     TOPIC_AUTHORIZATION_FAILED,
     server_error,
 )
@@ -49,6 +50,7 @@ ADMIN: Final = "admin"
 
 COORDINATOR: Final = "coordinator"
 
+_DENIED: Final = {TOPIC_AUTHORIZATION_FAILED: "topic", GROUP_AUTHORIZATION_FAILED: "group"}
 _GROUPS_PER_QUESTION: Final = 1_000
 
 SILENT_S: Final = 2.0
@@ -128,6 +130,35 @@ class Cluster:
         """Brokers of the last metadata."""
         return tuple(self._cache.brokers)
 
+    @classmethod
+    def of(
+        cls,
+        properties: Mapping[str, str],
+        *,
+        alias: str,
+        scope: str = "",
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> Self:
+        """Return a cluster by its effective client properties; ``scope`` names their owner in messages.
+
+        Raises:
+            ConfigError: a property is wrong.
+        """
+        settings = connection_settings(properties, scope=scope or f"cluster {alias}")
+        return cls(settings, alias=alias, clock=clock)
+
+    async def __aenter__(self) -> Self:
+        """Connect; raises as ``connect``."""
+        try:
+            await self.connect()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await self.close()
+
     async def connect(self) -> None:
         """Find a broker and discover the others; one attempt per address.
 
@@ -143,19 +174,20 @@ class Cluster:
             len(self._cache.brokers),
         )
 
-    def denied(self, code: int, operation: str, topic: str) -> ServerError | None:
-        """Return the error of a missing right on a topic, with the user and the command that grants it; None for other codes."""
-        if code != TOPIC_AUTHORIZATION_FAILED:
+    def denied(self, code: int, operation: str, name: str) -> ServerError | None:
+        """Return the error of a missing right on a topic or group, with the user and the command that grants it; None for other codes."""
+        kind = _DENIED.get(code)
+        if kind is None:
             return None
         sasl = self.settings.sasl
         user = "" if sasl is None else sasl.username
         who = f"user {user}" if user else "the mirror's principal"
         error = server_error(
-            code, f"{who} may not {operation} topic {topic} of cluster {self.alias}"
+            code, f"{who} may not {operation} {kind} {name} of cluster {self.alias}"
         )
         error.remedy = (
             f"kafka-acls.sh --bootstrap-server {self.settings.addresses} --add --allow-principal"
-            f" User:{user or '...'} --operation {operation} --topic {topic}"
+            f" User:{user or '...'} --operation {operation} --{kind} {name}"
         )
         return error
 
@@ -259,7 +291,7 @@ class Cluster:
             connection = await self._any()
             answer = await connection.call(find_coordinator(group_id))
             if answer.error_code:
-                raise server_error(answer.error_code, f"coordinator of group {group_id}")
+                raise self._no_coordinator(answer.error_code, group_id)
             node_id = answer.node.node_id
             self._coordinators[group_id] = node_id
         try:
@@ -286,13 +318,16 @@ class Cluster:
                 answers = {it: await connection.call(find_coordinator(it)) for it in asked}
             for group, answer in answers.items():
                 if answer.error_code:
-                    refused[group] = server_error(
-                        answer.error_code, f"coordinator of group {group}"
-                    )
+                    refused[group] = self._no_coordinator(answer.error_code, group)
                 else:
                     self._coordinators[group] = answer.node.node_id
         absent = server_error(COORDINATOR_NOT_AVAILABLE, "coordinator")
         return {it: self._coordinators.get(it, refused.get(it, absent)) for it in groups}
+
+    def _no_coordinator(self, code: int, group: str) -> ServerError:
+        return self.denied(code, "Read", group) or server_error(
+            code, f"coordinator of group {group}"
+        )
 
     def coordinator_found(self, group_id: str, node_id: int) -> None:
         """Note the coordinator of a group, known from ListGroups."""

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeVar, final
 
 from mm2py.client.connect.credentials import Credentials
 from mm2py.client.connect.open_socket import AddressTurn, connect_socket, reason_of
-from mm2py.client.connect.round_trip import RoundTrip
+from mm2py.client.connect.round_trip import FIRST_PINGS, RoundTrip
 from mm2py.client.connect.tls import tls_failure
 from mm2py.client.connect.wire import Buffer, Wire, start_tls
 from mm2py.config.clients import ConnectionSettings
@@ -199,7 +199,7 @@ class BrokerConnection:
         if answer.error_code:
             raise server_error(answer.error_code, f"ApiVersions to {self.address}")
         self.versions = answer.versions
-        self._features = {it.name: it.max_level for it in answer.finalized_features}
+        self._features = {feature.name: feature.max_level for feature in answer.finalized_features}
 
     def feature_level(self, name: str) -> int:
         """Return the finalized level of a feature when the connection was opened (KIP-584), 0 for none."""
@@ -319,6 +319,11 @@ class BrokerConnection:
         """
         version = self.negotiated(call.api_key, call.min_version, call.max_version, call.name)
         return await self._call_at(call, version, timeout_ms)
+
+    async def ping(self, times: int = FIRST_PINGS) -> None:
+        """Request the API versions, an empty request, a few times."""
+        for _ in range(times):
+            await self.call(api_versions())
 
     async def _call_at(self, call: Call[R], version: int, timeout_ms: int | None = None) -> R:
         return await self._begin(call, version, timeout_ms or 0)

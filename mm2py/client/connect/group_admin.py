@@ -60,7 +60,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupCatalog:
-    """Groups by name; ``missing`` says why those of some brokers are not among them."""
+    """Groups by name; ``missing`` has the reason why those of some brokers are not among them."""
 
     groups: Mapping[str, GroupListing]
     missing: str = ""
@@ -87,7 +87,7 @@ class GroupAdmin:
         await self.cluster.metadata([])
         nodes = self.cluster.broker_ids
         answers = await asyncio.gather(*map(self._list_at, nodes), return_exceptions=True)
-        found: dict[str, GroupListing] = {}
+        listings: dict[str, GroupListing] = {}
         problems: list[RetriableError] = []
         for answer in answers:
             if isinstance(answer, RetriableError):
@@ -95,20 +95,20 @@ class GroupAdmin:
             elif isinstance(answer, BaseException):
                 raise answer
             else:
-                found |= {listing.group_id: listing for listing in answer}
-        for group, listing in found.items():
+                listings |= {listing.group_id: listing for listing in answer}
+        for group, listing in listings.items():
             self.cluster.coordinator_found(group, listing.node_id)
         if problems and len(problems) == len(nodes):
             raise problems[0]
-        return GroupCatalog(found, str(problems[0]) if problems else "")
+        return GroupCatalog(listings, str(problems[0]) if problems else "")
 
     async def with_states(self, groups: Mapping[str, GroupListing]) -> dict[str, GroupListing]:
         """Return listings, those without a state (brokers before 2.6) with the one that DescribeGroups has."""
-        found = dict(groups)
+        listings = dict(groups)
         by_node: dict[int, list[str]] = {}
         for group, listing in groups.items():
             if not listing.state:
-                found[group] = replace(listing, state=UNKNOWN)
+                listings[group] = replace(listing, state=UNKNOWN)
                 by_node.setdefault(listing.node_id, []).append(group)
         for node_id, names in by_node.items():
             connection = await self.cluster.connection(node_id, COORDINATOR)
@@ -116,8 +116,8 @@ class GroupAdmin:
                 asked = names[start : start + self._requests.per_request]
                 for it in await connection.call(describe_groups(asked)):
                     if it.state:
-                        found[it.group_id] = replace(found[it.group_id], state=it.state)
-        return found
+                        listings[it.group_id] = replace(listings[it.group_id], state=it.state)
+        return listings
 
     async def committed(self, groups: Collection[str]) -> dict[str, Committed]:
         """Return the committed offsets of groups, each asked at its coordinator; an error is the group's value."""
@@ -125,16 +125,16 @@ class GroupAdmin:
             nodes = await self.cluster.coordinators(groups)
         except RetriableError as error:
             return dict.fromkeys(groups, error)
-        found: dict[str, Committed] = {}
+        offsets: dict[str, Committed] = {}
         by_node: dict[int, list[str]] = {}
         for group, node in nodes.items():
             if isinstance(node, int):
                 by_node.setdefault(node, []).append(group)
             else:
-                found[group] = node
+                offsets[group] = node
         for part in await asyncio.gather(*(self._committed_at(*item) for item in by_node.items())):
-            found |= part
-        return found
+            offsets |= part
+        return offsets
 
     async def commit(
         self, group_id: str, offsets: Sequence[OffsetToCommit]
@@ -152,17 +152,17 @@ class GroupAdmin:
         except RetriableError:
             self.cluster.coordinator_moved(group_id)
             raise
-        moved = next((it.error_code for it in answers if it.error_code in _MOVED), 0)
+        moved = next((answer.error_code for answer in answers if answer.error_code in _MOVED), 0)
         if moved:
             self.cluster.coordinator_moved(group_id)
             raise server_error(moved, f"coordinator of group {group_id}")
         return {
-            TopicPartition(it.topic, it.partition): server_error(
-                it.error_code, f"offsets of group {group_id}"
+            TopicPartition(answer.topic, answer.partition): server_error(
+                answer.error_code, f"offsets of group {group_id}"
             )
-            if it.error_code
+            if answer.error_code
             else None
-            for it in answers
+            for answer in answers
         }
 
     async def delete(self, group_id: str) -> None:
@@ -208,13 +208,13 @@ class GroupAdmin:
         if answer.error_code:
             raise server_error(answer.error_code, f"groups of {connection.address}")
         return [
-            GroupListing(it.group_id, node_id, it.state, it.group_type.lower())
-            for it in answer.groups
-            if self._requests.is_one(it)
+            GroupListing(group.group_id, node_id, group.state, group.group_type.lower())
+            for group in answer.groups
+            if self._requests.is_one(group)
         ]
 
     async def _committed_at(self, node_id: int, groups: Sequence[str]) -> dict[str, Committed]:
-        found: dict[str, Committed] = {}
+        committed: dict[str, Committed] = {}
         requests = self._requests
         for start in range(0, len(groups), requests.per_request):
             asked = groups[start : start + requests.per_request]
@@ -222,22 +222,22 @@ class GroupAdmin:
                 connection = await self.cluster.connection(node_id, requests.purpose)
                 answers = await requests.offsets(self.cluster, connection, asked)
             except RetriableError as error:
-                found |= dict.fromkeys(asked, error)
+                committed |= dict.fromkeys(asked, error)
             else:
-                found |= {group: _committed(group, answer) for group, answer in answers.items()}
-        for group, answer in found.items():
+                committed |= {group: _committed(group, answer) for group, answer in answers.items()}
+        for group, answer in committed.items():
             if isinstance(answer, RetriableError):
                 self.cluster.coordinator_moved(group)
-        return found
+        return committed
 
 
 def _committed(group: str, answer: FetchedOffsets) -> Committed:
     if answer.error_code:
         return server_error(answer.error_code, f"committed offsets of group {group}")
-    found: dict[TopicPartition, FetchedOffset] = {}
-    for it in answer.offsets:
-        if it.error_code and it.error_code not in _NO_TOPIC:
-            return server_error(it.error_code, f"offset of group {group} in {it.topic}")
-        if it.offset >= 0 and not it.error_code:
-            found[TopicPartition(it.topic, it.partition)] = it
-    return found
+    offsets: dict[TopicPartition, FetchedOffset] = {}
+    for offset in answer.offsets:
+        if offset.error_code and offset.error_code not in _NO_TOPIC:
+            return server_error(offset.error_code, f"offset of group {group} in {offset.topic}")
+        if offset.offset >= 0 and not offset.error_code:
+            offsets[TopicPartition(offset.topic, offset.partition)] = offset
+    return offsets

@@ -18,7 +18,7 @@ from mm2py.types import TopicPartition
 
 
 class BrokerAddress(NamedTuple):
-    """Address of a broker; a negative id stands for a bootstrap address."""
+    """Address of a broker; a negative id is a bootstrap address."""
 
     node_id: int
     host: str

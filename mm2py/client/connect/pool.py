@@ -1,18 +1,20 @@
 """Connections of one cluster, one per broker and purpose, opened when needed.
 
 Flow: ``get`` -> wait out the address's back-off -> ``BrokerConnection.open``. Concurrent callers share
-one attempt. Logs when an address becomes reachable, is lost, and every 10 s while it stays away.
+one attempt. Logs when an address becomes reachable, is lost, and every 10 s while it stays away, with one line for
+all clients of the process (``outage_lines``).
 """
 
 import asyncio
 import logging
-from typing import Final, final
+from typing import final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.connect.credentials import Credentials
 from mm2py.client.connect.metadata_cache import BrokerAddress
 from mm2py.client.connect.open_socket import AddressTurn
+from mm2py.client.connect.outage_lines import REPEAT_S, Outage, lines_of
 from mm2py.client.connect.round_trip import RoundTrip
 from mm2py.clock import Clock
 from mm2py.config.clients import ConnectionSettings
@@ -20,9 +22,6 @@ from mm2py.errors import AuthenticationError, ConfigError, ConnectionFailedError
 from mm2py.protocol.buffers import BufferPool
 
 log = logging.getLogger(__name__)
-
-_REPEAT_S: Final = 10.0
-"""Interval at which an unreachable broker is logged again."""
 
 
 class _Reachability:
@@ -61,6 +60,7 @@ class ConnectionPool:
     ) -> None:
         self._settings, self._buffers = settings, buffers
         self._alias, self._clock = alias, clock
+        self._lines = lines_of(clock)
         self._credentials = Credentials(settings, clock)
         self._open: dict[tuple[int, str], BrokerConnection] = {}
         self._opening: dict[tuple[int, str], asyncio.Task[BrokerConnection]] = {}
@@ -166,32 +166,37 @@ class ConnectionPool:
             state.lost_at = now
         elif not newly_refused and now < state.repeat_at:
             return  # but a broker that is back and refuses the login is logged at once
-        self._say(str(broker), state, error)
+        self._say(broker.host, broker.port, state, error)
 
-    def _say(self, address: str, state: _Reachability, error: RetriableError) -> None:
+    def _say(self, host: str, port: int, state: _Reachability, error: RetriableError) -> None:
         now = self._clock.monotonic()
         state.up = False
         state.unsaid = None
-        state.repeat_at = now + _REPEAT_S
-        log.warning(
-            "broker unreachable, trying again cluster=%s address=%s for_s=%d cause=%s",
-            self._alias,
-            address,
-            now - state.lost_at,
-            error,
-        )
+        outage = Outage(self._alias, host, port, refusal=str(error) if state.refused else "")
+        lasts_s = self._lines.outage_s(outage, state.lost_at, now)
+        state.repeat_at = self._lines.due_at(outage)
+        if lasts_s is not None:
+            log.warning(
+                "broker unreachable, trying again cluster=%s address=%s:%d for_s=%d cause=%s",
+                self._alias,
+                host,
+                port,
+                lasts_s,
+                error,
+            )
 
     def _succeeded(self, broker: BrokerAddress, state: _Reachability) -> None:
         state.backoff.reset()
         state.not_before = 0.0
         state.refused = False
         if state.up is not True:
+            self._lines.back(Outage(self._alias, broker.host, broker.port))
             log.debug("broker connected cluster=%s address=%s", self._alias, broker)
         state.up = True
         state.unsaid = None
         for (host, port), other in self._addresses.items():
             if other.unsaid is not None:
-                self._say(f"{host}:{port}", other, other.unsaid)
+                self._say(host, port, other, other.unsaid)
 
     def _on_closed(self, connection: BrokerConnection, reason: str, in_flight: int) -> None:
         for key in [key for key, held in self._open.items() if held is connection]:
@@ -202,7 +207,7 @@ class ConnectionPool:
             return
         now = self._clock.monotonic()
         state.up = False
-        state.lost_at, state.repeat_at = now, now + _REPEAT_S
+        state.lost_at, state.repeat_at = now, now + REPEAT_S
         state.not_before = now + state.backoff.next_s()
         log.warning(
             "broker connection lost cluster=%s address=%s in_flight=%d cause=%s",

@@ -7,12 +7,7 @@ request on another connection, and the Sender pings a broker that seems distant 
 """
 
 from math import inf
-from typing import TYPE_CHECKING, Final, final
-
-from mm2py.protocol.messages import api_versions
-
-if TYPE_CHECKING:
-    from mm2py.client.connect.connection import BrokerConnection
+from typing import Final, final
 
 DISTANT_S: Final = 0.01
 """Round trip from which a broker counts as distant, for the Sender and the Fetcher alike."""
@@ -36,13 +31,7 @@ class RoundTrip:
         """Note the time of one response."""
         self.least_s = min(self.least_s, seconds)
 
-
-async def ping(connection: "BrokerConnection", times: int = FIRST_PINGS) -> None:
-    """Request the API versions, an empty request, a few times."""
-    for _ in range(times):
-        await connection.call(api_versions())
-
-
-def is_distant(connection: "BrokerConnection") -> bool:
-    """Whether the round trip is so long that large requests must be in flight to use the line."""
-    return connection.round_trip.least_s >= DISTANT_S
+    @property
+    def is_distant(self) -> bool:
+        """Whether it is so long that large requests must be in flight to use the line."""
+        return self.least_s >= DISTANT_S

@@ -1,7 +1,7 @@
 """Requests of consumer and share groups, and the positions of share groups: start offsets, or log ends where all is read.
 
 Flow: ``describe`` -> ends of the partitions with a lag of 0 -> ``describe`` of their groups again -> ``share_positions``.
-A broker stores a new start offset only with the acknowledgement behind it (Kafka 4.3): a group that has acknowledged
+A broker stores a new start offset only with the acknowledgement after it (Kafka 4.3): a group that has acknowledged
 everything is described where it was before its last acknowledgement, with a lag of 0.
 
 Invariants (tests of the same names):
@@ -41,7 +41,7 @@ from mm2py.protocol.topics import PartitionOutcome
 from mm2py.types import LATEST, TopicPartition
 
 SHARE_CONNECTION: Final = "share-coordinator"
-"""A connection of its own: some answers take the broker seconds, and those behind them wait."""
+"""A connection of its own: some answers take the broker seconds, and those after them wait."""
 
 
 class ShareQuestions(Protocol):
@@ -60,32 +60,37 @@ async def share_positions(
     source: ShareQuestions, groups: Sequence[str]
 ) -> dict[str, FetchedOffsets]:
     """Return where groups of one coordinator continue; ``RetriableError`` where a broker does not answer."""
-    found = dict(await source.describe(groups))
-    done = {_partition(it) for answer in found.values() for it in answer.offsets if _is_done(it)}
+    descriptions = dict(await source.describe(groups))
+    done = {
+        _partition(offset)
+        for answer in descriptions.values()
+        for offset in answer.offsets
+        if _is_done(offset)
+    }
     ends: Mapping[TopicPartition, int] = await source.ends(done) if done else {}
     again = [
         name
-        for name, answer in found.items()
-        if any(_position(it, ends) > it.start for it in answer.offsets)
+        for name, answer in descriptions.items()
+        if any(_position(offset, ends) > offset.start for offset in answer.offsets)
     ]
     if again:
-        found |= await source.describe(again)
+        descriptions |= await source.describe(again)
     return {
         name: FetchedOffsets(
             answer.error_code,
             tuple(
                 FetchedOffset(
-                    it.topic,
-                    it.partition,
-                    _position(it, ends) if name in again else it.start,
+                    offset.topic,
+                    offset.partition,
+                    _position(offset, ends) if name in again else offset.start,
                     -1,
                     "",
-                    it.error_code,
+                    offset.error_code,
                 )
-                for it in answer.offsets
+                for offset in answer.offsets
             ),
         )
-        for name, answer in found.items()
+        for name, answer in descriptions.items()
     }
 
 
@@ -98,14 +103,19 @@ async def delivered_of(
     ends, as in ``share_positions``, so records written in between do not count.
     """
     before = await source.describe(groups)
-    open_ = {_partition(it) for found in before.values() for it in found.offsets if it.lag > 0}
+    open_ = {
+        _partition(offset)
+        for found in before.values()
+        for offset in found.offsets
+        if offset.lag > 0
+    }
     ends: Mapping[TopicPartition, int] = await source.ends(open_) if open_ else {}
     found: dict[str, dict[TopicPartition, int]] = {}
     for group, answer in (await source.describe(groups)).items() if ends else ():
-        for it in answer.offsets:
-            behind = ends.get(_partition(it), 0) - it.start - it.lag
-            if it.start >= 0 and it.lag > 0 and not it.error_code and behind > 0:
-                found.setdefault(group, {})[_partition(it)] = behind
+        for offset in answer.offsets:
+            behind = ends.get(_partition(offset), 0) - offset.start - offset.lag
+            if offset.start >= 0 and offset.lag > 0 and not offset.error_code and behind > 0:
+                found.setdefault(group, {})[_partition(offset)] = behind
     return found
 
 
@@ -117,11 +127,11 @@ async def delivered_behind(
     for group, node in (await cluster.coordinators(groups)).items():
         if isinstance(node, int):
             by_node.setdefault(node, []).append(group)
-    found: dict[str, dict[TopicPartition, int]] = {}
+    delivered: dict[str, dict[TopicPartition, int]] = {}
     for node, names in by_node.items():
         connection = await cluster.connection(node, SHARE_CONNECTION)
-        found |= await delivered_of(ShareSource(cluster, connection), names)
-    return found
+        delivered |= await delivered_of(ShareSource(cluster, connection), names)
+    return delivered
 
 
 def _is_done(offset: ShareOffset) -> bool:
@@ -148,10 +158,12 @@ class ShareSource:
     async def describe(self, groups: Sequence[str]) -> Mapping[str, ShareOffsets]:
         """Ask for each group by itself: brokers of 4.3 take 2 to 7 s for ten groups in one request, else 1 ms each."""
         call = self._coordinator.call
-        found: dict[str, ShareOffsets] = {}
-        for answer in await asyncio.gather(*(call(describe_share_offsets([it])) for it in groups)):
-            found |= answer
-        return found
+        descriptions: dict[str, ShareOffsets] = {}
+        for answer in await asyncio.gather(
+            *(call(describe_share_offsets([group])) for group in groups)
+        ):
+            descriptions |= answer
+        return descriptions
 
     async def ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Ask the leaders."""

@@ -44,10 +44,10 @@ class TlsContexts:
         Raises:
             ConfigError: a store cannot be used.
         """
-        found = tuple(map(_version, self._files))
-        if self._context is None or found != self._seen:
+        versions = tuple(map(_version, self._files))
+        if self._context is None or versions != self._seen:
             self._context = _build(self._tls)
-            self._seen = found
+            self._seen = versions
         return self._context
 
 

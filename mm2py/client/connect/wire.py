@@ -273,12 +273,14 @@ class Wire:
             return
         # With a fixed SO_RCVLOWAT the last bytes of the stream would never wake the loop, so it follows each frame.
         missing = receiver.missing_bytes
-        wanted = min(missing, _RCVLOWAT_CAP_BYTES) if missing > _RCVLOWAT_FLOOR_BYTES else 1
-        if wanted > 1 and self._tls is not None:
-            wanted -= _TLS_RECORD_BYTES  # OpenSSL may have taken the first part of a record already
-        if wanted != self._rcvlowat and not self._closed:
-            self._rcvlowat = wanted
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+        low_water = min(missing, _RCVLOWAT_CAP_BYTES) if missing > _RCVLOWAT_FLOOR_BYTES else 1
+        if low_water > 1 and self._tls is not None:
+            low_water -= (
+                _TLS_RECORD_BYTES  # OpenSSL may have taken the first part of a record already
+            )
+        if low_water != self._rcvlowat and not self._closed:
+            self._rcvlowat = low_water
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water)
 
     def _read_records(self, tls: ssl.SSLSocket) -> None:
         """Read until OpenSSL has nothing more: the loop gets no event for bytes that stay inside of it."""

@@ -8,6 +8,7 @@ Java's consumer resets a position that is out of range (``auto.offset.reset``) a
 """
 
 from enum import Enum, auto
+from math import inf
 from typing import Final, final
 
 from mm2py.client.connect.metadata_cache import Leader
@@ -82,6 +83,8 @@ class Cursor:
         "filled",
         "high_watermark",
         "identified",
+        "joined_at",
+        "known_at",
         "last_epoch",
         "last_stable_offset",
         "leader",
@@ -123,7 +126,7 @@ class Cursor:
         if epoch >= 0:
             self.epochs.append((epoch, position - 1))
         self.last_epoch = epoch  # of the record before the position, for LastFetchedEpoch (KIP-320)
-        self.started_at = -1  # offset behind EARLIEST or LATEST
+        self.started_at = -1  # offset after EARLIEST or LATEST
         self.validated_epoch = -1  # leader epoch the position was last checked under (before v12)
         self.lookup = Lookup.NONE
         self.topic_id = topic_id
@@ -133,6 +136,8 @@ class Cursor:
         self.absent = False  # the topic is there, without a partition of this number
         self.high_watermark = -1
         self.last_stable_offset = -1
+        self.known_at = -inf  # when the end of the log was last known; its node may know of later
+        self.joined_at = -inf  # since when its node answers for it
         self.denied = False  # its broker has refused the read: where the log ends now is not known
         self.paused = False
         self.spread_out = False  # read in stripes over several connections
@@ -188,9 +193,18 @@ class Cursor:
             self.unclear_since = now
         return now - self.unclear_since
 
-    def ends_at(self, offset: int) -> None:
-        """Set the end of the log of a partition that is not fetched."""
+    def ends_at(self, offset: int, now: float) -> None:
+        """Set the end of the log of a partition that is not fetched, as it is ``now``."""
         self.high_watermark = offset
+        self.known_until(now)
+
+    def known_until(self, instant_s: float) -> None:
+        """Note that the end of its log was known at ``instant_s``; an earlier instant changes nothing."""
+        self.known_at = max(self.known_at, instant_s)
+
+    def joined(self, now: float) -> None:
+        """Note that its node answers for it from ``now`` on."""
+        self.joined_at = now
 
     def limit(self, share_bytes: int) -> None:
         """Set its share of the next responses, 0 for the configured limit."""
@@ -201,7 +215,7 @@ class Cursor:
     def led_by(self, leader: Leader) -> None:
         """Set the leader, and decide which lookup is needed before the next Fetch.
 
-        Without a topic id the incarnation is unknown: clusters during an upgrade or behind an
+        Without a topic id the incarnation is unknown: clusters during an upgrade or after an
         old proxy have none for a while. The last id stays, and the partition is fetched by name.
         """
         self.leader, self.leader_epoch = leader.node_id, leader.epoch
@@ -265,6 +279,7 @@ class Cursor:
         self.high_watermark = fetched.high_watermark
         self.denied = False
         self.last_stable_offset = fetched.last_stable_offset
+        self.identified |= not self.by_name  # an incarnation whose log has the position
         if not fetched.records:
             self.filled = self.position < fetched.last_stable_offset
             return Verdict.GO_ON, None

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from typing import Final, final
 
 from mm2py.api.context import SourceGap
@@ -30,7 +31,7 @@ from mm2py.protocol.batch_stage import StageResult
 from mm2py.protocol.buffers import CountedCopy
 from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.record_batch import BufferLease, RecordBatch
-from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.protocol.topics import NO_TOPIC_ID, is_another_topic
 from mm2py.types import LATEST, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -102,6 +103,7 @@ class Fetcher:
         self._batches: list[Fetched] = []
         self._parked: dict[TopicPartition, list[RecordBatch]] = {}
         self._buffer_bytes = buffer_bytes
+        self._max_wait_s = settings.fetch_max_wait_ms / 1000
         cluster.pool.keep_at_most(buffer_bytes)
         self._room = 0
         self._next_check = 0.0
@@ -155,6 +157,7 @@ class Fetcher:
         for tp in partitions:
             cursor = self._cursors.get(tp)
             if cursor is not None and not cursor.paused:
+                cursor.known_until(self._routes.known_at(cursor, self._clock.monotonic()))
                 cursor.pause()
                 self._routes.touch(cursor)
                 paused.add(tp)
@@ -174,6 +177,7 @@ class Fetcher:
             if cursor is None or not cursor.paused:
                 continue
             cursor.resume()
+            cursor.joined(self._clock.monotonic())
             parked = self._parked.pop(tp, None)
             if parked:
                 self._batches.append((tp, parked))
@@ -222,7 +226,7 @@ class Fetcher:
         return cursor.position if cursor is not None else -1
 
     def began_at(self, tp: TopicPartition) -> int:
-        """Offset behind EARLIEST or LATEST, -1 while unknown or where an offset was assigned."""
+        """Offset after EARLIEST or LATEST, -1 while unknown or where an offset was assigned."""
         cursor = self._cursors.get(tp)
         return cursor.started_at if cursor is not None else -1
 
@@ -234,7 +238,7 @@ class Fetcher:
     def incarnation(self, tp: TopicPartition) -> bytes:
         """Topic id that the position of ``tp`` belongs to, all zero while unknown."""
         cursor = self._cursors.get(tp)
-        return cursor.topic_id if cursor is not None else NO_TOPIC_ID
+        return cursor.topic_id if cursor is not None and cursor.identified else NO_TOPIC_ID
 
     def waiting(self, tp: TopicPartition) -> int:
         """Records of ``tp`` that were read and not returned by ``fetch`` yet."""
@@ -251,6 +255,14 @@ class Fetcher:
         position = parked[0].base_offset if parked else cursor.position
         return max(0, cursor.high_watermark - position)
 
+    def silent_s(self, tp: TopicPartition) -> float:
+        """Return for how long it is not known where the log of ``tp`` ends; about 0 while its broker answers."""
+        cursor = self._cursors.get(tp)
+        if cursor is None:
+            return inf
+        now = self._clock.monotonic()
+        return max(0.0, now - self._routes.known_at(cursor, now) - self._max_wait_s)
+
     async def log_starts(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
@@ -258,19 +270,26 @@ class Fetcher:
         return await Admin(self._cluster).log_starts(partitions)
 
     async def refresh_ends(self) -> None:
-        """Look up the log ends of paused partitions, which no Fetch response has, with one request per leader.
+        """Look up the log ends that no Fetch response has, of paused and throttled partitions, with one request per leader.
 
         Raises:
             Mm2pyError: the cluster does not answer.
         """
-        paused = {tp: it for tp, it in self._cursors.items() if it.paused and it.position >= 0}
-        if not paused:
+
+        def ends_unseen(cursor: Cursor) -> bool:
+            return cursor.paused or self._routes.is_throttled(cursor)
+
+        unknown = {
+            tp: it for tp, it in self._cursors.items() if it.position >= 0 and ends_unseen(it)
+        }
+        if not unknown:
             return
-        answers = await Admin(self._cluster).list_offsets(dict.fromkeys(paused, LATEST))
+        asked_at = self._clock.monotonic()
+        answers = await Admin(self._cluster).list_offsets(dict.fromkeys(unknown, LATEST))
         for tp, answer in answers.items():
-            cursor = paused[tp]
-            if answer.error is None and cursor.paused and not cursor.failed:
-                cursor.ends_at(answer.offset)
+            cursor = unknown[tp]
+            if answer.error is None and ends_unseen(cursor) and not cursor.failed:
+                cursor.ends_at(answer.offset, asked_at)
 
     def drop(self, tp: TopicPartition) -> None:
         """Stop reading one partition; nothing of it is returned any more."""
@@ -300,7 +319,7 @@ class Fetcher:
         await self._cluster.metadata(sorted({cursor.tp.topic for cursor in behind}))
         for cursor, first in behind.items():
             known = self._cluster.known_topic_id(cursor.tp.topic)
-            if known not in (None, NO_TOPIC_ID, cursor.topic_id):
+            if known is not None and is_another_topic(cursor.topic_id, known):
                 cursor.fail()
                 self._losses.left_behind(cursor, first)
 
@@ -318,7 +337,9 @@ class Fetcher:
 
     def room_bytes(self) -> int:
         """Return the memory that is neither read nor asked for, or less where the caller of ``fetch`` has less room."""
-        held = self._cluster.pool.leased_bytes + sum(it.asked_bytes for it in self._routes.nodes)
+        held = self._cluster.pool.leased_bytes + sum(
+            node.asked_bytes for node in self._routes.nodes
+        )
         return min(self._room, self._buffer_bytes - held)
 
     def wake(self) -> None:

@@ -16,6 +16,7 @@ from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.fetch.partition_fetch import READ_COMMITTED
+from mm2py.client.pacing import Throttle
 from mm2py.client.stall_log import LEADER_CHANGE_S, is_leader_change
 from mm2py.clock import Clock
 from mm2py.errors import (
@@ -86,6 +87,7 @@ class LogReader:
         self._read_committed_ends = not waits_for_transactions
         self._waits_for_topic = waits_for_topic
         self._cluster, self._topic, self._clock = cluster, topic, clock
+        self._throttle = Throttle(clock)
         self._admin = Admin(cluster)
         self._positions: dict[TopicPartition, int] = {}
         self._topic_id: bytes | None = None
@@ -100,8 +102,8 @@ class LogReader:
         self._on_trouble: Trouble | None = None
         self._rest_s = 0.0
 
-    async def start_at_end(self, wanted: Callable[[int, int], bool]) -> int:
-        """Let ``tail`` begin at the last stable offset of the partitions that ``wanted(number, count)`` selects.
+    async def start_at_end(self, is_read: Callable[[int, int], bool]) -> int:
+        """Let ``tail`` begin at the last stable offset of the partitions that ``is_read(number, count)`` selects.
 
         Returns the topic's number of partitions. May be called again after a failure.
 
@@ -111,7 +113,7 @@ class LogReader:
         """
         self._progress()
         partitions = await self._partitions()
-        chosen = [tp for tp in partitions if wanted(tp.partition, len(partitions))]
+        chosen = [tp for tp in partitions if is_read(tp.partition, len(partitions))]
         self._positions = await self._offsets(chosen, LATEST)
         return len(partitions)
 
@@ -182,10 +184,10 @@ class LogReader:
 
     async def _partitions(self) -> list[TopicPartition]:
         while True:
-            found = (await self._cluster.metadata([self._topic])).topics
-            if found and not found[0].error_code:
-                return [TopicPartition(self._topic, p.partition) for p in found[0].partitions]
-            code = found[0].error_code if found else 3
+            topics = (await self._cluster.metadata([self._topic])).topics
+            if topics and not topics[0].error_code:
+                return [TopicPartition(self._topic, p.partition) for p in topics[0].partitions]
+            code = topics[0].error_code if topics else 3
             error = server_error(code, f"topic {self._topic}")
             missing = code == UNKNOWN_TOPIC_OR_PARTITION and not self._waits_for_topic
             if missing or not isinstance(error, RetriableError):
@@ -195,7 +197,7 @@ class LogReader:
     async def _offsets(
         self, partitions: Iterable[TopicPartition], at: int
     ) -> dict[TopicPartition, int]:
-        found: dict[TopicPartition, int] = {}
+        offsets: dict[TopicPartition, int] = {}
         missing = set(partitions)
         while missing:
             problem: RetriableError | None = None
@@ -204,7 +206,7 @@ class LogReader:
             )
             for tp, listed in answers.items():
                 if listed.error is None:
-                    found[tp] = listed.offset
+                    offsets[tp] = listed.offset
                     missing.discard(tp)
                 elif isinstance(listed.error, RetriableError):
                     problem = listed.error
@@ -213,7 +215,7 @@ class LogReader:
             if problem is not None:
                 await self._pause(problem)
         self._progress()
-        return found
+        return offsets
 
     def _progress(self) -> None:
         limit_ms = self._cluster.settings.default_api_timeout_ms
@@ -359,13 +361,18 @@ class LogReader:
             max_bytes=_MAX_BYTES,
             isolation_level=READ_COMMITTED,
         )
-        return await connection.exchange(
+        pause_s = self._throttle.remaining_s()
+        if pause_s > 0:  # muted for longer than a request may take, the connection would seem lost
+            await self._clock.sleep(pause_s)
+        answer = await connection.exchange(
             (frame,),
             correlation_id,
             lambda body, _: decode_fetch(
                 version, memoryview(bytes(body))
             ),  # a copy: they are small
         )
+        self._throttle.honour(answer.throttle_ms)
+        return answer
 
     async def _take(
         self,

@@ -40,19 +40,19 @@ async def look_up(
         Mm2pyError: the broker did not answer.
     """
     asked = {cursor: cursor.lookup for cursor in cursors}
-    found = await _ask(connection, _Questions.of(asked), isolation_level)
+    answers = await _ask(connection, _Questions.of(asked), isolation_level)
     refused: list[tuple[Cursor, ServerError]] = []
     for cursor, kind in asked.items():
         if cursor.failed or cursor.lookup is not kind or cursor not in current:
             continue
-        code = found.error_code(cursor)
-        if not code and cursor in found.epochs:
-            end = found.epochs[cursor]
+        code = answers.error_code(cursor)
+        if not code and cursor in answers.epochs:
+            end = answers.epochs[cursor]
             losses.epoch_found(cursor, end.leader_epoch, end.end_offset)
-        elif not code and cursor in found.ends:
-            losses.ends_found(cursor, found.starts[cursor].offset, found.ends[cursor].offset)
-        elif not code and found.first(cursor) >= 0:
-            losses.offset_found(cursor, found.first(cursor))
+        elif not code and cursor in answers.ends:
+            losses.ends_found(cursor, answers.starts[cursor].offset, answers.ends[cursor].offset)
+        elif not code and answers.first(cursor) >= 0:
+            losses.offset_found(cursor, answers.first(cursor))
         else:
             code = code or OFFSET_NOT_AVAILABLE
             refused.append((cursor, server_error(code, f"position of {cursor.tp}")))
@@ -75,17 +75,17 @@ class _Questions:
 
     @classmethod
     def of(cls, asked: Mapping[Cursor, Lookup]) -> "_Questions":
-        found = cls({}, [], {}, [], [])
+        questions = cls({}, [], {}, [], [])
         for cursor, kind in asked.items():
             if kind is Lookup.ENDS:
-                found.outside.append(cursor)
+                questions.outside.append(cursor)
             elif kind in (Lookup.EPOCH, Lookup.VALIDATE):
-                found.compared.append(cursor)
+                questions.compared.append(cursor)
             elif kind is Lookup.BEGINNING:
-                found.first[cursor] = EARLIEST
+                questions.first[cursor] = EARLIEST
             else:
-                found.begin(cursor)
-        return found
+                questions.begin(cursor)
+        return questions
 
     def begin(self, cursor: Cursor) -> None:
         time, offset = asked_start(cursor.position)
@@ -111,7 +111,9 @@ class _Answers:
     def error_code(self, cursor: Cursor) -> int:
         every = (self.limits, self.offsets, self.starts, self.ends, self.epochs)
         answers = (it.get(cursor) for it in every)
-        return next((it.error_code for it in answers if it is not None and it.error_code), 0)
+        return next(
+            (answer.error_code for answer in answers if answer is not None and answer.error_code), 0
+        )
 
     def first(self, cursor: Cursor) -> int:
         """Return the start offset of a cursor, negative where the broker does not know it yet."""

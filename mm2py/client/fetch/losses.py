@@ -110,11 +110,9 @@ class FetchLosses:
     def _begin_again(
         self, cursor: Cursor, start: int, topic_id: bytes, then: str, *, absent: bool = False
     ) -> None:
-        # Without a partition nothing is lost: its end was reported when it disappeared.
-        gap = None if cursor.absent else _old_tail(cursor, cursor.position, topic_id, then)
+        gap = _old_tail(cursor, cursor.position, topic_id, then)
         cursor.restart(start, topic_id, absent=absent)
-        if gap is not None:
-            self._owner.gap(gap)
+        self._owner.gap(gap)
 
 
 def _outside(cursor: Cursor, start: int, end: int) -> SourceGap:
@@ -145,4 +143,5 @@ def _old_tail(cursor: Cursor, first: int, topic_id: bytes, then: str) -> SourceG
         f"the topic was deleted and created again; what lay behind offset {first} of the "
         f"old one is gone, {then}",
         topic_id,
+        returns=cursor.absent,
     )

@@ -7,12 +7,12 @@ within the budget, and neither the broker's quota nor our own byte rate forbids 
 
 import asyncio
 from collections.abc import Mapping
+from math import inf
 from typing import Final, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.connection import BrokerConnection
-from mm2py.client.connect.round_trip import is_distant, ping
 from mm2py.client.fetch.cursor import Cursor, Lookup
 from mm2py.client.fetch.lookups import look_up
 from mm2py.client.fetch.losses import FetchLosses
@@ -80,6 +80,7 @@ class FetchNode:
         self._by_name: dict[Cursor, None] = {}
         self._unready: dict[Cursor, None] = {}
         self._asking_since: float | None = None
+        self._answered_at = -inf
         self._cluster = cluster
         self._settings = settings
         self._clock = clock
@@ -116,11 +117,13 @@ class FetchNode:
     def add(self, cursor: Cursor) -> None:
         """Fetch a partition from here."""
         self._cursors[cursor] = None
+        cursor.joined(self._clock.monotonic())
         self.touch(cursor)
 
     def remove(self, cursor: Cursor) -> None:
         """Stop fetching it from here; a response in flight is ignored."""
         if cursor in self._cursors:
+            cursor.known_until(self.known_at(cursor, self._clock.monotonic()))
             del self._cursors[cursor]
             self._by_name.pop(cursor, None)
             self._unready.pop(cursor, None)
@@ -151,10 +154,29 @@ class FetchNode:
 
     def silent_s(self, now: float) -> float:
         """Return for how long a response or connection has been overdue; ``now`` is monotonic."""
+        since = self._owed_since()
+        return 0.0 if since is None else now - since - self._settings.fetch_max_wait_ms / 1000
+
+    def known_at(self, cursor: Cursor, now: float) -> float:
+        """Return when the end of a partition's log was last known; ``now``, while this broker owes no response.
+
+        An incremental response leaves out what has not changed, so it is about all partitions.
+        """
+        if cursor.paused or self._answered_at <= cursor.joined_at:
+            return cursor.known_at
+        if self.is_throttled:
+            return max(cursor.known_at, self._answered_at)
+        since = self._owed_since()
+        return now if since is None else since
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether responses do not say where logs end now: the broker is asked nothing meanwhile, or withholds what it has."""
+        return self.throttle.remaining_s() > 0 or self.throttle.withheld_s() > 0
+
+    def _owed_since(self) -> float | None:
         asked = [it for it in (self._asking_since, self._stripes.owed_since()) if it is not None]
-        if not asked:
-            return 0.0
-        return now - min(asked) - self._settings.fetch_max_wait_ms / 1000
+        return min(asked, default=None)
 
     async def run(self) -> None:
         """Fetch for ever; ends by cancellation."""
@@ -171,13 +193,16 @@ class FetchNode:
                     await self._look_up(connection)
                 else:
                     await self._round(connection, room)
+                    if not self.throttle.withheld_s():
+                        self._answered_at = self._clock.monotonic()
                 self._asking_since = None
                 backoff.reset()
             except Mm2pyError as error:
                 # The partitions look their leaders up again; the pause prevents a busy loop.
-                self._connection = self._asking_since = None
+                self._connection = None
                 lost = [c for c in self._cursors if c.fetchable or c.lookup is not Lookup.NONE]
                 self._owner.lost(lost, error)
+                self._asking_since = None  # only now: what is lost is known until then
                 await self._clock.sleep(backoff.next_s())
 
     async def _room(self) -> int:
@@ -225,7 +250,7 @@ class FetchNode:
 
     async def _round(self, connection: BrokerConnection, max_bytes: int) -> None:
         if connection is not self._connection:
-            await ping(connection)
+            await connection.ping()
         newest = TOPIC_ID_VERSION - 1 if self._by_name else NEWEST
         version = connection.negotiated(FETCH_KEY, 4, newest, "Fetch")
         session = self._session_on(connection, version)
@@ -257,7 +282,7 @@ class FetchNode:
         return (
             self._settings.fetch_connections_max > 1
             and connection is not None
-            and is_distant(connection)
+            and connection.round_trip.is_distant
         )
 
     def _partition_bytes(self) -> int:
@@ -294,7 +319,7 @@ class FetchNode:
         )
 
     def _take(self, response: FetchResponse, lease: BufferLease) -> None:
-        self.throttle.honour(response.throttle_ms)
+        self.throttle.honour(response.throttle_ms, withheld=not response.partitions)
         session, full = self._session, self._full
         if response.error_code:
             if response.error_code not in SESSION_CODES:

@@ -5,12 +5,14 @@ Flow: ``fetch_partition`` -> Fetch to the leader -> ``FetchedPartition`` with it
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
 from mm2py.client.connect.cluster import Cluster
+from mm2py.client.pacing import Throttle, quota_holds
 from mm2py.config.clients import ConsumerSettings
 from mm2py.errors import Mm2pyError, RequestTimedOutError
 from mm2py.protocol import error_codes as codes
@@ -18,12 +20,15 @@ from mm2py.protocol.fetch import (
     FETCH_KEY,
     FetchedPartition,
     FetchPartition,
+    FetchResponse,
     decode_fetch,
     encode_fetch,
 )
 from mm2py.protocol.record_batch import BufferLease
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import TopicPartition
+
+log = logging.getLogger(__name__)
 
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
@@ -60,7 +65,7 @@ async def fetch_partition(
         ConnectionFailedError: the connection was lost.
     """
     node_id = (await cluster.leader(tp)).node_id
-    (fetched,) = await _fetch(
+    answers = await _fetch(
         cluster,
         node_id,
         [_asked(cluster, tp, position, max_bytes)],
@@ -68,8 +73,10 @@ async def fetch_partition(
         max_wait_ms=max_wait_ms,
         isolation_level=isolation_level,
     )
-    _check(cluster, tp, position, fetched)
-    return fetched
+    if not answers:
+        raise codes.server_error(codes.UNKNOWN_TOPIC_OR_PARTITION, f"reading {tp} at {position}")
+    _check(cluster, tp, position, answers[0])
+    return answers[0]
 
 
 @dataclass(slots=True, eq=False)
@@ -132,7 +139,7 @@ class PartitionReads:
             waiting.extend(reads.values())  # which ``_serve`` cancels
             raise
         # A broker returns a batch that exceeds a limit only as the first one of its answer (KIP-74).
-        empty_is_final = not any(it.records for it in answers)
+        empty_is_final = not any(answer.records for answer in answers)
         for fetched in answers:
             read = reads.pop(TopicPartition(fetched.topic, fetched.partition), None)
             if read is None or read.answer.done():
@@ -193,7 +200,35 @@ async def _fetch(
     max_wait_ms: int = MAX_WAIT_MS,
     isolation_level: int = READ_UNCOMMITTED,
 ) -> list[FetchedPartition]:
-    """Send one Fetch to a broker."""
+    """Send one Fetch to a broker, again after each throttle: an answer of a broker whose quota is exceeded has no partitions (KIP-219)."""
+    throttle, is_reported = Throttle(cluster.clock), False
+    while True:
+        answer = await _exchange(
+            cluster,
+            node_id,
+            asked,
+            max_bytes=max_bytes,
+            max_wait_ms=max_wait_ms,
+            isolation_level=isolation_level,
+        )
+        if answer.partitions or answer.throttle_ms <= 0:
+            return answer.partitions
+        throttle.honour(answer.throttle_ms, withheld=True)
+        if not is_reported and throttle.is_to_be_told():
+            is_reported = True
+            log.warning("reads wait cause=%s", quota_holds(node_id, cluster.settings.client_id))
+        await cluster.clock.sleep(throttle.remaining_s())
+
+
+async def _exchange(
+    cluster: Cluster,
+    node_id: int,
+    asked: Sequence[FetchPartition],
+    *,
+    max_bytes: int,
+    max_wait_ms: int,
+    isolation_level: int,
+) -> FetchResponse:
     connection = await cluster.connection(node_id, "read")
     version = connection.negotiated(FETCH_KEY, 4, BY_NAME, "Fetch")
     correlation_id = connection.next_correlation_id()
@@ -208,14 +243,18 @@ async def _fetch(
         isolation_level=isolation_level,
     )
 
-    def take(body: memoryview, _lease: BufferLease | None) -> list[FetchedPartition]:
+    def take(body: memoryview, _lease: BufferLease | None) -> FetchResponse:
         answer = decode_fetch(version, body)
         if answer.error_code:
             raise codes.server_error(answer.error_code, f"Fetch of {cluster}")
-        return [  # copied, so nothing is kept of the receive buffer
-            it if it.records is None else replace(it, records=memoryview(bytearray(it.records)))
-            for it in answer.partitions
+        connection.put_off(answer.throttle_ms)
+        answer.partitions = [  # copied, so nothing is kept of the receive buffer
+            partition
+            if partition.records is None
+            else replace(partition, records=memoryview(bytearray(partition.records)))
+            for partition in answer.partitions
         ]
+        return answer
 
     try:
         return await connection.exchange((frame,), correlation_id, take)

@@ -16,12 +16,12 @@ from mm2py.client.fetch.cursor import Cursor
 from mm2py.client.fetch.losses import FetchLosses
 from mm2py.client.fetch.node import FetchNode
 from mm2py.client.fetch.owner import FetchOwner
-from mm2py.client.pacing import ByteRate
+from mm2py.client.pacing import ByteRate, quota_holds
 from mm2py.clock import Clock
 from mm2py.config.clients import ConsumerSettings
 from mm2py.errors import Mm2pyError, ServerError
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
-from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.protocol.topics import is_another_topic
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +55,7 @@ class FetchRoutes:
         self._patient: dict[Cursor, None] = {}
         self._away: dict[Cursor, None] = {}
         self._unproven: dict[Cursor, None] = {}
+        self._withheld: set[Cursor] = set()
         self._router: asyncio.Task[None] | None = None
         self._pause: asyncio.Task[None] | None = None
         self._check: asyncio.Task[None] | None = None
@@ -74,6 +75,16 @@ class FetchRoutes:
         self._patient.pop(cursor, None)
         self._away.pop(cursor, None)
         self._unproven.pop(cursor, None)
+
+    def known_at(self, cursor: Cursor, now: float) -> float:
+        """Return when the end of a partition's log was last known; ``now`` is monotonic."""
+        node = self._nodes.get(cursor.node)
+        return cursor.known_at if node is None else node.known_at(cursor, now)
+
+    def is_throttled(self, cursor: Cursor) -> bool:
+        """Whether its broker's responses do not say where its log ends now."""
+        node = self._nodes.get(cursor.node)
+        return node is not None and node.is_throttled
 
     def touch(self, cursor: Cursor) -> None:
         """Note that it was paused or resumed."""
@@ -130,6 +141,7 @@ class FetchRoutes:
         for cursor in [c for c in self._unproven if not c.attempts]:
             del self._unproven[cursor]
             self._owner.stalled(cursor.tp, None)
+        self._report_withheld()
         for cursor in [c for c in self._away if c.replica_until <= now]:
             del self._away[cursor]
             self._place(cursor, cursor.leader)
@@ -140,6 +152,16 @@ class FetchRoutes:
                 self._check = self._owner.spawn(self._move_from_silent(waiting))
 
     # -- inside -----------------------------------------------------------------------------------
+
+    def _report_withheld(self) -> None:
+        throttled = [it for it in self._nodes.values() if it.throttle.is_to_be_told()]
+        withheld = {cursor: node.node_id for node in throttled for cursor in node.cursors}
+        for cursor in self._withheld - withheld.keys():
+            self._owner.stalled(cursor.tp, None)
+        for cursor in withheld.keys() - self._withheld:
+            error = quota_holds(withheld[cursor], self._cluster.settings.client_id)
+            self._owner.stalled(cursor.tp, error)
+        self._withheld = set(withheld)
 
     def _place(self, cursor: Cursor, node_id: int) -> None:
         node = self._nodes.get(cursor.node)
@@ -241,7 +263,7 @@ class FetchRoutes:
         if (
             isinstance(error, ServerError)
             and error.code == UNKNOWN_TOPIC_OR_PARTITION
-            and known not in (None, NO_TOPIC_ID, cursor.topic_id)
-            and cursor.topic_id != NO_TOPIC_ID
+            and known is not None
+            and is_another_topic(cursor.topic_id, known)
         ):
             self._losses.without_partition(cursor, known)

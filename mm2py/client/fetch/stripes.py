@@ -16,7 +16,6 @@ from typing import Final, final
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.connect.connection import BrokerConnection
-from mm2py.client.connect.round_trip import is_distant
 from mm2py.client.fetch.cursor import Cursor
 from mm2py.client.fetch.owner import FetchOwner
 from mm2py.client.fetch.partition_fetch import isolation_of
@@ -114,8 +113,8 @@ class _Reading:
 
     def learn(self, size_bytes: int, offsets: int) -> None:
         """Update the bytes per offset."""
-        found = size_bytes / offsets
-        self.density = found if not self.density else (self.density + found) / 2
+        offset_bytes = size_bytes / offsets
+        self.density = offset_bytes if not self.density else (self.density + offset_bytes) / 2
 
     def next(self, log_end: int, limit_bytes: int) -> _Stripe | None:
         """Return the next stripe to request, None for none.
@@ -229,10 +228,10 @@ class Stripes:
             return
         while len(self._asked) < self._width:
             channel = self._free_channel()
-            found = None if channel is None else self._next()
-            if channel is None or found is None:
+            spare = None if channel is None else self._next()
+            if channel is None or spare is None:
                 return
-            reading, stripe = found
+            reading, stripe = spare
             stripe.asked_at = self._clock.monotonic()
             self._asked[stripe] = None
             channel.under_way += 1
@@ -309,7 +308,7 @@ class Stripes:
         newest = _LAST_BY_NAME if cursor.by_name else FETCH_VERSIONS[1]
         version = connection.negotiated(FETCH_KEY, FETCH_VERSIONS[0], newest, "Fetch")
         correlation_id = connection.next_correlation_id()
-        wanted = FetchPartition(
+        part = FetchPartition(
             topic=cursor.tp.topic,
             topic_id=cursor.topic_id,
             partition=cursor.tp.partition,
@@ -323,7 +322,7 @@ class Stripes:
             version,
             correlation_id,
             self._cluster.settings.client_id,
-            partitions=[wanted],
+            partitions=[part],
             max_wait_ms=settings.fetch_max_wait_ms,
             min_bytes=1,
             max_bytes=stripe.size,
@@ -333,11 +332,11 @@ class Stripes:
             rack_id=self._cluster.settings.client_rack,
         )
 
-        def take(body: memoryview, lease: BufferLease | None) -> int:
+        def take(body: memoryview, lease: BufferLease | None) -> tuple[int, int]:
             if lease is None:
                 body = memoryview(bytearray(body))
             answer = decode_fetch(version, body)
-            self._throttle.honour(answer.throttle_ms)
+            self._throttle.honour(answer.throttle_ms, withheld=not answer.partitions)
             connection.put_off(answer.throttle_ms)
             if not answer.error_code and answer.partitions and self._waits_for(reading, stripe):
                 stripe.part = answer.partitions[0]
@@ -347,13 +346,16 @@ class Stripes:
                 self._apply(reading)
             if self._rate is not None:
                 self._rate.spend(len(body))
-            return answer.error_code
+            return answer.error_code, answer.throttle_ms
 
         asked_at = self._clock.monotonic()
-        code = await connection.exchange([frame], correlation_id, take)
+        code, throttle_ms = await connection.exchange([frame], correlation_id, take)
         if code:
             raise server_error(code, f"Fetch to broker {self._node_id}")
         if stripe.part is None and self._waits_for(reading, stripe):
+            if throttle_ms > 0:  # an answer of a broker whose quota is exceeded has no partitions
+                stripe.asked_at = None
+                return
             raise ProtocolError(f"broker {self._node_id} left {cursor.tp} out of its answer")
         took_s = (
             self._clock.monotonic() - asked_at - _PER_CONNECTION * connection.round_trip.least_s
@@ -361,7 +363,7 @@ class Stripes:
         is_slow = took_s > _TOO_LONG_S
         width = self._width // 2 if is_slow else self._width + 1
         self._width = max(1, min(width, _PER_CONNECTION * len(self._channels)))
-        if not is_distant(connection) and self._readings.get(cursor) is reading:
+        if not connection.round_trip.is_distant and self._readings.get(cursor) is reading:
             self._hand_back(cursor)  # the broker is not distant, it was only slow
 
     def _waits_for(self, reading: _Reading, stripe: _Stripe) -> bool:

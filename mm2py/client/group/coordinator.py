@@ -194,7 +194,7 @@ class CoordinatorLink:
         """Return state, protocol and members of the group.
 
         Raises:
-            RetriableError: the coordinator is away.
+            RetriableError: the coordinator is unreachable.
             ServerError: it may not be described.
         """
         try:

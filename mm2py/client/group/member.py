@@ -19,7 +19,7 @@ from mm2py.client.group.coordinator import (
     Joined,
     MembershipEndedError,
 )
-from mm2py.client.group.rejoin_rule import EXPIRY_AND_OURS, why_not_empty
+from mm2py.client.group.rejoin_rule import why_not_empty, why_not_the_same
 from mm2py.client.permit import Permit
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, RetriableError
@@ -81,11 +81,13 @@ class GroupMember:
         self._clock = clock
         self._member_id = ""
         self._generation = -1
+        self._assigned = -1  # the last generation in which a SyncGroup of ours succeeded
         self._confirmed_at = self._stable_at = float("-inf")
         self._joining = False  # heartbeat errors are ignored: the response to the join decides
         self._expired = False  # and the group was not described since
-        # Our last generation after an expiry, which the next round must continue.
-        self._ended: int | None = None
+        self._continues = (
+            False  # after an expiry, and the next round must continue what was assigned
+        )
         self._alone = False  # no other member was in the last round
         self._silent = False  # was logged
         self._changed: asyncio.Future[str] | None = None
@@ -154,7 +156,7 @@ class GroupMember:
         )
         code = result.error_code
         if code == NONE:
-            self._ended, self._joining = None, False
+            self._assigned, self._continues, self._joining = joined.generation, False, False
             self._confirm(sent_at, stable=True)
             return result.assignment
         if code == UNKNOWN_MEMBER_ID:
@@ -184,22 +186,20 @@ class GroupMember:
 
     async def _adopted(self, result: JoinResult) -> Joined:
         self._member_id = result.member_id
-        if self._ended is not None and result.generation_id - self._ended != EXPIRY_AND_OURS:
-            # rejoin_rule: the group was seen empty, so there were two rounds (the empty one and ours), unless
-            # another worker had a round and may have been assigned our work.
-            rounds = result.generation_id - self._ended
+        reason = ""
+        if self._continues:
+            reason = why_not_the_same(self._assigned, result.generation_id)
+        if reason:
             await self.coordinator.leave(self._member_id, _LEAVE_TIMEOUT_S)
             self._member_id = ""
-            self._over(
-                f"it was expired, and another worker may have run its work meanwhile ({rounds} rounds)"
-            )
+            self._over(f"it was expired, and {reason}")
             self._raise_if_over()
         self._generation = result.generation_id
         self._alone = len(result.members) == 1  # a follower gets none
         if self._changed is None or self._changed.done():
             self._changed = asyncio.get_running_loop().create_future()
         if self._beating is None or self._beating.done():
-            if self._ended is None:
+            if not self._continues:
                 # Nothing is owned yet.
                 self._confirmed_at = self._stable_at = self._clock.monotonic()
             self._beating = asyncio.create_task(self._keep())
@@ -213,9 +213,9 @@ class GroupMember:
         )
 
     def _forget_id(self) -> None:
-        """Handle UNKNOWN_MEMBER_ID: an expiry if there was a generation, else an id that was never used."""
+        """Handle UNKNOWN_MEMBER_ID: an expiry if work was assigned, else an id that was never used."""
         self._member_id = ""
-        if self._generation < 0:
+        if self._assigned < 0:
             return
         self._expired = True
         self.permit.revoke()
@@ -232,7 +232,7 @@ class GroupMember:
         if reason:
             self._over(f"the coordinator answered {error_name(UNKNOWN_MEMBER_ID)}, and {reason}")
             return
-        self._ended, self._expired = self._generation, False
+        self._continues, self._expired = True, False
 
     # ---- staying ----
 
@@ -297,7 +297,7 @@ class GroupMember:
                 return
             else:
                 break
-        if self._ended is not None:
+        if self._continues:
             if not self._alone:
                 await self._clock.sleep(_GATHER_S)
             self._complete("")
@@ -328,7 +328,7 @@ class GroupMember:
         return min(session_end, round_end)
 
     def _confirm(self, sent_at: float, *, stable: bool) -> None:
-        if self._expired or self._ended is not None:
+        if self._expired or self._continues:
             return  # assigned work may be continued only after the round is complete
         silent_s = self._clock.monotonic() - self._confirmed_at
         self._confirmed_at = max(self._confirmed_at, sent_at)
@@ -354,8 +354,8 @@ class GroupMember:
             raise MembershipEndedError(self.over)
 
     def _reset(self, reason: str) -> None:
-        self._generation, self._ended = -1, None
-        self._expired = self._joining = False
+        self._generation = self._assigned = -1
+        self._expired = self._continues = self._joining = False
         self._complete(reason)
 
     def _complete(self, reason: str) -> None:

@@ -253,7 +253,9 @@ class SenderLane:
         self._max_in_flight = max_in_flight
         self.next_source = -1  # source offset after what was offered, for offsets.identical=require
         self.lasting = False  # a successor continues under its producer id
-        self.foreign: tuple[int, int] | None = None  # target offsets of another writer's records
+        # Target offsets of another writer's records. They show in the next answer to a batch of ours, and not before; an open
+        # transaction hides none. A lane with transactions notes none: their markers lie between its batches, too.
+        self.foreign: tuple[int, int] | None = None
         # At the last ``look_after``: acknowledgements, and the newest waiting batch by ``id()``: a reference would keep it.
         self._seen: tuple[int, int] = (0, 0)
         self._was_full = False  # the maximum of batches was in flight before the last response
@@ -490,8 +492,8 @@ class SenderLane:
         else:
             self._flow()
 
-    def resolved(self, found: dict[int, int]) -> list[Sent]:
-        """Settle batches by a read of the target's log; ``found`` maps our base sequences to base offsets.
+    def resolved(self, landed: dict[int, int]) -> list[Sent]:
+        """Settle batches by a read of the target's log; ``landed`` maps our base sequences to base offsets.
 
         Batches in the log count as acknowledged; the others were not written. Raises ``ValueError`` if the log does not
         have a prefix of what was sent: then the order is broken and nothing may be sent any more.
@@ -500,7 +502,7 @@ class SenderLane:
         for sent in self.unsettled:
             if sent.outcome is Outcome.ACKED:
                 continue
-            offset = found.get(sent.base_sequence)
+            offset = landed.get(sent.base_sequence)
             if offset is None:
                 missing = True
                 sent.outcome = Outcome.NOT_WRITTEN

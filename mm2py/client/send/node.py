@@ -12,7 +12,6 @@ from typing import Final, final
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.connect.connection import BrokerConnection
-from mm2py.client.connect.round_trip import is_distant, ping
 from mm2py.client.pacing import Throttle
 from mm2py.client.send.lane import MergePlan, SenderLane, Sent
 from mm2py.client.send.owner import LaneOwner
@@ -57,6 +56,12 @@ DISTANT: Final = MergePlan(target=1_000_000, small=1_000_000, small_compressed=1
 ASKED: Final = DISTANT._replace(small_compressed=LOCAL.small_compressed)
 """While the distance of a broker is measured: recompression keeps the loop so busy that any response would be read late."""
 
+CALM_ANSWERS: Final = 20
+"""After so many answers without a throttle a transaction may have several requests in flight.
+
+A quota lets a broker acknowledge one request at once and read the next one much later (KIP-219), and what is in flight cannot be taken back: a
+commit would wait for it, until the coordinator aborts what is open for longer than ``transaction.timeout.ms``."""
+
 REST_S: Final = 60.0
 """For how long an additional connection that could not be opened gets no partitions."""
 
@@ -75,12 +80,13 @@ Entries = dict[tuple[str, int], tuple[SenderLane, Sent]]
 class ProduceNode:
     """Sends the batches of the lanes that use one connection to one leader; lives as long as the Sender."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword per rule of sending
         self,
         node_id: int,
         channel: int,
         cluster: Cluster,
         *,
+        purpose: str,
         clock: Clock,
         owner: LaneOwner,
         merges: bool,
@@ -88,7 +94,7 @@ class ProduceNode:
         transactions: Transactions | None = None,
     ) -> None:
         self._node_id, self._channel = node_id, channel
-        self._purpose = f"produce-{channel}" if channel else "produce"
+        self._purpose = f"{purpose}-{channel}" if channel else purpose
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
         self._clock = clock
@@ -102,15 +108,17 @@ class ProduceNode:
         self._oldest, self._newest = _versions(transactions)
         self._merges = merges
         self._pinging = self._asks = False
-        self._most_bytes = most_bytes  # of one request, as the user says; 0: no limit but ours
+        self._most_bytes = most_bytes  # of one request, as configured; 0: no limit but ours
         self._throttle = Throttle(clock)
+        self._calm = 0 if transactions is not None else CALM_ANSWERS
+        self._asked = 0  # requests that are not answered
         self._muted: asyncio.TimerHandle | None = None
         self._rests_until = 0.0
 
     @property
     def is_distant(self) -> bool:
         """Whether the round trip is so long that one connection may not be enough; False while unknown."""
-        return self._connection is not None and is_distant(self._connection)
+        return self._connection is not None and self._connection.round_trip.is_distant
 
     @property
     def rests(self) -> bool:
@@ -144,7 +152,7 @@ class ProduceNode:
             and not self._pinging
             and connection is not None
             and not connection.closed
-            and is_distant(connection)
+            and connection.round_trip.is_distant
         ):
             self._pinging = True
             self._owner.spawn(self._ping(connection))
@@ -158,10 +166,10 @@ class ProduceNode:
         pause_s = FIRST_PAUSE_S
         try:
             with suppress(Mm2pyError):  # repeated by the next ``look_after``
-                while is_distant(connection) and not connection.closed:
+                while connection.round_trip.is_distant and not connection.closed:
                     asked = await self._cluster.connection(self._node_id, ADMIN)
                     self._asks = True
-                    await ping(asked, 1)
+                    await asked.ping(1)
                     self._asks = False
                     await self._clock.sleep(pause_s)
                     pause_s = min(MOST_PAUSE_S, 4 * pause_s)
@@ -188,10 +196,13 @@ class ProduceNode:
                 self._connecting = True
                 self._owner.spawn(self._connect())
             return
-        while self._ready and _takes_more(connection):
+        while self._ready and self._may_ask() and _takes_more(connection):
             entries = self._collect(connection)
             if entries:
                 self._send(connection, entries)
+
+    def _may_ask(self) -> bool:
+        return self._calm >= CALM_ANSWERS or self._asked <= 0
 
     def _collect(self, connection: BrokerConnection) -> Entries:
         """Take one batch of every lane that can send, up to the size of a request."""
@@ -202,7 +213,7 @@ class ProduceNode:
         plan = None
         if self._merges:
             plan = LOCAL
-            if is_distant(connection):
+            if connection.round_trip.is_distant:
                 plan = ASKED if self._asks else DISTANT
         for lane in list(ready):
             if lane.leader != node_id or lane.channel != channel:
@@ -233,6 +244,7 @@ class ProduceNode:
             self._lose(entries, error)
 
         correlation_id = connection.next_correlation_id()
+        self._asked += 1
         try:
             parts = encode_produce(
                 self._version,
@@ -253,6 +265,8 @@ class ProduceNode:
             )  # usually the connection closed while the previous request was written
 
     def _answer(self, entries: Entries, body: memoryview) -> None:
+        self._asked -= 1
+        self._calm += 1
         answered = self._owner.answered
         acknowledged = acknowledgements(self._version, body)
         if acknowledged is not None:
@@ -294,6 +308,8 @@ class ProduceNode:
     def _throttled(self, throttle_ms: int) -> None:
         """Pause for the throttle time of a quota, during which the broker reads nothing (KIP-219)."""
         self._throttle.honour(throttle_ms)
+        if self._transactional_id is not None:
+            self._calm = 0
         if self._connection is not None:
             self._connection.put_off(throttle_ms)
 
@@ -307,6 +323,7 @@ class ProduceNode:
         )
 
     def _lose(self, entries: Entries, error: Exception) -> None:
+        self._asked -= 1
         while entries:
             _, (lane, sent) = entries.popitem()
             self._owner.lost(lane, sent, error)
@@ -321,11 +338,12 @@ class ProduceNode:
             while self._ready:
                 try:
                     connection = await self._cluster.connection(self._node_id, self._purpose)
+                    self._asked = 0
                     self._version = connection.negotiated(
                         PRODUCE_KEY, self._oldest, self._newest, "Produce"
                     )
                     if self._merges:
-                        await ping(connection)
+                        await connection.ping()
                 except Mm2pyError as error:
                     if self._channel:
                         self._hand_back()

@@ -95,13 +95,13 @@ class LaneOpening:
             ends = await self._admin.list_offsets_at(
                 node_id, {lane.target: LATEST for lane in lanes}
             )
-            found = await self._resume.look(node_id, lanes, ends) if self._resume else {}
+            beginnings = await self._resume.look(node_id, lanes, ends) if self._resume else {}
         except Mm2pyError as error:
             for lane in lanes:
                 self._later(lane, error)
             return
         for lane in lanes:
-            end, beginning = ends[lane.target], found.get(lane)
+            end, beginning = ends[lane.target], beginnings.get(lane)
             if end.error is not None:
                 if end.error.code == codes.TOPIC_AUTHORIZATION_FAILED:
                     self._open(

@@ -205,15 +205,15 @@ async def batches_of_producer(
         RetriableError: the leader is unreachable or changed; retry.
         FatalServerError: the partition may not be read.
     """
-    found: dict[int, Landed] = {}
+    landed: dict[int, Landed] = {}
     end = await _log_end(cluster, tp)
     position = from_offset if from_offset <= end else end - doubtful
     position = max(position, await _log_start(cluster, tp))
     while position < end:
         fetched = await fetch_partition(cluster, tp, position, max_bytes=FETCH_BYTES)
         position = max(position, fetched.log_start_offset)
-        position = _note_ours(fetched.records, position, (producer_id, epoch), found)
-    return found
+        position = _note_ours(fetched.records, position, (producer_id, epoch), landed)
+    return landed
 
 
 async def _log_end(cluster: Cluster, tp: TopicPartition) -> int:
@@ -239,9 +239,9 @@ async def _log_start(cluster: Cluster, tp: TopicPartition) -> int:
 
 
 def _note_ours(
-    record_set: Bytes | None, position: int, producer: tuple[int, int], found: dict[int, Landed]
+    record_set: Bytes | None, position: int, producer: tuple[int, int], landed: dict[int, Landed]
 ) -> int:
-    """Add the batches of ``producer`` to ``found``; return the offset after the last whole batch."""
+    """Add the batches of ``producer`` to ``landed``; return the offset after the last whole batch."""
     at, end = 0, 0 if record_set is None else len(record_set)
     while record_set is not None and end - at >= HEADER_BYTES:
         fields = HEADER.unpack_from(record_set, at)
@@ -249,7 +249,7 @@ def _note_ours(
         if end - at < length:
             break
         if fields[9:11] == producer:
-            found[fields[11]] = Landed(base_offset, fields[12])
+            landed[fields[11]] = Landed(base_offset, fields[12])
         position = base_offset + last_delta + 1
         at += length
     return position

@@ -75,7 +75,7 @@ async def _smaller(
         topic=sent.source.topic,
         partition=sent.source.partition,
         offset=offset,
-        remedy=f"raise max.message.bytes of topic {target.topic} on the target; {_again(sent)}",
+        remedy=f"raise max.message.bytes of topic {target.topic} on the target, then: {_restart(sent)}",
     ) from codes.server_error(sent.code, sent.message)
 
 
@@ -113,7 +113,7 @@ def refusal(sent: Sent, target: TopicPartition) -> PartitionError:
         topic=sent.source.topic,
         partition=sent.source.partition,
         offset=source_offset(sent.batch, max(sent.bad_record, 0)),
-        remedy=f"{remedy or cause.remedy or 'change the target topic or the record'}; {_again(sent)}",
+        remedy=f"{remedy or cause.remedy or 'change the target topic or the record'}, then: {_restart(sent)}",
     )
     error.__cause__ = cause  # set here since it is not always raised; the ledger records its code
     return error
@@ -128,7 +128,5 @@ def source_offset(batch: RecordBatch, index: int) -> int:
     return batch.last_offset
 
 
-def _again(sent: Sent) -> str:
-    return (
-        f"it is tried again by itself, or at once: mm2py flow restart --topic {sent.source.topic}"
-    )
+def _restart(sent: Sent) -> str:
+    return f"mm2py flow restart --topic {sent.source.topic}"

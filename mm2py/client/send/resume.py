@@ -19,10 +19,11 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, final
+from itertools import islice
+from typing import Final, NamedTuple, final
 
 from mm2py.client.backoff import Backoff
-from mm2py.client.connect.admin import ListedOffset
+from mm2py.client.connect.admin import Admin, ListedOffset
 from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.fetch.partition_fetch import PartitionReads
 from mm2py.client.send.lane import LaneState, SenderLane, Writer
@@ -33,10 +34,14 @@ from mm2py.errors import FatalServerError, Mm2pyError, ServerError, UnsupportedV
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
 from mm2py.protocol.fetch import FetchedPartition
+from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.topics import NO_TOPIC_ID, EpochQuery
 from mm2py.types import TopicPartition
 
 log = logging.getLogger(__name__)
+
+MORE_S: Final = 5.0
+"""How long a lane waits for more records of the source where the tail of its log has a hole."""
 
 
 class Beginning(NamedTuple):
@@ -55,6 +60,7 @@ class LaneResume:
     ) -> None:
         self._cluster, self._copied = cluster, copied
         self._clock, self._owner = clock, owner
+        self._admin = Admin(cluster)
         self._reads = PartitionReads(cluster, owner.spawn)
         self._tails: dict[TopicPartition, asyncio.Event] = {}
         """Lanes whose first batches are being compared with the log; the event is set when more were offered."""
@@ -91,30 +97,33 @@ class LaneResume:
             for kept in {self._copied.producer(lane.source).producer_id for lane in readable}:
                 if kept >= 0:
                     await self._owner.announce(kept)
-        found: dict[SenderLane, Beginning | LaneTail | ServerError] = {}
+        beginnings: dict[SenderLane, Beginning | LaneTail | ServerError] = {}
         for lane in readable:
             end = log_ends.get(lane, ends[lane.target].offset)
             if isinstance(end, ServerError):
-                found[lane] = end
+                beginnings[lane] = end
             elif 0 <= known[lane] < end:
-                read = partial(self._read, lane.target)
-                found[lane] = LaneTail(lane.target, known[lane], end, read)
+                tail = LaneTail(lane.target, known[lane], end, partial(self._read, lane.target))
+                # Tasks with transactions keep no producer id: what the last one wrote after the map was aborted.
+                kept = self._copied.producer(lane.source).producer_id
+                tail.is_aborted = lane.transactional and kept < 0
+                beginnings[lane] = tail
             else:
-                found[lane] = Beginning(end)
-        begun = [lane for lane, beginning in found.items() if isinstance(beginning, Beginning)]
+                beginnings[lane] = Beginning(end)
+        begun = [lane for lane, beginning in beginnings.items() if isinstance(beginning, Beginning)]
         writers = await asyncio.gather(
-            *(self._writer_behind(lane, _end_of(found[lane])) for lane in begun)
+            *(self._writer_behind(lane, _end_of(beginnings[lane])) for lane in begun)
         )
         for lane, writer in zip(begun, writers, strict=True):
-            found[lane] = Beginning(_end_of(found[lane]), writer)
+            beginnings[lane] = Beginning(_end_of(beginnings[lane]), writer)
         await self._copied.begin(
             {
-                lane.source: LogEnd(_end_of(it), ids[lane], self._producer(lane, it))
-                for lane, it in found.items()
-                if not isinstance(it, ServerError)
+                lane.source: LogEnd(_end_of(beginning), ids[lane], self._producer(lane, beginning))
+                for lane, beginning in beginnings.items()
+                if not isinstance(beginning, ServerError)
             }
         )
-        return found
+        return beginnings
 
     async def compare(self, lane: SenderLane, tail: LaneTail) -> Beginning:
         """Compare a lane's first batches with the tail of its log; return where it begins after that.
@@ -138,10 +147,12 @@ class LaneResume:
                 lane.target,
                 tail.recognised,
             )
+        kept = self._copied.producer(lane.source).producer_id
         others = {} if self.identical is Identical.OFF else tail.others
         for producer_id, (first, last) in others.items():
-            await self._owner.name_writer(lane.target, producer_id, first, last)
-        writer = tail.writers.get(self._copied.producer(lane.source).producer_id)
+            if producer_id != kept:  # else copies of what the source has no more
+                await self._owner.name_writer(lane.target, producer_id, first, last)
+        writer = tail.writers.get(kept)
         if writer is None:
             writer = await self._writer_behind(lane, tail.start)
         if writer is None:
@@ -149,26 +160,60 @@ class LaneResume:
         return Beginning(tail.end, writer)
 
     async def _compare_first(self, lane: SenderLane, tail: LaneTail) -> None:
-        source, batch = lane.queue[0]
+        batch = lane.queue[0][1]
         try:
+            if hole := await tail.hole():
+                await self._align(lane, tail, hole)
             parts, rest = await tail.compare(batch)
         except FatalServerError as error:
             # The topic may be written but not read: whether a predecessor wrote this is unknowable.
-            self._owner.doubted(source, batch.base_offset, batch.last_offset, error)
+            self._doubt(lane, tail, batch, error)
             tail.is_over = True
             return
         if lane.queue and lane.queue[0][1] is batch:  # else the lane was abandoned meanwhile
+            if rest is not None and tail.is_over and tail.has_holes:
+                gone = Mm2pyError(
+                    "retention or compaction of the target removed what a predecessor wrote last"
+                )
+                self._doubt(lane, tail, rest, gone)
             self._owner.recognised(lane, parts, rest)
+
+    def _doubt(
+        self, lane: SenderLane, tail: LaneTail, first: RecordBatch, cause: Exception
+    ) -> None:
+        """Report as many records from a batch on as the rest of the tail may have had; of those not read yet the dense range."""
+        if tail.is_aborted:
+            return
+        left, last = tail.left - first.count, first.last_offset
+        for _, batch in islice(lane.queue, 1, None):
+            if left <= 0:
+                break
+            left, last = left - batch.count, batch.last_offset
+        self._owner.doubted(lane.source, first.runs[0][0], last + max(0, left), cause)
+
+    async def _align(self, lane: SenderLane, tail: LaneTail, hole: int) -> None:
+        """Look among the lane's batches, and those that come soon, for the record behind a hole of the tail."""
+        more = self._tails[lane.target]
+        while lane.state is LaneState.OPENING and lane.queue:
+            more.clear()
+            if tail.align([batch for _, batch in lane.queue], hole):
+                return
+            try:
+                async with asyncio.timeout(MORE_S):
+                    await more.wait()
+            except TimeoutError:
+                break  # the source has no more, or the buffer is full
+        tail.give_up()
 
     # ---- producers
 
-    def _producer(self, lane: SenderLane, found: Beginning | LaneTail) -> int:
+    def _producer(self, lane: SenderLane, beginning: Beginning | LaneTail) -> int:
         """Return the id to store for a partition; a tail may still show that the stored one continues."""
         if self.identical is Identical.OFF:
             return -1
-        if isinstance(found, LaneTail):
+        if isinstance(beginning, LaneTail):
             return self._copied.producer(lane.source).producer_id
-        return lane.producer_id if found.writer is None else found.writer.producer_id
+        return lane.producer_id if beginning.writer is None else beginning.writer.producer_id
 
     async def _writer_behind(self, lane: SenderLane, end: int) -> Writer | None:
         """Return the partition's producer if the batch before ``end`` is its own, or it wrote nothing yet; else None."""
@@ -228,36 +273,47 @@ class LaneResume:
             answers = await connection.call(messages.offset_for_leader_epoch(queries))
         except UnsupportedVersionError:
             return {}  # brokers before 2.0: only offsets below the high watermark can be read
-        by_target = {TopicPartition(it.topic, it.partition): it for it in answers}
-        found: dict[SenderLane, int | ServerError] = {}
+        by_target = {TopicPartition(answer.topic, answer.partition): answer for answer in answers}
+        log_ends: dict[SenderLane, int | ServerError] = {}
         for lane in lanes:
             end = by_target.get(lane.target)
             if end is not None and not end.error_code and end.end_offset >= 0:
-                found[lane] = end.end_offset
+                log_ends[lane] = end.end_offset
                 continue
             # For an unknown epoch the result is -1 without an error: handled like a moved leader.
             self._cluster.leader_moved(lane.target)
             code = (
                 end.error_code if end is not None and end.error_code else codes.FENCED_LEADER_EPOCH
             )
-            found[lane] = codes.server_error(code, f"log end of {lane.target}")
-        return found
+            log_ends[lane] = codes.server_error(code, f"log end of {lane.target}")
+        return log_ends
 
     async def _read(self, tp: TopicPartition, position: int) -> FetchedPartition:
         """Read a piece of a target's log, retrying without end."""
         backoff = Backoff(self._cluster.settings.retry_backoff_ms, 1000)
         while True:
             try:
-                return await self._reads.read(tp, position)
+                return await self._read_once(tp, position)
             except FatalServerError:
                 raise
             except Mm2pyError as error:
                 log.debug("log of %s cannot be read yet cause=%s", tp, error)
                 await self._clock.sleep(backoff.next_s())
 
+    async def _read_once(self, tp: TopicPartition, position: int) -> FetchedPartition:
+        try:
+            return await self._reads.read(tp, position)
+        except FatalServerError as error:
+            if error.code != codes.OFFSET_OUT_OF_RANGE:
+                raise
+            start = (await self._admin.log_starts([tp])).get(tp, -1)
+            if start <= position:
+                raise
+            return await self._reads.read(tp, start)  # retention has taken what was before it
 
-def _end_of(found: Beginning | LaneTail | ServerError) -> int:
-    if isinstance(found, LaneTail):
-        return found.end
-    assert isinstance(found, Beginning)
-    return found.log_end
+
+def _end_of(beginning: Beginning | LaneTail | ServerError) -> int:
+    if isinstance(beginning, LaneTail):
+        return beginning.end
+    assert isinstance(beginning, Beginning)
+    return beginning.log_end

@@ -39,6 +39,7 @@ from mm2py.protocol import error_codes as codes
 from mm2py.protocol import messages
 from mm2py.protocol.record_batch import CODEC_MASK, Codec, RecordBatch
 from mm2py.protocol.splice import recompress
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -260,6 +261,15 @@ class Sender:
         """As ``Admin.log_starts`` of the target."""
         return await Admin(self._cluster).log_starts(targets)
 
+    async def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
+        """Return the ids of the target's topics, never one of before; a topic that does not exist, or may not be described, is left out."""
+        described = await Admin(self._cluster).describe_topics(topics)
+        return {
+            topic: self._cluster.known_topic_id(topic) or NO_TOPIC_ID
+            for topic, it in described.items()
+            if it.error is None
+        }
+
     def let_create(self, topics: Collection[str]) -> None:
         """Request metadata as Java's producer does: brokers with ``auto.create.topics.enable`` create missing topics."""
         self.spawn(self._let_create(sorted(topics)))
@@ -336,6 +346,8 @@ class Sender:
             node = ProduceNode(
                 *key,
                 self._cluster,
+                # A quota mutes the connection of the data; a commit does not wait for that.
+                purpose="last" if self._sends_last else "produce",
                 clock=self._clock,
                 owner=self,
                 merges=not self._whole_batches,
@@ -609,8 +621,8 @@ class Sender:
         elif not lane.channel and lane.queued_bytes >= DEAL_BYTES:
             channel = 1 + self._dealt % (most - 1)
             self._dealt += 1
-            found = self._nodes.get((lane.leader, channel))
-            if found is None or not found.rests:
+            node = self._nodes.get((lane.leader, channel))
+            if node is None or not node.rests:
                 lane.deal(channel)
 
     def _ended(self, task: asyncio.Task[None]) -> None:

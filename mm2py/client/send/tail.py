@@ -10,6 +10,8 @@ Invariants, tests of the same names:
 1. Nothing of a tail that is recognised is sent; everything else is.
 2. A record is recognised only after its predecessor: order and number of equal records count.
 3. Records of another writer in between are skipped and noted, never taken for a copy.
+4. Where retention or compaction has taken copies out of the tail, those before its next record are known by that record: what the
+   source has before it was copied before it. Nothing is passed over that is not followed by such a record.
 """
 
 import logging
@@ -17,6 +19,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import Final, NamedTuple, Protocol, final
 
 from mm2py.client.connect.cluster import Cluster
@@ -43,7 +46,10 @@ from mm2py.types import TopicPartition
 log = logging.getLogger(__name__)
 
 AHEAD_BYTES: Final = 32 * 1024 * 1024
-"""How far a record is looked for behind records of others, those in transactions included."""
+"""How far a record is looked for after records of others, those in transactions included."""
+
+ALIKE: Final = 16
+"""Records behind a hole that must be the same on both sides, where there are so many."""
 
 Content = tuple[int, bytes]
 """Timestamp, and key, value and headers in their stored form."""
@@ -111,8 +117,11 @@ class _Stored:
 
     base_offset: int
     count: int
+    last_offset: int
     producer: tuple[int, int]
     data: Bytes
+    gone_before: int
+    """Offsets before it that no batch has; markers and transactions have theirs."""
 
     @property
     def is_append_timed(self) -> bool:
@@ -165,9 +174,76 @@ class LaneTail:
         """First and last offset of other writers' records, by producer id."""
         self.recognised = 0
         self._passed_bytes = 0
-        """What was read behind the last record that was recognised."""
+        """What was read after the last record that was recognised."""
         self._opened = -1  # producer id of what is in ``_open``
         self.is_over = start >= end
+        self.is_aborted = False
+        """Whether all that is ours in it was aborted, so that none of it is copied twice."""
+        self.has_holes = False
+        """Whether records are gone that may have been copies of what comes next."""
+        self._next = self._batch_end = start
+        """Where the next record of ours is, if none is gone; where the last batch ends that was taken up."""
+        self._unread_gone = 0
+        """Offsets that no batch has, before what is read next."""
+        self._gone = 0
+        """Records that come next and whose copies are gone."""
+        self._offered: list[int] = []
+        """Hashes of the records that may be the one behind the hole."""
+        self._offered_batches = self._aligned_to = 0
+
+    @property
+    def left(self) -> int:
+        """How many of its offsets were not recognised."""
+        return self.end - self.start - self.recognised
+
+    async def hole(self) -> int:
+        """Return how many offsets there are before the next record whose records are gone, as far as that was not settled."""
+        if self._gone or self.is_over or not await self._has_records():
+            return 0
+        if not self._open:
+            stored = self._stored[0]
+            whole = stored.last_offset - stored.base_offset + 1 == stored.count
+            if whole and not stored.gone_before and self._next >= self._batch_end:
+                return 0
+            self._open_next()
+        return self._open[0][0] - self._next
+
+    def align(self, batches: Sequence[RecordBatch], hole: int) -> bool:
+        """Look for the record behind a hole in all batches that were offered; return whether that is settled."""
+        wanted = [self._hash(record[1]) for record in islice(self._open, ALIKE)]
+        offsets = [offset for offset, _ in islice(self._open, ALIKE)]
+        while offsets[-1] - offsets[0] != len(offsets) - 1:
+            del offsets[-1], wanted[-1]
+        for batch in islice(batches, self._offered_batches, None):
+            self._offered_batches += 1
+            self._offered += (
+                self._hash(content) for _, content in _contents(batch.data, timed=True)
+            )
+        offered = self._offered
+        for at in range(self._aligned_to, min(hole + 1, len(offered))):
+            there = offered[at : at + len(wanted)]
+            if there == wanted[: len(there)]:
+                self.has_holes = False
+                self._settle(at)
+                return True
+        self._aligned_to = len(offered)
+        if len(offered) > hole:
+            self.give_up()
+            return True
+        return False
+
+    def give_up(self) -> None:
+        """Which records were before the next one of the tail stays unknown."""
+        self.has_holes = True
+        self._settle(0)
+
+    def _settle(self, gone: int) -> None:
+        self._gone = gone
+        self._next = self._open[0][0] - gone
+        self._offered, self._offered_batches, self._aligned_to = [], 0, 0
+
+    def _hash(self, content: Content) -> int:
+        return hash(content if self._timed else content[1])
 
     async def compare(self, batch: RecordBatch) -> tuple[list[Recognised], RecordBatch | None]:
         """Return the part of a batch that is in the log, and what is left to send; the batch's buffer is not released.
@@ -176,49 +252,70 @@ class LaneTail:
             FatalServerError: it may not be read.
             ProtocolError: the log or the batch is damaged.
         """
-        while not self.is_over and not await self._has_records():
+        if not self.is_over and not await self._has_records():
             self.is_over = True
         if self.is_over:
             return [], batch
+        if self._gone:
+            return self._pass_over(batch)
         if not self._open and self._stored[0].is_copy_of(batch):
             stored = self._stored.popleft()
             self.recognised += stored.count
             self._passed_bytes = 0
+            self._next = self._batch_end = stored.last_offset + 1
             return [Recognised(batch, stored.base_offset)], None
         return await self._by_record(batch)
+
+    def _pass_over(self, batch: RecordBatch) -> tuple[list[Recognised], RecordBatch | None]:
+        """Take records for copied whose copies are gone: they were before the next record of the tail."""
+        records = min(self._gone, batch.count)
+        part = _part(batch, 0, records, self._next)
+        self.recognised += records
+        self._gone -= records
+        self._next += records
+        return [part], _behind(batch, records) if records < batch.count else None
 
     async def _by_record(self, batch: RecordBatch) -> tuple[list[Recognised], RecordBatch | None]:
         offsets: list[int] = []
         contents = _contents(batch.data, timed=True)
         while len(offsets) < len(contents):
             _, content = contents[len(offsets)]
+            if offsets and await self.hole():
+                break
             offset = await self._find(content)
             if offset < 0:
                 self.is_over = True
                 break
             offsets.append(offset)
         self.recognised += len(offsets)
-        found = [_part(batch, first, count, base) for first, count, base in _runs(offsets)]
+        parts = [_part(batch, first, count, base) for first, count, base in _runs(offsets)]
         if not offsets:
-            return found, batch
-        return found, _behind(batch, len(offsets)) if len(offsets) < len(contents) else None
+            return parts, batch
+        return parts, _behind(batch, len(offsets)) if len(offsets) < len(contents) else None
 
     async def _find(self, content: Content) -> int:
         """Return the offset of the next record with this content, -1 for none; skip the records before it."""
         while True:
             while self._open:
-                offset, found = self._open.popleft()
-                if found[1] == content[1] and (found[0] == content[0] or not self._timed):
+                offset, record = self._open.popleft()
+                self.has_holes |= offset != self._next
+                self._next = offset + 1
+                if record[1] == content[1] and (record[0] == content[0] or not self._timed):
                     self._passed_bytes = 0
                     return offset
                 first, _ = self.others.get(self._opened, (offset, offset))
                 self.others[self._opened] = first, offset
             if not await self._has_records():
                 return -1
-            stored = self._stored.popleft()
-            self._passed_bytes += len(stored.data)
-            self._timed, self._opened = not stored.is_append_timed, stored.producer[0]
-            self._open.extend(stored.contents())
+            self._open_next()
+
+    def _open_next(self) -> None:
+        stored = self._stored.popleft()
+        self._passed_bytes += len(stored.data)
+        self._timed, self._opened = not stored.is_append_timed, stored.producer[0]
+        gone = stored.gone_before + max(0, self._batch_end - self._next)
+        self._next, self._batch_end = stored.base_offset - gone, stored.last_offset + 1
+        self._open.extend(stored.contents())
 
     async def _has_records(self) -> bool:
         """Read on until there is a record; False at the end, and where nothing of ours came for long."""
@@ -230,11 +327,13 @@ class LaneTail:
         ):
             fetched = await self._read(self._position)
             # Records that retention deleted meanwhile cannot be compared.
+            self.has_holes |= fetched.log_start_offset >= self.end  # all of it is gone
+            self._unread_gone += max(0, fetched.log_start_offset - self._position)
             before = self._position = max(self._position, fetched.log_start_offset)
             if fetched.records is not None:
                 self._take(fetched.records)
             if self._position == before and fetched.high_watermark >= self.end:
-                self._position = self.end  # compacted away up to the end
+                self._position, self.has_holes = self.end, True  # compacted away up to the end
         return bool(self._open or self._stored) and self._passed_bytes <= AHEAD_BYTES
 
     def _take(self, record_set: Bytes) -> None:
@@ -246,11 +345,14 @@ class LaneTail:
                 break
             last, attributes, count = fields[0] + fields[6], fields[5], fields[12]
             if last >= self._position and fields[0] < self.end:
+                self._unread_gone += max(0, fields[0] - self._position)
                 # A transaction of ours includes its map: after the map's end a transactional batch is aborted or foreign.
                 if not attributes & (CONTROL_FLAG | TRANSACTIONAL_FLAG) and count:
                     data = view[at : at + size]
                     self.writers[fields[9]] = _writer(fields)
-                    self._stored.append(_Stored(fields[0], count, (fields[9], fields[10]), data))
+                    producer = fields[9], fields[10]
+                    gone, self._unread_gone = self._unread_gone, 0
+                    self._stored.append(_Stored(fields[0], count, last, producer, data, gone))
                 else:
                     self._passed_bytes += size
                 self._position = last + 1
@@ -322,13 +424,13 @@ def _runs(offsets: Sequence[int]) -> list[tuple[int, int, int]]:
 
 def _sources(batch: RecordBatch, first: int, count: int) -> tuple[tuple[int, int], ...]:
     """Return the runs of source offsets of ``count`` records from index ``first`` on."""
-    found: list[tuple[int, int]] = []
+    runs: list[tuple[int, int]] = []
     for source, records in batch.runs:
         begin, end = max(first, 0), min(first + count, records)
         if begin < end:
-            found.append((source + begin, end - begin))
+            runs.append((source + begin, end - begin))
         first -= records
-    return tuple(found)
+    return tuple(runs)
 
 
 def _part(batch: RecordBatch, first: int, count: int, base_offset: int) -> Recognised:

@@ -81,7 +81,7 @@ ENDS_TRANSACTION: Final = frozenset(
 just follow from the refusal of an earlier batch, and the lane decides after that whether the sequence is lost (RESOLVING)."""
 
 FENCED: Final = frozenset({codes.INVALID_PRODUCER_EPOCH, codes.PRODUCER_FENCED})
-"""A newer producer, or our own time-out: InitProducerId with our id and epoch tells them apart (KIP-360)."""
+"""A newer producer, or our own time-out: InitProducerId with our id and epoch distinguishes them (KIP-360)."""
 
 _MOVED: Final = frozenset({codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE})
 
@@ -363,22 +363,22 @@ class Transactions:
     async def _add(self) -> None:
         """Add all waiting partitions with data, with one request (old protocol)."""
         while self._to_add:
-            wanted, self._to_add = self._to_add, {}
-            call = add_partitions_to_txn(self._producer(), wanted)
+            added, self._to_add = self._to_add, {}
+            call = add_partitions_to_txn(self._producer(), added)
             answer = await self._insist("AddPartitionsToTxn", call, _passing)
             ending = [code for code in answer.values() if code in ENDS_TRANSACTION]
             if ending:
                 self.refused(ending[0], "AddPartitionsToTxn")
                 return
-            for target, waiting in wanted.items():
+            for target, waiting in added.items():
                 code = answer.get(target, codes.UNKNOWN_TOPIC_OR_PARTITION)
                 if code == codes.NONE:
                     self._added.add(target)
                 elif code != _NOT_ATTEMPTED:
                     waiting.sender.stalled(waiting.lane, codes.server_error(code, str(target)))
-            refused = [it for target, it in wanted.items() if target not in self._added]
-            for target in self._added & wanted.keys():
-                wanted[target].sender.ready(wanted[target].lane)
+            refused = [it for target, it in added.items() if target not in self._added]
+            for target in self._added & added.keys():
+                added[target].sender.ready(added[target].lane)
             if refused:
                 self._spawn(self._try_later(refused))
         self._changed.set()
@@ -445,19 +445,19 @@ class Transactions:
         offered = connection.versions.get(_INIT_KEY, (0, -1))
         if offered[1] < _INIT_OLDEST:
             raise ConfigError(
-                f"exactly-once needs brokers of Kafka 2.5 or newer; {connection.address} of"
+                f"exactly-once needs brokers of Kafka 2.5 or newer, and so do jobs that write; {connection.address} of"
                 f" {self._cluster} speaks InitProducerId up to version {offered[1]}",
-                remedy="upgrade the target's brokers, or set exactly.once.source.support=disabled",
+                remedy="upgrade the target's brokers; a flow can do with exactly.once.source.support=disabled",
             )
         self.implicit = connection.feature_level(_FEATURE) >= _IMPLICIT
 
     async def _coordinator(self) -> int:
         if self._node_id is None:
             call = find_coordinator(self.transactional_id, CoordinatorType.TRANSACTION)
-            found = await self._cluster.call_any(call, code_of=lambda it: it.error_code)
-            if found.error_code:
-                raise self._refusal(found.error_code, "FindCoordinator")
-            self._node_id = found.node.node_id
+            answer = await self._cluster.call_any(call, code_of=lambda it: it.error_code)
+            if answer.error_code:
+                raise self._refusal(answer.error_code, "FindCoordinator")
+            self._node_id = answer.node.node_id
         return self._node_id
 
     async def _ask(self, call: Call[R], code_of: Callable[[R], int]) -> R:

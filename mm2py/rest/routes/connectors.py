@@ -28,9 +28,7 @@ from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import TargetState
 
 INITIAL_STATES: Final[Mapping[str, TargetState]] = {
-    "RUNNING": TargetState.STARTED,
-    "PAUSED": TargetState.PAUSED,
-    "STOPPED": TargetState.STOPPED,
+    target.state.value: target for target in TargetState
 }
 
 NAME: Final = "name"
@@ -42,8 +40,10 @@ async def list_connectors(call: Call) -> Response:
     listed = _all(call)
     if not words:
         return json_response([each.shown for each in listed])
-    found = {each.shown: _expanded(call, each, words) for each in listed}
-    return json_response({name: members for name, members in found.items() if members is not None})
+    expanded = {each.shown: _expanded(call, each, words) for each in listed}
+    return json_response(
+        {name: members for name, members in expanded.items() if members is not None}
+    )
 
 
 def _all(call: Call) -> list[Connector]:
@@ -88,9 +88,9 @@ def _named(config: ConnectorConfig, name: str) -> dict[str, str | None]:
 
 
 def _stored(call: Call, name: str) -> ConnectorConfig:
-    found = call.find(name)
-    info = None if found is None else found.herder.info_now(found.own)
-    return {} if found is None or info is None else found.shown_config(info.config)
+    place = call.find(name)
+    info = None if place is None else place.herder.info_now(place.own)
+    return {} if place is None or info is None else place.shown_config(info.config)
 
 
 def _location(call: Call, name: str) -> dict[str, str]:
@@ -157,11 +157,11 @@ async def put_config(call: Call) -> Response:
     call.check_remote(name, config)
     connector = call.new(name)
     async with call.changing(connector):
-        put = await connector.herder.put_config(
+        created, info = await connector.herder.put_config(
             connector.own, connector.own_config(config), actor=call.actor
         )
-    body, tag = _info_json(call, connector, put.info), {"ETag": call.tag(connector, put.info)}
-    if put.created:
+    body, tag = _info_json(call, connector, info), {"ETag": call.tag(connector, info)}
+    if created:
         return json_response(body, 201, {**tag, **_location(call, name)})
     return json_response(body, headers=tag)
 
@@ -272,16 +272,16 @@ async def task_status(call: Call) -> Response:
 
 async def topics(call: Call) -> Response:
     """``GET .../topics``: empty for a connector that does not exist."""
-    found = call.find(call.name)
-    names = () if found is None else found.herder.topics(found.own)
+    place = call.find(call.name)
+    names = () if place is None else place.herder.topics(place.own)
     return json_response({call.name: {"topics": list(names)}})
 
 
 async def reset_topics(call: Call) -> Response:
     """``PUT .../topics/reset``."""
-    found = call.find(call.name)
-    if found is not None:
-        await found.herder.reset_topics(found.own)
+    place = call.find(call.name)
+    if place is not None:
+        await place.herder.reset_topics(place.own)
     return empty(202)
 
 

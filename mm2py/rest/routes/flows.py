@@ -30,6 +30,7 @@ from mm2py.flows.view_models import (
     TopicView,
     TranslationView,
 )
+from mm2py.rest.answers import UNPROCESSABLE
 from mm2py.rest.bodies import check_media_types, read_json, refuse_unknown
 from mm2py.rest.etags import REVISION_TAG, revision_of, revision_tag
 from mm2py.rest.flow_models import (
@@ -44,11 +45,10 @@ from mm2py.rest.parts import SIGNED_FLOW, Forwarding, signed_in
 from mm2py.rest.raw_path import SLASH, plain_segment
 from mm2py.runtime.errors import BadRequestError, ForwardError, HerderError, NotFoundError
 from mm2py.runtime.herder.herder import Herder
-from mm2py.types import FlowName, TaskId, TopicPartition
+from mm2py.types import TOPIC_NAME, FlowName, TaskId, TopicPartition
 
 OK: Final = 200
 CREATED: Final = 201
-UNPROCESSABLE: Final = 422
 MOST_ROWS: Final = 100_000
 LEADER_S: Final = 3.0
 """How long another flow's leader may take for its part of a list."""
@@ -65,10 +65,12 @@ _ERRORS: Final = {
     500: "the worker failed",
     503: "a cluster or the leader is unreachable, or the worker is still starting (Retry-After)",
 }
+_ERROR_SCHEMA: Final = {"$ref": f"#/components/schemas/{ErrorBody.__name__}"}
 RESPONSES: Final[dict[int | str, dict[str, object]]] = {
-    status: {"model": ErrorBody, "description": text} for status, text in _ERRORS.items()
+    status: {"description": text, "content": {"application/json": {"schema": _ERROR_SCHEMA}}}
+    for status, text in _ERRORS.items()
 }
-"""Error responses of each of our own endpoints."""
+"""Error responses of each of our own endpoints. A reference: FastAPI would build a validator per endpoint and status, at each start."""
 
 
 FlowPath = Annotated[str, Path(description="the flow, `A->B`", examples=["A->B"])]
@@ -81,7 +83,7 @@ Then = Annotated[
 ]
 Rows = Annotated[int, Query(ge=1, le=MOST_ROWS, description="so many rows at most")]
 GroupRows = Annotated[int, Query(ge=1, le=10_000, description="so many groups at most, by name")]
-_TOPIC_NAME: Final = r"^[A-Za-z0-9._-]{1,249}$"
+_TOPIC_NAME: Final = f"^{TOPIC_NAME.pattern}$"
 
 
 def router(service: FlowService, parts: FlowParts, forward: Forwarding) -> APIRouter:
@@ -92,8 +94,11 @@ def router(service: FlowService, parts: FlowParts, forward: Forwarding) -> APIRo
         responses=RESPONSES,
     )
     reads, changes = _Reads(service, forward), _Changes(service, parts, forward)
+    named: dict[int | str, dict[str, object]] = {
+        500: {**RESPONSES[500], "model": ErrorBody}  # one names the schema that all refer to
+    }
+    routes.add_api_route("/flows", reads.flows, methods=["GET"], responses=named)
     for path, get in (
-        ("/flows", reads.flows),
         ("/flows/{flow}", reads.flow),
         ("/flows/{flow}/partitions", reads.partitions),
         ("/flows/{flow}/topics", reads.topics),
@@ -155,24 +160,30 @@ class _Reads:
 
     async def flows(self, request: Request) -> list[FlowView]:
         """List all flows with state, lag, rates and what is wrong."""
-
-        async def one(flow: FlowName) -> FlowView:
-            try:
-                return await self._service.describe(flow)
-            except ForwardError as error:
-                try:
-                    return FlowView.model_validate_json(await self._ask(request, error, flow, ""))
-                except (HerderError, TimeoutError, ValueError) as failure:
-                    return self._service.describe_here(flow, error.url, _why(failure))
-
-        found = await asyncio.gather(*(one(flow) for flow in visible_flows(self._service, request)))
-        return list(found)
+        flows = visible_flows(self._service, request)
+        return await asyncio.gather(*(self._described(request, flow) for flow in flows))
 
     async def flow(self, request: Request, response: Response, flow: FlowPath) -> FlowView:
         """Describe one flow: state, workers, lag, rates, connectors, tasks, errors."""
-        view = await self._service.describe(named_flow(self._service, request, flow))
+        name = named_flow(self._service, request, flow)
+        view = await self._described(request, name, alone=True)
         response.headers["ETag"] = revision_tag(view.revision)
         return view
+
+    async def _described(
+        self, request: Request, flow: FlowName, *, alone: bool = False
+    ) -> FlowView:
+        """Return what the flow's leader knows; what is known here, and why no more, where it does not answer."""
+        try:
+            return await self._service.describe(flow)
+        except ForwardError as error:
+            # A rebalance is over soon, and whoever asks again gets all; a worker that asks has an answer of its own.
+            if alone and (error.url is None or SIGNED_FLOW in request.scope):
+                raise
+            try:
+                return FlowView.model_validate_json(await self._ask(request, error, flow, ""))
+            except (HerderError, TimeoutError, ValueError) as failure:
+                return self._service.describe_here(flow, error.url, _why(failure))
 
     async def partitions(self, request: Request, flow: FlowPath) -> list[PartitionView]:
         """List every source partition of a flow."""
@@ -189,7 +200,7 @@ class _Reads:
     async def config(
         self, request: Request, response: Response, flow: FlowPath, *, revision: Then = None
     ) -> list[ConfigView]:
-        """List every property in force, what the file says, and who changed it; or what was after a revision."""
+        """List every property in force, the file's value, and who changed it; or what was after a revision."""
         name = named_flow(self._service, request, flow)
         if revision is None:
             response.headers["ETag"] = revision_tag(self._service.flows()[name].overrides.revision)
@@ -311,8 +322,8 @@ class _Changes:
         It runs on all workers and survives their restart. A flow of the file that sends only heartbeats, or
         that was deleted, begins to copy; positions that are there count.
         """
-        new = flow_creation(await read_json(request, numbers_as_written=False))
-        flow = self._changes.pair(new.source, new.target)
+        source, target, patches = flow_creation(await read_json(request, numbers_as_written=False))
+        flow = self._changes.pair(source, target)
         if request.scope.get(SIGNED_FLOW, flow) != flow:
             raise NotFoundError(f"No flow {flow}")
 
@@ -320,7 +331,7 @@ class _Changes:
             request.state.herder = herder
 
         asked = Asked(flow, signed_in(request), dry_run)
-        result = await self._changes.create(asked, new.patches, opened)
+        result = await self._changes.create(asked, patches, opened)
         response.status_code = OK if dry_run else CREATED
         return result
 

@@ -70,7 +70,6 @@ class _Single(Collector):
         self._family = family
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the family."""
         yield self._family
 
 

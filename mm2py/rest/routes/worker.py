@@ -39,8 +39,8 @@ async def root(call: Call) -> Response:
 
 async def health(call: Call) -> Response:
     """``GET /health``."""
-    found = await asyncio.gather(*(herder.health() for herder in _asked(call)))
-    worst = _worst(call, found)
+    healths = await asyncio.gather(*(herder.health() for herder in _asked(call)))
+    worst = _worst(call, healths)
     body = {"status": worst.status, "message": call.parts.mask.apply(worst.message)}
     return json_response(body, HEALTH_STATUS[worst.status])
 
@@ -49,15 +49,15 @@ def _asked(call: Call) -> Sequence[Herder]:
     return list(call.herders.values()) if call.long_names else [call.herder]
 
 
-def _worst(call: Call, found: Sequence[Health]) -> Health:
-    if not found:
+def _worst(call: Call, healths: Sequence[Health]) -> Health:
+    if not healths:
         return Health("starting", "Worker is still starting up.")
-    worst = max((each.status for each in found), key=SEVERITY.index)
+    worst = max((each.status for each in healths), key=SEVERITY.index)
     if not call.long_names or worst == SEVERITY[0]:
-        return found[0]
+        return healths[0]
     texts = [
         f"{flow}: {each.message}"
-        for flow, each in zip(call.herders, found, strict=True)
+        for flow, each in zip(call.herders, healths, strict=True)
         if each.status == worst
     ]
     return Health(worst, " ".join(texts))
@@ -79,9 +79,9 @@ async def definitions(call: Call) -> Response:
     """``GET /connector-plugins/{plugin}/config``."""
     plugin = _plugin(call)
     keys = call.parts.catalog.definitions(plugin)
-    wanted = call.request.query_params.get("version")
-    if wanted is not None:
-        _check_version(call, plugin, wanted)
+    version = call.request.query_params.get("version")
+    if version is not None:
+        _check_version(call, plugin, version)
     return json_response([key_json(key) for key in keys])
 
 
@@ -146,8 +146,8 @@ def _level_json(level: tuple[str, int | None]) -> dict[str, object]:
 
 async def list_loggers(call: Call) -> Response:
     """``GET /admin/loggers``, sorted by name."""
-    found = call.parts.loggers.all()
-    return json_response({name: _level_json(level) for name, level in sorted(found.items())})
+    levels = call.parts.loggers.all()
+    return json_response({name: _level_json(level) for name, level in sorted(levels.items())})
 
 
 async def get_logger(call: Call) -> Response:

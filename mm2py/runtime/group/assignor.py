@@ -106,7 +106,7 @@ def assign(
     if state.delay_ends_ms is None:
         surplus = _surplus(kept, len(configured.tasks))
         delay_ms, state = _revocation_round(
-            state, wanted=any(surplus.values()), now_ms=now_ms, max_delay_ms=max_delay_ms
+            state, surplus=any(surplus.values()), now_ms=now_ms, max_delay_ms=max_delay_ms
         )
         if not delay_ms:
             revoked = {who: revoked[who] | surplus[who] for who in members}
@@ -174,10 +174,10 @@ def _lost_work(
 
 
 def _revocation_round(
-    state: AssignorState, *, wanted: bool, now_ms: int, max_delay_ms: int
+    state: AssignorState, *, surplus: bool, now_ms: int, max_delay_ms: int
 ) -> tuple[int, AssignorState]:
     """Return how long revocation for balance waits (0: revoke now), so that a changing group does not flap (KIP-415, KAFKA-12495)."""
-    if not wanted:
+    if not surplus:
         return 0, replace(state, revocations=0, next_revocation_ms=0)
     if state.revocations and now_ms < state.next_revocation_ms:
         return state.next_revocation_ms - now_ms, state

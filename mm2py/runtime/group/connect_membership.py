@@ -53,11 +53,6 @@ log = logging.getLogger(__name__)
 _REPORT_S: Final = 10.0
 """How often foreign members are logged while this worker waits for them."""
 
-_FOLLOWER_LAG_S: Final = 0.3
-"""When the rebalance delay is over, only the leader's JoinGroup starts a round: the coordinator answers a follower whose metadata
-is unchanged with the old assignment. Joining a little later it finds the round in progress, without waiting for a
-heartbeat to report it."""
-
 _FREE: Final = frozenset({"Empty", "Dead"})
 _REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
 _UNFINISHED: Final = "the last round did not complete"

@@ -5,7 +5,6 @@ due or the membership is over. It starts and stops no work itself. ``SoloMembers
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, final
 
@@ -129,31 +128,20 @@ class WorkerMembership(Protocol):
 # ---- a worker on its own
 
 
-def _everything(_connector_class: str) -> bool:
-    return True
-
-
 @final
 class SoloMembership:
     """Implements ``WorkerMembership`` without a group: one member, which leads."""
 
-    def __init__(
-        self,
-        store: ConfigBackingStore,
-        *,
-        url: str,
-        runnable: Callable[[str], bool] = _everything,
-    ) -> None:
+    def __init__(self, store: ConfigBackingStore, *, url: str) -> None:
         self._store = store
         self._url = url
-        self._runnable = runnable
         self._requested = asyncio.Event()
         self._joined = False
 
     async def rejoin(self, owned: Work, config_offset: int) -> Round:
         """Give out what is configured and not owned yet, take away what is not configured any more."""
         self._requested.clear()
-        configured = configured_work(self._store.snapshot(), self._runnable)
+        configured = configured_work(self._store.snapshot(), lambda _: True)
         self._joined = True
         return Round(
             member_id="standalone",
@@ -170,29 +158,24 @@ class SoloMembership:
         )
 
     async def is_empty(self) -> bool:
-        """Return True: there is no other member."""
         return True
 
     async def until_ours(self) -> None:
         """Return at once: there is no other member."""
 
     async def signal(self) -> Rejoin | Lost:
-        """Wait until a round is asked for."""
         await self._requested.wait()
         return Rejoin("a round was requested")
 
     def request_rejoin(self) -> None:
-        """Make ``signal`` ask for a round."""
         self._requested.set()
 
     @property
     def permit(self) -> Permit:
-        """This membership is never in doubt."""
         return UNLIMITED
 
     @property
     def solo(self) -> bool:
-        """True: no other worker can join."""
         return True
 
     @property
@@ -202,22 +185,17 @@ class SoloMembership:
 
     @property
     def is_leader(self) -> bool:
-        """Whether the first round was."""
         return self._joined
 
     @property
     def leader_url(self) -> str | None:
-        """This worker."""
         return self._url if self._joined else None
 
     def owner_url(self, work: str | TaskId) -> str | None:
-        """Return this worker, whatever is asked for."""
         return self._url
 
     def member_urls(self) -> tuple[str, ...]:
-        """Return this worker."""
         return (self._url,)
 
     async def leave(self) -> None:
-        """Forget that there was a round."""
         self._joined = False

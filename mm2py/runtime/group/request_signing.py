@@ -35,7 +35,7 @@ _ALGORITHMS: Final = {
 }
 """Java's names, which it reads in any case: bits of a key that its ``KeyGenerator`` makes."""
 
-_STILL_STARTING: Final = (
+NO_SESSION_KEY: Final = (
     "This worker is still starting up and has not been able to read a session key from the config"
     " topic yet"
 )
@@ -71,31 +71,23 @@ def check_algorithms(signature: str, verification: Collection[str]) -> None:
         )
 
 
-def new_session_key(
-    now_ms: int, algorithm: str = "HmacSHA256", size_bits: int | None = None
-) -> SessionKey:
-    """Make a random key; ``size_bits`` None takes the algorithm's own size.
+def new_session_key(now_ms: int, algorithm: str = "HmacSHA256") -> SessionKey:
+    """Make a random key of the algorithm's own size.
 
     Raises:
-        ValueError: the algorithm is unknown.
+        ConfigError: the algorithm is unknown.
     """
     if not is_available(algorithm):
-        raise ValueError(f"no key algorithm: {algorithm}")
-    bits = _ALGORITHMS[algorithm.lower()] if size_bits is None else size_bits
-    return SessionKey(secrets.token_bytes((bits + 7) // 8), algorithm, now_ms)
+        raise ConfigError(
+            f"inter.worker.key.generation.algorithm={algorithm}: not available",
+            remedy="use HmacSHA256",
+        )
+    return SessionKey(secrets.token_bytes(_ALGORITHMS[algorithm.lower()] // 8), algorithm, now_ms)
 
 
-def rotation_due(
-    key: SessionKey | None,
-    now_ms: int,
-    ttl_ms: int,
-    algorithm: str,
-    size_bits: int | None = None,
-) -> bool:
-    """Return whether the leader has to make a new key: none, too old, or not as configured."""
-    if key is None or key.algorithm != algorithm or now_ms - key.created_ms >= ttl_ms:
-        return True
-    return size_bits is not None and len(key.key) != (size_bits + 7) // 8
+def rotation_due(key: SessionKey, now_ms: int, ttl_ms: int, algorithm: str) -> bool:
+    """Return whether the leader has to make a new key: too old, or not as configured."""
+    return key.algorithm != algorithm or now_ms - key.created_ms >= ttl_ms
 
 
 def sign_request(
@@ -160,7 +152,7 @@ def verify_request(
     if signature is None or caller is None or stamp is None:
         raise SignatureError("Internal request missing required signature", status=403)
     if key is None:
-        raise SignatureError(_STILL_STARTING, status=503)
+        raise SignatureError(NO_SESSION_KEY, status=503)
     expected = _signature(key, method, raw_target, caller, stamp)
     if not hmac.compare_digest(signature.encode(), expected.encode()):
         raise SignatureError(_INVALID, status=403)

@@ -3,7 +3,7 @@
 Flow: composition root -> ``HerderParts`` -> ``mm2py.runtime.herder.herder.Herder`` -> values of this module.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -58,14 +58,6 @@ class ConnectorState:
 
 
 @dataclass(frozen=True, slots=True)
-class PutResult:
-    """What a put made; ``created`` is False where the connector existed."""
-
-    created: bool
-    info: ConnectorInfo
-
-
-@dataclass(frozen=True, slots=True)
 class Health:
     """``healthy``, ``starting`` or ``unhealthy`` (200, 503, 500) and a sentence about it."""
 
@@ -89,12 +81,8 @@ class Validator(Protocol):
         ...
 
 
-class PeerClient(Protocol):
-    """Client of other workers; failures are ``HerderError`` with the peer's status."""
-
-    async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
-        """Return what the member at ``url`` copies."""
-        ...
+AskPeer = Callable[[str, SessionKey], Awaitable[NodeSnapshot]]
+"""Asks the member at a URL what it copies; failures are ``HerderError`` with the peer's status."""
 
 
 class Overrides(Protocol):
@@ -129,47 +117,6 @@ class Overrides(Protocol):
 
     def listen(self, changed: Callable[[], None]) -> None:
         """Call ``changed`` at every change read later."""
-        ...
-
-
-class Backfills(Protocol):
-    """Partitions of the flow that a backfill copies (``mm2py.storage.backfill_store``)."""
-
-    @property
-    def reserved(self) -> int:
-        """Offset after the newest record that reserves a partition."""
-        ...
-
-    async def start(self) -> None:
-        """Read the topic to its end; ``RetriableError`` when that cannot be done now."""
-        ...
-
-    async def stop(self) -> None:
-        """Close its connections; safe twice."""
-        ...
-
-    def listen(self, changed: Callable[[], None]) -> None:
-        """Call ``changed`` after each record that is read later."""
-        ...
-
-    def kept_out(self) -> Collection[TopicPartition]:
-        """Return what this flow must not copy."""
-        ...
-
-    def in_backfill(self) -> Collection[TopicPartition]:
-        """Return which of it a backfill copies, and no stream."""
-        ...
-
-    async def notice(self, worker: str, offset: int) -> None:
-        """Write that a worker copies nothing that was reserved below ``offset``."""
-        ...
-
-
-class TakesBack(Protocol):
-    """Ends a stream from a worker (``mm2py.storage.job_claim``)."""
-
-    async def take_back(self, cause: str) -> None:
-        """Let the flow's workers copy what a stream whose driver is gone has kept from them."""
         ...
 
 
@@ -222,7 +169,7 @@ class HerderParts:
     ``clusters`` maps a description (``target cluster B at b1:9092``) to what connects it; ``prepare``
     creates and checks the internal topics; ``cluster_id`` is asked after both; ``resolve`` replaces
     placeholders; ``close`` closes what was opened; ``fence_producers`` fences transactional ids on the target. ``overrides``, ``backfills`` and
-    ``stream_claim`` are None on an ordinary worker, whose ``guard`` gets all connectors before and after a change and refuses it by
+    ``take_back`` (ends a stream whose driver is gone, for a cause) are None on an ordinary worker, whose ``guard`` gets all connectors before and after a change and refuses it by
     raising; overrides have their own.
     """
 
@@ -236,15 +183,14 @@ class HerderParts:
     offsets: FlowStores
     membership: WorkerMembership
     hosts: Callable[[TaskWatcher, StartGuard], TaskHost]
-    peers: PeerClient
     overrides: Overrides | None
     guard: Callable[[Mapping[str, ConnectorConfig], Mapping[str, ConnectorConfig]], None] | None = (
         None
     )
     backfills: BackfillStore | None = None
-    stream_claim: TakesBack | None = None
+    take_back: Callable[[str], Awaitable[None]] | None = None
     resolve: Callable[[ConnectorConfig], dict[str, str]]
-    editor: OffsetEditing
+    editor: Callable[[Mapping[str, str]], OffsetEditing]
     meter: FlowMeter
     settings: WorkerConfig
     close: Callable[[], Awaitable[None]]

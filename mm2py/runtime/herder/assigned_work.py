@@ -25,7 +25,7 @@ from mm2py.runtime.herder.worker_connector import ConnectorFacts, WorkerConnecto
 from mm2py.runtime.tasks.lifecycle import Status, trace_of
 from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.runtime.tasks.task_transactions import StartGuard
-from mm2py.storage.config_state import ConfigSnapshot, ConnectorConfig
+from mm2py.storage.config_state import ConfigSnapshot, ConnectorConfig, texts_of
 from mm2py.storage.status_records import StoredStatus
 from mm2py.types import State, TargetState, TaskId, TopicPartition, Work
 
@@ -351,7 +351,7 @@ class AssignedWork:
     def _published(self, name: str) -> Sequence[Mapping[str, str]]:
         snapshot = self._parts.config.snapshot()
         return [
-            {key: text for key, text in config.items() if text is not None}
+            texts_of(config)
             for task, config in snapshot.task_configs.items()
             if task.connector == name
             and (name in snapshot.inconsistent or task in snapshot.tasks(name))

@@ -11,19 +11,39 @@ Invariants, tests of the same names:
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Final, final
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final, Protocol, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError
-from mm2py.runtime.herder.api import Backfills
 from mm2py.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
 FIRST_RETRY_MS: Final = 200
 LONGEST_RETRY_MS: Final = 10_000
+
+
+class Backfills(Protocol):
+    """Partitions of the flow that a backfill copies (``mm2py.storage.backfill_store``)."""
+
+    @property
+    def reserved(self) -> int:
+        """Offset after the newest record that reserves a partition."""
+        ...
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Call ``changed`` after each record that is read later."""
+        ...
+
+    def kept_out(self) -> Collection[TopicPartition]:
+        """Return what this flow must not copy."""
+        ...
+
+    async def notice(self, worker: str, offset: int) -> None:
+        """Write that a worker copies nothing that was reserved below ``offset``."""
+        ...
 
 
 @final

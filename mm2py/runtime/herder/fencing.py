@@ -114,7 +114,7 @@ class Fencing(StartGuard):
     def compare(self, snapshot: ConfigSnapshot) -> None:
         """As the leader, begin a round for every connector whose tasks wait for one.
 
-        To be called behind a round of the group: every member has stopped the tasks before then, so that only
+        To be called after a round of the group: every member has stopped the tasks before then, so that only
         zombies are fenced.
         """
         if not self._parts.settings.leader_writes_in_transactions or not self._leads():

@@ -33,7 +33,6 @@ from mm2py.runtime.herder.api import (
     Health,
     HerderParts,
     OffsetEntry,
-    PutResult,
     WorkState,
 )
 from mm2py.runtime.herder.queue import HEALTH_TIMEOUT_S, HerderQueue
@@ -46,7 +45,7 @@ from mm2py.runtime.herder.work_states import (
     work_state,
 )
 from mm2py.storage.backfill_store import BackfillStore
-from mm2py.storage.config_state import ConnectorConfig, RestartRequest, SessionKey
+from mm2py.storage.config_state import ConnectorConfig, RestartRequest, SessionKey, texts_of
 from mm2py.types import FlowName, State, TargetState, TaskId
 
 log = logging.getLogger(__name__)
@@ -163,6 +162,10 @@ class Herder:
         """Return a task's config as this node knows it, empty where it knows none."""
         return self._parts.config.snapshot().task_configs.get(task, {})
 
+    def target_now(self, name: str) -> TargetState:
+        """Return what a connector is wanted to be, as this node knows it."""
+        return self._parts.config.snapshot().target(name)
+
     def status(self, name: str) -> ConnectorState:
         """Return all states of a connector; ``NotFoundError``: ``No status found for connector c``."""
         state = connector_state(name, self._parts)
@@ -200,7 +203,7 @@ class Herder:
         return replace(snapshot, problems=self._life.reported(), findings=findings)
 
     def member_urls(self) -> tuple[str, ...]:
-        """Return where all members listen; leader only. Says what it waits for where it knows no leader therefore."""
+        """Return where all members listen; leader only. Names what it waits for where it knows no leader therefore."""
         self._need_running()
         membership = self._parts.membership
         if not membership.is_leader:
@@ -223,9 +226,10 @@ class Herder:
     # ---- through the queue: 90 s, health 10 s, then HerderTimeoutError
 
     async def health(self) -> Health:
-        """Return whether the loop answers; at once while it waits for a cluster."""
-        if self._life.waiting():
-            return Health("starting", f"Worker {self._life.waiting()}")
+        """Return whether the loop answers; at once while it waits for a cluster or its group."""
+        idles = self._life.idles()
+        if idles:
+            return Health("starting", f"Worker {idles}")
         try:
             await self._queue.submit(_nothing, timeout_s=HEALTH_TIMEOUT_S)
         except HerderFailedError as error:
@@ -272,7 +276,7 @@ class Herder:
             return self._parts.resolve(self._configured(name))
 
         config = await self._queue.submit(configured)
-        return await self._parts.editor.read(name, config)
+        return await self._parts.editor(config).read(name, config)
 
     # ---- configs, leader only
 
@@ -280,24 +284,26 @@ class Herder:
         self, name: str, config: ConnectorConfig, target: TargetState | None, *, actor: str
     ) -> ConnectorInfo:
         """Create a connector; ``AlreadyExistsError``: ``Connector c already exists``."""
-        wanted = await self._validated(name, config)
+        checked = await self._validated(name, config)
 
         async def change() -> ConnectorInfo:
             self._need_leader()
             if name in self._connectors:
                 raise AlreadyExistsError(f"Connector {name} already exists")
-            return await self._write(name, wanted, target, actor=actor)
+            return await self._write(name, checked, target, actor=actor)
 
         return await self._queue.submit(change)
 
-    async def put_config(self, name: str, config: ConnectorConfig, *, actor: str) -> PutResult:
-        """Create a connector or replace its config; an equal config is written too."""
-        wanted = await self._validated(name, config)
+    async def put_config(
+        self, name: str, config: ConnectorConfig, *, actor: str
+    ) -> tuple[bool, ConnectorInfo]:
+        """Create a connector or replace its config, an equal one too; return whether it is new, and what it is now."""
+        checked = await self._validated(name, config)
 
-        async def change() -> PutResult:
+        async def change() -> tuple[bool, ConnectorInfo]:
             self._need_leader()
             created = name not in self._connectors
-            return PutResult(created, await self._write(name, wanted, None, actor=actor))
+            return created, await self._write(name, checked, None, actor=actor)
 
         return await self._queue.submit(change)
 
@@ -310,15 +316,15 @@ class Herder:
 
         before = await self._queue.submit(current)
         while True:
-            merged = {key: text for key, text in {**before, **patch}.items() if text is not None}
-            wanted = await self._validated(name, merged)
+            merged = texts_of({**before, **patch})
+            checked = await self._validated(name, merged)
 
             async def change(
-                before: ConnectorConfig = before, wanted: ConnectorConfig = wanted
+                before: ConnectorConfig = before, checked: ConnectorConfig = checked
             ) -> ConnectorInfo | ConnectorConfig:
                 self._need_leader()
                 now = self._configured(name)
-                return await self._write(name, wanted, None, actor=actor) if now == before else now
+                return await self._write(name, checked, None, actor=actor) if now == before else now
 
             outcome = await self._queue.submit(change)
             if isinstance(outcome, ConnectorInfo):
@@ -335,7 +341,7 @@ class Herder:
                 f"removing the config for connector {name} from the config topic"
             ):
                 if self._parts.overrides is not None:
-                    await self._parts.overrides.record(name, _texts(before), None, actor=actor)
+                    await self._parts.overrides.record(name, texts_of(before), None, actor=actor)
                 await self._parts.config.remove_connector(name)
             log.info("connector deleted connector=%s actor=%s", name, actor)
 
@@ -439,7 +445,7 @@ class Herder:
         async def change() -> str:
             config = await self._stopped(name)
             with self._queue.stage(f"modifying offsets for connector {name}"):
-                return await self._parts.editor.alter(name, config, entries)
+                return await self._parts.editor(config).alter(name, config, entries)
 
         return await self._queue.submit(change)
 
@@ -449,7 +455,7 @@ class Herder:
         async def change() -> str:
             config = await self._stopped(name)
             with self._queue.stage(f"modifying offsets for connector {name}"):
-                return await self._parts.editor.reset(name, config)
+                return await self._parts.editor(config).reset(name, config)
 
         return await self._queue.submit(change)
 
@@ -484,11 +490,11 @@ class Herder:
                 f"Connector name configuration ({written}) doesn't match connector name in the URL"
                 f" ({name})"
             )
-        wanted = {**config, "name": name}
-        refusal = (await self._parts.node.validator.validate(wanted)).refusal()
+        named = {**config, "name": name}
+        refusal = (await self._parts.node.validator.validate(named)).refusal()
         if refusal is not None:
             raise BadRequestError(refusal)
-        return wanted
+        return named
 
     async def _write(
         self, name: str, wanted: ConnectorConfig, target: TargetState | None, *, actor: str
@@ -499,7 +505,10 @@ class Herder:
         with self._queue.stage(f"writing a config for connector {name} to the config topic"):
             if self._parts.overrides is not None:
                 await self._parts.overrides.record(
-                    name, None if before is None else _texts(before), _texts(wanted), actor=actor
+                    name,
+                    None if before is None else texts_of(before),
+                    texts_of(wanted),
+                    actor=actor,
                 )
             await self._parts.config.put_connector(name, wanted, target)
         log.info("config written connector=%s new=%s actor=%s", name, before is None, actor)
@@ -554,7 +563,3 @@ class Herder:
 
 async def _nothing() -> None:
     return
-
-
-def _texts(config: ConnectorConfig) -> dict[str, str]:
-    return {key: text for key, text in config.items() if text is not None}

@@ -16,7 +16,7 @@ from mm2py.clock import Clock, wait_or_stop
 from mm2py.config.providers import placeholders
 from mm2py.errors import ConfigError, FatalServerError, Mm2pyError, RetriableError
 from mm2py.runtime.group.membership import Round
-from mm2py.runtime.group.request_signing import is_available, new_session_key, rotation_due
+from mm2py.runtime.group.request_signing import new_session_key, rotation_due
 from mm2py.runtime.herder.api import HerderParts
 from mm2py.runtime.herder.queue import HerderQueue
 from mm2py.storage.config_state import ConfigSnapshot, ConnectorConfig, SessionKey
@@ -185,7 +185,7 @@ class LeaderDuties:
         if not self._parts.membership.is_leader:
             return
         if key is None or rotation_due(key, now_ms, ttl_ms, algorithm):
-            key = _new_key(now_ms, algorithm)
+            key = new_session_key(now_ms, algorithm)
             with self._queue.stage("writing a new session key to the config topic"):
                 await config.put_session_key(key)
         if self._timed == key:
@@ -234,15 +234,6 @@ def _unfinished_stops(snapshot: ConfigSnapshot) -> Sequence[str]:
         for name in snapshot.connectors
         if snapshot.target(name) is TargetState.STOPPED and snapshot.task_counts.get(name, 0)
     ]
-
-
-def _new_key(now_ms: int, algorithm: str) -> SessionKey:
-    if not is_available(algorithm):
-        raise ConfigError(
-            f"inter.worker.key.generation.algorithm={algorithm}: not available",
-            remedy="use HmacSHA256",
-        )
-    return new_session_key(now_ms, algorithm)
 
 
 # ---- task configs of connectors that run on the leader
@@ -345,8 +336,8 @@ class TaskPublication:
             java_class = self._parts.node.plugins.find(raw.get("connector.class") or "").java_class
         except ConfigError:
             return None
-        stem, found, rest = java_class.rpartition("Connector")
-        return f"{stem}Task{rest}" if found else java_class
+        stem, separator, rest = java_class.rpartition("Connector")
+        return f"{stem}Task{rest}" if separator else java_class
 
 
 def _current(name: str, made_of: ConnectorConfig, snapshot: ConfigSnapshot) -> bool:

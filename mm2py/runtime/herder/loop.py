@@ -1,7 +1,7 @@
 """The loop of one herder on one node: Connect's herder thread as one asyncio task.
 
 Flow: round of the group -> work starts and stops -> queued requests, restarts, config changes (``ConfigChanges``) -> what
-runs is compared with what should run (``Reconciler``) -> wait for the next reason. While the membership is in doubt the
+runs is compared with what should run -> wait for the next reason. While the membership is in doubt the
 permit blocks every write; once it is lost, all work stops, and the worker joins anew with nothing owned.
 """
 
@@ -23,7 +23,15 @@ from mm2py.runtime.herder.queue import HerderQueue
 from mm2py.runtime.herder.work_states import connector_state, plan_restart
 from mm2py.runtime.patience import Patience, attempt
 from mm2py.storage.config_backing_store import ConfigBackingStore
+from mm2py.storage.config_fold import (
+    ConfigEvent,
+    ConnectorChanged,
+    ConnectorRemoved,
+    TargetChanged,
+    TasksChanged,
+)
 from mm2py.storage.config_state import RestartRequest
+from mm2py.storage.connect_json import LoggerLevel
 from mm2py.types import State, Work
 
 log = logging.getLogger(__name__)
@@ -34,9 +42,9 @@ log = logging.getLogger(__name__)
 
 @final
 class ConfigChanges:
-    """Changes read from the config topic that the loop has not handled yet; implements ``ConfigListener``.
+    """Changes read from the config topic that the loop has not handled yet.
 
-    Its methods note and wake, nothing more: they run inside of the store's reader, where a wait would hold up the fold.
+    ``note`` notes and wakes, nothing more: it runs inside of the store's reader, where a wait would hold up the fold.
     """
 
     def __init__(
@@ -82,47 +90,35 @@ class ConfigChanges:
         taken, self._restarts = self._restarts, {}
         return taken
 
-    # ---- ConfigListener
-
-    def connector_changed(self, name: str) -> None:
-        """A config was read: it acts in place where the connector runs; a new one needs a round."""
-        self._updated.add(name)
-        if name not in self._known:
-            self._known.add(name)
-            self.rebalance_expected = True
+    def note(self, event: ConfigEvent) -> None:
+        """Note what was read; a ``ConfigListener``."""
+        match event:
+            case ConnectorChanged(name):
+                # It acts in place where the connector runs; a new one needs a round.
+                self._updated.add(name)
+                if name not in self._known:
+                    self._known.add(name)
+                    self.rebalance_expected = True
+            case ConnectorRemoved(name):
+                self._known.discard(name)
+                self._updated.discard(name)
+                self.rebalance_expected = True  # a round takes its work away
+            case TasksChanged(name):
+                # Changed tasks stop, a round starts them again. An incomplete commit changes nothing here: tasks
+                # continue until the connector's owner has published its task configs again.
+                if name not in self._store.snapshot().inconsistent:
+                    self._committed.add(name)
+                    self.rebalance_expected = True
+            case TargetChanged(name):
+                self._targets.add(name)  # to pause, stop or run needs no round
+            case RestartRequest(name):
+                self._restarts[name] = merge_restarts(self._restarts.get(name), event)
+            case LoggerLevel(namespace, level):
+                self._set_level(namespace, level)
+                return
         self._queue.wake()
 
-    def connector_removed(self, name: str) -> None:
-        """A connector is gone: a round takes its work away."""
-        self._known.discard(name)
-        self._updated.discard(name)
-        self.rebalance_expected = True
-        self._queue.wake()
-
-    def tasks_changed(self, connector: str) -> None:
-        """Task configs were committed: changed tasks stop, a round starts them again.
-
-        An incomplete commit changes nothing here: tasks continue until the connector's owner has
-        published its task configs again.
-        """
-        if connector not in self._store.snapshot().inconsistent:
-            self._committed.add(connector)
-            self.rebalance_expected = True
-        self._queue.wake()
-
-    def target_changed(self, connector: str) -> None:
-        """A connector is to pause, stop or run; no round."""
-        self._targets.add(connector)
-        self._queue.wake()
-
-    def restart_requested(self, request: RestartRequest) -> None:
-        """A restart was requested; each worker does its part."""
-        waiting = self._restarts.get(request.connector)
-        self._restarts[request.connector] = merge_restarts(waiting, request)
-        self._queue.wake()
-
-    def logger_level_changed(self, namespace: str, level: str) -> None:
-        """A level was set for every worker."""
+    def _set_level(self, namespace: str, level: str) -> None:
         try:
             self._loggers.set(namespace, level)
         except ConfigError as error:
@@ -132,49 +128,6 @@ class ConfigChanges:
 def merge_restarts(waiting: RestartRequest | None, new: RestartRequest) -> RestartRequest:
     """Return the request of the two that reaches further; waiting ones of a connector become one."""
     return new if waiting is None or new.impact >= waiting.impact else waiting
-
-
-# ---- what runs, compared with what should run
-
-
-@final
-class Reconciler:
-    """Repairs what a lost event, an interrupted change or a stale leader has left; decides nothing about assignment.
-
-    Called by the loop between two rounds, when nothing is being started or stopped.
-    """
-
-    def __init__(
-        self, parts: HerderParts, work: AssignedWork, publication: TaskPublication
-    ) -> None:
-        self._parts, self._work, self._publication = parts, work, publication
-
-    async def compare(self, owned: Work) -> None:
-        """Repair what differs; costs a few set operations where nothing does."""
-        snapshot = self._parts.config.snapshot()
-        configured = Work(
-            frozenset(owned.connectors & snapshot.connectors.keys()),
-            frozenset(owned.tasks & snapshot.task_configs.keys()),
-        )
-        running = self._work.running
-        missing, surplus = configured - running, running - owned
-        if missing or surplus:
-            log.warning(
-                "what runs here is not what is assigned, it is repaired missing=%s surplus=%s",
-                missing,
-                surplus,
-            )
-            await self._work.stop(surplus, snapshot)
-            await self._work.start(missing, snapshot)
-        await self._work.repair_host()
-        for name in sorted(self._work.running.connectors):
-            if self._publication.overwritten(name, snapshot):
-                log.warning(
-                    "task configs in force are not those that the connector made, they are published"
-                    " again connector=%s",
-                    name,
-                )
-                self._work.reconfigure(name)
 
 
 # ---- the loop
@@ -222,7 +175,6 @@ class HerderLoop:
         self._waits = waits
         self._parts, self._queue, self._work, self._clock = parts, queue, work, clock
         self._publication, self._fencing = publication, fencing
-        self._reconciler = Reconciler(parts, work, publication)
         self._stop = stop
         self._owned = Work()
         self._must_join = True
@@ -263,7 +215,7 @@ class HerderLoop:
         if not self._must_join:
             self.duties.compare(self._parts.config.snapshot())
             self._fencing.compare(self._parts.config.snapshot())
-            await self._reconciler.compare(self._owned)
+            await self._repair()
             await self._idle()
 
     def _check_settings(self) -> None:
@@ -487,6 +439,38 @@ class HerderLoop:
         while self.changes.committed:
             committed = self.changes.take_committed()
             await self._stop_work(self._work.changed(committed, self._parts.config.snapshot()))
+
+    # ---- what runs, compared with what should run
+
+    async def _repair(self) -> None:
+        """Repair what a lost event, an interrupted change or a stale leader has left; decides nothing about assignment.
+
+        Called between two rounds, when nothing is being started or stopped. Costs a few set operations where nothing differs.
+        """
+        snapshot, owned = self._parts.config.snapshot(), self._owned
+        configured = Work(
+            frozenset(owned.connectors & snapshot.connectors.keys()),
+            frozenset(owned.tasks & snapshot.task_configs.keys()),
+        )
+        running = self._work.running
+        missing, surplus = configured - running, running - owned
+        if missing or surplus:
+            log.warning(
+                "what runs here is not what is assigned, it is repaired missing=%s surplus=%s",
+                missing,
+                surplus,
+            )
+            await self._work.stop(surplus, snapshot)
+            await self._work.start(missing, snapshot)
+        await self._work.repair_host()
+        for name in sorted(self._work.running.connectors):
+            if self._publication.overwritten(name, snapshot):
+                log.warning(
+                    "task configs in force are not those that the connector made, they are published"
+                    " again connector=%s",
+                    name,
+                )
+                self._work.reconfigure(name)
 
     async def _read_config(self) -> None:
         with self._queue.stage("reading to the end of the config topic"):

@@ -7,47 +7,22 @@ leaves the others running; the process ends by itself only when none is left.
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol, final
+from typing import final
 
 from mm2py.errors import Mm2pyError
+from mm2py.runtime.herder.herder import Herder
 from mm2py.types import FlowName
 
 log = logging.getLogger(__name__)
-
-
-class FlowHerder(Protocol):
-    """A herder as the process that runs it sees it."""
-
-    async def run(self) -> None:
-        """Run; returns after ``stop``, or where the first start was refused (``failure``)."""
-        ...
-
-    def stop(self) -> None:
-        """Begin an orderly stop."""
-        ...
-
-    @property
-    def failure(self) -> Mm2pyError | None:
-        """Why it does not run; None while it does, and after an orderly stop."""
-        ...
-
-    def problems(self) -> Sequence[str]:
-        """What is wrong on this node now, one line each."""
-        ...
 
 
 @final
 class MirrorMaker:
     """Runs herders."""
 
-    def __init__(self, herders: Mapping[FlowName, FlowHerder]) -> None:
+    def __init__(self, herders: Mapping[FlowName, Herder]) -> None:
         self._herders = dict(herders)
         self._running: dict[FlowName, asyncio.Task[None]] = {}
-
-    @property
-    def herders(self) -> Mapping[FlowName, FlowHerder]:
-        """Herders by flow."""
-        return self._herders
 
     def problems(self, flow: FlowName) -> Sequence[str]:
         """What is wrong with a flow now, one line each."""
@@ -63,7 +38,7 @@ class MirrorMaker:
         """Flows that run no more."""
         return [flow for flow, task in self._running.items() if task.done()]
 
-    def add(self, flow: FlowName, herder: FlowHerder) -> None:
+    def add(self, flow: FlowName, herder: Herder) -> None:
         """Launch one more flow; returns at once."""
         self._herders[flow] = herder
         self._launch(flow, herder)
@@ -91,7 +66,7 @@ class MirrorMaker:
             herder.stop()
         return await _ended(list(self._running.values()), timeout_s)
 
-    def _launch(self, flow: FlowName, herder: FlowHerder) -> None:
+    def _launch(self, flow: FlowName, herder: Herder) -> None:
         self._running[flow] = asyncio.create_task(herder.run(), name=str(flow))
 
 

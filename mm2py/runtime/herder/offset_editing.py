@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Final, Protocol, cast, final
+from typing import Final, Protocol, TypeVar, cast, final
 
 from mm2py.api.connector import ConnectorFactory
 from mm2py.client.connect.cluster import Cluster
@@ -35,6 +35,7 @@ from mm2py.types import ClusterAlias, TopicPartition
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 
 NOTHING_GIVEN: Final = "Partitions / offsets need to be provided for an alter offsets request"
 
@@ -108,7 +109,7 @@ class OffsetEditor:
         """
         if not entries:
             raise BadRequestError(NOTHING_GIVEN)
-        surely = self._check(connector, config, entries)
+        surely = _confirmed(self._find, config, entries)
         for entry in entries:
             _check_primitive(entry.partition)
             _check_primitive(entry.offset)
@@ -124,23 +125,10 @@ class OffsetEditor:
         """
         stored = await self._stored(connector)
         entries = [OffsetEntry(parse_offset_key(key)[1], None) for key in stored]
-        surely = self._check(connector, config, entries)
+        surely = _confirmed(self._find, config, entries)
         await self._set(connector, config, dict.fromkeys(stored))
         log.info("positions removed connector=%s count=%d", connector, len(stored))
         return changed_text("reset", surely=surely)
-
-    def _check(
-        self, connector: str, config: Mapping[str, str], entries: Sequence[OffsetEntry]
-    ) -> bool:
-        positions = [(entry.partition, entry.offset) for entry in entries]
-        try:
-            factory = self._find(config.get("connector.class", ""))
-            check = cast("CheckOffsets | None", getattr(factory, "check_offsets", None))
-            # Java's SourceConnector returns false where a connector does not override it.
-            return check is not None and check(config, positions)
-        except ConfigError as error:
-            # Java answers 500; the caller can mend it.
-            raise BadRequestError(error.message, remedy=error.remedy) from error
 
     async def _set(
         self, connector: str, config: Mapping[str, str], values: Mapping[bytes, bytes | None]
@@ -171,20 +159,31 @@ class OffsetEditor:
         log.info("positions altered connector=%s count=%d", connector, len(entries))
 
     async def _stored(self, connector: str) -> Mapping[bytes, bytes]:
-        found: dict[bytes, bytes] = {}
-
-        async def read() -> None:
-            found.update(await self._store.entries(connector))
-
-        await _now(connector, read(), "read")
-        return found
+        return await _now(connector, self._store.entries(connector), "read")
 
 
-async def _now(connector: str, action: Awaitable[None], verb: str = "modify") -> None:
+async def _now(connector: str, action: Awaitable[T], verb: str = "modify") -> T:
     try:
-        await action
+        return await action
     except RetriableError as error:
         raise HerderError(f"Failed to {verb} offsets for connector {connector}: {error}") from error
+
+
+def _confirmed(
+    find: Callable[[str], ConnectorFactory],
+    config: Mapping[str, str],
+    entries: Sequence[OffsetEntry],
+) -> bool:
+    """Ask the connector's own hook; Java's connectors return false where they do not override it."""
+    try:
+        factory = find(config.get("connector.class", ""))
+        check = cast("CheckOffsets | None", getattr(factory, "check_offsets", None))
+        return check is not None and check(
+            config, [(entry.partition, entry.offset) for entry in entries]
+        )
+    except ConfigError as error:
+        # Java answers 500; the caller can mend it.
+        raise BadRequestError(error.message, remedy=error.remedy) from error
 
 
 def _key(connector: str, partition: Mapping[str, Scalar] | None) -> bytes:
@@ -279,14 +278,14 @@ class SinkOffsetEditor(OffsetEditing):
         consumer = self._consumer(config)
         try:
             async with self._groups(consumer, connector) as groups:
-                found = await groups.offsets(consumer["group.id"])
+                offsets = await groups.offsets(consumer["group.id"])
         except Mm2pyError as error:
             raise HerderError(
                 f"Failed to list offsets for connector {connector}: {error}"
             ) from error
         return [
             OffsetEntry({TOPIC: tp.topic, PARTITION: tp.partition}, {OFFSET: offset})
-            for tp, offset in sorted(found.items())
+            for tp, offset in sorted(offsets.items())
         ]
 
     async def alter(
@@ -301,12 +300,15 @@ class SinkOffsetEditor(OffsetEditing):
         if not entries:
             raise BadRequestError(NOTHING_GIVEN)
         positions = dict(map(_parsed, entries))
-        negative = next((it for it in positions.values() if it is not None and it < 0), None)
+        negative = next(
+            (position for position in positions.values() if position is not None and position < 0),
+            None,
+        )
         if negative is not None:
             raise HerderError(
                 f"Failed to modify offsets for sink connector {connector}: {negative} is no offset"
             )
-        surely = self._check(config, entries)
+        surely = _confirmed(self._find, config, entries)
         consumer = self._consumer(config)
         group = consumer["group.id"]
         with_offset = {tp: offset for tp, offset in positions.items() if offset is not None}
@@ -326,7 +328,7 @@ class SinkOffsetEditor(OffsetEditing):
 
     async def reset(self, connector: str, config: Mapping[str, str]) -> str:
         """Delete the group and return the message of the answer; errors as of ``alter``."""
-        surely = self._check(config, ())
+        surely = _confirmed(self._find, config, ())
         consumer = self._consumer(config)
         group = consumer["group.id"]
         try:
@@ -345,17 +347,6 @@ class SinkOffsetEditor(OffsetEditing):
         return sink_consumer_properties(
             self._worker, config, source=None if own is None else own(config)
         )
-
-    def _check(self, config: Mapping[str, str], entries: Sequence[OffsetEntry]) -> bool:
-        """Ask the connector's own hook; Java's ``SinkConnector`` returns false where it does not override it."""
-        factory = self._find(config.get("connector.class", ""))
-        check: Callable[..., bool] | None = getattr(factory, "check_offsets", None)
-        try:
-            return check is not None and check(
-                config, [(entry.partition, entry.offset) for entry in entries]
-            )
-        except ConfigError as error:
-            raise BadRequestError(error.message, remedy=error.remedy) from error
 
 
 def _failed(what: str, connector: str, error: Mm2pyError) -> HerderError:
@@ -405,32 +396,19 @@ def _integer(value: JsonScalar, what: str, name: str, *, bits: int) -> int:
     )
 
 
-@final
-class OffsetEditors(OffsetEditing):
-    """Sends each connector to the editor of its type."""
+def editor_by_type(
+    find: Callable[[str], ConnectorFactory], source: OffsetEditor, sink: SinkOffsetEditor
+) -> Callable[[Mapping[str, str]], OffsetEditing]:
+    """Return what chooses the editor of a connector by its config."""
 
-    def __init__(
-        self, find: Callable[[str], ConnectorFactory], source: OffsetEditor, sink: SinkOffsetEditor
-    ) -> None:
-        self._find, self._source, self._sink = find, source, sink
-
-    async def read(self, connector: str, config: Mapping[str, str], /) -> Sequence[OffsetEntry]:
-        return await self._of(config).read(connector, config)
-
-    async def alter(
-        self, connector: str, config: Mapping[str, str], entries: Sequence[OffsetEntry]
-    ) -> str:
-        return await self._of(config).alter(connector, config, entries)
-
-    async def reset(self, connector: str, config: Mapping[str, str]) -> str:
-        return await self._of(config).reset(connector, config)
-
-    def _of(self, config: Mapping[str, str]) -> OffsetEditing:
+    def editor(config: Mapping[str, str]) -> OffsetEditing:
         try:
-            kind = plugin_type(self._find(config.get("connector.class", "")))
+            kind = plugin_type(find(config.get("connector.class", "")))
         except ConfigError:
             kind = "source"  # its stored positions can be read whatever is installed
-        return self._sink if kind == "sink" else self._source
+        return sink if kind == "sink" else source
+
+    return editor
 
 
 @final
@@ -441,10 +419,10 @@ class _KafkaGroups(GroupOffsets):
         self._admin = admin
 
     async def offsets(self, group: str) -> Mapping[TopicPartition, int]:
-        found = (await self._admin.committed([group]))[group]
-        if isinstance(found, Mm2pyError):
-            raise found
-        return {tp: it.offset for tp, it in found.items() if it.offset >= 0}
+        committed = (await self._admin.committed([group]))[group]
+        if isinstance(committed, Mm2pyError):
+            raise committed
+        return {tp: it.offset for tp, it in committed.items() if it.offset >= 0}
 
     async def commit(self, group: str, positions: Mapping[TopicPartition, int]) -> None:
         commits = [OffsetToCommit(*tp, offset) for tp, offset in positions.items()]

@@ -12,7 +12,7 @@ Invariants, tests of the same names:
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping
 from typing import Final, final
 
 from mm2py.clock import Clock
@@ -20,7 +20,6 @@ from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.errors import Mm2pyError
 from mm2py.mirror.backfills import ALIVE_S, Job, JobKind, Lease, LeaseState, Wanted, Wish
-from mm2py.runtime.herder.api import TakesBack
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.config_state import ConfigSnapshot
 from mm2py.types import TargetState, TopicPartition
@@ -59,18 +58,18 @@ class StreamWatch:
     Args:
         backfills: the topic; its owner starts and stops it.
         config: of the flow's connectors, as this worker has read it.
-        claim: ends a stream whose driver is gone.
+        take_back: ends a stream whose driver is gone, for a cause.
     """
 
     def __init__(
         self,
         backfills: BackfillStore,
         config: Callable[[], ConfigSnapshot],
-        claim: TakesBack,
+        take_back: Callable[[str], Awaitable[None]],
         *,
         clock: Clock,
     ) -> None:
-        self._backfills, self._config, self._claim = backfills, config, claim
+        self._backfills, self._config, self._take_back = backfills, config, take_back
         self._clock = clock
         self._wanted = _Steadily(None, 0.0)
         self._driver = _Steadily(None, 0.0)
@@ -123,7 +122,7 @@ class StreamWatch:
             log.warning(
                 "a stream whose driver is gone is ended, workers take over job=%s", stream.id
             )
-            await self._claim.take_back(_TAKEN_BACK)
+            await self._take_back(_TAKEN_BACK)
         elif self._backfills.wanted is not wanted:
             log.info("stream is asked wanted=%s job=%s", wanted.value, stream.id)
             await self._backfills.post([Wish(job=stream.id, wanted=wanted)])
@@ -167,7 +166,7 @@ def _no_driver(stream: Job | None, *, keeps: bool) -> Mapping[str, str]:
 def _stuck(
     stream: Job, idle: Collection[TopicPartition], leases: Iterable[Lease]
 ) -> Mapping[str, str]:
-    problems = {f"stream: {it.source}": it.cause for it in leases if it.cause}
+    problems = {f"stream: {lease.source}": lease.cause for lease in leases if lease.cause}
     for tp in idle:
         problems.setdefault(f"stream: {tp}", f"no lane has copied it for {IDLE_S:.0f} s")
     if stream.cause:

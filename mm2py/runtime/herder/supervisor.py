@@ -15,7 +15,7 @@ from mm2py.clock import Clock, wait_or_stop
 from mm2py.errors import ConfigError, FatalError, Mm2pyError
 from mm2py.observability.logging import cause_text, log_scope
 from mm2py.runtime.errors import WORKER_ENDS, HerderError, HerderFailedError
-from mm2py.runtime.herder.api import Backfills, HerderParts
+from mm2py.runtime.herder.api import HerderParts
 from mm2py.runtime.herder.assigned_work import AssignedWork
 from mm2py.runtime.herder.backfill_watch import BackfillWatch
 from mm2py.runtime.herder.fencing import Fencing
@@ -24,12 +24,14 @@ from mm2py.runtime.herder.loop import QUIET_S, HerderLoop
 from mm2py.runtime.herder.queue import HerderQueue
 from mm2py.runtime.herder.stream_watch import StreamWatch
 from mm2py.runtime.patience import attempt
+from mm2py.storage.backfill_store import BackfillStore
 
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
-_SUSPENDED: Final = "the target does not answer the flow's group: nothing is copied until it does"
+_SUSPENDED: Final = "SUSPENDED"
+_NO_ANSWER: Final = "the target does not answer the flow's group: nothing is copied until it does"
 STEADY_S: Final = 300.0
 """A herder that ran this long before it failed starts again with the shortest pause."""
 
@@ -64,10 +66,8 @@ class Supervisor:
         )
         self._streams = (
             None
-            if parts.backfills is None or parts.stream_claim is None
-            else StreamWatch(
-                parts.backfills, parts.config.snapshot, parts.stream_claim, clock=clock
-            )
+            if parts.backfills is None or parts.take_back is None
+            else StreamWatch(parts.backfills, parts.config.snapshot, parts.take_back, clock=clock)
         )
         self._stop = asyncio.Event()
         self._retry = asyncio.Event()
@@ -84,7 +84,6 @@ class Supervisor:
         self._retry.set()
 
     async def run(self) -> None:
-        """Run; returns after ``stop``, or where the first start was refused (``failure``)."""
         meter = self._parts.meter
         with log_scope(str(meter.flow)):
             try:
@@ -103,7 +102,6 @@ class Supervisor:
                 meter.state = "STOPPED" if self.failure is None else "FAILED"
 
     def problems(self) -> Sequence[str]:
-        """What is wrong on this node now, one line each."""
         if self.failure is not None:
             return (str(self.failure),)
         streams = () if self._streams is None else self._streams.problems().values()
@@ -118,21 +116,27 @@ class Supervisor:
         """What has been tried in vain until now, with the cause."""
         return "; ".join(self._waits.values())
 
+    def idles(self) -> str:
+        """Why nothing is done here though the flow has not failed: what it waits for, or the state of its group."""
+        if self.waiting() or self._parts.meter.state != _SUSPENDED:
+            return self.waiting()
+        return f"is {_SUSPENDED}: {_NO_ANSWER}"
+
     def reported(self) -> Mapping[str, str]:
         """What keeps work from being done, with the cause."""
-        found = {
+        states = {
             **self.work.reported(),
             **self.fencing.problems(),
             **self._parts.status.problems(),
         }
         if self._waits:
-            found["flow"] = self.waiting()
-        elif self._parts.meter.state == "SUSPENDED":
-            found["flow"] = _SUSPENDED
+            states["flow"] = self.waiting()
+        elif self._parts.meter.state == _SUSPENDED:
+            states["flow"] = _NO_ANSWER
         if self._streams is not None:
-            found |= self._streams.problems()
-        found |= self.loop.duties.problems()
-        return found
+            states |= self._streams.problems()
+        states |= self.loop.duties.problems()
+        return states
 
     # ---- one life
 
@@ -199,7 +203,7 @@ class Supervisor:
     async def _read_stores(self, loop: HerderLoop) -> bool:
         parts = self._parts
         steps = {
-            "the config topic": lambda: parts.config.start(loop.changes),
+            "the config topic": lambda: parts.config.start(loop.changes.note),
             "the status topic": parts.status.start,
             "the offset store": parts.offsets.start,
         }
@@ -219,7 +223,7 @@ class Supervisor:
                 each.cancel()
             await asyncio.gather(*reading, return_exceptions=True)
 
-    async def _read_backfills(self, backfills: Backfills) -> None:
+    async def _read_backfills(self, backfills: BackfillStore) -> None:
         """Read the topic; where it may not be created there is no backfill, and none begins without this worker's notice."""
         try:
             await backfills.start()

@@ -53,9 +53,9 @@ class _ReportsNotes(Protocol):
 class ConnectorFacts:
     """What a connector may ask about its flow: bytes per second by source partition, task configs in force, partitions kept out."""
 
-    rates: Callable[[], Mapping[TopicPartition, float]] = dict
-    published: Callable[[], TaskConfigs] = tuple
-    kept_out: Callable[[], Collection[TopicPartition]] = tuple
+    rates: Callable[[], Mapping[TopicPartition, float]]
+    published: Callable[[], TaskConfigs]
+    kept_out: Callable[[], Collection[TopicPartition]]
 
 
 @final
@@ -80,17 +80,17 @@ class WorkerConnector:
         apply: ApplyTasks,
         on_status: Callable[[Status], None],
         clock: Clock,
-        target: TargetState = TargetState.STARTED,
-        resolve: Resolve | None = None,
-        facts: ConnectorFacts | None = None,
+        target: TargetState,
+        resolve: Resolve,
+        facts: ConnectorFacts,
     ) -> None:
         self._build = build
         self._config = config
-        self._resolve = resolve or _as_it_is
+        self._resolve = resolve
         self._resolved: Mapping[str, str] = {}
         self._target = target
         self._apply = apply
-        self._facts = facts or ConnectorFacts()
+        self._facts = facts
         self._clock = clock
         self._on_status = on_status
         self._lifecycle = Lifecycle("connector", self._status_changed)
@@ -134,16 +134,13 @@ class WorkerConnector:
         self._wanted.set()
 
     def partition_rates(self) -> Mapping[TopicPartition, float]:
-        """Bytes per second of source partitions that this node copies."""
         return self._facts.rates()
 
     def published_tasks(self) -> TaskConfigs:
-        """Its task configs that are in force: none at its first start or after a stop."""
         return self._facts.published()
 
     @property
     def kept_out(self) -> Collection[TopicPartition]:
-        """Source partitions that a backfill copies."""
         return self._facts.kept_out()
 
     def fail(self, error: Exception) -> None:
@@ -290,7 +287,3 @@ class WorkerConnector:
                 log.warning("connector did not stop in order cause=%s", cause_text(error))
             else:
                 self._lifecycle.to(State.FAILED, error)
-
-
-def _as_it_is(config: Mapping[str, str | None]) -> dict[str, str]:
-    return {key: value for key, value in config.items() if value is not None}

@@ -140,7 +140,10 @@ class ChildTaskHost:
     async def keep_out(self, partitions: frozenset[TopicPartition]) -> None:
         """Let no task copy these; a host that ends meanwhile copies nothing."""
         self._kept_out = partitions
-        asked = [it.ask(InProcessTaskHost.keep_out, partitions) for it in self._channels.values()]
+        asked = [
+            channel.ask(InProcessTaskHost.keep_out, partitions)
+            for channel in self._channels.values()
+        ]
         for answer in await asyncio.gather(*asked, return_exceptions=True):
             if isinstance(answer, BaseException) and not isinstance(answer, Mm2pyError):
                 raise answer

@@ -134,7 +134,7 @@ def _error(kind: str, message: str, remedy: str = "") -> Exception:
 
 @cache
 def _foreign(kind: str) -> type[Exception]:
-    """Return a class of that name: ``KeyError: 'x'`` without its class says nothing."""
+    """Return a class of that name: ``KeyError: 'x'`` without its class has no meaning."""
     return type(kind, (Exception,), {"__module__": __name__})
 
 
@@ -441,11 +441,6 @@ class Channel(NamedTuple):
 
     pipe: HostPipe
     number: int
-
-    @property
-    def clogged(self) -> bool:
-        """Whether the other side does not read."""
-        return self.pipe.clogged
 
     def serve(self, *methods: Method, scope: str = "") -> None:
         """Let the other side call ``methods``, whose log lines get ``scope``."""

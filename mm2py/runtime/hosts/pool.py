@@ -56,6 +56,7 @@ class HostLink(HostReports):
     def __init__(self, pipe: HostPipe, process: HostProcess, *, version: str, clock: Clock) -> None:
         self._pipe = pipe
         self._process = process
+        self.pid: Final = process.pid
         self._version = version
         self._clock = clock
         self._numbers = count(1)
@@ -74,11 +75,6 @@ class HostLink(HostReports):
         """Whether it was started for one task alone."""
         self.host.serve(self.started, self.lives, self.log_line)
         self._running = asyncio.create_task(self._run(), name=f"task host {process.pid}")
-
-    @property
-    def pid(self) -> int:
-        """The child's process id."""
-        return self._process.pid
 
     async def greeted(self) -> None:
         """Wait until the child runs.
@@ -102,7 +98,6 @@ class HostLink(HostReports):
         return self._pipe.channel(number)
 
     def detach(self, channel: Channel) -> None:
-        """Forget a flow."""
         channel.close()
         self._users.pop(channel.number, None)
 
@@ -147,7 +142,6 @@ class HostLink(HostReports):
         """Sign of life: nothing else was sent for a while."""
 
     def log_line(self, level: str, logger: str, scope: str, text: str, trace: str) -> None:
-        """Log a line of the child."""
         write_line(level, logger, scope, text, trace)
 
     # ---- the child's life

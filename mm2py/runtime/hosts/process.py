@@ -57,19 +57,14 @@ class ChildProcess:
     """A host as ``HostLink`` sees it; ``unreported`` is called when its starter does not report its end."""
 
     def __init__(self, pid: int, unreported: Callable[[], None]) -> None:
-        self._pid, self._unreported = pid, unreported
+        self.pid: Final = pid
+        self._unreported = unreported
         self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._pid
-
     def kill(self) -> None:
-        """End it at once."""
         if not self._code.done():
             with suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
+                os.kill(self.pid, signal.SIGKILL)
 
     def exited(self, code: int) -> None:
         """Its end was reported."""

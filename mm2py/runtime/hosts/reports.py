@@ -58,11 +58,7 @@ class TaskReports:
     """
 
     def __init__(self, reports: FlowReports, changed: Callable[[TaskId, Status], None]) -> None:
-        self._meter = reports.meter
-        self._events = reports.events
-        self._on_topic = reports.on_topic
-        self._guard = reports.guard
-        self._changed = changed
+        self._reports, self._changed = reports, changed
 
     def serve(self, channel: Channel, scope: str) -> None:
         """Let the host call the methods below."""
@@ -88,41 +84,41 @@ class TaskReports:
         self, partitions: tuple[PartitionSnapshot, ...], gone: tuple[PartitionSnapshot, ...]
     ) -> None:
         """Take the meters that changed; ``gone`` are last counts of ended tasks, from before ``partitions``."""
-        self._meter.apply(partitions, gone)
+        self._reports.meter.apply(partitions, gone)
 
     def found(self, findings: tuple[Finding, ...]) -> None:
         """Take findings that are new, changed or, without a text, withdrawn."""
         for finding in findings:
-            self._meter.note_finding(finding)
+            self._reports.meter.note_finding(finding)
 
     def topic_used(self, task: TaskId, topic: str) -> None:
         """Note that the task's first record of a target topic was acknowledged."""
-        self._on_topic(task, topic)
+        self._reports.on_topic(task, topic)
 
     def happened(self, event: LossEvent) -> None:
         """Write an event to the loss ledger; the host holds positions of its partition until it is ``written``."""
-        self._events.report(event)
+        self._reports.events.report(event)
 
     async def written(self) -> tuple[TopicPartition, ...]:
         """Wait for the ledger, a second at most; return partitions with events that it has not written."""
-        await self._events.flush(LEDGER_WAIT_S)
-        return tuple(self._events.unwritten())
+        await self._reports.events.flush(LEDGER_WAIT_S)
+        return tuple(self._reports.events.unwritten())
 
     async def incarnations(self) -> tuple[tuple[TopicPartition, bytes], ...]:
         """Return which topic id stored positions belong to, where that is known."""
-        return tuple((await self._events.incarnations()).items())
+        return tuple((await self._reports.events.incarnations()).items())
 
     def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
         """Keep which topic id the stored position of a partition belongs to."""
-        self._events.note_incarnation(partition, topic_id)
+        self._reports.events.note_incarnation(partition, topic_id)
 
     async def fence(self, task: TaskId) -> None:
         """Fence the producers of earlier configs of a task's connector."""
-        await self._guard.fence(task)
+        await self._reports.guard.fence(task)
 
     async def verify(self, task: TaskId, generation: int) -> None:
         """Confirm that a task that has its producer may start."""
-        await self._guard.verify(task, generation)
+        await self._reports.guard.verify(task, generation)
 
 
 @final
@@ -262,7 +258,7 @@ class MeterRelay:
         return bool(changed or gone or findings)
 
     def _changed_findings(self) -> tuple[Finding, ...]:
-        now = {(it.task, it.what): it for it in self._meter.findings}
+        now = {(finding.task, finding.what): finding for finding in self._meter.findings}
         withdrawn = (replace(it, text="") for key, it in self._found.items() if key not in now)
         changed = (it for key, it in now.items() if self._found.get(key) != it)
         findings = (*withdrawn, *changed)
@@ -313,7 +309,7 @@ class PipeLogHandler(logging.Handler):
             text = f"{text}: {kind}{one_line(error)}"
             if self._debug:
                 trace = "".join(traceback.format_exception(error))
-        if self._channel.clogged:
+        if self._channel.pipe.clogged:
             return  # a frozen worker must not make its hosts grow: the line is dropped
         self._channel.post(
             HostReports.log_line,

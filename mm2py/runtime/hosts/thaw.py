@@ -21,7 +21,6 @@ class ThawSelector(selectors.DefaultSelector):
     """
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Wait for events."""
         events = super().select(timeout)
         check_all()
         return events

@@ -77,6 +77,7 @@ class PluginCatalog(Protocol):
 
         Raises:
             NotFoundError: ``Unknown plugin p.``
+            BadRequestError: a plug-in of a kind that has no keys here.
         """
         ...
 
@@ -95,8 +96,8 @@ class InstalledPlugins:
     def plugins(self, *, connectors_only: bool) -> Sequence[PluginInfo]:
         """Return sinks, sources, what cannot be imported, transforms, predicates, converters and header converters."""
         listed = [
-            PluginInfo(it.java_class, plugin_type(it), _version(it))
-            for it in self._plugins.factories()
+            PluginInfo(factory.java_class, plugin_type(factory), _version(factory))
+            for factory in self._plugins.factories()
         ]
         listed.sort(key=lambda it: it.type)
         listed += [
@@ -120,16 +121,14 @@ class InstalledPlugins:
         return listed
 
     def definitions(self, plugin: str) -> Sequence[ConfigKey]:
-        """Return the keys of a plug-in, its own first.
-
-        Raises:
-            NotFoundError: no such plug-in.
-            BadRequestError: a plug-in of a kind that has no keys here.
-        """
         for kind in _KINDS.values():
             with suppress(ConfigError):
                 model = model_of(find(kind, plugin))
-                return [] if model is None else [described(it) for it in options_of(model).values()]
+                return (
+                    []
+                    if model is None
+                    else [described(option) for option in options_of(model).values()]
+                )
         simple = plugin.rpartition(".")[2]
         for name in HEADER_CONVERTERS:
             if plugin in (name, name.rpartition(".")[2]):
@@ -173,7 +172,7 @@ def checked_keys(factory: ConnectorFactory) -> Sequence[Option]:
     """
     own = _own(factory)
     names = {option.name for option in own}
-    return (*(it for it in connector_keys(plugin_type(factory)) if it.name not in names), *own)
+    return (*(key for key in connector_keys(plugin_type(factory)) if key.name not in names), *own)
 
 
 def _listed(factory: ConnectorFactory) -> Sequence[Option]:

@@ -1,7 +1,7 @@
 """Checks connector configs as Connect does, in its order and words (``AbstractHerder.validateConnectorConfig``).
 
 Flow: config -> placeholders resolved -> keys of Connect and of the connector, one by one -> what the
-connector says of the whole -> client overrides -> ``ConfigInfos``. Reaches no cluster and writes nothing.
+connector checks of the whole -> client overrides -> ``ConfigInfos``. Reaches no cluster and writes nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ from mm2py.config.connect_definitions import (
     described,
     override_option,
 )
-from mm2py.config.definitions import Option, options_of, parse_config
+from mm2py.config.definitions import Option, Problem, options_of, parse_config
 from mm2py.config.exactly_once import contradictions
 from mm2py.config.framework import CONVERTER_CONFIGS, converter_class
 from mm2py.config.java_regex import PatternList
@@ -68,6 +68,10 @@ class _Findings:
         else:
             self.values[name] = replace(value, errors=(*value.errors, error))
 
+    def refuse(self, problem: Problem) -> None:
+        reason = f"{problem.message}; {problem.remedy}" if problem.remedy else problem.message
+        self.add(problem.name, invalid(problem.name, problem.value, reason))
+
     def count(self) -> int:
         return sum(len(it.errors) for it in (*self.values.values(), *self.undefined))
 
@@ -115,48 +119,48 @@ class ConfigValidator:
             raise BadRequestError(too_long)
         factory = self._connector(config, plugin)
         props = self._resolved(config)
-        definitions = {it.name: it for it in checked_keys(factory)}
-        found = _each(definitions.values(), props)
-        _check_version(factory, props, found)
-        _check_boundary(factory, props, found)
-        found.undefined += [
+        definitions = {key.name: key for key in checked_keys(factory)}
+        values = _each(definitions.values(), props)
+        _check_version(factory, props, values)
+        _check_boundary(factory, props, values)
+        values.undefined += [
             ConfigValue(name=name, value=None, errors=(_NULL,))
             for name, value in props.items()
             if value is None and name not in definitions
         ]
         texts = {name: value for name, value in props.items() if value is not None}
         worker = self._worker(texts)
-        _check_sink(factory, texts, worker, found)
-        aliased = [it for kind in KINDS for it in plugin_entries(kind, texts)]
-        found.values.update({key.name: value for key, value in aliased})
+        _check_sink(factory, texts, worker, values)
+        aliased = [entry for kind in KINDS for entry in plugin_entries(kind, texts)]
+        values.values.update({key.name: value for key, value in aliased})
         enabled = worker is None or parse_config(WorkerConfig, worker).exactly_once
-        _check_support(factory, texts, found, enabled=enabled)
+        _check_support(factory, texts, values, enabled=enabled)
         provided = {
             name: texts[name]
             for name, raw in config.items()
             if raw and texts[name] != raw and placeholders(raw)
         }
         secrets = secrets_in(texts).union(provided.values())
-        self._ask_connector(factory, texts, found, worker)
+        self._ask_connector(factory, texts, values, worker)
         behind = [*_converters(texts), *self._overrides(factory, texts)]
-        configs: _Configs = [(None, value) for value in found.undefined]
+        configs: _Configs = [(None, value) for value in values.undefined]
         keys = {name: described(option) for name, option in definitions.items()}
         keys |= {key.name: key for key, _ in aliased}
-        configs += [(key, found.values[name]) for name, key in keys.items()]
+        configs += [(key, values.values[name]) for name, key in keys.items()]
         configs += behind
         return ConfigInfos(
             name=config["connector.class"] or "",
-            error_count=found.count() + sum(1 for _, it in behind if it is not None and it.errors),
+            error_count=values.count() + sum(1 for _, it in behind if it is not None and it.errors),
             groups=_groups(keys.values()) + _converter_groups(texts),
             configs=_masked(configs, self._mask.extended(secrets), provided),
         )
 
     def _connector(self, config: _Props, plugin: str | None) -> ConnectorFactory:
         given = config.get("connector.class")
-        wanted = (given or "").strip()
-        if wanted and plugin is not None and not _ends_alike(wanted, plugin):
+        class_name = (given or "").strip()
+        if class_name and plugin is not None and not _ends_alike(class_name, plugin):
             raise BadRequestError(
-                f"Included connector type {wanted} does not match request type {plugin}"
+                f"Included connector type {class_name} does not match request type {plugin}"
             )
         if given is None:
             shown = ", ".join(sorted(f"{name}={HIDDEN}" for name in config if name != "name"))
@@ -164,12 +168,14 @@ class ConfigValidator:
                 shown = f"name={config['name']}{shown and ', ' + shown}"
             raise BadRequestError(f"Connector config {{{shown}}} contains no connector type")
         try:
-            return self._plugins.find(wanted)
+            return self._plugins.find(class_name)
         except ConfigError as error:
-            there = ", ".join(it.java_class for it in self._plugins.factories()) or "(none)"
+            there = (
+                ", ".join(factory.java_class for factory in self._plugins.factories()) or "(none)"
+            )
             raise BadRequestError(
                 "Failed to find any class that implements Connector and which name matches"
-                f" {wanted}, available connectors are: {there}"
+                f" {class_name}, available connectors are: {there}"
             ) from error
 
     def _resolved(self, config: _Props) -> _Props:
@@ -194,8 +200,7 @@ class ConfigValidator:
         if worker is not None and not problems:
             problems = contradictions(texts, worker)
         for problem in problems:
-            reason = f"{problem.message}; {problem.remedy}" if problem.remedy else problem.message
-            found.add(problem.name, invalid(problem.name, problem.value, reason))
+            found.refuse(problem)
         if found.count() or not self._build:
             return
         try:
@@ -253,7 +258,7 @@ def _masked(
 
 
 def _each(options: Iterable[Option], props: _Props) -> _Findings:
-    values = {it.name: check_value(it, props) for it in options}
+    values = {option.name: check_value(option, props) for option in options}
     for name, converter in _VERSIONS.items():
         if name in values and not props.get(converter):
             values[name] = replace(values[name], visible=False)
@@ -308,8 +313,7 @@ def _check_support(
     model = config_model(factory)
     own = [] if model is None else model.cross_check(texts)
     for problem in (it for it in own if it.name == _SUPPORT):
-        reason = f"{problem.message}; {problem.remedy}" if problem.remedy else problem.message
-        findings.add(problem.name, invalid(problem.name, problem.value, reason))
+        findings.refuse(problem)
         return
     if not enabled:
         findings.add(_SUPPORT, "This worker does not have exactly-once source support enabled.")
@@ -347,7 +351,7 @@ def _converters(texts: Mapping[str, str]) -> _Configs:
 
 
 def _groups(keys: Iterable[ConfigKey]) -> tuple[str, ...]:
-    names = (it.group for it in keys)
+    names = (key.group for key in keys)
     return tuple(dict.fromkeys(name for name in names if name is not None))
 
 

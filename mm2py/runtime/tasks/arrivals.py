@@ -18,6 +18,7 @@ Invariants of ``SourceOrder``, tests of the same names:
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, final
 
 from mm2py.api.task import Delivery, Run
@@ -58,7 +59,6 @@ class _Landed:
         self.next_target = base + count
 
     def delivery(self, source: TopicPartition, passed: int = 0, through: int = -1) -> Delivery:
-        """Return everything as one report."""
         if self.count:
             self.runs.append(Run(self.first, self.count, self.base))
         size, newest = self.size_bytes, self.newest_ms
@@ -109,7 +109,6 @@ class Arrivals:
         return bool(self._landed)
 
     def flush(self) -> None:
-        """Report now what was gathered."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -176,20 +175,18 @@ class _Copies(NamedTuple):
     base_offset: int
 
 
+@dataclass(slots=True, eq=False)
 class _Source:
     """One source partition."""
 
-    __slots__ = ("arrived", "done", "home", "landed", "parts", "passed", "released", "sent")
-
-    def __init__(self, home: TopicPartition) -> None:
-        self.home = home
-        self.sent: dict[TopicPartition, int] = {}
-        self.arrived: dict[TopicPartition, int] = {}
-        self.parts: deque[_Due] = deque()
-        self.landed: deque[_Copies] = deque()
-        self.done = 0  # copies in parts that are done
-        self.released = 0  # copies that were passed on
-        self.passed = 0  # records of parts that are done, which were not passed on
+    home: TopicPartition
+    sent: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    arrived: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    parts: deque[_Due] = field(default_factory=deque[_Due])
+    landed: deque[_Copies] = field(default_factory=deque[_Copies])
+    done: int = 0  # copies in parts that are done
+    released: int = 0  # copies that were passed on
+    passed: int = 0  # records of parts that are done, which were not passed on
 
 
 @final
@@ -201,7 +198,6 @@ class SourceOrder:
         self._then: InOrder | None = None
 
     def follow(self, then: InOrder) -> None:
-        """Set the receiver of finished parts."""
         self._then = then
 
     def handed_out(self, source: TopicPartition, home: TopicPartition, part: Part) -> None:

@@ -179,7 +179,6 @@ class ErrantRecords:
             self._queue.flush()
 
     def close(self) -> None:
-        """End the dead letter queue."""
         if self._queue is not None:
             self._queue.close()
 

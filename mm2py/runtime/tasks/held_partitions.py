@@ -107,7 +107,7 @@ class HeldPartitions:
         now = self._clock.monotonic()
         over = [source for source, until in self._resting.items() if until <= now]
         for source in over:
-            self._forget(source)
+            self.forget(source)
         self._task.release([source for source in over if source not in self._paused])
 
     def hold_stalled(self, source: TopicPartition, target: TopicPartition) -> None:
@@ -124,7 +124,7 @@ class HeldPartitions:
             free = self._memory_bytes - self._sender.buffered_bytes
             # Before its window runs empty.
             if self._sender.backlog_bytes(target) < max(self._least_bytes // 4, free // 4):
-                self._forget(source)
+                self.forget(source)
                 if source not in self._paused:
                     self._task.release([source])
 
@@ -133,9 +133,10 @@ class HeldPartitions:
         for source in [it for it, held_by in self.full.items() if held_by == target]:
             self.drained(source, target)
 
-    def given_up(self, source: TopicPartition) -> None:
-        """Forget a partition that failed: it is not read any more."""
-        self._forget(source)
+    def forget(self, source: TopicPartition) -> None:
+        """Stop holding a partition for its target: that drains again, or the partition failed and is not read any more."""
+        for by_source in (self.full, self._moved_at, self._resting):
+            by_source.pop(source, None)
 
     def pause(self, paused: frozenset[TopicPartition]) -> None:
         """Take the complete set of the flow's pauses; ``look`` acts on it."""
@@ -179,10 +180,6 @@ class HeldPartitions:
         if not self._sender.backlog_bytes(target):  # else an acknowledgement is awaited
             rest_s = self._rest_s[source] = min(2 * self._rest_s.get(source, 0.5), LONGEST_REST_S)
             self._resting[source] = self._clock.monotonic() + rest_s
-
-    def _forget(self, source: TopicPartition) -> None:
-        for by_source in (self.full, self._moved_at, self._resting):
-            by_source.pop(source, None)
 
     def _hold(self, sources: list[TopicPartition]) -> None:
         if sources:

@@ -49,7 +49,6 @@ class Lifecycle:
 
     @property
     def status(self) -> Status:
-        """The current state."""
         return self._status
 
     def allows(self, state: State) -> bool:

@@ -2,7 +2,7 @@
 
 Flow: ``acknowledged`` per batch -> pending positions -> ``commit`` -> the flow's offset store.
 Invariants, tests of the same names: 1 a position is the last acknowledged record, later only where the
-task says that nothing was left to copy; 2 it never passes a failed partition's failure; 3 a commit that
+task reports that nothing was left to copy; 2 it never passes a failed partition's failure; 3 a commit that
 fails loses nothing: its positions are pending again unless newer ones are; 4 an unchanged position is
 not written again, nor is a value that is the stored one; 5 a position waits while the loss ledger has an event of its partition that is not acknowledged; 6 a stored
 position is never ahead of the offset map; 7 it is stored with the id of the topic that its record is in.
@@ -50,11 +50,6 @@ def _keep_no_id(_partition: TopicPartition, _topic_id: bytes) -> None:
     """Without a ledger, topic ids are kept in positions alone."""
 
 
-def _nothing() -> Collection[TopicPartition]:
-    """Return no partition: there is no ledger."""
-    return ()
-
-
 @final
 class OffsetCommitter:
     """Positions of one task.
@@ -63,7 +58,7 @@ class OffsetCommitter:
         store: the flow's offset store.
         connector: first part of every key.
         source_partition: key of a partition, in Java's member order.
-        source_offset: value that says: everything up to this position is copied.
+        source_offset: value that means: everything up to this position is copied.
         timeout_ms: bound of one commit (``offset.flush.timeout.ms``); None where it commits a transaction: then
             it takes as long as that takes, and raises.
         withheld: partitions whose position must not be written yet (``EventSink.unwritten``).
@@ -79,7 +74,7 @@ class OffsetCommitter:
         source_partition: Callable[[TopicPartition], SourcePartition],
         source_offset: Callable[[TopicPartition, int], SourceOffset],
         timeout_ms: int | None,
-        withheld: Callable[[], Collection[TopicPartition]] = _nothing,
+        withheld: Callable[[], Collection[TopicPartition]] = frozenset[TopicPartition],
         maps: TaskOffsetMaps | None = None,
         on_failure: Callable[[str], None] = _log_failure,
     ) -> None:

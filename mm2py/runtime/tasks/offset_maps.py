@@ -5,10 +5,12 @@ what it had acknowledged is noticed here: its offsets go back.
 
 Invariants, tests of the same names: 1 what is written covers every position that was acknowledged before; 2 what could
 not be written is written with the next turn; 3 only the open page of a partition is in memory; 4 a page is removed only
-behind everything that was written of its partition, and an offset in either log is never in it (``map_pruning``);
+after everything that was written of its partition, and an offset in either log is never in it (``map_pruning``);
 5 a topic that was deleted gets the open page of every partition again, and what its other pages had is unknown, not guessed;
 6 a copy whose position was set continues where that copy ended, whenever its task ends: before its first record the map has where it
-began, on both sides.
+began, on both sides;
+7 a copy that was deleted and made again, or that the replication policy names anew, is noticed without a record: its map loses all copies, and the
+loss is reported once (``LostCopies``).
 """
 
 import asyncio
@@ -24,6 +26,7 @@ from mm2py.client.send.tail import Identical, KeptProducer, LogEnd
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.mirror.offset_map import Mark, Page, PartitionMap, Segment, TargetLoss
+from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks.target_sender import TaskSender
 from mm2py.storage.offset_map_store import MapStore, NoMapStore, StoredMap
 from mm2py.types import TopicPartition
@@ -79,7 +82,6 @@ class TaskOffsetMaps:
         """Called with the reason why maps cannot be kept, and with an empty text when they are again."""
 
     def of(self, partition: TopicPartition) -> PartitionMap:
-        """Return the map of a partition."""
         partition_map = self._maps.get(partition)
         if partition_map is None:
             partition_map = self._maps[partition] = PartitionMap()
@@ -195,6 +197,27 @@ class TaskOffsetMaps:
         if not self._in_transactions:
             await self.write()
 
+    def partitions_of_another(
+        self, ids: Mapping[TopicPartition, bytes]
+    ) -> Mapping[TopicPartition, bytes]:
+        """Return the partitions whose copies are in another topic than the one that is there now, with its id."""
+        return {
+            partition: topic_id
+            for partition, topic_id in ids.items()
+            if partition not in self._astray
+            and not self.of(partition).is_empty
+            and self.of(partition).is_of_another(topic_id)
+        }
+
+    def lose_copies(self, ids: Mapping[TopicPartition, bytes]) -> None:
+        """The target topics of these ``partitions_of_another`` have none of the copies (7)."""
+        for partition, topic_id in ids.items():
+            partition_map = self.of(partition)
+            loss = partition_map.lose_target(0)
+            partition_map.target_id = topic_id
+            if loss is not None:
+                self.on_loss(partition, loss)
+
     # ---- what happens
 
     def taken(
@@ -244,6 +267,14 @@ class TaskOffsetMaps:
 
     # ---- pages that nothing can ask for any more
 
+    def with_copies(self) -> list[TopicPartition]:
+        """Return the partitions that have copies in a target topic whose id is known."""
+        return [
+            partition
+            for partition, partition_map in self._maps.items()
+            if not partition_map.is_empty and partition_map.target_id != NO_TOPIC_ID
+        ]
+
     def with_older_pages(self) -> list[TopicPartition]:
         """Return the partitions whose maps have pages that may expire."""
         return [
@@ -275,7 +306,7 @@ class TaskOffsetMaps:
 
     def of_other_tasks(self) -> list[TopicPartition]:
         """Return partitions that have a map and are not of this task."""
-        return [it for it in self._store.partitions if it not in self._loaded]
+        return [partition for partition in self._store.partitions if partition not in self._loaded]
 
     async def remove(self, partitions: Collection[TopicPartition], most: int) -> int:
         """Remove the maps of partitions that do not exist any more; as ``prune``."""
@@ -295,7 +326,37 @@ class TaskOffsetMaps:
             RetriableError: not now; it stays for the next time.
         """
         async with self._turn:
-            await self._write()
+            if self._store.topics_lost != self._topics_lost:
+                self._topics_lost = self._store.topics_lost
+                self._unwritten = {}
+                for partition_map in self._maps.values():
+                    partition_map.lose_pages()
+            await self._deepen()
+            pages = {
+                it: partition_map.take()
+                for it, partition_map in self._maps.items()
+                if partition_map.changed
+            }
+            self._unsettled.difference_update(pages)
+            for partition, changed in pages.items():
+                self._unwritten[partition] = _joined(self._unwritten.get(partition, []), changed)
+            writing, self._unwritten = self._unwritten, {}
+            written = False
+            try:
+                if writing:
+                    await self._store.write(writing)
+                written = True
+            except RetriableError:
+                raise
+            except Mm2pyError as error:
+                self._note_refusal(error)
+            finally:
+                if not written:
+                    for partition, before in writing.items():
+                        newer = self._unwritten.get(partition, [])
+                        self._unwritten[partition] = _joined(before, newer)
+            if written and writing:
+                self.on_refusal("")
 
     async def settle(self) -> None:
         """Write the positions that this task stored last into their maps, at its end: any other position was set then.
@@ -308,39 +369,6 @@ class TaskOffsetMaps:
             if not partition_map.is_empty:
                 partition_map.again()
         await self.write()
-
-    async def _write(self) -> None:
-        if self._store.topics_lost != self._topics_lost:
-            self._topics_lost = self._store.topics_lost
-            self._unwritten = {}
-            for partition_map in self._maps.values():
-                partition_map.lose_pages()
-        await self._deepen()
-        pages = {
-            it: partition_map.take()
-            for it, partition_map in self._maps.items()
-            if partition_map.changed
-        }
-        self._unsettled.difference_update(pages)
-        for partition, changed in pages.items():
-            self._unwritten[partition] = _joined(self._unwritten.get(partition, []), changed)
-        writing, self._unwritten = self._unwritten, {}
-        written = False
-        try:
-            if writing:
-                await self._store.write(writing)
-            written = True
-        except RetriableError:
-            raise
-        except Mm2pyError as error:
-            self._note_refusal(error)
-        finally:
-            if not written:
-                for partition, before in writing.items():
-                    newer = self._unwritten.get(partition, [])
-                    self._unwritten[partition] = _joined(before, newer)
-        if written and writing:
-            self.on_refusal("")
 
     async def _deepen(self) -> None:
         """Cut maps whose target lost more than their open page."""
@@ -459,3 +487,72 @@ class MapPruning:
             for partition, target in targets.items()
             if partition in sources and target in copies
         }
+
+
+# ---- copies that are gone
+
+
+COPIES_LOOK_S: Final = 60.0
+CONFIRM_S: Final = 10.0
+"""Pause before a loss is confirmed: a broker that is cut off from the controllers answers with ids of before."""
+
+
+@final
+class LostCopies:
+    """Notices, at the start of a task and then now and then, that the target's topics are others than those of its maps.
+
+    Args:
+        maps: the task's.
+        logs: the names of the copies.
+        sender: the target's topics.
+    """
+
+    def __init__(
+        self,
+        maps: TaskOffsetMaps,
+        logs: CopiedLogs,
+        sender: TaskSender,
+        *,
+        permit: Permit,
+        clock: Clock,
+    ) -> None:
+        self._maps, self._logs, self._sender = maps, logs, sender
+        self._permit, self._clock = permit, clock
+        self._suspected: Mapping[TopicPartition, bytes] = {}
+        self._had: set[tuple[TopicPartition, bytes]] = set()
+        """Copies that the maps have been about since the start: a topic that was deleted does not return."""
+
+    async def run(self) -> None:
+        """Look now and then, until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    await self.look()
+            except (Mm2pyError, TimeoutError) as error:
+                log.debug("the target's topics are not known now cause=%s", error)
+            await self._clock.sleep(CONFIRM_S if self._suspected else COPIES_LOOK_S)
+
+    async def look(self) -> None:
+        """Report what is lost, of partitions that were found so twice.
+
+        Raises:
+            Mm2pyError: not now.
+        """
+        names = {it: self._logs.target_of(it).topic for it in self._maps.with_copies()}
+        ids: Mapping[str, bytes] = {}
+        if names:
+            ids = await self._sender.topic_ids(frozenset(names.values()))
+        self._had |= {(it, self._maps.of(it).target_id) for it in names}
+        found = self._maps.partitions_of_another(
+            {
+                it: ids[name]
+                for it, name in names.items()
+                if name in ids and (it, ids[name]) not in self._had
+            }
+        )
+        lost = {it: key for it, key in found.items() if self._suspected.get(it) == key}
+        self._suspected = {it: key for it, key in found.items() if it not in lost}
+        if (
+            self._permit.valid
+        ):  # without an await since they were found: what the Sender does meanwhile counts
+            self._maps.lose_copies(lost)

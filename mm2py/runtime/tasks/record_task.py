@@ -70,16 +70,14 @@ class _Numbered(NamedTuple):
     record: NewRecord
 
 
+@dataclass(slots=True, eq=False)
 class _Submitted:
     """Records of one source partition that are sent and not yet committed, oldest first."""
 
-    __slots__ = ("acknowledged", "key", "offsets", "partition")
-
-    def __init__(self, key: TopicPartition, partition: SourcePartition) -> None:
-        self.key = key
-        self.partition = partition
-        self.offsets: dict[int, SourceOffset] = {}
-        self.acknowledged: set[int] = set()
+    key: TopicPartition
+    partition: SourcePartition
+    offsets: dict[int, SourceOffset] = field(default_factory=dict[int, SourceOffset])
+    acknowledged: set[int] = field(default_factory=set[int])
 
 
 class _UnderWay(NamedTuple):
@@ -296,8 +294,8 @@ def new_batch(
     numbers: Sequence[int], records: Sequence[NewRecord | Record], codec: Codec = Codec.NONE
 ) -> RecordBatch:
     """Return a batch of records with these ascending source offsets, or sequence numbers in their place."""
-    bodies = [record_body(it.key, it.value, it.headers) for it in records]
-    return packed_batch(numbers, [it.timestamp for it in records], bodies, codec)
+    bodies = [record_body(record.key, record.value, record.headers) for record in records]
+    return packed_batch(numbers, [record.timestamp for record in records], bodies, codec)
 
 
 def packed_batch(

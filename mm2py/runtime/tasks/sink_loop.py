@@ -150,7 +150,6 @@ class _Count:
     newest_ms: int = -1
 
     def add(self, record: SinkRecord) -> None:
-        """Count a record as it was read."""
         self.records += 1
         key, value, at_ms = record.key, record.value, record.timestamp_ms
         if isinstance(value, bytes):
@@ -161,7 +160,6 @@ class _Count:
             self.newest_ms = at_ms
 
     def join(self, other: "_Count") -> None:
-        """Count what another one has counted."""
         self.records += other.records
         self.size_bytes += other.size_bytes
         self.newest_ms = max(self.newest_ms, other.newest_ms)
@@ -203,6 +201,7 @@ class SinkLoop:
         self._owned: set[TopicPartition] = set()
         self._places = SinkPlaces(observer, clock)
         self._silent: set[TopicPartition] = set()
+        self._is_away = False
         """Partitions that are paused at the consumer."""
         self._held: set[TopicPartition] = set()
         """Those among them that must not be read."""
@@ -235,7 +234,6 @@ class SinkLoop:
 
     @property
     def owned(self) -> Collection[TopicPartition]:
-        """Partitions that the task has now."""
         return self._owned
 
     def is_paused(self, partition: TopicPartition) -> bool:
@@ -256,11 +254,9 @@ class SinkLoop:
         self._rewinds.update(offsets)
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
-        """Read none of these."""
         self._task_held.update(partitions)
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these again."""
         self._task_held.difference_update(partitions)
 
     # ---- the thread
@@ -428,10 +424,11 @@ class SinkLoop:
 
     def _commit(self, *, closing: bool = False) -> None:
         """Commit what the task allows; ``closing``: what cannot be committed is read again by the next owner."""
-        if self._positions.items() <= self._committed.items():
+        places = self._places
+        if self._positions.items() <= self._committed.items() and not places.pending:
             return
         try:
-            allowed = self._task.pre_commit(dict(self._positions))
+            allowed = self._task.pre_commit({**places.pending, **self._positions})
         except RetriableError as error:
             self._cause = cause_text(error)
             log.warning(
@@ -440,12 +437,18 @@ class SinkLoop:
             if not closing:
                 self._read_again()
             return
-        positions = {tp: offset for tp, offset in allowed.items() if self._may_commit(tp, offset)}
+        former = places.pending.keys() - self._positions.keys()
+        places.acknowledged(allowed.keys())
+        positions = {
+            tp: offset
+            for tp, offset in allowed.items()
+            if tp not in former and self._may_commit(tp, offset)
+        }
         if not positions:
             return
         try:
             self._settle()
-            refused = self._opened.commit(positions, self._places.ids)
+            refused = self._opened.commit(positions, places.ids)
         except RetriableError as error:
             self._cause = cause_text(error)
             log.warning("positions are not committed yet cause=%s", cause_text(error))
@@ -463,6 +466,7 @@ class SinkLoop:
         self._committed.update(positions)
         self._moved_at, self._cause = None, ""
         for partition, offset in positions.items():
+            self._places.committed_to(partition, offset)
             # Of a batch that waits, more was counted than is committed.
             if not self._ends and offset == self._positions.get(partition):
                 count = self._counts.pop(partition, None)
@@ -557,18 +561,26 @@ class SinkLoop:
             self._asked_at = now
             self._look_up_committed(consumer)
         counts, self._ready = self._ready, {}
+        if asks or counts:
+            self._is_away = not counts and not self._answers(consumer)
+        is_away = self._is_away
         made: dict[TopicPartition, SinkProgress] = {}
         for partition in self._owned:
             count = counts.get(partition) or _Count()
             is_silent = partition in self._silent
             if is_silent and not asks and not count.records:
                 continue  # what was reported last is as good
-            end = consumer.end(partition, ask=is_silent and asks)
+            end = -1 if is_away else consumer.end(partition, ask=is_silent and asks)
             lag = self._lag(partition, end)
-            asks = asks and not (is_silent and end < 0)  # an unreachable broker is waited for once
+            is_away = is_away or (is_silent and asks and end < 0)  # it is waited for once
             self._places.ends_at(partition, end)
             made[partition] = SinkProgress(count.records, count.size_bytes, count.newest_ms, lag)
         self._observer.progress(made)
+
+    def _answers(self, consumer: GroupConsumer) -> bool:
+        """Whether the source says where a log ends: what the consumer keeps of the last answer may be old by now."""
+        heard = min(self._owned - self._silent, default=None)
+        return heard is None or consumer.end(heard, ask=True) >= 0
 
     def _look_up_committed(self, consumer: GroupConsumer) -> None:
         """Look up committed positions of partitions where this task has committed none, so that idle ones have a lag too."""

@@ -18,7 +18,7 @@ from mm2py.api.context import EventKind, SourceGap
 from mm2py.clock import Clock
 from mm2py.errors import RetriableError
 from mm2py.observability.logging import cause_text
-from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.protocol.topics import NO_TOPIC_ID, is_another_topic
 from mm2py.types import EARLIEST, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -93,6 +93,17 @@ class PlaceObserver(Protocol):
         ...
 
 
+class _Pending(NamedTuple):
+    """Offsets of a former topic that were read and are not known to be delivered.
+
+    That ``next_id`` began is reported once they are settled: a member that is killed before leaves the former topic on record.
+    """
+
+    first: int
+    end: int
+    next_id: bytes = NO_TOPIC_ID
+
+
 @final
 class SinkPlaces:
     """The partitions of one member; every method is called by its thread."""
@@ -111,21 +122,30 @@ class SinkPlaces:
         self._ends: dict[TopicPartition, int] = {}
         self._proved_ends: dict[TopicPartition, int] = {}
         """Ends that were noted before a check that found the same topic."""
+        self._acknowledged: dict[TopicPartition, int] = {}
+        """The offset below which the target has everything that was read, by the last commit or where reading began."""
+        self._pending: dict[TopicPartition, _Pending] = {}
+        """What the target has not acknowledged of former topics, as far as known."""
         self._past: set[bytes] = set()
         """Ids that another one has followed: a broker that is cut off from its controllers still answers with them."""
         self._check_at = -inf
         self._failures = 0
 
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """Partitions were given to the member."""
         self._owned.update(partitions)
         self.doubt(partitions)
 
     def left(self, partitions: Collection[TopicPartition]) -> None:
-        """Partitions have gone."""
+        """Partitions have gone, and what waited of them was given up: of a former topic it cannot be read again."""
         self._owned.difference_update(partitions)
         self.unsure.difference_update(partitions)
-        for by_partition in (self.ids, self._next, self._jumps, self._ends, self._proved_ends):
+        for partition in partitions:
+            self._name_pending(partition)
+        self.acknowledged(partitions)  # after the loss: both are written in this order
+        for by_partition in (
+            *(self.ids, self._next, self._jumps, self._ends, self._proved_ends),
+            self._acknowledged,
+        ):
             for partition in partitions:
                 by_partition.pop(partition, None)
 
@@ -142,9 +162,27 @@ class SinkPlaces:
         """The log ended there when it was asked."""
         self._ends[partition] = end
 
+    @property
+    def pending(self) -> Mapping[TopicPartition, int]:
+        """Ends of former topics whose last records the target has not acknowledged, as far as known (``acknowledged``)."""
+        return {partition: it.end for partition, it in self._pending.items()}
+
+    def acknowledged(self, partitions: Collection[TopicPartition]) -> None:
+        """The target has what was read of the former topics of partitions."""
+        for partition in partitions:
+            pending = self._pending.pop(partition, None)
+            if pending is not None and pending.next_id != NO_TOPIC_ID:
+                self._observer.began(partition, pending.next_id)
+
+    def committed_to(self, partition: TopicPartition, offset: int) -> None:
+        """The target has all below ``offset`` of the topic that is read."""
+        self._acknowledged[partition] = offset
+
     def next_offset(self, partition: TopicPartition, otherwise: int) -> int:
         """Return the offset that is expected next."""
-        return self._next.get(partition, otherwise)
+        expected = self._next.get(partition, otherwise)
+        self._acknowledged.setdefault(partition, expected)
+        return expected
 
     def follows(
         self, consumer: PlacedConsumer, partition: TopicPartition, expected: int, offset: int
@@ -201,12 +239,25 @@ class SinkPlaces:
             elif partition in ends:
                 self._proved_ends[partition] = ends[partition]
             if topic_id != NO_TOPIC_ID and (is_moved or partition in self.unsure):
-                self._observer.began(partition, topic_id)
+                self._begin(partition, topic_id)
             self.ids[partition] = topic_id
             self.unsure.discard(partition)
         if owned == self._owned:
             self._check_at = now + (RETRY_S if self.unsure else CHECK_S)
         return moved
+
+    def _begin(self, partition: TopicPartition, topic_id: bytes) -> None:
+        pending = self._pending.get(partition)
+        if pending is None:
+            self._observer.began(partition, topic_id)
+        else:
+            self._pending[partition] = pending._replace(next_id=topic_id)
+
+    def _name_pending(self, partition: TopicPartition) -> None:
+        """Name what was read of a former topic and is not known to be delivered."""
+        pending = self._pending.get(partition)
+        if pending is not None:
+            self._observer.lost(_not_delivered(partition, pending.first, pending.end))
 
     def _learn(self, consumer: PlacedConsumer, ids: Mapping[str, bytes]) -> None:
         """Determine which topic incarnation the positions of new partitions belong to."""
@@ -228,13 +279,17 @@ class SinkPlaces:
         """Move the consumer where its position is of another topic, or outside of the log; return whether it was moved."""
         read_id = self.ids[partition]
         expected = self._next.get(partition, -1)
-        if read_id != topic_id and NO_TOPIC_ID not in (read_id, topic_id):
+        if is_another_topic(read_id, topic_id):
             consumer.seek(partition, EARLIEST)
             self._past.add(read_id)
             end = self._proved_ends.pop(partition, -1)
             self._next.pop(partition, None)
             self._jumps.pop(partition, None)
             self._ends.pop(partition, None)
+            first = self._acknowledged.pop(partition, expected)
+            if first < expected:
+                self._name_pending(partition)  # created again twice: one range is kept
+                self._pending[partition] = _Pending(first, expected)
             self._observer.lost(_old_tail(partition, expected, end))
             return True
         offset = self._jumps.get(partition)
@@ -269,6 +324,17 @@ def _old_tail(partition: TopicPartition, first: int, end: int) -> SourceGap:
         EventKind.RECREATED.value,
         f"the topic was deleted and created again; what lay behind offset {first} of the old one is gone, the new one is"
         " copied from its beginning",
+    )
+
+
+def _not_delivered(partition: TopicPartition, first: int, end: int) -> SourceGap:
+    return SourceGap(
+        partition,
+        first,
+        end - 1,
+        EventKind.RECREATED.value,
+        "read before the topic was deleted and created again, and not acknowledged by the target when the partition was given up;"
+        " some of it may have been delivered",
     )
 
 

@@ -52,6 +52,10 @@ class TaskSender(Protocol):
         """Return where the target's logs begin, as ``CopiedLogs.log_starts``."""
         ...
 
+    async def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
+        """Return the ids of those of the target's topics that exist; ``Mm2pyError`` where it does not answer."""
+        ...
+
     def let_create(self, topics: Collection[str]) -> None:
         """Ask the target's brokers for topics that the connector does not create, as Java's producer does."""
         ...

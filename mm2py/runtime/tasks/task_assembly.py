@@ -43,7 +43,7 @@ from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
 from mm2py.runtime.tasks.record_task import Conversion, RecordTaskAdapter
 from mm2py.runtime.tasks.sink_loop import ConsumerFactory, Prepare, SinkSettings
 from mm2py.runtime.tasks.target_sender import SenderFactory
-from mm2py.runtime.tasks.task_context import LossRules, NoLedger, WorkerTaskContext
+from mm2py.runtime.tasks.task_context import NoLedger, WorkerTaskContext
 from mm2py.runtime.tasks.task_host import HostedTask, TaskSpec
 from mm2py.runtime.tasks.task_transactions import (
     StartGuard,
@@ -218,11 +218,7 @@ class TaskAssembly:
             meter=parts.meter,
             clock=parts.clock,
             events=parts.events,
-            policies=LossRules(
-                gap=framework.gap_policy,
-                recreate=framework.recreate_policy,
-                partition_failure=framework.partition_failure_policy,
-            ),
+            policies=framework,
             maps=maps,
         )
         connector = cast("Connector", parts.plugins.find(framework.connector_class)(config))

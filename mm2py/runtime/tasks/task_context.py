@@ -7,18 +7,18 @@ No Kafka client is used here.
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, final
 
 from mm2py.api.context import EventKind, EventSink, LossEvent, PartitionState, SourceGap
 from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.clock import Clock
-from mm2py.errors import PartitionError, ProtocolError, ServerError
+from mm2py.config.framework import LossPolicies
+from mm2py.errors import FatalServerError, PartitionError, ProtocolError, ServerError
 from mm2py.mirror.offset_map import TargetLoss
 from mm2py.mirror.source_offsets import (
-    committed_offset,
     committed_topic_id,
+    next_offset,
     parse_source_offset_value,
     source_offset,
     source_offset_key,
@@ -48,46 +48,30 @@ KEPT_OUT: Final = (
 TOO_LARGE: Final = frozenset({codes.MESSAGE_TOO_LARGE, codes.RECORD_LIST_TOO_LARGE})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossRules:
-    """The connector's policies for losses; their values are recorded in the ledger."""
-
-    gap: str = "continue"
-    recreate: str = "continue"
-    partition_failure: str = "isolate"
-
-    def decided(self, kind: EventKind) -> str:
-        """Return the property that decides what follows such an event, with its value."""
-        if kind.stops:
-            return f"partition.failure.policy={self.partition_failure}"
-        if kind in (EventKind.MAY_BE_DOUBLED, EventKind.TARGET_LOST):
-            return ""
-        if kind is EventKind.RECREATED and self.gap != "fail":
-            return f"recreate.policy={self.recreate}"
-        return f"gap.policy={self.gap}"
-
-    def stops_after(self, kind: EventKind) -> bool:
-        """Whether a gap of this kind ends the partition, by either policy."""
-        return self.gap == "fail" or (kind is EventKind.RECREATED and self.recreate == "stop")
+def policy_of(policies: LossPolicies, kind: EventKind) -> str:
+    """Return the property that decides what follows such an event, with its value: the ledger records both."""
+    if kind.stops:
+        return f"partition.failure.policy={policies.partition_failure_policy}"
+    if kind in (EventKind.MAY_BE_DOUBLED, EventKind.TARGET_LOST):
+        return ""
+    if kind is EventKind.RECREATED and policies.gap_policy != "fail":
+        return f"recreate.policy={policies.recreate_policy}"
+    return f"gap.policy={policies.gap_policy}"
 
 
 class NoLedger(EventSink):
     """For tasks whose records are not copies: every event is new, and none is kept."""
 
     def report(self, event: LossEvent) -> bool:
-        """Let the caller log it."""
-        return True
+        return True  # the caller logs it
 
     def unwritten(self) -> Collection[TopicPartition]:
-        """Nothing waits."""
         return ()
 
     async def flush(self, timeout_s: float) -> bool:
-        """Nothing to wait for."""
         return True
 
     async def incarnations(self) -> Mapping[TopicPartition, bytes]:
-        """Nothing is known."""
         return {}
 
     def note_incarnation(self, partition: TopicPartition, topic_id: bytes) -> None:
@@ -123,16 +107,17 @@ class WorkerTaskContext:
         meter: FlowMeter,
         clock: Clock,
         events: EventSink | None = None,
-        policies: LossRules | None = None,
+        policies: LossPolicies | None = None,
         maps: TaskOffsetMaps | None = None,
     ) -> None:
         self._connector = connector
-        self._task_id = task_id
+        self.task_id: Final = task_id
+        """``<connector>-<index>``."""
         self._store = store
         self._meter = meter
-        self._clock = clock
+        self.clock: Final = clock
         self._events: EventSink = events or NoLedger()
-        self._policies = policies or LossRules()
+        self._policies = policies or LossPolicies()
         self.maps = maps or TaskOffsetMaps(NoMapStore())
         """Where the records of the task's partitions are on the target."""
         self.maps.on_loss = self.report_target_loss
@@ -150,16 +135,6 @@ class WorkerTaskContext:
         self._metered: set[TopicPartition] = set()
         self._found: dict[str, str] = {}
         """Incarnations whose first position is not stored yet."""
-
-    @property
-    def clock(self) -> Clock:
-        """Time."""
-        return self._clock
-
-    @property
-    def task_id(self) -> str:
-        """``<connector>-<index>``."""
-        return self._task_id
 
     @property
     def partitions(self) -> int:
@@ -221,12 +196,13 @@ class WorkerTaskContext:
         self, partition: TopicPartition, stored: SourceOffset | None
     ) -> SourceOffset | None:
         """Return the position after everything that is known to be copied: the map may be ahead of the stored position, never behind."""
-        last = committed_offset(stored)
-        position = last + 1 if last >= 0 else -1
+        position = next_offset(stored)
         offset_map, topic_id = self.maps.of(partition), committed_topic_id(stored)
         if offset_map.follows(position, topic_id):
             # The ledger may not have it: positions wait for that, maps do not.
-            self._report(EventKind.RECREATED, partition, position, last, LATER_TOPIC)
+            self._report(
+                EventKind.RECREATED, partition, position, max(position - 1, -1), LATER_TOPIC
+            )
             resumed = self.maps.resume(partition, offset_map.covered)
         else:
             offset_map.identify(topic_id)
@@ -266,7 +242,10 @@ class WorkerTaskContext:
         return True
 
     def report_gap(self, gap: SourceGap) -> None:
-        """Log a loss with its exact range; with ``gap.policy=fail`` it also stops the partition."""
+        """Log a loss with its exact range; with ``gap.policy=fail`` it also stops the partition.
+
+        Of one that ``returns`` only the topic id is kept: positions from here on belong to it.
+        """
         kind = EventKind(gap.cause)
         if kind is EventKind.RECREATED:
             offset_map, begun = self.maps.of(gap.partition), self._begun.get(gap.partition)
@@ -276,11 +255,14 @@ class WorkerTaskContext:
             if gap.topic_id != NO_TOPIC_ID:
                 self._begun[gap.partition] = gap.topic_id
         self.maps.note_gap(gap)
-        if self._policies.stops_after(kind):
+        if gap.returns:
+            return
+        fails = self._policies.gap_policy == "fail"
+        if fails or (kind is EventKind.RECREATED and self._policies.recreate_policy == "stop"):
             self._stopped_by_gap.add(gap.partition)
         if self._report(kind, gap.partition, gap.first_offset, gap.last_offset, gap.detail):
             log_gap(gap)
-        if self._policies.gap == "fail" and self._listener is not None:
+        if fails and self._listener is not None:
             error = PartitionError(
                 f"{gap.count} offsets up to {gap.last_offset} are gone ({gap.cause}: {gap.detail})",
                 topic=gap.partition.topic,
@@ -326,7 +308,9 @@ class WorkerTaskContext:
         self, partition: TopicPartition, first_offset: int, last_offset: int, cause: Exception
     ) -> None:
         """Log records that are sent again although the first attempt may have been written."""
-        kind, text = EventKind.MAY_BE_DOUBLED, f"the target's log may not be read: {cause}"
+        kind, text = EventKind.MAY_BE_DOUBLED, str(cause)
+        if isinstance(cause, FatalServerError):
+            text = f"the target's log may not be read: {cause}"
         if self._report(kind, partition, first_offset, last_offset, text):
             log.warning(
                 "records may be doubled partition=%s first_offset=%d last_offset=%d cause=%s",
@@ -366,9 +350,9 @@ class WorkerTaskContext:
             partition=partition,
             first_offset=first,
             last_offset=last,
-            policy=self._policies.decided(kind),
+            policy=policy_of(self._policies, kind),
             cause=cause,
-            task=self._task_id,
+            task=self.task_id,
         )
         return self._events.report(event)
 
@@ -380,7 +364,7 @@ class WorkerTaskContext:
 
     def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
         """Pass a lag to the partition's meter."""
-        self.meter(partition).report_lag(lag_records, newest_ms, self._clock.now_ms())
+        self.meter(partition).report_lag(lag_records, newest_ms, self.clock.now_ms())
 
     def report_finding(self, what: str, text: str, *, count: int = 1, harms: bool = True) -> None:
         """Pass a finding to the flow's meter; the log gets one line per change of what harms."""
@@ -392,7 +376,7 @@ class WorkerTaskContext:
                 log.info("solved: %s", what)
         self._found[what] = text if harms else ""
         self._meter.note_finding(
-            Finding(task=self._task_id, what=what, text=text, count=count, harms=harms)
+            Finding(task=self.task_id, what=what, text=text, count=count, harms=harms)
         )
 
     def meter(self, partition: TopicPartition) -> PartitionMeter:
@@ -400,14 +384,14 @@ class WorkerTaskContext:
         meter = self._meter.partition(partition)
         if partition not in self._metered:
             self._metered.add(partition)
-            meter.task = self._task_id
+            meter.task = self.task_id
         return meter
 
     def close(self) -> None:
         """Take the task's partitions out of the meters: another task may own them next."""
         for partition in self._metered:
             self._meter.forget(partition)
-        self._meter.forget_findings(self._task_id)
+        self._meter.forget_findings(self.task_id)
         self._found.clear()
         self._metered.clear()
         self._states.clear()

@@ -146,7 +146,6 @@ class InProcessTaskHost:
         self._specs: dict[TaskId, TaskSpec] = {}
 
     async def start_task(self, spec: TaskSpec) -> None:
-        """Launch a task; one of that name that still runs is stopped first."""
         with log_scope(spec.id.connector, f"task-{spec.id.number}", below=1):
             async with self._turns.setdefault(spec.id, asyncio.Lock()):
                 await self._end(spec.id, self._graceful_s)
@@ -186,7 +185,6 @@ class InProcessTaskHost:
                 running.pause(paused=paused)
 
     def hold(self, partitions: frozenset[TopicPartition]) -> None:
-        """Let every task read all but these, those that start later included."""
         self._held = partitions
         for task in self._running():
             task.hold(partitions)

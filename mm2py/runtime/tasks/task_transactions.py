@@ -11,7 +11,7 @@ Invariants (tests of the same names):
 3. No transaction is begun before the guard has confirmed the task after its InitProducerId.
 4. A commit that has begun is finished or known to have failed before another one begins, also when its caller is cancelled.
 5. A transaction with records of a partition whose loss ledger entry is not written waits for it.
-6. What was written without transactions behind the position (by a lane on Spark, or by the flow before it was exactly once) is recognised in
+6. What was written without transactions after the position (by a lane on Spark, or by the flow before it was exactly once) is recognised in
    the target's log, not sent again; what transactions left there is not: it was aborted, or its position is committed.
 """
 
@@ -186,6 +186,7 @@ class TaskTransactions:
         self._writer = RecordWriter(
             cluster, settings, clock=clock, permit=permit, transactions=self.transactions
         )
+        self._last: list[tuple[TopicPartition, Sequence[NewRecord]]] = []
         self._sender: Sender | None = None
         self._partitions = 0
         self._moved = False
@@ -252,14 +253,19 @@ class TaskTransactions:
                 remedy="leave the topic out of what is copied",
             )
 
-    async def write(self, tp: TopicPartition, entries: Sequence[Entry]) -> None:
-        """Write our own records in the transaction, after all data."""
-        await asyncio.gather(
-            *(
-                self._writer.write(tp, [NewRecord(key, value, (), -1) for key, value in batch])
-                for batch in batched(entries)
-            )
+    def add_last(self, tp: TopicPartition, entries: Sequence[Entry]) -> None:
+        """Add our own records to the transaction, after all data: ``commit`` writes them."""
+        self._last += (
+            (tp, [NewRecord(key, value, (), -1) for key, value in batch])
+            for batch in batched(entries)
         )
+
+    async def commit(self) -> None:
+        """Write what goes last and end the transaction, after it was settled; raises as ``Transactions.settle``."""
+        # At once: they share a request, and a quota may keep the next one waiting for long (KIP-219).
+        last, self._last = self._last, []
+        await asyncio.gather(*(self._writer.write(tp, records) for tp, records in last))
+        await self.transactions.commit()
 
     # ---- OffsetStore
 
@@ -276,13 +282,9 @@ class TaskTransactions:
         by_partition: dict[int, list[Entry]] = {}
         for key, value in values.items():
             by_partition.setdefault(partition_of(key, self._partitions), []).append((key, value))
-        await asyncio.gather(
-            *(
-                self.write(TopicPartition(self.topic, partition), entries)
-                for partition, entries in by_partition.items()
-            )
-        )
-        await self.transactions.commit()
+        for partition, entries in by_partition.items():
+            self.add_last(TopicPartition(self.topic, partition), entries)
+        await self.commit()
         self._moved = True
         if self._own is not None:
             if self._copying is not None:
@@ -324,9 +326,9 @@ class TransactionMaps(MapsOver):
         self._transactions = transactions
 
     async def write(self, pages: Mapping[TopicPartition, Sequence[Page]]) -> None:
-        """Write pages between ``settle`` and ``commit``."""
+        """Add pages to the transaction: where it is not committed its task ends, and they are read anew."""
         if self.topic:
-            await self._transactions.write(TopicPartition(self.topic, 0), page_entries(pages))
+            self._transactions.add_last(TopicPartition(self.topic, 0), page_entries(pages))
 
 
 @final

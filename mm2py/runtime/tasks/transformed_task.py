@@ -337,7 +337,6 @@ class _Kept:
         self.by_target: dict[TopicPartition, tuple[list[int], list[int], list[bytes]]] = {}
 
     def add(self, target: TopicPartition, offset: int, timestamp_ms: int, body: bytes) -> None:
-        """Append a record to those of the same target partition."""
         lists = self.by_target.get(target)
         if lists is None:
             lists = self.by_target[target] = [], [], []

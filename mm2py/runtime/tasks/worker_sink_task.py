@@ -17,13 +17,15 @@ from mm2py.api.records import SinkRecord
 from mm2py.api.sink import SinkTask, SinkTaskContext
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.clock import Clock
+from mm2py.config.framework import LossPolicies
 from mm2py.errors import FatalError, Mm2pyError, RetriableError
 from mm2py.observability.logging import cause_text
-from mm2py.observability.metrics import Finding, FlowMeter
+from mm2py.observability.metrics import UNKNOWN, Finding, FlowMeter
 from mm2py.runtime.patience import attempt
 from mm2py.runtime.tasks.errant_records import ErrantRecords
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
 from mm2py.runtime.tasks.sink_loop import (
+    STANDSTILL_S,
     ConsumerFactory,
     Prepare,
     SinkLoop,
@@ -31,7 +33,7 @@ from mm2py.runtime.tasks.sink_loop import (
     SinkProgress,
     SinkSettings,
 )
-from mm2py.runtime.tasks.task_context import LossRules, NoLedger, log_gap
+from mm2py.runtime.tasks.task_context import NoLedger, log_gap, policy_of
 from mm2py.types import State, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -49,7 +51,6 @@ class WorkerSinkContext(SinkTaskContext):
         self._loop: SinkLoop | None = None
 
     def belong_to(self, loop: SinkLoop) -> None:
-        """Name the loop that asks the task."""
         self._loop = loop
 
     @property
@@ -95,7 +96,7 @@ class WorkerSinkTask(SinkObserver):
 
     Args:
         context: lent to the task already.
-        errant: closed behind the task, as what ``end_prepare`` ends.
+        errant: closed after the task, as what ``end_prepare`` ends.
         on_topic: hears of the first record of each topic that the task reads (Connect's active topics).
         events: the loss ledger, None where the task's records are not copies.
     """
@@ -132,6 +133,8 @@ class WorkerSinkTask(SinkObserver):
         self._errant, self._meter, self._on_topic = errant, meter, on_topic
         self._ledger = NoLedger() if events is None else events
         self._end_prepare = end_prepare
+        self._silent_s = settings.commit_s + STANDSTILL_S
+        self._silence: asyncio.TimerHandle | None = None
         self._lifecycle = Lifecycle("task", on_status)
         self._topics: set[str] = set()
         self._left_out = 0
@@ -178,6 +181,7 @@ class WorkerSinkTask(SinkObserver):
                 " again, and its partitions come back with the end of its process",
                 timeout_s,
             )
+            self._wait_no_more()
             self._lifecycle.to(State.UNASSIGNED)
 
     def pause(self, *, paused: bool) -> None:
@@ -208,15 +212,14 @@ class WorkerSinkTask(SinkObserver):
         self._tell(self._ended, error)
 
     def state(self, state: State) -> None:
-        self._tell(self._lifecycle.to, state)
+        self._tell(self._to, state)
 
     def progress(self, made: Mapping[TopicPartition, SinkProgress]) -> None:
         self._tell(self._measure, made)
 
     def standstill(self, cause: str) -> None:
         """Show the flow as DEGRADED while nothing is acknowledged."""
-        finding = Finding(task=self._name, what="acknowledgements", text=cause, count=1, harms=True)
-        self._tell(self._meter.note_finding, finding)
+        self._tell(self._note_harm, "acknowledgements", cause)
 
     def lost(self, gap: SourceGap) -> None:
         self._tell(self._note_lost, gap)
@@ -242,6 +245,11 @@ class WorkerSinkTask(SinkObserver):
 
     # ---- on the event loop
 
+    def _to(self, state: State) -> None:
+        self._lifecycle.to(state)
+        if state is State.RUNNING:
+            self._heard()
+
     def _note_lost(self, gap: SourceGap) -> None:
         kind = EventKind(gap.cause)
         event = LossEvent(
@@ -249,14 +257,40 @@ class WorkerSinkTask(SinkObserver):
             partition=gap.partition,
             first_offset=gap.first_offset,
             last_offset=gap.last_offset,
-            policy=LossRules().decided(kind),
+            policy=policy_of(LossPolicies(), kind),
             cause=gap.detail,
             task=self._name,
         )
         if self._ledger.report(event):
             log_gap(gap)
 
+    def _heard(self) -> None:
+        """Wait for the next progress: a commit that gets no answer, or a plug-in, may hold the thread for minutes."""
+        self._note_harm("thread", "")
+        self._wait_no_more()
+        assert self._events is not None
+        self._silence = self._events.call_later(self._silent_s, self._note_silence)
+
+    def _wait_no_more(self) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+
+    def _note_silence(self) -> None:
+        for partition in self._metered:
+            meter = self._meter.partition(partition)
+            meter.report_lag(UNKNOWN, meter.newest_ms, self._clock.now_ms())
+        self._note_harm(
+            "thread",
+            f"nothing was heard of the task for {self._silent_s:.0f} s: a call to a broker or to its plug-in has not returned",
+        )
+
+    def _note_harm(self, what: str, text: str) -> None:
+        self._meter.note_finding(
+            Finding(task=self._name, what=what, text=text, count=1, harms=True)
+        )
+
     def _ended(self, error: Exception | None) -> None:
+        self._wait_no_more()
         self._forget(self._metered.copy())
         self._meter.forget_findings(self._name)
         if error is not None:
@@ -266,6 +300,7 @@ class WorkerSinkTask(SinkObserver):
         self._done.set()
 
     def _measure(self, made: Mapping[TopicPartition, SinkProgress]) -> None:
+        self._heard()
         now_ms = self._clock.now_ms()
         self._forget({it for it in self._metered - made.keys() if it not in self._loop.owned})
         self._note_left_out()
@@ -277,7 +312,7 @@ class WorkerSinkTask(SinkObserver):
             meter.records += progress.records
             meter.bytes += progress.size_bytes
             meter.paused = self._loop.is_paused(partition)
-            if progress.lag_records >= 0:
+            if progress.lag_records >= 0 or meter.lag_records >= 0:
                 meter.report_lag(progress.lag_records, progress.newest_ms, now_ms)
             if progress.records and partition.topic not in self._topics:
                 self._topics.add(partition.topic)

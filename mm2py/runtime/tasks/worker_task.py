@@ -27,10 +27,8 @@ from mm2py.runtime.tasks.arrivals import Arrivals
 from mm2py.runtime.tasks.held_partitions import HeldPartitions
 from mm2py.runtime.tasks.lifecycle import Lifecycle, Status
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
-from mm2py.runtime.tasks.offset_maps import MapPruning
-from mm2py.runtime.tasks.target_sender import (
-    SenderFactory,
-)
+from mm2py.runtime.tasks.offset_maps import LostCopies, MapPruning
+from mm2py.runtime.tasks.target_sender import SenderFactory
 from mm2py.runtime.tasks.task_context import WorkerTaskContext
 from mm2py.runtime.tasks.task_transactions import LEDGER_S, TaskTransactions, TransactionCommits
 from mm2py.types import State, TopicPartition
@@ -124,6 +122,8 @@ class WorkerTask:
         self._end_watch = permit.watch(self._room.set)
         self._stop = asyncio.Event()
         self._error: Exception | None = None
+        self._commits_at_failure = False
+        """Whether it ends because of partitions: what precedes their failures is as good as ever."""
         self._deadline = float("inf")
         self._running: asyncio.Task[None] | None = None
         self._commits: TransactionCommits | None = None
@@ -222,7 +222,7 @@ class WorkerTask:
                     self._polls = True
                     self._look_at_holds()
                     self._lifecycle.to(State.RUNNING)
-                    commits = asyncio.create_task(self._commit_and_prune())
+                    commits = asyncio.create_task(self._commit_and_look())
                     await self._loop()
             except Exception as error:  # noqa: BLE001 - the worker loop's edge: fails the task visibly
                 self._lifecycle.to(State.FAILED, error)
@@ -405,7 +405,7 @@ class WorkerTask:
         self._arrivals.flush()
         self._committer.failed(source)
         self._failed.add(source)
-        self._holds.given_up(source)
+        self._holds.forget(source)
         self._stalls.forget(target)
         if isinstance(error, TargetMovedError):
             self._crash(error)  # the next start finds the position in the target's log
@@ -443,18 +443,18 @@ class WorkerTask:
 
     def _after_failure(self, source: TopicPartition, error: Exception) -> None:
         self._room.set()
-        if self._settings.fail_on_partition_failure:
-            self._crash(error)
-        elif self._context.failed >= self._context.partitions:
-            self._crash(
-                PartitionError(
-                    f"all {self._context.partitions} partitions of the task failed, the last one"
-                    f" because: {error}",
-                    topic=source.topic,
-                    partition=source.partition,
-                    remedy="cure the causes above, then restart the process",
-                )
+        if not self._settings.fail_on_partition_failure:
+            if self._context.failed < self._context.partitions:
+                return
+            error = PartitionError(
+                f"all {self._context.partitions} partitions of the task failed, the last one"
+                f" because: {error}",
+                topic=source.topic,
+                partition=source.partition,
+                remedy="cure the causes above, then: mm2py flow restart",
             )
+        self._commits_at_failure = self._error is None
+        self._crash(error)
 
     def _crash(self, error: Exception) -> None:
         if self._error is None:
@@ -463,27 +463,21 @@ class WorkerTask:
 
     # ---------------------------------------------------------------- positions and the end
 
-    async def _commit_and_prune(self) -> None:
-        await asyncio.gather(self._commit_forever(), self._prune_forever())
+    async def _commit_and_look(self) -> None:
+        """Store positions, and look after the offset maps of tasks that have them."""
+        maps, task, sender = self._maps, self._task, self._sender
+        permit, clock = self._permit, self._clock
+        runs = [self._commit_positions if self._commits is None else self._commits.run]
+        if isinstance(task, CopiedLogs):
+            if maps.kept is not None:
+                runs.append(MapPruning(maps, task, sender, permit=permit, clock=clock).run)
+            if maps.copied is not None:
+                runs.append(LostCopies(maps, task, sender, permit=permit, clock=clock).run)
+        await asyncio.gather(*map(self._run_visibly, runs))
 
-    async def _prune_forever(self) -> None:
-        """Bound the offset map of sources whose logs are subject to retention."""
-        if self._maps.kept is None or not isinstance(self._task, CopiedLogs):
-            return
-        pruning = MapPruning(
-            self._maps, self._task, self._sender, permit=self._permit, clock=self._clock
-        )
+    async def _run_visibly(self, run: Callable[[], Awaitable[None]]) -> None:
         try:
-            await pruning.run()
-        except Exception as error:  # noqa: BLE001 - the worker's edge: fails the task visibly
-            self._crash(error)
-
-    async def _commit_forever(self) -> None:
-        if self._commits is None:
-            await self._commit_positions()
-            return
-        try:
-            await self._commits.run()
+            await run()
         except Exception as error:  # noqa: BLE001 - the worker's edge: fails the task visibly
             self._crash(error)
 
@@ -491,19 +485,16 @@ class WorkerTask:
         interval_s = self._settings.offset_flush_interval_ms / 1000
         longest_s = max(interval_s, min(FEW_WAIT_INTERVALS * interval_s, FEW_WAIT_S))
         committed_at = self._clock.monotonic()
-        try:
-            while not await wait_or_stop(
-                self._clock, until_tick_s(self._clock, interval_s), self._stop
+        while not await wait_or_stop(
+            self._clock, until_tick_s(self._clock, interval_s), self._stop
+        ):
+            late_s = self._clock.monotonic() - committed_at
+            if not self._permit.valid or (
+                late_s < longest_s - interval_s / 2 and self._committer.has_few(FEW_RECORDS)
             ):
-                late_s = self._clock.monotonic() - committed_at
-                if not self._permit.valid or (
-                    late_s < longest_s - interval_s / 2 and self._committer.has_few(FEW_RECORDS)
-                ):
-                    continue
-                await self._commit()
-                committed_at = self._clock.monotonic()
-        except Exception as error:  # noqa: BLE001 - the worker's edge: fails the task visibly
-            self._crash(error)
+                continue
+            await self._commit()
+            committed_at = self._clock.monotonic()
 
     async def _commit(self) -> None:
         self._arrivals.flush()
@@ -520,7 +511,7 @@ class WorkerTask:
                 raise self._error
         self._arrivals.flush()
         await self._committer.commit()
-        await self._transactions.transactions.commit()
+        await self._transactions.commit()
         landed, self._uncommitted = self._uncommitted, []
         for delivery in landed:
             self._landed(delivery)
@@ -543,7 +534,11 @@ class WorkerTask:
         # A task that failed by itself has no deadline yet: Connect's graceful time bounds it too.
         graceful_s = self._settings.graceful_timeout_ms / 1000
         remaining = max(0.0, min(self._deadline - self._clock.monotonic(), graceful_s))
-        if self._commits is not None and self._lifecycle.status.state is State.FAILED:
+        if (
+            self._commits is not None
+            and self._lifecycle.status.state is State.FAILED
+            and not self._commits_at_failure
+        ):
             return  # as in Connect: the transaction is aborted, and its records are copied again
         self._sender.drop_unopened()
         # A fifth of the time is kept for the last commit.

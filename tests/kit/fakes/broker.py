@@ -15,6 +15,7 @@ from tests.kit.fakes.broker_log import PartitionLog
 from tests.kit.fakes.broker_request import Request
 from tests.kit.fakes.broker_state import FakeCluster
 from tests.kit.fakes.wire import RequestReader
+from tests.kit.lines.listening import stop_listening
 
 Outcome = int | Literal["disconnect", "disconnect_after_apply"]
 """An error code for every partition of the request, or what happens to the connection."""
@@ -92,7 +93,7 @@ class FakeBroker:
         """Stop listening and cut all connections; the logs stay."""
         server, self._server = self._server, None
         if server is not None:
-            server.close()
+            await stop_listening(server)
         for hold in self._holds.values():
             hold.release()
         for _ in range(ACCEPT_TURNS):

@@ -208,7 +208,7 @@ async def _produce(request: Request) -> AnswerWriter:
             _produced(out, request, tp, _append(request, tp, data or b""))
         reader.tags()
         out.tags()
-    return out.int32(0).tags()
+    return out.int32(request.cluster.produce_throttle_ms).tags()
 
 
 def _append(request: Request, tp: TopicPartition, data: bytes) -> AppendResult:

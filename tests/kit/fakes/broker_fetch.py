@@ -67,6 +67,13 @@ async def fetch(request: Request) -> AnswerWriter:
     cluster.fetches.append((asked.session_epoch, len(asked.partitions), len(asked.forgotten)))
     if request.forced in _SESSION_CODES:
         return _empty(request, request.forced)
+    if asked.session_epoch < 0 < cluster.throttled:
+        cluster.throttled -= 1
+        return _empty(request, NONE)
+    if cluster.withholds:
+        in_session = asked.session_epoch > 0
+        same_id, code = _session(request, asked) if in_session else (0, NONE)
+        return _top(request, same_id, code).count(0).tags()
     session: FakeSession | None = None
     session_id = 0
     wanted = asked.partitions

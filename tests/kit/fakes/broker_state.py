@@ -54,6 +54,12 @@ class FakeCluster:
         """(partition, bytes) of each read, empty ones too."""
         self.throttle_ms = 0
         """What every Fetch answer asks the client to wait."""
+        self.produce_throttle_ms = 0
+        """The same of every Produce answer."""
+        self.throttled = 0
+        """So many of the next Fetches without a session are answered with that alone, as by a broker whose quota is exceeded."""
+        self.withholds = False
+        """Every Fetch is answered with the throttle alone, and a session knows of it."""
         self.nearest: dict[TopicPartition, int] = {}
         """Follower that the leader names to a client with a rack, and which serves it."""
         self.follower_codes: list[int] = []

@@ -36,6 +36,7 @@ class Rig:
         self.broker = broker
         self.cluster = cluster
         self.gaps: list[tuple[TopicPartition, int, int, str]] = []
+        self.returned: list[tuple[TopicPartition, bytes]] = []
         self.failed: list[tuple[TopicPartition, Exception]] = []
         self.stalled: list[tuple[TopicPartition, Exception]] = []
         self.read_again: list[TopicPartition] = []
@@ -53,7 +54,10 @@ class Rig:
         )
 
     def _gap(self, gap: SourceGap) -> None:
-        self.gaps.append((gap.partition, gap.first_offset, gap.last_offset, gap.cause))
+        if gap.returns:
+            self.returned.append((gap.partition, gap.topic_id))
+        else:
+            self.gaps.append((gap.partition, gap.first_offset, gap.last_offset, gap.cause))
         self.on_gap(gap.partition)
 
     def _stalled(self, tp: TopicPartition, error: Exception | None) -> None:

@@ -1,4 +1,4 @@
-"""A classic group in memory, as Kafka's coordinator keeps it: generations, votes, leader, sessions.
+"""A classic group in memory, as Kafka's coordinator keeps it: generations, votes, leader, sessions, what is stored of it.
 
 ``MemoryGroup`` is the group; ``MemoryCoordinator`` is one member's connection to it, which can be cut.
 """
@@ -7,7 +7,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mm2py.errors import ConnectionFailedError
@@ -60,6 +60,8 @@ class MemoryGroup:
     gather_s: float = 0.0
     """How long an empty group waits for more members (``group.initial.rebalance.delay.ms``)."""
     first: bool = True
+    stored: "MemoryGroup | None" = None
+    """The group as ``__consumer_offsets`` has it: of its last round with assignments, or empty."""
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator["MemoryGroup", None]:
@@ -121,6 +123,7 @@ class MemoryGroup:
         self.generation += 1
         if not self.members:
             self.state, self.protocol, self.leader = "Empty", "", ""
+            self.store()
             return
         self.state, self.protocol = "CompletingRebalance", self._vote()
         if self.leader not in self.members:
@@ -130,6 +133,27 @@ class MemoryGroup:
             waiter, member.joins, member.assignment = member.joins, None, b""
             if waiter is not None and not waiter.done():
                 waiter.set_result(self.answer(who))
+
+    def store(self) -> None:
+        """Write the group, as after a SyncGroup of the leader and when the last member has left."""
+        members = {who: replace(member) for who, member in self.members.items()}
+        self.stored = replace(self, members=members, stored=None)
+
+    def reload(self) -> None:
+        """Lose what is not stored, as a coordinator that moves or is elected again."""
+        waiters = [w for m in self.members.values() for w in (m.joins, m.syncs)]
+        for waiter in waiters:
+            if waiter is not None and not waiter.done():
+                waiter.set_exception(ConnectionFailedError("the coordinator moved"))
+        stored = self.stored or MemoryGroup(self.clock)
+        self.state, self.generation = stored.state, stored.generation
+        self.protocol, self.leader = stored.protocol, stored.leader
+        now = self.clock.monotonic()
+        self.members = {
+            who: replace(member, heard_s=now, joins=None, syncs=None)
+            for who, member in stored.members.items()
+        }
+        self.pending.clear()
 
     def common(self) -> set[str]:
         """Return the protocols that every member offers."""
@@ -251,6 +275,7 @@ class MemoryCoordinator:
             other.assignment = assignments.get(who, b"")
             if other.syncs is not None and not other.syncs.done():
                 other.syncs.set_result(SyncResult(NONE, protocol, other.assignment))
+        group.store()
         return SyncResult(NONE, protocol, member.assignment)
 
     async def heartbeat(self, member_id: str, generation: int, timeout_ms: int) -> int:

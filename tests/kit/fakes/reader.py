@@ -64,6 +64,8 @@ class FakeReader:
         self._answered: set[TopicPartition] = set()
         self.positions: dict[TopicPartition, int] = {}
         self.lags: dict[TopicPartition, int] = {}
+        self.silent: dict[TopicPartition, float] = {}
+        """Seconds for which it is not known where logs end."""
         self.topic_ids: dict[TopicPartition, bytes] = {}
         self.epochs: dict[TopicPartition, int] = {}
         self.began: dict[TopicPartition, int] = {}
@@ -149,6 +151,10 @@ class FakeReader:
         """Return ``lags``, -1 where it is not known."""
         return self.lags.get(tp, -1)
 
+    def silent_s(self, tp: TopicPartition) -> float:
+        """Return ``silent``, 0 where there is none."""
+        return self.silent.get(tp, 0.0)
+
     async def log_starts(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
@@ -157,7 +163,7 @@ class FakeReader:
 
     async def refresh_ends(self) -> None:
         """Set the lag of paused partitions from ``ends``."""
-        self.ends_asked += 1
+        self.ends_asked += bool(self.paused)
         for tp in self.paused:
             self.lags[tp] = self.ends.get(tp, -1)
 

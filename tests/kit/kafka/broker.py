@@ -16,6 +16,7 @@ from typing import Final, final
 from mm2py.errors import FatalError
 from mm2py_jobs.spark.java import Java
 from tests.kit.kafka.class_archive import ClassArchive
+from tests.kit.kafka.formatted import FormattedFolder
 from tests.kit.kafka.ports import brokers_listed
 from tests.kit.kafka.reaper import REAPER
 
@@ -32,6 +33,7 @@ _JVM: Final = (
     "-Djava.awt.headless=true",
     "-Dlog4j2.level=WARN",
 )
+_NODE_ID = re.compile(r"(?m)^node\.id=(\d+)$")
 _ADDRESS_IN_USE = re.compile(r"Address already in use|BindException")
 
 
@@ -65,6 +67,7 @@ class Broker:
         self._heap_mb = heap_mb
         self._archive = ClassArchive.of(java, jars)
         self._cluster_id = ""
+        self._formatted: FormattedFolder | None = None
         self._formatting: subprocess.Popen[bytes] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -87,7 +90,11 @@ class Broker:
     def begin_format(self, cluster_id: str, options: Sequence[str] = ()) -> None:
         """Begin to write the cluster's identity into the data folder."""
         self._cluster_id = cluster_id
-        if self._formatting is None and not self.data_dir.exists():
+        self._formatted = FormattedFolder(self._archive.name, options)
+        if self._formatting is not None or self.data_dir.exists():
+            return
+        node_id = _NODE_ID.search(self._properties.read_text("latin-1"))
+        if node_id is None or not self._formatted.copy_to(self.data_dir, cluster_id, node_id[1]):
             self._formatting = self._spawn(
                 "kafka.tools.StorageTool",
                 "format",
@@ -106,6 +113,8 @@ class Broker:
         code = _waited(process, FORMAT_TIMEOUT_S)
         if code != 0:
             raise self._failed(f"formatting the data folder ended with {code}")
+        if self._formatted is not None:
+            self._formatted.keep(self.data_dir)
 
     def launch(self) -> None:
         """Start the process if it does not run; does not wait."""
@@ -216,7 +225,9 @@ class Broker:
     def _failed(self, what: str) -> StartFailedError:
         output = self.output()
         told = [
-            line for line in output.splitlines() if re.search(r"\b(ERROR|FATAL|Exception)\b", line)
+            line
+            for line in output.splitlines()
+            if re.search(r"\b(ERROR|FATAL|\w*Exception)\b", line)
         ]
         cause = f": {told[-1].strip()}" if told else ""
         return StartFailedError(f"Kafka node {self.name}: {what}{cause}", output=output)

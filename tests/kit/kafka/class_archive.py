@@ -42,6 +42,11 @@ class ClassArchive:
         return cls(cache_dir() / "cds" / name, java.major)
 
     @property
+    def name(self) -> str:
+        """Of that Java and that class path."""
+        return self._path.stem
+
+    @property
     def is_recording(self) -> bool:
         """Whether the process started last will write the archive when it ends."""
         return self._lock is not None

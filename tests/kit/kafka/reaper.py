@@ -1,8 +1,9 @@
-"""Ends the brokers of a process that died: pids and folders -> a watching process -> SIGKILL, removal.
+"""Ends what a process that died had started: pids and folders -> a watching process -> SIGKILL, removal.
 
 The watcher reads lines from a pipe whose other end only the watched process holds, so it sees the end of
 it however it died; a death signal of the kernel would follow the *thread* that started the child.
-Ordinary stops do not pass here.
+On Linux all descendants end that were started since, also those of a worker that ended before: they inherit
+``STARTED_BY``. Elsewhere those that were named. Ordinary stops do not pass here.
 """
 
 import atexit
@@ -13,10 +14,15 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Final, final
 
+STARTED_BY: Final = "MM2PY_TESTS_PID"
+"""Environment variable of processes that tests start: which process runs the tests."""
+
 _EXIT_TIMEOUT_S: Final = 10.0
+_SWEEPS: Final = 3
 
 
 @final
@@ -69,8 +75,9 @@ class Reaper:
 
     @staticmethod
     def _start() -> subprocess.Popen[bytes]:
+        os.environ[STARTED_BY] = str(os.getpid())
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__],
+            [sys.executable, "-I", "-S", __file__, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -81,7 +88,7 @@ class Reaper:
 REAPER: Final = Reaper()
 
 
-def _watch() -> None:
+def _watch(owner: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     pids: set[int] = set()
@@ -96,12 +103,27 @@ def _watch() -> None:
             folders.add(value)
         else:
             folders.discard(value)
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
+    for _ in range(_SWEEPS):  # they may start others meanwhile
+        pids |= _started_by(owner)
+        if not pids:
+            break
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        pids.clear()  # the system may give their ids to others
+        time.sleep(0.1)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _started_by(owner: str) -> set[int]:
+    mark, found = f"{STARTED_BY}={owner}".encode(), set[int]()
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if mark in environ.read_bytes().split(b"\0"):
+                found.add(int(environ.parent.name))
+    return found - {os.getpid()}
+
+
 if __name__ == "__main__":
-    _watch()
+    _watch(sys.argv[1])

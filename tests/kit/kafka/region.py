@@ -7,11 +7,9 @@ Synchronous; not for use by several threads at once.
 
 import os
 import re
-import secrets
 import shutil
 import tempfile
 import time
-from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import Final, Protocol, Self, final
 from mm2py.errors import ConfigError
 from mm2py_jobs.spark.java import Java, find_java
 from tests.kit.kafka.broker import Broker, StartFailedError
+from tests.kit.kafka.formatted import random_id
 from tests.kit.kafka.jars import fetch_jars
 from tests.kit.kafka.java import LIGHT_JVM
 from tests.kit.kafka.java_process import JavaProcess
@@ -199,7 +198,7 @@ class Region:
         if self._zookeeper is not None:
             return  # it gives the cluster its id, and nothing is formatted
         # 16 random bytes as Kafka's Uuid; one that begins with "-" reads as an option.
-        cluster_id = "M" + urlsafe_b64encode(secrets.token_bytes(16)).decode()[1:22]
+        cluster_id = random_id()
         for broker in self._brokers:
             broker.begin_format(cluster_id, self._format_options)
 

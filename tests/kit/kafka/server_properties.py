@@ -69,6 +69,8 @@ def server_properties(
             ),
             "listeners": f"{own},CONTROLLER://{HOST}:{node.controller}" + "".join(more),
             "controller.listener.names": "CONTROLLER",
+            # Records that say nothing, two per second: a quarter of what an idle broker does.
+            "metadata.max.idle.interval.ms": "0",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         }
     properties = {
@@ -80,6 +82,8 @@ def server_properties(
         "log.dirs": str(data_dir),
         # Kafka's seven days would delete records with old timestamps as soon as they are mirrored.
         "log.retention.ms": "-1",
+        # A test that is about retention deletes records itself, at a moment that it knows.
+        "log.retention.check.interval.ms": "86400000",
         "default.replication.factor": replicas,
         "offsets.topic.replication.factor": replicas,
         "offsets.topic.num.partitions": "1",  # 50 sparse indexes look like 1 GB

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Final, Self, TypeVar, cast, final
 
 from tests.kit.kafka.ports import HOST
+from tests.kit.lines.listening import stop_listening
 
 QUEUE_BYTES: Final = 32 * 1024 * 1024
 """What one direction of a connection holds before it stops reading; above rate x delay of any test."""
@@ -45,6 +46,7 @@ class _Line:
         self.refusing = False
         self.passed = dict.fromkeys(Way, 0)
         self.links: set[_Link] = set()
+        self.open: set[asyncio.Transport] = set()
 
 
 @final
@@ -157,6 +159,8 @@ class _Side(asyncio.Protocol):
         self._outgoing.block(blocked=False)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._outgoing.writer is not None:
+            self._link.lost(self._outgoing.writer)
         if exc is not None:
             self._link.reset()
 
@@ -178,6 +182,7 @@ class _Link:
 
     def made(self, transport: asyncio.Transport) -> None:
         self._transports.append(transport)
+        self._line.open.add(transport)
         if self._ended:  # while it was connected to the server
             reset(transport)
             return
@@ -201,10 +206,8 @@ class _Link:
         self._requests.wake()
         self._replies.wake()
 
-    async def connected(self) -> None:
-        """Wait until the server's side is there, or cannot be."""
-        if self._connecting is not None:
-            await asyncio.gather(self._connecting, return_exceptions=True)
+    def lost(self, transport: asyncio.Transport) -> None:
+        self._line.open.discard(transport)
 
     def _finish(self) -> None:
         if self._requests.finished and self._replies.finished:
@@ -316,11 +319,13 @@ class DelayProxy:
 
     async def _close(self) -> None:
         for server in self._servers:
-            server.close()
-        links = list(self._line.links)
+            await stop_listening(server)
+        closing = asyncio.current_task()
+        while on_their_way := asyncio.all_tasks() - {closing}:  # accepted, or not yet at the server
+            await asyncio.gather(*on_their_way, return_exceptions=True)
         self._reset()
-        for link in links:
-            await link.connected()
+        for transport in self._line.open:  # one that ends in order may have bytes that nobody takes
+            transport.abort()
 
     def _call(self, action: Callable[[], None]) -> None:
         async def run() -> None:

@@ -3,20 +3,21 @@ import logging
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import ADMIN, Cluster
-from mm2py.client.connect.round_trip import is_distant, ping
-from mm2py.clock import SYSTEM_CLOCK, Clock
-from mm2py.config.clients import ConnectionSettings
+from mm2py.client.connect.outage_lines import Outage, OutageLines
 from mm2py.errors import (
     ConnectionFailedError,
     RequestTimedOutError,
     RetriableServerError,
     ServerError,
 )
+from mm2py.protocol.error_codes import TOPIC_AUTHORIZATION_FAILED
 from mm2py.protocol.messages import init_producer_id, metadata
 from mm2py.protocol.topics import NewTopic
 from mm2py.testing.clock import FakeClock
@@ -25,78 +26,51 @@ from mm2py.types import EARLIEST, LATEST, TopicPartition
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.fakes.broker_state import FakeCluster
 from tests.kit.lines.black_hole import BlackHole
+from tests.unit.client.client_stage import cluster_of, connected_to
 
 METADATA, LIST_OFFSETS, CREATE_TOPICS, INIT_PRODUCER_ID = 3, 2, 19, 22
 TP = TopicPartition("t", 0)
 
 
-def cluster_of(
-    *brokers: FakeBroker,
-    api_timeout_ms: int = 5000,
-    setup_timeout_ms: int = 10_000,
-    clock: Clock = SYSTEM_CLOCK,
-) -> Cluster:
-    return Cluster(
-        ConnectionSettings(
-            bootstrap_servers=tuple(("127.0.0.1", broker.port) for broker in brokers),
-            reconnect_backoff_ms=1,
-            reconnect_backoff_max_ms=5,
-            retry_backoff_ms=1,
-            retry_backoff_max_ms=5,
-            default_api_timeout_ms=api_timeout_ms,
-            socket_connection_setup_timeout_ms=setup_timeout_ms,
-        ),
-        alias="x",
-        clock=clock,
-    )
-
-
 @asynccontextmanager
 async def connected() -> AsyncGenerator[tuple[FakeBroker, Cluster]]:
-    async with FakeBroker(topics={"t": 2}) as broker:
-        cluster = cluster_of(broker)
-        await cluster.connect()
-        try:
-            yield broker, cluster
-        finally:
-            await cluster.close()
+    async with (
+        FakeBroker(topics={"t": 2}) as broker,
+        connected_to(broker, alias="x") as cluster,
+    ):
+        yield broker, cluster
+
+
+async def nobody() -> FakeBroker:
+    """A broker that has stopped."""
+    broker = await FakeBroker().start()
+    await broker.stop()
+    return broker
 
 
 async def test_connect_tries_every_bootstrap_address_and_names_the_dead_ones(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    gone = await FakeBroker().start()
-    await gone.stop()
-    async with FakeBroker() as broker:
-        cluster = cluster_of(gone, broker)
-        await cluster.connect()
+    gone = await nobody()
+    async with FakeBroker() as broker, connected_to(gone, broker, alias="x") as cluster:
         assert cluster.cluster_id == broker.cluster.cluster_id
         assert cluster.broker_ids == (1,)
-        await cluster.close()
         (said,) = [m for m in caplog.messages if "unreachable" in m]
         assert f"cluster=x address=127.0.0.1:{gone.port} " in said
 
 
-async def test_a_cluster_of_which_no_address_answers_is_said_by_who_wants_it_not_twice(
+async def test_a_cluster_of_which_no_address_answers_is_an_error_and_not_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    gone = await FakeBroker().start()
-    await gone.stop()
-    cluster = cluster_of(gone)
+    gone = await nobody()
+    cluster = cluster_of(gone, alias="x")
     for _ in range(3):
-        with pytest.raises(ConnectionFailedError, match="Connection refused"):
+        with pytest.raises(
+            ConnectionFailedError, match=rf"cluster x \(127.0.0.1:{gone.port}\).*Connection refused"
+        ):
             await cluster.connect()
     await cluster.close()
     assert caplog.messages == []
-
-
-async def test_connect_fails_when_no_address_answers() -> None:
-    gone = await FakeBroker().start()
-    await gone.stop()
-    cluster = cluster_of(gone)
-    with pytest.raises(ConnectionFailedError, match=rf"cluster x \(127.0.0.1:{gone.port}\)"):
-        await cluster.connect()
-    await cluster.close()
 
 
 async def test_leader_is_cached_and_looked_up_again_after_it_moved() -> None:
@@ -142,9 +116,8 @@ async def test_older_leader_epochs_are_ignored_and_named_leaders_are_taken() -> 
     async with (
         FakeBroker(cluster=state, topics={"t": 1}) as one,
         FakeBroker(cluster=state, node_id=2),
+        connected_to(one) as cluster,
     ):
-        cluster = cluster_of(one)
-        await cluster.connect()
         assert (await cluster.leader(TP)).node_id == 1
         cluster.leader_moved(TP, 2, 3)  # what metadata does not know yet
         leader = await cluster.leader(TP)
@@ -156,7 +129,6 @@ async def test_older_leader_epochs_are_ignored_and_named_leaders_are_taken() -> 
             state.move_leader(TP, 2)
         leader = await cluster.leader(TP)
         assert (leader.node_id, leader.epoch) == (2, 3)
-        await cluster.close()
 
 
 async def test_a_recreated_topic_may_start_at_epoch_zero_again() -> None:
@@ -189,12 +161,10 @@ async def test_a_fatal_code_is_not_repeated() -> None:
 
 
 async def test_calls_end_with_the_last_problem_after_the_api_timeout() -> None:
-    async with FakeBroker() as broker:
-        cluster = cluster_of(broker, api_timeout_ms=500)
+    async with FakeBroker() as broker, connected_to(broker, default_api_timeout_ms=500) as cluster:
         broker.fail_next(INIT_PRODUCER_ID, 15, 1000)
         with pytest.raises(RequestTimedOutError, match="500 ms: COORDINATOR_NOT_AVAILABLE"):
             await cluster.call_any(init_producer_id(), code_of=lambda a: a.error_code)
-        await cluster.close()
 
 
 async def test_a_broker_that_comes_back_is_found_and_each_change_is_logged_once(
@@ -216,6 +186,38 @@ async def test_a_broker_that_comes_back_is_found_and_each_change_is_logged_once(
         kinds = [message.split(" cluster=")[0] for message in caplog.messages]
         assert kinds.count("broker connection lost") == 1
         assert kinds.count("broker connected") == 2
+
+
+async def test_the_clients_of_a_process_share_a_line_about_a_broker_that_is_away(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with FakeBroker() as broker:
+        clusters = [cluster_of(broker, alias="x") for _ in range(3)]
+        other = cluster_of(broker, alias="y")
+        for cluster in (*clusters, other):
+            await cluster.connect()
+        await broker.stop()
+        for again in range(2):
+            for cluster in (*clusters, other):
+                with pytest.raises(ConnectionFailedError):
+                    await cluster.connection(1, f"fetch-{again}")
+        said = [m.split(" address=")[0] for m in caplog.messages if "unreachable" in m]
+        assert said == [f"broker unreachable, trying again cluster={alias}" for alias in "xy"]
+        for cluster in (*clusters, other):
+            await cluster.close()
+
+
+def test_a_line_about_an_outage_is_due_each_10_s_and_tells_how_long_all_clients_saw_it() -> None:
+    lines, away = OutageLines(), Outage("x", "b1", 9092)
+    refused = Outage("x", "b1", 9092, "user mm is refused")
+    assert lines.outage_s(away, 100.0, 100.0) == 0
+    assert lines.outage_s(away, 105.0, 109.9) is None
+    assert lines.outage_s(refused, 105.0, 109.9) == pytest.approx(4.9)
+    assert lines.outage_s(away, 110.0, 110.0) == 10
+    assert lines.due_at(away) == 120
+    lines.back(away)
+    assert lines.outage_s(away, 112.0, 112.0) == 0, "the next outage is said at once"
+    assert lines.outage_s(away, 300.0, 300.0) == 0, "nobody has seen it for minutes"
 
 
 async def test_connections_are_shared_per_broker_and_purpose() -> None:
@@ -244,7 +246,7 @@ async def test_a_name_with_a_dead_first_address_is_reached_at_the_next(
     async with FakeBroker(topics={"t": 1}) as broker:
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", two_addresses)
         with BlackHole("127.0.0.2", broker.port, accepts=accepts):
-            cluster = cluster_of(broker, setup_timeout_ms=300)
+            cluster = cluster_of(broker, socket_connection_setup_timeout_ms=300)
             if accepts:  # only the handshake shows that this address is dead
                 with pytest.raises(ConnectionFailedError):
                     await cluster.connect()
@@ -264,11 +266,11 @@ async def test_a_name_that_leads_to_a_machines_own_services_is_not_connected_to(
 
     async with FakeBroker(topics={"t": 1}) as broker:
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", addresses)
-        cluster = cluster_of(broker, setup_timeout_ms=60_000)
+        cluster = cluster_of(broker, socket_connection_setup_timeout_ms=60_000)
         await cluster.connect()  # at the other address, without an attempt at the first
         await cluster.close()
         found.pop()
-        again = cluster_of(broker, setup_timeout_ms=60_000)
+        again = cluster_of(broker, socket_connection_setup_timeout_ms=60_000)
         with pytest.raises(ConnectionFailedError, match="no address that brokers may have here"):
             await again.connect()
         await again.close()
@@ -282,9 +284,8 @@ async def test_metadata_come_from_another_broker_where_the_one_that_is_connected
     async with (
         FakeBroker(node_id=1, cluster=shared, topics={"t": 2}) as silent,
         FakeBroker(node_id=2, cluster=shared) as other,
+        connected_to(silent) as cluster,
     ):
-        cluster = cluster_of(silent)
-        await cluster.connect()
         hold = silent.hold(METADATA)
         assert [topic.name for topic in (await cluster.metadata(["t"])).topics] == ["t"]
         assert (await cluster.leader(TP)).node_id == 1
@@ -293,7 +294,6 @@ async def test_metadata_come_from_another_broker_where_the_one_that_is_connected
         await cluster.metadata(["t"])
         assert (silent.count(METADATA), other.count(METADATA)) == (asked, 2)
         hold.release()
-        await cluster.close()
 
 
 async def test_close_cancels_attempts_and_is_final() -> None:
@@ -329,14 +329,13 @@ async def test_offsets_are_asked_again_when_the_leader_moved() -> None:
 
 
 async def test_offsets_that_are_all_there_are_returned_without_a_pause() -> None:
-    async with FakeBroker(topics={"t": 2}) as broker:
+    async with (
+        FakeBroker(topics={"t": 2}) as broker,
         # The clock does not move, so any pause would last for ever.
-        cluster = cluster_of(broker, clock=FakeClock())
-        await cluster.connect()
-        async with asyncio.timeout(5):
-            listed = await Admin(cluster).list_offsets({TP: LATEST})
-        assert listed[TP].offset == 0
-        await cluster.close()
+        connected_to(broker, clock=FakeClock()) as cluster,
+        asyncio.timeout(5),
+    ):
+        assert (await Admin(cluster).list_offsets({TP: LATEST}))[TP].offset == 0
 
 
 async def test_a_silent_broker_delays_the_question_to_no_other() -> None:
@@ -344,17 +343,15 @@ async def test_a_silent_broker_delays_the_question_to_no_other() -> None:
     async with (
         FakeBroker(node_id=1, cluster=shared, topics={"t": 2}) as broker,
         FakeBroker(node_id=2, cluster=shared) as silent,
+        connected_to(broker) as cluster,
     ):
         shared.move_leader(TP, 2)
         hold = silent.hold(LIST_OFFSETS)
-        cluster = cluster_of(broker)
-        await cluster.connect()
         asked = dict.fromkeys([TP, TopicPartition("t", 1)], LATEST)
         listing = asyncio.create_task(Admin(cluster).list_offsets(asked))
         await eventually(lambda: broker.count(LIST_OFFSETS) == 1)
         hold.release()
         assert {found.offset for found in (await listing).values()} == {0}
-        await cluster.close()
 
 
 async def test_a_leader_that_stays_away_leaves_a_network_error() -> None:
@@ -391,6 +388,8 @@ async def test_coordinators_of_many_groups_are_kept_and_old_brokers_asked_one_by
         node = found["a"]
         assert found == {"known": 7, "secret": found["secret"], "a": node, "b": node}
         assert isinstance(found["secret"], ServerError)
+        assert "may not Read group secret of cluster" in found["secret"].message
+        assert "--operation Read --group secret" in str(found["secret"].remedy)
         asked = broker.count(find_coordinator)
         assert (await cluster.coordinators(["a", "b"]), asked) == ({"a": node, "b": node}, 3)
         assert broker.count(find_coordinator) == asked
@@ -403,8 +402,25 @@ async def test_a_quick_answer_on_one_connection_tells_the_others_that_the_broker
     async with connected() as (broker, cluster):
         busy = await cluster.connection(broker.node_id, "produce")
         busy.round_trip.least_s = 5.0  # its pings wait behind large requests
-        assert is_distant(busy)
+        assert busy.round_trip.is_distant
         other = await cluster.connection(broker.node_id, ADMIN)
-        await ping(other)
+        await other.ping()
         assert busy.round_trip.least_s < 5.0
         assert busy.round_trip is other.round_trip
+
+
+async def test_a_topic_that_may_not_be_described_may_have_been_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with connected() as (_, cluster):
+        (there,) = (await cluster.metadata(["t"])).topics
+        denied = replace(there, name="gone", error_code=TOPIC_AUTHORIZATION_FAILED, partitions=())
+
+        async def answer(_cluster: Cluster, _topics: object) -> SimpleNamespace:
+            return SimpleNamespace(topics=(there, denied))
+
+        monkeypatch.setattr(Cluster, "metadata", answer)
+        hidden = await Admin(cluster).denied_topics(["gone", "t"])
+    assert list(hidden) == ["gone"]
+    assert "may not Describe topic gone of cluster x" in str(hidden["gone"])
+    assert str(hidden["gone"]).endswith("if gone was deleted, name it in topics.exclude")

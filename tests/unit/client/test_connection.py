@@ -8,12 +8,12 @@ import ssl
 import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
 from mm2py.client.connect.connection import BrokerConnection, Farewell, unwelcome
 from mm2py.client.connect.credentials import Credentials
-from mm2py.client.connect.round_trip import is_distant, ping
 from mm2py.client.connect.tls import tls_failure
 from mm2py.config.clients import ConnectionSettings
 from mm2py.config.security import TlsSettings
@@ -38,6 +38,7 @@ from tests.kit.fakes.broker import FakeBroker
 
 METADATA = 3
 TP = TopicPartition("t", 0)
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 def settings(**changes: int | str) -> ConnectionSettings:
@@ -45,18 +46,42 @@ def settings(**changes: int | str) -> ConnectionSettings:
     return ConnectionSettings(bootstrap_servers=(("127.0.0.1", 1),), **changes)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
+async def opened(port: int, credentials: Credentials | None = None) -> BrokerConnection:
+    return await BrokerConnection.open(
+        "127.0.0.1", port, settings(), BufferPool(), credentials=credentials
+    )
+
+
 @asynccontextmanager
-async def connected(
-    using: ConnectionSettings | None = None,
-) -> AsyncGenerator[tuple[FakeBroker, BrokerConnection]]:
+async def connected() -> AsyncGenerator[tuple[FakeBroker, BrokerConnection]]:
     async with FakeBroker(topics={"t": 1}) as broker:
-        connection = await BrokerConnection.open(
-            "127.0.0.1", broker.port, using or settings(), BufferPool()
-        )
+        connection = await opened(broker.port)
         try:
             yield broker, connection
         finally:
             await connection.close()
+
+
+def post(
+    connection: BrokerConnection,
+    on_response: Callable[[memoryview, BufferLease | None], None],
+    on_lost: Callable[[Exception], None],
+) -> None:
+    """Send a Metadata request with these callbacks."""
+    correlation_id = connection.next_correlation_id()
+    frame = metadata(()).encode(12, correlation_id, "test")
+    connection.send((frame,), correlation_id, on_response, on_lost)
+
+
+@asynccontextmanager
+async def listening(talk: Talk) -> AsyncGenerator[int]:
+    """The port of a peer that does this with each connection."""
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    try:
+        yield int(server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+        await server.wait_closed()
 
 
 def big_batch(size: int) -> bytes:
@@ -67,20 +92,12 @@ def big_batch(size: int) -> bytes:
     return bytes(data)
 
 
-def fetch_frame(correlation_id: int, max_wait_ms: int = 0) -> bytes:
+def fetch_frame(correlation_id: int) -> bytes:
     partitions = [FetchPartition("t", bytes(16), 0, 0, max_bytes=2**30)]
     return encode_fetch(
-        12,
-        correlation_id,
-        "test",
-        partitions=partitions,
-        max_wait_ms=max_wait_ms,
-        min_bytes=1,
-        max_bytes=2**30,
-        isolation_level=0,
-        session_id=0,
-        session_epoch=-1,
-    )
+        12, correlation_id, "test", partitions=partitions, max_wait_ms=0, min_bytes=1,
+        max_bytes=2**30, isolation_level=0, session_id=0, session_epoch=-1,
+    )  # fmt: skip
 
 
 async def test_open_falls_back_to_version_zero_of_api_versions() -> None:
@@ -134,12 +151,12 @@ async def test_an_overdue_answer_closes_the_connection() -> None:
 async def test_an_answer_is_due_later_by_what_the_broker_throttles_the_connection() -> None:
     async with connected() as (broker, connection):
         hold = broker.hold(METADATA)
-        calls = [asyncio.create_task(connection.call(metadata(()), timeout_ms=20))]
+        calls = [asyncio.create_task(connection.call(metadata(()), timeout_ms=500))]
         await eventually(lambda: connection.in_flight == 1)
         connection.put_off(60_000)
         connection.put_off(1)  # a shorter one ends no longer one
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(calls[0]), 0.1)
+            await asyncio.wait_for(asyncio.shield(calls[0]), 0.6)
         hold.release()
         await calls[0]
         assert connection.round_trip.least_s >= 0
@@ -219,12 +236,9 @@ async def test_a_peer_that_is_not_kafka_is_reported() -> None:
         writer.close()
         await writer.wait_closed()
 
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
-    port = int(server.sockets[0].getsockname()[1])
-    with pytest.raises(ConnectionFailedError, match="a frame announces"):
-        await BrokerConnection.open("127.0.0.1", port, settings(), BufferPool())
-    server.close()
-    await server.wait_closed()
+    async with listening(talk) as port:
+        with pytest.raises(ConnectionFailedError, match="a frame announces"):
+            await opened(port)
 
 
 async def test_a_peer_that_accepts_and_says_nothing_is_told_from_one_that_cannot_be_reached() -> (
@@ -235,14 +249,11 @@ async def test_a_peer_that_accepts_and_says_nothing_is_told_from_one_that_cannot
             pass
         writer.close()
 
-    server = await asyncio.start_server(be_silent, "127.0.0.1", 0)
-    port = int(server.sockets[0].getsockname()[1])
     few_ms = settings(socket_connection_setup_timeout_ms=100)
-    with pytest.raises(ConnectionFailedError, match="did not answer within 100 ms") as caught:
-        await BrokerConnection.open("127.0.0.1", port, few_ms, BufferPool())
+    async with listening(be_silent) as port:
+        with pytest.raises(ConnectionFailedError, match="did not answer within 100 ms") as caught:
+            await BrokerConnection.open("127.0.0.1", port, few_ms, BufferPool())
     assert "Kafka listener" in caught.value.remedy
-    server.close()
-    await server.wait_closed()
 
 
 async def test_an_undecodable_answer_reaches_its_request_and_closes_the_connection() -> None:
@@ -252,9 +263,7 @@ async def test_an_undecodable_answer_reaches_its_request_and_closes_the_connecti
         def on_response(_view: memoryview, _lease: BufferLease | None) -> None:
             raise ProtocolError("cannot be read")
 
-        correlation_id = connection.next_correlation_id()
-        frame = metadata(()).encode(12, correlation_id, "test")
-        connection.send([frame], correlation_id, on_response, lost.set_result)
+        post(connection, on_response, lost.set_result)
         error = await lost
         assert isinstance(error, Mm2pyError)
         assert "cannot be read" in str(error)
@@ -301,12 +310,8 @@ async def test_a_defect_in_the_handling_of_an_answer_ends_the_connection_and_rea
             raise RuntimeError("a defect in one owner keeps nothing from the others")
 
         hold = broker.hold(METADATA)
-        correlation_id = connection.next_correlation_id()
-        frame = metadata(()).encode(12, correlation_id, "test")
-        connection.send((frame,), correlation_id, on_response, on_lost)
-        correlation_id = connection.next_correlation_id()
-        frame = metadata(()).encode(12, correlation_id, "test")
-        connection.send((frame,), correlation_id, on_response, on_lost)
+        post(connection, on_response, on_lost)
+        post(connection, on_response, on_lost)
         other = asyncio.create_task(connection.call(metadata(())))
         await hold.arrived.wait()
         hold.release()
@@ -321,8 +326,8 @@ async def test_a_defect_in_the_handling_of_an_answer_ends_the_connection_and_rea
 async def test_a_broker_that_seemed_distant_is_near_after_one_quick_answer() -> None:
     async with connected() as (_, connection):
         connection.round_trip.least_s = 5.0  # a machine that was busy while it was measured
-        assert is_distant(connection)
-        await ping(connection, 1)
+        assert connection.round_trip.is_distant
+        await connection.ping(1)
         assert connection.round_trip.least_s < 5.0
 
 
@@ -351,8 +356,7 @@ async def test_a_connection_closed_between_the_wait_for_events_and_their_handlin
                 assert isinstance(ended, ConnectionFailedError)
             assert broker.port
 
-    loop = asyncio.SelectorEventLoop(selector)
-    await asyncio.to_thread(lambda: _run(loop, scenario()))
+    await run_with(selector, scenario())
 
 
 async def test_a_connection_that_the_broker_closed_in_this_turn_may_be_reset() -> None:
@@ -366,13 +370,14 @@ async def test_a_connection_that_the_broker_closed_in_this_turn_may_be_reset() -
             resets = self.resets
             if resets is not None and any(peer_of(key.fd) == resets.port for key, _ in events):
                 self.resets = None
-                loop.call_soon(lambda: loop.call_soon(reset, resets))
+                loop = asyncio.get_running_loop()
+                loop.call_soon(lambda: loop.call_soon(reset_now, resets))
             return events
 
     failures: list[OSError] = []
     tried: list[bool] = []
 
-    def reset(connection: BrokerConnection) -> None:
+    def reset_now(connection: BrokerConnection) -> None:
         tried.append(connection.closed)
         try:
             connection.reset("a permit ended")
@@ -392,8 +397,7 @@ async def test_a_connection_that_the_broker_closed_in_this_turn_may_be_reset() -
                 await asking
             hold.release()
 
-    loop = asyncio.SelectorEventLoop(selector)
-    await asyncio.to_thread(lambda: _run(loop, scenario()))
+    await run_with(selector, scenario())
     assert tried == [True]
     assert not failures
 
@@ -407,18 +411,14 @@ def peer_of(fd: int) -> int:
         return 0
 
 
-def _run(loop: asyncio.AbstractEventLoop, work: Coroutine[None, None, None]) -> None:
-    try:
-        loop.run_until_complete(work)
-    finally:
-        loop.close()
+async def run_with(selector: selectors.BaseSelector, work: Coroutine[None, None, None]) -> None:
+    """Run this in a loop of its own, in a thread of its own."""
 
+    def run() -> None:
+        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+            runner.run(work)
 
-Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-def greeting_settings(port: int = 1) -> ConnectionSettings:
-    return ConnectionSettings(bootstrap_servers=(("127.0.0.1", port),))
+    await asyncio.to_thread(run)
 
 
 async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -441,60 +441,48 @@ async def half_an_answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) 
     writer.close()
 
 
-def said_by(farewell: Talk, *, known: bool = False) -> str:
+async def said_by(farewell: Talk, *, known: bool = False) -> str:
     """Return the error of a connection whose peer does this after the first bytes of a request."""
 
-    async def run() -> str:
-        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read(1_000)
-            await farewell(reader, writer)
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1_000)
+        await farewell(reader, writer)
 
-        server = await asyncio.start_server(talk, "127.0.0.1", 0)
-        port = int(server.sockets[0].getsockname()[1])
-        credentials = Credentials(greeting_settings(port))
+    async with listening(talk) as port:
+        credentials = Credentials(settings())
         if known:
             credentials.greeted.add(f"127.0.0.1:{port}")
-        async with server:
-            with pytest.raises(ConnectionFailedError) as failed:
-                await BrokerConnection.open(
-                    "127.0.0.1",
-                    port,
-                    greeting_settings(port),
-                    BufferPool(),
-                    credentials=credentials,
-                )
-        return str(failed.value)
-
-    return asyncio.run(run())
+        with pytest.raises(ConnectionFailedError) as failed:
+            await opened(port, credentials)
+    return str(failed.value)
 
 
-def test_a_tls_alert_names_the_security_protocol() -> None:
-    assert "is a TLS listener, spoken to without TLS" in said_by(alert)
-    assert "security.protocol to SSL" in said_by(alert)
+async def test_a_tls_alert_names_the_security_protocol() -> None:
+    said = await said_by(alert)
+    assert "is a TLS listener, spoken to without TLS" in said
+    assert "security.protocol to SSL" in said
 
 
-def test_a_peer_that_hangs_up_without_a_byte_may_want_tls() -> None:
-    assert "as TLS listeners do without TLS" in said_by(hang_up)
+async def test_a_peer_that_hangs_up_without_a_byte_may_want_tls() -> None:
+    assert "as TLS listeners do without TLS" in await said_by(hang_up)
 
 
 @pytest.mark.parametrize(
     ("farewell", "known"), [(reset, False), (half_an_answer, False), (hang_up, True)]
 )
-def test_tls_is_not_suspected_where_the_end_cannot_come_from_it(
+async def test_tls_is_not_suspected_where_the_end_cannot_come_from_it(
     farewell: Talk, *, known: bool
 ) -> None:
-    said = said_by(farewell, known=known)
+    said = await said_by(farewell, known=known)
     assert "TLS" not in said
     assert "lost: " in said
 
 
 async def test_an_address_that_answered_is_known_from_then_on() -> None:
-    credentials = Credentials(greeting_settings())
+    credentials = Credentials(settings())
     async with FakeBroker(topics={"t": 1}) as broker:
         address = f"127.0.0.1:{broker.port}"
-        connection = await BrokerConnection.open(
-            "127.0.0.1", broker.port, greeting_settings(), BufferPool(), credentials=credentials
-        )
+        connection = await opened(broker.port, credentials)
         assert (credentials.greeted, credentials.served) == ({address}, set())
         await connection.call(metadata(()))
         await connection.close()
@@ -503,37 +491,28 @@ async def test_an_address_that_answered_is_known_from_then_on() -> None:
 
 @pytest.mark.parametrize("served", [False, True])
 async def test_sasl_is_suspected_only_of_a_listener_that_never_served_us(*, served: bool) -> None:
-    async def run() -> str:
-        credentials = Credentials(greeting_settings())
-        async with FakeBroker(topics={"t": 1}) as broker:
-            if served:
-                credentials.served.add(f"127.0.0.1:{broker.port}")
-            connection = await BrokerConnection.open(
-                "127.0.0.1", broker.port, greeting_settings(), BufferPool(), credentials=credentials
-            )
-            hold = broker.hold(METADATA)
-            call = asyncio.create_task(connection.call(metadata(())))
-            await hold.arrived.wait()
-            await broker.disconnect()
-            with pytest.raises(ConnectionFailedError) as failed:
-                await call
-            return str(failed.value)
-
-    assert ("SASL" in await run()) is not served
+    credentials = Credentials(settings())
+    async with FakeBroker(topics={"t": 1}) as broker:
+        if served:
+            credentials.served.add(f"127.0.0.1:{broker.port}")
+        connection = await opened(broker.port, credentials)
+        hold = broker.hold(METADATA)
+        call = asyncio.create_task(connection.call(metadata(())))
+        await hold.arrived.wait()
+        await broker.disconnect()
+        with pytest.raises(ConnectionFailedError) as failed:
+            await call
+    assert ("SASL" in str(failed.value)) is not served
 
 
 def test_under_tls_a_certificate_is_asked_for_only_at_first_sight() -> None:
     tls = ConnectionSettings(
         bootstrap_servers=(("h", 1),), security_protocol="SSL", tls=TlsSettings()
     )
-
-    def end(cause: Exception | None, *, known: bool) -> Mm2pyError | None:
-        return unwelcome(Farewell("h:1", b"", cause, cause is None, known), tls)
-
-    assert "ssl.keystore.location" in str(end(None, known=False))
-    assert "ssl.keystore.location" in str(end(ConnectionResetError(), known=False))
-    assert end(None, known=True) is None
-    assert end(ConnectionResetError(), known=True) is None
+    for cause in (None, ConnectionResetError()):
+        at_first_sight = Farewell("h:1", b"", cause, cause is None, known=False)
+        assert "ssl.keystore.location" in str(unwelcome(at_first_sight, tls))
+        assert unwelcome(replace(at_first_sight, known=True), tls) is None
 
 
 @pytest.mark.parametrize("error", [ssl.SSLEOFError(), ConnectionResetError()])

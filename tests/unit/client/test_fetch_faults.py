@@ -3,9 +3,11 @@
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from math import inf
 
 import pytest
 
+from mm2py.client import pacing
 from mm2py.client.fetch import cursor as cursor_module
 from mm2py.client.fetch.cursor import Cursor
 from mm2py.client.fetch.fetcher import OpenTransactions
@@ -17,19 +19,23 @@ from mm2py.config.clients import ConsumerSettings
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.batch_stage import Origins, StageResult, classify
 from mm2py.protocol.fetch import FetchedPartition, FetchResponse
-from mm2py.protocol.record_batch import BufferLease, crc32c
+from mm2py.protocol.record_batch import BufferLease
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.testing.waiting import eventually
 from mm2py.types import EARLIEST, TopicPartition
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.fakes.broker_log import PartitionLog
 from tests.kit.fakes.fetcher_rig import FETCH, FIRST, SECOND, Rig, fetching
+from tests.kit.fakes.seal import sealed
 from tests.kit.lines.black_hole import BlackHole
 
 BY_ID = {FETCH: (4, 17)}
+with_and_without_epochs = pytest.mark.parametrize(
+    "versions", [{FETCH: (4, 12)}, BY_ID, {FETCH: (4, 11)}]
+)
 
 
-@pytest.mark.parametrize("versions", [{FETCH: (4, 12)}, BY_ID, {FETCH: (4, 11)}])
+@with_and_without_epochs
 async def test_a_log_that_was_cut_and_grew_again_is_a_truncation_with_its_exact_range(
     versions: dict[int, tuple[int, int]],
 ) -> None:
@@ -72,6 +78,20 @@ async def test_a_recreated_topic_is_told_by_its_id_and_the_old_tail_is_in_the_ra
         assert rig.fetcher.incarnation(FIRST) != old
 
 
+async def test_a_position_gets_no_incarnation_before_a_log_has_it() -> None:
+    """A task that restarts in between would take the new topic for the old one, cut: its records would be skipped."""
+    async with fetching(versions=BY_ID) as rig:
+        rig.fill(FIRST, range(3))
+        hold = rig.broker.hold(FETCH)
+        await rig.fetcher.assign({FIRST: 5})
+        await rig.until(hold.arrived.is_set)
+        assert rig.fetcher.incarnation(FIRST) == NO_TOPIC_ID
+        hold.release()
+        await rig.until(lambda: rig.fetcher.position(FIRST) == 3)
+        assert rig.gaps == [(FIRST, 5, 4, "recreated")]
+        assert rig.fetcher.incarnation(FIRST) == rig.broker.cluster.topics["t"].topic_id
+
+
 @pytest.mark.parametrize("deleted_first", [True, False])
 async def test_a_partition_that_a_recreated_topic_does_not_have_lost_what_was_not_copied(
     deleted_first: bool,
@@ -107,6 +127,20 @@ async def test_a_partition_that_a_recreated_topic_does_not_have_lost_what_was_no
         assert (SECOND, 3, 2, "recreated") in rig.gaps
 
 
+async def test_a_partition_whose_number_comes_back_names_its_new_topic_and_loses_nothing() -> None:
+    async with fetching(versions=BY_ID) as rig:
+        rig.fill(SECOND, range(3))
+        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
+        await rig.until(lambda: rig.fetcher.position(SECOND) == 3)
+        rig.broker.create_topic("t", 1)
+        await rig.until(lambda: len(rig.gaps) == 2)
+        rig.broker.create_topic("t", 2)
+        rig.fill(SECOND, range(200, 205))
+        await rig.until(lambda: rig.fetcher.position(SECOND) == 5)
+        assert rig.returned == [(SECOND, rig.broker.cluster.topics["t"].topic_id)]
+        assert [gap for gap in rig.gaps if gap[0] == SECOND] == [(SECOND, 3, 2, "recreated")]
+
+
 @pytest.mark.parametrize("handed_out", [True, False])
 async def test_a_reader_that_ends_reports_what_a_recreated_topic_had_behind_what_it_handed_out(
     handed_out: bool,
@@ -139,7 +173,7 @@ async def test_a_topic_that_was_recreated_while_nobody_read_is_told_by_the_id_th
         assert rig.gaps == [(FIRST, 4, 3, "recreated")]
 
 
-@pytest.mark.parametrize("versions", [{FETCH: (4, 12)}, BY_ID, {FETCH: (4, 11)}])
+@with_and_without_epochs
 @pytest.mark.parametrize("grown_to", [8, 14])
 async def test_a_log_that_was_cut_while_it_was_not_read_is_told_by_the_epoch_that_was_kept(
     versions: dict[int, tuple[int, int]], grown_to: int
@@ -175,10 +209,15 @@ async def test_an_epoch_that_was_kept_cuts_nothing_from_a_log_that_is_whole() ->
         assert (rig.read[FIRST], rig.gaps) == (list(range(3, 10)), [])
 
 
-async def test_a_position_beyond_the_end_of_the_same_incarnation_is_a_truncation() -> None:
+@pytest.mark.parametrize("named", [True, False], ids=["leader has ids", "leader has no ids"])
+async def test_a_position_beyond_the_end_of_the_same_incarnation_is_a_truncation(
+    named: bool,
+) -> None:
     async with fetching() as rig:
         rig.fill(FIRST, range(3))
-        kept = rig.broker.cluster.topics["t"].topic_id
+        topic = rig.broker.cluster.topics["t"]
+        kept = topic.topic_id
+        topic.topic_id = kept if named else NO_TOPIC_ID
         await rig.fetcher.assign({FIRST: 9}, topic_ids={FIRST: kept})
         await rig.until(lambda: bool(rig.gaps))
         assert rig.gaps == [(FIRST, 3, 8, "truncation")]
@@ -217,17 +256,12 @@ async def test_offsets_without_records_move_the_position_and_are_no_loss() -> No
         empty = bytearray(log.batches[0].data[:61])
         empty[57:61] = bytes(4)
         empty[8:12] = (49).to_bytes(4, "big")
-        _sign(empty)
-        log.put(bytes(empty), 12)  # an empty batch at the end, as compaction leaves it
+        log.put(bytes(sealed(empty)), 12)  # an empty batch at the end, as compaction leaves it
         await rig.fetcher.assign({FIRST: 0})
         await rig.until(lambda: rig.fetcher.lag(FIRST) == 0)
         assert rig.fetcher.position(FIRST) == log.end
         assert rig.read[FIRST] == [0, 1, 0, 1]
         assert rig.gaps == []
-
-
-def _sign(data: bytearray) -> None:
-    data[17:21] = crc32c(data[21:]).to_bytes(4, "big")
 
 
 # ---- followers ----
@@ -331,6 +365,38 @@ async def test_a_throttled_connection_is_left_alone_for_as_long_as_the_broker_as
         assert time.monotonic() - began > 0.25
 
 
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_quota_that_lets_nothing_be_read_is_told_and_lag_grows_meanwhile(
+    begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A response without anything is not one that says that there is nothing."""
+    monkeypatch.setattr(pacing, "WITHHELD_S", 0.5)
+    async with fetching() as rig:
+        fetcher, cluster = rig.fetcher, rig.broker.cluster
+        if begun:
+            await fetcher.assign({FIRST: 0})
+            await rig.until(lambda: fetcher.silent_s(FIRST) < 0.2 and fetcher.lag(FIRST) == 0)
+        cluster.withholds, cluster.throttle_ms = True, 50
+        if not begun:
+            await fetcher.assign({FIRST: 0})
+        asked = rig.broker.count(FETCH)
+        await rig.until(lambda: rig.broker.count(FETCH) > asked + 2)
+        await rig.until(lambda: fetcher.silent_s(FIRST) > 0.4)
+        rig.fill(FIRST, range(3))
+        before = fetcher.silent_s(FIRST)
+        await fetcher.refresh_ends()
+        assert fetcher.lag(FIRST) == 3
+        assert fetcher.silent_s(FIRST) < before
+        await rig.until(lambda: bool(rig.stalled))
+        assert "consumer_byte_rate" in str(rig.stalled[-1][1])
+        assert not rig.read
+        rig.read_again.clear()
+        cluster.withholds, cluster.throttle_ms = False, 0
+        await rig.until(lambda: rig.read[FIRST] == [0, 1, 2])
+        await rig.until(lambda: rig.read_again[-1:] == [FIRST])
+        await rig.until(lambda: fetcher.silent_s(FIRST) < 0.2)
+
+
 async def test_the_byte_rate_of_a_flow_is_kept() -> None:
     async with fetching(bytes_per_s=400_000) as rig:
         for number in range(20):
@@ -353,25 +419,6 @@ async def test_a_hot_partition_does_not_starve_the_others() -> None:
         await rig.fetcher.assign(dict.fromkeys(tps, 0))
         await rig.until(lambda: all(rig.fetcher.position(tp) == 1 for tp in tps[1:]))
         assert rig.fetcher.position(tps[0]) < 30
-
-
-# ---- back-pressure ----
-
-
-async def test_what_has_arrived_of_a_paused_partition_is_kept_back() -> None:
-    async with fetching() as rig:
-        rig.fill(FIRST, range(3), pad=40_000)
-        await rig.fetcher.assign({FIRST: 0})
-        fetcher = rig.fetcher
-        assert await fetcher.fetch(max_wait_ms=0, max_bytes=1 << 24) == []
-        await eventually(lambda: fetcher.position(FIRST) == 3)
-        fetcher.pause([FIRST])
-        assert fetcher.lag(FIRST) == 3
-        await rig.take()
-        assert FIRST not in rig.read
-        fetcher.resume([FIRST])
-        await rig.until(lambda: FIRST in rig.read)
-        assert rig.read[FIRST] == [0, 1, 2]
 
 
 # ---- read committed ----
@@ -416,6 +463,44 @@ async def test_read_committed_waits_at_the_open_transaction_and_lag_counts_what_
         rig.broker.partition(FIRST).open_transaction_at = -1
         rig.broker.cluster.wake()
         await rig.until(lambda: rig.fetcher.position(FIRST) == 6)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+async def test_how_long_the_end_of_a_log_is_not_known_is_told_while_its_broker_is_frozen_or_gone(
+    frozen: bool,
+) -> None:
+    async with fetching() as rig:
+        rig.fill(FIRST, range(3))
+        fetcher = rig.fetcher
+        await fetcher.assign({FIRST: 0, SECOND: 0})
+        await rig.until(lambda: fetcher.lag(FIRST) == fetcher.lag(SECOND) == 0)
+        await rig.until(lambda: max(fetcher.silent_s(FIRST), fetcher.silent_s(SECOND)) < 0.2)
+        assert fetcher.silent_s(TopicPartition("other", 0)) == inf
+        hold = rig.broker.hold(FETCH) if frozen else None
+        if hold is None:
+            await rig.broker.stop()
+        await rig.until(lambda: min(fetcher.silent_s(FIRST), fetcher.silent_s(SECOND)) > 0.7)
+        assert fetcher.silent_s(FIRST) < 10
+        if hold is None:
+            await rig.broker.start()
+        else:
+            hold.release()
+        await rig.until(lambda: max(fetcher.silent_s(FIRST), fetcher.silent_s(SECOND)) < 0.2)
+
+
+async def test_the_end_of_a_paused_log_is_known_as_of_the_last_question() -> None:
+    async with fetching() as rig:
+        fetcher = rig.fetcher
+        await fetcher.assign({FIRST: 0})
+        await rig.until(lambda: fetcher.lag(FIRST) == 0)
+        fetcher.pause([FIRST])
+        await rig.until(lambda: fetcher.silent_s(FIRST) > 0.5)
+        before = fetcher.silent_s(FIRST)
+        await fetcher.refresh_ends()
+        assert fetcher.silent_s(FIRST) < before
+        await rig.until(lambda: fetcher.silent_s(FIRST) > 0.5)
+        fetcher.resume([FIRST])
+        await rig.until(lambda: fetcher.silent_s(FIRST) < 0.2)
 
 
 async def test_a_defect_that_comes_again_with_one_partition_holds_that_partition_alone(
@@ -562,7 +647,7 @@ async def test_the_start_of_all_partitions_of_a_broker_is_asked_with_one_request
 
 
 async def test_recreated_partitions_are_handled_together() -> None:
-    async with fetching(partitions=len(MANY), versions={FETCH: (4, 17)}) as rig:
+    async with fetching(partitions=len(MANY), versions=BY_ID) as rig:
         for tp in MANY:
             rig.fill(tp, range(1))
         await rig.fetcher.assign(dict.fromkeys(MANY, 0))
@@ -579,7 +664,7 @@ async def test_recreated_partitions_are_handled_together() -> None:
 
 
 async def test_a_leader_without_topic_ids_is_no_other_incarnation_of_a_kept_position() -> None:
-    async with fetching(versions={FETCH: (4, 17)}) as rig:
+    async with fetching(versions=BY_ID) as rig:
         for number in range(5):
             rig.fill(FIRST, range(10 * number, 10 * number + 10))
         kept = rig.broker.cluster.topics["t"].topic_id
@@ -592,7 +677,7 @@ async def test_a_leader_without_topic_ids_is_no_other_incarnation_of_a_kept_posi
 
 
 async def test_topic_ids_that_are_gone_for_a_while_copy_nothing_again() -> None:
-    async with fetching(versions={FETCH: (4, 17)}) as rig:
+    async with fetching(versions=BY_ID) as rig:
         rig.fill(FIRST, range(5))
         await rig.fetcher.assign({FIRST: 0})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 5)
@@ -616,16 +701,6 @@ async def test_topic_ids_that_are_gone_for_a_while_copy_nothing_again() -> None:
         await rig.until(lambda: rig.fetcher.position(FIRST) == 3)
         assert rig.read[FIRST] == [*range(8), 100, 101, 102]
         assert rig.gaps == [(FIRST, 8, 7, "recreated")]
-
-
-async def test_a_position_outside_the_log_of_a_leader_without_ids_is_a_truncation() -> None:
-    async with fetching() as rig:
-        rig.fill(FIRST, range(3))
-        topic = rig.broker.cluster.topics["t"]
-        kept, topic.topic_id = topic.topic_id, NO_TOPIC_ID
-        await rig.fetcher.assign({FIRST: 9}, topic_ids={FIRST: kept})
-        await rig.until(lambda: bool(rig.gaps))
-        assert rig.gaps == [(FIRST, 3, 8, "truncation")]
 
 
 async def test_an_answer_about_another_incarnation_is_ignored() -> None:

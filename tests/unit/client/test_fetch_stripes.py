@@ -16,6 +16,7 @@ from mm2py.protocol.error_codes import (
 )
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
+from tests.kit.fakes.broker import Outcome
 from tests.kit.fakes.fetcher_rig import FETCH, FIRST, SECOND, Rig, fetching
 from tests.kit.lines.delay_proxy import DelayProxy
 
@@ -64,39 +65,43 @@ def passed(rig: Rig, offset: int) -> bool:
     return rig.fetcher.position(FIRST) > offset
 
 
+async def read_whole(rig: Rig, end: int, *tps: TopicPartition, start: int = 0) -> None:
+    """Read these (FIRST) to their end, once and in order, and without a loss."""
+    for tp in tps or (FIRST,):
+        await rig.until(partial(ended, rig, tp, end))
+        await rig.take()
+        assert rig.read[tp] == list(range(start, end))
+    assert (rig.gaps, rig.failed) == ([], [])
+
+
+def ended(rig: Rig, tp: TopicPartition, end: int) -> bool:
+    return rig.fetcher.position(tp) == end
+
+
 async def test_partitions_that_lag_are_read_over_several_connections_in_order() -> None:
     async with distant() as rig:
         for tp in (FIRST, SECOND):
             backlog(rig, tp, 0, BACKLOG)
         await rig.fetcher.assign({FIRST: 0, SECOND: 0})
         near = rig.broker.connections
-        await rig.until(lambda: rig.fetcher.position(FIRST) == BACKLOG)
-        await rig.until(lambda: rig.fetcher.position(SECOND) == BACKLOG)
-        assert rig.read == {tp: list(range(BACKLOG)) for tp in (FIRST, SECOND)}
+        await read_whole(rig, BACKLOG, FIRST, SECOND)
         assert rig.broker.connections - near >= 4
-        assert (rig.gaps, rig.failed) == ([], [])
 
 
-@pytest.mark.parametrize("connections", [1, 5])
-async def test_a_single_partition_is_read_over_as_many_connections_as_are_allowed(
-    connections: int,
+@pytest.mark.parametrize(
+    ("connections", "round_trip_s", "used"),
+    [(1, ROUND_TRIP_S, 1), (5, ROUND_TRIP_S, 5), (5, 0.0, 1)],
+    ids=["one is allowed", "five are allowed", "nearby one is enough"],
+)
+async def test_a_single_partition_is_read_over_as_many_connections_as_are_allowed_and_needed(
+    connections: int, round_trip_s: float, used: int
 ) -> None:
-    async with distant(connections=connections) as rig:
+    async with distant(connections=connections, round_trip_s=round_trip_s) as rig:
         backlog(rig, FIRST, 0, BACKLOG)
         await rig.fetcher.assign({FIRST: 0})
         before = rig.broker.connections
-        await rig.until(lambda: rig.fetcher.position(FIRST) == BACKLOG)
-        assert rig.read[FIRST] == list(range(BACKLOG))
-        assert rig.broker.connections - before == connections
-
-
-async def test_nearby_one_connection_is_enough() -> None:
-    async with distant(round_trip_s=0.0) as rig:
-        backlog(rig, FIRST, 0, BACKLOG)
-        await rig.fetcher.assign({FIRST: 0})
-        before = rig.broker.connections
-        await rig.until(lambda: rig.fetcher.position(FIRST) == BACKLOG)
-        assert rig.broker.connections - before == 1
+        await read_whole(rig, BACKLOG)
+        assert rig.broker.connections - before == used
 
 
 async def test_a_broker_that_only_seemed_distant_is_read_over_one_connection_again() -> None:
@@ -138,9 +143,7 @@ async def test_batches_of_any_sizes_leave_neither_holes_nor_doubles(steps: tuple
             rig.fill(FIRST, range(number, number + size), pad=50 + number % 3_000)
             number += size
         await rig.fetcher.assign({FIRST: 5})
-        await rig.until(lambda: rig.fetcher.position(FIRST) == number)
-        assert rig.read[FIRST] == list(range(5, number))
-        assert (rig.gaps, rig.failed) == ([], [])
+        await read_whole(rig, number, start=5)
 
 
 @pytest.mark.parametrize("set_in_file", [False, True])
@@ -149,9 +152,7 @@ async def test_batches_of_which_few_fit_into_an_answer_are_read_in_order(set_in_
         backlog(rig, FIRST, 0, 400, pad=20_000)
         backlog(rig, SECOND, 0, 400, pad=5_000)
         await rig.fetcher.assign({FIRST: 0, SECOND: 0})
-        await rig.until(lambda: rig.fetcher.position(FIRST) == 400)
-        await rig.until(lambda: rig.fetcher.position(SECOND) == 400)
-        assert rig.read == {FIRST: list(range(400)), SECOND: list(range(400))}
+        await read_whole(rig, 400, FIRST, SECOND)
 
 
 async def test_an_open_transaction_ends_the_stripes_before_it() -> None:
@@ -162,8 +163,7 @@ async def test_an_open_transaction_ends_the_stripes_before_it() -> None:
         await rig.until(lambda: rig.fetcher.position(FIRST) == BACKLOG - 100)
         rig.broker.partition(FIRST).open_transaction_at = -1
         rig.broker.cluster.wake()
-        await rig.until(lambda: rig.fetcher.position(FIRST) == BACKLOG)
-        assert rig.read[FIRST] == list(range(BACKLOG))
+        await read_whole(rig, BACKLOG)
 
 
 async def test_many_partitions_that_lag_share_small_buffers_and_none_waits_for_ever() -> None:
@@ -176,9 +176,7 @@ async def test_many_partitions_that_lag_share_small_buffers_and_none_waits_for_e
                     tp, range(number, number + 20), pad=100 + 97 * (number * tp.partition % 53)
                 )
         await rig.fetcher.assign(dict.fromkeys(tps, 0))
-        await rig.until(lambda: all(rig.fetcher.position(tp) == 400 for tp in tps))
-        assert rig.read == {tp: list(range(400)) for tp in tps}
-        assert (rig.gaps, rig.failed) == ([], [])
+        await read_whole(rig, 400, *tps)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -226,8 +224,7 @@ async def test_a_byte_rate_holds_for_all_connections_together() -> None:
         clock = asyncio.get_running_loop()
         began = clock.time()
         await rig.fetcher.assign({FIRST: 0})
-        await rig.until(lambda: rig.fetcher.position(FIRST) == BACKLOG)
-        assert rig.read[FIRST] == list(range(BACKLOG))
+        await read_whole(rig, BACKLOG)
         assert BACKLOG * PAD / (clock.time() - began) < 2 * 2_000_000
 
 
@@ -243,27 +240,47 @@ async def test_holes_of_compaction_are_passed_over_and_nothing_else_is() -> None
         assert (rig.gaps, rig.failed) == ([], [])
 
 
-async def test_connections_that_die_in_the_middle_lose_and_double_nothing() -> None:
-    async with distant() as rig:
+@asynccontextmanager
+async def in_the_middle(versions: dict[int, tuple[int, int]] | None = None) -> AsyncGenerator[Rig]:
+    """A rig that has read an eighth of what there is of FIRST."""
+    async with distant(versions=versions) as rig:
         backlog(rig, FIRST, 0, 2 * BACKLOG)
         await rig.fetcher.assign({FIRST: 0})
+        await rig.until(partial(passed, rig, BACKLOG // 4))
+        yield rig
+
+
+async def test_connections_that_die_in_the_middle_lose_and_double_nothing() -> None:
+    async with in_the_middle() as rig:
         for reached in (500, 2_000, 4_000):
             await rig.until(partial(passed, rig, reached))
             await rig.broker.disconnect()
-        await rig.until(lambda: rig.fetcher.position(FIRST) == 2 * BACKLOG)
-        assert rig.read[FIRST] == list(range(2 * BACKLOG))
-        assert (rig.gaps, rig.failed) == ([], [])
+        await read_whole(rig, 2 * BACKLOG)
 
 
-async def test_one_connection_that_dies_leaves_its_range_to_the_others() -> None:
-    async with distant() as rig:
-        backlog(rig, FIRST, 0, 2 * BACKLOG)
-        await rig.fetcher.assign({FIRST: 0})
-        await rig.until(lambda: rig.fetcher.position(FIRST) > BACKLOG // 4)
-        rig.broker.fail_next(FETCH, "disconnect")
-        await rig.until(lambda: rig.fetcher.position(FIRST) == 2 * BACKLOG)
-        assert rig.read[FIRST] == list(range(2 * BACKLOG))
-        assert (rig.gaps, rig.failed) == ([], [])
+@pytest.mark.parametrize(
+    ("outcome", "times"),
+    [("disconnect", 1), (NOT_LEADER_OR_FOLLOWER, 3), (OFFSET_OUT_OF_RANGE, 3)],
+    ids=["one connection dies", "no leader", "out of range"],
+)
+async def test_what_fails_ahead_of_the_position_is_asked_again(
+    outcome: Outcome, times: int
+) -> None:
+    async with in_the_middle() as rig:
+        rig.broker.fail_next(FETCH, outcome, times)
+        await read_whole(rig, 2 * BACKLOG)
+
+
+async def test_a_quota_in_the_middle_is_waited_for_on_all_connections_without_an_error() -> None:
+    async with in_the_middle() as rig:
+        before, cluster = rig.broker.connections, rig.broker.cluster
+        sessions = [it for it in cluster.fetches if it[0] >= 0]
+        cluster.throttle_ms, cluster.throttled = 5, 40
+        await rig.until(lambda: not cluster.throttled)
+        assert [it for it in cluster.fetches if it[0] >= 0] == sessions, "it is not handed back"
+        cluster.throttle_ms = 0
+        await read_whole(rig, 2 * BACKLOG)
+        assert rig.broker.connections == before
 
 
 async def test_a_broker_that_accepts_few_connections_is_read_over_those() -> None:
@@ -271,45 +288,24 @@ async def test_a_broker_that_accepts_few_connections_is_read_over_those() -> Non
         backlog(rig, FIRST, 0, 2 * BACKLOG)
         rig.broker.most_connections = rig.broker.connections + 3
         await rig.fetcher.assign({FIRST: 0})
-        await rig.until(lambda: rig.fetcher.position(FIRST) == 2 * BACKLOG)
+        await read_whole(rig, 2 * BACKLOG)
         assert rig.broker.connections == rig.broker.most_connections
-        assert rig.read[FIRST] == list(range(2 * BACKLOG))
-        assert (rig.gaps, rig.failed, rig.stalled) == ([], [], [])
-
-
-@pytest.mark.parametrize("code", [NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE])
-async def test_an_error_ahead_of_the_position_is_asked_again(code: int) -> None:
-    async with distant() as rig:
-        backlog(rig, FIRST, 0, 2 * BACKLOG)
-        await rig.fetcher.assign({FIRST: 0})
-        await rig.until(lambda: rig.fetcher.position(FIRST) > BACKLOG // 4)
-        rig.broker.fail_next(FETCH, code, times=3)
-        await rig.until(lambda: rig.fetcher.position(FIRST) == 2 * BACKLOG)
-        assert rig.read[FIRST] == list(range(2 * BACKLOG))
-        assert (rig.gaps, rig.failed) == ([], [])
+        assert rig.stalled == []
 
 
 async def test_a_partition_that_is_held_keeps_its_place() -> None:
-    async with distant() as rig:
-        backlog(rig, FIRST, 0, 2 * BACKLOG)
-        await rig.fetcher.assign({FIRST: 0})
-        await rig.until(lambda: rig.fetcher.position(FIRST) > BACKLOG // 4)
+    async with in_the_middle() as rig:
         rig.fetcher.pause([FIRST])
         held = sum(map(len, rig.read.values()))
         for _ in range(4):
             await rig.take()
         assert sum(map(len, rig.read.values())) == held
         rig.fetcher.resume([FIRST])
-        await rig.until(lambda: rig.fetcher.position(FIRST) == 2 * BACKLOG)
-        await rig.take()
-        assert rig.read[FIRST] == list(range(2 * BACKLOG))
+        await read_whole(rig, 2 * BACKLOG)
 
 
 async def test_a_topic_created_anew_in_the_middle_is_read_from_its_beginning() -> None:
-    async with distant(versions={FETCH: (4, 17)}) as rig:
-        backlog(rig, FIRST, 0, 2 * BACKLOG)
-        await rig.fetcher.assign({FIRST: 0})
-        await rig.until(lambda: rig.fetcher.position(FIRST) > BACKLOG // 4)
+    async with in_the_middle({FETCH: (4, 17)}) as rig:
         rig.broker.create_topic("t", 2)
         backlog(rig, FIRST, 0, BACKLOG)
         await rig.until(lambda: bool(rig.gaps) and rig.fetcher.position(FIRST) == BACKLOG)
@@ -319,10 +315,8 @@ async def test_a_topic_created_anew_in_the_middle_is_read_from_its_beginning() -
 
 
 async def test_a_log_that_is_cut_in_the_middle_is_noticed_and_read_from_the_cut() -> None:
-    async with distant() as rig:
-        backlog(rig, FIRST, 0, 2 * BACKLOG)
-        await rig.fetcher.assign({FIRST: 0})
-        await rig.until(lambda: rig.fetcher.position(FIRST) > BACKLOG // 2)
+    async with in_the_middle() as rig:
+        await rig.until(partial(passed, rig, BACKLOG // 2))
         cut = BACKLOG // 4
         rig.broker.partition(FIRST).truncate_to(cut)
         rig.broker.cluster.move_leader(FIRST, 1)
@@ -334,10 +328,7 @@ async def test_a_log_that_is_cut_in_the_middle_is_noticed_and_read_from_the_cut(
 
 
 async def test_a_fetcher_that_is_closed_in_the_middle_gives_all_buffers_back() -> None:
-    async with distant() as rig:
-        backlog(rig, FIRST, 0, 2 * BACKLOG)
-        await rig.fetcher.assign({FIRST: 0})
-        await rig.until(lambda: rig.fetcher.position(FIRST) > BACKLOG // 4)
+    async with in_the_middle() as rig:
         await rig.fetcher.close()
         await rig.cluster.close()
         await eventually(lambda: rig.cluster.pool.leased_bytes == 0)

@@ -1,8 +1,8 @@
 """The Fetcher against a scripted broker: positions, losses, leaders, stalls, and origins of batches."""
 
 import random
-import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from weakref import WeakKeyDictionary
 
 import pytest
@@ -12,14 +12,13 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ConsumerSettings
 from mm2py.errors import Mm2pyError, RetriableError
 from mm2py.protocol import error_codes as codes
-from mm2py.protocol.batch_stage import Origins
+from mm2py.protocol.batch_stage import Origins, sign
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.testing.waiting import eventually
 from mm2py.types import EARLIEST, LATEST, TopicPartition, start_at_offset, start_at_time
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.fakes.fetcher_rig import FETCH, FIRST, SECOND, Rig, fetching
-from tests.kit.fakes.seal import sealed
 from tests.kit.lines.delay_proxy import DelayProxy
 
 
@@ -33,16 +32,6 @@ async def test_it_reads_every_partition_in_order_from_where_it_was_told() -> Non
         assert rig.read == {FIRST: [2, 3, 4, 5, 6], SECOND: [10, 11, 12]}
         assert rig.fetcher.lag(FIRST) == 0
         assert rig.gaps == []
-
-
-async def test_latest_starts_at_the_end() -> None:
-    async with fetching() as rig:
-        rig.fill(FIRST, range(5))
-        await rig.fetcher.assign({FIRST: LATEST})
-        await rig.until(lambda: rig.fetcher.position(FIRST) == 5)
-        rig.fill(FIRST, range(5, 6))
-        await rig.until(lambda: FIRST in rig.read)
-        assert rig.read[FIRST] == [5]
 
 
 async def test_a_time_starts_at_the_first_record_of_it_or_at_the_end() -> None:
@@ -59,19 +48,25 @@ async def test_a_time_starts_at_the_first_record_of_it_or_at_the_end() -> None:
         assert rig.gaps == []
 
 
-@pytest.mark.parametrize(("asked", "began"), [(0, 2), (1, 2), (3, 3), (4, 4), (99, 4)])
-async def test_an_offset_that_is_asked_for_is_that_or_the_nearer_end_of_the_log(
-    asked: int, began: int
+@pytest.mark.parametrize(
+    ("start", "began"),
+    [
+        *zip(map(start_at_offset, (0, 1, 3, 4, 99)), (2, 2, 3, 4, 4), strict=True),
+        (LATEST, 4),
+    ],
+)
+async def test_reading_starts_at_the_offset_asked_for_or_the_nearer_end_of_the_log(
+    start: int, began: int
 ) -> None:
     async with fetching() as rig:
         rig.fill(FIRST, range(2))
         rig.fill(FIRST, range(2, 4))
         rig.broker.partition(FIRST).delete_before(2)
-        await rig.fetcher.assign({FIRST: start_at_offset(asked)})
+        await rig.fetcher.assign({FIRST: start})
         await rig.until(lambda: rig.fetcher.began_at(FIRST) >= 0)
         assert rig.fetcher.began_at(FIRST) == began
         rig.fill(FIRST, range(4, 5))
-        await rig.until(lambda: rig.fetcher.position(FIRST) == 5)
+        await rig.until(lambda: rig.read.get(FIRST) == list(range(began, 5)))
         assert rig.gaps == []
 
 
@@ -88,35 +83,22 @@ async def test_a_paused_partition_is_left_alone_until_it_is_resumed() -> None:
         assert rig.read[FIRST] == [0, 1]
 
 
-async def test_records_deleted_before_they_were_copied_are_a_gap_with_its_exact_range() -> None:
-    async with fetching() as rig:
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+@pytest.mark.parametrize(
+    ("position", "gap"),
+    [(1, (FIRST, 1, 3, "retention")), (9, (FIRST, 9, 8, "recreated"))],
+    ids=["deleted before it was copied", "behind the end of the log"],
+)
+async def test_a_stored_position_that_is_gone_is_a_gap_and_read_on_from_the_log_start(
+    position: int, gap: tuple[TopicPartition, int, int, str], reset: str
+) -> None:
+    async with fetching(reset=reset) as rig:
         rig.fill(FIRST, range(4))
         rig.fill(FIRST, range(4, 8))
         rig.broker.partition(FIRST).delete_before(4)
-        await rig.fetcher.assign({FIRST: 1})
+        await rig.fetcher.assign({FIRST: position})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 8)
-        assert rig.gaps == [(FIRST, 1, 3, "retention")]
-        assert rig.read[FIRST] == [4, 5, 6, 7]
-
-
-async def test_a_position_behind_the_log_end_starts_over_and_says_so() -> None:
-    async with fetching() as rig:
-        rig.fill(FIRST, range(3))
-        await rig.fetcher.assign({FIRST: 9})
-        await rig.until(lambda: rig.fetcher.position(FIRST) == 3)
-        assert rig.gaps == [(FIRST, 9, 8, "recreated")]
-        assert rig.read[FIRST] == [0, 1, 2]
-
-
-async def test_a_stored_position_that_is_gone_is_copied_from_the_log_start_even_under_latest() -> (
-    None
-):
-    async with fetching(reset="latest") as rig:
-        rig.fill(FIRST, range(4))
-        rig.fill(FIRST, range(4, 8))
-        rig.broker.partition(FIRST).delete_before(4)
-        await rig.fetcher.assign({FIRST: 1})
-        await rig.until(lambda: FIRST in rig.read)
+        assert rig.gaps == [gap]
         assert rig.read[FIRST] == [4, 5, 6, 7]
 
 
@@ -131,34 +113,6 @@ async def test_auto_offset_reset_none_fails_the_partition_alone() -> None:
         assert rig.failed[0][0] == FIRST
         assert "auto.offset.reset=none" in str(rig.failed[0][1])
         assert rig.read[SECOND] == [0, 1]
-
-
-async def test_a_recreated_topic_is_copied_from_its_beginning_even_when_it_grew_beyond_the_position() -> (
-    None
-):
-    async with fetching() as rig:
-        rig.fill(FIRST, range(4))
-        await rig.fetcher.assign({FIRST: 0})
-        await rig.until(lambda: rig.fetcher.position(FIRST) == 4)
-        rig.broker.create_topic("t", 2)
-        rig.fill(FIRST, range(100, 110))
-        rig.broker.fail_next(FETCH, codes.UNKNOWN_TOPIC_ID)
-        await rig.until(lambda: rig.fetcher.position(FIRST) == 10)
-        assert rig.read[FIRST][-10:] == list(range(100, 110))
-        assert rig.gaps[0][3] == "recreated"
-
-
-async def test_a_lost_connection_and_a_moved_leader_are_not_losses() -> None:
-    async with fetching() as rig:
-        await rig.fetcher.assign({FIRST: 0})
-        for number in range(3):
-            rig.fill(FIRST, range(number, number + 1))
-            rig.broker.fail_next(FETCH, "disconnect")
-            rig.broker.fail_next(FETCH, codes.NOT_LEADER_OR_FOLLOWER)
-            await rig.until(lambda: rig.fetcher.position(FIRST) == number + 1)  # noqa: B023 - awaited here
-        assert rig.read[FIRST] == [0, 1, 2]
-        assert rig.gaps == []
-        assert rig.failed == []
 
 
 async def test_what_arrives_between_two_calls_is_taken_from_the_room_of_the_first() -> None:
@@ -255,7 +209,7 @@ async def test_what_was_under_way_when_its_partition_was_held_is_kept_and_not_re
         rig.fill(FIRST, range(3), pad=40_000)
         await eventually(lambda: rig.fetcher.position(FIRST) == 3)
         assert rig.cluster.pool.leased_bytes == 1 << 17, "the buffer that it fills"
-        assert rig.fetcher.waiting(FIRST) == 3
+        assert rig.fetcher.waiting(FIRST) == rig.fetcher.lag(FIRST) == 3
         await rig.take()
         assert FIRST not in rig.read
         served = sum(size for partition, size in rig.broker.cluster.served if partition == 0)
@@ -417,35 +371,41 @@ class FakeOrigins:
             self.looped[tp] = self.looped.get(tp, 0) + len(looped)
 
 
-def suppressing(rig: Rig, origins: FakeOrigins, settings: ConsumerSettings | None = None) -> None:
-    """Give the rig a Fetcher with loop suppression."""
-    rig.fetcher = Fetcher(
-        rig.cluster,
-        settings or ConsumerSettings(connection=rig.cluster.settings, fetch_max_wait_ms=50),
-        clock=SYSTEM_CLOCK,
-        on_gap=lambda gap: rig.gaps.append((gap.partition, gap.first_offset, gap.last_offset, "")),
-        on_failed=lambda tp, error: rig.failed.append((tp, error)),
-        on_stalled=lambda tp, error: (
-            rig.read_again.append(tp) if error is None else rig.stalled.append((tp, error))
-        ),
-        origins=origins,
-    )
+@asynccontextmanager
+async def suppressing(
+    origins: FakeOrigins, versions: dict[int, tuple[int, int]] | None = None
+) -> AsyncGenerator[Rig]:
+    """A rig whose Fetcher suppresses loops."""
+    async with fetching(versions=versions) as rig:
+        rig.fetcher = Fetcher(
+            rig.cluster,
+            ConsumerSettings(connection=rig.cluster.settings, fetch_max_wait_ms=50),
+            clock=SYSTEM_CLOCK,
+            on_gap=lambda gap: rig.gaps.append(
+                (gap.partition, gap.first_offset, gap.last_offset, gap.cause)
+            ),
+            on_failed=lambda tp, error: rig.failed.append((tp, error)),
+            on_stalled=lambda tp, error: (
+                rig.read_again.append(tp) if error is None else rig.stalled.append((tp, error))
+            ),
+            origins=origins,
+        )
+        yield rig
 
 
 def fill(rig: Rig, tp: TopicPartition, numbers: range, producer: int) -> None:
     """Append one batch of a producer."""
-    data = encode_batch([NewRecord(None, b"%d" % n, (), 1_000) for n in numbers])
-    struct.pack_into(">qh", data, 43, producer, 0)
     sequences = SEQUENCES.setdefault(rig, {})
-    struct.pack_into(">i", data, 53, sequences.get((tp, producer), 0))
-    sequences[tp, producer] = sequences.get((tp, producer), 0) + len(numbers)
-    rig.broker.append(tp, bytes(sealed(data)))
+    sequence = sequences.get((tp, producer), 0)
+    sequences[tp, producer] = sequence + len(numbers)
+    data = encode_batch([NewRecord(None, b"%d" % n, (), 1_000) for n in numbers])
+    sign(data, producer_id=producer, producer_epoch=0, base_sequence=sequence)
+    rig.broker.append(tp, bytes(data))
 
 
 async def test_what_a_mirror_wrote_is_not_returned_and_its_position_moves_on() -> None:
     origins = FakeOrigins()
-    async with fetching() as rig:
-        suppressing(rig, origins)
+    async with suppressing(origins) as rig:
         fill(rig, FIRST, range(3), 7)
         fill(rig, FIRST, range(3, 6), 900)
         fill(rig, SECOND, range(2), 901)
@@ -463,14 +423,12 @@ async def test_what_a_mirror_wrote_is_not_returned_and_its_position_moves_on() -
         assert rig.read == {FIRST: [0, 1, 2, 6, 7]}
         assert len(origins.asked) == 2, "known producers are not asked for again"
         assert (rig.gaps, rig.failed, rig.stalled) == ([], [], [])
-        await rig.fetcher.close()
 
 
 async def test_nothing_of_a_partition_is_copied_before_its_producers_are_known() -> None:
     origins = FakeOrigins()
     origins.errors += [RetriableError("the topic is away")] * 3
-    async with fetching() as rig:
-        suppressing(rig, origins)
+    async with suppressing(origins) as rig:
         fill(rig, FIRST, range(2), 900)
         fill(rig, FIRST, range(2, 4), 5)
         await rig.fetcher.assign({FIRST: 0})
@@ -478,14 +436,12 @@ async def test_nothing_of_a_partition_is_copied_before_its_producers_are_known()
         assert rig.read == {FIRST: [2, 3]}
         assert [str(error) for _, error in rig.stalled] == ["the topic is away"] * 3
         assert rig.read_again[-1] == FIRST
-        await rig.fetcher.close()
 
 
 async def test_a_partition_that_was_dropped_meanwhile_is_not_read_again() -> None:
     origins = FakeOrigins()
     origins.errors += [RetriableError("the topic is away")] * 5
-    async with fetching() as rig:
-        suppressing(rig, origins)
+    async with suppressing(origins) as rig:
         fill(rig, FIRST, range(2), 5)
         await rig.fetcher.assign({FIRST: 0, SECOND: 0})
         await rig.until(lambda: bool(rig.stalled))
@@ -493,21 +449,18 @@ async def test_a_partition_that_was_dropped_meanwhile_is_not_read_again() -> Non
         fill(rig, SECOND, range(1), -1)
         await rig.until(lambda: SECOND in rig.read)
         assert FIRST not in rig.read
-        await rig.fetcher.close()
 
 
 async def test_a_range_that_retention_took_before_a_mirrors_batch_is_a_gap() -> None:
     origins = FakeOrigins()
     origins.looping.add(900)
-    async with fetching() as rig:
-        suppressing(rig, origins)
+    async with suppressing(origins) as rig:
         fill(rig, FIRST, range(4), 900)
         fill(rig, FIRST, range(4, 8), 900)
         rig.broker.partition(FIRST).delete_before(4)
         await rig.fetcher.assign({FIRST: 1})
         await rig.until(lambda: rig.fetcher.position(FIRST) == 8)
-        assert rig.gaps == [(FIRST, 1, 3, "")]
-        await rig.fetcher.close()
+        assert rig.gaps == [(FIRST, 1, 3, "retention")]
 
 
 @pytest.mark.parametrize("version", [4, 17])
@@ -517,8 +470,7 @@ async def test_faults_neither_lose_nor_double_nor_loop(version: int) -> None:
     tps = [FIRST, SECOND]
     expected: dict[TopicPartition, list[int]] = {tp: [] for tp in tps}
     written = dict.fromkeys(tps, 0)
-    async with fetching(versions={FETCH: (4, version)}) as rig:
-        suppressing(rig, origins)
+    async with suppressing(origins, {FETCH: (4, version)}) as rig:
         await rig.fetcher.assign(dict.fromkeys(tps, 0))
         for step in range(120):
             tp = chance.choice(tps)
@@ -544,4 +496,3 @@ async def test_faults_neither_lose_nor_double_nor_loop(version: int) -> None:
         await rig.take()
         assert rig.read == expected
         assert (rig.gaps, rig.failed) == ([], [])
-        await rig.fetcher.close()

@@ -72,35 +72,6 @@ def test_a_kept_lease_holds_the_whole_buffer_until_its_last_release() -> None:
     assert pool.free_bytes == 0, "the free buffer is used again"
 
 
-def test_a_buffer_released_twice_is_a_bug_that_shows() -> None:
-    buffer = BufferPool().acquire(10)
-    buffer.release()
-    with pytest.raises(AssertionError, match="released twice"):
-        buffer.release()
-
-
-def test_free_buffers_are_kept_only_up_to_the_limit() -> None:
-    pool = BufferPool(max_kept_bytes=70_000)
-    first, second = pool.acquire(10), pool.acquire(10)
-    first.release()
-    second.release()
-    assert pool.free_bytes == 65_536
-
-
-def test_free_buffers_of_other_sizes_give_way_to_what_is_handed_out() -> None:
-    pool = BufferPool(max_kept_bytes=3 << 20)
-    for size in (1 << 20, 1 << 20, 65_536):
-        pool.acquire(size).release()
-    assert pool.free_bytes == (1 << 20) + 65_536
-    large = pool.acquire(2 << 20)
-    assert pool.leased_bytes + pool.free_bytes <= 3 << 20
-    larger = pool.acquire(4 << 20)
-    assert pool.free_bytes == 0
-    large.release()
-    larger.release()
-    assert pool.free_bytes <= 3 << 20
-
-
 def test_missing_bytes_are_counted_only_inside_a_frame() -> None:
     receiver = FrameReceiver(BufferPool())
     data = frame(1, bytes(100))
@@ -126,17 +97,6 @@ def test_close_gives_back_the_buffer_of_an_unfinished_frame() -> None:
     receiver.close()
     receiver.close()
     assert pool.leased_bytes == 0
-
-
-def test_a_closed_pool_keeps_no_buffers_not_even_those_that_come_back_later() -> None:
-    pool = BufferPool()
-    kept, early = pool.acquire(100_000), pool.acquire(100_000)
-    early.release()
-    assert pool.free_bytes > 0
-    pool.close()
-    assert pool.free_bytes == 0
-    kept.release()
-    assert (pool.free_bytes, pool.leased_bytes) == (0, 0)
 
 
 class Failing(Inbox):

@@ -34,12 +34,12 @@ from mm2py.protocol.groups import DescribedGroup, GroupProtocol, JoinResult, Syn
 from mm2py.testing.clock import FakeClock
 from tests.kit.fakes.group_coordinator import MemoryCoordinator, MemoryGroup
 
-SESSION_S = 6.0
+SESSION_S, REBALANCE_S = 6.0, 60.0
 OFFERS = (GroupProtocol("p", b"meta"),)
 
 
 class Member:
-    """A member whose events are ``suspend`` and ``resume`` of its permit and what ``changed`` returned.
+    """A member that may be cut off, whose events are ``suspend`` and ``resume`` of its permit and what ``changed`` returned.
 
     The first grant is no event.
     """
@@ -55,7 +55,7 @@ class Member:
             self.permit,
             session_timeout_ms=int(SESSION_S * 1000),
             heartbeat_interval_ms=2_000,
-            rebalance_timeout_ms=60_000,
+            rebalance_timeout_ms=int(REBALANCE_S * 1000),
             clock=group.clock,
         )
         self._clock = group.clock
@@ -76,6 +76,13 @@ class Member:
             work = {who: who.encode() for who in joined.members}
             if await self.member.sync(joined, work) is not None:
                 return joined
+
+    async def expired(self) -> None:
+        """It was in a round, and then cut off for longer than its session."""
+        await self.round()
+        self.link.cut = True
+        await self._clock.advance(8.0)
+        self.link.cut = False
 
     async def watch(self) -> None:
         self.events.append("changed:" + await self.member.changed())
@@ -261,10 +268,7 @@ async def test_members_that_expired_together_go_on_together_where_they_saw_the_g
 
 
 async def test_an_expired_member_that_was_alone_waits_for_no_other(stage: Stage) -> None:
-    await stage.one.round()
-    stage.one.link.cut = True
-    await stage.clock.advance(8.0)
-    stage.one.link.cut = False
+    await stage.one.expired()
     watching = asyncio.create_task(stage.one.watch())
     await stage.clock.advance(1.2)  # its next heartbeat is refused
     assert watching.done()
@@ -274,12 +278,7 @@ async def test_an_expired_member_that_was_alone_waits_for_no_other(stage: Stage)
 
 
 async def test_an_expired_member_stays_suspended_until_its_round_is_done(stage: Stage) -> None:
-    await stage.one.round()
-    stage.one.link.cut = True
-    await stage.clock.advance(8.0)
-    stage.one.link.cut = False
-    await stage.clock.advance(3.0)
-    joined = await stage.one.member.join(OFFERS)
+    joined = await joined_after_an_expiry(stage)
     await stage.clock.advance(3.0)
     assert "resume" not in stage.one.events
     assert await stage.one.member.sync(joined, {}) is not None
@@ -290,11 +289,8 @@ async def test_an_expired_member_stays_suspended_until_its_round_is_done(stage: 
 async def test_an_expired_member_is_over_when_the_rounds_leave_room_for_another(
     stage: Stage, rounds: int
 ) -> None:
-    await stage.one.round()
-    stage.one.link.cut = True
-    await stage.clock.advance(8.0)
+    await stage.one.expired()
     stage.group.generation += rounds
-    stage.one.link.cut = False
     await stage.clock.advance(3.0)
     with pytest.raises(MembershipEndedError, match=f"{rounds + 2} rounds"):
         await stage.one.round()
@@ -302,6 +298,37 @@ async def test_an_expired_member_is_over_when_the_rounds_leave_room_for_another(
     assert "resume" not in stage.one.events
     await stage.one.round()
     assert stage.one.events[-1] == "resume"
+
+
+async def joined_after_an_expiry(stage: Stage) -> Joined:
+    """Our only member was expired and has joined again; the round is not stored."""
+    await stage.one.expired()
+    await stage.clock.advance(3.0)
+    return await stage.one.member.join(OFFERS)
+
+
+async def test_an_expired_member_continues_when_the_coordinator_forgets_the_round_it_joined(
+    stage: Stage,
+) -> None:
+    joined = await joined_after_an_expiry(stage)
+    stage.group.reload()
+    assert await stage.one.member.sync(joined, {}) is None
+    assert (await stage.one.round()).generation == joined.generation
+    assert stage.one.events[-1] == "resume"
+    assert stage.one.member.over == ""
+
+
+async def test_an_expired_member_is_over_when_another_got_work_in_a_round_of_a_forgotten_number(
+    stage: Stage,
+) -> None:
+    joined = await joined_after_an_expiry(stage)
+    stage.group.reload()
+    assert (await stage.two.round()).generation == joined.generation
+    await stage.two.member.leave()
+    assert await stage.one.member.sync(joined, {}) is None
+    with pytest.raises(MembershipEndedError, match="4 rounds"):
+        await stage.one.round()
+    assert "resume" not in stage.one.events
 
 
 async def test_a_join_that_finds_the_membership_expired_is_over_where_others_are_members(
@@ -381,51 +408,23 @@ async def test_a_cancelled_join_leaves_nothing_behind(stage: Stage) -> None:
     assert set(stage.group.members) == {"one-1"}
 
 
-EMPTY_OFFERS = (GroupProtocol("p", b""),)
-REBALANCE_S = 10
-
-
-def member(group: MemoryGroup, name: str, clock: FakeClock) -> GroupMember:
-    return GroupMember(
-        MemoryCoordinator(group, name),
-        Permit(clock),
-        session_timeout_ms=6_000,
-        heartbeat_interval_ms=2_000,
-        rebalance_timeout_ms=REBALANCE_S * 1_000,
-        clock=clock,
-    )
-
-
-def test_a_member_that_does_not_join_a_round_is_suspended_before_the_coordinator_removes_it() -> (
-    None
-):
-    async def scenario() -> None:
-        clock = FakeClock()
-        async with MemoryGroup(clock).running() as group:
-            busy, other = member(group, "busy", clock), member(group, "other", clock)
-            suspended: list[float] = []
-            joined = await busy.join(EMPTY_OFFERS)
-            await busy.sync(joined, {joined.member_id: b"work"})
-
-            def changed() -> None:
-                if not busy.permit.valid:
-                    suspended.append(clock.monotonic())
-
-            busy.permit.watch(changed)
-            await clock.advance(3)
-            began = clock.monotonic()
-            joining = asyncio.ensure_future(other.join(EMPTY_OFFERS))
-            while not joining.done():
-                assert clock.monotonic() < began + 2 * REBALANCE_S
-                await clock.advance(0.25)
-            assert list(group.members) == [joining.result().member_id], "the busy one was removed"
-            assert len(suspended) >= 1
-            assert suspended[0] <= began + REBALANCE_S
-            assert suspended[0] > began + 6, "its heartbeats were answered all the time"
-            await busy.leave()
-            await other.leave()
-
-    asyncio.run(scenario())
+async def test_a_member_that_does_not_join_a_round_is_suspended_before_the_coordinator_removes_it(
+    stage: Stage,
+) -> None:
+    await stage.one.round()
+    changes: list[tuple[bool, float]] = []
+    permit, clock = stage.one.permit, stage.clock
+    permit.watch(lambda: changes.append((permit.valid, clock.monotonic())))
+    await stage.clock.advance(3)
+    began = stage.clock.monotonic()
+    joining = asyncio.create_task(stage.two.member.join(OFFERS))
+    while not joining.done():
+        assert stage.clock.monotonic() < began + 2 * REBALANCE_S
+        await stage.clock.advance(0.25)
+    assert list(stage.group.members) == [joining.result().member_id], "the busy one was removed"
+    suspended_s = next(at_s for valid, at_s in changes if not valid)
+    assert began + SESSION_S < suspended_s, "its heartbeats were answered all the time"
+    assert suspended_s <= began + REBALANCE_S
 
 
 class Connection:
@@ -489,7 +488,7 @@ def scripted() -> tuple[ScriptedCluster, CoordinatorLink]:
 async def test_heartbeats_do_not_queue_behind_a_join_that_waits() -> None:
     cluster, link = scripted()
     cluster.answers = {"JoinGroup": joined(NONE), "Heartbeat": NONE}
-    await link.join("m", EMPTY_OFFERS, 6_000, 60_000)
+    await link.join("m", OFFERS, 6_000, 60_000)
     assert await link.heartbeat("m", 1, 6_000) == NONE
     (_, joins, join_ms), (_, beats, beat_ms) = cluster.calls
     assert joins != beats
@@ -502,7 +501,7 @@ async def test_the_connection_of_a_round_is_closed_when_it_is_done_or_given_up()
     cluster.answers = {"SyncGroup": SyncResult(NONE, "p", b""), "JoinGroup": None}
     await link.sync("m", 1, "p", {})
     assert cluster.connections[-1].dropped == "the round is done"
-    joining = asyncio.create_task(link.join("m", EMPTY_OFFERS, 6_000, 60_000))
+    joining = asyncio.create_task(link.join("m", OFFERS, 6_000, 60_000))
     await asyncio.sleep(0)
     joining.cancel()
     await asyncio.gather(joining, return_exceptions=True)
@@ -518,7 +517,7 @@ async def test_a_coordinator_that_moved_or_is_away_is_looked_for_again() -> None
         "DescribeGroups": described(NOT_COORDINATOR),
     }
     attempts: list[Callable[[], Awaitable[object]]] = [
-        lambda: link.join("m", EMPTY_OFFERS, 6_000, 60_000),
+        lambda: link.join("m", OFFERS, 6_000, 60_000),
         lambda: link.sync("m", 1, "p", {}),
         lambda: link.heartbeat("m", 1, 6_000),
         link.describe,
@@ -539,7 +538,7 @@ async def test_codes_about_the_membership_stay_codes() -> None:
         "JoinGroup": joined(UNKNOWN_MEMBER_ID),
         "Heartbeat": UNKNOWN_MEMBER_ID,
     }
-    assert (await link.join("m", EMPTY_OFFERS, 6_000, 60_000)).error_code == UNKNOWN_MEMBER_ID
+    assert (await link.join("m", OFFERS, 6_000, 60_000)).error_code == UNKNOWN_MEMBER_ID
     assert await link.heartbeat("m", 1, 6_000) == UNKNOWN_MEMBER_ID
     assert cluster.moved == 0
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+import time
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -10,7 +11,6 @@ import pytest
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import (
     FatalServerError,
     Mm2pyError,
@@ -18,58 +18,38 @@ from mm2py.errors import (
     RequestTimedOutError,
     RetriableServerError,
 )
-from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.error_codes import (
     FENCED_LEADER_EPOCH,
     NOT_LEADER_OR_FOLLOWER,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
-from mm2py.protocol.record_batch import HEADER, crc32c
-from mm2py.protocol.records import NewRecord, Record, encode_batch
+from mm2py.protocol.records import Record
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.fakes.late_clock import LateClock
+from tests.kit.fakes.stored_batches import COMMIT, marker
+from tests.unit.client.client_stage import connected_to, signed
 
 FETCH, LIST_OFFSETS, METADATA = 1, 2, 3
-CONTROL_BITS = 0x30
 Seen = list[tuple[int, int, bytes | None]]
 TP, OTHER = TopicPartition("log", 0), TopicPartition("log", 1)
 
 
-def batch(*values: str, attributes: int = 0) -> bytes:
-    data = encode_batch([NewRecord(b"k", value.encode(), (), 1) for value in values])
-    if attributes:
-        data[21:23] = attributes.to_bytes(2, "big")
-    sign(data, producer_id=-1, producer_epoch=-1, base_sequence=-1)
-    if attributes:
-        # sign clears these bits: a control batch is made by brokers only.
-        data[21:23] = attributes.to_bytes(2, "big")
-        data[17:21] = crc32c(memoryview(data)[21:]).to_bytes(4, "big")
-    return bytes(data)
+def batch(*values: str) -> bytes:
+    return signed(*(value.encode() for value in values))
 
 
 @asynccontextmanager
 async def log_reader(
     *, api_timeout_ms: int = 5000, topic: str = "log", waits_for_topic: bool = True
 ) -> AsyncGenerator[tuple[FakeBroker, LogReader]]:
-    async with FakeBroker(topics={"log": 2}) as broker:
-        cluster = Cluster(
-            ConnectionSettings(
-                bootstrap_servers=broker.bootstrap_servers,
-                reconnect_backoff_ms=1,
-                retry_backoff_ms=1,
-                default_api_timeout_ms=api_timeout_ms,
-            ),
-            alias="x",
-        )
-        try:
-            yield (
-                broker,
-                LogReader(cluster, topic, clock=SYSTEM_CLOCK, waits_for_topic=waits_for_topic),
-            )
-        finally:
-            await cluster.close()
+    async with (
+        FakeBroker(topics={"log": 2}) as broker,
+        connected_to(broker, alias="x", default_api_timeout_ms=api_timeout_ms) as cluster,
+    ):
+        reader = LogReader(cluster, topic, clock=SYSTEM_CLOCK, waits_for_topic=waits_for_topic)
+        yield broker, reader
 
 
 async def read(reader: LogReader) -> Seen:
@@ -116,8 +96,7 @@ async def test_control_batches_are_not_handed_on() -> None:
     async with log_reader() as (broker, reader):
         log = broker.partition(TP)
         log.put(batch("a"), 0)
-        log.put(batch("marker", attributes=CONTROL_BITS), 1)
-        assert HEADER.unpack_from(log.batches[1].data)[5] == CONTROL_BITS
+        log.put(bytes(marker(1, 7, COMMIT)), 1)
         log.put(batch("b"), 2)
         assert values(await read(reader)) == [b"a", b"b"]
 
@@ -170,9 +149,7 @@ async def test_a_leader_that_stays_away_ends_the_read_with_its_cause() -> None:
 async def test_a_damaged_batch_is_named() -> None:
     async with log_reader() as (broker, reader):
         broker.append(TP, batch("a"))
-        broken = bytearray(batch("b"))
-        broken[-1] ^= 1
-        broker.partition(TP).put(bytes(broken), 1)
+        broker.partition(TP).put(batch("b")[:-1] + b"\1", 1)
         with pytest.raises(ProtocolError, match=r"log-0 of cluster x .* from offset 1"):
             await read(reader)
 
@@ -185,6 +162,18 @@ async def test_many_batches_take_several_fetches() -> None:
             f"{n:03}".encode() for n in range(60)
         ]
         assert broker.count(FETCH) > 2
+
+
+async def test_nothing_is_asked_while_a_quota_mutes_the_connection() -> None:
+    async with log_reader() as (broker, reader):
+        broker.append(TP, batch("a"))
+        broker.cluster.withholds, broker.cluster.throttle_ms = True, 400
+        began = time.monotonic()
+        reading = asyncio.create_task(read(reader))
+        await eventually(lambda: broker.count(FETCH) == 1)
+        broker.cluster.withholds = False
+        assert values(await reading) == [b"a"]
+        assert time.monotonic() - began > 0.25
 
 
 async def test_a_topic_that_need_not_exist_is_not_waited_for() -> None:
@@ -220,29 +209,29 @@ class Bench:
         await eventually(lambda: self.seen == list(values))
 
 
+@asynccontextmanager
+async def running(work: Coroutine[None, None, None]) -> AsyncGenerator[None]:
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 @pytest.fixture
 @asynccontextmanager
 async def bench() -> AsyncGenerator[Bench]:
-    async with FakeBroker(topics={"log": 2}) as broker:
-        settings = ConnectionSettings(
-            request_timeout_ms=1_500,  # a third of it is the longest poll
-            bootstrap_servers=broker.bootstrap_servers,
-            reconnect_backoff_ms=1,
-            retry_backoff_ms=1,
-            retry_backoff_max_ms=10,
-            default_api_timeout_ms=5000,
-        )
-        cluster = Cluster(settings, alias="x")
+    async with (
+        FakeBroker(topics={"log": 2}) as broker,
+        # A third of the timeout is the longest poll.
+        connected_to(broker, alias="x", request_timeout_ms=1_500) as cluster,
+    ):
         bench = Bench(broker, cluster)
         broker.append(TP, batch("a"))
         await bench.reader.read_to_end(bench.handle)
-        tail = asyncio.create_task(bench.reader.tail(bench.handle, on_trouble=bench.report))
-        try:
+        async with running(bench.reader.tail(bench.handle, on_trouble=bench.report)):
             yield bench
-        finally:
-            tail.cancel()
-            await asyncio.gather(tail, return_exceptions=True)
-            await cluster.close()
 
 
 async def test_new_records_of_every_partition_arrive_by_themselves(bench: Bench) -> None:
@@ -306,9 +295,7 @@ async def test_a_leader_that_moves_is_logged_only_when_it_takes_long(
 
 
 async def test_a_damaged_batch_holds_the_follower_up_until_it_is_gone(bench: Bench) -> None:
-    broken = bytearray(batch("b"))
-    broken[-1] ^= 1
-    bench.broker.partition(TP).put(bytes(broken), 1)
+    bench.broker.partition(TP).put(batch("b")[:-1] + b"\1", 1)
     bench.broker.append(TP, batch("c"))
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
@@ -327,20 +314,15 @@ async def test_an_idle_topic_is_not_asked_without_pause(bench: Bench) -> None:
 async def test_a_log_that_starts_at_its_end_hands_on_chosen_partitions_and_new_records_alone() -> (
     None
 ):
-    async with FakeBroker(topics={"log": 3}) as broker:
-        settings = ConnectionSettings(bootstrap_servers=broker.bootstrap_servers)
-        cluster = Cluster(settings, alias="x")
+    async with FakeBroker(topics={"log": 3}) as broker, connected_to(broker) as cluster:
         reader, seen = LogReader(cluster, "log", clock=SYSTEM_CLOCK), list[bytes | None]()
         broker.append(TP, batch("old"))
         count = await reader.start_at_end(lambda number, of: number != 1 and of == 3)
-        tail = asyncio.create_task(reader.tail(lambda _, record: seen.append(record.value)))
-        broker.append(OTHER, batch("not chosen"))
-        broker.append(TP, batch("new"))
-        broker.append(TopicPartition("log", 2), batch("newer"))
-        await eventually(lambda: {b"new", b"newer"} <= set(seen))
-        tail.cancel()
-        await asyncio.gather(tail, return_exceptions=True)
-        await cluster.close()
+        async with running(reader.tail(lambda _, record: seen.append(record.value))):
+            broker.append(OTHER, batch("not chosen"))
+            broker.append(TP, batch("new"))
+            broker.append(TopicPartition("log", 2), batch("newer"))
+            await eventually(lambda: {b"new", b"newer"} <= set(seen))
         assert (count, sorted(it or b"" for it in seen)) == (3, [b"new", b"newer"])
 
 

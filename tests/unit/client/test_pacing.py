@@ -132,30 +132,27 @@ def test_a_hold_that_lasts_costs_no_more_polls_than_none() -> None:
     assert polls < 2 * 3600 + 60
 
 
-def test_pause_doubles_up_to_its_maximum() -> None:
+@pytest.mark.parametrize(
+    ("initial_ms", "most_ms", "chance", "pauses_s"),
+    [
+        (100, 1000, 0.5, [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]),
+        (100, 1000, 0.0, [0.08]),
+        (100, 1000, 1.0, [0.12]),
+        (500, 100, 0.5, [0.5]),
+    ],
+    ids=["doubles up to its maximum", "a fifth less", "a fifth more", "maximum below the initial"],
+)
+def test_a_pause_doubles_with_a_jitter_of_a_fifth(
+    initial_ms: int, most_ms: int, chance: float, pauses_s: list[float]
+) -> None:
+    backoff = Backoff(initial_ms, most_ms, random=lambda: chance)
+    assert [round(backoff.next_s(), 3) for _ in pauses_s] == pauses_s
+
+
+def test_reset_starts_over_and_thousands_of_failures_do_not_overflow() -> None:
     backoff = Backoff(100, 1000, random=lambda: 0.5)
-    assert [round(backoff.next_s(), 3) for _ in range(6)] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
-
-
-def test_jitter_stays_within_a_fifth() -> None:
-    assert Backoff(100, 1000, random=lambda: 0.0).next_s() == 0.08
-    assert round(Backoff(100, 1000, random=lambda: 1.0).next_s(), 3) == 0.12
-
-
-def test_reset_starts_over() -> None:
-    backoff = Backoff(100, 1000, random=lambda: 0.5)
-    backoff.next_s()
-    backoff.next_s()
+    backoff.failures = 100_000
+    assert backoff.next_s() == 1.0
     backoff.reset()
     assert backoff.failures == 0
     assert round(backoff.next_s(), 3) == 0.1
-
-
-def test_thousands_of_failures_do_not_overflow() -> None:
-    backoff = Backoff(50, 1000, random=lambda: 0.5)
-    backoff.failures = 100_000
-    assert backoff.next_s() == 1.0
-
-
-def test_a_maximum_below_the_initial_pause_is_raised_to_it() -> None:
-    assert Backoff(500, 100, random=lambda: 0.5).next_s() == 0.5

@@ -6,32 +6,27 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from mm2py.client import pacing
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch import partition_fetch
-from mm2py.client.fetch.partition_fetch import PartitionReads
-from mm2py.config.clients import ConnectionSettings
+from mm2py.client.fetch.partition_fetch import PartitionReads, fetch_partition
 from mm2py.errors import ConnectionFailedError, FatalServerError, RetriableError
-from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.error_codes import NOT_LEADER_OR_FOLLOWER
-from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
+from mm2py.protocol.records import decode_batches
+from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
 from tests.kit.fakes.broker import FakeBroker
+from tests.unit.client.client_stage import connected_to, signed
 
 FETCH = 1
 PARTITIONS = [TopicPartition(f"t{topic}", number) for topic in range(20) for number in range(3)]
-
-
-def batch(value: bytes) -> bytes:
-    data = encode_batch([NewRecord(None, value, (), 1)])
-    sign(data, producer_id=-1, producer_epoch=-1, base_sequence=-1)
-    return bytes(data)
 
 
 class Rig:
     """Reads at a fake broker."""
 
     def __init__(self, broker: FakeBroker, cluster: Cluster) -> None:
-        self.broker, self.tasks = broker, set[asyncio.Task[None]]()
+        self.broker, self.cluster, self.tasks = broker, cluster, set[asyncio.Task[None]]()
         self.reads = PartitionReads(cluster, self._spawn)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
@@ -53,12 +48,10 @@ class Rig:
 
 @asynccontextmanager
 async def rig() -> AsyncGenerator[Rig]:
-    async with FakeBroker(topics={tp.topic: 3 for tp in PARTITIONS}) as broker:
-        settings = ConnectionSettings(
-            bootstrap_servers=(("127.0.0.1", broker.port),), retry_backoff_ms=1
-        )
-        cluster = Cluster(settings, alias="B")
-        await cluster.connect()
+    async with (
+        FakeBroker(topics={tp.topic: 3 for tp in PARTITIONS}) as broker,
+        connected_to(broker) as cluster,
+    ):
         await cluster.metadata(sorted({tp.topic for tp in PARTITIONS}))
         made = Rig(broker, cluster)
         try:
@@ -67,23 +60,37 @@ async def rig() -> AsyncGenerator[Rig]:
             for task in made.tasks:
                 task.cancel()
             await asyncio.gather(*made.tasks, return_exceptions=True)
-            await cluster.close()
 
 
 async def test_reads_that_wait_for_one_broker_go_out_together() -> None:
     async with rig() as it:
         for number, tp in enumerate(PARTITIONS):
-            it.broker.append(tp, batch(b"%d" % number))
+            it.broker.append(tp, signed(b"%d" % number))
         values = await asyncio.gather(*(it.value(tp, 0) for tp in PARTITIONS))
         assert values == [b"%d" % number for number in range(len(PARTITIONS))]
         assert it.fetches == 1
+
+
+async def test_a_read_waits_for_a_quota_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pacing, "WITHHELD_S", 0.1)
+    async with rig() as it:
+        tp, state = PARTITIONS[0], it.broker.cluster
+        it.broker.append(tp, signed(b"late"))
+        state.withholds, state.throttle_ms = True, 20
+        reading = asyncio.create_task(it.value(tp, 0))
+        await eventually(lambda: "consumer_byte_rate" in caplog.text)
+        state.withholds = False
+        assert await reading == b"late"
+        assert caplog.text.count("consumer_byte_rate") == 1
 
 
 async def test_batches_beyond_the_limits_are_all_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_fetch, "ANSWER_BYTES", 1_000)
     async with rig() as it:
         for tp in PARTITIONS[::2]:
-            it.broker.append(tp, batch(bytes(3_000)))
+            it.broker.append(tp, signed(bytes(3_000)))
         values = await asyncio.gather(*(it.value(tp, 0) for tp in PARTITIONS[::2]))
         assert values == [bytes(3_000)] * 30
         assert it.fetches == 30  # a broker returns one such batch at a time
@@ -92,7 +99,7 @@ async def test_batches_beyond_the_limits_are_all_read(monkeypatch: pytest.Monkey
 async def test_an_empty_end_is_answered_beside_partitions_that_have_records() -> None:
     async with rig() as it:
         for tp in PARTITIONS[1:]:
-            it.broker.append(tp, batch(b"x"))
+            it.broker.append(tp, signed(b"x"))
         values = await asyncio.gather(*(it.value(tp, 0) for tp in PARTITIONS))
         assert values == [None, *[b"x"] * (len(PARTITIONS) - 1)]
         assert it.fetches == 1
@@ -100,16 +107,29 @@ async def test_an_empty_end_is_answered_beside_partitions_that_have_records() ->
 
 async def test_two_reads_of_one_partition_are_both_answered() -> None:
     async with rig() as it:
-        it.broker.append(PARTITIONS[0], batch(b"a"))
-        it.broker.append(PARTITIONS[0], batch(b"b"))
+        it.broker.append(PARTITIONS[0], signed(b"a"))
+        it.broker.append(PARTITIONS[0], signed(b"b"))
         both = await asyncio.gather(it.value(PARTITIONS[0], 0), it.value(PARTITIONS[0], 1))
         assert list(both) == [b"a", b"b"]
+
+
+async def test_a_broker_whose_quota_is_exceeded_is_asked_again_after_the_throttle() -> None:
+    async with rig() as it:
+        for tp in PARTITIONS[:2]:
+            it.broker.append(tp, signed(b"x"))
+        it.broker.cluster.throttle_ms = 20
+        it.broker.cluster.throttled = 2
+        assert await asyncio.gather(*(it.value(tp, 0) for tp in PARTITIONS[:2])) == [b"x", b"x"]
+        it.broker.cluster.throttled = 2
+        fetched = await fetch_partition(it.cluster, PARTITIONS[0], 0, max_bytes=1_000)
+        assert fetched.records
+        assert it.fetches == 6
 
 
 async def test_an_error_concerns_its_partition_only() -> None:
     async with rig() as it:
         for tp in PARTITIONS[1:]:
-            it.broker.append(tp, batch(b"x"))
+            it.broker.append(tp, signed(b"x"))
         found = await asyncio.gather(
             it.value(PARTITIONS[0], 7), it.value(PARTITIONS[1], 0), return_exceptions=True
         )
@@ -139,6 +159,6 @@ async def test_a_caller_that_leaves_does_not_hold_up_the_others() -> None:
         await asyncio.sleep(0)
         leaving.cancel()
         first.cancel()
-        it.broker.append(PARTITIONS[2], batch(b"x"))
+        it.broker.append(PARTITIONS[2], signed(b"x"))
         hold.release()
         assert await staying == b"x"

@@ -10,6 +10,14 @@ from mm2py.observability.logging import current_scope, log_scope
 from mm2py.testing.clock import FakeClock
 
 
+def granted() -> tuple[FakeClock, Permit]:
+    """A permit for six seconds."""
+    clock = FakeClock()
+    permit = Permit(clock)
+    permit.grant(clock.monotonic() + 6)
+    return clock, permit
+
+
 async def test_nothing_is_allowed_before_the_first_grant_and_behind_the_granted_instant() -> None:
     clock = FakeClock()
     permit = Permit(clock)
@@ -21,9 +29,7 @@ async def test_nothing_is_allowed_before_the_first_grant_and_behind_the_granted_
 
 
 async def test_a_frozen_process_finds_its_permit_ended_before_any_timer_ran() -> None:
-    clock = FakeClock()
-    permit = Permit(clock)
-    permit.grant(clock.monotonic() + 6)
+    clock, permit = granted()
     seen: list[bool] = []
     permit.watch(lambda: seen.append(permit.valid))
     clock.jump(60)
@@ -33,9 +39,7 @@ async def test_a_frozen_process_finds_its_permit_ended_before_any_timer_ran() ->
 
 
 async def test_an_earlier_grant_does_not_shorten_a_later_one() -> None:
-    clock = FakeClock()
-    permit = Permit(clock)
-    permit.grant(clock.monotonic() + 6)
+    clock, permit = granted()
     permit.grant(clock.monotonic() + 2)
     await clock.advance(5)
     assert permit.valid
@@ -52,9 +56,7 @@ async def test_a_grant_without_time_left_allows_nothing() -> None:
 
 
 async def test_a_revoked_permit_is_valid_again_in_the_same_term() -> None:
-    clock = FakeClock()
-    permit = Permit(clock)
-    permit.grant(clock.monotonic() + 6)
+    clock, permit = granted()
     term = permit.term
     permit.revoke()
     assert not permit.allows(term)
@@ -63,9 +65,7 @@ async def test_a_revoked_permit_is_valid_again_in_the_same_term() -> None:
 
 
 async def test_what_belongs_to_an_abandoned_term_is_never_allowed_again() -> None:
-    clock = FakeClock()
-    permit = Permit(clock)
-    permit.grant(clock.monotonic() + 6)
+    clock, permit = granted()
     before = permit.term
     permit.abandon()
     permit.grant(clock.monotonic() + 6)

@@ -3,49 +3,40 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from itertools import count
 
 import pytest
 
-from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.record_writer import Post, RecordWriter
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.clients import ConnectionSettings, ProducerSettings
+from mm2py.config.clients import ProducerSettings
 from mm2py.errors import FatalServerError, PartitionError, RetriableError
 from mm2py.protocol.error_codes import (
     NOT_ENOUGH_REPLICAS,
     NOT_LEADER_OR_FOLLOWER,
     TOPIC_AUTHORIZATION_FAILED,
 )
-from mm2py.protocol.produce import PRODUCE_KEY
+from mm2py.protocol.produce import PRODUCE_KEY as PRODUCE
 from mm2py.protocol.records import NewRecord, decode_batches
+from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
 from tests.kit.fakes.broker import FakeBroker
+from tests.unit.client.client_stage import connected_to
 
 TP = TopicPartition("configs", 0)
+METADATA = 3
 
 
-@dataclass
 class Rig:
-    broker: FakeBroker
-    writer: RecordWriter
-    answers: dict[str, list[int | Exception]] = field(
-        default_factory=dict[str, list[int | Exception]]
-    )
+    def __init__(self, broker: FakeBroker, writer: RecordWriter) -> None:
+        self.broker, self.writer = broker, writer
+        self.answers: dict[str, list[int | Exception]] = {}
 
     def post(self, name: str, records: int = 1, value: bytes = b"v") -> Post:
         self.answers[name] = []
         batch = [NewRecord(f"{name}-{n}".encode(), value, (), -1) for n in range(records)]
         return self.writer.post(TP, batch, self.answers[name].append)
-
-    async def broker_answered(self) -> None:
-        """Wait until a Produce request was answered."""
-        async with asyncio.timeout(10):
-            while not self.broker.count(PRODUCE_KEY):  # noqa: ASYNC110 - the broker has no event
-                await asyncio.sleep(0)
-        await asyncio.sleep(0.001)
 
     def stored(self) -> list[str]:
         batches = (batch for data in self.broker.log(TP) for batch in decode_batches(data))
@@ -56,18 +47,11 @@ class Rig:
 async def rig(
     *, in_flight: int = 5, permit: Permit = UNLIMITED, max_bytes: int = 0
 ) -> AsyncGenerator[Rig]:
-    async with FakeBroker(topics={TP.topic: 1}) as broker:
+    async with FakeBroker(topics={TP.topic: 1}) as broker, connected_to(broker) as cluster:
         if max_bytes:
             broker.partition(TP).max_message_bytes = max_bytes
-        settings = ConnectionSettings(
-            bootstrap_servers=(("127.0.0.1", broker.port),),
-            reconnect_backoff_ms=1,
-            retry_backoff_ms=1,
-        )
-        cluster = Cluster(settings, alias="B")
-        await cluster.connect()
         producer = ProducerSettings(
-            connection=settings, max_in_flight_requests_per_connection=in_flight
+            connection=cluster.settings, max_in_flight_requests_per_connection=in_flight
         )
         writer = RecordWriter(cluster, producer, clock=SYSTEM_CLOCK, permit=permit)
         await writer.start()
@@ -75,7 +59,6 @@ async def rig(
             yield Rig(broker, writer)
         finally:
             await writer.close()
-            await cluster.close()
 
 
 @pytest.mark.parametrize("in_flight", [1, 5])
@@ -117,7 +100,7 @@ async def test_what_follows_a_refused_post_is_stored_and_no_duplicate_of_what_we
 
 async def test_a_post_that_is_taken_back_while_it_waits_is_never_written() -> None:
     async with rig(in_flight=1) as it:
-        hold = it.broker.hold(PRODUCE_KEY)
+        hold = it.broker.hold(PRODUCE)
         it.post("under way")
         await hold.arrived.wait()
         waiting = it.post("waiting")
@@ -132,7 +115,7 @@ async def test_a_post_that_is_taken_back_while_it_waits_is_never_written() -> No
 
 async def test_a_post_that_is_taken_back_under_way_is_not_written_behind_what_follows() -> None:
     async with rig() as it:
-        hold = it.broker.hold(PRODUCE_KEY)
+        hold = it.broker.hold(PRODUCE)
         held = it.post("held")
         await hold.arrived.wait()
         it.writer.take_back(held)
@@ -148,10 +131,15 @@ async def test_a_post_that_is_taken_back_while_it_waits_for_a_retry_harms_no_oth
     refused: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with rig() as it:
-        it.broker.fail_next(PRODUCE_KEY, refused)
+        it.broker.fail_next(PRODUCE, refused)
+        sent = it.broker.hold(PRODUCE)
         held = it.post("held")
-        await it.broker_answered()
+        await sent.arrived.wait()
+        looks_up = it.broker.hold(METADATA)  # a retry asks for the leader first
+        sent.release()
+        await looks_up.arrived.wait()
         it.writer.take_back(held)
+        looks_up.release()
         it.post("next")
         assert await it.writer.flush(10)
         await asyncio.sleep(0.05)  # the retry that was under way ends: nothing shows when
@@ -187,7 +175,7 @@ async def test_what_waits_for_the_permit_is_written_when_it_is_granted() -> None
 
 async def test_a_closed_writer_fails_every_post_once() -> None:
     async with rig() as it:
-        hold = it.broker.hold(PRODUCE_KEY)
+        hold = it.broker.hold(PRODUCE)
         it.post("under way")
         await hold.arrived.wait()
         await it.writer.close()
@@ -200,12 +188,10 @@ async def test_invariant_5_a_topic_that_may_not_be_written_fails_its_posts_and_i
     None
 ):
     async with rig() as it:
-        it.broker.fail_next(PRODUCE_KEY, TOPIC_AUTHORIZATION_FAILED, 5)
+        it.broker.fail_next(PRODUCE, TOPIC_AUTHORIZATION_FAILED, 5)
         it.post("first")
         it.post("second")
-        async with asyncio.timeout(20):
-            while not (it.answers["first"] and it.answers["second"]):  # noqa: ASYNC110 - a callback
-                await asyncio.sleep(0)
+        await eventually(lambda: all(it.answers.values()))
         for (answer,) in it.answers.values():
             assert isinstance(answer, FatalServerError)
             assert TP.topic in str(answer)

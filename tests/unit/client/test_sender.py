@@ -12,41 +12,30 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
 from mm2py.client.send import node
 from mm2py.client.send.lane import MergePlan, SenderLane
-from mm2py.client.send.owner import Announce, MirrorIds
+from mm2py.client.send.owner import Announce
 from mm2py.client.send.recovery import batches_of_producer
 from mm2py.client.send.sender import Sender
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.clients import ConnectionSettings, ProducerSettings
+from mm2py.config.clients import ProducerSettings
 from mm2py.errors import PartitionError, RetriableError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.produce import acknowledgements
-from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Codec, RecordBatch, crc32c
-from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
+from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Codec, RecordBatch
+from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.fakes.broker_state import FakeCluster
+from tests.kit.fakes.lease import CountedLease
+from tests.kit.fakes.seal import sealed
+from tests.unit.client.client_stage import Ids, connected_to, numbers_in, to_send
 
 PRODUCE, LIST_OFFSETS, METADATA, EPOCH_ENDS = 0, 2, 3, 23
 KIP_951 = {PRODUCE: (3, 10)}
 SOURCE = TopicPartition("t", 0)
 FIRST, SECOND = TopicPartition("copy", 0), TopicPartition("copy", 1)
 LONG_AGO_MS = 1_000_000
-
-
-class Ids(MirrorIds):
-    """Announces through a function; there are no other mirrors."""
-
-    def __init__(self, announce: Announce) -> None:
-        self._announce = announce
-
-    async def announce(self, producer_id: int) -> None:
-        await self._announce(producer_id)
-
-    async def includes(self, producer_id: int) -> bool:
-        del producer_id
-        return False
 
 
 class Rig:
@@ -56,7 +45,6 @@ class Rig:
         self,
         broker: FakeBroker,
         cluster: Cluster,
-        *,
         compression_type: str = "",
         max_request_size: int = 0,
         announce: Announce | None = None,
@@ -105,27 +93,19 @@ class Rig:
     def enqueue(
         self, target: TopicPartition, count: int = 1, *, stamp: int = 0, size: int = 10
     ) -> None:
-        stamp = stamp or SYSTEM_CLOCK.now_ms()
         first = self._next.get(target, 0)
         self._next[target] = first + count
-        data = encode_batch(
-            [NewRecord(None, b"%d" % (first + i) + b"x" * size, (), stamp) for i in range(count)]
-        )
-        batch = RecordBatch(
-            data, first, first + count - 1, count, stamp, 0, 0, ((first, count),), None
-        )
-        self.sender.enqueue(SOURCE, target, [batch])
+        values = [b"%d" % (first + i) + b"x" * size for i in range(count)]
+        self.sender.enqueue(SOURCE, target, [to_send(values, first, stamp=stamp)])
 
     def enqueue_unjoinable(self, target: TopicPartition) -> None:
         """Queue two records with the inner offset deltas 0 and 0, which brokers store as they are."""
         first = self._next.get(target, 0)
         self._next[target] = first + 2
-        stamp = SYSTEM_CLOCK.now_ms()
-        data = encode_batch([NewRecord(None, b"%d" % (first + i), (), stamp) for i in range(2)])
-        second = HEADER_BYTES + (data[HEADER_BYTES] >> 1) + 1
-        assert data[second + 3] == 2
-        data[second + 3] = 0
-        batch = RecordBatch(data, first, first + 1, 2, stamp, 0, 0, ((first, 2),), None)
+        batch = to_send([b"%d" % (first + i) for i in range(2)], first)
+        second = HEADER_BYTES + (batch.data[HEADER_BYTES] >> 1) + 1
+        assert batch.data[second + 3] == 2
+        batch.data[second + 3] = 0
         self.sender.enqueue(SOURCE, target, [batch])
 
     def go_back(self, target: TopicPartition, number: int) -> None:
@@ -134,42 +114,38 @@ class Rig:
 
     def stored(self, target: TopicPartition) -> list[int]:
         """Return the numbers of the records in the target's log, in order."""
-        return [
-            int((record.value or b"").rstrip(b"x"))
-            for data in self.broker.log(target)
-            for batch in decode_batches(data)
-            for record in batch.records
-        ]
+        return numbers_in(self.broker, target)
 
     async def flushed(self) -> None:
         assert await self.sender.flush(10)
 
-
-def cluster_of(*brokers: FakeBroker) -> Cluster:
-    settings = ConnectionSettings(
-        bootstrap_servers=tuple(("127.0.0.1", broker.port) for broker in brokers),
-        reconnect_backoff_ms=1,
-        reconnect_backoff_max_ms=5,
-        retry_backoff_ms=1,
-        retry_backoff_max_ms=5,
-        default_api_timeout_ms=5000,
-    )
-    return Cluster(settings, alias="B")
+    @asynccontextmanager
+    async def backlog(self) -> AsyncGenerator[None]:
+        """Let what is queued meanwhile wait for the answer to the first request."""
+        hold = self.broker.hold(PRODUCE)
+        yield
+        await hold.arrived.wait()
+        hold.release()
 
 
-@pytest.fixture
 @asynccontextmanager
-async def rig() -> AsyncGenerator[Rig]:
-    async with FakeBroker(topics={"copy": 2}) as broker:
-        cluster = cluster_of(broker)
-        rig = Rig(broker, cluster)
-        await cluster.connect()
+async def sending(
+    broker: FakeBroker, *others: FakeBroker, compression_type: str = "", max_request_size: int = 0
+) -> AsyncGenerator[Rig]:
+    async with connected_to(broker, *others) as cluster:
+        rig = Rig(broker, cluster, compression_type, max_request_size)
         await rig.sender.start()
         try:
             yield rig
         finally:
             await rig.sender.close()
-            await cluster.close()
+
+
+@pytest.fixture
+@asynccontextmanager
+async def rig() -> AsyncGenerator[Rig]:
+    async with FakeBroker(topics={"copy": 2}) as broker, sending(broker) as rig:
+        yield rig
 
 
 async def test_batches_arrive_in_order_and_are_reported_with_their_target_offsets(rig: Rig) -> None:
@@ -227,11 +203,9 @@ async def answer_lost_and_forgotten(rig: Rig) -> None:
     """The second of two old batches is stored, its answer is lost, and the broker forgets their producer."""
     rig.enqueue(FIRST, stamp=LONG_AGO_MS)
     await rig.flushed()
-    hold = rig.broker.hold(PRODUCE)
-    rig.broker.fail_next(PRODUCE, "disconnect_after_apply")
-    rig.enqueue(FIRST, 3, stamp=LONG_AGO_MS)
-    await hold.arrived.wait()
-    hold.release()
+    async with rig.backlog():
+        rig.broker.fail_next(PRODUCE, "disconnect_after_apply")
+        rig.enqueue(FIRST, 3, stamp=LONG_AGO_MS)
     while len(rig.broker.log(FIRST)) < 2:
         await rig.broker.cluster.wait_for_data(5)
     rig.broker.partition(FIRST).expire_producers()
@@ -288,9 +262,7 @@ async def test_one_record_above_the_limit_fails_its_partition_alone(rig: Rig) ->
 
 async def test_records_before_a_too_large_one_of_the_same_batch_still_arrive(rig: Rig) -> None:
     rig.broker.partition(FIRST).max_message_bytes = 1_000
-    values = [b"0", b"1", b"2" + b"x" * 2_000, b"3"]
-    data = encode_batch([NewRecord(None, value, (), 1_000) for value in values])
-    batch = RecordBatch(data, 0, 3, 4, SYSTEM_CLOCK.now_ms(), 0, 0, ((0, 4),), None)
+    batch = to_send([b"0", b"1", b"2" + b"x" * 2_000, b"3"])
     rig.sender.enqueue(SOURCE, FIRST, [batch])
     await rig.settled.wait()
     assert rig.stored(FIRST) == [0, 1]
@@ -321,17 +293,14 @@ async def test_a_batch_that_the_target_cannot_read_is_packed_anew_once(rig: Rig)
 async def test_small_batches_of_a_backlog_are_joined_and_keep_their_order_and_offsets(
     rig: Rig,
 ) -> None:
-    hold = rig.broker.hold(PRODUCE)
-    for _ in range(500):
-        rig.enqueue(FIRST)
-    await hold.arrived.wait()
-    hold.release()
+    async with rig.backlog():
+        for _ in range(500):
+            rig.enqueue(FIRST)
     await rig.flushed()
     assert rig.stored(FIRST) == list(range(500))
     assert len(rig.broker.log(FIRST)) < 50
-    assert sorted(offset for _, _, offset in rig.delivered) == [
-        offset for _, _, offset in rig.delivered
-    ]
+    offsets = [offset for _, _, offset in rig.delivered]
+    assert offsets == sorted(offsets)
 
 
 async def test_a_refused_permission_stalls_the_partition_until_it_is_given(rig: Rig) -> None:
@@ -342,13 +311,7 @@ async def test_a_refused_permission_stalls_the_partition_until_it_is_given(rig: 
     assert rig.stalled == [(FIRST, True), (FIRST, False)]
     assert not rig.failed
     (cause,) = rig.causes
-    for named in (
-        "may not Write topic",
-        FIRST.topic,
-        "of cluster",
-        "kafka-acls.sh",
-        "--operation Write",
-    ):
+    for named in ("may not Write topic copy", "of cluster", "kafka-acls.sh", "--operation Write"):
         assert named in cause
 
 
@@ -463,11 +426,8 @@ async def test_partitions_of_a_dead_broker_go_on_at_their_new_leader() -> None:
     async with (
         FakeBroker(node_id=1, cluster=shared, topics={"copy": 2}) as dying,
         FakeBroker(node_id=2, cluster=shared) as heir,
+        sending(dying, heir) as rig,
     ):
-        cluster = cluster_of(dying, heir)
-        await cluster.connect()
-        rig = Rig(dying, cluster)
-        await rig.sender.start()
         rig.enqueue(FIRST)
         rig.enqueue(SECOND)
         await rig.flushed()
@@ -480,8 +440,6 @@ async def test_partitions_of_a_dead_broker_go_on_at_their_new_leader() -> None:
         await rig.flushed()
         assert rig.stored(FIRST) == [0, 1, 2, 3]
         assert rig.stored(SECOND) == [0, 1]
-        await rig.sender.close()
-        await cluster.close()
 
 
 async def test_a_flush_without_a_permit_does_not_wait_for_a_target_that_is_away(rig: Rig) -> None:
@@ -511,11 +469,9 @@ async def test_a_defect_in_the_handling_of_one_delivery_fails_its_partition_alon
     rig: Rig,
 ) -> None:
     rig.delivery_errors.append(MemoryError("no room for one more report"))
-    hold = rig.broker.hold(PRODUCE)
-    rig.enqueue(FIRST)
-    rig.enqueue(SECOND)
-    await hold.arrived.wait()
-    hold.release()
+    async with rig.backlog():
+        rig.enqueue(FIRST)
+        rig.enqueue(SECOND)
     await rig.settled.wait()
     rig.enqueue(SECOND)
     await rig.flushed()
@@ -545,15 +501,13 @@ async def test_an_answer_for_a_partition_that_was_not_sent_ends_the_connection_a
 async def test_a_batch_that_cannot_be_joined_goes_alone_and_all_partitions_of_its_request_go_on(
     rig: Rig,
 ) -> None:
-    hold = rig.broker.hold(PRODUCE)
-    for number in range(40):
-        rig.enqueue(SECOND, 2)
-        if number == 20:
-            rig.enqueue_unjoinable(FIRST)
-        else:
-            rig.enqueue(FIRST, 2)
-    await hold.arrived.wait()
-    hold.release()
+    async with rig.backlog():
+        for number in range(40):
+            rig.enqueue(SECOND, 2)
+            if number == 20:
+                rig.enqueue_unjoinable(FIRST)
+            else:
+                rig.enqueue(FIRST, 2)
     await rig.flushed()
     assert rig.stored(SECOND) == list(range(80))
     assert rig.broker.partition(FIRST).end == 80
@@ -561,65 +515,45 @@ async def test_a_batch_that_cannot_be_joined_goes_alone_and_all_partitions_of_it
 
 
 async def test_a_batch_that_cannot_be_recompressed_is_passed_on_as_it_is() -> None:
-    async with FakeBroker(topics={"copy": 2}) as broker:
-        cluster = cluster_of(broker)
-        await cluster.connect()
-        rig = Rig(broker, cluster, compression_type="lz4")
-        await rig.sender.start()
+    async with (
+        FakeBroker(topics={"copy": 2}) as broker,
+        sending(broker, compression_type="lz4") as rig,
+    ):
         garbage = bytearray(HEADER_BYTES) + b"this is no gzip stream"
         HEADER.pack_into(
             garbage, 0, 0, len(garbage) - 12, 0, 2, 0, int(Codec.GZIP), 0, 0, 0, -1, -1, -1, 1
         )
-        garbage[17:21] = crc32c(memoryview(garbage)[21:]).to_bytes(4, "big")
         stamp = SYSTEM_CLOCK.now_ms()
-        batch = RecordBatch(garbage, 0, 0, 1, stamp, 0, int(Codec.GZIP), ((0, 1),), None)
+        batch = RecordBatch(sealed(garbage), 0, 0, 1, stamp, 0, int(Codec.GZIP), ((0, 1),), None)
         rig.sender.enqueue(SOURCE, FIRST, [batch])
         rig.enqueue(SECOND, 3)
         await rig.flushed()
         (stored,) = rig.broker.log(FIRST)
         assert stored[HEADER_BYTES:] == b"this is no gzip stream"
         assert rig.stored(SECOND) == [0, 1, 2]
-        await rig.sender.close()
-        await cluster.close()
 
 
-class Lease:
-    """Counts references to a receive buffer."""
-
-    held_bytes = 1 << 22
-
-    def __init__(self) -> None:
-        self.count = 1
-
-    def retain(self) -> None:
-        self.count += 1
-
-    def release(self) -> None:
-        self.count -= 1
-
-    def copied(self, size_bytes: int) -> "Lease":
-        return Lease()
+def leased(number: int, lease: CountedLease) -> RecordBatch:
+    batch = to_send([b"x"], number)
+    batch.data, batch.lease = memoryview(batch.data), lease
+    return batch
 
 
 def test_what_waits_for_a_second_pins_no_receive_buffer_although_its_partition_moves() -> None:
     lane = SenderLane(FIRST, producer_id=7, epoch=0, max_in_flight=1)
     lane.opened(1, 0)
-    leases = [Lease() for _ in range(6)]
-    for number, lease in enumerate(leases):
-        data = encode_batch([NewRecord(None, b"x", (), 1)])
-        runs = ((number, 1),)
-        lane.offer(SOURCE, [RecordBatch(memoryview(data), number, number, 1, 1, 0, 0, runs, lease)])
+    leases = [CountedLease() for _ in range(7)]
+    for number in range(6):
+        lane.offer(SOURCE, [leased(number, leases[number])])
     lane.look_after()
-    assert [lease.count for lease in leases] == [1] * 6, "it waits for less than a second"
+    assert [lease.count for lease in leases] == [1] * 7, "it waits for less than a second"
     sent = lane.take()
     lane.acknowledged(sent, 0)
     lane.take()
-    late = Lease()
-    data = encode_batch([NewRecord(None, b"x", (), 1)])
-    lane.offer(SOURCE, [RecordBatch(memoryview(data), 6, 6, 1, 1, 0, 0, ((6, 1),), late)])
+    lane.offer(SOURCE, [leased(6, leases[6])])
     lane.look_after()
-    assert [lease.count for lease in leases] == [1, 1, 0, 0, 0, 0], "delivered, under way, waiting"
-    assert late.count == 1
+    counts = [lease.count for lease in leases]
+    assert counts == [1, 1, 0, 0, 0, 0, 1], "delivered, under way, waiting, just queued"
 
 
 def test_compressed_batches_are_packed_anew_only_while_the_batches_in_flight_are_the_limit() -> (
@@ -647,11 +581,8 @@ async def test_the_leader_that_a_broker_names_is_used_without_asking_for_metadat
     async with (
         FakeBroker(node_id=1, cluster=shared, topics={"copy": 2}, versions=KIP_951) as old,
         FakeBroker(node_id=2, cluster=shared, versions=KIP_951) as new,
+        sending(old) as rig,
     ):
-        cluster = cluster_of(old)
-        await cluster.connect()
-        rig = Rig(old, cluster)
-        await rig.sender.start()
         rig.enqueue(FIRST)
         await rig.flushed()
         asked = old.count(METADATA) + new.count(METADATA)
@@ -662,8 +593,6 @@ async def test_the_leader_that_a_broker_names_is_used_without_asking_for_metadat
         assert rig.stored(FIRST) == [0, 1, 2, 3]
         assert new.count(PRODUCE) > 0
         assert old.count(METADATA) + new.count(METADATA) == asked
-        await rig.sender.close()
-        await cluster.close()
 
 
 async def test_rule_6_a_look_up_begins_at_the_log_start_where_retention_has_passed_our_last_record(
@@ -685,19 +614,16 @@ async def test_rule_6_where_the_target_lost_records_only_what_may_be_ours_is_rea
         data = encode_batch([NewRecord(None, bytes(100_000), (), 1)])
         sign(data, producer_id=7, producer_epoch=0, base_sequence=number)
         rig.broker.append(FIRST, bytes(data))
-    cluster = cluster_of(rig.broker)
-    await cluster.connect()
-    found = await batches_of_producer(cluster, FIRST, 7, 0, 2 * batches, doubtful=2)
-    await cluster.close()
+    async with connected_to(rig.broker) as cluster:
+        found = await batches_of_producer(cluster, FIRST, 7, 0, 2 * batches, doubtful=2)
     assert list(found) == [batches - 2, batches - 1]
 
 
 async def test_max_request_size_bounds_requests_and_larger_batches_are_split() -> None:
-    async with FakeBroker(topics={"copy": 2}) as broker:
-        cluster = cluster_of(broker)
-        await cluster.connect()
-        rig = Rig(broker, cluster, max_request_size=2_000)
-        await rig.sender.start()
+    async with (
+        FakeBroker(topics={"copy": 2}) as broker,
+        sending(broker, max_request_size=2_000) as rig,
+    ):
         for _ in range(20):
             rig.enqueue(FIRST, 40, size=100)
             rig.enqueue(SECOND, 1, size=1_200)
@@ -709,12 +635,10 @@ async def test_max_request_size_bounds_requests_and_larger_batches_are_split() -
         assert [size for size in sizes if size > 2_000] == [max(sizes)], "a large record goes alone"
         assert broker.count(PRODUCE) > sum(sizes) / 2_000
         assert not rig.failed
-        await rig.sender.close()
-        await cluster.close()
 
 
-def writers(broker: FakeBroker, target: TopicPartition) -> list[int]:
-    return [HEADER.unpack_from(data)[9] for data in broker.log(target)]
+def writers(broker: FakeBroker) -> list[int]:
+    return [HEADER.unpack_from(data)[9] for data in broker.log(FIRST)]
 
 
 async def test_1_an_id_is_announced_before_its_first_batch_whatever_fails_meanwhile() -> None:
@@ -724,13 +648,11 @@ async def test_1_an_id_is_announced_before_its_first_batch_whatever_fails_meanwh
     async def announce(producer_id: int) -> None:
         if refusals:
             raise refusals.pop()
-        assert producer_id not in writers(broker, FIRST)
+        assert producer_id not in writers(broker)
         published.append(producer_id)
 
-    async with FakeBroker(topics={"copy": 2}) as broker:
-        cluster = cluster_of(broker)
+    async with FakeBroker(topics={"copy": 2}) as broker, connected_to(broker) as cluster:
         rig = Rig(broker, cluster, announce=announce)
-        await cluster.connect()
         with pytest.raises(RetriableError):
             await rig.sender.start()
         assert broker.log(FIRST) == []
@@ -744,11 +666,9 @@ async def test_1_an_id_is_announced_before_its_first_batch_whatever_fails_meanwh
             await rig.flushed()
         assert len(published) == 1
         refusals.append(RetriableError("the topic is away again"))
-        rig.broker.fail_next(PRODUCE, codes.INVALID_PRODUCER_EPOCH)
-        rig.broker.fail_next(PRODUCE, codes.INVALID_PRODUCER_EPOCH)
+        rig.broker.fail_next(PRODUCE, codes.INVALID_PRODUCER_EPOCH, 2)
         rig.enqueue(FIRST)
         await rig.flushed()
         await rig.sender.close()
-        await cluster.close()
     assert len(published) == 2
-    assert set(writers(broker, FIRST)) == set(published)
+    assert set(writers(broker)) == set(published)

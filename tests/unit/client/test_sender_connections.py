@@ -10,13 +10,13 @@ from mm2py.client.send import node, sender
 from mm2py.client.send.lane import MergePlan, SenderLane, Sent
 from mm2py.client.send.sender import Sender
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.clients import ConnectionSettings, ProducerSettings
+from mm2py.config.clients import ProducerSettings
 from mm2py.protocol.record_batch import RecordBatch
-from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.lines.delay_proxy import DelayProxy
+from tests.unit.client.client_stage import connected_to, numbers_in, to_send
 
 SOURCE = TopicPartition("t", 0)
 TARGETS = [TopicPartition("copy", number) for number in range(6)]
@@ -48,14 +48,15 @@ class Rig:
         for first, count in batch.runs:
             self.delivered[target] += range(first, first + count)
 
-    def enqueue(self, target: TopicPartition, first: int = 0) -> None:
-        stamp = SYSTEM_CLOCK.now_ms()
+    def enqueue_all(self, turn: int = 0) -> None:
+        """Queue the records of one more turn for each target."""
+        for target in TARGETS:
+            self._enqueue(target, turn * BATCHES * RECORDS)
+
+    def _enqueue(self, target: TopicPartition, first: int) -> None:
         for start in range(first, first + BATCHES * RECORDS, RECORDS):
-            values = (b"%d" % number for number in range(start, start + RECORDS))
-            data = encode_batch([NewRecord(None, it.ljust(PAD), (), stamp) for it in values])
-            runs = ((start, RECORDS),)
-            batch = RecordBatch(data, start, start + RECORDS - 1, RECORDS, stamp, 0, 0, runs, None)
-            self.sender.enqueue(SOURCE, target, [batch])
+            values = [(b"%d" % n).ljust(PAD) for n in range(start, start + RECORDS)]
+            self.sender.enqueue(SOURCE, target, [to_send(values, start)])
 
     @property
     def connections(self) -> int:
@@ -63,18 +64,10 @@ class Rig:
         open_now = self.cluster._connections._open  # pyright: ignore[reportPrivateUsage]
         return sum(1 for _, purpose in open_now if purpose.startswith("produce"))
 
-    def stored(self, target: TopicPartition) -> list[int]:
-        """Return the numbers of the records in the target's log, in order."""
-        return [
-            int(record.value or b"")
-            for data in self.broker.log(target)
-            for batch in decode_batches(data)
-            for record in batch.records
-        ]
-
     def is_complete(self, rounds: int = 1) -> bool:
-        wanted = list(range(rounds * BATCHES * RECORDS))
-        return all(self.stored(target) == wanted == self.delivered[target] for target in TARGETS)
+        all_of_it = list(range(rounds * BATCHES * RECORDS))
+        logs = [numbers_in(self.broker, target) for target in TARGETS]
+        return all(it == all_of_it for it in (*logs, *self.delivered.values()))
 
 
 @asynccontextmanager
@@ -83,22 +76,13 @@ async def distant(*, connections: int = 5, round_trip_s: float = 0.03) -> AsyncG
         async with FakeBroker(topics={"copy": len(TARGETS)}) as broker:
             port = line.front(broker.port)
             broker.cluster.brokers[broker.node_id] = ("127.0.0.1", port)
-            settings = ConnectionSettings(
-                bootstrap_servers=(("127.0.0.1", port),),
-                reconnect_backoff_ms=1,
-                reconnect_backoff_max_ms=5,
-                retry_backoff_ms=1,
-                retry_backoff_max_ms=5,
-            )
-            cluster = Cluster(settings, alias="B")
-            await cluster.connect()
-            rig = Rig(broker, cluster, connections)
-            await rig.sender.start()
-            try:
-                yield rig
-            finally:
-                await rig.sender.close()
-                await cluster.close()
+            async with connected_to(port, default_api_timeout_ms=60_000) as cluster:
+                rig = Rig(broker, cluster, connections)
+                await rig.sender.start()
+                try:
+                    yield rig
+                finally:
+                    await rig.sender.close()
 
 
 @pytest.fixture(autouse=True)
@@ -110,11 +94,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_partitions_that_lag_are_dealt_over_several_connections_each_in_order() -> None:
     async with distant() as rig:
-        for target in TARGETS:
-            rig.enqueue(target)
+        rig.enqueue_all()
         await eventually(lambda: rig.connections == 5)
-        for target in TARGETS:
-            rig.enqueue(target, BATCHES * RECORDS)
+        rig.enqueue_all(1)
         assert await rig.sender.flush(20)
         assert rig.is_complete(2)
         assert (rig.failed, rig.stalled) == ([], [])
@@ -125,8 +107,7 @@ async def test_nearby_or_where_the_user_says_so_one_connection_is_enough(
     connections: int, round_trip_s: float
 ) -> None:
     async with distant(connections=connections, round_trip_s=round_trip_s) as rig:
-        for target in TARGETS:
-            rig.enqueue(target)
+        rig.enqueue_all()
         assert await rig.sender.flush(20)
         assert rig.is_complete()
         assert rig.connections == 1
@@ -135,8 +116,7 @@ async def test_nearby_or_where_the_user_says_so_one_connection_is_enough(
 async def test_connections_that_die_in_the_middle_lose_and_double_nothing() -> None:
     async with distant() as rig:
         for number in range(3):
-            for target in TARGETS:
-                rig.enqueue(target, number * BATCHES * RECORDS)
+            rig.enqueue_all(number)
             await eventually(lambda: rig.connections >= 3)
             await rig.broker.disconnect()
         assert await rig.sender.flush(20)
@@ -147,11 +127,9 @@ async def test_connections_that_die_in_the_middle_lose_and_double_nothing() -> N
 async def test_a_broker_that_accepts_few_connections_is_sent_everything_over_those() -> None:
     async with distant() as rig:
         rig.broker.most_connections = rig.broker.connections + 2
-        for target in TARGETS:
-            rig.enqueue(target)
+        rig.enqueue_all()
         await eventually(lambda: rig.broker.connections == rig.broker.most_connections)
-        for target in TARGETS:
-            rig.enqueue(target, BATCHES * RECORDS)
+        rig.enqueue_all(1)
         assert await rig.sender.flush(20)
         assert rig.is_complete(2)
         assert (rig.failed, rig.stalled) == ([], [])
@@ -170,8 +148,7 @@ async def test_while_a_broker_is_asked_whether_it_is_distant_no_compressed_batch
     monkeypatch.setattr(SenderLane, "take", noted)
     async with distant() as rig:
         for number in range(20):
-            for target in TARGETS:
-                rig.enqueue(target, number * BATCHES * RECORDS)
+            rig.enqueue_all(number)
         assert await rig.sender.flush(20)
         assert rig.is_complete(20)
     assert {node.ASKED, node.DISTANT} <= set(plans)

@@ -13,7 +13,7 @@ from mm2py.client.send.limits import TargetLimits
 from mm2py.client.send.sender import FOREIGN_LOOK_S, Sender
 from mm2py.client.send.tail import Identical, KeptProducer, LogEnd
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.clients import ConnectionSettings, ProducerSettings
+from mm2py.config.clients import ProducerSettings
 from mm2py.errors import ConnectionFailedError, TargetMovedError, UnsupportedVersionError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.batch_stage import sign
@@ -29,27 +29,11 @@ from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.fakes.late_clock import LateClock
+from tests.unit.client.client_stage import MIRROR, Ids, connected_to, to_send
 
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("orders", 0)
-MIRROR, APPLICATION = 7_001, 7_002
+APPLICATION = MIRROR + 1
 NAMED = "another program writes"
-
-
-class Ids:
-    """One mirror is known."""
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-        self.error: Exception | None = None
-
-    async def announce(self, producer_id: int) -> None:
-        del producer_id
-
-    async def includes(self, producer_id: int) -> bool:
-        self.asked.append(producer_id)
-        if self.error is not None:
-            raise self.error
-        return producer_id == MIRROR
 
 
 class Copied:
@@ -105,22 +89,14 @@ class Rig:
 
     async def copy(self) -> None:
         """Copy one record."""
-        at, self.enqueued = self.enqueued, self.enqueued + 1
-        data = encode_batch([NewRecord(None, b"ours", (), SYSTEM_CLOCK.now_ms())])
-        stamp = SYSTEM_CLOCK.now_ms()
-        batch = RecordBatch(data, at, at, 1, stamp, 0, 0, ((at, 1),), None)
-        self.sender.enqueue(SOURCE, TARGET, [batch])
+        self.sender.enqueue(SOURCE, TARGET, [to_send([b"ours"], self.enqueued)])
+        self.enqueued += 1
         assert await self.sender.flush(10)
 
 
 @asynccontextmanager
 async def rig(ids: Ids | None, *, end: int = 0, written_before: int = -1) -> AsyncGenerator[Rig]:
-    async with FakeBroker(topics={TARGET.topic: 1}) as broker:
-        settings = ConnectionSettings(
-            bootstrap_servers=(("127.0.0.1", broker.port),), retry_backoff_ms=1
-        )
-        cluster = Cluster(settings, alias="B")
-        await cluster.connect()
+    async with FakeBroker(topics={TARGET.topic: 1}) as broker, connected_to(broker) as cluster:
         made = Rig(broker, cluster, end, ids)
         if written_before >= 0:
             made.other(written_before)
@@ -130,7 +106,6 @@ async def rig(ids: Ids | None, *, end: int = 0, written_before: int = -1) -> Asy
             assert not made.failed
         finally:
             await made.sender.close()
-            await cluster.close()
 
 
 async def test_a_target_that_lost_what_it_acknowledged_is_named_and_its_log_is_not_read() -> None:
@@ -245,35 +220,23 @@ async def test_a_second_caller_waits_for_the_question_under_way() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [[described("t", 0, codes.UNKNOWN_TOPIC_OR_PARTITION)], ConnectionFailedError("gone")],
-    ids=["topic not known yet", "no answer"],
+    ("answer", "size"),
+    [
+        ([described("t", 0, codes.UNKNOWN_TOPIC_OR_PARTITION)], 70_000),
+        (ConnectionFailedError("gone"), 70_000),
+        ([described("t", 0, codes.TOPIC_AUTHORIZATION_FAILED)], 0),
+        (UnsupportedVersionError("DescribeConfigs is not offered"), 0),
+    ],
+    ids=["topic not known yet", "no answer", "no right", "not offered"],
 )
-async def test_a_topic_is_asked_for_again_where_the_answer_says_nothing_of_it(
-    answer: list[DescribedConfigs] | Exception,
+async def test_a_topic_is_asked_for_again_unless_its_limit_may_not_be_read(
+    answer: list[DescribedConfigs] | Exception, size: int
 ) -> None:
     limits = limits_of(Brokers(answer, [described("t", 70_000)]))
     await limits.learn_sizes(["t"])
-    assert limits.is_old("t")
+    assert (limits.is_old("t"), limits.max_message_bytes("t")) == (size > 0, 0)
     await limits.learn_sizes(["t"])
-    assert limits.max_message_bytes("t") == 70_000
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        [described("t", 0, codes.TOPIC_AUTHORIZATION_FAILED)],
-        UnsupportedVersionError("DescribeConfigs is not offered"),
-    ],
-    ids=["no right", "not offered"],
-)
-async def test_a_topic_whose_limit_may_not_be_read_is_opened_without(
-    answer: list[DescribedConfigs] | Exception,
-) -> None:
-    limits = limits_of(Brokers(answer))
-    await limits.learn_sizes(["t"])
-    assert not limits.is_old("t")
-    assert limits.max_message_bytes("t") == 0
+    assert limits.max_message_bytes("t") == size
 
 
 async def test_a_refusal_asks_again_although_the_limit_is_known() -> None:

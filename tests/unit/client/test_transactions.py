@@ -7,14 +7,14 @@ from math import inf
 
 import pytest
 
-from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
+from mm2py.client.send.node import CALM_ANSWERS
 from mm2py.client.send.owner import Announce
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.client.send.sender import Sender
 from mm2py.client.send.transactions import Phase, Transactions, check_transactions, fence_producers
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.clients import ConnectionSettings, ProducerSettings
+from mm2py.config.clients import ProducerSettings
 from mm2py.errors import (
     ConfigError,
     FatalServerError,
@@ -23,13 +23,14 @@ from mm2py.errors import (
     TransactionAbortedError,
 )
 from mm2py.protocol.error_codes import TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-from mm2py.protocol.record_batch import RecordBatch
-from mm2py.protocol.records import NewRecord, encode_batch
+from mm2py.protocol.records import NewRecord
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
-from tests.kit.fakes.broker import FakeBroker
+from tests.kit.fakes.broker import FakeBroker, Outcome
+from tests.unit.client.client_stage import cluster_of, to_send
 
 PRODUCE, FIND, INIT, ADD, END = 0, 10, 22, 24, 26
+IMPLICIT = {PRODUCE: (3, 12), 18: (0, 4)}
 NAME = "A-mm2-c-0"
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 OFFSETS = TopicPartition("offsets", 0)
@@ -40,26 +41,16 @@ class Rig:
 
     def __init__(self, broker: FakeBroker, announce: Announce | None = None) -> None:
         self.broker = broker
-        connection = ConnectionSettings(
-            bootstrap_servers=broker.bootstrap_servers,
-            retry_backoff_ms=5,
-            reconnect_backoff_ms=5,
-            default_api_timeout_ms=2_000,
-        )
-        settings = ProducerSettings(connection=connection)
-        self.cluster = Cluster(connection, alias="B")
+        self.cluster = cluster_of(broker, default_api_timeout_ms=2_000)
+        settings = ProducerSettings(connection=self.cluster.settings)
         self.permit = Permit(SYSTEM_CLOCK, until_s=inf)
         self.broken: list[Exception] = []
         self.landed: list[int] = []
         self.failed: list[Exception] = []
         self.transactions = Transactions(
-            self.cluster,
-            NAME,
-            timeout_ms=60_000,
-            clock=SYSTEM_CLOCK,
-            announce=announce,
+            self.cluster, NAME, timeout_ms=60_000, clock=SYSTEM_CLOCK, announce=announce,
             permit=self.permit,
-        )
+        )  # fmt: skip
         self.transactions.on_broken(self.broken.append)
         self.sender = Sender(
             self.cluster,
@@ -71,22 +62,23 @@ class Rig:
             transactions=self.transactions,
         )
         self.writer = RecordWriter(
-            self.cluster,
-            settings,
-            clock=SYSTEM_CLOCK,
-            permit=self.permit,
+            self.cluster, settings, clock=SYSTEM_CLOCK, permit=self.permit,
             transactions=self.transactions,
-        )
+        )  # fmt: skip
 
     async def start(self) -> None:
         await self.sender.start()
         await self.writer.start()
 
     def send(self, target: TopicPartition, *values: bytes) -> None:
-        data = encode_batch([NewRecord(None, value, (), 1_000) for value in values])
-        runs = ((0, len(values)),)
-        batch = RecordBatch(data, 0, len(values) - 1, len(values), 1_000, 0, 0, runs, None)
-        self.sender.enqueue(TopicPartition("s", target.partition), target, [batch])
+        source = TopicPartition("s", target.partition)
+        self.sender.enqueue(source, target, [to_send(values, stamp=1_000)])
+
+    async def store(self, target: TopicPartition, *values: bytes) -> None:
+        """Send a batch, and wait until it is stored."""
+        count = len(self.landed)
+        self.send(target, *values)
+        await eventually(lambda: len(self.landed) > count)
 
     async def commit(self, position: bytes = b"1") -> None:
         await self.transactions.settle()
@@ -105,7 +97,7 @@ class Rig:
 
 @asynccontextmanager
 async def rig(*, implicit: bool = True, started: bool = True) -> AsyncGenerator[Rig]:
-    versions = {PRODUCE: (3, 12), 18: (0, 4)} if implicit else {PRODUCE: (3, 11)}
+    versions = IMPLICIT if implicit else {PRODUCE: (3, 11)}
     async with FakeBroker(topics={"t": 2, "offsets": 1}, versions=versions) as broker:
         if implicit:
             broker.cluster.transactions.features = {"transaction.version": 2}
@@ -131,7 +123,6 @@ async def test_records_and_positions_are_committed_together(implicit: bool) -> N
             await one.commit()
             assert sorted(one.committed()) == sorted((turn + 1) * [T0, T1, OFFSETS])
         assert one.transactions.implicit is implicit
-        assert one.broker.count(ADD) == (0 if implicit else one.broker.count(ADD))
         assert bool(one.broker.count(ADD)) is not implicit
         assert one.broken == []
 
@@ -145,16 +136,14 @@ async def test_1_no_batch_leaves_before_its_partition_was_added() -> None:
         hold.release()
         await eventually(lambda: len(one.landed) == 1)
         await one.commit()
-        one.send(T0, b"b")
-        await eventually(lambda: len(one.landed) == 2)
+        await one.store(T0, b"b")
         assert one.broker.count(ADD) >= 2, "each transaction adds its partitions"
 
 
 @generations
 async def test_2_a_commit_waits_for_every_batch_that_left(implicit: bool) -> None:
     async with rig(implicit=implicit) as one:
-        one.send(T0, b"a")
-        await eventually(lambda: len(one.landed) == 1)
+        await one.store(T0, b"a")
         hold = one.broker.hold(PRODUCE)
         one.send(T1, b"b")
         await hold.arrived.wait()
@@ -173,8 +162,7 @@ async def test_2_a_commit_waits_for_every_batch_that_left(implicit: bool) -> Non
 async def test_3_positions_leave_behind_all_data() -> None:
     async with rig() as one:
         writing = asyncio.ensure_future(one.writer.write(OFFSETS, [NewRecord(b"k", b"1", (), -1)]))
-        one.send(T0, b"a")
-        await eventually(lambda: len(one.landed) == 1)
+        await one.store(T0, b"a")
         assert not writing.done()
         await one.transactions.settle()
         await writing
@@ -185,8 +173,7 @@ async def test_3_positions_leave_behind_all_data() -> None:
 @generations
 async def test_4_a_fenced_producer_writes_and_commits_nothing_more(implicit: bool) -> None:
     async with rig(implicit=implicit) as one:
-        one.send(T0, b"a")
-        await eventually(lambda: len(one.landed) == 1)
+        await one.store(T0, b"a")
         newer = Rig(one.broker)
         await newer.start()
         one.send(T0, b"b")
@@ -196,8 +183,7 @@ async def test_4_a_fenced_producer_writes_and_commits_nothing_more(implicit: boo
         assert [type(error) for error in one.broken] == [ProducerFencedError]
         before = one.broker.count(PRODUCE)
         one.send(T1, b"c")
-        newer.send(T0, b"again")
-        await eventually(lambda: len(newer.landed) == 1)
+        await newer.store(T0, b"again")
         await newer.commit()
         assert one.broker.count(PRODUCE) == before + 2
         assert one.committed() == [T0, OFFSETS]
@@ -207,8 +193,7 @@ async def test_4_a_fenced_producer_writes_and_commits_nothing_more(implicit: boo
 @generations
 async def test_8_our_own_time_out_is_no_fencing(implicit: bool) -> None:
     async with rig(implicit=implicit) as one:
-        one.send(T0, b"a")
-        await eventually(lambda: len(one.landed) == 1)
+        await one.store(T0, b"a")
         one.broker.cluster.transactions.time_out(NAME)
         one.send(T0, b"b")
         with pytest.raises(TransactionAbortedError, match="copied again"):
@@ -218,24 +203,19 @@ async def test_8_our_own_time_out_is_no_fencing(implicit: bool) -> None:
 
 @generations
 @pytest.mark.parametrize("lost", ["disconnect", "disconnect_after_apply"])
-async def test_5_a_commit_of_unknown_outcome_is_repeated(implicit: bool, lost: str) -> None:
+async def test_5_a_commit_of_unknown_outcome_is_repeated(implicit: bool, lost: Outcome) -> None:
     async with rig(implicit=implicit) as one:
-        one.send(T0, b"a")
-        await eventually(lambda: len(one.landed) == 1)
-        one.broker.fail_next(
-            END, "disconnect" if lost == "disconnect" else "disconnect_after_apply"
-        )
+        await one.store(T0, b"a")
+        one.broker.fail_next(END, lost)
         await one.commit()
-        one.send(T0, b"b")
-        await eventually(lambda: len(one.landed) == 2)
+        await one.store(T0, b"b")
         await one.commit()
         assert one.committed() == [T0, OFFSETS, T0, OFFSETS]
 
 
 async def test_6_nothing_is_committed_without_the_permit() -> None:
     async with rig() as one:
-        one.send(T0, b"a")
-        await eventually(lambda: len(one.landed) == 1)
+        await one.store(T0, b"a")
         await one.transactions.settle()
         await one.writer.write(OFFSETS, [NewRecord(b"k", b"1", (), -1)])
         one.permit.revoke()
@@ -250,10 +230,9 @@ async def test_6_nothing_is_committed_without_the_permit() -> None:
 async def test_a_coordinator_that_moves_is_found_again() -> None:
     async with (
         rig() as one,
-        FakeBroker(node_id=2, cluster=one.broker.cluster, versions={PRODUCE: (3, 12), 18: (0, 4)}),
+        FakeBroker(node_id=2, cluster=one.broker.cluster, versions=IMPLICIT),
     ):
-        one.send(T0, b"a")
-        await eventually(lambda: len(one.landed) == 1)
+        await one.store(T0, b"a")
         one.broker.cluster.transactions.coordinator = 2
         await one.commit()
         assert one.committed() == [T0, OFFSETS]
@@ -280,16 +259,14 @@ async def test_brokers_before_2_5_are_refused() -> None:
 
 async def test_an_orderly_end_aborts_what_is_open() -> None:
     async with rig() as one:
-        one.send(T0, b"a")
-        await eventually(lambda: len(one.landed) == 1)
+        await one.store(T0, b"a")
         await one.close()
         assert [it.partition for it in one.broker.cluster.transactions.aborted] == [T0]
 
 
 async def test_producers_are_fenced_by_name() -> None:
     async with rig() as one:
-        one.send(T0, b"a")
-        await eventually(lambda: len(one.landed) == 1)
+        await one.store(T0, b"a")
         other = Rig(one.broker)
         await fence_producers(other.cluster, [NAME, "x"], clock=SYSTEM_CLOCK, timeout_ms=1_000)
         await other.close()
@@ -309,8 +286,7 @@ async def test_an_id_is_announced_before_it_is_used_also_the_one_that_follows_th
             raise refusals.pop()
         announced.append(producer_id)
 
-    versions = {PRODUCE: (3, 12), 18: (0, 4)}
-    async with FakeBroker(topics={"t": 1, "offsets": 1}, versions=versions) as broker:
+    async with FakeBroker(topics={"t": 1, "offsets": 1}, versions=IMPLICIT) as broker:
         broker.cluster.transactions.features = {"transaction.version": 2}
         one = Rig(broker, announce)
         with pytest.raises(RetriableError):
@@ -331,3 +307,28 @@ async def test_an_id_is_announced_before_it_is_used_also_the_one_that_follows_th
         assert one.transactions.producer_id == first + 50
         assert one.broken == []
         await one.close()
+
+
+async def test_one_request_is_in_flight_until_answers_come_without_a_throttle() -> None:
+    async with rig() as it:
+        await it.store(T0, b"a")
+        await it.store(T1, b"a")
+        leader = await it.cluster.leader(T0)
+        connection = await it.cluster.connection(leader.node_id, "produce")
+        for throttle_ms, most in ((5, 1), (0, 2)):
+            it.broker.cluster.produce_throttle_ms = throttle_ms
+            for _ in range(CALM_ANSWERS):
+                await it.store(T0, b"b")
+            hold = it.broker.hold(PRODUCE)
+            it.send(T0, b"c")
+            await hold.arrived.wait()
+            count = len(it.landed)
+            it.send(T1, b"c")
+            if most == 1:
+                for _ in range(50):
+                    await asyncio.sleep(0)
+                assert connection.in_flight == 1
+            else:
+                await eventually(lambda: connection.in_flight == 2)
+            hold.release()
+            await eventually(lambda: len(it.landed) == count + 2)  # noqa: B023

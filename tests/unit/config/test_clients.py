@@ -27,9 +27,6 @@ from mm2py.config.security import (
 )
 from mm2py.errors import ConfigError
 
-# -- clients ----------------------------------------------------------------------------------------
-
-
 SERVERS = {"bootstrap.servers": "h:1"}
 
 
@@ -77,9 +74,7 @@ def test_a_longest_pause_is_never_shorter_than_the_first() -> None:
         ("receive.buffer.bytes", "9999999999", "must be a whole number of 32 bits"),
     ],
 )
-def test_a_wrong_value_names_property_cluster_and_what_is_allowed(
-    name: str, text: str, said: str
-) -> None:
+def test_a_wrong_value_names_property_cluster_and_range(name: str, text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=rf"cluster A: {name}={text}: {said}"):
         connection_settings(SERVERS | {name: text}, scope="cluster A")
 
@@ -144,22 +139,13 @@ def test_every_property_people_use_has_its_effect(names: str, effect: Effect) ->
     assert {CLIENT_OPTIONS[name].effect for name in names.split()} == {effect}
 
 
-# -- broker addresses -------------------------------------------------------------------------------
+# ---- broker addresses
+
+SERVICES = """169.254.169.254 169.254.170.2 ::ffff:169.254.169.254 fe80::1%eth0 fd00:ec2::254
+fd20:ce::254 100.100.100.200 168.63.129.16"""
 
 
-SERVICES = [
-    "169.254.169.254",
-    "169.254.170.2",
-    "::ffff:169.254.169.254",
-    "fe80::1%eth0",
-    "fd00:ec2::254",
-    "fd20:ce::254",
-    "100.100.100.200",
-    "168.63.129.16",
-]
-
-
-@pytest.mark.parametrize("address", SERVICES)
+@pytest.mark.parametrize("address", SERVICES.split())
 def test_no_broker_has_an_address_of_a_machines_own_services(address: str) -> None:
     assert not BrokerNetworks().allow(address)
 
@@ -183,8 +169,7 @@ def test_a_list_that_names_no_network_is_refused(text: str) -> None:
         BrokerNetworks.of({NETWORKS_VARIABLE: text})
 
 
-# -- honoured properties ----------------------------------------------------------------------------
-
+# ---- honoured properties
 
 ROOT = Path(__file__).parents[3]
 SETTER = ROOT / "mm2py/config/security.py"

@@ -27,11 +27,8 @@ from mm2py.config.exactly_once import (
 from mm2py.config.framework import CONVERTER_CONFIGS, SourceFrameworkConfig, TaskFrameworkConfig
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
+from mm2py_cli.config_commands import reference_text
 from mm2py_connectors.config import CONNECTORS
-from mm2py_workers.config_commands import reference_text
-
-# -- connect definitions ----------------------------------------------------------------------------
-
 
 TRUTH = json.loads(
     (Path(__file__).parents[2] / "data" / "config" / "connect_definitions.json").read_text()
@@ -94,18 +91,9 @@ def java_keys(which: str) -> list[JavaKey]:
 
 def as_java(option: Option) -> JavaKey:
     key = described(option)
-    return JavaKey(
-        key.name,
-        key.type,
-        key.required,
-        key.default_value,
-        key.importance,
-        key.group,
-        key.order_in_group,
-        key.width,
-        key.display_name,
-        list(key.dependents),
-    )
+    what = key.name, key.type, key.required, key.default_value, key.importance
+    shown = key.group, key.order_in_group, key.width, key.display_name, list(key.dependents)
+    return JavaKey(*what, *shown)
 
 
 def listed(name: str) -> list[Option]:
@@ -218,19 +206,19 @@ def test_converters_that_pass_bytes_on_are_taken(text: str) -> None:
     assert check_value(definition, {"key.converter": text}).errors == ()
 
 
-# -- exactly once -----------------------------------------------------------------------------------
+# ---- exactly once
 
-
-WORKER = WorkerConfig.model_validate(
-    {
-        "bootstrap_servers": ("b:1",),
-        "group_id": "A-mm2",
-        "config_storage_topic": "c",
-        "offset_storage_topic": "o",
-        "status_storage_topic": "s",
-        "offset_flush_interval_ms": 750,
-    }
-)
+ENABLED = {
+    "bootstrap.servers": "b:1",
+    "group.id": "A-mm2",
+    "config.storage.topic": "c",
+    "offset.storage.topic": "o",
+    "status.storage.topic": "s",
+    "exactly.once.source.support": "enabled",
+}
+PREPARING = ENABLED | {"exactly.once.source.support": "preparing"}
+BOUNDARY = "transaction.boundary"
+WORKER = parse_config(WorkerConfig, ENABLED | {"offset.flush.interval.ms": "750"})
 
 
 @pytest.mark.parametrize(
@@ -242,22 +230,10 @@ WORKER = WorkerConfig.model_validate(
         ({"transaction.boundary": "interval", "transaction.boundary.interval.ms": "40"}, 40),
     ],
 )
-def test_a_boundary_says_how_long_a_transaction_stays_open(
-    config: dict[str, str], interval_ms: int
-) -> None:
+def test_a_boundary_limits_how_long_it_is_open(config: dict[str, str], interval_ms: int) -> None:
     assert (
         transaction_interval_ms(parse_config(SourceFrameworkConfig, config), WORKER) == interval_ms
     )
-
-
-ENABLED = {
-    "bootstrap.servers": "h:1",
-    "group.id": "A-mm2",
-    "config.storage.topic": "c",
-    "offset.storage.topic": "o",
-    "status.storage.topic": "s",
-    "exactly.once.source.support": "enabled",
-}
 
 
 @pytest.mark.parametrize(
@@ -266,20 +242,12 @@ ENABLED = {
         ({"offsets.identical": "REQUIRE"}, ENABLED, "offsets.identical"),
         ({"transaction.boundary": "connector"}, ENABLED, "transaction.boundary"),
         (
-            {"transaction.boundary": "interval", "transaction.boundary.interval.ms": "60000"},
+            {BOUNDARY: "interval", f"{BOUNDARY}.interval.ms": "60000"},
             ENABLED,
-            "transaction.boundary.interval.ms",
+            f"{BOUNDARY}.interval.ms",
         ),
-        (
-            {"producer.override.transaction.timeout.ms": "100"},
-            ENABLED,
-            "transaction.boundary.interval.ms",
-        ),
-        (
-            {"exactly.once.support": "required"},
-            ENABLED | {"exactly.once.source.support": "preparing"},
-            "exactly.once.support",
-        ),
+        ({"producer.override.transaction.timeout.ms": "100"}, ENABLED, f"{BOUNDARY}.interval.ms"),
+        ({"exactly.once.support": "required"}, PREPARING, "exactly.once.support"),
     ],
 )
 def test_settings_that_exactly_once_does_not_allow_together_are_refused(
@@ -296,15 +264,10 @@ def test_settings_that_exactly_once_does_not_allow_together_are_refused(
     [
         ({"offsets.identical": "prefer", "exactly.once.support": "required"}, ENABLED),
         ({"transaction.boundary": "interval"}, ENABLED),
-        (
-            {"offsets.identical": "require", "transaction.boundary": "connector"},
-            ENABLED | {"exactly.once.source.support": "preparing"},
-        ),
+        ({"offsets.identical": "require", BOUNDARY: "connector"}, PREPARING),
     ],
 )
-def test_settings_that_work_together_are_not(
-    connector: dict[str, str], worker: dict[str, str]
-) -> None:
+def test_what_works_together_is_taken(connector: dict[str, str], worker: dict[str, str]) -> None:
     assert contradictions(connector, worker) == []
 
 
@@ -323,11 +286,7 @@ SINK = {"connector.class": "MirrorSinkConnector"}
         ),
         # On a Connect worker it is for source connectors.
         (SINK | {"exactly.once.support": "requested"}, ENABLED, ""),
-        (
-            SINK | {"copy.connector": "sink"},
-            ENABLED | {"exactly.once.source.support": "preparing"},
-            "",
-        ),
+        (SINK | {"copy.connector": "sink"}, PREPARING, ""),
     ],
 )
 def test_a_flow_that_is_copied_by_a_group_is_at_least_once(
@@ -342,18 +301,17 @@ def test_a_flow_that_is_copied_by_a_group_is_at_least_once(
 
 def test_a_task_without_transactions_is_refused_only_where_they_are_required() -> None:
     options = parse_config(TaskFrameworkConfig, {"offsets.identical": "require"})
-    assert exactly_once_problems(options, enabled=False) == []
+    assert not [*exactly_once_problems(options, enabled=False)]
 
 
-# -- config reference -------------------------------------------------------------------------------
-
+# ---- config reference
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "config.md"
 
 
 def test_the_committed_page_is_fresh() -> None:
     assert PAGE.read_text(encoding="utf-8") == reference_text(), (
-        "python -m mm2py_workers.config_commands > docs/reference/config.md"
+        "python -m mm2py_cli.config_commands > docs/reference/config.md"
     )
 
 

@@ -201,9 +201,7 @@ def test_oauth_by_client_id_and_secret_is_carried_over() -> None:
         (("spec", "clusters", 0, "authentication", "username"), None, "username is missing"),
     ],
 )  # fmt: skip
-def test_a_resource_that_cannot_be_run_is_refused(
-    path: tuple[Any, ...], value: object, said: str
-) -> None:
+def test_a_wrong_resource_is_refused(path: tuple[Any, ...], value: object, said: str) -> None:
     resource = yaml.safe_load(OLD)
     place = resource
     for step in path[:-1]:

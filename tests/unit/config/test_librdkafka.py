@@ -1,11 +1,14 @@
 """Java client properties as settings of librdkafka."""
 
+from collections.abc import Callable
+
 import pytest
 
-from mm2py.config.librdkafka import Value, consumer_settings, producer_settings
+from mm2py.config.librdkafka import Settings, Value, consumer_settings, producer_settings
 from mm2py.errors import ConfigError
 
 SERVERS = {"bootstrap.servers": "h:1", "group.id": "g"}
+JAVA = "org.apache.kafka.clients.consumer."
 LOGIN = {
     "security.protocol": "SASL_SSL",
     "sasl.mechanism": "SCRAM-SHA-512",
@@ -31,42 +34,29 @@ def test_the_buffer_holds_the_largest_record_that_is_not_refused() -> None:
     assert int(producer["queue.buffering.max.kbytes"]) * 1_024 >= 50_000_000
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "key", "value"),
-    [
-        ("fetch.max.wait.ms", "100", "fetch.wait.max.ms", 100),
-        ("receive.buffer.bytes", "-1", "socket.receive.buffer.bytes", 0),
-        ("auto.offset.reset", "none", "auto.offset.reset", "error"),
-        (
-            "partition.assignment.strategy",
-            "org.apache.kafka.clients.consumer.RoundRobinAssignor",
-            "partition.assignment.strategy",
-            "roundrobin",
-        ),
-        ("check.crcs", "false", "check.crcs", False),
-        ("request.timeout.ms", "400000", "socket.timeout.ms", 300_000),
-    ],
-)
-def test_a_consumers_property_has_librdkafkas_name_and_range(
-    name: str, text: str, key: str, value: Value
-) -> None:
-    assert consumer_settings({**SERVERS, name: text}, scope="c").values[key] == value
+ASSIGNOR = "partition.assignment.strategy"
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "key", "value"),
+    ("read", "name", "text", "key", "value"),
     [
-        ("max.request.size", "2000000", "message.max.bytes", 2_000_000),
-        ("buffer.memory", "1048576", "queue.buffering.max.kbytes", 1_024),
-        ("batch.size", "0", "batch.size", 1),
-        ("acks", "ALL", "acks", -1),
-        ("compression.zstd.level", "22", "compression.level", 12),
+        (consumer_settings, "fetch.max.wait.ms", "100", "fetch.wait.max.ms", 100),
+        (consumer_settings, "receive.buffer.bytes", "-1", "socket.receive.buffer.bytes", 0),
+        (consumer_settings, "auto.offset.reset", "none", "auto.offset.reset", "error"),
+        (consumer_settings, ASSIGNOR, f"{JAVA}RoundRobinAssignor", ASSIGNOR, "roundrobin"),
+        (consumer_settings, "check.crcs", "false", "check.crcs", False),
+        (consumer_settings, "request.timeout.ms", "400000", "socket.timeout.ms", 300_000),
+        (producer_settings, "max.request.size", "2000000", "message.max.bytes", 2_000_000),
+        (producer_settings, "buffer.memory", "1048576", "queue.buffering.max.kbytes", 1_024),
+        (producer_settings, "batch.size", "0", "batch.size", 1),
+        (producer_settings, "acks", "ALL", "acks", -1),
+        (producer_settings, "compression.zstd.level", "22", "compression.level", 12),
     ],
 )
-def test_a_producers_property_has_librdkafkas_name_and_range(
-    name: str, text: str, key: str, value: Value
+def test_a_clients_property_has_librdkafkas_name_and_range(
+    read: Callable[..., Settings], name: str, text: str, key: str, value: Value
 ) -> None:
-    assert producer_settings({**SERVERS, name: text}, scope="p").values[key] == value
+    assert read({**SERVERS, name: text}, scope="c").values[key] == value
 
 
 @pytest.mark.parametrize(
@@ -91,6 +81,7 @@ def test_a_login_and_the_check_of_host_names_are_set() -> None:
     ("given", "said"),
     [
         ({"linger.ms": "x"}, "p: linger.ms=x is not a whole number"),
+        ({"acks": "7"}, "acks=7 is none of all, -1, 0, 1"),
         ({"bootstrap.servers": ""}, "bootstrap.servers"),
         ({"enable.idempotence": "yes"}, "neither true nor false"),
     ],

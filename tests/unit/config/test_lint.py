@@ -15,9 +15,6 @@ from mm2py_connectors.config import CONNECTORS
 from mm2py_connectors.mirror_checkpoint_config import MirrorCheckpointConfig
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 
-# -- lint -------------------------------------------------------------------------------------------
-
-
 DATA = Path(__file__).parents[2] / "data" / "config"
 EXAMPLE = Path(__file__).parents[3] / "examples" / "connect-mirror-maker.properties"
 HEAD = "clusters = A, B\nA.bootstrap.servers = h:1\nB.bootstrap.servers = h:2\n"
@@ -188,9 +185,7 @@ def test_the_effective_pattern_of_quoted_lists_is_shown(say: Say) -> None:
         ("source", "gap.policy=fail", True),
     ],
 )
-def test_what_only_the_other_connector_reads_is_told(
-    say: Say, chosen: str, key: str, reads: bool
-) -> None:
+def test_what_the_other_one_reads_is_told(say: Say, chosen: str, key: str, reads: bool) -> None:
     found = say.all(f"A->B.{key}\nA->B.enabled=true\nA->B.copy.connector={chosen}")
     told = [(f.line, "does not read it" in f.message) for f in found]
     assert told == ([] if reads else [(4, True)])
@@ -241,9 +236,7 @@ def test_a_refused_checkpoint_connector_only_warns_because_the_others_run(say: S
         ),
     ],
 )
-def test_what_exactly_once_support_does_not_allow_together_is_named_at_its_line(
-    say: Say, lines: str, said: str
-) -> None:
+def test_what_exactly_once_does_not_allow_is_named(say: Say, lines: str, said: str) -> None:
     (found,) = say.all(f"A->B.enabled=true\n{lines}")
     assert f"{found.severity.name}: {found.key}: {found.message}".startswith(said)
     assert found.line >= 5
@@ -283,9 +276,7 @@ def test_the_example_has_no_findings() -> None:
     assert lint(EXAMPLE, CONNECTORS) == []
 
 
-def test_a_secrets_file_that_is_missing_is_told_with_the_line_that_asks_for_it(
-    tmp_path: Path,
-) -> None:
+def test_a_secrets_file_that_is_missing_is_told_with_the_line_that_names_it(tmp_path: Path) -> None:
     file = tmp_path / "mm2.properties"
     file.write_text(
         "clusters = A, B\nA.bootstrap.servers = a:9092\nB.bootstrap.servers = b:9092\n"
@@ -297,7 +288,7 @@ def test_a_secrets_file_that_is_missing_is_told_with_the_line_that_asks_for_it(
         load_checked(file, CONNECTORS)
 
 
-# -- seeds ------------------------------------------------------------------------------------------
+# ---- seeds
 
 
 def findings_of(name: str) -> tuple[MirrorMakerConfig, set[tuple[str, str]]]:
@@ -340,9 +331,8 @@ def test_the_security_lines_of_the_guide_ask_to_replace_their_placeholders(
 
 
 def test_the_migration_guide_with_its_brokers_in_a_comment_is_refused_by_name() -> None:
-    with pytest.raises(
-        ConfigError, match=r"first\.properties:2: source\.bootstrap\.servers: is missing"
-    ):
+    said = r"first\.properties:2: source\.bootstrap\.servers: is missing"
+    with pytest.raises(ConfigError, match=said):
         findings_of("mm2_migration_first")
 
 

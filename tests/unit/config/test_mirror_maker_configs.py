@@ -16,21 +16,23 @@ from mm2py.errors import ConfigError, UsageError
 from mm2py.types import ClusterAlias, FlowName
 from mm2py_connectors.config import CONNECTORS
 
-# -- mirror maker configs ---------------------------------------------------------------------------
-
-
 AB = FlowName(ClusterAlias("a"), ClusterAlias("b"))
 BA = FlowName(ClusterAlias("b"), ClusterAlias("a"))
 ENV = "config.providers=env\nconfig.providers.env.class=org.apache.kafka.common.config.provider.EnvVarConfigProvider"
 
 
+HEAD = """clusters=a,b
+a.bootstrap.servers=servers-one:1
+b.bootstrap.servers=servers-two:2
+"""
+
+
 def config_of(*lines: str, environ: dict[str, str] | None = None) -> MirrorMakerConfig:
-    head = [
-        "clusters=a,b",
-        "a.bootstrap.servers=servers-one:1",
-        "b.bootstrap.servers=servers-two:2",
-    ]
-    file = parse("\n".join([*head, *lines]).encode("iso-8859-1"), path="mm2.properties")
+    return read(HEAD + "\n".join(lines), environ)
+
+
+def read(text: str, environ: dict[str, str] | None = None) -> MirrorMakerConfig:
+    file = parse(text.encode("iso-8859-1"), path="mm2.properties")
     return MirrorMakerConfig(file, CONNECTORS, environ=environ or {})
 
 
@@ -130,11 +132,8 @@ def test_a_flow_prefix_passes_everything_and_wins() -> None:
             "tasks.max=1", "a->b.tasks.max=123", "a->b.xxx=y", "a->b.use.defaults.from=source"
         )
     )
-    assert (source["tasks.max"], source["xxx"], source["use.defaults.from"]) == (
-        "123",
-        "y",
-        "source",
-    )
+    found = source["tasks.max"], source["xxx"], source["use.defaults.from"]
+    assert found == ("123", "y", "source")
 
 
 def test_cluster_keys_become_source_and_target_keys() -> None:
@@ -161,11 +160,7 @@ def test_connectors_are_named_by_class_and_alias() -> None:
         assert config["name"] == name
         assert config["connector.class"] == f"org.apache.kafka.connect.mirror.{name}"
         assert (config["source.cluster.alias"], config["target.cluster.alias"]) == ("a", "b")
-    assert set(configs) == {
-        "MirrorSourceConnector",
-        "MirrorHeartbeatConnector",
-        "MirrorCheckpointConnector",
-    }
+    assert set(configs) == {f"Mirror{it}Connector" for it in ("Source", "Heartbeat", "Checkpoint")}
 
 
 def test_old_names_work_and_the_new_name_wins() -> None:
@@ -272,7 +267,7 @@ def test_the_copy_of_a_flow_is_chosen_for_all_or_for_one(key: str) -> None:
     assert sink["source.cluster.bootstrap.servers"]
     assert sink["enabled"] == "true"
     assert connectors["MirrorCheckpointConnector"]["enabled"] == "false"
-    back = config.connector_configs(FlowName(ClusterAlias("b"), ClusterAlias("a")))
+    back = config.connector_configs(BA)
     assert ("MirrorSinkConnector" in back) is (key == "copy.connector")
 
 
@@ -285,19 +280,12 @@ def test_a_flow_that_does_not_choose_is_copied_by_the_source_connector() -> None
     assert group == "mine"
 
 
-# -- mirror maker flows -----------------------------------------------------------------------------
-
-
-def mirror_maker_flows_config_of(
-    text: str, environ: dict[str, str] | None = None
-) -> MirrorMakerConfig:
-    file = parse(text.encode("iso-8859-1"), path="mm2.properties")
-    return MirrorMakerConfig(file, CONNECTORS, environ=environ or {})
+# ---- mirror maker flows
 
 
 def with_clusters(names: str, *lines: str) -> MirrorMakerConfig:
     servers = [f"{n.strip()}.bootstrap.servers=h:1" for n in names.split(",")]
-    return mirror_maker_flows_config_of("\n".join([f"clusters={names}", *servers, *lines]))
+    return read("\n".join([f"clusters={names}", *servers, *lines]))
 
 
 def flow(text: str) -> FlowName:
@@ -326,28 +314,19 @@ def test_heartbeats_off_for_two_of_six_pairs_leaves_four() -> None:
     assert names_of(config) == {"b->a", "b->c", "c->a", "c->b"}
 
 
-def test_enabled_flows_stay_when_heartbeats_are_off_everywhere() -> None:
-    config = with_clusters(
-        "a,b,c,d,e,f",
-        "emit.heartbeats.enabled=false",
-        "a->b.enabled=true",
-        "a->c.enabled=true",
-        "d->e.enabled=true",
-        "b->a.enabled=false",
-        "e->d.enabled=false",
-    )
-    assert names_of(config) == {"a->b", "a->c", "d->e"}
-
-
-def test_one_pair_may_keep_its_heartbeats() -> None:
-    config = with_clusters(
-        "a,b,c",
-        "emit.heartbeats.enabled=false",
-        "a->b.enabled=true",
-        "c->b.enabled=true",
-        "b->a.emit.heartbeats.enabled=true",
-    )
-    assert names_of(config) == {"a->b", "c->b", "b->a"}
+@pytest.mark.parametrize(
+    ("names", "flows", "left"),
+    [
+        ("a,b,c,d,e,f", "a->b a->c d->e", {"a->b", "a->c", "d->e"}),
+        ("a,b,c", "a->b c->b b->a.emit.heartbeats", {"a->b", "c->b", "b->a"}),
+    ],
+)
+def test_flows_that_are_enabled_or_keep_their_heartbeats_stay_when_those_are_off(
+    names: str, flows: str, left: set[str]
+) -> None:
+    lines = [f"{it}.enabled=true" for it in flows.split()]
+    off = ["emit.heartbeats.enabled=false", "c->a.enabled=false"]
+    assert names_of(with_clusters(names, *off, *lines)) == left
 
 
 def test_clusters_keeps_the_flows_to_the_named_targets() -> None:
@@ -373,7 +352,7 @@ def test_a_switch_that_is_not_true_is_off() -> None:
 
 
 def refused(text: str, environ: dict[str, str] | None = None) -> str:
-    config = mirror_maker_flows_config_of(text, environ)
+    config = read(text, environ)
     errors = [f for f in config.findings if f.severity.name == "ERROR"]
     assert errors
     return str(errors[0].as_error(config.path))
@@ -393,9 +372,7 @@ def test_a_cluster_without_brokers_is_refused_by_its_property(line: str) -> None
 
 
 def test_top_level_bootstrap_servers_serve_every_cluster() -> None:
-    config = mirror_maker_flows_config_of(
-        "clusters=a,b\nbootstrap.servers=h:1\nb.bootstrap.servers=i:2"
-    )
+    config = read("clusters=a,b\nbootstrap.servers=h:1\nb.bootstrap.servers=i:2")
     assert config.cluster_props("a")["bootstrap.servers"] == "h:1"
     assert config.cluster_props("b")["bootstrap.servers"] == "i:2"
     assert config.findings == []
@@ -409,7 +386,7 @@ def test_an_alias_that_is_no_part_of_a_topic_name_is_refused(alias: str) -> None
 def test_an_unknown_security_protocol_is_refused_and_case_does_not_matter() -> None:
     text = "clusters=a\nbootstrap.servers=h:1\nsecurity.protocol="
     assert "is no security protocol" in refused(text + "abc")
-    assert mirror_maker_flows_config_of(text + "sasl_ssl").findings == []
+    assert read(text + "sasl_ssl").findings == []
 
 
 @pytest.mark.parametrize(
@@ -420,11 +397,7 @@ def test_an_unknown_security_protocol_is_refused_and_case_does_not_matter() -> N
     ],
 )
 def test_an_unresolved_variable_is_refused_with_its_line(value: str, said: str) -> None:
-    text = (
-        "clusters=a\nbootstrap.servers=h:1\nconfig.providers=env\nconfig.providers.env.class="
-        "org.apache.kafka.common.config.provider.EnvVarConfigProvider\n" + f"a.client.id={value}"
-    )
-    message = refused(text)
+    message = refused(f"clusters=a\nbootstrap.servers=h:1\n{ENV}\na.client.id={value}")
     assert said in message
     assert "mm2.properties:5: a.client.id" in message
 
@@ -433,9 +406,7 @@ def test_what_no_colon_makes_a_placeholder_is_text() -> None:
     """``TimestampRouter`` as every guide writes it; Java's ``ConfigTransformer`` leaves it too."""
     text = "clusters=a,b\nbootstrap.servers=h:1\na->b.enabled=true\na->b.transforms=x\n"
     text += "a->b.transforms.x.type=org.apache.kafka.connect.transforms.TimestampRouter\n"
-    config = mirror_maker_flows_config_of(
-        text + "a->b.transforms.x.topic.format=${topic}-${timestamp}"
-    )
+    config = read(text + "a->b.transforms.x.topic.format=${topic}-${timestamp}")
     assert config.findings == []
     resolved = config.resolved({"transforms.x.topic.format": "${topic}-${timestamp}"})
     assert resolved == {"transforms.x.topic.format": "${topic}-${timestamp}"}

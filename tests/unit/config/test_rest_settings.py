@@ -13,9 +13,6 @@ from mm2py.config.rest_settings import (
 )
 from mm2py.errors import ConfigError
 
-# -- rest settings ----------------------------------------------------------------------------------
-
-
 BASIC = {"rest.basic.auth.file": "users.properties"}
 STORES = Path(__file__).parents[2] / "data" / "security"
 TLS = {
@@ -230,7 +227,7 @@ def test_a_provider_that_callers_may_use_has_to_be_bounded(provider: str, bound:
         }
 
 
-# -- header rules -----------------------------------------------------------------------------------
+# ---- header rules
 
 
 def test_rules_are_read_as_connects_example_writes_them() -> None:

@@ -24,14 +24,13 @@ from mm2py.errors import ConfigError
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 from tests.certificates import Authority, write_jks
 
-# -- security ---------------------------------------------------------------------------------------
-
-
 SERVERS = {"bootstrap.servers": "h:1"}
 SSL = {**SERVERS, "security.protocol": "SSL"}
 SASL = {**SERVERS, "security.protocol": "SASL_PLAINTEXT"}
 PACKAGE = "org.apache.kafka.common.security"
 PLAIN = f'{PACKAGE}.plain.PlainLoginModule required username="u" password="hidden-word";'
+STORE = "ssl.truststore."
+CHECK = "ssl.endpoint.identification.algorithm"
 OAUTH = f"{PACKAGE}.oauthbearer.OAuthBearerLoginModule required"
 KRB5 = "com.sun.security.auth.module.Krb5LoginModule required"
 SECTION = """
@@ -87,10 +86,10 @@ def test_blanks_around_a_password_are_left_out_as_kafka_does() -> None:
 
 
 def test_an_empty_identification_algorithm_switches_the_host_name_check_off() -> None:
-    off = connection_settings({**SSL, "ssl.endpoint.identification.algorithm": " "})
+    off = connection_settings({**SSL, CHECK: " "})
     assert off.tls is not None
     assert not off.tls.check_hostname
-    same = connection_settings({**SSL, "ssl.endpoint.identification.algorithm": "HTTPS"})
+    same = connection_settings({**SSL, CHECK: "HTTPS"})
     assert same.tls == connection_settings(SSL).tls
 
 
@@ -102,10 +101,7 @@ def test_settings_made_by_hand_cannot_connect_with_less_than_their_protocol() ->
 @pytest.mark.parametrize(
     ("props", "said"),
     [
-        (
-            {"ssl.endpoint.identification.algorithm": "ldap"},
-            "ssl.endpoint.identification.algorithm",
-        ),
+        ({CHECK: "ldap"}, CHECK),
         ({"ssl.truststore.type": "BCFKS"}, "ssl.truststore.type is BCFKS"),
         ({"ssl.truststore.certificates": "x"}, "set ssl.truststore.type=PEM"),
         ({"ssl.truststore.password": "x"}, "set ssl.truststore.location"),
@@ -114,14 +110,7 @@ def test_settings_made_by_hand_cannot_connect_with_less_than_their_protocol() ->
         ({"ssl.keystore.key": "x"}, "set ssl.keystore.certificate.chain"),
         ({"ssl.keystore.certificate.chain": "x"}, "set ssl.keystore.key"),
         ({"ssl.keystore.key": "x", "ssl.keystore.certificate.chain": "x"}, "ssl.keystore.type=PEM"),
-        (
-            {
-                "ssl.truststore.type": "pem",
-                "ssl.truststore.certificates": "x",
-                "ssl.truststore.location": "x",
-            },
-            "are both set",
-        ),
+        ({f"{STORE}type": "pem", f"{STORE}certificates": "x", f"{STORE}location": "x"}, "both set"),
     ],
 )
 def test_stores_that_java_would_refuse_are_refused(props: dict[str, str], said: str) -> None:
@@ -130,49 +119,40 @@ def test_stores_that_java_would_refuse_are_refused(props: dict[str, str], said: 
 
 
 @pytest.mark.parametrize(
-    ("props", "said"),
+    ("mechanism", "jaas", "more", "said"),
     [
-        ({}, "sasl.mechanism is missing"),
-        ({"sasl.mechanism": "GSSAPI"}, "sasl.jaas.config is missing.*KAFKA_OPTS"),
-        ({"sasl.mechanism": "GSSAPI", "sasl.jaas.config": PLAIN}, "does not fit"),
-        ({"sasl.jaas.config": f"{KRB5};"}, "neither a keytab nor the ticket cache"),
-        ({"sasl.jaas.config": f"{KRB5} useKeyTab=true principal=m;"}, "but no keyTab"),
-        ({"sasl.jaas.config": f'{KRB5} useKeyTab=true keyTab="/k";'}, "but no principal"),
-        ({"sasl.jaas.config": f"{KRB5} useTicketCache=true;"}, "service.name is missing"),
+        ("", "", {}, "sasl.mechanism is missing"),
+        ("GSSAPI", "", {}, "sasl.jaas.config is missing.*KAFKA_OPTS"),
+        ("GSSAPI", PLAIN, {}, "does not fit"),
+        ("", f"{KRB5};", {}, "neither a keytab nor the ticket cache"),
+        ("", f"{KRB5} useKeyTab=true principal=m;", {}, "but no keyTab"),
+        ("", f'{KRB5} useKeyTab=true keyTab="/k";', {}, "but no principal"),
+        ("", f"{KRB5} useTicketCache=true;", {}, "service.name is missing"),
         (
-            {
-                "sasl.jaas.config": f"{KRB5} useTicketCache=true serviceName=kafka;",
-                "sasl.kerberos.service.name": "other",
-            },
+            "",
+            f"{KRB5} useTicketCache=true serviceName=kafka;",
+            {"sasl.kerberos.service.name": "other"},
             "service.name is other, but serviceName of the login module kafka",
         ),
-        ({"sasl.mechanism": "plain"}, "sasl.mechanism is plain"),
-        ({"sasl.mechanism": "AWS_MSK_IAM"}, "is not known here"),
-        ({"sasl.mechanism": "PLAIN"}, "sasl.jaas.config is missing"),
-        ({"sasl.mechanism": "PLAIN", "sasl.jaas.config": "x"}, "sasl.jaas.config has no control"),
-        ({"sasl.mechanism": "OAUTHBEARER", "sasl.jaas.config": PLAIN}, "does not fit"),
-        ({"sasl.mechanism": "PLAIN", "sasl.jaas.config": f"{OAUTH};"}, "does not fit"),
-        (
-            {"sasl.mechanism": "PLAIN", "sasl.jaas.config": PLAIN.replace('"hidden-word"', '""')},
-            "has no password",
-        ),
-        (
-            {"sasl.mechanism": "PLAIN", "sasl.jaas.config": PLAIN, "sasl.login.class": "x.Y"},
-            "sasl.login.class is Java code",
-        ),
-        (
-            {
-                "sasl.mechanism": "SCRAM-SHA-256",
-                "sasl.jaas.config": PLAIN.replace(";", " tokenauth=true;"),
-            },
-            "delegation token",
-        ),
-        ({"sasl.mechanism": "PLAIN", "sasl.jaas.config": f"{KRB5};"}, "does not fit"),
+        ("plain", "", {}, "sasl.mechanism is plain"),
+        ("AWS_MSK_IAM", "", {}, "is not known here"),
+        ("PLAIN", "", {}, "sasl.jaas.config is missing"),
+        ("PLAIN", "x", {}, "sasl.jaas.config has no control"),
+        ("OAUTHBEARER", PLAIN, {}, "does not fit"),
+        ("PLAIN", f"{OAUTH};", {}, "does not fit"),
+        ("PLAIN", PLAIN.replace('"hidden-word"', '""'), {}, "has no password"),
+        ("PLAIN", PLAIN, {"sasl.login.class": "x.Y"}, "sasl.login.class is Java code"),
+        ("SCRAM-SHA-256", PLAIN.replace(";", " tokenauth=true;"), {}, "delegation token"),
+        ("PLAIN", f"{KRB5};", {}, "does not fit"),
     ],
 )
-def test_logins_that_are_incomplete_are_refused(props: dict[str, str], said: str) -> None:
+def test_logins_that_are_incomplete_are_refused(
+    mechanism: str, jaas: str, more: dict[str, str], said: str
+) -> None:
+    login = {"sasl.mechanism": mechanism, "sasl.jaas.config": jaas}
+    given = {key: value for key, value in login.items() if value}
     with pytest.raises(ConfigError, match=said) as refusal:
-        connection_settings({**SASL, **props})
+        connection_settings({**SASL, **given, **more})
     assert "hidden-word" not in str(refusal.value)
 
 
@@ -185,20 +165,14 @@ ID = "sasl.oauthbearer.client.credentials.client.id"
     [
         ("", {}, "token.endpoint.url is missing"),
         ('clientId="c"', URL, r"client\.secret is missing"),
-        (
-            'clientId="c" clientSecret="s"',
-            {**URL, next(iter(URL)): "file:///x"},
-            "no http or https",
-        ),
+        ('clientId="c" clientSecret="s"', {next(iter(URL)): "file:///x"}, "no http or https"),
         ("", {"sasl.login.callback.handler.class": "my.Handler"}, "my.Handler"),
         ('clientId="c" clientSecret="s" extension_auth="x"', URL, "extension 'auth'"),
         ('unsecuredLoginStringClaim_sub="u" unsecuredLoginLifetimeSeconds="x"', {}, "no number"),
         ('clientId="c" clientSecret="s" ssl.truststore.location="/no/file"', URL, "/no/file"),
     ],
 )
-def test_token_sources_that_are_incomplete_are_refused(
-    jaas: str, props: dict[str, str], said: str
-) -> None:
+def test_incomplete_token_sources_are_refused(jaas: str, props: dict[str, str], said: str) -> None:
     text = {"sasl.mechanism": "OAUTHBEARER", "sasl.jaas.config": f"{OAUTH} {jaas};"}
     with pytest.raises(ConfigError, match=said):
         connection_settings({**SASL, **text, **props})
@@ -279,8 +253,7 @@ def test_a_ticket_cache_needs_no_principal_and_may_stand_before_a_keytab() -> No
     assert default.sasl.kerberos == KerberosSettings(service_name="kafka", ticket_cache="")
 
 
-# -- jaas -------------------------------------------------------------------------------------------
-
+# ---- jaas
 
 JAAS_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
@@ -307,10 +280,9 @@ def test_values_are_read_as_the_jvm_reads_them(text: str, password: str) -> None
 
 
 def test_every_known_module_and_flag_is_taken() -> None:
-    oauth = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
-    assert parse_jaas(f"{oauth} Sufficient;").kind is LoginKind.OAUTH
-    krb5 = "com.sun.security.auth.module.Krb5LoginModule"
-    assert parse_jaas(f"{krb5} optional useKeyTab=true;").kind is LoginKind.KERBEROS
+    assert parse_jaas(f"{OAUTH};".replace("required", "Sufficient")).kind is LoginKind.OAUTH
+    optional = KRB5.replace("required", "optional")
+    assert parse_jaas(f"{optional} useKeyTab=true;").kind is LoginKind.KERBEROS
 
 
 @pytest.mark.parametrize(
@@ -328,9 +300,7 @@ def test_every_known_module_and_flag_is_taken() -> None:
         ("com.sun.security.auth.module.LdapLoginModule required;", "is not known here"),
     ],
 )
-def test_what_is_no_single_known_entry_is_refused_without_quoting_values(
-    text: str, said: str
-) -> None:
+def test_what_is_no_single_known_entry_is_refused_without_its_values(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said) as refusal:
         parse_jaas(text)
     assert "s3cret" not in str(refusal.value)
@@ -364,8 +334,7 @@ def test_a_login_is_written_as_it_is_read(value: str) -> None:
     assert parse_jaas(login.text()) == login
 
 
-# -- key material -----------------------------------------------------------------------------------
-
+# ---- key material
 
 PASSWORD = "store-secret"  # noqa: S105 - of the fixtures, which keytool of Java 17 wrote
 AUTHORITY = Authority()
@@ -519,51 +488,23 @@ def test_stores_that_keytool_writes_today_are_read(tmp_path: Path, kind: str) ->
     assert subject(read_identity(keys(store)).chain[0]) == "CN=today"
 
 
-# -- secret names -----------------------------------------------------------------------------------
+# ---- secret names
+
+OF_SECRETS = """github.access.token api.key apikey aws_access_key google.credentials
+schema.registry.basic.auth.user.info http.headers.authorization private.key.pem db.passwd
+DB.Password connection.password.encrypted source.cluster.sasl.jaas.config
+producer.override.ssl.keystore.key oauth.bearer aws.secret.access.key"""
+SHOWN = """key.converter message.key transforms.route.key sasl.oauthbearer.token.endpoint.url
+basic.auth.credentials.source rest.bearer.tokens.file access.token.lifetime.ms
+inter.worker.key.size tokenizer.class monkey pemberton connection.url topics"""
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "github.access.token",
-        "api.key",
-        "apiKey".lower(),
-        "aws_access_key",
-        "google.credentials",
-        "schema.registry.basic.auth.user.info",
-        "http.headers.authorization",
-        "private.key.pem",
-        "db.passwd",
-        "DB.Password",
-        "connection.password.encrypted",
-        "source.cluster.sasl.jaas.config",
-        "producer.override.ssl.keystore.key",
-        "oauth.bearer",
-        "aws.secret.access.key",
-    ],
-)
+@pytest.mark.parametrize("key", OF_SECRETS.split())
 def test_keys_of_secrets_are_known_by_their_words(key: str) -> None:
     assert names_a_secret(key)
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        "key.converter",
-        "message.key",
-        "transforms.route.key",
-        "sasl.oauthbearer.token.endpoint.url",
-        "basic.auth.credentials.source",
-        "rest.bearer.tokens.file",
-        "access.token.lifetime.ms",
-        "inter.worker.key.size",
-        "tokenizer.class",
-        "monkey",
-        "pemberton",
-        "connection.url",
-        "topics",
-    ],
-)
+@pytest.mark.parametrize("key", SHOWN.split())
 def test_keys_about_secrets_are_shown(key: str) -> None:
     assert not names_a_secret(key)
 

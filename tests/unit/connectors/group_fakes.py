@@ -27,7 +27,7 @@ from mm2py.protocol.records import Record
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.protocol.wire import record_string
 from mm2py.types import TopicPartition
-from mm2py_connectors.clients import GroupSession, LogSession, MapSession
+from mm2py_connectors.clients import CopyOf, GroupSession, LogSession, MapSession
 from tests.unit.connectors.mirror_fakes import Region
 
 
@@ -81,20 +81,17 @@ class FakeGroups:
                 self.log.append(*commit_record(group, tp, offset, metadata))
 
     def drop(self, group: str) -> None:
-        """Delete a group."""
         del self.states[group]
         for tp in self.offsets.pop(group, {}):
             if self.log is not None:
                 self.log.append(*commit_record(group, tp, None))
 
     async def are_supported(self) -> bool:
-        """Return what the test says, or raise."""
         if self.broken is not None:
             raise self.broken
         return self.supported
 
     async def list_groups(self) -> GroupCatalog:
-        """Return all groups."""
         self.lists += 1
         if self.broken is not None:
             raise self.broken
@@ -102,20 +99,17 @@ class FakeGroups:
         return GroupCatalog(found, self.missing)
 
     async def committed(self, groups: Collection[str]) -> dict[str, Committed]:
-        """Return offsets, or the error of a group."""
         self.asked.append(set(groups))
         if self.broken is not None:
             return dict.fromkeys(groups, self.broken)
         return {it: self.errors.get(it) or dict(self.offsets.get(it, {})) for it in groups}
 
     async def offsets_partitions(self) -> int:
-        """Return Kafka's default."""
         return 50
 
     async def commit(
         self, group_id: str, offsets: Sequence[OffsetToCommit]
     ) -> dict[TopicPartition, ServerError | None]:
-        """Take a commit."""
         if group_id in self.unwritable:
             raise self.unwritable[group_id]
         wanted = {TopicPartition(it.topic, it.partition): it for it in offsets}
@@ -139,14 +133,12 @@ class FakeLog:
         self._troubles: list[Trouble] = []
 
     def append(self, key: bytes | None, value: bytes | None) -> None:
-        """Add a record."""
         record = Record(len(self.records), 0, key, value)
         self.records.append(record)
         for handle in self._handlers:
             handle(0, record)
 
     def sync(self, topic: str, partition: int, upstream: int, downstream: int) -> None:
-        """Add an offset sync."""
         self.append(
             *encode_offset_sync(OffsetSync(TopicPartition(topic, partition), upstream, downstream))
         )
@@ -154,12 +146,10 @@ class FakeLog:
     def checkpoint(
         self, group: str, topic: str, partition: int, upstream: int, downstream: int
     ) -> None:
-        """Add a checkpoint."""
         tp = TopicPartition(topic, partition)
         self.append(*encode_checkpoint(Checkpoint(group, tp, upstream, downstream, "")))
 
     async def read_to_end(self, handle: RecordHandler) -> None:
-        """Hand on what is there."""
         if self.broken:
             raise self.broken.pop(0)
         if not self.records and not self.waits_for_topic:
@@ -167,8 +157,7 @@ class FakeLog:
         for record in self.records:
             handle(0, record)
 
-    async def start_at_end(self, wanted: Callable[[int, int], bool]) -> int:
-        """Begin behind what is there."""
+    async def start_at_end(self, is_read: Callable[[int, int], bool]) -> int:
         if self.broken:
             raise self.broken.pop(0)
         return 50
@@ -176,7 +165,6 @@ class FakeLog:
     async def tail(
         self, handle: RecordHandler, *, on_trouble: Trouble | None = None, rest_s: float = 0.0
     ) -> None:
-        """Hand on what comes, until cancelled."""
         self._handlers.append(handle)
         if on_trouble is not None:
             self._troubles.append(on_trouble)
@@ -200,6 +188,9 @@ class FakeMap:
         self.index = MapIndex()
         self.pages: dict[int, Page] = {}
         self.exists = False
+        self.broken: list[Mm2pyError] = []
+        self.former: set[TopicPartition] = set()
+        """Partitions whose copy is another one than that of the map."""
 
     def put(
         self,
@@ -217,41 +208,50 @@ class FakeMap:
         self.index.put(TopicPartition(topic, partition), page.number, page.head, position)
 
     def report_anew(self, on_anew: Callable[[TopicPartition], None]) -> None:
-        """Call this where a map begins anew."""
         self.index.on_anew = on_anew
 
     async def read_to_end(self) -> None:
         """Nothing to read: ``put`` changes the index."""
+        if self.broken:
+            raise self.broken.pop(0)
         if not self.exists:
             raise server_error(UNKNOWN_TOPIC_OR_PARTITION, "topic")
+
+    async def read_copies(self) -> None:
+        """Nothing to read: ``former`` is changed."""
+
+    def is_former(self, partition: TopicPartition) -> bool:
+        return partition in self.former
+
+    def is_of_former_copy(self, partition: TopicPartition, upstream: int, downstream: int) -> bool:
+        index = self.index.of(partition)
+        return index is not None and (
+            self.is_former(partition)
+            or (upstream <= index.covered and downstream > index.target_end)
+        )
 
     def follow(self) -> None:
         """What is put is there at once."""
 
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """Return the partitions that were put."""
         return tuple(self.index.partitions)
 
     def index_of(self, partition: TopicPartition) -> PartitionIndex | None:
-        """Return the index of a partition."""
         return self.index.of(partition)
 
     async def to_target(self, partition: TopicPartition, source_offset: int) -> Translation | None:
-        """Translate an offset."""
         index = self.index.of(partition)
         if index is None:
             return None
         return to_target(index, source_offset, lambda ref: self.pages[ref.position])
 
     async def to_source(self, partition: TopicPartition, target_offset: int) -> Translation | None:
-        """Translate an offset of the copy."""
         index = self.index.of(partition)
         if index is None:
             return None
         return to_source(index, target_offset, lambda ref: self.pages[ref.position])
 
     async def beginning(self, partition: TopicPartition) -> Beginning | None:
-        """Return where the map begins."""
         index = self.index.of(partition)
         return index and beginning(index, lambda ref: self.pages[ref.position])
 
@@ -271,7 +271,6 @@ class GroupRegion(Region):
         self.commits = self.at_source.log = self.log("A", CONSUMER_OFFSETS)
 
     def log(self, alias: str, topic: str) -> FakeLog:
-        """Return a topic of a cluster."""
         return self.logs.setdefault((alias, topic), FakeLog())
 
     def open_groups(self, props: Mapping[str, str], alias: str, clock: Clock) -> GroupSession:
@@ -293,6 +292,11 @@ class GroupRegion(Region):
         return LogSession(self._session(props), found)
 
     def open_map(
-        self, props: Mapping[str, str], alias: str, source_alias: str, clock: Clock
+        self,
+        props: Mapping[str, str],
+        alias: str,
+        source_alias: str,
+        clock: Clock,
+        copy_of: CopyOf | None,
     ) -> MapSession:
         return MapSession(self._session(props), self.map if alias == "B" else self.map_back)

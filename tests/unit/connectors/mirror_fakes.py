@@ -22,6 +22,13 @@ from mm2py_connectors.clients import (
 from tests.kit.fakes.reader import FakeReader
 
 
+def flow_config(name: str, **more: str) -> dict[str, str]:
+    """Return what each connector of the flow A->B has; ``_`` in a name is a dot."""
+    config = {"name": name, "source.cluster.alias": "A", "target.cluster.alias": "B"}
+    config |= {"source.cluster.bootstrap.servers": "a:1", "target.cluster.bootstrap.servers": "b:1"}
+    return config | {key.replace("_", "."): text for key, text in more.items()}
+
+
 class FakeSession:
     def __init__(self) -> None:
         self.connected = 0
@@ -156,6 +163,7 @@ class Region:
         self.sessions: list[FakeSession] = []
         self.client_ids: list[str] = []
         self.readers: list[FakeReader] = []
+        self.limits: list[ReaderLimits] = []
         self.writers: list[FakeWriter] = []
         self.refuse_connect = 0
 
@@ -173,6 +181,7 @@ class Region:
     ) -> ReaderSession:
         reader = FakeReader(events)
         self.readers.append(reader)
+        self.limits.append(limits)
         return ReaderSession(self._session(props), reader)
 
     def open_writer(self, props: Mapping[str, str], alias: str, clock: Clock) -> WriterSession:

@@ -5,14 +5,15 @@ from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from mm2py.errors import ConnectionFailedError, FatalError, Mm2pyError
+from mm2py.errors import ConnectionFailedError, Mm2pyError, RequestTimedOutError
+from mm2py.protocol.error_codes import (
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    server_error,
+)
 from mm2py.testing.contexts import FakeTaskContext
 from mm2py.types import TopicPartition
-from mm2py_connectors.group_watch import (
-    CONSUMER_PACE,
-    GroupShare,
-    GroupWatch,
-)
+from mm2py_connectors.group_watch import CONSUMER_PACE, GroupShare, GroupWatch
 from tests.unit.connectors.group_fakes import FakeGroups, FakeLog, commit_record
 
 TP = TopicPartition("t", 0)
@@ -58,7 +59,7 @@ async def watching(*, follows: bool = True, groups: int = 0) -> AsyncGenerator[B
     for number in range(groups):
         at_source.put(f"g{number}", t_0=1)
     if not follows:
-        log.broken = [FatalError("not allowed") for _ in range(99)]
+        log.broken = [server_error(TOPIC_AUTHORIZATION_FAILED) for _ in range(99)]
     bench = Bench(at_source, log)
     jobs = [asyncio.create_task(bench.watch.follow()), asyncio.create_task(bench.watch.ask(5))]
     await bench.clock.advance(2)
@@ -170,8 +171,25 @@ async def test_the_number_of_groups_asked_per_second_is_bounded() -> None:
         await bench.clock.advance(1)
         assert all(bench.offset(f"g{number}") == 3 for number in range(100)), "they changed lately"
         text, _, harms = bench.context.findings["commits"]
-        assert ("grant" in text, harms) == (True, False)
-        assert "unless the source has no consumer group yet: then there is no such topic" in text
+        assert ("grant the mirror's principal" in text, harms) == (True, False)
+
+
+async def test_a_note_on_commits_asks_for_rights_only_where_they_are_missing() -> None:
+    async with watching() as bench:
+
+        def note(error: Mm2pyError) -> str:
+            bench.log.trouble(error)
+            return bench.context.findings["commits"][0]
+
+        for away in (ConnectionFailedError("no route"), RequestTimedOutError("no answer")):
+            assert note(away).endswith(f"cannot be followed: {away}")
+        assert "grant the mirror's principal" in note(server_error(TOPIC_AUTHORIZATION_FAILED))
+        missing = server_error(UNKNOWN_TOPIC_OR_PARTITION)
+        assert note(missing).endswith("no consumer group: then nothing is to be done")
+        late = RequestTimedOutError("not read for 60000 ms")
+        late.__cause__ = missing
+        assert note(late).endswith("then nothing is to be done")
+        assert "grant" not in note(missing)
 
 
 async def test_a_log_that_is_lost_for_a_while_is_asked_for_what_it_left_out() -> None:

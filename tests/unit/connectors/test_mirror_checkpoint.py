@@ -24,21 +24,15 @@ from mm2py_connectors.group_watch import GroupShare
 from mm2py_connectors.mirror_checkpoint import MirrorCheckpointConnector
 from mm2py_connectors.mirror_checkpoint_task import MirrorCheckpointTask
 from tests.unit.connectors.group_fakes import GroupRegion, commit_record
+from tests.unit.connectors.mirror_fakes import flow_config
 
-CONFIG = {
-    "name": "MirrorCheckpointConnector",
-    "source.cluster.alias": "A",
-    "target.cluster.alias": "B",
-    "source.cluster.bootstrap.servers": "a:1",
-    "target.cluster.bootstrap.servers": "b:1",
-    "checkpoints.topic.replication.factor": "1",
-}
+CONFIG = flow_config("MirrorCheckpointConnector", checkpoints_topic_replication_factor="1")
 SYNCS = ("A", "mm2-offset-syncs.B.internal")
 WRITTEN = ("B", "A.checkpoints.internal")
 
 
 def connector_of(region: GroupRegion, **changes: str) -> MirrorCheckpointConnector:
-    config = CONFIG | {key.replace("_", "."): value for key, value in changes.items()}
+    config = CONFIG | flow_config(CONFIG["name"], **changes)
     return MirrorCheckpointConnector(
         config,
         admins=region.open_admin,
@@ -78,8 +72,7 @@ class Bench:
 
 @asynccontextmanager
 async def running(region: GroupRegion, **changes: str) -> AsyncGenerator[Bench]:
-    config = CONFIG | {"task.index": "0"}
-    config |= {key.replace("_", "."): value for key, value in changes.items()}
+    config = CONFIG | flow_config(CONFIG["name"], task_index="0", **changes)
     context = FakeTaskContext("MirrorCheckpointConnector-0")
     task = MirrorCheckpointTask(
         config, context, groups=region.open_groups, logs=region.open_log, maps=region.open_map
@@ -425,6 +418,59 @@ async def test_a_group_in_a_topic_that_was_created_again_is_not_placed_by_its_fo
         assert await bench.polled() == [checkpoint("g", "A.t", 0, 60, 380)]
     written = [offsets[TopicPartition("A.t", 0)] for _, offsets in region.at_target.commits]
     assert written == [319, 370, 380]
+
+
+async def test_nothing_is_known_of_a_partition_whose_map_is_about_a_former_copy() -> None:
+    region, tp = GroupRegion(), TopicPartition("t", 0)
+    region.at_target.states["g"] = "Empty"
+    for offset in (0, 147):
+        region.log(*SYNCS).sync("t", 0, offset, offset)
+    region.log(*WRITTEN).checkpoint("g", "A.t", 0, 148, 148)
+    region.map.put("t", 0, (0, 148, 0), covered=148)
+    region.map.former.add(tp)
+    region.at_source.put("g", t_0=148)
+    async with running(region, sync_group_offsets_enabled="true") as bench:
+        await bench.idle(25)
+        assert region.at_target.commits == []
+        # The source task has noticed it: the new copy has none of the records.
+        region.map.put("t", 0, (148, 0, 0), covered=148)
+        region.map.former.clear()
+        assert await bench.polled(7) == [checkpoint("g", "A.t", 0, 148, 0)]
+        region.at_source.put("g", t_0=150)
+        await bench.idle(3)
+        region.map.put("t", 0, (148, 3, 0), covered=151)
+        assert await bench.polled(4) == [checkpoint("g", "A.t", 0, 150, 2)]
+    written = [offsets[TopicPartition("A.t", 0)] for _, offsets in region.at_target.commits]
+    assert written == [0, 2]
+
+
+async def test_a_copy_that_is_gone_while_the_task_runs_takes_its_checkpoints_with_it() -> None:
+    region, tp = GroupRegion(), TopicPartition("t", 0)
+    region.at_target.states["g"] = "Empty"
+    region.log(*SYNCS).sync("t", 0, 0, 0)
+    region.map.put("t", 0, (0, 148, 0), covered=148)
+    region.at_source.put("g", t_0=148)
+    async with running(region, sync_group_offsets_enabled="true") as bench:
+        assert await bench.polled() == [checkpoint("g", "A.t", 0, 148, 148)]
+        region.map.former.add(tp)
+        await bench.idle(7)
+        region.at_target.drop("g")
+        region.at_target.states["g"] = "Empty"
+        await bench.idle(25)
+        assert len(region.at_target.commits) == 1
+
+
+async def test_nothing_is_translated_until_it_is_known_whether_there_is_a_map() -> None:
+    region = GroupRegion()
+    region.log(*SYNCS).sync("t", 0, 147, 147)
+    region.map.put("t", 0, (0, 148, 0), covered=148)
+    region.map.broken = [ConnectionFailedError("not now")] * 2
+    region.map.former.add(TopicPartition("t", 0))
+    region.at_source.put("g", t_0=148)
+    async with running(region) as bench:
+        assert "not now" in bench.context.findings["offset map"][0]
+        await bench.idle(15)
+        assert "offset map" not in bench.context.findings
 
 
 async def test_checkpoints_become_exact_when_a_map_is_written_later() -> None:

@@ -10,22 +10,16 @@ from mm2py.protocol.topics import NewTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.contexts import FakeConnectorContext
 from mm2py_connectors.mirror_heartbeat import MirrorHeartbeatConnector, MirrorHeartbeatTask
-from tests.unit.connectors.mirror_fakes import MirrorTaskContext, Region
+from tests.unit.connectors.mirror_fakes import MirrorTaskContext, Region, flow_config
 
-CONFIG = {
-    "name": "MirrorHeartbeatConnector",
-    "enabled": "false",
-    "source.cluster.alias": "A",
-    "target.cluster.alias": "B",
-    "target.cluster.bootstrap.servers": "b:1",
-    "heartbeats.topic.replication.factor": "1",
-}
+CONFIG = flow_config(
+    "MirrorHeartbeatConnector", enabled="false", heartbeats_topic_replication_factor="1"
+)
 
 
 async def test_it_works_for_a_disabled_flow_and_has_one_task() -> None:
     region, context = Region({}), FakeConnectorContext()
     connector = MirrorHeartbeatConnector(CONFIG, admins=region.open_admin)
-
     await connector.start(context)
     assert region.target.created == [NewTopic("heartbeats", 1, 1, {"cleanup.policy": "compact"})]
     (config,) = connector.task_configs(5)
@@ -39,7 +33,6 @@ async def test_without_emission_there_is_no_task_and_no_topic() -> None:
     region = Region({})
     config = CONFIG | {"emit.heartbeats.enabled": "false"}
     connector = MirrorHeartbeatConnector(config, admins=region.open_admin)
-
     await connector.start(FakeConnectorContext())
     await connector.stop()
     assert list(connector.task_configs(1)) == []
@@ -81,7 +74,6 @@ async def test_one_record_comes_after_each_interval_with_javas_bytes() -> None:
     clock = FakeClock(1_700_000_000_000 - 2_000)
     config = CONFIG | {"emit.heartbeats.interval.seconds": "2"}
     task = MirrorHeartbeatTask(config, clock)
-
     await task.start()
     first = asyncio.create_task(task.poll())
     await clock.advance(1)

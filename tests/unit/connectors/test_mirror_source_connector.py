@@ -1,4 +1,4 @@
-"""The MirrorSource connector: discovery, creation, refresh, dealing, jobs."""
+"""The MirrorSource connector: discovery, creation, refresh, dealing, jobs, and when loops are suppressed."""
 
 import logging
 from collections.abc import AsyncGenerator
@@ -7,26 +7,21 @@ from contextlib import asynccontextmanager
 import pytest
 
 from mm2py.client.connect.admin import ConfigOp
-from mm2py.errors import ConfigError, ConnectionFailedError, UnsupportedVersionError
+from mm2py.errors import ConfigError, ConnectionFailedError, FatalError, UnsupportedVersionError
+from mm2py.mirror.producer_ids import PRODUCERS_TOPIC
+from mm2py.protocol import error_codes as codes
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.error_codes import server_error
 from mm2py.protocol.topics import NewTopic
 from mm2py.testing.contexts import FakeConnectorContext
 from mm2py.types import TopicPartition
 from mm2py_connectors.mirror_source import MirrorSourceConnector
-from tests.unit.connectors.mirror_fakes import Region
+from mm2py_connectors.mirror_source_task import MirrorSourceTask
+from tests.unit.connectors.group_fakes import GroupRegion
+from tests.unit.connectors.mirror_fakes import MirrorTaskContext, Region, flow_config
 
-CONFIG = {
-    "name": "MirrorSourceConnector",
-    "enabled": "true",
-    "topics": "t.*",
-    "source.cluster.alias": "A",
-    "target.cluster.alias": "B",
-    "source.cluster.bootstrap.servers": "a:1",
-    "target.cluster.bootstrap.servers": "b:1",
-    "replication.factor": "1",
-    "offset-syncs.topic.replication.factor": "1",
-    "tasks.max": "3",
+CONFIG = flow_config("MirrorSourceConnector", topics="t.*", replication_factor="1") | {
+    "offset-syncs.topic.replication.factor": "1"
 }
 SYNCS = NewTopic("mm2-offset-syncs.B.internal", 1, 1, {"cleanup.policy": "compact"})
 
@@ -63,6 +58,13 @@ async def running(bench: Bench) -> AsyncGenerator[None]:
     assert not bench.context.failures
 
 
+async def ran(region: Region, config: dict[str, str] | None = None) -> Bench:
+    """Return what a connector has done that only started and stopped."""
+    bench = Bench(region, config)
+    async with running(bench):
+        return bench
+
+
 async def test_start_creates_the_copies_and_the_offset_syncs_topic() -> None:
     bench = Bench(Region({"t1": 2, "t2": 1, "other": 1}))
     bench.region.source.configs["t1"] = (ConfigEntry("retention.ms", "5"),)
@@ -77,9 +79,7 @@ async def test_start_creates_the_copies_and_the_offset_syncs_topic() -> None:
 
 
 async def test_the_deal_is_javas() -> None:
-    bench = Bench(Region({"t0": 8, "t1": 2, "t2": 2}))
-    async with running(bench):
-        pass
+    bench = await ran(Region({"t0": 8, "t1": 2, "t2": 2}))
     assert bench.dealt() == ["t0-0,t0-3,t0-6,t1-1", "t0-1,t0-4,t0-7,t2-0", "t0-2,t0-5,t1-0,t2-1"]
     first = bench.connector.task_configs(3)[0]
     assert first["task.index"] == "0"
@@ -89,9 +89,7 @@ async def test_the_deal_is_javas() -> None:
 
 
 async def test_the_admin_clients_have_javas_ids() -> None:
-    bench = Bench(Region({"t": 1}))
-    async with running(bench):
-        pass
+    bench = await ran(Region({"t": 1}))
     assert sorted(bench.region.client_ids) == [
         "A->B|MirrorSourceConnector|offset-syncs-source-admin",
         "A->B|MirrorSourceConnector|replication-source-admin",
@@ -100,17 +98,13 @@ async def test_the_admin_clients_have_javas_ids() -> None:
 
 
 async def test_a_disabled_flow_touches_nothing() -> None:
-    bench = Bench(Region({"t": 1}), {"enabled": "false"})
-    async with running(bench):
-        pass
+    bench = await ran(Region({"t": 1}), {"enabled": "false"})
     assert bench.region.sessions == []
     assert bench.dealt() == []
 
 
 async def test_no_partition_means_no_task() -> None:
-    bench = Bench(Region({"other": 1}))
-    async with running(bench):
-        pass
+    bench = await ran(Region({"other": 1}))
     assert bench.dealt() == []
 
 
@@ -128,7 +122,6 @@ async def test_an_unreachable_cluster_makes_the_runtime_try_again() -> None:
 
 async def test_a_new_topic_is_found_within_the_default_interval_and_appended_to_the_deal() -> None:
     bench = Bench(Region({"t5": 2}))
-
     async with running(bench):
         bench.region.source.topics["t1"] = 1
         await bench.context.clock.advance(3.5)
@@ -180,7 +173,6 @@ async def test_where_copies_begin_at_the_end_a_partition_found_later_begins_at_i
 
 async def test_an_interval_that_the_user_set_is_kept() -> None:
     bench = Bench(Region({"t5": 2}), {"refresh.topics.interval.seconds": "5"})
-
     async with running(bench):
         bench.region.source.topics["t1"] = 1
         await bench.context.clock.advance(4.9)
@@ -191,7 +183,6 @@ async def test_an_interval_that_the_user_set_is_kept() -> None:
 
 async def test_without_refresh_nothing_is_looked_for() -> None:
     bench = Bench(Region({"t": 1}), {"refresh.topics.enabled": "false"})
-
     async with running(bench):
         listings = bench.region.source.listings
         await bench.context.clock.advance(100)
@@ -200,7 +191,6 @@ async def test_without_refresh_nothing_is_looked_for() -> None:
 
 async def test_a_grown_topic_is_grown_on_the_target_and_its_new_partitions_copied() -> None:
     bench = Bench(Region({"t": 2}, {"A.t": 2}))
-
     async with running(bench):
         bench.region.source.topics["t"] = 4
         await bench.context.clock.advance(4)
@@ -209,9 +199,7 @@ async def test_a_grown_topic_is_grown_on_the_target_and_its_new_partitions_copie
 
 
 async def test_a_copy_that_is_larger_is_left_alone() -> None:
-    bench = Bench(Region({"t": 1}, {"A.t": 6}))
-    async with running(bench):
-        pass
+    bench = await ran(Region({"t": 1}, {"A.t": 6}))
     assert bench.region.target.grown == []
     assert bench.dealt() == ["t-0"]
 
@@ -223,7 +211,9 @@ async def test_a_copy_that_is_larger_is_left_alone() -> None:
         ("t1,o.*", ""),
         ("ordes", "topics=ordes matches no topic"),
         ("x.*", "topics=x.* matches no topic"),
-        ("t1, pya, pay.eu, t.", "not on the source, or not visible to this principal: pya, pay.eu"),
+        ("t1, pya, t[12]", "not on the source, or not visible to this principal: pya"),
+        ("t1, x(a,b,c)y, (pya,t2)", ""),
+        ("t1, pya, pay.eu, t.", "not on the source, or not visible to this principal: pay.eu, pya"),
     ],
 )
 async def test_what_topics_names_and_the_source_lacks_is_noted(topics: str, said: str) -> None:
@@ -276,7 +266,6 @@ async def test_a_topic_created_again_with_fewer_partitions_loses_the_others_afte
     None
 ):
     bench = Bench(Region({"t": 3}))
-
     async with running(bench):
         topics = bench.region.source.topics
         del topics["t"]
@@ -292,7 +281,6 @@ async def test_a_topic_created_again_with_fewer_partitions_loses_the_others_afte
 
 async def test_a_deleted_copy_is_created_again() -> None:
     bench = Bench(Region({"t": 1}))
-
     async with running(bench):
         del bench.region.target.topics["A.t"]
         await bench.context.clock.advance(40)
@@ -305,7 +293,6 @@ async def test_a_copy_that_the_target_refuses_waits_alone_and_is_said_once(
 ) -> None:
     bench = Bench(Region({"t1": 2, "t2": 1}), {"replication.factor": "2"})
     bench.region.target.refuse["A.t1"] = server_error(38, "only 1 broker is registered")
-
     async with running(bench):
         assert bench.dealt() == ["t2-0"]
         waiting = bench.connector.waiting()
@@ -333,12 +320,10 @@ async def test_a_topic_whose_configs_may_not_be_read_waits_alone() -> None:
 
 
 async def test_a_copy_that_somebody_else_just_created_is_used() -> None:
-    region = Region({"t": 2})
-    bench = Bench(region)
-    region.target.refuse["A.t"] = server_error(36, "exists")
-
+    bench = Bench(Region({"t": 2}))
+    bench.region.target.refuse["A.t"] = server_error(36, "exists")
     async with running(bench):
-        region.target.topics["A.t"] = 2
+        bench.region.target.topics["A.t"] = 2
         await bench.context.clock.advance(4)
         assert bench.dealt() == ["t-0", "t-1"]
 
@@ -348,7 +333,6 @@ async def test_a_missing_offset_syncs_topic_does_not_stop_the_copying(
 ) -> None:
     bench = Bench(Region({"t": 1}), {"offset-syncs.topic.replication.factor": "3"})
     bench.region.source.refuse[SYNCS.name] = server_error(38, "1 broker")
-
     async with running(bench):
         assert bench.dealt() == ["t-0"]
         (problem,) = bench.connector.problems().values()
@@ -365,15 +349,12 @@ async def test_a_missing_offset_syncs_topic_does_not_stop_the_copying(
 async def test_an_offset_syncs_topic_that_may_not_be_created_is_assumed_to_exist(code: int) -> None:
     bench = Bench(Region({"t": 1}))
     bench.region.source.refuse[SYNCS.name] = server_error(code, "no")
-
     async with running(bench):
         assert bench.connector.problems() == {}
 
 
 async def test_offset_syncs_live_on_the_target_where_the_user_wants_them() -> None:
-    bench = Bench(Region({"t": 1}), {"offset-syncs.topic.location": "target"})
-    async with running(bench):
-        pass
+    bench = await ran(Region({"t": 1}), {"offset-syncs.topic.location": "target"})
     assert bench.region.source.created == []
     assert "mm2-offset-syncs.A.internal" in bench.region.target.topics
 
@@ -389,10 +370,21 @@ async def test_without_offset_syncs_their_topic_is_not_created() -> None:
     assert region.source.created == []
 
 
+@pytest.mark.parametrize(
+    ("limit", "partitions", "shares"),
+    [("3000", 8, ["1000"] * 3), ("3000", 2, ["1500"] * 2), ("0", 8, ["0"] * 3)],
+)
+async def test_the_tasks_of_a_flow_share_its_rate(
+    limit: str, partitions: int, shares: list[str]
+) -> None:
+    bench = await ran(Region({"t": partitions}), {"flow.max.bytes.per.second": limit})
+    configs = bench.connector.task_configs(3)
+    assert [config["flow.max.bytes.per.second"] for config in configs] == shares
+
+
 async def test_configs_are_synced_at_the_start_and_every_period() -> None:
     bench = Bench(Region({"t": 1}), {"sync.topic.configs.interval.seconds": "60"})
     bench.region.source.configs["t"] = (ConfigEntry("retention.ms", "5"),)
-
     async with running(bench):
         assert bench.region.target.altered == [{"A.t": [ConfigOp("retention.ms", "SET", "5")]}]
         await bench.context.clock.advance(59)
@@ -420,7 +412,6 @@ async def test_a_job_that_fails_is_said_once_and_tried_again(
 
 async def test_a_target_that_is_too_old_fails_the_connector() -> None:
     bench = Bench(Region({"t": 1}))
-
     async with running(bench):
         bench.region.source.broken = UnsupportedVersionError("no such request")
         await bench.context.clock.advance(4)
@@ -439,3 +430,93 @@ def test_a_wrong_config_is_refused_before_anything_is_opened() -> None:
         with pytest.raises(ConfigError):
             Bench(region, wrong)
         assert not region.sessions
+
+
+# -- loop suppression -----------------------------------------------------------------------------
+
+IDENTITY = {"replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"}
+PRODUCERS = NewTopic(PRODUCERS_TOPIC, 1, 1, {"cleanup.policy": "compact"})
+
+
+def refusing(topics: dict[str, int]) -> Region:
+    """Return a source that does not let the topic of ids be created."""
+    region = Region(topics)
+    region.source.refuse[PRODUCERS_TOPIC] = server_error(codes.TOPIC_AUTHORIZATION_FAILED, "no")
+    return region
+
+
+async def test_a_flow_that_keeps_names_creates_the_topic_of_ids_and_hands_its_tasks_the_clusters() -> (
+    None
+):
+    bench = await ran(Region({"t": 1}), IDENTITY)
+    assert PRODUCERS in bench.region.source.created
+    (config,) = bench.connector.task_configs(1)
+    assert config["loop.suppression"] == "on"
+    assert config["task.source.cluster.id"] == config["task.target.cluster.id"] == "cluster"
+    assert bench.connector.problems() == {}
+
+
+async def test_names_with_provenance_need_none_of_it_and_configs_stay_javas() -> None:
+    bench = await ran(Region({"t": 1}))
+    assert PRODUCERS not in bench.region.source.created
+    (config,) = bench.connector.task_configs(1)
+    assert "loop.suppression" not in config
+
+
+async def test_all_stays_all() -> None:
+    bench = await ran(Region({"t": 1}), IDENTITY | {"loop.suppression": "all"})
+    assert bench.connector.task_configs(1)[0]["loop.suppression"] == "all"
+
+
+async def test_where_the_source_refuses_auto_copies_and_names_the_grant() -> None:
+    bench = await ran(refusing({"t": 1}), IDENTITY)
+    assert bench.connector.task_configs(1)[0]["loop.suppression"] == "off"
+    (problem,) = bench.connector.problems().values()
+    assert "grant Create, Describe and Read on topic mm2py-producers.internal" in problem
+
+
+async def test_a_topic_that_may_be_seen_needs_no_right_to_create_it() -> None:
+    bench = await ran(refusing({"t": 1, PRODUCERS_TOPIC: 1}), IDENTITY)
+    assert bench.connector.task_configs(1)[0]["loop.suppression"] == "on"
+
+
+async def test_where_the_source_refuses_on_does_not_start() -> None:
+    bench = Bench(refusing({"t": 1}), IDENTITY | {"loop.suppression": "on"})
+    with pytest.raises(FatalError, match=r"loop\.suppression=on is not possible"):
+        await bench.connector.start(bench.context)
+
+
+async def test_a_task_reads_all_ids_before_its_first_batch_and_fails_where_it_may_not() -> None:
+    region = GroupRegion()
+    config = CONFIG | {
+        "task.index": "0",
+        "task.assigned.partitions": "t-0",
+        "loop.suppression": "on",
+    }
+
+    def task() -> MirrorSourceTask:
+        return MirrorSourceTask(
+            config,
+            MirrorTaskContext(),
+            readers=region.open_reader,
+            writers=region.open_writer,
+            logs=region.open_log,
+            admins=region.open_admin,
+        )
+
+    log = region.log("A", PRODUCERS_TOPIC)
+    log.append(b"900", b'\x01{"flow":"B->A","source":"B"}')
+    log.append(b"901", b'\x01{"flow":"C->A","source":"C"}')
+    log.append(b"902", None)
+    first = task()
+    await first.start()
+    origins = region.readers[-1].events.origins
+    assert origins is not None
+    assert (origins.known.looping, origins.known.passing) == ({900}, {901})
+    await first.stop()
+    log.broken.append(server_error(codes.TOPIC_AUTHORIZATION_FAILED, "no"))
+    second = task()
+    with pytest.raises(FatalError, match="loops cannot be suppressed"):
+        await second.start()
+    await second.stop()
+    assert region.all_closed

@@ -11,19 +11,18 @@ from mm2py.api.task import Delivery, Outgoing, Run
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError, PartitionError
 from mm2py.mirror.offset_syncs import decode_offset_sync
 from mm2py.types import EARLIEST, LATEST, TopicPartition, start_at_offset, start_at_time
-from mm2py_connectors.mirror_source_task import HELD_LAG_S, MirrorSourceTask
+from mm2py_connectors.mirror_source_task import (
+    CURRENT_S,
+    HELD_LAG_S,
+    UNKNOWN_AFTER_S,
+    MirrorSourceTask,
+)
 from tests.kit.fakes.reader import FakeReader, a_batch
-from tests.unit.connectors.mirror_fakes import Lease, MirrorTaskContext, Region
+from tests.unit.connectors.mirror_fakes import Lease, MirrorTaskContext, Region, flow_config
 
 T0, T1, DASH = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("a-b", 2)
-CONFIG = {
-    "name": "MirrorSourceConnector",
-    "source.cluster.alias": "A",
-    "target.cluster.alias": "B",
-    "source.cluster.bootstrap.servers": "a:1",
-    "target.cluster.bootstrap.servers": "b:1",
-    "task.index": "0",
-    "task.assigned.partitions": "t-0,t-1,a-b-2",
+CONFIG = flow_config("MirrorSourceConnector", task_index="0") | {
+    "task.assigned.partitions": "t-0,t-1,a-b-2"
 }
 
 
@@ -67,21 +66,32 @@ async def running(bench: Bench) -> AsyncGenerator[None]:
     assert bench.region.all_closed
 
 
+async def ran(
+    config: dict[str, str] | None = None, stored: dict[TopicPartition, int] | None = None
+) -> Bench:
+    """Return what a task has done that only started and stopped."""
+    bench = Bench(config, stored)
+    async with running(bench):
+        return bench
+
+
+async def a_second_later(bench: Bench) -> None:
+    await bench.context.clock.advance(1.0)
+    await bench.task.poll(1)
+
+
 def delivery(source: TopicPartition, *runs: Run) -> Delivery:
     return Delivery(source, TopicPartition(f"A.{source.topic}", source.partition), runs, 100, 5)
 
 
 async def test_start_resumes_one_past_the_committed_offset() -> None:
-    bench = Bench(stored={T0: 41, T1: -1})
-    async with running(bench):
-        pass
-    assert bench.reader.positions == {T0: 42, T1: EARLIEST, DASH: EARLIEST}
+    bench = await ran(stored={T0: 41, T1: -1})
+    # Offset 0 is a position, not the start of the log: what the source deletes from there on is a loss.
+    assert bench.reader.positions == {T0: 42, T1: 0, DASH: EARLIEST}
 
 
 async def test_start_at_the_end_where_the_user_asked_for_latest() -> None:
-    bench = Bench({"consumer.auto.offset.reset": "latest"}, {T0: 0})
-    async with running(bench):
-        pass
+    bench = await ran({"consumer.auto.offset.reset": "latest"}, {T0: 0})
     assert bench.reader.positions == {T0: 1, T1: LATEST, DASH: LATEST}
 
 
@@ -99,16 +109,12 @@ async def test_where_the_copy_began_is_its_position_before_anything_is_copied() 
         assert bench.context.covered == [(T1, 99), (DASH, -1)]
         await bench.task.poll(1000)
     assert bench.context.covered == [(T1, 99), (DASH, -1)]
-    again = Bench(latest, {T0: 0, T1: 99, DASH: -1})
-    async with running(again):
-        pass
-    assert again.reader.positions == {T0: 1, T1: 100, DASH: EARLIEST}
+    again = await ran(latest, {T0: 0, T1: 99, DASH: -1})
+    assert again.reader.positions == {T0: 1, T1: 100, DASH: 0}
 
 
 async def test_a_partition_found_after_the_first_start_begins_at_its_start() -> None:
-    bench = Bench({"consumer.auto.offset.reset": "latest", "task.late.partitions": "t-1"})
-    async with running(bench):
-        pass
+    bench = await ran({"consumer.auto.offset.reset": "latest", "task.late.partitions": "t-1"})
     assert bench.reader.positions == {T0: LATEST, T1: EARLIEST, DASH: LATEST}
 
 
@@ -142,9 +148,7 @@ async def test_positions_are_stored_with_their_leader_epoch_and_read_back() -> N
 
 
 async def test_without_a_position_and_a_reset_policy_the_partition_fails_alone() -> None:
-    bench = Bench({"source.consumer.auto.offset.reset": "none"}, {T0: 3, DASH: 4})
-    async with running(bench):
-        pass
+    bench = await ran({"source.consumer.auto.offset.reset": "none"}, {T0: 3, DASH: 4})
     assert bench.reader.positions == {T0: 4, DASH: 5}
     ((partition, state, cause),) = bench.context.states
     assert (partition, state) == (T1, PartitionState.FAILED)
@@ -163,9 +167,7 @@ async def test_start_lets_an_unreachable_source_be_retried_and_leaves_nothing_op
 
 
 async def test_clients_have_javas_ids() -> None:
-    bench = Bench()
-    async with running(bench):
-        pass
+    bench = await ran()
     assert bench.region.client_ids == [
         "A->B|MirrorSourceConnector-0|replication-consumer",
         "A->B|MirrorSourceConnector-0|offset-syncs-source-producer",
@@ -173,9 +175,7 @@ async def test_clients_have_javas_ids() -> None:
 
 
 async def test_a_doubled_partition_counts_once_and_a_broken_list_is_refused() -> None:
-    bench = Bench({"task.assigned.partitions": "t-0, t-0"})
-    async with running(bench):
-        pass
+    bench = await ran({"task.assigned.partitions": "t-0, t-0"})
     assert bench.reader.positions == {T0: EARLIEST}
     with pytest.raises(ConfigError, match="is not topic-partition"):
         Bench({"task.assigned.partitions": "t0"})
@@ -212,15 +212,18 @@ async def test_heartbeats_keep_their_prefix_under_the_identity_policy() -> None:
 
 async def test_poll_blocks_no_longer_than_its_contract_says() -> None:
     bench = Bench({"consumer.poll.timeout.ms": "60000"})
-
     async with running(bench):
         await bench.task.poll(1)
         assert bench.reader.asked == [(1000, 1)]
 
 
+async def test_a_task_gives_its_part_of_the_flows_rate_to_its_reader() -> None:
+    bench = await ran({"flow.max.bytes.per.second": "1500"})
+    assert [it.bytes_per_s for it in bench.region.limits] == [1500]
+
+
 async def test_hold_and_release_reach_the_reader() -> None:
     bench = Bench()
-
     async with running(bench):
         bench.task.hold([T0, T1])
         bench.task.release([T0])
@@ -246,7 +249,6 @@ async def test_the_lag_of_held_partitions_grows_without_a_poll_and_costs_nothing
 
 async def test_a_partition_given_up_is_dropped_and_its_buffers_are_returned() -> None:
     bench, lease = Bench(), Lease()
-
     async with running(bench):
         bench.task.failed(T0, PartitionError("too large", topic="t", partition=0))
         bench.reader.answers = [[(T0, [a_batch(0, 1, lease)]), (T1, [a_batch(0, 1)])]]
@@ -258,7 +260,6 @@ async def test_a_partition_given_up_is_dropped_and_its_buffers_are_returned() ->
 
 async def test_a_partition_the_reader_cannot_go_on_with_is_failed_with_its_cause() -> None:
     bench = Bench()
-
     async with running(bench):
         bench.reader.events.on_failed(T1, PartitionError("bad CRC", topic="t", partition=1))
         await bench.task.poll(1)
@@ -279,7 +280,6 @@ async def test_a_gap_is_reported_with_its_range_and_copying_goes_on() -> None:
 
 async def test_what_was_read_behind_a_loss_alone_is_read_again() -> None:
     bench = Bench()
-
     async with running(bench):
         bench.reader.answers = [[(T0, [a_batch(10, 5)])], [(T0, [a_batch(20, 5)])]]
         await bench.task.poll(1)
@@ -299,7 +299,6 @@ async def test_what_was_read_behind_a_loss_alone_is_read_again() -> None:
 
 async def test_at_the_end_a_lost_tail_begins_at_what_was_not_delivered() -> None:
     bench = Bench()
-
     async with running(bench):
         bench.reader.last_gaps = [
             SourceGap(T0, 25, 39, "recreated", "x"),
@@ -316,7 +315,6 @@ async def test_a_recreated_topic_stops_its_partition_only_where_the_user_asked(
     policy: str, stops: bool
 ) -> None:
     bench = Bench({"recreate.policy": policy})
-
     async with running(bench):
         bench.reader.events.on_gap(SourceGap(T0, 5, 4, "recreated", "new topic id"))
         await bench.task.poll(1)
@@ -331,7 +329,6 @@ async def test_a_stalled_source_is_said_once_per_cause_and_when_it_works_again(
 ) -> None:
     caplog.set_level("INFO")
     bench = Bench()
-
     async with running(bench):
         caplog.clear()
         away = ConnectionFailedError("broker 1 is away")
@@ -353,25 +350,20 @@ async def test_a_stalled_source_is_said_once_per_cause_and_when_it_works_again(
 
 async def test_lag_counts_what_is_read_but_not_acknowledged() -> None:
     bench = Bench(stored={T0: 9})
-
     async with running(bench):
-        clock = bench.context.clock
         bench.reader.lags = {T0: 50, T1: 7}
         bench.reader.answers = [[(T0, [a_batch(10, 20), a_batch(30, 5)])]]
         await bench.task.poll(1)
         await bench.task.poll(1)
         assert bench.context.lags == {T0: (50, -1), T1: (7, -1)}
         assert bench.context.lag_reports == 2, "once a second, not per poll"
-        await clock.advance(1.0)
-        await bench.task.poll(1)
+        await a_second_later(bench)
         assert bench.context.lags[T0] == (75, -1)
         bench.task.delivered(delivery(T0, Run(10, 20, 100)))
-        await clock.advance(1.0)
-        await bench.task.poll(1)
+        await a_second_later(bench)
         assert bench.context.lags[T0] == (55, 5)
         bench.task.delivered(delivery(T0, Run(30, 5, 120)))
-        await clock.advance(1.0)
-        await bench.task.poll(1)
+        await a_second_later(bench)
         assert bench.context.lags[T0] == (50, 5)
 
 
@@ -383,13 +375,11 @@ async def test_while_nothing_is_answered_or_delivered_partitions_are_looked_at_s
         await bench.task.poll(1)
         bench.reader.quiet = True
         for _ in range(20):
-            await bench.context.clock.advance(1.0)
-            await bench.task.poll(1)
+            await a_second_later(bench)
         quiet = bench.context.lag_reports
         assert quiet <= 1 + 2 + 20 // 5
         bench.task.delivered(delivery(T0, Run(10, 20, 100)))
-        await bench.context.clock.advance(1.0)
-        await bench.task.poll(1)
+        await a_second_later(bench)
         assert bench.context.lag_reports == quiet + 1, "what arrives is seen in the next second"
 
 
@@ -399,22 +389,47 @@ async def test_a_partition_of_which_nothing_comes_is_not_looked_at_for_the_other
         bench.reader.lags = {T0: 50, T1: 7}
         bench.reader.quiet = True
         for _ in range(5):
-            await bench.context.clock.advance(1.0)
-            await bench.task.poll(1)
+            await a_second_later(bench)
         bench.reader.lags = {T0: 60, T1: 8}
         bench.reader.news = {T0}
-        await bench.context.clock.advance(1.0)
-        await bench.task.poll(1)
+        await a_second_later(bench)
         assert bench.context.lags == {T0: (60, -1), T1: (7, -1)}
         for _ in range(5):
-            await bench.context.clock.advance(1.0)
-            await bench.task.poll(1)
+            await a_second_later(bench)
         assert bench.context.lags[T1] == (8, -1), "all of them, now and then"
         bench.reader.lags = {T0: 60}
         for _ in range(5):
-            await bench.context.clock.advance(1.0)
-            await bench.task.poll(1)
+            await a_second_later(bench)
         assert bench.context.lags[T1] == (-1, -1), "not known is reported as well"
+
+
+async def test_a_lag_is_unknown_once_its_source_is_silent_and_not_reported_as_0_before() -> None:
+    bench = Bench(stored={T0: 9, T1: 9})
+    async with running(bench):
+        bench.reader.lags = {T0: 0, T1: 7}
+        await bench.task.poll(1)
+        reports = bench.context.lag_reports
+        bench.reader.silent = {T0: CURRENT_S + 1, T1: CURRENT_S + 1}
+        await a_second_later(bench)
+        assert bench.context.lag_reports == reports + 1, "without lag it would count as copied"
+        bench.reader.silent = {T0: UNKNOWN_AFTER_S + 1}
+        await a_second_later(bench)
+        assert bench.context.lags == {T0: (-1, -1), T1: (7, -1)}
+        bench.reader.silent = {}
+        await a_second_later(bench)
+        assert bench.context.lags == {T0: (0, -1), T1: (7, -1)}
+
+
+async def test_lags_stay_true_while_no_poll_comes() -> None:
+    bench = Bench(stored={T0: 9, T1: 9})
+    async with running(bench):
+        bench.reader.lags = {T0: 0, T1: 0}
+        await bench.task.poll(1)
+        bench.reader.silent = {T0: UNKNOWN_AFTER_S + 1}
+        bench.reader.unread = {T1: 20}
+        await bench.context.clock.advance(2 * HELD_LAG_S)
+        assert bench.context.lags == {T0: (-1, -1), T1: (20, -1)}, "what was read lags, too"
+        assert bench.reader.ends_asked == 0
 
 
 def test_source_partitions_are_stored_in_javas_member_order() -> None:
@@ -427,7 +442,6 @@ def test_source_partitions_are_stored_in_javas_member_order() -> None:
 
 async def test_deliveries_become_offset_syncs_and_commit_writes_the_last_offset() -> None:
     bench = Bench({"offset.lag.max": "100"})
-
     async with running(bench):
         bench.task.delivered(delivery(T0, Run(0, 50, 1000)))
         await bench.task.commit()
@@ -439,7 +453,6 @@ async def test_deliveries_become_offset_syncs_and_commit_writes_the_last_offset(
 
 async def test_offset_syncs_on_the_target_go_there_under_the_sources_name() -> None:
     bench = Bench({"offset-syncs.topic.location": "target"})
-
     async with running(bench):
         bench.task.delivered(delivery(T0, Run(0, 1, 0)))
         ((tp, _),) = bench.region.writers[0].records
@@ -449,7 +462,6 @@ async def test_offset_syncs_on_the_target_go_there_under_the_sources_name() -> N
 
 async def test_without_offset_syncs_no_writer_is_opened() -> None:
     bench = Bench({"emit.offset-syncs.enabled": "false"})
-
     async with running(bench):
         bench.task.delivered(delivery(T0, Run(0, 1, 0)))
         await bench.task.commit()
@@ -477,31 +489,25 @@ async def test_a_source_that_refuses_offset_syncs_is_copied_all_the_same(
 
 async def test_a_quiet_partition_is_covered_up_to_the_readers_position() -> None:
     bench = Bench(stored={T0: 9})
-
     async with running(bench):
-
-        async def a_second_later() -> None:
-            await bench.context.clock.advance(1.0)
-            await bench.task.poll(1)
-
         bench.reader.answers = [[(T0, [a_batch(10, 20)])]]
         await bench.task.poll(1)
         bench.reader.positions[T0] = 35  # markers behind the batch
         for _ in range(3):
-            await a_second_later()
+            await a_second_later(bench)
         assert bench.context.covered == [], "a batch is under way"
         bench.task.delivered(delivery(T0, Run(10, 15, 100)))
         bench.task.delivered(delivery(T0, Run(25, 5, 115)))
-        await a_second_later()
-        await a_second_later()
+        await a_second_later(bench)
+        await a_second_later(bench)
         assert bench.context.covered == [(T0, 34)]
         bench.reader.positions[T0] = 36
-        await a_second_later()
+        await a_second_later(bench)
         bench.task.hold([T0])
         bench.task.release([T0])
-        await a_second_later()
+        await a_second_later(bench)
         assert bench.context.covered == [(T0, 34)]
-        await a_second_later()
+        await a_second_later(bench)
         assert bench.context.covered == [(T0, 34), (T0, 35)]
 
 
@@ -511,15 +517,10 @@ async def test_positions_are_tied_to_the_incarnation_they_belong_to() -> None:
     bench.context.known_ids = {T0: old, T1: old}
 
     async with running(bench):
-
-        async def a_second_later() -> None:
-            await bench.context.clock.advance(1.0)
-            await bench.task.poll(1)
-
         assert bench.reader.topic_ids == {T0: old}, "without a position any incarnation will do"
         bench.reader.topic_ids[T1] = new
-        await a_second_later()
-        await a_second_later()
+        await a_second_later(bench)
+        await a_second_later(bench)
         assert sorted(bench.context.ids) == [(T0, old), (T1, new)]
         # Two records of the old one are under way, one is read, when the topic is another.
         bench.reader.answers = [[(T0, [a_batch(10, 2)])], [(T0, [a_batch(12, 1), a_batch(0, 3)])]]
@@ -528,10 +529,10 @@ async def test_positions_are_tied_to_the_incarnation_they_belong_to() -> None:
         bench.reader.topic_ids[T0] = new
         bench.reader.events.on_gap(SourceGap(T0, 13, 12, "recreated", "new topic id", new))
         assert (bench.context.gaps[-1].topic_id, bench.context.gaps[-1].under_way) == (new, 3)
-        await a_second_later()
+        await a_second_later(bench)
         for run in (Run(10, 2, 100), Run(12, 1, 102), Run(0, 1, 103), Run(1, 2, 104)):
             bench.task.delivered(delivery(T0, run))
-        await a_second_later()
+        await a_second_later(bench)
         assert len(bench.context.ids) == 2, "the gap has named it"
 
 

@@ -15,7 +15,11 @@ from mm2py.protocol.error_codes import (
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
 from mm2py_connectors.group_watch import SHARE_PACE
-from mm2py_connectors.share_support import LOOK_S, RETRY_S, until_share_groups
+from mm2py_connectors.mirror_checkpoint_task import (
+    SHARES_LOOK_S,
+    SHARES_RETRY_S,
+    until_share_groups,
+)
 from tests.unit.connectors.group_fakes import FakeGroups, GroupRegion
 from tests.unit.connectors.test_mirror_checkpoint import SYNCS, running
 
@@ -168,21 +172,16 @@ async def test_share_groups_are_looked_for_again_as_clusters_are_upgraded() -> N
     waiting = asyncio.create_task(until_share_groups({"A": groups}, clock))
     await clock.advance(1)
     groups.broken, groups.supported = None, False
-    await clock.advance(RETRY_S)
+    await clock.advance(SHARES_RETRY_S)
     assert not waiting.done()
     groups.supported = True
-    await clock.advance(LOOK_S)
+    await clock.advance(SHARES_LOOK_S)
     await waiting
 
 
 @pytest.mark.parametrize(
     ("groups", "shares", "synced"),
-    [
-        ("true", "", True),
-        ("false", "", False),
-        ("true", "false", False),
-        ("false", "true", True),
-    ],
+    [("true", "", True), ("false", "", False), ("true", "false", False), ("false", "true", True)],
 )
 async def test_share_groups_follow_the_switch_of_other_groups_unless_they_have_their_own(
     region: GroupRegion, groups: str, shares: str, *, synced: bool

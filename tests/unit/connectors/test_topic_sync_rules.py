@@ -75,7 +75,7 @@ class PaperLog:
         for offset, (key, value) in enumerate(self._entries):
             handle(0, Record(offset, -1, key, value))
 
-    async def start_at_end(self, wanted: Callable[[int, int], bool]) -> int:
+    async def start_at_end(self, is_read: Callable[[int, int], bool]) -> int:
         raise NotImplementedError
 
     async def tail(

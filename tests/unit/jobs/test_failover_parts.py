@@ -18,15 +18,16 @@ from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceTyp
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from mm2py_cli.app import app
+from mm2py_cli.output import Output, Printer
 from mm2py_jobs.failover.commands import print_plan
 from mm2py_jobs.failover.flows import RestFlows, flow_now
 from mm2py_jobs.failover.groups import NOTHING_COPIED, committed_of, groups_of, moves_of
 from mm2py_jobs.failover.plan import FailoverPlan, FailoverRequest, WriterRow
 from mm2py_jobs.failover.quarantine import holes_of, spans_of
-from mm2py_jobs.failover.steps import EVERYBODY, fence_of, principal_of
+from mm2py_jobs.failover.steps import EVERYBODY, CountedEnds, fence_of, principal_of
+from mm2py_jobs.log.range_reader import LogEnds
 from mm2py_workers.answers import Row
-from mm2py_workers.cli import app
-from mm2py_workers.output import Output, Printer
 from tests.unit.rest.failover_fakes import PLAN
 
 T = TypeVar("T")
@@ -55,6 +56,31 @@ def test_a_group_continues_at_the_copy_or_the_original_of_its_record(
     found: int, own: Translation | None, place: int
 ) -> None:
     assert beside_own_records(found, own, 6) == place
+
+
+async def test_a_range_whose_writers_could_not_be_read_is_read_again() -> None:
+    asked: list[tuple[int, int]] = []
+    answers: list[bool | Exception] = [RetriableError("not now"), False, True, False]
+
+    async def are_of_mirrors(_tp: TopicPartition, first: int, end: int) -> bool:
+        asked.append((first, end))
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def logs(end: int) -> dict[TopicPartition, LogEnds]:
+        return {ONE: LogEnds(0, end)}
+
+    ends = CountedEnds()
+    assert await ends.counted(logs(5), are_of_mirrors) == {ONE: 5}
+    with pytest.raises(RetriableError):
+        await ends.counted(logs(8), are_of_mirrors)
+    assert await ends.counted(logs(8), are_of_mirrors) == {ONE: 8}
+    assert await ends.counted(logs(9), are_of_mirrors) == {ONE: 8}
+    assert await ends.counted(logs(9), are_of_mirrors) == {ONE: 8}
+    assert await ends.counted(logs(11), are_of_mirrors) == {ONE: 11}
+    assert asked == [(5, 8), (5, 8), (8, 9), (9, 11)]
 
 
 def test_offsets_on_the_target_never_go_back() -> None:
@@ -169,9 +195,7 @@ def test_what_would_lose_is_refused_with_its_number(
         (0, -1, ""),
     ],
 )
-def test_a_number_above_the_plan_s_is_said_to_accept_more(
-    lost: int, accept: int, word: str
-) -> None:
+def test_a_number_above_the_plans_is_said_to_accept_more(lost: int, accept: int, word: str) -> None:
     text = "".join(plan(lost=lost).remarks(accept))
     assert word in text
     assert bool(word) == bool(text)
@@ -312,9 +336,7 @@ async def _ended(clock: FakeClock, work: Awaitable[T]) -> T:
 
 
 @pytest.mark.parametrize(("late", "known"), [(3, True), (1_000, False)])
-async def test_a_group_whose_coordinator_moves_is_asked_for_again_for_a_while(
-    late: int, known: bool
-) -> None:
+async def test_a_group_whose_coordinator_moves_is_asked_again(late: int, known: bool) -> None:
     clock = FakeClock()
     found = await _ended(
         clock, committed_of(Coordinators(late), ["moves", "foreign", "here"], clock)
@@ -325,9 +347,7 @@ async def test_a_group_whose_coordinator_moves_is_asked_for_again_for_a_while(
 
 
 @pytest.mark.parametrize(("late", "missing"), [(3, ""), (1_000, "broker 2 does not answer")])
-async def test_groups_of_a_broker_that_does_not_answer_are_asked_for_again_for_a_while(
-    late: int, missing: str
-) -> None:
+async def test_groups_of_a_silent_broker_are_asked_for_again(late: int, missing: str) -> None:
     clock = FakeClock()
     found = await _ended(clock, groups_of(Coordinators(late), clock))
     assert found.missing == missing

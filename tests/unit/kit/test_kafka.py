@@ -109,19 +109,17 @@ def fake_java(folder: Path, version: str) -> Path:
     return path
 
 
-def test_java_home_wins_over_the_path(tmp_path: Path) -> None:
-    home = fake_java(tmp_path / "home", "21.0.2")
-    other = fake_java(tmp_path / "path", "17.0.1")
-    java = find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(other.parent)})
-    assert (java.executable, java.major) == (home, 21)
-
-
-@pytest.mark.parametrize("old", ["1.8.0_302", "11.0.2"])
-def test_a_java_that_is_too_old_is_passed_over(tmp_path: Path, old: str) -> None:
-    fake_java(tmp_path / "home", old)
-    other = fake_java(tmp_path / "path", "17.0.1")
-    java = find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(other.parent)})
-    assert (java.executable, java.major) == (other, 17)
+@pytest.mark.parametrize(
+    ("version", "found"),
+    [("21.0.2", ("home", 21)), ("1.8.0_302", ("path", 17)), ("11.0.2", ("path", 17))],
+)
+def test_java_home_wins_over_the_path_unless_it_is_too_old(
+    tmp_path: Path, version: str, found: tuple[str, int]
+) -> None:
+    fake_java(tmp_path / "home", version)
+    path = str(fake_java(tmp_path / "path", "17.0.1").parent)
+    java = find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": path})
+    assert (java.executable, java.major) == (tmp_path / found[0] / "bin" / "java", found[1])
 
 
 def test_one_line_says_what_was_tried_and_what_to_install(tmp_path: Path) -> None:
@@ -193,17 +191,20 @@ def test_more_listeners_are_opened_with_their_own_properties(tmp_path: Path) -> 
     assert properties["listener.name.login.sasl.enabled.mechanisms"] == "PLAIN"
 
 
-def test_old_records_are_kept_unless_the_caller_says_otherwise(tmp_path: Path) -> None:
-    ours = read(server_properties(NODES[0], NODES[:1], tmp_path, {}))
-    theirs = read(server_properties(NODES[0], NODES[:1], tmp_path, {"log.retention.ms": "60000"}))
-    assert ours["log.retention.ms"] == "-1"
-    assert theirs["log.retention.ms"] == "60000"
-
-
-def test_values_with_special_characters_are_read_back_as_given(tmp_path: Path) -> None:
-    extra = {"a": " C:\\kafka", "b": "müller\nx"}
-    properties = read(server_properties(NODES[0], NODES[:1], tmp_path, extra))
-    assert (properties["a"], properties["b"]) == (extra["a"], extra["b"])
+@pytest.mark.parametrize(
+    ("extra", "key", "value"),
+    [
+        ({}, "log.retention.ms", "-1"),
+        ({"log.retention.ms": "60000"}, "log.retention.ms", "60000"),
+        ({"a": " C:\\kafka"}, "a", " C:\\kafka"),
+        ({"b": "müller\nx"}, "b", "müller\nx"),
+    ],
+    ids=["old records are kept", "unless the caller says", "spaces and slashes", "lines"],
+)
+def test_a_property_is_what_the_caller_says_in_any_characters(
+    tmp_path: Path, extra: dict[str, str], key: str, value: str
+) -> None:
+    assert read(server_properties(NODES[0], NODES[:1], tmp_path, extra))[key] == value
 
 
 def test_a_region_without_nodes_is_refused() -> None:

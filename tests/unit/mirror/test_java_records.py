@@ -16,9 +16,9 @@ from mm2py.mirror.offset_checks import (
 )
 from mm2py.mirror.offset_syncs import OffsetSync, decode_offset_sync, encode_offset_sync
 from mm2py.mirror.source_offsets import (
-    committed_offset,
     heartbeat_source_partition,
     mirror_source_partition,
+    next_offset,
     parse_source_offset_key,
     parse_source_offset_value,
     partition_identity,
@@ -69,21 +69,6 @@ def test_checkpoints_have_javas_bytes(checkpoint: Checkpoint, key: str, value: s
     assert decode_checkpoint(bytes.fromhex(key), bytes.fromhex(value) + b"more") == checkpoint
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("0001", "0000"),
-        ("00016700017400000000", "0000"),
-        ("000167000174", "00000000000000000004000000000000000500 00"),
-        ("00016700017400000000", "00010000000000000004000000000000000500 00"),
-        ("00016700017400000000", "00000000000000000004000000000000000500"),
-    ],
-)
-def test_broken_checkpoints_are_refused(key: str, value: str) -> None:
-    with pytest.raises(ProtocolError):
-        decode_checkpoint(bytes.fromhex(key), bytes.fromhex(value))
-
-
 def test_heartbeats_have_javas_bytes() -> None:
     beat = Heartbeat("A", "B", 1700000000000)
     key, value = encode_heartbeat(beat)
@@ -93,28 +78,29 @@ def test_heartbeats_have_javas_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
+    ("decode", "key", "value"),
     [
-        ("0001", "0000"),
-        ("00", ""),
-        ("0001410001", "00"),
-        ("ffff", "00000000018bcfe56800"),
-        ("000141000142", "00000000"),
-        ("000141000142", "00010000018bcfe56800"),
-        ("0001ff000142", "00000000018bcfe56800"),
+        (decode_checkpoint, "0001", "0000"),
+        (decode_checkpoint, "00016700017400000000", "0000"),
+        (decode_checkpoint, "000167000174", "00000000000000000004000000000000000500 00"),
+        (decode_checkpoint, "00016700017400000000", "00010000000000000004000000000000000500 00"),
+        (decode_checkpoint, "00016700017400000000", "00000000000000000004000000000000000500"),
+        (decode_heartbeat, "0001", "0000"),
+        (decode_heartbeat, "00", ""),
+        (decode_heartbeat, "0001410001", "00"),
+        (decode_heartbeat, "ffff", "00000000018bcfe56800"),
+        (decode_heartbeat, "000141000142", "00000000"),
+        (decode_heartbeat, "000141000142", "00010000018bcfe56800"),
+        (decode_heartbeat, "0001ff000142", "00000000018bcfe56800"),
+        (decode_offset_sync, "000174000000", "00000000000000010000000000000002"),
+        (decode_offset_sync, "00017400000000", "000000000000000100000000000000"),
     ],
 )
-def test_broken_heartbeats_are_refused(key: str, value: str) -> None:
+def test_broken_records_are_refused(
+    decode: Callable[[bytes, bytes], object], key: str, value: str
+) -> None:
     with pytest.raises(ProtocolError):
-        decode_heartbeat(bytes.fromhex(key), bytes.fromhex(value))
-
-
-def test_short_offset_syncs_are_refused() -> None:
-    key, value = encode_offset_sync(OffsetSync(TopicPartition("t", 0), 1, 2))
-    with pytest.raises(ProtocolError):
-        decode_offset_sync(key[:-1], value)
-    with pytest.raises(ProtocolError):
-        decode_offset_sync(key, value[:-1])
+        decode(bytes.fromhex(key), bytes.fromhex(value))
 
 
 def test_source_offset_keys_have_javas_member_order() -> None:
@@ -152,13 +138,18 @@ def test_keys_that_are_not_source_offsets_are_refused(key: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "committed"),
-    [(None, -1), (b'{"offset":41}', 41), (b"{}", -1), (b"null", -1), (b'{"offset":-5}', -1)],
+    ("value", "following"),
+    [
+        (None, -1),
+        (b'{"offset":41}', 42),
+        (b'{"offset":-1}', 0),
+        (b"{}", -1),
+        (b"null", -1),
+        (b'{"offset":-5}', -1),
+    ],
 )
-def test_missing_and_negative_offsets_mean_nothing_committed(
-    value: bytes | None, committed: int
-) -> None:
-    assert committed_offset(parse_source_offset_value(value)) == committed
+def test_a_copy_continues_after_the_stored_offset(value: bytes | None, following: int) -> None:
+    assert next_offset(parse_source_offset_value(value)) == following
 
 
 def test_a_value_that_is_no_map_is_refused() -> None:
@@ -183,9 +174,7 @@ ALIASES: Mapping[str, object] = {"targetClusterAlias": "B", "sourceClusterAlias"
         ),
     ],
 )
-def test_members_stand_in_the_order_of_a_hash_map(
-    members: Mapping[str, int], order: list[str]
-) -> None:
+def test_members_have_the_order_of_a_hash_map(members: Mapping[str, int], order: list[str]) -> None:
     assert list(hash_map_order(members)) == order
 
 

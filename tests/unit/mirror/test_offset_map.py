@@ -29,7 +29,6 @@ from mm2py.mirror.offset_map import (
     decode_page_key,
     encode_page,
     encode_page_key,
-    offset_map_topic,
 )
 from mm2py.mirror.offset_map_reader import PageCache
 from mm2py.mirror.policies import policy_from_config
@@ -41,33 +40,21 @@ from tests.kit.fakes.broker import FakeBroker
 FORMATS = Path(__file__).parents[3] / "docs" / "reference" / "formats.md"
 ORDERS = TopicPartition("orders-eu", 3)
 OLD, NEW = bytes(range(16)), bytes(range(16, 32))
-GOLDEN = Page(
-    0,
-    OLD,
-    NEW,
-    1612,
-    1612,
-    7,
-    4711,
-    0,
-    (
-        Segment(1000, 500, 0),
-        Segment(1500, 100, 500, Mark.SOURCE_LOST),
-        Segment(1600, 1, 500),
-        Segment(1602, 8, 501),
-    ),
+SEGMENTS = (
+    Segment(1000, 500, 0),
+    Segment(1500, 100, 500, Mark.SOURCE_LOST),
+    Segment(1600, 1, 500),
+    Segment(1602, 8, 501),
 )
-GOLDEN_2 = Page(
-    300,
-    bytes(16),
-    bytes(16),
-    5_000_000_000,
-    -1,
-    -1,
-    -1,
-    -1,
-    (Segment(4_999_999_000, 900, 7_000_000_000), Segment(4_999_999_500, 1000, 7_000_000_900)),
+GOLDEN = Page(0, OLD, NEW, 1612, 1612, 7, 4711, 0, SEGMENTS)
+SEGMENTS_2 = (
+    Segment(4_999_999_000, 900, 7_000_000_000),
+    Segment(4_999_999_500, 1000, 7_000_000_900),
 )
+GOLDEN_2 = Page(300, bytes(16), bytes(16), 5_000_000_000, -1, -1, -1, -1, SEGMENTS_2)
+COPIED, NEVER, AT_END = Place.COPIED, Place.NEVER_EXISTED, Place.AT_END
+LOST = Place.LOST
+UNKNOWN, NOT_YET = (Place.UNKNOWN, -1), (Place.NOT_YET_COPIED, -1)
 
 
 def documented(name: str) -> list[bytes]:
@@ -83,14 +70,9 @@ def documented(name: str) -> list[bytes]:
 
 @pytest.mark.parametrize(
     ("name", "partition", "page"),
-    [
-        ("Golden vector 1", ORDERS, GOLDEN),
-        ("Golden vector 2", TopicPartition("café", 0), GOLDEN_2),
-    ],
+    [("Golden vector 1", ORDERS, GOLDEN), ("Golden vector 2", TopicPartition("café", 0), GOLDEN_2)],
 )
-def test_the_documented_bytes_are_written_and_read(
-    name: str, partition: TopicPartition, page: Page
-) -> None:
+def test_pages_have_the_documented_bytes(name: str, partition: TopicPartition, page: Page) -> None:
     key, value = documented(name)
     assert encode_page_key(partition, page.number) == key
     assert encode_page(page) == value
@@ -98,19 +80,10 @@ def test_the_documented_bytes_are_written_and_read(
     assert decode_page(page.number, value) == page
 
 
-def test_the_topic_is_one_that_no_mirror_replicates() -> None:
-    assert offset_map_topic("eu") == "mm2py-offset-map.eu.internal"
+CUT = encode_page(GOLDEN)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        b"",
-        b"\x02" + bytes(40),
-        encode_page(GOLDEN)[:-1],
-        encode_page(GOLDEN)[:-3] + b"\x0f\x02\x01",
-    ],
-)
+@pytest.mark.parametrize("value", [b"", b"\x02" + bytes(40), CUT[:-1], CUT[:-3] + b"\x0f\x02\x01"])
 def test_damaged_pages_are_refused(value: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_page(0, value)
@@ -158,17 +131,17 @@ def test_a_dense_partition_is_one_run_for_ever() -> None:
 def test_a_position_behind_the_last_record_is_the_targets_end_only_when_covered() -> None:
     partition = PartitionMap()
     partition.add(10, 5, 0)
-    assert translated(partition, 15, 16) == [(Place.AT_END, 5), (Place.NOT_YET_COPIED, -1)]
+    assert translated(partition, 15, 16) == [(AT_END, 5), NOT_YET]
     partition.cover(18)
     assert translated(partition, 15, 18, 19) == [
-        (Place.NEVER_EXISTED, 5),
-        (Place.AT_END, 5),
-        (Place.NOT_YET_COPIED, -1),
+        (NEVER, 5),
+        (AT_END, 5),
+        NOT_YET,
     ]
     assert back(partition, 4, 5, 6) == [
-        (Place.COPIED, 14),
-        (Place.AT_END, 15),
-        (Place.NOT_YET_COPIED, -1),
+        (COPIED, 14),
+        (AT_END, 15),
+        NOT_YET,
     ]
 
 
@@ -178,30 +151,28 @@ def test_what_the_source_lost_is_told_from_what_never_existed() -> None:
     partition.note(Segment(15, 5, 0, Mark.SOURCE_LOST))
     partition.add(21, 1, 5)
     assert translated(partition, 9, 17, 20) == [
-        (Place.UNKNOWN, -1),  # below the first segment of a version that did not keep the beginning
-        (Place.LOST, 5),
-        (Place.NEVER_EXISTED, 5),
+        UNKNOWN,  # below the first segment of a version that did not keep the beginning
+        (LOST, 5),
+        (NEVER, 5),
     ]
 
 
 @pytest.mark.parametrize("size", [10, 10_000])
 def test_invariant_8_the_first_segment_is_where_the_map_begins(size: int) -> None:
     from_start, taken_over = PartitionMap(), PartitionMap()
-    from_start.anchor(
-        0, size
-    )  # the source's log begins later, and the target has records of others
+    from_start.anchor(0, size)  # the source begins later, and the target has records of others
     taken_over.anchor(size, size)
     for partition in (from_start, taken_over):
-        assert translated(partition, size) == [(Place.NOT_YET_COPIED, -1)]
+        assert translated(partition, size) == [NOT_YET]
         partition.add(size + 2, 5, size + 3)
-    assert translated(from_start, 0, size - 1) == [(Place.NEVER_EXISTED, size + 3)] * 2
-    assert back(from_start, 0, size - 1) == [(Place.NEVER_EXISTED, size + 2)] * 2
-    assert translated(taken_over, 0, size - 1) == [(Place.UNKNOWN, -1)] * 2
-    assert back(taken_over, 0, size - 1) == [(Place.UNKNOWN, -1)] * 2
-    assert translated(taken_over, size) == [(Place.NEVER_EXISTED, size + 3)]
-    assert back(taken_over, size) == [(Place.NEVER_EXISTED, size + 2)]
+    assert translated(from_start, 0, size - 1) == [(NEVER, size + 3)] * 2
+    assert back(from_start, 0, size - 1) == [(NEVER, size + 2)] * 2
+    assert translated(taken_over, 0, size - 1) == [UNKNOWN] * 2
+    assert back(taken_over, 0, size - 1) == [UNKNOWN] * 2
+    assert translated(taken_over, size) == [(NEVER, size + 3)]
+    assert back(taken_over, size) == [(NEVER, size + 2)]
     taken_over.lose_target(0)  # the copy was created again
-    assert translated(taken_over, size - 1) == [(Place.UNKNOWN, -1)]
+    assert translated(taken_over, size - 1) == [UNKNOWN]
 
 
 def test_an_offset_before_a_stretch_of_another_program_is_not_moved_past_it() -> None:
@@ -209,10 +180,10 @@ def test_an_offset_before_a_stretch_of_another_program_is_not_moved_past_it() ->
     partition.add(0, 999, 0)  # and a marker at 999
     partition.note(Segment(1_000, 4_000, 0, Mark.UNKNOWN))
     partition.anchor(5_000, 4_999)
-    assert translated(partition, 998, 999) == [(Place.COPIED, 998), (Place.UNKNOWN, -1)]
+    assert translated(partition, 998, 999) == [(COPIED, 998), UNKNOWN]
     partition.add(5_000, 10, 4_999)
-    assert translated(partition, 999, 5_000) == [(Place.UNKNOWN, -1), (Place.COPIED, 4_999)]
-    assert back(partition, 999, 4_998) == [(Place.UNKNOWN, -1)] * 2
+    assert translated(partition, 999, 5_000) == [UNKNOWN, (COPIED, 4_999)]
+    assert back(partition, 999, 4_998) == [UNKNOWN] * 2
 
 
 def test_the_newest_copy_counts_and_older_ones_lead_back() -> None:
@@ -220,12 +191,12 @@ def test_the_newest_copy_counts_and_older_ones_lead_back() -> None:
     partition.add(0, 10, 0)
     partition.add(6, 2, 10)
     assert translated(partition, 5, 6, 7, 8) == [
-        (Place.COPIED, 5),
-        (Place.COPIED, 10),
-        (Place.COPIED, 11),
-        (Place.COPIED, 8),  # not copied again yet
+        (COPIED, 5),
+        (COPIED, 10),
+        (COPIED, 11),
+        (COPIED, 8),  # not copied again yet
     ]
-    assert back(partition, 6, 9, 11) == [(Place.COPIED, 6), (Place.COPIED, 9), (Place.COPIED, 7)]
+    assert back(partition, 6, 9, 11) == [(COPIED, 6), (COPIED, 9), (COPIED, 7)]
 
 
 def test_copies_of_a_history_that_was_cut_are_no_copies_of_the_new_one() -> None:
@@ -233,18 +204,13 @@ def test_copies_of_a_history_that_was_cut_are_no_copies_of_the_new_one() -> None
     partition.add(0, 10, 0)
     partition.note(Segment(6, 0, 0, Mark.SOURCE_CUT))
     assert translated(partition, 5, 6, 8) == [
-        (Place.COPIED, 5),
-        (Place.AT_END, 10),
-        (Place.NOT_YET_COPIED, -1),
+        (COPIED, 5),
+        (AT_END, 10),
+        NOT_YET,
     ]
     partition.add(6, 1, 10)
-    assert translated(partition, 6) == [(Place.COPIED, 10)]
-    assert back(partition, 5, 6, 9, 10) == [
-        (Place.COPIED, 5),
-        (Place.LOST, 6),
-        (Place.LOST, 6),
-        (Place.COPIED, 6),
-    ]
+    assert translated(partition, 6) == [(COPIED, 10)]
+    assert back(partition, 5, 6, 9, 10) == [(COPIED, 5), (LOST, 6), (LOST, 6), (COPIED, 6)]
 
 
 def test_a_target_that_went_back_has_lost_what_was_behind() -> None:
@@ -253,10 +219,10 @@ def test_a_target_that_went_back_has_lost_what_was_behind() -> None:
     partition.add(120, 10, 10)
     assert partition.add(130, 3, 5) == TargetLoss(105, 129, 5, 19)
     assert translated(partition, 104, 105, 125, 130) == [
-        (Place.COPIED, 4),
-        (Place.LOST, 5),
-        (Place.LOST, 5),
-        (Place.COPIED, 5),
+        (COPIED, 4),
+        (LOST, 5),
+        (LOST, 5),
+        (COPIED, 5),
     ]
 
 
@@ -308,11 +274,11 @@ def test_a_run_without_a_target_offset_is_unknown_not_a_hole() -> None:
     partition.add(10, 5, -1)
     partition.add(15, 5, 20)
     assert translated(partition, 9, 12, 15) == [
-        (Place.COPIED, 9),
-        (Place.UNKNOWN, -1),
-        (Place.COPIED, 20),
+        (COPIED, 9),
+        UNKNOWN,
+        (COPIED, 20),
     ]
-    assert back(partition, 12, 20) == [(Place.UNKNOWN, -1), (Place.COPIED, 15)]
+    assert back(partition, 12, 20) == [UNKNOWN, (COPIED, 15)]
 
 
 def grown(pages: int) -> PartitionMap:
@@ -359,12 +325,9 @@ def test_an_offset_whose_page_has_expired_is_expired_both_ways() -> None:
 
     assert to_target(index, 20, page) == (Place.EXPIRED, PAGE_SEGMENTS)
     assert to_source(index, 20, page) == (Place.EXPIRED, 2 * PAGE_SEGMENTS)
-    assert to_target(index, 2 * PAGE_SEGMENTS + 1, page) == (
-        Place.NEVER_EXISTED,
-        PAGE_SEGMENTS + 1,
-    )
-    assert to_target(index, 2 * PAGE_SEGMENTS, page) == (Place.COPIED, PAGE_SEGMENTS)
-    assert to_source(index, PAGE_SEGMENTS, page) == (Place.COPIED, 2 * PAGE_SEGMENTS)
+    assert to_target(index, 2 * PAGE_SEGMENTS + 1, page) == (NEVER, PAGE_SEGMENTS + 1)
+    assert to_target(index, 2 * PAGE_SEGMENTS, page) == (COPIED, PAGE_SEGMENTS)
+    assert to_source(index, PAGE_SEGMENTS, page) == (COPIED, 2 * PAGE_SEGMENTS)
 
 
 def test_the_cache_keeps_the_pages_used_last() -> None:
@@ -385,7 +348,7 @@ def test_the_cache_keeps_the_pages_used_last() -> None:
 
 
 def test_a_translation_is_a_place_and_an_offset() -> None:
-    assert Translation(Place.LOST, 5) == (Place.LOST, 5)
+    assert Translation(LOST, 5) == (LOST, 5)
 
 
 SEPARATOR = "replication.policy.separator"
@@ -484,6 +447,35 @@ async def test_the_last_checkpoint_of_each_partition_of_a_group_counts() -> None
         assert await client.remote_consumer_offsets(pattern, "A") == {"g1": one, "g2": other}
         with pytest.raises(FatalError, match=r"there are no checkpoints of X here"):
             await client.remote_consumer_offsets("g1", "X")
+
+
+@pytest.mark.parametrize(
+    "copy", ["the one of the map", "another one", "gone", "under another name"]
+)
+async def test_a_map_about_another_copy_than_the_one_that_is_there_now_places_nothing(
+    copy: str,
+) -> None:
+    pages, checkpoints = "mm2py-offset-map.A.internal", "A.checkpoints.internal"
+    target, source = TopicPartition("A.t", 0), TopicPartition("t", 0)
+    topics = {"gone": [], "under another name": ["old.t"]}.get(copy, ["A.t"])
+    async with client_of([pages, checkpoints, *topics]) as (client, broker):
+        target_id = NEW if copy == "another one" else OLD
+        for topic in topics:
+            if copy != "another one":
+                target_id = broker.cluster.topics[topic].topic_id
+        page = Page(0, bytes(16), target_id, 100, -1, -1, -1, 0, (Segment(0, 100, 0),))
+        record = NewRecord(encode_page_key(source, 0), encode_page(page))
+        broker.append(TopicPartition(pages, 0), bytes(encode_batch([record])))
+        written = NewRecord(*encode_checkpoint(Checkpoint("g", target, 60, 55, "")))
+        broker.append(TopicPartition(checkpoints, 0), bytes(encode_batch([written])))
+        there = await client.translate("A", source, 60)
+        back = await client.translate("A", target, 60, to_source=True)
+        offsets = await client.exact_consumer_offsets("g", "A")
+        if copy == "the one of the map":
+            assert (there, back) == ((COPIED, 60), (COPIED, 60))
+            assert offsets == {"g": {target: RemoteOffset(60, "")}}
+        else:
+            assert (there, back, offsets) == (UNKNOWN, UNKNOWN, {})
 
 
 async def test_a_cluster_that_is_away_is_said_at_the_door() -> None:

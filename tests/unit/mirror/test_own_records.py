@@ -1,14 +1,15 @@
 """Records of mm2py's own topics: golden bytes, and what is refused."""
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mm2py.errors import ConfigError, ProtocolError
-from mm2py.mirror.backfill_report import GONE, NO_DRIVER, cause_of, order_report, without_driver
 from mm2py.mirror.backfills import (
+    NO_DRIVER,
     BackfillRecord,
     Job,
     JobState,
@@ -22,6 +23,7 @@ from mm2py.mirror.backfills import (
     backfill_topic,
     decode_backfill,
     encode_backfill,
+    without_driver,
 )
 from mm2py.mirror.failovers import (
     Failover,
@@ -51,6 +53,8 @@ from mm2py.mirror.flow_overrides import (
     encode_flow_record,
     flows_topic,
 )
+from mm2py.mirror.ledger import ledger_topic
+from mm2py.mirror.offset_map import offset_map_topic
 from mm2py.mirror.producer_ids import (
     MOST_PASSING,
     MirrorProducer,
@@ -60,6 +64,10 @@ from mm2py.mirror.producer_ids import (
     encode_producer,
     suppression_of,
 )
+from mm2py_jobs.copy.backfill_report import GONE, cause_of, order_report
+from tests.kit.fakes.mirror_records import a_producer
+
+Decode = Callable[[bytes | None, bytes], object]
 
 GOLDEN: list[tuple[BackfillRecord, bytes, bytes]] = [
     (
@@ -134,30 +142,65 @@ def test_records_have_these_bytes(record: BackfillRecord, key: bytes, value: byt
     assert decode_backfill(key, value) == record
 
 
-def test_members_of_a_newer_program_are_ignored() -> None:
-    wish = decode_backfill(b"wish", b'\x01{"job":"j","wanted":"RUN","reason":"later"}')
-    assert wish == Wish(job="j", wanted=Wanted.RUN)
+@pytest.mark.parametrize(
+    ("decode", "key", "value", "known"),
+    [
+        (
+            decode_backfill,
+            b"wish",
+            b'\x01{"job":"j","wanted":"RUN","reason":"later"}',
+            Wish(job="j", wanted=Wanted.RUN),
+        ),
+        (decode_failover, b"fence", b'\x01{"by":"x","rules":[],"why":1}', Fence(by="x")),
+        (
+            decode_flow_record,
+            b"hold:t",
+            b'\x01{"at":5,"by":"a","more":{"x":[1]},"revision":1}',
+            HoldEntry(topic="t", revision=Revision(number=1, by="a", at_ms=5)),
+        ),
+    ],
+)
+def test_members_of_a_newer_program_are_ignored(
+    decode: Decode, key: bytes, value: bytes, known: object
+) -> None:
+    assert decode(key, value) == known
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
+    ("decode", "key", "value"),
     [
-        (b"wish", b""),
-        (b"wish", b'\x02{"job":"j","wanted":"RUN"}'),
-        (b"wish", b"\x01not json"),
-        (b"wish", b'\x01{"job":"j","wanted":"FLY"}'),
-        (b"other", b"\x01{}"),
-        (None, b"\x01{}"),
-        (b"notice:a", b'\x01{"offset":1,"worker":"b"}'),
+        (decode_backfill, b"wish", b""),
+        (decode_backfill, b"wish", b'\x02{"job":"j","wanted":"RUN"}'),
+        (decode_backfill, b"wish", b"\x01not json"),
+        (decode_backfill, b"wish", b'\x01{"job":"j","wanted":"FLY"}'),
+        (decode_backfill, b"other", b"\x01{}"),
+        (decode_backfill, None, b"\x01{}"),
+        (decode_backfill, b"notice:a", b'\x01{"offset":1,"worker":"b"}'),
+        (decode_failover, b"fence", b""),
+        (decode_failover, b"fence", b'\x02{"by":"x"}'),
+        (decode_failover, b"fence", b'\x03{"by":"x"}'),
+        (decode_failover, b"fence", b"\x01no"),
+        (decode_failover, b"other", b"\x01{}"),
+        (decode_failover, None, b"\x01{}"),
+        (decode_producer, b"5", b""),
+        (decode_producer, b"5", b"\x02{}"),
+        (decode_producer, b"five", b"\x01{}"),
+        (decode_producer, None, b"\x01{}"),
+        (decode_producer, b"5", b"\x01[]"),
+        (decode_producer, b"5", b"\x01{"),
+        (decode_producer, b"5", b'\x01{"source":1}'),
     ],
 )
-def test_damaged_records_are_refused(key: bytes | None, value: bytes) -> None:
+def test_damaged_records_are_refused(decode: Decode, key: bytes | None, value: bytes) -> None:
     with pytest.raises(ProtocolError):
-        decode_backfill(key, value)
+        decode(key, value)
 
 
-def test_no_mirror_replicates_the_topic() -> None:
+def test_topics_of_our_own_are_named_after_the_source_as_internal_ones() -> None:
     assert backfill_topic("A") == "mm2py-backfill.A.internal"
+    assert flows_topic("A") == "mm2py-flows.A.internal"
+    assert ledger_topic("A") == "mm2py-ledger.A.internal"
+    assert offset_map_topic("eu") == "mm2py-offset-map.eu.internal"
 
 
 ORDER = Order(id="o", topics="orders.*", by="ann", at_ms=5)
@@ -215,25 +258,15 @@ def test_a_failover_comes_back_as_it_was() -> None:
 
 
 def test_a_failover_of_thousands_of_partitions_fits_into_a_record() -> None:
+    name = "team-{}.of-some-service.with-a-long-name-v1"
     places = tuple(
-        Place(
-            topic=f"team-{topic}.of-some-service.with-a-long-name-v1",
-            partition=number,
-            offset=10**9 + topic,
-        )
+        Place(topic=name.format(topic), partition=number, offset=10**9 + topic)
         for topic in range(2_000)
         for number in range(3)
     )
-    failover = Failover(
-        id="f",
-        flow="A->B",
-        kind=FailoverKind.FAILOVER,
-        step=Step.REVERSE,
-        run=1,
-        ends=places,
-        ends_there=places,
-        starts=places,
-    )
+    kind, step = FailoverKind.FAILOVER, Step.REVERSE
+    failover = Failover(id="f", flow="A->B", kind=kind, step=step, run=1)
+    failover = replace(failover, ends=places, ends_there=places, starts=places)
     key, value = encode_failover(failover)
     assert value[0] == 2
     assert len(value) < 512 * 1024, "topics take 1 MiB by default"
@@ -246,26 +279,6 @@ def test_a_failover_of_a_program_that_knew_no_transactions_is_read() -> None:
     former = value.replace(b',"transactions":[]', b"")
     assert former != value
     assert decode_failover(key, former) == failover
-
-
-def test_failover_members_of_a_newer_program_are_ignored() -> None:
-    assert decode_failover(b"fence", b'\x01{"by":"x","rules":[],"why":1}') == Fence(by="x")
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        (b"fence", b""),
-        (b"fence", b'\x02{"by":"x"}'),
-        (b"fence", b'\x03{"by":"x"}'),
-        (b"fence", b"\x01no"),
-        (b"other", b"\x01{}"),
-        (None, b"\x01{}"),
-    ],
-)
-def test_damaged_failovers_are_refused(key: bytes | None, value: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        decode_failover(key, value)
 
 
 def test_a_quarantine_topic_is_named_after_its_source_whatever_the_length() -> None:
@@ -315,9 +328,7 @@ OTHERS: list[FlowOverrideEntry] = [
 
 
 @pytest.mark.parametrize(("entry", "key", "value"), OVERRIDES)
-def test_records_are_written_and_read_as_documented(
-    entry: FlowOverrideEntry, key: bytes, value: bytes
-) -> None:
+def test_flow_records_have_these_bytes(entry: FlowOverrideEntry, key: bytes, value: bytes) -> None:
     assert encode_flow_record(entry) == (key, value)
     assert decode_flow_record(key, value) == entry
 
@@ -332,11 +343,6 @@ def test_the_golden_vectors_of_the_documentation_are_these() -> None:
 @pytest.mark.parametrize("entry", OTHERS)
 def test_every_kind_of_entry_is_read_back(entry: FlowOverrideEntry) -> None:
     assert decode_flow_record(*encode_flow_record(entry)) == entry
-
-
-def test_members_of_later_programs_are_ignored() -> None:
-    entry, key, value = OVERRIDES[0]
-    assert decode_flow_record(key, value[:-1] + b',"more":{"x":[1]}}') == entry
 
 
 @pytest.mark.parametrize(
@@ -367,96 +373,53 @@ def test_what_cannot_be_read_is_told_apart(key: bytes | None, value: bytes, reas
     assert reason in found.reason
 
 
-def test_no_mirror_replicates_the_topic_of_an_override() -> None:
-    assert flows_topic("A") == "mm2py-flows.A.internal"
-
-
 IDENTITY = "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
 
 
-def producer(
-    producer_id: int, source: str = "A", source_cluster: str = "id-of-a"
-) -> MirrorProducer:
-    return MirrorProducer(
-        producer_id=producer_id,
-        flow=f"{source}->B",
-        source=source,
-        source_cluster=source_cluster,
-        task="MirrorSourceConnector-0",
-        worker="host-1/4711",
-        time_ms=1_700_000_000_000,
-    )
-
-
-def origins(*, everything: bool = False, target_cluster: str = "id-of-a") -> ProducerOrigins:
-    return ProducerOrigins(everything=everything, target="A", target_cluster=target_cluster)
+def origins(
+    *learned: MirrorProducer, everything: bool = False, target_cluster: str = "id-of-a"
+) -> ProducerOrigins:
+    found = ProducerOrigins(everything=everything, target="A", target_cluster=target_cluster)
+    for it in learned:
+        found.learn(it)
+    return found
 
 
 def test_the_golden_vector_of_the_page_is_what_is_written_and_read() -> None:
     chapter = FORMATS.read_text().split("## Producer ids of mirrors")[1].split("\n## ")[0]
     blocks = re.findall(r"(?:^    (?:[0-9a-f]{2} ?)+\n)+", chapter, re.MULTILINE)
     key, value = (bytes.fromhex(block) for block in blocks)
-    assert encode_producer(producer(1001)) == (key, value)
-    assert decode_producer(key, value) == producer(1001)
+    assert encode_producer(a_producer(1001)) == (key, value)
+    assert decode_producer(key, value) == a_producer(1001)
 
 
 def test_members_that_are_not_known_are_ignored() -> None:
     assert decode_producer(b"5", b'\x01{"source":"A","more":[1]}').source == "A"
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        (b"5", b""),
-        (b"5", b"\x02{}"),
-        (b"five", b"\x01{}"),
-        (None, b"\x01{}"),
-        (b"5", b"\x01[]"),
-        (b"5", b"\x01{"),
-        (b"5", b'\x01{"source":1}'),
-    ],
-)
-def test_a_record_that_cannot_be_read_is_refused(key: bytes | None, value: bytes) -> None:
-    with pytest.raises(ProtocolError):
-        decode_producer(key, value)
-
-
-def test_only_mirrors_of_our_target_loop() -> None:
-    found = origins()
-    found.learn(producer(1))
-    found.learn(producer(2, "C", "id-of-c"))
+def test_only_mirrors_of_our_target_loop_and_with_all_every_one() -> None:
+    both = a_producer(1), a_producer(2, "C", "id-of-c")
+    found = origins(*both)
     assert (found.known.looping, found.known.passing) == ({1}, {2})
-
-
-def test_with_all_every_mirror_loops() -> None:
-    found = origins(everything=True)
-    found.learn(producer(1))
-    found.learn(producer(2, "C", "id-of-c"))
-    assert found.known.looping == {1, 2}
+    assert origins(*both, everything=True).known.looping == {1, 2}
 
 
 def test_clusters_are_compared_by_id_and_by_alias_only_where_an_id_is_missing() -> None:
-    found = origins()
-    found.learn(producer(1, "other-name", "id-of-a"))
-    found.learn(producer(2, "A", "id-of-another-cluster-called-A"))
-    found.learn(producer(3, "A", ""))
+    another = a_producer(2, "A", "id-of-another-cluster-called-A")
+    found = origins(a_producer(1, "other-name", "id-of-a"), another, a_producer(3, "A", ""))
     assert (found.known.looping, found.known.passing) == ({1, 3}, {2})
-    unnamed = origins(target_cluster="")
-    unnamed.learn(producer(1))
-    assert unnamed.known.looping == {1}
+    assert origins(a_producer(1), target_cluster="").known.looping == {1}
 
 
 def test_3_a_judgement_is_final() -> None:
-    found = origins()
-    found.learn(producer(1))
+    found = origins(a_producer(1))
     found.judge([1, 4])
     found.judge([4])
     assert (found.known.looping, found.known.passing) == ({1}, {4})
 
 
 def test_ids_of_applications_are_forgotten_before_they_fill_memory_and_mirrors_never() -> None:
-    found = origins()
-    found.learn(producer(2, "C", "id-of-c"))
+    found = origins(a_producer(2, "C", "id-of-c"))
     found.judge(range(1_000, 1_000 + MOST_PASSING))
     found.judge([5])
     assert found.known.passing == {2, 5}

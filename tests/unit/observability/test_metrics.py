@@ -37,6 +37,25 @@ def test_lag_in_time_is_bounded_by_the_moment_the_partition_was_caught_up() -> N
     assert partition.lag_ms(NOW) == 500
 
 
+def test_while_the_lag_is_not_known_its_age_grows_from_when_it_was_and_is_unknown_without() -> None:
+    clock = EagerClock()
+    there, here = Metrics(clock).flow(FLOW), Metrics(clock).flow(FLOW)
+    partition = there.partition(ORDERS)
+    partition.report_lag(-1, -1, clock.now_ms())
+    (snapshot,) = there.node_snapshot("x").partitions
+    assert snapshot.age_ms is None
+    clock.seconds += 60
+    partition.report_lag(0, 1_000, clock.now_ms())
+    clock.seconds += 30
+    assert there.node_snapshot("x").partitions[0].age_ms == 0
+    partition.report_lag(-1, 1_000, clock.now_ms())
+    here.apply(there.node_snapshot("x").partitions)
+    clock.seconds += 15
+    for each in (there, here):  # the other process does not hear of what has not changed
+        (snapshot,) = each.node_snapshot("x").partitions
+        assert (snapshot.lag_records, snapshot.age_ms) == (-1, 45_000)
+
+
 def test_failed_partitions_are_named_with_their_cause() -> None:
     meter = Metrics(FakeClock(NOW)).flow(FLOW)
     partition = meter.partition(ORDERS)

@@ -1,5 +1,7 @@
 """The pool of receive buffers: what is used again, and what goes back to the system."""
 
+import pytest
+
 from mm2py.protocol.buffers import BufferPool
 from mm2py.protocol.record_batch import RecordBatch
 
@@ -74,3 +76,43 @@ def test_buffers_that_made_room_for_another_size_are_not_dropped_twice() -> None
     small.release()
     pool.drop_unused()
     assert pool.free_bytes == SMALL
+
+
+def test_a_buffer_released_twice_is_a_bug_that_shows() -> None:
+    buffer = BufferPool().acquire(10)
+    buffer.release()
+    with pytest.raises(AssertionError, match="released twice"):
+        buffer.release()
+
+
+def test_free_buffers_are_kept_only_up_to_the_limit() -> None:
+    pool = BufferPool(max_kept_bytes=70_000)
+    first, second = pool.acquire(10), pool.acquire(10)
+    first.release()
+    second.release()
+    assert pool.free_bytes == 65_536
+
+
+def test_free_buffers_of_other_sizes_give_way_to_what_is_handed_out() -> None:
+    pool = BufferPool(max_kept_bytes=3 << 20)
+    for size in (1 << 20, 1 << 20, 65_536):
+        pool.acquire(size).release()
+    assert pool.free_bytes == (1 << 20) + 65_536
+    large = pool.acquire(2 << 20)
+    assert pool.leased_bytes + pool.free_bytes <= 3 << 20
+    larger = pool.acquire(4 << 20)
+    assert pool.free_bytes == 0
+    large.release()
+    larger.release()
+    assert pool.free_bytes <= 3 << 20
+
+
+def test_a_closed_pool_keeps_no_buffers_not_even_those_that_come_back_later() -> None:
+    pool = BufferPool()
+    kept, early = pool.acquire(100_000), pool.acquire(100_000)
+    early.release()
+    assert pool.free_bytes > 0
+    pool.close()
+    assert pool.free_bytes == 0
+    kept.release()
+    assert (pool.free_bytes, pool.leased_bytes) == (0, 0)

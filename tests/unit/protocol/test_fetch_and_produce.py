@@ -4,8 +4,6 @@ import struct
 from uuid import UUID
 
 import pytest
-from kafka.protocol.consumer import FetchRequest, FetchResponse
-from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from mm2py.errors import ProtocolError
 from mm2py.protocol.fetch import (
@@ -24,11 +22,14 @@ from mm2py.protocol.produce import (
     decode_produce,
     encode_produce,
 )
+from mm2py.protocol.schema import consumer_schema as con
+from mm2py.protocol.schema import producer_schema as prod
 from mm2py.protocol.topics import NO_TOPIC_ID, BrokerNode
+from tests.unit.protocol.schema_library import body
 
 VERSIONS = range(FETCH_VERSIONS[0], FETCH_VERSIONS[1] + 1)
 A, B = bytes(range(16)), bytes(range(16, 32))
-Topic = FetchResponse.FetchableTopicResponse
+Topic = con.FetchResponse.FetchableTopicResponse
 Part = Topic.PartitionData
 
 
@@ -52,7 +53,7 @@ def test_a_request_reads_back_with_another_library(version: int) -> None:
         forgotten=[ForgottenTopic("b", B, [1, 2])],
         rack_id="rack",
     )
-    request = FetchRequest.decode(raw[4:], version=version, header=True)
+    request = con.FetchRequest.decode(raw[4:], version=version, header=True)
     assert (request.max_wait_ms, request.min_bytes, request.max_bytes) == (500, 1, 2**30)
     assert (request.replica_id, request.isolation_level) == (-1, 1)
     assert request.session_id == (11 if version >= 7 else 0)
@@ -75,30 +76,17 @@ def test_a_request_reads_back_with_another_library(version: int) -> None:
     assert request.encode(version, header=True, framed=True) == raw, "no byte more or less"
 
 
-def answer(version: int) -> FetchResponse:
+def answer(version: int) -> con.FetchResponse:
+    aborted = [Part.AbortedTransaction(producer_id=n, first_offset=n + 1) for n in (5, 7)]
     full = Part(
-        partition_index=3,
-        error_code=0,
-        high_watermark=2**40,
-        last_stable_offset=2**39,
-        log_start_offset=17,
-        aborted_transactions=[
-            Part.AbortedTransaction(producer_id=5, first_offset=6),
-            Part.AbortedTransaction(producer_id=7, first_offset=8),
-        ],
-        preferred_read_replica=2,
+        partition_index=3, error_code=0, high_watermark=2**40, last_stable_offset=2**39,
+        log_start_offset=17, aborted_transactions=aborted, preferred_read_replica=2,
         records=b"r" * 200,
-    )
+    )  # fmt: skip
     empty = Part(
-        partition_index=4,
-        error_code=6,
-        high_watermark=-1,
-        last_stable_offset=-1,
-        log_start_offset=-1,
-        aborted_transactions=None,
-        preferred_read_replica=-1,
-        records=None,
-    )
+        partition_index=4, error_code=6, high_watermark=-1, last_stable_offset=-1,
+        log_start_offset=-1, aborted_transactions=None, preferred_read_replica=-1, records=None,
+    )  # fmt: skip
     if version >= 12:
         empty.tags = {"diverging_epoch", "current_leader"}
         empty.diverging_epoch = Part.EpochEndOffset(epoch=1, end_offset=50)
@@ -108,72 +96,48 @@ def answer(version: int) -> FetchResponse:
         if version >= 13
         else Topic(topic="a", partitions=[full, empty])
     )
-    message = FetchResponse(
+    message = con.FetchResponse(
         throttle_time_ms=12, error_code=70, session_id=1234, responses=[topic, topic]
     )
     if version >= 16:
         message.tags = {"node_endpoints"}
         message.node_endpoints = [
-            FetchResponse.NodeEndpoint(node_id=3, host="h", port=9092, rack="r")
+            con.FetchResponse.NodeEndpoint(node_id=3, host="h", port=9092, rack="r")
         ]
-    message.API_VERSION = version
-    message.with_header(1)
     return message
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_answer_of_another_library_is_read(version: int) -> None:
-    raw = answer(version).encode(header=True)
-    found = decode_fetch(version, memoryview(raw)[4:])
+    found = decode_fetch(version, body(answer(version), version))
     topic, topic_id = ("", A) if version >= 13 else ("a", NO_TOPIC_ID)
     five, flexible = version >= 5, version >= 12
     assert found.throttle_ms == 12
     assert (found.error_code, found.session_id) == ((70, 1234) if version >= 7 else (0, 0))
-    full = FetchedPartition(
-        topic,
-        topic_id,
-        3,
-        0,
-        2**40,
-        2**39,
-        17 if five else -1,
-        [(5, 6), (7, 8)],
-        2 if version >= 11 else -1,
-        memoryview(b"r" * 200),
-    )
-    empty = FetchedPartition(
-        topic,
-        topic_id,
-        4,
-        6,
-        -1,
-        -1,
-        -1,
-        [],
-        -1,
-        None,
-        (1, 50) if flexible else None,
-        (3, 9) if flexible else None,
-    )
+    start, replica = (17 if five else -1), (2 if version >= 11 else -1)
+    aborted, records = [(5, 6), (7, 8)], memoryview(b"r" * 200)
+    full = FetchedPartition(topic, topic_id, 3, 0, 2**40, 2**39, start, aborted, replica, records)
+    cut, leader = ((1, 50), (3, 9)) if flexible else (None, None)
+    empty = FetchedPartition(topic, topic_id, 4, 6, -1, -1, -1, [], -1, None, cut, leader)
     assert found.partitions == [full, empty, full, empty]
     assert found.node_endpoints == ((BrokerNode(3, "h", 9092, "r"),) if version >= 16 else ())
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_records_are_a_writable_view_of_the_buffer(version: int) -> None:
-    raw = bytearray(answer(version).encode(header=True))
-    records = decode_fetch(version, memoryview(raw)[4:]).partitions[0].records
+    raw = body(answer(version), version)
+    records = decode_fetch(version, raw).partitions[0].records
     assert records is not None
     records[0] = 0x21
-    assert raw.count(b"!" + b"r" * 199) == 1
+    assert bytes(raw).count(b"!" + b"r" * 199) == 1
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_cut_answer_is_a_protocol_error(version: int) -> None:
-    raw = bytes(answer(version).encode(header=True))[4:]
+    raw = body(answer(version), version)
     for end in range(len(raw)):
         with pytest.raises(ProtocolError, match="cannot be read"):
-            decode_fetch(version, memoryview(raw[:end]))
+            decode_fetch(version, raw[:end])
 
 
 def test_tags_without_meaning_for_us_change_nothing() -> None:
@@ -183,13 +147,12 @@ def test_tags_without_meaning_for_us_change_nothing() -> None:
     full.tags = {"snapshot_id"}
     full.snapshot_id = Part.SnapshotId(end_offset=1, epoch=2)
     empty.diverging_epoch = Part.EpochEndOffset(epoch=-1, end_offset=-1)
-    raw = message.encode(header=True)
-    found = decode_fetch(12, memoryview(raw)[4:]).partitions
+    found = decode_fetch(12, body(message, 12)).partitions
     assert [part.diverging for part in found] == [None] * 4
 
 
 PRODUCE = range(PRODUCE_VERSIONS[0], PRODUCE_VERSIONS[1] + 1)
-ProduceTopic = ProduceResponse.TopicProduceResponse
+ProduceTopic = prod.ProduceResponse.TopicProduceResponse
 ProducePart = ProduceTopic.PartitionProduceResponse
 
 
@@ -209,7 +172,7 @@ def test_a_produce_request_reads_back_with_another_library(version: int, size: i
     assert one is parts[1], "batches are not copied"
     raw = b"".join(parts)
     assert struct.unpack(">ihhih", raw[:14]) == (len(raw) - 4, 0, version, 77, 2)
-    request = ProduceRequest.decode(raw[4:], version=version, header=True)
+    request = prod.ProduceRequest.decode(raw[4:], version=version, header=True)
     assert (request.acks, request.timeout_ms) == (-1, 1234)
     assert request.transactional_id == ("tid" if version % 2 else None)
     found = {
@@ -232,51 +195,42 @@ def test_a_partition_twice_in_a_request_is_refused() -> None:
             encode_produce(version, 1, "me", entries)
 
 
-def produce_answer(version: int) -> ProduceResponse:
-    refused = ProducePart(
-        index=4,
-        error_code=87,
-        base_offset=-1,
-        log_append_time_ms=-1,
-        log_start_offset=-1,
-        record_errors=[
-            ProducePart.BatchIndexAndErrorMessage(
-                batch_index=2, batch_index_error_message="null key"
-            ),
-            ProducePart.BatchIndexAndErrorMessage(batch_index=3, batch_index_error_message=None),
-        ],
-        error_message="refused",
-    )
-    moved = ProducePart(
-        index=9, error_code=6, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1
-    )
-    good = ProducePart(
-        index=1, error_code=0, base_offset=2**40, log_append_time_ms=17, log_start_offset=5
-    )
-    if version >= 10:
-        moved = ProducePart(
-            index=9, error_code=6, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1,
-            current_leader=ProducePart.LeaderIdAndEpoch(leader_id=3, leader_epoch=8),
-        )  # fmt: skip
-    parts = [good, refused, moved]
+def produced(
+    index: int, code: int, base: int = -1, time_ms: int = -1, start: int = -1
+) -> ProducePart:
+    return ProducePart(
+        index=index, error_code=code, base_offset=base, log_append_time_ms=time_ms,
+        log_start_offset=start,
+    )  # fmt: skip
+
+
+def produce_answer(version: int) -> prod.ProduceResponse:
+    refused, moved = produced(4, 87), produced(9, 6)
+    refused.error_message = "refused"
+    refused.record_errors = [
+        ProducePart.BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=text)
+        for index, text in ((2, "null key"), (3, None))
+    ]
+    parts = [produced(1, 0, 2**40, 17, 5), refused, moved]
     topic = (
         ProduceTopic(topic_id=UUID(bytes=A), partition_responses=parts)
         if version >= 13
         else ProduceTopic(name="a", partition_responses=parts)
     )
-    if version < 10:
-        return ProduceResponse(responses=[topic], throttle_time_ms=12)
-    node = ProduceResponse.NodeEndpoint(node_id=3, host="h", port=9092, rack=None)
-    return ProduceResponse(responses=[topic], throttle_time_ms=12, node_endpoints=[node])
+    message = prod.ProduceResponse(responses=[topic], throttle_time_ms=12)
+    if version >= 10:
+        moved.tags = {"current_leader"}
+        moved.current_leader = ProducePart.LeaderIdAndEpoch(leader_id=3, leader_epoch=8)
+        message.tags = {"node_endpoints"}
+        message.node_endpoints = [
+            prod.ProduceResponse.NodeEndpoint(node_id=3, host="h", port=9092, rack=None)
+        ]
+    return message
 
 
 @pytest.mark.parametrize("version", PRODUCE)
 def test_a_produce_answer_of_another_library_is_read(version: int) -> None:
-    message = produce_answer(version)
-    message.API_VERSION = version
-    message.with_header(77)
-    raw = message.encode(header=True, framed=False)
-    found = decode_produce(version, memoryview(raw)[4:])
+    found = decode_produce(version, body(produce_answer(version), version))
     topic, topic_id = ("", A) if version >= 13 else ("a", NO_TOPIC_ID)
     five, eight, ten = version >= 5, version >= 8, version >= 10
     errors = (RecordError(2, "null key"), RecordError(3, "")) if eight else ()
@@ -293,70 +247,52 @@ def test_a_produce_answer_of_another_library_is_read(version: int) -> None:
 
 @pytest.mark.parametrize("version", PRODUCE)
 def test_a_cut_produce_answer_is_a_protocol_error(version: int) -> None:
-    message = produce_answer(version)
-    message.API_VERSION = version
-    message.with_header(77)
-    raw = bytes(message.encode(header=True))[4:]
+    raw = body(produce_answer(version), version)
     for end in range(len(raw)):
         with pytest.raises(ProtocolError, match="cannot be read"):
-            decode_produce(version, memoryview(raw[:end]))
+            decode_produce(version, raw[:end])
 
 
 def plain(
     version: int, partitions: int, topics: int = 2, *, error: int = 0, throttle: int = 0
-) -> bytes:
-    responses = [
-        ProduceTopic(
-            name=f"topic-{t}",
-            partition_responses=[
-                ProducePart(
-                    index=p,
-                    error_code=error if (t, p) == (topics - 1, partitions - 1) else 0,
-                    base_offset=1_000 * t + p,
-                    log_append_time_ms=-1,
-                    log_start_offset=3,
-                )
-                for p in range(partitions)
-            ],
-        )
-        for t in range(topics)
+) -> memoryview:
+    parts = [
+        [produced(p, 0, 1_000 * t + p, start=3) for p in range(partitions)] for t in range(topics)
     ]
-    message = ProduceResponse(responses=responses, throttle_time_ms=throttle)
-    message.API_VERSION = version
-    message.with_header(77)
-    return bytes(message.encode(header=True, framed=False))[4:]
+    parts[-1][-1].error_code = error
+    responses = [
+        ProduceTopic(name=f"topic-{t}", partition_responses=it) for t, it in enumerate(parts)
+    ]
+    return body(prod.ProduceResponse(responses=responses, throttle_time_ms=throttle), version)
 
 
 @pytest.mark.parametrize("version", [9, 10, 11, 12])
 @pytest.mark.parametrize("partitions", [1, 5, 200])
 def test_the_short_way_reads_what_the_complete_reader_reads(version: int, partitions: int) -> None:
-    body = memoryview(plain(version, partitions))
-    found = decode_produce(version, body).partitions
-    assert acknowledgements(version, body) == [
+    raw = plain(version, partitions)
+    found = decode_produce(version, raw).partitions
+    assert acknowledgements(version, raw) == [
         ((part.topic, part.partition), part.base_offset) for part in found
     ]
 
 
 @pytest.mark.parametrize("version", PRODUCE)
 def test_the_short_way_leaves_everything_else_to_the_complete_reader(version: int) -> None:
-    message = produce_answer(version)
-    message.API_VERSION = version
-    message.with_header(77)
-    assert acknowledgements(version, memoryview(message.encode(header=True))[4:]) is None
+    assert acknowledgements(version, body(produce_answer(version), version)) is None
 
 
 def test_the_short_way_sees_one_error_one_throttle_and_each_cut() -> None:
-    assert acknowledgements(12, memoryview(plain(12, 3, error=6))) is None
-    assert acknowledgements(12, memoryview(plain(12, 3, throttle=1))) is None
+    assert acknowledgements(12, plain(12, 3, error=6)) is None
+    assert acknowledgements(12, plain(12, 3, throttle=1)) is None
     whole = plain(12, 3)
     for end in range(len(whole)):
-        assert acknowledgements(12, memoryview(whole[:end])) is None
+        assert acknowledgements(12, whole[:end]) is None
 
 
 def test_a_count_that_no_answer_could_hold_costs_no_memory() -> None:
-    body = memoryview(b"\0\x02\x02t" + b"\xff\xff\xff\xff\x0f" + bytes(40))
-    assert acknowledgements(12, body) is None
+    raw = memoryview(b"\0\x02\x02t" + b"\xff\xff\xff\xff\x0f" + bytes(40))
+    assert acknowledgements(12, raw) is None
     with pytest.raises(ProtocolError):
-        decode_produce(12, body)
+        decode_produce(12, raw)
     with pytest.raises(ProtocolError):
         decode_produce(8, memoryview(b"\0\0\0\x01\0\x01t\x7f\xff\xff\xff" + bytes(40)))

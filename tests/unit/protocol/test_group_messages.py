@@ -1,10 +1,10 @@
 """Coordinator requests in every version, and the formats that members and consumers put into groups."""
 
 import pytest
-from kafka.protocol.api_message import ApiMessage
 
 from mm2py.errors import ProtocolError
 from mm2py.protocol import group_messages as g
+from mm2py.protocol.call import Call
 from mm2py.protocol.connect_group import (
     CONFIG_MISMATCH,
     CONNECTOR_ITSELF,
@@ -49,20 +49,13 @@ from mm2py.protocol.share_offsets import (
 )
 from mm2py.protocol.topics import BrokerNode, PartitionOutcome
 from mm2py.types import TaskId, TopicPartition, Work
-
-
-def body(answer: ApiMessage, version: int) -> memoryview:
-    answer.API_VERSION = version
-    answer.with_header(7)
-    return memoryview(answer.encode(header=True))[4:]
+from tests.unit.protocol.schema_library import answered, asked, body
 
 
 @pytest.mark.parametrize("version", range(7))
 def test_the_coordinator_is_found_in_both_layouts(version: int) -> None:
     call = g.find_coordinator("grp")
-    request = md.FindCoordinatorRequest.decode(
-        call.encode(version, 1, "me")[4:], version=version, header=True
-    )
+    request = asked(call, md.FindCoordinatorRequest, version)
     assert (request.coordinator_keys if version >= 4 else [request.key]) == ["grp"]
     coordinator = md.FindCoordinatorResponse.Coordinator(
         key="grp", node_id=1, host="h", port=9092, error_code=0, error_message=None
@@ -72,24 +65,15 @@ def test_the_coordinator_is_found_in_both_layouts(version: int) -> None:
         if version >= 4
         else md.FindCoordinatorResponse(error_code=0, node_id=1, host="h", port=9092)
     )
-    found = call.decode(version, body(answer, version))
+    found = answered(call, answer, version)
     assert found == CoordinatorResult(0, "", BrokerNode(1, "h", 9092))
     assert g.find_coordinator("t", CoordinatorType.TRANSACTION).min_version == 1
 
 
 @pytest.mark.parametrize("version", range(1, 10))
 def test_a_first_join_is_answered_with_a_member_id_to_join_with(version: int) -> None:
-    call = g.join_group(
-        "grp",
-        "",
-        protocol_type="connect",
-        protocols=[GroupProtocol("sessioned", b"meta")],
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=60_000,
-    )
-    request = con.JoinGroupRequest.decode(
-        call.encode(version, 1, "me")[4:], version=version, header=True
-    )
+    call = joining("connect", GroupProtocol("sessioned", b"meta"))
+    request = asked(call, con.JoinGroupRequest, version)
     assert (request.protocol_type, request.member_id) == ("connect", "")
     assert (request.session_timeout_ms, request.rebalance_timeout_ms) == (10_000, 60_000)
     assert [(p.name, bytes(p.metadata or b"")) for p in request.protocols] == [
@@ -99,7 +83,7 @@ def test_a_first_join_is_answered_with_a_member_id_to_join_with(version: int) ->
         error_code=79, generation_id=-1, protocol_name="" if version < 7 else None, leader="",
         member_id="me-1", members=[],
     )  # fmt: skip
-    found = call.decode(version, body(answer, version))
+    found = answered(call, answer, version)
     assert found == JoinResult(79, -1, "", "", "me-1", (), False)
 
 
@@ -112,34 +96,19 @@ def test_the_leader_sees_all_members(version: int) -> None:
         error_code=0, generation_id=4, protocol_type="connect", protocol_name="sessioned",
         leader="m", member_id="m", members=[member],
     )  # fmt: skip
-    call = g.join_group(
-        "grp", "m", protocol_type="connect", protocols=[GroupProtocol("sessioned", b"")],
-        session_timeout_ms=1, rebalance_timeout_ms=1,
-    )  # fmt: skip
-    found = call.decode(version, body(answer, version))
+    found = answered(joining("connect", GroupProtocol("sessioned", b"")), answer, version)
     assert found.members == (JoinedMember("m", None, b"meta"),)
     assert (found.generation_id, found.protocol_name, found.leader) == (4, "sessioned", "m")
 
 
 @pytest.mark.parametrize("version", range(6))
 def test_sync_hands_in_assignments_and_gets_ones_own(version: int) -> None:
-    call = g.sync_group(
-        "grp",
-        4,
-        "m",
-        protocol_type="connect",
-        protocol_name="p",
-        assignments={"m": b"a", "n": b"b"},
-    )
-    request = con.SyncGroupRequest.decode(
-        call.encode(version, 1, "me")[4:], version=version, header=True
-    )
-    assert [(a.member_id, bytes(a.assignment or b"")) for a in request.assignments] == [
-        ("m", b"a"),
-        ("n", b"b"),
-    ]
+    work = {"m": b"a", "n": b"b"}
+    call = g.sync_group("grp", 4, "m", protocol_type="connect", protocol_name="p", assignments=work)
+    request = asked(call, con.SyncGroupRequest, version)
+    assert {a.member_id: bytes(a.assignment or b"") for a in request.assignments} == work
     answer = con.SyncGroupResponse(error_code=0, assignment=b"mine", protocol_name="p")
-    found = call.decode(version, body(answer, version))
+    found = answered(call, answer, version)
     assert found == SyncResult(0, "p" if version >= 5 else "", b"mine")
 
 
@@ -147,9 +116,8 @@ def test_sync_hands_in_assignments_and_gets_ones_own(version: int) -> None:
 def test_a_heartbeat_gives_the_error_code(version: int) -> None:
     call = g.heartbeat("grp", 4, "m")
     answer = con.HeartbeatResponse(error_code=27)
-    assert call.decode(version, body(answer, version)) == 27
-    raw = call.encode(version, 1, "me")
-    request = con.HeartbeatRequest.decode(raw[4:], version=version, header=True)
+    assert answered(call, answer, version) == 27
+    request = asked(call, con.HeartbeatRequest, version)
     assert (request.group_id, request.generation_id, request.member_id) == ("grp", 4, "m")
     assert g.heartbeat("grp", 4, "m", group_instance_id="i").min_version == 3
 
@@ -157,15 +125,14 @@ def test_a_heartbeat_gives_the_error_code(version: int) -> None:
 @pytest.mark.parametrize("version", range(6))
 def test_leaving_names_the_member_in_every_version(version: int) -> None:
     call = g.leave_group("grp", "m", reason="stopping")
-    raw = call.encode(version, 1, "me")
-    request = con.LeaveGroupRequest.decode(raw[4:], version=version, header=True)
+    request = asked(call, con.LeaveGroupRequest, version)
     named = [m.member_id for m in request.members] if version >= 3 else [request.member_id]
     assert named == ["m"]
     member = con.LeaveGroupResponse.MemberResponse(
         member_id="m", group_instance_id=None, error_code=25
     )
     answer = con.LeaveGroupResponse(error_code=0, members=[member])
-    assert call.decode(version, body(answer, version)) == (25 if version >= 3 else 0)
+    assert answered(call, answer, version) == (25 if version >= 3 else 0)
 
 
 @pytest.mark.parametrize("version", range(7))
@@ -180,15 +147,14 @@ def test_groups_are_described(version: int) -> None:
         protocol_data="range", members=[member],
     )  # fmt: skip
     call = g.describe_groups(["grp"])
-    found = call.decode(version, body(adm.DescribeGroupsResponse(groups=[group]), version))
+    found = answered(call, adm.DescribeGroupsResponse(groups=[group]), version)
     assert found == (
         DescribedGroup(
             "grp", 0, "", "Stable", "consumer", "range",
             (GroupMember("m", None, "c", "/h", b"x", b"y"),),
         ),
     )  # fmt: skip
-    raw = call.encode(version, 1, "me")
-    request = adm.DescribeGroupsRequest.decode(raw[4:], version=version, header=True)
+    request = asked(call, adm.DescribeGroupsRequest, version)
     assert request.groups == ["grp"]
 
 
@@ -198,9 +164,7 @@ def test_groups_are_listed(version: int) -> None:
         group_id="grp", protocol_type="consumer", group_state="Stable", group_type="classic"
     )
     call = g.list_groups()
-    found = call.decode(
-        version, body(adm.ListGroupsResponse(error_code=0, groups=[group]), version)
-    )
+    found = answered(call, adm.ListGroupsResponse(error_code=0, groups=[group]), version)
     state, kind = ("Stable" if version >= 4 else ""), ("classic" if version >= 5 else "")
     assert found == ListedGroups(0, (ListedGroup("grp", "consumer", state, kind),))
     assert len(call.encode(version, 1, "me")) > 10
@@ -210,8 +174,7 @@ def test_groups_are_listed(version: int) -> None:
 @pytest.mark.parametrize("version", range(1, 10))
 def test_committed_offsets_are_fetched_in_both_layouts(version: int) -> None:
     call = g.offset_fetch("grp", [TopicPartition("t", 1), TopicPartition("t", 0)])
-    raw = call.encode(version, 1, "me")
-    request = con.OffsetFetchRequest.decode(raw[4:], version=version, header=True)
+    request = asked(call, con.OffsetFetchRequest, version)
     topics = request.groups[0].topics if version >= 8 else request.topics
     assert topics is not None
     assert [(t.name, t.partition_indexes) for t in topics] == [("t", [1, 0])]
@@ -219,34 +182,27 @@ def test_committed_offsets_are_fetched_in_both_layouts(version: int) -> None:
         group = con.OffsetFetchResponse.OffsetFetchResponseGroup
         topic = group.OffsetFetchResponseTopics
         part = topic.OffsetFetchResponsePartitions(
-            partition_index=1,
-            committed_offset=7,
-            committed_leader_epoch=3,
-            metadata="",
+            partition_index=1, committed_offset=7, committed_leader_epoch=3, metadata="",
             error_code=0,
-        )
+        )  # fmt: skip
         answer = con.OffsetFetchResponse(
             groups=[group(group_id="grp", topics=[topic(name="t", partitions=[part])])]
         )
     else:
         old = con.OffsetFetchResponse.OffsetFetchResponseTopic
         old_part = old.OffsetFetchResponsePartition(
-            partition_index=1,
-            committed_offset=7,
-            committed_leader_epoch=3,
-            metadata="",
+            partition_index=1, committed_offset=7, committed_leader_epoch=3, metadata="",
             error_code=0,
-        )
+        )  # fmt: skip
         answer = con.OffsetFetchResponse(topics=[old(name="t", partitions=[old_part])])
     epoch = 3 if version >= 5 else -1
-    found = call.decode(version, body(answer, version))
+    found = answered(call, answer, version)
     assert found == FetchedOffsets(0, (FetchedOffset("t", 1, 7, epoch, "", 0),))
 
 
 @pytest.mark.parametrize("version", range(2, 10))
 def test_all_offsets_of_a_group_are_asked_for_with_null(version: int) -> None:
-    raw = g.offset_fetch("grp").encode(version, 1, "me")
-    request = con.OffsetFetchRequest.decode(raw[4:], version=version, header=True)
+    request = asked(g.offset_fetch("grp"), con.OffsetFetchRequest, version)
     assert (request.groups[0].topics if version >= 8 else request.topics) is None
     assert g.offset_fetch("grp", require_stable=True).min_version == 7
 
@@ -258,14 +214,12 @@ def test_offsets_are_committed_below_the_version_that_needs_topic_ids(version: i
     )
     raw = call.encode(version, 1, "me")
     assert int.from_bytes(raw[:4]) == len(raw) - 4
-    request = con.OffsetCommitRequest.decode(raw[4:], version=version, header=True)
+    request = asked(call, con.OffsetCommitRequest, version)
     topic, other = request.topics
     (part,) = topic.partitions
     assert (topic.name, part.partition_index, part.committed_offset) == ("t", 1, 7)
-    assert (part.committed_metadata, part.committed_leader_epoch) == (
-        "note",
-        3 if version >= 6 else -1,
-    )
+    epoch = 3 if version >= 6 else -1
+    assert (part.committed_metadata, part.committed_leader_epoch) == ("note", epoch)
     assert (other.name, other.partitions[0].committed_offset) == ("u" * 200, 1 << 40)
     assert (request.group_id, request.group_instance_id) == ("grp", None)
     assert (request.generation_id_or_member_epoch, request.member_id) == (-1, "")
@@ -279,17 +233,20 @@ def test_offsets_are_committed_below_the_version_that_needs_topic_ids(version: i
     assert call.max_version == 9
 
 
+def joining(protocol_type: str, *protocols: GroupProtocol) -> Call[JoinResult]:
+    return g.join_group(
+        "grp", "", protocol_type=protocol_type, protocols=protocols, session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+    )  # fmt: skip
+
+
 def test_missing_names_are_refused_before_they_are_sent() -> None:
     for build in (
         lambda: g.find_coordinator(""),
         lambda: g.heartbeat("grp", 1, ""),
         lambda: g.offset_fetch("grp", [TopicPartition("", 0)]),
-        lambda: g.join_group(
-            "grp", "", protocol_type="", protocols=[], session_timeout_ms=1, rebalance_timeout_ms=1
-        ),
-        lambda: g.join_group(
-            "grp", "", protocol_type="c", protocols=[], session_timeout_ms=1, rebalance_timeout_ms=1
-        ),
+        lambda: joining(""),
+        lambda: joining("c"),
     ):
         with pytest.raises(ValueError, match="a request needs"):
             build()
@@ -317,17 +274,18 @@ INCREMENTAL = (
 )
 
 
-def test_eager_assignment_has_these_bytes() -> None:
-    work = (ConnectorTasks("c", (CONNECTOR_ITSELF, 3)),)
-    assignment = Assignment(0, "m1", URL, 5, work)
-    assert encode_assignment(assignment) == EAGER
-    assert decode_assignment(EAGER) == assignment
+C_3, C_0 = ConnectorTasks("c", (CONNECTOR_ITSELF, 3)), ConnectorTasks("c", (0,))
+ONE_REVOKED = Assignment(2, "m1", URL, 5, (), (C_0,), 300, 1)
 
 
-def test_incremental_assignment_has_these_bytes() -> None:
-    assignment = Assignment(2, "m1", URL, 5, (), (ConnectorTasks("c", (0,)),), 300, 1)
-    assert encode_assignment(assignment) == INCREMENTAL
-    assert decode_assignment(INCREMENTAL) == assignment
+@pytest.mark.parametrize(
+    ("data", "assignment"),
+    [(EAGER, Assignment(0, "m1", URL, 5, (C_3,))), (INCREMENTAL, ONE_REVOKED)],
+    ids=["eager", "incremental"],
+)
+def test_an_assignment_has_these_bytes(data: bytes, assignment: Assignment) -> None:
+    assert encode_assignment(assignment) == data
+    assert decode_assignment(data) == assignment
 
 
 def test_null_lists_of_java_read_as_empty() -> None:
@@ -335,25 +293,19 @@ def test_null_lists_of_java_read_as_empty() -> None:
     assert decode_assignment(data) == Assignment(1, "", "", 5)
 
 
-def test_eager_metadata_has_these_bytes() -> None:
-    metadata = WorkerMetadata(0, URL, -1)
-    data = b"\x00\x00" + URL_BYTES + b"\xff" * 8
-    assert encode_metadata(metadata) == data
-    assert decode_metadata(data) == metadata
-
-
-def test_sessioned_metadata_without_work_ends_in_a_null() -> None:
-    metadata = WorkerMetadata(2, URL, 5)
-    data = b"\x00\x02" + URL_BYTES + OFFSET_5 + b"\xff\xff\xff\xff"
-    assert encode_metadata(metadata) == data
-    assert decode_metadata(data) == metadata
-
-
-def test_sessioned_metadata_carries_the_present_assignment() -> None:
-    allocation = decode_assignment(INCREMENTAL)
-    metadata = WorkerMetadata(1, URL, 5, allocation)
-    size = len(INCREMENTAL).to_bytes(4, "big")
-    data = b"\x00\x01" + URL_BYTES + OFFSET_5 + size + INCREMENTAL
+@pytest.mark.parametrize(
+    ("metadata", "data"),
+    [
+        (WorkerMetadata(0, URL, -1), b"\x00\x00" + URL_BYTES + b"\xff" * 8),
+        (WorkerMetadata(2, URL, 5), b"\x00\x02" + URL_BYTES + OFFSET_5 + b"\xff\xff\xff\xff"),
+        (
+            WorkerMetadata(1, URL, 5, ONE_REVOKED),
+            b"\x00\x01" + URL_BYTES + OFFSET_5 + len(INCREMENTAL).to_bytes(4, "big") + INCREMENTAL,
+        ),
+    ],
+    ids=["eager", "sessioned without work ends in a null", "sessioned carries its assignment"],
+)
+def test_worker_metadata_has_these_bytes(metadata: WorkerMetadata, data: bytes) -> None:
     assert encode_metadata(metadata) == data
     assert decode_metadata(data) == metadata
 
@@ -383,10 +335,9 @@ def test_bytes_of_another_protocol_are_refused() -> None:
 def test_our_names_are_offered_before_those_of_java_with_the_same_bytes(
     protocol: str, names: str
 ) -> None:
-    allocation = Assignment(2, "m1", URL, 5, (ConnectorTasks("c", (0,)),))
+    allocation = Assignment(2, "m1", URL, 5, (C_0,))
     offered = {
-        offer.name: offer.metadata
-        for offer in offers(protocol, WorkerMetadata(2, URL, 5, allocation))
+        it.name: it.metadata for it in offers(protocol, WorkerMetadata(2, URL, 5, allocation))
     }
     assert " ".join(offered) == names
     for name, data in offered.items():
@@ -394,12 +345,6 @@ def test_our_names_are_offered_before_those_of_java_with_the_same_bytes(
         read = decode_metadata(data)
         assert read.version == version_of(name)
         assert (read.allocation is None) == (read.version == 0)
-
-
-def test_an_allocation_has_the_version_of_the_protocol_that_carries_it() -> None:
-    allocation = Assignment(2, "m1", URL, 5, (ConnectorTasks("c", (0,)),))
-    for offer in offers("sessioned", WorkerMetadata(2, URL, 5, allocation)):
-        read = decode_metadata(offer.metadata)
         assert read.allocation is None or read.allocation.version == read.version
 
 

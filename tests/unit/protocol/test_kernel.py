@@ -45,16 +45,17 @@ def in_python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_switch_keeps_to_python() -> None:
-    assert load_kernel({SWITCH: "0"}) is None
-
-
-def test_a_kernel_that_was_not_built_is_no_error() -> None:
-    assert load_kernel({}, "mm2py.protocol._no_such_kernel") is None
-
-
-def test_a_module_of_another_interface_is_not_used() -> None:
-    assert load_kernel({}, "struct") is None
+@pytest.mark.parametrize(
+    ("environ", "module"),
+    [
+        ({SWITCH: "0"}, "mm2py.protocol._kernel"),
+        ({}, "mm2py.protocol._no_such_kernel"),
+        ({}, "struct"),
+    ],
+    ids=["switched off", "not built", "of another interface"],
+)
+def test_without_a_kernel_of_ours_python_does_it(environ: dict[str, str], module: str) -> None:
+    assert load_kernel(environ, module) is None
 
 
 def test_every_user_takes_the_kernel_where_it_is() -> None:

@@ -12,17 +12,18 @@ from mm2py.errors import FatalError, ProtocolError
 from mm2py.protocol.abort_filter import marker_type
 from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.compression import compress, decompress
-from mm2py.protocol.log_batches import log_batch, walk_log
 from mm2py.protocol.record_batch import (
     Codec,
     RecordBatch,
     build_batch,
     choose_crc,
-    crc32c,
     crc_matches,
 )
 from mm2py.protocol.record_bytes import read_varint, varint, walk
 from mm2py.protocol.records import NewRecord, Record, decode_batches, encode_batch
+from mm2py_jobs.log.log_batches import log_batch, walk_log
+from tests.kit.fakes.seal import sealed
+from tests.kit.fakes.stored_batches import ABORT, COMMIT, TRANSACTIONAL, marker, stored_batch
 
 ROWS = [
     NewRecord(b"k", b"v", [(b"h", b"1"), (b"h", None)], 1_700_000_000_000),
@@ -135,21 +136,15 @@ def foreign_batch() -> bytearray:
     struct.pack_into(">i", raw, 12, 99)
     struct.pack_into(">h", raw, 21, 0x7FF0 | Codec.GZIP)
     struct.pack_into(">qhi", raw, 43, 5, 6, 7)
-    struct.pack_into(">I", raw, 17, crc32c(memoryview(raw)[21:]))
-    return raw
+    return sealed(raw)
 
 
 @pytest.mark.parametrize("transactional", [False, True])
 def test_sign_makes_a_batch_ours_and_keeps_its_records(transactional: bool) -> None:
     raw = foreign_batch()
     payload = bytes(raw[61:])
-    sign(
-        memoryview(raw),
-        producer_id=1,
-        producer_epoch=2,
-        base_sequence=3,
-        transactional=transactional,
-    )
+    ours = {"producer_id": 1, "producer_epoch": 2, "base_sequence": 3}
+    sign(memoryview(raw), **ours, transactional=transactional)
     assert crc_matches(raw)
     theirs = DefaultRecordBatch(bytes(raw))
     assert theirs.validate_crc()
@@ -208,28 +203,23 @@ def test_a_batch_tells_its_size_codec_and_offsets() -> None:
 
 RNG = random.Random(3)
 SAMPLES = [b"x", b"abc" * 40_000, RNG.randbytes(100_000), b""]
-READERS = {
-    Codec.GZIP: theirs.gzip_decode,
-    Codec.SNAPPY: theirs.snappy_decode,
-    Codec.LZ4: theirs.lz4_decode,
-    Codec.ZSTD: theirs.zstd_decode,
-}
-WRITERS = {
-    Codec.GZIP: theirs.gzip_encode,
-    Codec.SNAPPY: theirs.snappy_encode,
-    Codec.LZ4: theirs.lz4_encode,
-    Codec.ZSTD: theirs.zstd_encode,
+LIBRARY = {
+    Codec.GZIP: (theirs.gzip_decode, theirs.gzip_encode),
+    Codec.SNAPPY: (theirs.snappy_decode, theirs.snappy_encode),
+    Codec.LZ4: (theirs.lz4_decode, theirs.lz4_encode),
+    Codec.ZSTD: (theirs.zstd_decode, theirs.zstd_encode),
 }
 
 
-@pytest.mark.parametrize("codec", READERS)
+@pytest.mark.parametrize("codec", LIBRARY)
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_payloads_go_both_ways_with_another_library(codec: Codec, sample: bytes) -> None:
     ours = compress(codec, bytearray(sample))
     assert decompress(codec, memoryview(ours)) == sample
     if sample:
-        assert READERS[codec](ours) == sample
-        assert decompress(codec, memoryview(WRITERS[codec](sample))) == sample
+        read, write = LIBRARY[codec]
+        assert read(ours) == sample
+        assert decompress(codec, memoryview(write(sample))) == sample
 
 
 def test_uncompressed_payloads_are_returned_as_they_are() -> None:
@@ -254,7 +244,7 @@ def test_snappy_without_a_frame_is_read_as_librdkafka_writes_it() -> None:
     assert decompress(Codec.SNAPPY, raw) == b"abc" * 30_000
 
 
-@pytest.mark.parametrize("codec", READERS)
+@pytest.mark.parametrize("codec", LIBRARY)
 def test_more_than_the_limit_is_refused(codec: Codec) -> None:
     bomb = compress(codec, bytes(1_000_001))
     assert len(decompress(codec, bomb, limit=1_000_001)) == 1_000_001
@@ -262,7 +252,7 @@ def test_more_than_the_limit_is_refused(codec: Codec) -> None:
         decompress(codec, bomb, limit=1_000_000)
 
 
-@pytest.mark.parametrize("codec", READERS)
+@pytest.mark.parametrize("codec", LIBRARY)
 @pytest.mark.parametrize("cut", [3, 10, 20, 40])
 def test_damaged_payloads_are_refused(codec: Codec, cut: int) -> None:
     data = compress(codec, RNG.randbytes(1000))
@@ -277,32 +267,14 @@ def test_a_snappy_block_that_announces_nonsense_is_refused() -> None:
         decompress(Codec.SNAPPY, framed, limit=1000)
 
 
-CONTROL, TRANSACTIONAL = 0x20, 0x10
-ABORT, COMMIT = 0, 1
-
-
-def batch(base: int, count: int, *, flags: int = 0, producer: int = -1, key: bytes = b"k") -> bytes:
-    data = encode_batch([NewRecord(key, b"%d" % (base + n), timestamp=n) for n in range(count)])
-    struct.pack_into(">q", data, 0, base)
-    struct.pack_into(">h", data, 21, flags)
-    struct.pack_into(">q", data, 43, producer)
-    struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
-    return bytes(data)
-
-
-def marker(base: int, producer: int, kind: int) -> bytes:
-    key = struct.pack(">hh", 0, kind)
-    return batch(base, 1, flags=CONTROL | TRANSACTIONAL, producer=producer, key=key)
-
-
 def test_markers_and_aborted_batches_are_left_out_and_the_position_passes_them() -> None:
     log = b"".join(
         (
-            batch(0, 3),
-            batch(3, 2, flags=TRANSACTIONAL, producer=7),
-            batch(5, 1, flags=TRANSACTIONAL, producer=8),
+            stored_batch(0, 3),
+            stored_batch(3, 2, flags=TRANSACTIONAL, producer=7),
+            stored_batch(5, 1, flags=TRANSACTIONAL, producer=8),
             marker(6, 7, ABORT),
-            batch(7, 2, flags=TRANSACTIONAL, producer=7),
+            stored_batch(7, 2, flags=TRANSACTIONAL, producer=7),
             marker(9, 8, COMMIT),
             marker(10, 7, COMMIT),
         )
@@ -320,23 +292,23 @@ def test_markers_and_aborted_batches_are_left_out_and_the_position_passes_them()
 def test_an_abort_marker_below_the_wanted_offset_ends_its_span() -> None:
     log = b"".join(
         (
-            batch(0, 1, flags=TRANSACTIONAL, producer=7),
+            stored_batch(0, 1, flags=TRANSACTIONAL, producer=7),
             marker(1, 7, ABORT),
-            batch(2, 1, flags=TRANSACTIONAL, producer=7),
+            stored_batch(2, 1, flags=TRANSACTIONAL, producer=7),
         )
     )
     assert [it.base_offset for it in walk_log(memoryview(log), 2, [(7, 0)]).batches] == [2]
 
 
 def test_a_partial_batch_at_the_end_is_left_for_the_next_fetch() -> None:
-    log = batch(0, 3) + batch(3, 3)[:-1]
+    log = stored_batch(0, 3) + stored_batch(3, 3)[:-1]
     walk = walk_log(memoryview(log), 0)
     assert [it.base_offset for it in walk.batches] == [0]
     assert walk.next_offset == 3
 
 
 def test_a_flipped_byte_is_an_error_that_names_the_offset() -> None:
-    damaged = bytearray(batch(40, 2))
+    damaged = stored_batch(40, 2)
     damaged[-1] ^= 1
     with pytest.raises(ProtocolError, match="offset 40 does not match its CRC"):
         walk_log(memoryview(damaged), 40)

@@ -51,10 +51,7 @@ _TASK: Final = _some(
 _TYPE: Final[Schema] = {"enum": ["source", "sink", "unknown"]}
 _STATUS: Final = _all(name=TEXT, connector=_WORK, tasks=_list(_TASK), type=_TYPE)
 _INFO: Final = _all(
-    name=TEXT,
-    config=_map(TEXT_OR_NULL),
-    tasks=_list(_all(connector=TEXT, task=NUMBER)),
-    type=_TYPE,
+    name=TEXT, config=_map(TEXT_OR_NULL), tasks=_list(_all(connector=TEXT, task=NUMBER)), type=_TYPE
 )
 _TASK_ID: Final = _all(connector=TEXT, task=NUMBER)
 _LEVEL: Final = _all(level=TEXT, last_modified={"type": ["integer", "null"]})

@@ -14,7 +14,7 @@ from mm2py.flows.graph import CircleGuard, FlowNode
 from mm2py.flows.service import FlowParts, FlowService
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import NodeSnapshot, PartitionSnapshot
-from mm2py.rest.app import public_app
+from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.parts import RestParts
 from mm2py.rest.routes.flows import router
 from mm2py.runtime.errors import ForwardError, HerderError
@@ -118,6 +118,11 @@ class Leader(FakeHerder):
         await super().delete(name, actor=actor)
         self.states.pop(name, None)
 
+    def show(self, **changes: Any) -> None:
+        """Change what is copied."""
+        assert self.snapshot is not None
+        self.snapshot = replace(self.snapshot, **changes)
+
     def derive(self) -> None:
         """Write what follows from file and overrides, as a leader does."""
         assert self.store is not None
@@ -134,7 +139,7 @@ class Peers:
     def __init__(self, answers: Mapping[str, NodeSnapshot | Exception] | None = None) -> None:
         self.answers: Mapping[str, NodeSnapshot | Exception] = answers or {}
 
-    async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
+    async def __call__(self, url: str, key: SessionKey) -> NodeSnapshot:
         answer = self.answers[url]
         if isinstance(answer, Exception):
             raise answer
@@ -283,7 +288,7 @@ class Rig:
         backfills = BackfillService(
             self.commands, masters=(), mask=flow_parts.mask, clock=FakeClock()
         )
-        routes.include_router(backfill_router(service, backfills))
+        routes.routes.extend(backfill_router(service, backfills).routes)
         return replace(base, flows=routes)
 
     def ask(self, method: str, target: str, **more: Any) -> Reply:
@@ -306,3 +311,12 @@ class Network:
             return await self._inner.handle_async_request(request)
 
         return httpx.AsyncClient(transport=httpx.MockTransport(handle))
+
+
+def follower(leading: Rig, *flows: FlowName, **more: str) -> tuple[Rig, Network]:
+    """Return a worker with these flows, which ``leading`` leads, and the way to it."""
+    network, asked = Network(internal_app(leading.parts)), Rig()
+    for name in flows:
+        asked.add(name, **more).elsewhere = ForwardError(LEADER)
+    asked.client = network.client
+    return asked, network

@@ -34,13 +34,14 @@ from mm2py.runtime.plugins.validation import ConfigValidator
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.config_state import ConnectorConfig, SessionKey
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
-from mm2py.storage.memory import MemoryOffsetBackingStore, MemoryTable, MemoryTopic
+from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.waiting import until
 from mm2py.types import FlowName
 from mm2py_connectors.mirror_source import MirrorSourceConnector
 from mm2py_jobs.copy.backfill_jobs import BackfillService
 from mm2py_jobs.copy.backfill_routes import backfill_router
 from mm2py_jobs.failover.routes import FailoverService, failover_router
+from tests.kit.fakes.offset_store import MemoryOffsetBackingStore
 from tests.unit.rest.backfill_fakes import FakeCommands
 from tests.unit.rest.failover_fakes import FakeFailovers
 from tests.unit.rest.rest_fakes import FakeLoggers, names_a_secret
@@ -82,7 +83,7 @@ class _Itself:
 
     herder: Herder
 
-    async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
+    async def __call__(self, url: str, key: SessionKey) -> NodeSnapshot:
         return self.herder.node_snapshot()
 
 
@@ -151,6 +152,10 @@ class PaperWorker:
                 clock=cluster.clock,
                 names_a_secret=names_a_secret,
             )
+
+        def editor(_config: Mapping[str, str]) -> OffsetEditor:
+            return OffsetEditor(offsets, plugins.find)
+
         self.herder = Herder(
             replace(
                 node.parts,
@@ -163,7 +168,7 @@ class PaperWorker:
                 overrides=overrides,
                 backfills=backfills,
                 offsets=offsets,
-                editor=OffsetEditor(offsets, plugins.find),
+                editor=editor,
             ),
             clock=cluster.clock,
         )
@@ -199,9 +204,9 @@ class PaperWorker:
             runs = BackfillService(
                 FakeCommands(), masters=(), mask=node.parts.node.mask, clock=cluster.clock
             )
-            routes.include_router(backfill_router(service, runs))
+            routes.routes.extend(backfill_router(service, runs).routes)
             failovers = FailoverService(FakeFailovers().opened)
-            routes.include_router(failover_router(service, failovers))
+            routes.routes.extend(failover_router(service, failovers).routes)
             parts = replace(parts, flows=routes)
         self._overrides = overrides
         self._app = public_app(parts)

@@ -22,7 +22,6 @@ from mm2py.runtime.herder.api import (
     ConnectorState,
     Health,
     OffsetEntry,
-    PutResult,
     WorkState,
 )
 from mm2py.runtime.herder.herder import Herder
@@ -75,6 +74,7 @@ class FakeHerder(Herder):
     ) -> None:
         self.of, self._cluster_id = flow, cluster_id
         self.configs, self.states = configs or {}, states or {}
+        self.targets: dict[str, TargetState] = {}
         self.calls: list[tuple[object, ...]] = []
         self.refusal, self.entries, self.key = refusal, entries, key
         self.said_health, self.snapshot = said_health, snapshot
@@ -130,6 +130,9 @@ class FakeHerder(Herder):
         del task
         return {}
 
+    def target_now(self, name: str) -> TargetState:
+        return self.targets.get(name, TargetState.STARTED)
+
     def status(self, name: str) -> ConnectorState:
         if name not in self.states:
             raise NotFoundError(f"No status found for connector {name}")
@@ -178,11 +181,13 @@ class FakeHerder(Herder):
         self.configs[name] = dict(config)
         return ConnectorInfo(name, dict(config), (), "source")
 
-    async def put_config(self, name: str, config: ConnectorConfig, *, actor: str) -> PutResult:
+    async def put_config(
+        self, name: str, config: ConnectorConfig, *, actor: str
+    ) -> tuple[bool, ConnectorInfo]:
         self._did("put_config", name, dict(config), actor)
         created = name not in self.configs
         self.configs[name] = dict(config)
-        return PutResult(created, self._info(name))
+        return created, self._info(name)
 
     async def patch_config(self, name: str, patch: ConnectorConfig, *, actor: str) -> ConnectorInfo:
         self._did("patch_config", name, dict(patch), actor)
@@ -196,6 +201,7 @@ class FakeHerder(Herder):
 
     async def stop_connector(self, name: str, *, actor: str) -> None:
         self._did("stop", name, actor)
+        self.targets[name] = TargetState.STOPPED
 
     async def restart(self, name: str, *, only_failed: bool, include_tasks: bool) -> ConnectorState:
         self._did("restart", name, only_failed, include_tasks)
@@ -217,9 +223,11 @@ class FakeHerder(Herder):
 
     async def pause(self, name: str, *, actor: str) -> None:
         self._did("pause", name, actor)
+        self.targets[name] = TargetState.PAUSED
 
     async def resume(self, name: str, *, actor: str) -> None:
         self._did("resume", name, actor)
+        self.targets[name] = TargetState.STARTED
 
     async def set_logger_level(self, namespace: str, level: str) -> None:
         self._did("set_logger_level", namespace, level)

@@ -27,14 +27,12 @@ from tests.unit.rest.flow_fakes import (
     Leader,
     Network,
     Rig,
+    follower,
     partition,
     snapshot,
 )
 from tests.unit.rest.paper_worker import CONFIG, PaperWorker
 from tests.unit.rest.rest_fakes import Reply, flow, state
-
-# -- rest flow making -------------------------------------------------------------------------------
-
 
 AC = flow("A", "C")
 CREATE: dict[str, object] = {"source": "A", "target": "C"}
@@ -121,10 +119,7 @@ def test_a_flow_of_heartbeats_alone_begins_to_copy(rig: Rig) -> None:
     herder = rig.add(BA, enabled="false")
     assert rig.ask("GET", "/flows/B->A").json["enabled"] is False
     reply = rig.ask("POST", "/flows", body={"source": "B", "target": "A"})
-    assert changes(reply) == {
-        "B->A": (None, "added"),
-        f"{NAME}.enabled": ("false", "true"),
-    }
+    assert changes(reply) == {"B->A": (None, "added"), f"{NAME}.enabled": ("false", "true")}
     assert ("resume", NAME, "anonymous") in herder.calls, "its heartbeats may have been paused"
 
 
@@ -300,10 +295,7 @@ def test_the_tasks_that_have_a_topic_restart_where_they_run(rig: Rig) -> None:
 
 def test_a_creation_is_forwarded_to_who_leads_the_flow(rig: Rig) -> None:
     rig.add(BA, enabled="false")
-    network = Network(internal_app(rig.parts))
-    asked = Rig()
-    asked.add(BA, enabled="false").elsewhere = ForwardError(LEADER)
-    asked.client = network.client
+    asked, network = follower(rig, BA, enabled="false")
     reply = asked.ask("POST", "/flows", body={"source": "B", "target": "A"})
     assert reply.status == 201
     assert network.asked == ["POST /flows?forward=true"]
@@ -311,9 +303,7 @@ def test_a_creation_is_forwarded_to_who_leads_the_flow(rig: Rig) -> None:
 
 
 def test_a_suspended_leader_changes_nothing(rig: Rig) -> None:
-    herder = rig.herders[AB]
-    assert herder.snapshot is not None
-    object.__setattr__(herder.snapshot, "state", "SUSPENDED")
+    rig.herders[AB].show(state="SUSPENDED")
     assert rig.ask("DELETE", "/flows/A->B").status == 409
     assert rig.topics[AB].records == []
 
@@ -334,10 +324,8 @@ def flow_of(orders_rig: Rig) -> tuple[str, list[str]]:
 
 
 def test_a_topic_that_cannot_be_created_degrades_its_flow(orders_rig: Rig) -> None:
-    herder = orders_rig.herders[AB]
-    assert herder.snapshot is not None
     problem = {f"{NAME}: topic t waits": "INVALID_REPLICATION_FACTOR canary-value"}
-    herder.snapshot = replace(herder.snapshot, problems=problem)
+    orders_rig.herders[AB].show(problems=problem)
     assert flow_of(orders_rig) == (
         "DEGRADED",
         [f"{NAME}: topic t waits: INVALID_REPLICATION_FACTOR [hidden]"],
@@ -346,18 +334,18 @@ def test_a_topic_that_cannot_be_created_degrades_its_flow(orders_rig: Rig) -> No
 
 def test_a_held_partition_degrades_its_flow(orders_rig: Rig) -> None:
     stuck = partition("t", 0, 3, state="HELD", cause="broker 2 is away")
-    orders_rig.herders[AB].snapshot = snapshot("worker:8083", AB, stuck)
+    orders_rig.herders[AB].show(partitions=(stuck,))
     assert flow_of(orders_rig) == ("DEGRADED", ["t-0: broker 2 is away"])
 
 
 def test_a_partition_that_a_stream_has_degrades_no_flow_on_spark(orders_rig: Rig) -> None:
     kept_out = partition("t", 0, 3, state="HELD", cause=KEPT_OUT)
-    orders_rig.herders[AB].snapshot = snapshot("worker:8083", AB, kept_out)
+    orders_rig.herders[AB].show(partitions=(kept_out,))
     assert flow_of(orders_rig)[0] == "DEGRADED"  # of a backfill
     orders_rig.herders[AB].configs[NAME]["flow.engine"] = "spark"
     assert flow_of(orders_rig) == ("RUNNING", [])
     stuck = partition("t", 0, 3, state="HELD", cause="broker 2 is away")
-    orders_rig.herders[AB].snapshot = snapshot("worker:8083", AB, stuck)
+    orders_rig.herders[AB].show(partitions=(stuck,))
     assert flow_of(orders_rig) == ("DEGRADED", ["t-0: broker 2 is away"])
 
 
@@ -390,9 +378,9 @@ def test_a_flow_that_matches_no_topic_is_running_and_notes_it(orders_rig: Rig) -
 def test_a_flow_whose_task_configs_are_not_published_is_degraded(orders_rig: Rig) -> None:
     herder = orders_rig.herders[AB]
     without_tasks(herder)
-    assert herder.snapshot is not None
-    problem = {f"{NAME}: task configs are not published yet": "the target does not answer"}
-    herder.snapshot = replace(herder.snapshot, problems=problem)
+    herder.show(
+        problems={f"{NAME}: task configs are not published yet": "the target does not answer"}
+    )
     degraded, (error,) = flow_of(orders_rig)
     assert (degraded, "not published yet" in error, notes_of(orders_rig)) == ("DEGRADED", True, [])
 
@@ -408,7 +396,7 @@ def test_a_flow_without_its_source_connector_is_degraded(orders_rig: Rig) -> Non
 
 def test_the_copy_of_a_topic_is_named_before_its_first_record(orders_rig: Rig) -> None:
     idle = partition("orders", 0, 0, target=None)
-    orders_rig.herders[AB].snapshot = snapshot("worker:8083", AB, idle)
+    orders_rig.herders[AB].show(partitions=(idle,))
     for rows in ("topics", "partitions"):
         assert [it["target_topic"] for it in orders_rig.ask("GET", f"/flows/A->B/{rows}").json] == [
             "A.orders"
@@ -445,9 +433,7 @@ def test_a_flow_that_waits_at_start_is_described_with_its_cause_and_what_the_fil
     herder.configs.clear()
     herder.waits = "waits for target cluster B at b:1, 23 s now: user mm is refused"
     herder.elsewhere = ForwardError(None)
-    assert herder.snapshot is not None
-    problems = {"flow": herder.waits}
-    herder.snapshot = replace(herder.snapshot, state="WAITING", partitions=(), problems=problems)
+    herder.show(state="WAITING", partitions=(), problems={"flow": herder.waits})
     found = orders_rig.ask("GET", "/flows/A->B").json
     assert flow_of(orders_rig) == ("WAITING", [f"flow: {herder.waits}"])
     assert (found["enabled"], found["incomplete"]) == (True, [])
@@ -489,6 +475,15 @@ def test_the_lag_is_unknown_until_all_partitions_that_work_are_measured(orders_r
     assert lags_of(orders_rig) == [(3, 30)] * 2, "failed_partitions says the rest"
 
 
+def test_a_lag_that_is_not_known_any_more_is_null_and_its_age_grows(orders_rig: Rig) -> None:
+    silent = replace(partition("t", 1, -1), lag_ms=70_000)
+    current = partition("t", 0, 3)
+    orders_rig.herders[AB].snapshot = snapshot("worker:8083", AB, current, silent)
+    assert lags_of(orders_rig) == [(None, 70_000)] * 2
+    rows = orders_rig.ask("GET", "/flows/A->B/partitions").json
+    assert [(it["lag_records"], it["lag_ms"]) for it in rows] == [(3, 30), (None, 70_000)]
+
+
 # -- changes
 
 
@@ -502,6 +497,18 @@ def test_states_of_a_whole_flow_are_in_the_history_and_survive_a_rollback(orders
     orders_rig.ask("PATCH", "/flows/A->B", body={"config": {"topics": "x"}})
     assert orders_rig.ask("POST", "/flows/A->B/rollback?revision=0").status == 200
     assert orders_rig.herders[AB].configs[NAME]["topics"] == "orders.*"
+
+
+def test_a_state_is_in_the_history_though_the_connector_is_not_there_yet(orders_rig: Rig) -> None:
+    """It is compared with what was wanted before: a resumed connector may still be PAUSED when it is paused again."""
+    herder = orders_rig.herders[AB]
+    paused = replace(state(NAME).connector, state=State.PAUSED)
+    herder.states[NAME] = replace(state(NAME), connector=paused)
+    reply = orders_rig.ask("POST", "/flows/A->B/pause")
+    assert [(it["before"], it["after"]) for it in reply.json["changes"]] == [("RUNNING", "PAUSED")]
+    herder.states[NAME] = state(NAME)
+    reply = orders_rig.ask("POST", "/flows/A->B/pause")
+    assert (reply.json["changes"], reply.json["revision"]) == ([], None)
 
 
 def test_a_stopped_flow_is_not_restarted(orders_rig: Rig) -> None:

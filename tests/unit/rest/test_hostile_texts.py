@@ -14,7 +14,6 @@ from tests.unit.rest.paper_worker import CONFIG, NAME, PaperWorker
 
 # -- hostile texts ----------------------------------------------------------------------------------
 
-
 pytestmark = pytest.mark.timeout(120)
 
 MIB: Final = 1024 * 1024
@@ -186,7 +185,6 @@ def test_every_body_may_be_hostile(worker: PaperWorker, unit_s: float, text: str
 
 
 # -- recorded answers -------------------------------------------------------------------------------
-
 
 _OTHERS: Final = (
     "MirrorHeartbeat",

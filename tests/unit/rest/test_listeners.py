@@ -10,11 +10,9 @@ import ssl
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -27,7 +25,7 @@ from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.connections import ConnectionGuard, GuardedProtocol, GuardedSocket, connection_limit
 from mm2py.rest.credentials import Credentials
 from mm2py.rest.forwarding import http_client
-from mm2py.rest.listener_tls import CertifiedProtocol, peer_context, server_context, trusts_itself
+from mm2py.rest.listener_tls import peer_context, server_context, trusts_itself
 from mm2py.rest.listening import Listener, bind
 from mm2py.rest.request_body import BodyReader, replayed
 from mm2py.rest.security import Gate, GateRules
@@ -36,31 +34,46 @@ from mm2py.testing.clock import FakeClock
 from tests.certificates import Authority, Issued
 from tests.unit.rest.rest_fakes import FakeHerder, parts_of
 
-# -- rest server ------------------------------------------------------------------------------------
-
-
 LOCAL = "127.0.0.1"
+AUTHORITY = Authority()
+OWN = AUTHORITY.issue("worker-1")
+TRUST = StoreSettings(name="ssl.truststore", type="PEM", certificates=AUTHORITY.pem())
+
+
+def tls_of(issued: Issued | None, client_auth: str = "none") -> ListenerTls:
+    own = None
+    if issued is not None:
+        chain, key = issued.chain_pem(), issued.key_pem()
+        own = StoreSettings(name="ssl.keystore", type="PEM", certificates=chain, key=key)
+    return ListenerTls(stores=TlsSettings(truststore=TRUST, keystore=own), client_auth=client_auth)
 
 
 @asynccontextmanager
 async def serving(
-    app: ASGIApp,
-    listeners: list[Listener],
+    app: ASGIApp, *listeners: Listener, connections: int | None = None
 ) -> AsyncGenerator[tuple[tuple[str, ...], httpx.AsyncClient]]:
-    server = RestServer(listeners, app)
+    """Serve on a free port unless told where; stopping twice is stopping once."""
+    server = RestServer(listeners or (Listener(LOCAL, 0),), app, connections=connections)
     urls = await server.start()
     try:
         async with http_client() as client:
             yield urls, client
     finally:
-        await server.stop(1)
-        await server.stop(1)
+        await server.stop(0)
+        await server.stop(0)
+
+
+@contextmanager
+def taken_port() -> Generator[int]:
+    with socket.socket() as taken:
+        taken.bind((LOCAL, 0))
+        taken.listen()
+        yield taken.getsockname()[1]
 
 
 async def test_one_application_is_served_on_several_listeners_with_encoded_names_intact() -> None:
     app = public_app(parts_of({None: FakeHerder(configs={"a/b": {"name": "a/b"}})}))
-
-    async with serving(app, [Listener(LOCAL, 0), Listener(LOCAL, 0)]) as (urls, client):
+    async with serving(app, Listener(LOCAL, 0), Listener(LOCAL, 0)) as (urls, client):
         for url in urls:
             reply = await client.get(f"{url}connectors/a%2Fb/config")
             assert reply.json() == {"name": "a/b"}
@@ -78,23 +91,17 @@ async def test_one_application_is_served_on_several_listeners_with_encoded_names
 async def test_a_taken_port_of_a_default_listener_gives_a_free_one_and_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with socket.socket() as taken:
-        taken.bind((LOCAL, 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    caplog.set_level(logging.INFO, "mm2py.rest.listening")
+    with taken_port() as port:
         listener = Listener(LOCAL, port, may_move=True)
-        with caplog.at_level(logging.INFO, "mm2py.rest.listening"):
-            async with serving(public_app(parts_of()), [listener]) as (urls, client):
-                assert (await client.get(f"{urls[0]}health")).status_code == 200
-                assert not urls[0].endswith(f":{port}/")
+        async with serving(public_app(parts_of()), listener) as (urls, client):
+            assert (await client.get(f"{urls[0]}health")).status_code == 200
+            assert not urls[0].endswith(f":{port}/")
     assert f"rest port taken listener={LOCAL}:{port}" in caplog.text
 
 
 async def test_a_taken_port_that_was_asked_for_is_an_error_and_leaves_nothing_open() -> None:
-    with socket.socket() as taken:
-        taken.bind((LOCAL, 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with taken_port() as port:
         server = RestServer([Listener(LOCAL, 0), Listener(LOCAL, port)], public_app(parts_of()))
         with pytest.raises(ConfigError, match=f"REST cannot listen at {LOCAL}:{port}"):
             await server.start()
@@ -124,37 +131,22 @@ async def test_a_stop_lets_a_running_request_end() -> None:
 
 async def test_an_unencoded_arrow_in_a_name_reaches_its_connector() -> None:
     app = public_app(parts_of({None: FakeHerder(configs={"A->B": {"name": "A->B"}})}))
-    server = RestServer([Listener(LOCAL, 0)], app)
-    (url,) = await server.start()
-    reader, writer = await asyncio.open_connection(LOCAL, int(url.split(":")[2].strip("/")))
-    writer.write(b"GET /connectors/A->B/config HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-    answer = await reader.read()
-    writer.close()
-    await writer.wait_closed()
-    await server.stop(1)
+    head = b"GET /connectors/A->B/config HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    async with serving(app) as ((url,), _):
+        answer = await gone(await stranger(url, head))
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert answer.endswith(b'{"name":"A->B"}')
 
 
-async def test_an_https_listener_says_so_and_locations_are_https(tmp_path: Path) -> None:
-    authority = Authority()
-    issued = authority.issue("worker")
-    pem = tmp_path / "worker.pem"
-    pem.write_text(issued.chain_pem() + issued.key_pem())
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(pem)
-
-    server = RestServer([Listener(LOCAL, 0, context)], public_app(parts_of()))
-    (url,) = await server.start()
-    assert url.startswith("https://")
-    trusting = ssl.create_default_context(cadata=authority.pem())
-    async with http_client(trusting) as client:
-        created = await client.post(f"{url}connectors", json={"name": "n", "config": {}})
-        assert created.headers["location"] == f"{url}connectors/n"
-    async with http_client() as client:
+async def test_an_https_listener_says_so_and_locations_are_https() -> None:
+    listener = Listener(LOCAL, 0, server_context(tls_of(OWN)))
+    async with serving(public_app(parts_of()), listener) as ((url,), untrusting):
+        assert url.startswith("https://")
+        async with http_client(ssl.create_default_context(cadata=AUTHORITY.pem())) as client:
+            created = await client.post(f"{url}connectors", json={"name": "n", "config": {}})
+            assert created.headers["location"] == f"{url}connectors/n"
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-            await client.get(url)
-    await server.stop(1)
+            await untrusting.get(url)
 
 
 async def test_a_port_is_known_before_it_is_served_and_whoever_asks_early_waits() -> None:
@@ -171,25 +163,6 @@ async def test_a_port_is_known_before_it_is_served_and_whoever_asks_early_waits(
 # -- listener tls -----------------------------------------------------------------------------------
 
 
-AUTHORITY = Authority()
-OWN = AUTHORITY.issue("worker-1")
-TRUST = StoreSettings(name="ssl.truststore", type="PEM", certificates=AUTHORITY.pem())
-
-
-def tls_of(issued: Issued | None, client_auth: str = "none") -> ListenerTls:
-    own = None
-    if issued is not None:
-        chain, key = issued.chain_pem(), issued.key_pem()
-        own = StoreSettings(name="ssl.keystore", type="PEM", certificates=chain, key=key)
-    return ListenerTls(stores=TlsSettings(truststore=TRUST, keystore=own), client_auth=client_auth)
-
-
-class Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
-
-
 async def who(scope: Scope, receive: Receive, send: Send) -> None:
     caller = scope["mm2py.caller"]
     answer = {"name": caller.name, "operator": caller.operator}
@@ -201,26 +174,11 @@ async def asked(server_tls: ListenerTls, client: ssl.SSLContext, requests: int =
     """Serve with certificates that count, ask over one connection, return status and body."""
     credentials = Credentials({}, {}, certificates=True, read_only=["viewer"])
     gate = Gate(who, credentials, GateRules(max_body_bytes=100))
-    config = uvicorn.Config(
-        gate, host="127.0.0.1", port=0, http=CertifiedProtocol, loop="none", ws="none",
-        lifespan="off", log_config=None, access_log=False,
-    )  # fmt: skip
-    config.load()
-    config.ssl = server_context(server_tls)
-    server = Server(config)
-    serving = asyncio.create_task(server.serve())
-    while not server.started:
-        assert not serving.done()
-        await asyncio.sleep(0)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    try:
-        async with httpx.AsyncClient(verify=client, timeout=10) as http:
-            answers = [await http.get(f"https://127.0.0.1:{port}/") for _ in range(requests)]
-        assert len({(a.status_code, a.text) for a in answers}) == 1
-        return f"{answers[0].status_code} {answers[0].text}"
-    finally:
-        server.should_exit = True
-        await serving
+    listener = Listener(LOCAL, 0, server_context(server_tls))
+    async with serving(gate, listener) as ((url,), _), http_client(client) as http:
+        answers = [await http.get(url) for _ in range(requests)]
+    assert len({(a.status_code, a.text) for a in answers}) == 1
+    return f"{answers[0].status_code} {answers[0].text}"
 
 
 def client_context(issued: Issued | None) -> ssl.SSLContext:
@@ -302,22 +260,9 @@ def test_a_worker_knows_whether_its_stores_are_good_for_other_workers() -> None:
 
 # -- rest connections -------------------------------------------------------------------------------
 
-
 LIMIT = 8
 WITHIN_S = 10.0
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-@asynccontextmanager
-async def rest_connections_serving(
-    app: ASGIApp, tls: ssl.SSLContext | None = None
-) -> AsyncGenerator[str]:
-    server = RestServer([Listener(LOCAL, 0, tls)], app, connections=LIMIT)
-    (url,) = await server.start()
-    try:
-        yield url
-    finally:
-        await server.stop(0)
 
 
 async def stranger(url: str, sent: bytes = b"") -> Pair:
@@ -341,139 +286,111 @@ def body_head(path: str, length: int, headers: str = "") -> bytes:
     return f"PUT {path} HTTP/1.1\r\nHost: {LOCAL}\r\nContent-Length: {length}\r\n{headers}\r\n".encode()
 
 
+def lengths(reader: BodyReader) -> ASGIApp:
+    """Return an application that answers how long a body was."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        body = await reader.read(scope, receive)
+        answer = body if not isinstance(body, bytes) else json_response(len(body))
+        await answer(scope, replayed(b"", receive), send)
+
+    return app
+
+
 @pytest.mark.parametrize("encrypted", [False, True])
-def test_silent_strangers_make_room_for_one_that_asks(encrypted: bool) -> None:
+async def test_silent_strangers_make_room_for_one_that_asks(encrypted: bool) -> None:
     tls = tls_of(OWN)
-
-    async def run() -> None:
-        async with rest_connections_serving(
-            public_app(parts_of()), server_context(tls) if encrypted else None
-        ) as url:
-            silent = [
-                await stranger(url, b"" if encrypted else b"GET / HT") for _ in range(3 * LIMIT)
-            ]
-            async with http_client(peer_context(tls) if encrypted else None) as client:
-                for _ in range(3):
-                    assert (await client.get(f"{url}health")).status_code == 200
-            for pair in silent[: 2 * LIMIT]:
-                assert await gone(pair) == b""
-            for _, writer in silent:
-                writer.close()
-
-    asyncio.run(run())
+    listener = Listener(LOCAL, 0, server_context(tls) if encrypted else None)
+    async with serving(public_app(parts_of()), listener, connections=LIMIT) as ((url,), _):
+        silent = [await stranger(url, b"" if encrypted else b"GET / HT") for _ in range(3 * LIMIT)]
+        async with http_client(peer_context(tls) if encrypted else None) as client:
+            for _ in range(3):
+                assert (await client.get(f"{url}health")).status_code == 200
+        for pair in silent[: 2 * LIMIT]:
+            assert await gone(pair) == b""
+        for _, writer in silent:
+            writer.close()
 
 
-def test_requests_under_way_are_not_closed_for_newer_connections() -> None:
-    async def run() -> None:
-        begun, may_end = asyncio.Semaphore(0), asyncio.Event()
+async def test_requests_under_way_are_not_closed_for_newer_connections() -> None:
+    begun, may_end = asyncio.Semaphore(0), asyncio.Event()
 
-        async def slow(scope: Scope, receive: Receive, send: Send) -> None:
-            begun.release()
-            await may_end.wait()
-            await json_response("done")(scope, receive, send)
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.release()
+        await may_end.wait()
+        await json_response("done")(scope, receive, send)
 
-        async with rest_connections_serving(slow) as url, http_client() as client:
-            asked = [asyncio.create_task(client.get(url)) for _ in range(LIMIT)]
-            for _ in range(LIMIT):
-                await begun.acquire()
-            with pytest.raises(httpx.TransportError):
-                await client.get(url)
-            may_end.set()
-            assert [(await it).json() for it in asked] == ["done"] * LIMIT
-
-    asyncio.run(run())
+    async with serving(slow, connections=LIMIT) as ((url,), client):
+        asked = [asyncio.create_task(client.get(url)) for _ in range(LIMIT)]
+        for _ in range(LIMIT):
+            await begun.acquire()
+        with pytest.raises(httpx.TransportError):
+            await client.get(url)
+        may_end.set()
+        assert [(await it).json() for it in asked] == ["done"] * LIMIT
 
 
 @pytest.mark.parametrize("begin", [b"", b"GET / HTTP/1.1\r\nX-Slow: ", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nG"])  # fmt: skip
-def test_a_head_that_does_not_come_ends_the_connection(
+async def test_a_head_that_does_not_come_ends_the_connection(
     begin: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(GuardedProtocol, "head_s", 0.05)
-
-    async def run() -> None:
-        async with rest_connections_serving(public_app(parts_of())) as url:
-            answer = await gone(await stranger(url, begin))
-            assert answer.startswith(b"HTTP/1.1 200" if b"health" in begin else b"")
-
-    asyncio.run(run())
+    monkeypatch.setattr(GuardedProtocol, "head_s", 0.25)
+    async with serving(public_app(parts_of())) as ((url,), _):
+        answer = await gone(await stranger(url, begin))
+        assert answer.startswith(b"HTTP/1.1 200" if b"health" in begin else b"")
 
 
-def test_unsigned_bodies_on_the_internal_listener_are_answered_unread() -> None:
-    async def run() -> None:
-        app = internal_app(parts_of({None: FakeHerder()}))
-        async with rest_connections_serving(app) as url:
-            pair = await stranger(url, body_head("/connectors/c/stop", 15 * 1024 * 1024))
-            assert (await gone(pair)).startswith(b"HTTP/1.1 403")
-
-    asyncio.run(run())
+async def test_unsigned_bodies_on_the_internal_listener_are_answered_unread() -> None:
+    app = internal_app(parts_of({None: FakeHerder()}))
+    async with serving(app) as ((url,), _):
+        pair = await stranger(url, body_head("/connectors/c/stop", 15 * 1024 * 1024))
+        assert (await gone(pair)).startswith(b"HTTP/1.1 403")
 
 
-def test_a_body_that_does_not_come_is_a_408_and_waits_for_no_longer_than_its_deadline() -> None:
+async def test_a_body_that_does_not_come_is_a_408_and_waits_for_no_longer_than_its_deadline() -> (
+    None
+):
     reader = BodyReader(100, at_once=1, deadline_s=0.05)
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        body = await reader.read(scope, receive)
-        answer = body if not isinstance(body, bytes) else json_response(len(body))
-        await answer(scope, replayed(b"", receive), send)
-
-    async def run() -> None:
-        async with rest_connections_serving(app) as url, http_client() as client:
-            pairs = [await stranger(url, body_head("/", 100) + b"x") for _ in range(3)]
-            for pair in pairs:
-                assert (await gone(pair)).startswith(b"HTTP/1.1 408")
-            assert (await client.put(url, content=b"x" * 100)).json() == 100
-            assert (await client.put(url, content=b"x" * 101)).status_code == 413
-
-    asyncio.run(run())
+    async with serving(lengths(reader)) as ((url,), client):
+        pairs = [await stranger(url, body_head("/", 100) + b"x") for _ in range(3)]
+        for pair in pairs:
+            assert (await gone(pair)).startswith(b"HTTP/1.1 408")
+        assert (await client.put(url, content=b"x" * 100)).json() == 100
+        assert (await client.put(url, content=b"x" * 101)).status_code == 413
 
 
-def test_a_small_body_waits_for_no_sender_of_a_large_one() -> None:
+async def test_a_small_body_waits_for_no_sender_of_a_large_one() -> None:
     """A PATCH of a flow beside connections that send a megabyte byte by byte."""
     reader = BodyReader(1_000_000, at_once=1, deadline_s=30)
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        body = await reader.read(scope, receive)
-        answer = body if not isinstance(body, bytes) else json_response(len(body))
-        await answer(scope, replayed(b"", receive), send)
-
-    async def run() -> None:
-        async with rest_connections_serving(app) as url, http_client() as client:
-            pairs = [await stranger(url, body_head("/", 1_000_000) + b"x") for _ in range(3)]
-            assert (await client.put(url, content=b"x" * 100)).json() == 100
-            for _, writer in pairs:
-                writer.close()
-
-    asyncio.run(run())
+    async with serving(lengths(reader)) as ((url,), client):
+        pairs = [await stranger(url, body_head("/", 1_000_000) + b"x") for _ in range(3)]
+        assert (await client.put(url, content=b"x" * 100)).json() == 100
+        for _, writer in pairs:
+            writer.close()
 
 
-def test_a_message_with_two_lengths_is_refused_and_its_connection_closed() -> None:
+async def test_a_message_with_two_lengths_is_refused_and_its_connection_closed() -> None:
     """A proxy that goes by the length would take what is behind for the next request."""
     message = (
         b"GET /connectors HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
         b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     )
 
-    async def run() -> None:
-        async with rest_connections_serving(public_app(parts_of({None: FakeHerder()}))) as url:
-            answer = await gone(await stranger(url, message))
-            assert answer.startswith(b"HTTP/1.1 400")
-            assert answer.count(b"HTTP/1.1") == 1
-
-    asyncio.run(run())
+    async with serving(public_app(parts_of({None: FakeHerder()}))) as ((url,), _):
+        answer = await gone(await stranger(url, message))
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert answer.count(b"HTTP/1.1") == 1
 
 
-def test_a_public_body_that_does_not_come_holds_up_no_other_request() -> None:
-    async def run() -> None:
-        async with (
-            rest_connections_serving(public_app(parts_of({None: FakeHerder()}))) as url,
-            http_client() as client,
-        ):
-            pairs = [await stranger(url, body_head("/connectors/c/config", 1000)) for _ in range(LIMIT - 2)]  # fmt: skip
-            assert (await client.get(f"{url}connectors")).status_code == 200
-            for _, writer in pairs:
-                writer.close()
-
-    asyncio.run(run())
+async def test_a_public_body_that_does_not_come_holds_up_no_other_request() -> None:
+    app = public_app(parts_of({None: FakeHerder()}))
+    async with serving(app, connections=LIMIT) as ((url,), client):
+        pairs = [await stranger(url, body_head("/connectors/c/config", 1000)) for _ in range(LIMIT - 2)]  # fmt: skip
+        assert (await client.get(f"{url}connectors")).status_code == 200
+        for _, writer in pairs:
+            writer.close()
 
 
 def test_a_connection_is_turned_away_when_no_descriptor_is_left() -> None:

@@ -25,7 +25,7 @@ from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.types import FlowName, State, TopicPartition
-from mm2py_workers.flow_commands import WELL
+from mm2py_cli.flow_commands import WELL
 from tests.unit.rest.paper_worker import PaperWorker
 from tests.unit.rest.rest_fakes import SOURCE, FakeHerder, Reply, ask, flow, parts_of, state
 
@@ -208,6 +208,18 @@ def test_numbers_that_are_not_known_have_no_sample() -> None:
         "kafka_connect_mirror_mirrorsourceconnector_record_count",
     ):
         assert scrape.labels_of(name) == set()
+
+
+def test_a_lag_that_is_not_known_any_more_has_no_sample_and_its_age_grows() -> None:
+    clock = FakeClock()
+    meter = FlowMeter(AB, clock)
+    part = meter.partition(TopicPartition("t", 0))
+    part.report_lag(0, -1, clock.now_ms())
+    clock.jump(70)
+    part.report_lag(-1, -1, clock.now_ms())
+    scrape = scraped(dedicated(meter))
+    assert scrape.value("mm2py_source_lag_records", TOPIC) is None
+    assert scrape.value("mm2py_rpo_seconds", TOPIC) == 70
 
 
 def test_flow_connector_and_task_have_one_state_each() -> None:

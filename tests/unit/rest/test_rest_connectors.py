@@ -12,7 +12,7 @@ from mm2py.runtime.herder.herder import Herder
 from mm2py.types import FlowName, State, TargetState, TaskId
 from tests.unit.rest.rest_fakes import BASE, SOURCE, FakeHerder, Reply, ask, parts_of, state
 
-# -- rest connectors --------------------------------------------------------------------------------
+JSON = {"Content-Type": "application/json"}
 
 
 def request(herder: Herder, method: str, target: str, **sent: object) -> Reply:
@@ -71,18 +71,8 @@ def test_scalars_of_a_config_become_texts_as_they_were_written(text: str, stored
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
         b"{",
-        b"[]",
-        b"null",
-        b'"x"',
-        b'{"name":"c"}',
-        b'{"name":"c","config":null}',
-        b'{"name":"c","config":[]}',
-        b'{"name":"c","config":{"k":{}}}',
         b'{"name":"c","config":{"k":[1]}}',
-        b'{"name":"c","config":{},"more":1}',
-        b'{"name":"c","config":{},"initial_state":"GONE"}',
         b'{"name":"c","config":{"k":"\\ud800"}}',
         b'{"name":"c","config":{"k":NaN}}',
         b"\xff",
@@ -91,11 +81,8 @@ def test_scalars_of_a_config_become_texts_as_they_were_written(text: str, stored
 )
 def test_a_body_that_is_no_create_request_is_a_400_and_reaches_nobody(content: bytes) -> None:
     herder = FakeHerder()
-    json_type = {"Content-Type": "application/json"}
-    reply = request(herder, "POST", "/connectors", content=content, headers=json_type)
-    assert reply.status == 400
-    assert reply.message
-    assert herder.calls == []
+    reply = request(herder, "POST", "/connectors", content=content, headers=JSON)
+    assert (reply.status, bool(reply.message), herder.calls) == (400, True, [])
 
 
 def test_reads_show_the_config_of_an_ordinary_worker_as_it_was_put() -> None:
@@ -154,19 +141,18 @@ def test_a_null_name_in_a_config_means_the_name_of_the_path() -> None:
     assert herder.configs["c"]["name"] == "c"
 
 
-@pytest.mark.parametrize("number", [b"1e999", b"-1e999"])
-def test_an_offset_that_no_json_number_can_hold_is_refused(number: bytes) -> None:
-    body = b'{"offsets":[{"partition":{"a":1},"offset":{"p":' + number + b"}}]}"
+TOO_LARGE = "Field p of `offset` holds a number that is too large"
+NO_MAP = "Offsets may only contain primitive types as values, but field p contains MAP"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [("1e999", TOO_LARGE), ("-1e999", TOO_LARGE), ('{"deep":1}', NO_MAP)]
+)
+def test_an_offset_that_holds_no_number_or_text_is_refused(value: str, said: str) -> None:
+    body = f'{{"offsets":[{{"partition":{{"a":1}},"offset":{{"p":{value}}}}}]}}'.encode()
     herder = FakeHerder()
-    reply = ask(
-        public_app(parts_of({None: herder})), "PATCH", "/connectors/c/offsets", content=body,
-        headers={"Content-Type": "application/json"},
-    )  # fmt: skip
-    assert (reply.status, reply.message) == (
-        400,
-        "Field p of `offset` holds a number that is too large",
-    )
-    assert herder.calls == []
+    reply = request(herder, "PATCH", "/connectors/c/offsets", content=body, headers=JSON)
+    assert (reply.status, reply.message, herder.calls) == (400, said, [])
 
 
 # -- rest lifecycle ---------------------------------------------------------------------------------
@@ -246,14 +232,6 @@ def test_altered_offsets_keep_their_number_types_and_answer_a_message() -> None:
     entries = [OffsetEntry({"p": 1, "f": 1.5, "s": "x"}, None), OffsetEntry(None, None)]
     assert herder.calls == [("alter_offsets", "c", entries)]
     assert request(herder, "DELETE", "/connectors/c/offsets").json == {"message": "reset"}
-
-
-def test_a_map_inside_an_offset_is_refused_with_the_text_of_connect() -> None:
-    field: dict[str, object] = {"f": {"deep": 1}}
-    body: object = {"offsets": [{"partition": {"p": "x"}, "offset": field}]}
-    reply = request(FakeHerder(), "PATCH", "/connectors/c/offsets", body=body)
-    text = "Offsets may only contain primitive types as values, but field f contains MAP"
-    assert (reply.status, reply.message) == (400, text)
 
 
 def test_topics_are_keyed_by_the_name_asked_for() -> None:

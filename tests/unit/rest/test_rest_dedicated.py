@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.forwarding import http_client
-from mm2py.rest.peer_client import HttpPeerClient
+from mm2py.rest.peer_client import node_snapshot
 from mm2py.runtime.errors import ForwardError
 from mm2py.runtime.herder.api import Health
 from mm2py.runtime.herder.herder import Herder
@@ -20,9 +20,6 @@ from mm2py.testing.waiting import until
 from mm2py.types import FlowName, TaskId
 from tests.unit.rest.rest_fakes import BASE, KEY, SOURCE, FakeHerder, ask, flow, parts_of, state
 from tests.unit.runtime.herder_fakes import CONFIG, FLOW, Cluster, Node
-
-# -- rest dedicated ---------------------------------------------------------------------------------
-
 
 AB, SPACED, RESERVED = flow("A", "B"), flow("a b", "c/d"), flow("connectors", "B")
 NAME = "MirrorSourceConnector"
@@ -51,12 +48,7 @@ def app_of(*herders: FakeHerder) -> ASGIApp:
 
 @pytest.mark.parametrize(
     ("name", "prefix"),
-    [
-        (AB, "/A/B"),
-        (AB, "/pairs/A/B"),
-        (SPACED, "/a%20b/c%2Fd"),
-        (RESERVED, "/pairs/connectors/B"),
-    ],
+    [(AB, "/A/B"), (AB, "/pairs/A/B"), (SPACED, "/a%20b/c%2Fd"), (RESERVED, "/pairs/connectors/B")],
 )
 def test_a_flow_has_its_dialect_under_its_pair(name: FlowName, prefix: str) -> None:
     app = app_of(herder(name))
@@ -198,29 +190,6 @@ def test_a_request_at_the_root_is_sent_on_with_the_key_of_its_flow() -> None:
     assert [call[0] for call in leader.calls] == ["stop", "stop", "create"]
 
 
-def test_a_config_is_shown_to_readers_of_an_ordinary_worker_without_secrets() -> None:
-    one = FakeHerder(configs={NAME: dict(STORED)})
-
-    def gate(app: object) -> object:
-        async def as_reader(scope: dict[str, object], receive: object, send: object) -> None:
-            scope["mm2py.caller"] = Reader()
-            await app(scope, receive, send)  # type: ignore[operator] # an ASGI application
-
-        return as_reader
-
-    from dataclasses import replace
-
-    parts = replace(parts_of({None: one}), gate=gate)  # type: ignore[arg-type] # an ASGI application
-    assert ask(public_app(parts), "GET", f"/connectors/{NAME}/config").json == SHOWN
-
-
-class Reader:
-    """Somebody who may look."""
-
-    name = "eve"
-    operator = False
-
-
 def test_what_may_come_from_outside_is_judged_by_flow_and_own_name_also_at_the_root() -> None:
     asked: list[tuple[object, str, dict[str, str | None]]] = []
 
@@ -238,7 +207,6 @@ def test_what_may_come_from_outside_is_judged_by_flow_and_own_name_also_at_the_r
 
 
 # -- rest on herders --------------------------------------------------------------------------------
-
 
 PAIR = f"/{FLOW.source}/{FLOW.target}"
 
@@ -358,9 +326,8 @@ async def test_a_worker_tells_another_one_what_it_copies() -> None:
         key = workers.follower.herder.session_key()
         assert key is not None
         async with http_client(transport=workers) as client:
-            peers = HttpPeerClient(client, FLOW, clock=workers.cluster.clock)
             url = f"http://{workers.leader.name}/"
-            snapshot = await peers.node_snapshot(url, key)
+            snapshot = await node_snapshot(client, FLOW, url, key, clock=workers.cluster.clock)
         assert snapshot.worker == workers.leader.herder.worker_id
 
 

@@ -18,13 +18,18 @@ from mm2py.rest.parts import CALLER
 from mm2py.runtime.errors import ConflictError
 from mm2py.testing.waiting import until
 from mm2py_jobs.failover.flows import RestFlows
-from mm2py_jobs.failover.plan import FailoverRequest
+from mm2py_jobs.failover.plan import FailoverRequest, FailoverView
 from mm2py_jobs.failover.routes import FailoverService, OwnApi
 from tests.unit.rest.failover_fakes import PLAN, FakeFailovers
 from tests.unit.rest.flow_fakes import AB
 
 THERE = FailoverKind.FAILOVER
 REQUEST = FailoverRequest(id="f")
+
+
+def step_of(view: FailoverView) -> Step:
+    assert view.failover is not None
+    return view.failover.step
 
 
 @asynccontextmanager
@@ -41,17 +46,13 @@ async def test_a_failover_is_driven_here_until_it_is_done() -> None:
     async with stage() as (commands, service):
         assert (await service.show(AB, THERE)).failover is None
         view = await service.start(AB, REQUEST)
-        assert view.driven_here
-        assert view.failover is not None
-        assert view.failover.step is Step.FENCE
+        assert (view.driven_here, step_of(view)) == (True, Step.FENCE)
         with pytest.raises(ConflictError, match="already"):
             await service.start(AB, REQUEST)
         commands.ended.set()
         await until(lambda: not service.driven)
         shown = await service.show(AB, THERE)
-        assert not shown.driven_here
-        assert shown.failover is not None
-        assert shown.failover.step is Step.DONE
+        assert (shown.driven_here, step_of(shown)) == (False, Step.DONE)
 
 
 async def test_a_dry_run_shows_what_refuses_and_starts_nothing() -> None:
@@ -94,9 +95,7 @@ async def test_a_cancel_ends_the_driver_first_and_a_dry_run_does_not() -> None:
         await service.cancel(AB, THERE, dry_run=True)
         assert service.driven
         view = await service.cancel(AB, THERE, dry_run=False)
-        assert not service.driven
-        assert view.failover is not None
-        assert view.failover.step is Step.CANCELLED
+        assert (bool(service.driven), step_of(view)) == (False, Step.CANCELLED)
 
 
 async def test_one_that_was_begun_goes_on_without_another_plan() -> None:

@@ -19,7 +19,7 @@ from mm2py.config.limits import limit_problem
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError, FatalError, RetriableError
 from mm2py.observability.logging import SecretMask
-from mm2py.observability.metrics import FlowMeter, NodeSnapshot
+from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.errors import BadRequestError, NotFoundError
 from mm2py.runtime.group.assignor import FRESH, MemberView, assign, configured_work
 from mm2py.runtime.group.connect_membership import ConnectMembership, missed_commit
@@ -32,7 +32,7 @@ from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.task_host import TaskSpec, TaskWatcher
 from mm2py.runtime.tasks.task_transactions import StartGuard
 from mm2py.storage.config_backing_store import ConfigBackingStore
-from mm2py.storage.config_state import ConnectorConfig, SessionKey
+from mm2py.storage.config_state import ConnectorConfig
 from mm2py.storage.memory import MemoryTopic, memory_configs, memory_statuses
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import until
@@ -332,13 +332,6 @@ class FakeValidator:
         )
 
 
-class FakePeers:
-    """Another worker that is never asked: nothing that copies depends on one."""
-
-    async def node_snapshot(self, url: str, key: SessionKey) -> NodeSnapshot:
-        raise FatalError("not asked for here")
-
-
 class FakeOverrides:
     """File and overrides in one map."""
 
@@ -444,6 +437,58 @@ class Cluster:
         self.nodes[name] = node
         return node
 
+    async def leader(
+        self,
+        *,
+        effective: Mapping[str, Mapping[str, str]] | None = None,
+        **settings: str | int,
+    ) -> "Node":
+        """Start the first node, and wait until it leads."""
+        node = self.node("n1", effective=effective, resolve=None, **settings).start()
+        await until(lambda: node.membership.is_leader)
+        return node
+
+    async def with_tasks(self, **settings: str | int) -> "Node":
+        """Start the first node, and let it run the two tasks of a connector ``c``."""
+        node = self.node("n1", effective=None, resolve=None, **settings).start()
+        await node.put()
+        await node.runs("c-0", "c-1")
+        await until(lambda: {node.state(TaskId("c", number)) for number in range(2)} == {"RUNNING"})
+        return node
+
+    async def on_file(self) -> "Node":
+        """The same of a flow whose file has the connector."""
+        node = self.node(effective={"c": CONFIG | {"name": "c"}}).start()
+        await node.runs("c-0", "c-1")
+        return node
+
+    async def pair(self) -> tuple["Node", "Node"]:
+        """Start a leader and another node, which share the four tasks of a connector ``c``."""
+        first, second = self.node("n1").start(), self.node("n2").start()
+        await until(lambda: first.membership.is_leader and len(self.group.members) == 2)
+        await first.put(work="0 1 2 3")
+        await self.settled(*(f"c-{number}" for number in range(4)))
+        return first, second
+
+    async def settled(self, *tasks: str) -> None:
+        """Wait until these tasks run, each once and where the group has assigned it."""
+
+        def done() -> bool:
+            hosts = [node.host.running for node in self.nodes.values()]
+            everywhere = sorted(str(task) for running in hosts for task in running)
+            owned = sorted(str(t) for work in self.group.owners.values() for t in work.tasks)
+            return everywhere == sorted(tasks) == owned
+
+        await until(done)
+        await self.clock.settle()
+
+    async def stop(self) -> None:
+        """Stop all nodes; time passes meanwhile."""
+        stopping = [asyncio.ensure_future(node.stop()) for node in self.nodes.values()]
+        while not all(each.done() for each in stopping):
+            await self.clock.advance(STEP_S)
+        await asyncio.gather(*stopping)
+
     def running(self) -> dict[str, str]:
         """Which node runs which task now."""
         return {str(task): name for name, node in self.nodes.items() for task in node.host.running}
@@ -505,10 +550,9 @@ class Node:
             offsets=self.offsets,
             membership=self.membership,
             hosts=self._host,
-            peers=FakePeers(),
             overrides=self.overrides,
             resolve=resolve or _plain,
-            editor=self.editor,
+            editor=lambda _: self.editor,
             meter=self.meter,
             settings=WorkerConfig.model_validate(keys | settings),
             close=lambda: self._step("close"),
@@ -635,12 +679,6 @@ class Stage:
     def everything_runs_once(self, *names: str) -> bool:
         tasks = [task for name in names for task in _tasks(self.cluster.nodes[name])]
         return sorted(tasks) == sorted(ALL)
-
-    async def stop(self) -> None:
-        stopping = [asyncio.ensure_future(node.stop()) for node in self.cluster.nodes.values()]
-        while not all(each.done() for each in stopping):
-            await self.cluster.clock.advance(STEP_S)
-        await asyncio.gather(*stopping)
 
 
 def _tasks(node: Node) -> list[str]:

@@ -10,7 +10,7 @@ from mm2py.api.records import SinkRecord, SourceOffset, SourcePartition
 from mm2py.api.task import BatchSourceTask, Delivery, Outgoing, SourceTask
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.send.tail import CopiedSoFar
-from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import RetriableError
 from mm2py.mirror.source_offsets import source_offset
 from mm2py.observability.metrics import FlowMeter
@@ -24,8 +24,9 @@ from mm2py.runtime.tasks.target_sender import OnDelivered, OnDoubt, OnFailed, On
 from mm2py.runtime.tasks.task_assembly import FlowReports, TaskAssembly, TaskParts
 from mm2py.runtime.tasks.task_context import NoLedger
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec, TaskWatcher
-from mm2py.storage.memory import MemoryOffsetBackingStore
+from mm2py.testing.waiting import until
 from mm2py.types import EARLIEST, ClusterAlias, FlowName, State, TaskId, TopicPartition
+from tests.kit.fakes.offset_store import MemoryOffsetBackingStore
 
 
 class EagerClock:
@@ -44,6 +45,12 @@ class EagerClock:
     async def sleep(self, seconds: float) -> None:
         self.sleeps.append(seconds)
         self.seconds += seconds
+        await asyncio.sleep(0)
+
+
+async def turns(number: int) -> None:
+    """Let the loop turn."""
+    for _ in range(number):
         await asyncio.sleep(0)
 
 
@@ -104,6 +111,7 @@ class FakeSender:
         self.flush_result: bool | None = None
         self._next: dict[TopicPartition, int] = {}
         self.starts: dict[TopicPartition, int] = {}
+        self.ids: dict[str, bytes] = {}
         self.asked_for: set[str] = set()
 
     def __call__(
@@ -129,6 +137,9 @@ class FakeSender:
 
     async def log_starts(self, targets: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         return {it: self.starts[it] for it in targets if it in self.starts}
+
+    async def topic_ids(self, topics: Collection[str]) -> Mapping[str, bytes]:
+        return {it: self.ids[it] for it in topics if it in self.ids}
 
     def enqueue(
         self, source: TopicPartition, target: TopicPartition, batches: Sequence[RecordBatch]
@@ -295,6 +306,7 @@ class FakeConnector:
         self.context: ConnectorContext | None = None
         self.stopped = 0
         self.opened: list[Mapping[str, str]] = []
+        self.stop_error: Exception | None = None
         self.troubles: dict[str, str] = {}
         self.task: BatchSourceTask | SourceTask = FakeTask()
 
@@ -317,11 +329,8 @@ class FakeConnector:
 
     async def stop(self) -> None:
         self.stopped += 1
-
-
-def as_clock(clock: EagerClock) -> Clock:
-    """Prove to the type checker that the fake is a clock."""
-    return clock
+        if self.stop_error is not None:
+            raise self.stop_error
 
 
 # ---- sinks
@@ -357,6 +366,7 @@ class FakeConsumer:
 
     def __init__(self, group: FakeGroup, listener: AssignmentListener, *, most: int = 3) -> None:
         self.group, self.listener, self.most = group, listener, most
+        self.away = False
         self.subscribed: tuple[str, ...] = ()
         self.positions: dict[TopicPartition, int] = {}
         self.paused: set[TopicPartition] = set()
@@ -469,6 +479,8 @@ class FakeConsumer:
         self.was_set.add(partition)
 
     def end(self, partition: TopicPartition, *, ask: bool) -> int:
+        if self.away:
+            return -1 if ask else self.heard.get(partition, -1)
         self.heard[partition] = (
             self.group.ends[partition]
             if ask or partition not in self.paused
@@ -566,14 +578,21 @@ def not_now(text: str = "not now") -> RetriableError:
 # ---- task hosts
 
 
+EMPTY: Mapping[str, str] = {}
 FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 
 
-def spec_of(number: int, *, paused: bool = False, **config: str) -> TaskSpec:
+def spec_of(
+    number: int,
+    *,
+    paused: bool = False,
+    connector: Mapping[str, str] = EMPTY,
+    **config: str,
+) -> TaskSpec:
     """The spec of a task of ``FakeConnector``."""
     return TaskSpec(
         id=TaskId("Fake", number),
-        connector_config={"connector.class": "FakeConnector"},
+        connector_config={"connector.class": "FakeConnector", **connector},
         config=config,
         paused=paused,
     )
@@ -609,14 +628,18 @@ class _Connector(FakeConnector):
         super().__init__()
         self._stage = stage
 
-    def open_task(self, config: Mapping[str, str], context: TaskContext) -> AskingTask:
+    def open_task(
+        self, config: Mapping[str, str], context: TaskContext
+    ) -> BatchSourceTask | SourceTask:
+        if self._stage.task is not None:
+            return self._stage.task
         partitions = tuple(TopicPartition(t, 0) for t in config.get("topics", "orders").split(","))
         self._stage.tasks.append(AskingTask(context, partitions))
         return self._stage.tasks[-1]
 
 
 class HostStage:
-    """The host, and what its tasks did."""
+    """The host, and what its tasks did: ``task`` alone, or one that asks for its positions each."""
 
     def __init__(
         self,
@@ -624,7 +647,10 @@ class HostStage:
         watcher: TaskWatcher | None = None,
         *,
         permit: Permit | None = None,
+        task: BatchSourceTask | SourceTask | None = None,
+        acknowledge: bool = True,
     ) -> None:
+        self.task, self.acknowledge = task, acknowledge
         self.reports = reports
         self.watcher = watcher
         self.clock = EagerClock()
@@ -664,11 +690,22 @@ class HostStage:
         )
         self.host = InProcessTaskHost(TaskAssembly(self.parts), self._changed, graceful_s=5)
 
+    async def started(self, number: int = 0, **config: str) -> AskingTask:
+        """Start a task, and return it when it runs."""
+        await self.host.start_task(spec_of(number, paused=False, connector=EMPTY, **config))
+        await until(lambda: self.words(number) == ["RUNNING"])
+        return self.tasks[-1]
+
+    async def start(self, **connector: str) -> None:
+        """Start the task with these keys of its connector."""
+        keys = {key.replace("_", "."): text for key, text in connector.items()}
+        await self.host.start_task(spec_of(0, connector=keys))
+
     def words(self, number: int = 0) -> list[str]:
         return [word for task, word in self.statuses if task.number == number]
 
     def _sender(self, spec: TaskSpec) -> FakeSender:
-        self.senders.append(FakeSender(permit=self.permit))
+        self.senders.append(FakeSender(acknowledge=self.acknowledge, permit=self.permit))
         return self.senders[-1]
 
     async def close(self) -> None:

@@ -1,7 +1,8 @@
 """Connectors and tasks of one worker: start, stop, target states, restarts."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -16,24 +17,26 @@ from mm2py.runtime.errors import HerderError
 from mm2py.runtime.herder.api import ConnectorState, WorkState
 from mm2py.runtime.herder.assigned_work import PROVEN_S, STEADY_S
 from mm2py.runtime.herder.loop import merge_restarts
-from mm2py.runtime.herder.work_states import plan_restart, with_restarting
-from mm2py.runtime.herder.worker_connector import FIRST_RETRY_S, LONGEST_RETRY_S, WorkerConnector
+from mm2py.runtime.herder.work_states import plan_restart
+from mm2py.runtime.herder.worker_connector import (
+    FIRST_RETRY_S,
+    LONGEST_RETRY_S,
+    ConnectorFacts,
+    WorkerConnector,
+)
 from mm2py.runtime.tasks.task_host import TaskSpec
-from mm2py.storage.config_state import ConnectorConfig, RestartRequest
+from mm2py.storage.config_state import ConnectorConfig, RestartRequest, texts_of
 from mm2py.testing.waiting import until
 from mm2py.types import State, TargetState, TaskId
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, TestConnector
-from tests.unit.runtime.runtime_fakes import EagerClock, FakeConnector, Statuses
+from tests.unit.runtime.runtime_fakes import EagerClock, FakeConnector, Statuses, turns
 
 SECRET = "geheim-123"  # noqa: S105 - what herder_fakes masks
 C0, C1 = TaskId("c", 0), TaskId("c", 1)
 
 
 async def _running(cluster: Cluster, *, auto_restart: bool = True) -> Node:
-    node = cluster.node(task_auto_restart=auto_restart).start()
-    await node.put()
-    await node.runs("c-0", "c-1")
-    await until(lambda: node.state(C0) == node.state(C1) == "RUNNING")
+    node = await cluster.with_tasks(task_auto_restart=auto_restart)
     node.host.events.clear()
     return node
 
@@ -50,19 +53,18 @@ async def _restart_pause(cluster: Cluster, node: Node) -> float:
     raise AssertionError("it never started again")
 
 
-async def test_a_failed_task_is_failed_first_and_restarts_with_growing_pauses() -> None:
-    cluster = Cluster()
+async def test_a_failed_task_is_failed_first_and_restarts_with_growing_pauses(
+    cluster: Cluster,
+) -> None:
     node = await _running(cluster)
     pauses = [round(await _restart_pause(cluster, node)) for _ in range(4)]
     assert pauses == [1, 2, 4, 8]
     assert [e for e in node.host.events if "c-1" in e] == [], "the other task runs on"
-    await node.stop()
 
 
-async def test_a_task_that_keeps_failing_is_a_problem_also_while_it_runs_between_its_failures() -> (
-    None
-):
-    cluster = Cluster()
+async def test_a_task_that_keeps_failing_is_a_problem_also_while_it_runs_between_its_failures(
+    cluster: Cluster,
+) -> None:
     node = await _running(cluster)
     await _restart_pause(cluster, node)
     await until(lambda: node.state(C0) == "RUNNING")
@@ -76,13 +78,11 @@ async def test_a_task_that_keeps_failing_is_a_problem_also_while_it_runs_between
     assert not node.herder.node_snapshot().problems
     node.host.silent["task host 7"] = "no sign of life"
     assert node.herder.node_snapshot().problems == {"task host 7": "no sign of life"}
-    await node.stop()
 
 
-async def test_a_task_that_never_ran_is_restarted_with_growing_pauses_on_a_machine_up_for_long() -> (
-    None
-):
-    cluster = Cluster()
+async def test_a_task_that_never_ran_is_restarted_with_growing_pauses_on_a_machine_up_for_long(
+    cluster: Cluster,
+) -> None:
     assert cluster.clock.monotonic() > STEADY_S
     node = cluster.node().start()
     node.host.fails_at_start[C0] = FatalError("x")
@@ -95,11 +95,9 @@ async def test_a_task_that_never_ran_is_restarted_with_growing_pauses_on_a_machi
             await cluster.clock.advance(0.1)
         pauses.append(round(cluster.clock.monotonic() - began))
     assert pauses == [1, 2, 4, 8]
-    await node.stop()
 
 
-async def test_the_longest_pause_is_the_connectors_own() -> None:
-    cluster = Cluster()
+async def test_the_longest_pause_is_the_connectors_own(cluster: Cluster) -> None:
     node = cluster.node().start()
     config = CONFIG | {"name": "c", "errors.retry.delay.max.ms": "1500"}
     await node.config.put_connector("c", config)
@@ -107,12 +105,12 @@ async def test_the_longest_pause_is_the_connectors_own() -> None:
     await until(lambda: node.state(C0) == "RUNNING")
     pauses = [round(await _restart_pause(cluster, node), 1) for _ in range(3)]
     assert pauses == [pytest.approx(1.0, abs=0.11), *[pytest.approx(1.5, abs=0.11)] * 2]
-    await node.stop()
 
 
 @pytest.mark.parametrize("own", ["true", "false"])
-async def test_a_connectors_own_choice_of_restarts_wins_over_the_workers(own: str) -> None:
-    cluster = Cluster()
+async def test_a_connectors_own_choice_of_restarts_wins_over_the_workers(
+    cluster: Cluster, own: str
+) -> None:
     node = cluster.node(task_auto_restart=own == "false").start()
     await node.config.put_connector("c", CONFIG | {"name": "c", "task.auto.restart": own})
     await until(lambda: node.state(C0) == "RUNNING")
@@ -120,21 +118,19 @@ async def test_a_connectors_own_choice_of_restarts_wins_over_the_workers(own: st
     node.host.say(C0, State.FAILED, FatalError("x"))
     await cluster.clock.advance(120)
     assert node.host.events.count("start c-0 0") == starts + (own == "true")
-    await node.stop()
 
 
-async def test_a_task_that_ran_for_long_starts_again_with_the_shortest_pause() -> None:
-    cluster = Cluster()
+async def test_a_task_that_ran_for_long_starts_again_with_the_shortest_pause(
+    cluster: Cluster,
+) -> None:
     node = await _running(cluster)
     for _ in range(3):
         await _restart_pause(cluster, node)
     await cluster.clock.advance(STEADY_S + 1)
     assert round(await _restart_pause(cluster, node)) == 1
-    await node.stop()
 
 
-async def test_the_trace_of_the_last_failure_shows_until_the_task_runs() -> None:
-    cluster = Cluster()
+async def test_the_trace_of_the_last_failure_shows_until_the_task_runs(cluster: Cluster) -> None:
     node = await _running(cluster)
     seen: list[tuple[str, str | None]] = []
     put = node.status.put
@@ -153,7 +149,6 @@ async def test_the_trace_of_the_last_failure_shows_until_the_task_runs() -> None
         ("RESTARTING", "FatalError: disk full"),
         ("RUNNING", None),
     ]
-    await node.stop()
 
 
 @pytest.mark.parametrize(
@@ -165,19 +160,16 @@ async def test_the_trace_of_the_last_failure_shows_until_the_task_runs() -> None
     ],
 )
 async def test_what_a_restart_cannot_cure_stays_failed(
-    *, auto_restart: bool, cause: Exception
+    cluster: Cluster, *, auto_restart: bool, cause: Exception
 ) -> None:
-    cluster = Cluster()
     node = await _running(cluster, auto_restart=auto_restart)
     node.host.say(C0, State.FAILED, cause)
     await cluster.clock.advance(120)
     assert node.host.events == []
     assert (node.state(C0), node.meter.state) == ("FAILED", "FAILED")
-    await node.stop()
 
 
-async def test_a_task_given_up_while_it_waits_for_its_restart_stays_away() -> None:
-    cluster = Cluster()
+async def test_a_task_given_up_while_it_waits_for_its_restart_stays_away(cluster: Cluster) -> None:
     node = await _running(cluster)
     node.host.say(C0, State.FAILED, FatalError("x"))
     await node.herder.stop_connector("c", actor="t")
@@ -185,11 +177,9 @@ async def test_a_task_given_up_while_it_waits_for_its_restart_stays_away() -> No
     node.host.events.clear()
     await cluster.clock.advance(120)
     assert node.host.events == []
-    await node.stop()
 
 
-async def test_no_state_and_no_problem_holds_a_secret() -> None:
-    cluster = Cluster()
+async def test_no_state_and_no_problem_holds_a_secret(cluster: Cluster) -> None:
     node = await _running(cluster, auto_restart=False)
     error = FatalError("login failed")
     error.__cause__ = FatalError("password geheim-123 refused")
@@ -197,14 +187,14 @@ async def test_no_state_and_no_problem_holds_a_secret() -> None:
     await until(lambda: node.state(C0) == "FAILED")
     trace = node.herder.task_status(C0).trace
     assert trace == "FatalError: login failed\nCaused by: FatalError: password [hidden] refused"
-    await node.stop()
 
 
-async def test_placeholders_stay_in_the_topic_and_reach_connector_and_task_resolved() -> None:
+async def test_placeholders_stay_in_the_topic_and_reach_connector_and_task_resolved(
+    cluster: Cluster,
+) -> None:
     def resolve(config: ConnectorConfig) -> dict[str, str]:
         return {k: t.replace("${file:/s:p}", SECRET) for k, t in config.items() if t}
 
-    cluster = Cluster()
     node = cluster.node(resolve=resolve).start()
     await node.put(password="${file:/s:p}")  # noqa: S106 - a placeholder
     await until(lambda: bool(TestConnector.made))
@@ -215,10 +205,11 @@ async def test_placeholders_stay_in_the_topic_and_reach_connector_and_task_resol
     assert node.host.running[C0].config["password"] == SECRET
     assert node.host.running[C0].connector_config["password"] == SECRET
     assert not any(b"geheim" in (r.value or b"") for r in cluster.configs.records)
-    await node.stop()
 
 
-async def test_a_placeholder_that_cannot_be_resolved_fails_connector_or_task_visibly() -> None:
+async def test_a_placeholder_that_cannot_be_resolved_fails_connector_or_task_visibly(
+    cluster: Cluster,
+) -> None:
     broken: list[str] = []
 
     def resolve(config: ConnectorConfig) -> dict[str, str]:
@@ -226,7 +217,6 @@ async def test_a_placeholder_that_cannot_be_resolved_fails_connector_or_task_vis
             raise ConfigError("/s cannot be read", remedy="put it back")
         return {key: text for key, text in config.items() if text is not None}
 
-    cluster = Cluster()
     node = cluster.node(resolve=resolve).start()
     await node.put()
     await node.runs("c-0", "c-1")
@@ -242,20 +232,16 @@ async def test_a_placeholder_that_cannot_be_resolved_fails_connector_or_task_vis
     broken.clear()
     await node.herder.restart_task(C0)
     await until(lambda: node.state(C0) == "RUNNING")
-    await node.stop()
 
 
-async def test_the_node_says_what_is_wrong_and_where() -> None:
-    cluster = Cluster()
+async def test_the_node_says_what_is_wrong_and_where(cluster: Cluster) -> None:
     node = await _running(cluster)
     TestConnector.made[0].troubles["refresh topics"] = "A is away"
     node.host.say(C1, State.FAILED, ConfigError("wrong"))
     assert list(node.herder.problems()) == ["task c-1: wrong", "c: refresh topics: A is away"]
-    await node.stop()
 
 
-async def test_tasks_of_a_paused_connector_start_paused() -> None:
-    cluster = Cluster()
+async def test_tasks_of_a_paused_connector_start_paused(cluster: Cluster) -> None:
     node = await _running(cluster)
     await node.herder.pause("c", actor="t")
     await until(lambda: node.state(C0) == "PAUSED")
@@ -263,11 +249,9 @@ async def test_tasks_of_a_paused_connector_start_paused() -> None:
     await until(lambda: "start c-1 1" in node.host.events)
     assert all(spec.paused for spec in node.host.running.values())
     await until(lambda: node.state(C0) == "PAUSED")
-    await node.stop()
 
 
-async def test_topics_in_use_are_forgotten_with_their_connector() -> None:
-    cluster = Cluster()
+async def test_topics_in_use_are_forgotten_with_their_connector(cluster: Cluster) -> None:
     node = await _running(cluster)
     forgotten: list[str] = []
     node.status.delete_topics = forgotten.append  # type: ignore[method-assign,assignment]  # looks on
@@ -276,11 +260,9 @@ async def test_topics_in_use_are_forgotten_with_their_connector() -> None:
     assert forgotten == []
     await node.herder.delete("c", actor="t")
     await until(lambda: forgotten == ["c"])
-    await node.stop()
 
 
-async def test_a_leader_that_cannot_write_tries_again() -> None:
-    cluster = Cluster()
+async def test_a_leader_that_cannot_write_tries_again(cluster: Cluster) -> None:
     file = {"c": CONFIG | {"name": "c"}}
     node = cluster.node(effective=file)
     put = node.config.put_connector
@@ -297,11 +279,11 @@ async def test_a_leader_that_cannot_write_tries_again() -> None:
     for _ in range(3):
         await cluster.clock.advance(1)
     await node.runs("c-0", "c-1")
-    await node.stop()
 
 
-async def test_a_host_that_cannot_start_a_task_fails_it_visibly_and_it_is_tried_again() -> None:
-    cluster = Cluster()
+async def test_a_host_that_cannot_start_a_task_fails_it_visibly_and_it_is_tried_again(
+    cluster: Cluster,
+) -> None:
     node = await _running(cluster)
     start_task = node.host.start_task
     errors = [RetriableError("no process can be started")]
@@ -319,7 +301,6 @@ async def test_a_host_that_cannot_start_a_task_fails_it_visibly_and_it_is_tried_
     for _ in range(3):
         await cluster.clock.advance(1)
     await until(lambda: node.state(C0) == "RUNNING")
-    await node.stop()
 
 
 # ---- connectors
@@ -333,10 +314,9 @@ class Stage:
     ) -> None:
         self.clock = EagerClock()
         self.statuses = Statuses()
-        self.made: list[_Stoppable] = []
+        self.made: list[FakeConnector] = []
         self.hangs = False
         self.start_errors = list(errors)
-        self.stop_error: Exception | None = None
         self.configs: list[Mapping[str, str]] = [{"p": "0"}]
         self.applied: list[Sequence[Mapping[str, str]]] = []
         self.apply_errors: list[Exception] = []
@@ -348,11 +328,13 @@ class Stage:
             on_status=self.statuses,
             clock=self.clock,
             target=target,
+            resolve=texts_of,
+            facts=ConnectorFacts(dict, tuple, tuple),
         )
         self.connector.start()
 
     def _build(self, config: Mapping[str, str]) -> FakeConnector:
-        made = _Stoppable(self.configs, self.stop_error)
+        made = FakeConnector(self.configs)
         made.start_errors = self.start_errors
         self.made.append(made)
         return made
@@ -369,15 +351,14 @@ class Stage:
         await until(lambda: tuple(self.statuses.words) == words)
 
 
-class _Stoppable(FakeConnector):
-    def __init__(self, configs: Sequence[Mapping[str, str]], error: Exception | None) -> None:
-        super().__init__(configs)
-        self.error = error
-
-    async def stop(self) -> None:
-        await super().stop()
-        if self.error is not None:
-            raise self.error
+@pytest.fixture
+@asynccontextmanager
+async def stage() -> AsyncGenerator[Stage]:
+    """A connector that runs and has published its task configs."""
+    stage = Stage()
+    await until(lambda: len(stage.applied) == 1)
+    yield stage
+    await stage.connector.stop()
 
 
 @pytest.mark.parametrize("target", [TargetState.PAUSED, TargetState.STOPPED])
@@ -394,22 +375,20 @@ async def test_a_connector_that_begins_paused_or_stopped_is_not_started(
     await stage.reaches(target.value, "RUNNING", "UNASSIGNED")
 
 
-async def test_pause_stops_the_instance_and_resume_starts_another_and_publishes_again() -> None:
-    stage = Stage()
-    await until(lambda: len(stage.applied) == 1)
+async def test_pause_stops_the_instance_and_resume_starts_another_and_publishes_again(
+    stage: Stage,
+) -> None:
     stage.connector.set_target(TargetState.PAUSED)
     await stage.reaches("RUNNING", "PAUSED")
     assert stage.made[0].stopped == 1
     stage.connector.set_target(TargetState.PAUSED)
     stage.connector.request_reconfiguration()
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await turns(20)
     assert len(stage.applied) == 1, "a paused connector publishes nothing"
     stage.connector.set_target(TargetState.STARTED)
     await until(lambda: len(stage.applied) == 2)
     assert stage.statuses.words == ["RUNNING", "PAUSED", "RUNNING"]
     assert len(stage.made) == 2
-    await stage.connector.stop()
 
 
 async def test_a_failed_connector_ignores_pause_and_takes_stop() -> None:
@@ -419,48 +398,40 @@ async def test_a_failed_connector_ignores_pause_and_takes_stop() -> None:
     await stage.reaches("FAILED")
     stage.connector.set_target(TargetState.PAUSED)
     stage.connector.set_target(TargetState.STARTED)
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await turns(20)
     assert stage.statuses.words == ["FAILED"]
     stage.connector.set_target(TargetState.STOPPED)
     await stage.reaches("FAILED", "STOPPED")
     await stage.connector.stop()
 
 
-async def test_a_failure_after_the_start_keeps_the_instance_until_it_is_stopped() -> None:
-    stage = Stage()
-    await until(lambda: len(stage.applied) == 1)
+async def test_a_failure_after_the_start_keeps_the_instance_until_it_is_stopped(
+    stage: Stage,
+) -> None:
     stage.connector.fail(FatalError("loop died"))
     stage.connector.request_reconfiguration()
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await turns(20)
     assert (stage.made[0].stopped, len(stage.applied)) == (0, 1)
     stage.connector.set_target(TargetState.STOPPED)
     await stage.reaches("RUNNING", "FAILED", "STOPPED")
     assert stage.made[0].stopped == 1
-    await stage.connector.stop()
 
 
 @pytest.mark.parametrize(
     ("target", "last"), [(TargetState.PAUSED, "FAILED"), (TargetState.STOPPED, "STOPPED")]
 )
 async def test_an_error_in_stop_fails_a_pause_but_not_a_stop(
-    target: TargetState, last: str
+    stage: Stage, target: TargetState, last: str
 ) -> None:
-    stage = Stage()
-    stage.stop_error = FatalError("stuck")
-    await until(lambda: len(stage.applied) == 1)
-    stage.made[0].error = FatalError("stuck")
+    stage.made[0].stop_error = FatalError("stuck")
     stage.connector.set_target(target)
     await stage.reaches("RUNNING", last)
-    await stage.connector.stop()
 
 
 async def test_an_error_in_stop_at_the_end_is_a_failure() -> None:
     stage = Stage()
-    stage.stop_error = FatalError("stuck")
-    await until(lambda: bool(stage.made))
     await until(lambda: len(stage.applied) == 1)
+    stage.made[0].stop_error = FatalError("stuck")
     await stage.connector.stop()
     await stage.reaches("RUNNING", "FAILED")
 
@@ -516,8 +487,7 @@ async def test_a_stop_does_not_wait_for_a_publication_under_way() -> None:
     await until(lambda: len(stage.applied) == 1)
     stage.hangs = True
     stage.connector.request_reconfiguration()
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await turns(5)
     await asyncio.wait_for(stage.connector.stop(), 1)
     assert stage.statuses.words == ["RUNNING", "UNASSIGNED"]
 
@@ -552,23 +522,6 @@ def test_each_pair_of_flags_selects_exactly_the_expected_instances(
     assert plan.connectors == (frozenset({"c"}) if connector else frozenset())
     assert {task.number for task in plan.tasks} == tasks
     assert plan_restart(request, _state(_F)).connectors == {"c"}
-
-
-def test_nothing_failed_means_nothing_restarts_and_the_answer_is_the_plain_state() -> None:
-    state = _state(_R, _R)
-    plan = plan_restart(RestartRequest("c", only_failed=True, include_tasks=True), state)
-    assert not plan
-    assert with_restarting(state, plan) == state
-
-
-def test_the_answer_shows_restarting_and_keeps_the_last_trace() -> None:
-    state = _state(_R, _R, _F)
-    plan = plan_restart(RestartRequest("c", only_failed=True, include_tasks=True), state)
-    shown = with_restarting(state, plan)
-    assert plan.tasks == {TaskId("c", 1)}
-    assert shown.tasks[1] == WorkState(State.RESTARTING, "w:1", "trace", "1.0")
-    assert shown.tasks[0] == state.tasks[0]
-    assert shown.connector == state.connector
 
 
 def test_waiting_requests_become_the_one_with_the_widest_effect() -> None:

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from math import inf
 
@@ -12,12 +13,11 @@ import pytest
 from mm2py.api.context import EventKind, EventSink, LossEvent, SourceGap
 from mm2py.client.permit import Permit
 from mm2py.errors import ConfigError, FatalError, PartitionError
-from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.hosts.child_host import ChildTaskHost
 from mm2py.runtime.hosts.pipe import HostPipe
 from mm2py.runtime.hosts.pool import SILENT_LOOKS, HostLink, HostPool
-from mm2py.runtime.hosts.reports import HostReports, PipeLogHandler
+from mm2py.runtime.hosts.reports import HostReports, TaskReports
 from mm2py.runtime.hosts.service import FlowSpec, HostService
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.task_assembly import FlowReports
@@ -25,17 +25,12 @@ from mm2py.runtime.tasks.task_host import TaskWatcher
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import eventually as until
 from mm2py.types import State, TaskId, TopicPartition
-from tests.unit.runtime.runtime_fakes import FLOW, HostStage, outgoing, spec_of
+from tests.unit.runtime.runtime_fakes import FLOW, HostStage, outgoing, spec_of, turns
 
 ORDERS = TopicPartition("orders", 0)
 FIRST, SECOND = TaskId("Fake", 0), TaskId("Fake", 1)
 KEY = b'["Fake",{"cluster":"A","partition":0,"topic":"orders"}]'
 SPEC = FlowSpec(flow=FLOW, worker={}, log_level="INFO")
-
-
-async def turns(number: int) -> None:
-    for _ in range(number):
-        await asyncio.sleep(0)
 
 
 class Child:
@@ -186,6 +181,14 @@ class World:
         return self.links[-1]
 
 
+@pytest.fixture
+@asynccontextmanager
+async def world() -> AsyncGenerator[World]:
+    world = World()
+    yield world
+    await world.end()
+
+
 def counted(meter: FlowMeter, records: range) -> bool:
     return meter.snapshot().records in records
 
@@ -207,19 +210,18 @@ async def test_a_task_runs_in_a_child_and_its_states_come_back() -> None:
     assert child.how == "code 0"
 
 
-async def test_tasks_are_spread_over_as_many_children_as_there_may_be() -> None:
-    world = World(processes=2)
+async def test_tasks_are_spread_over_as_many_children_as_there_may_be(world: World) -> None:
     world.pool.start()
     await world.started(0, 1, 2, 3)
     assert [len(child.stages[0].tasks) for child in world.children] == [2, 2]
     await world.host.stop_task(SECOND, 5.0)
     await world.started(4)
     assert [len(child.stages[0].tasks) for child in world.children] == [2, 3]
-    await world.end()
 
 
-async def test_a_light_task_is_no_reason_for_a_second_child_and_keeps_no_other_away() -> None:
-    world = World(processes=2)
+async def test_a_light_task_is_no_reason_for_a_second_child_and_keeps_no_other_away(
+    world: World,
+) -> None:
     beats = world.flow(SPEC, light=True)
     await beats.start_task(spec_of(7))
     await world.started(0)
@@ -230,7 +232,6 @@ async def test_a_light_task_is_no_reason_for_a_second_child_and_keeps_no_other_a
     await beats.close()
     await world.started(2)
     assert sorted(link.tasks for link in world.links) == [1, 2]
-    await world.end()
 
 
 async def test_two_flows_share_a_child_and_do_not_see_each_other() -> None:
@@ -262,8 +263,9 @@ async def test_a_task_of_a_third_party_has_a_child_of_its_own_that_ends_with_it(
     await world.end()
 
 
-async def test_a_killed_child_fails_its_tasks_alone_and_they_run_again_elsewhere() -> None:
-    world = World(processes=2)
+async def test_a_killed_child_fails_its_tasks_alone_and_they_run_again_elsewhere(
+    world: World,
+) -> None:
     await world.started(0, 1)
     world.children[0].kill()
     await until(lambda: world.words() == ["RUNNING", "FAILED"])
@@ -274,11 +276,9 @@ async def test_a_killed_child_fails_its_tasks_alone_and_they_run_again_elsewhere
     await world.started(0)
     assert len(world.children) == 3
     assert world.words() == ["RUNNING", "FAILED", "RUNNING"]
-    await world.end()
 
 
-async def test_a_child_that_is_silent_is_killed() -> None:
-    world = World()
+async def test_a_child_that_is_silent_is_killed(world: World) -> None:
     await world.started(0)
     shown: list[str] = []
     for _ in range(SILENT_LOOKS + 1):
@@ -288,11 +288,9 @@ async def test_a_child_that_is_silent_is_killed() -> None:
     assert "no sign of life for 10 s" in shown[0], "before it is killed"
     assert not world.host.problems()
     assert "no sign of life for 30 s" in str(world.statuses[-1][1].cause)
-    await world.end()
 
 
-async def test_a_child_that_speaks_each_second_lives() -> None:
-    world = World()
+async def test_a_child_that_speaks_each_second_lives(world: World) -> None:
     await world.started(0)
     for _ in range(3 * SILENT_LOOKS):
         await world.children[0].clock.advance(5.0)
@@ -300,7 +298,6 @@ async def test_a_child_that_speaks_each_second_lives() -> None:
         await world.clock.advance(5.0)
         assert not world.host.problems()
     assert world.words() == ["RUNNING"]
-    await world.end()
 
 
 async def test_a_child_of_another_version_is_refused() -> None:
@@ -311,17 +308,15 @@ async def test_a_child_of_another_version_is_refused() -> None:
     await world.end()
 
 
-async def test_a_child_that_cannot_be_started_fails_the_task_and_is_tried_again_with_the_next() -> (
-    None
-):
-    world = World()
+async def test_a_child_that_cannot_be_started_fails_the_task_and_is_tried_again_with_the_next(
+    world: World,
+) -> None:
     world.spawn_error = OSError("too many processes")
     await world.host.start_task(spec_of(0))
     assert "too many processes" in str(world.statuses[0][1].cause)
     world.spawn_error = None
     await world.started(0)
     assert world.words() == ["FAILED", "RUNNING"]
-    await world.end()
 
 
 async def test_a_flow_that_cannot_be_opened_fails_the_task_with_the_cause() -> None:
@@ -333,8 +328,7 @@ async def test_a_flow_that_cannot_be_opened_fails_the_task_with_the_cause() -> N
     await world.end()
 
 
-async def test_errors_keep_class_text_and_causes() -> None:
-    world = World()
+async def test_errors_keep_class_text_and_causes(world: World) -> None:
     await world.started(0, 1)
     error = PartitionError("no", topic="orders", partition=0, offset=7, remedy="look")
     error.__cause__ = KeyError("k")
@@ -347,11 +341,9 @@ async def test_errors_keep_class_text_and_causes() -> None:
     assert type(cause.__cause__).__name__ == "KeyError"
     (foreign,) = [s.cause for task, s in world.statuses if task == SECOND and s.cause]
     assert (type(foreign).__name__, str(foreign)) == ("ZeroDivisionError", "by 0")
-    await world.end()
 
 
-async def test_permit_and_holds_reach_children_of_now_and_later() -> None:
-    world = World(processes=2)
+async def test_permit_and_holds_reach_children_of_now_and_later(world: World) -> None:
     await world.started(0)
     first = world.children[0].stages[0]
     assert first.permit.valid
@@ -370,11 +362,9 @@ async def test_permit_and_holds_reach_children_of_now_and_later() -> None:
     world.permit.grant(inf)
     await until(lambda: first.permit.valid and second.permit.valid)
     assert not first.permit.allows(term), "what was queued before never leaves"
-    await world.end()
 
 
-async def test_a_child_compares_the_granted_instant_itself() -> None:
-    world = World(processes=1)
+async def test_a_child_compares_the_granted_instant_itself(world: World) -> None:
     world.permit.revoke()
     world.permit.grant(world.clock.monotonic() + 6)
     await world.started(0)
@@ -383,11 +373,11 @@ async def test_a_child_compares_the_granted_instant_itself() -> None:
     child.clock.jump(6.0)
     valid.append(stage.permit.valid)
     assert valid == [True, False], "its worker may be frozen"
-    await world.end()
 
 
-async def test_a_child_that_was_frozen_takes_old_grants_for_what_they_are_worth_now() -> None:
-    world = World(processes=1)
+async def test_a_child_that_was_frozen_takes_old_grants_for_what_they_are_worth_now(
+    world: World,
+) -> None:
     await world.started(0)
     child, stage = world.children[0], world.children[0].stages[0]
     # The child reads 7 s later what the worker wrote.
@@ -400,11 +390,9 @@ async def test_a_child_that_was_frozen_takes_old_grants_for_what_they_are_worth_
     await world.clock.advance(7.0)
     world.permit.grant(world.clock.monotonic() + 6)
     await until(lambda: stage.permit.valid)
-    await world.end()
 
 
-async def test_rates_of_what_children_copy_are_known_to_the_worker_that_deals() -> None:
-    world = World(processes=1)
+async def test_rates_of_what_children_copy_are_known_to_the_worker_that_deals(world: World) -> None:
     await world.started(0)
     child = world.children[0]
     rounds = child.stages[0].tasks[0].rounds
@@ -418,11 +406,9 @@ async def test_rates_of_what_children_copy_are_known_to_the_worker_that_deals() 
     sent = world.meter.snapshot().size_bytes
     (rate,) = world.meter.rates().values()
     assert rate == pytest.approx(sent / 4, rel=0.5)
-    await world.end()
 
 
-async def test_what_children_count_arrives_with_the_last_words_of_a_task() -> None:
-    world = World()
+async def test_what_children_count_arrives_with_the_last_words_of_a_task(world: World) -> None:
     await world.started(0)
     child = world.children[0]
     child.stages[0].tasks[0].rounds.append([outgoing("orders", 0, 3)])
@@ -436,11 +422,9 @@ async def test_what_children_count_arrives_with_the_last_words_of_a_task() -> No
     await world.host.stop_task(FIRST, 5.0)
     snapshot = world.meter.snapshot()
     assert (snapshot.records, snapshot.partitions) == (7, 0)
-    await world.end()
 
 
-async def test_positions_wait_until_the_workers_ledger_has_a_loss() -> None:
-    world = World()
+async def test_positions_wait_until_the_workers_ledger_has_a_loss(world: World) -> None:
     world.ledger.waiting.add(ORDERS)
     await world.started(0)
     stage = world.children[0].stages[0]
@@ -455,17 +439,14 @@ async def test_positions_wait_until_the_workers_ledger_has_a_loss() -> None:
     world.ledger.waiting.clear()
     world.ledger.idle.set()
     await until(lambda: stage.store.written().get(KEY) == b'{"offset":10}')
-    await world.end()
 
 
-async def test_incarnations_are_the_workers() -> None:
-    world = World()
+async def test_incarnations_are_the_workers(world: World) -> None:
     await world.started(0)
     context = world.children[0].stages[0].tasks[0].context
     assert await context.incarnations() == {ORDERS: b"\0\xff"}
     context.report_incarnation(ORDERS, b"\1")
     await until(lambda: world.ledger.noted[ORDERS] == b"\1")
-    await world.end()
 
 
 async def test_a_child_whose_worker_is_gone_commits_and_ends() -> None:
@@ -486,10 +467,10 @@ async def test_a_child_whose_worker_is_gone_commits_and_ends() -> None:
 
 
 async def test_log_lines_of_a_child_are_written_by_the_worker(
+    world: World,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    world = World()
     world.pool.set_level("mm2py.x", "DEBUG")
     await world.started(0)
     child = world.children[0]
@@ -499,11 +480,9 @@ async def test_log_lines_of_a_child_are_written_by_the_worker(
         HostReports.log_line, "WARNING", "mm2py.x", "[A->B|c] ", "said=100%", ""
     )
     await until(lambda: "said=100%" in caplog.text)
-    await world.end()
 
 
-async def test_a_host_is_not_asked_when_it_is_gone() -> None:
-    world = World()
+async def test_a_host_is_not_asked_when_it_is_gone(world: World) -> None:
     await world.started(0)
     link = world.links[0]
     world.children[0].kill()
@@ -511,57 +490,45 @@ async def test_a_host_is_not_asked_when_it_is_gone() -> None:
     with pytest.raises(FatalError, match="ended with signal 9"):
         await link.greeted()
     assert world.pool.pids == ()
+
+
+async def test_an_own_host_whose_caller_is_cancelled_while_it_starts_ends(world: World) -> None:
+    world.greets = False
+    picking = asyncio.create_task(world.pool.pick(own=True))
+    await until(lambda: bool(world.links) and world.children[0].pipe is not None)
+    picking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await picking
+    world.children[0].greets.set()
+    await world.links[0].gone()
+    assert world.pool.pids == ()
+
+
+async def test_tasks_that_come_and_go_leave_no_locks_behind(world: World) -> None:
+    for number in range(20):
+        await world.host.start_task(spec_of(number))
+        await world.host.stop_task(TaskId("Fake", number), 5.0)
+    child = world.children[0].stages[0].host
+    for host in (world.host, child):
+        assert not host._turns  # pyright: ignore[reportPrivateUsage] - nothing else shows it
+
+
+async def test_calls_for_one_task_take_turns(world: World) -> None:
+    starts = [asyncio.create_task(world.host.start_task(spec_of(0))) for _ in range(5)]
+    await asyncio.gather(*starts)
+    await until(lambda: world.words(FIRST)[-1:] == ["RUNNING"])
+    assert world.host.tasks() == (FIRST,)
+    assert sum(link.tasks for link in world.links) == 1
+
+
+async def test_a_report_of_a_flow_that_is_closed_is_ignored() -> None:
+    world = World()
+    await world.started(0)
+    pipe = world.children[0].pipe
+    assert pipe is not None
+    await world.host.close()
+    pipe.channel(1).post(TaskReports.topic_used, FIRST, "late")
+    assert world.pool.pids == (100,)
     await world.end()
-
-
-# ---- log lines
-
-
-class Odd:
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-    def __repr__(self) -> str:
-        raise RuntimeError("no text")
-
-
-async def lines_of(record: logging.LogRecord) -> list[str]:
-    """Send a record through the pipe; return the texts that the worker gets."""
-    texts: list[str] = []
-
-    class Worker(HostReports):
-        def started(self, version: str, pid: int) -> None:
-            raise AssertionError(version, pid)
-
-        def lives(self) -> None:
-            raise AssertionError
-
-        def log_line(self, level: str, logger: str, scope: str, text: str, trace: str) -> None:
-            texts.append(text)
-
-    ends = [await HostPipe.over(end) for end in socket.socketpair()]
-    ends[1].channel(0).serve(Worker().log_line)
-    listening = asyncio.create_task(ends[1].listen())
-    PipeLogHandler(ends[0].channel(0), SecretMask(["canary"])).handle(record)
-    await ends[0].close()
-    async with asyncio.timeout(10):
-        await listening
-    await ends[1].close()
-    return texts
-
-
-@pytest.mark.parametrize(
-    ("text", "argument", "shown"),
-    [
-        ("%d rows", "x", "'%d rows' cannot be formatted: TypeError"),
-        ("%s", Odd(), "'%s' cannot be formatted: RuntimeError: no text"),
-        ("name %s", "\udcff", "name \\udcff"),
-        ("%d canary", "x", "'%d [hidden]' cannot be formatted"),
-    ],
-)
-async def test_a_line_that_cannot_be_written_is_named_and_raises_nothing(
-    text: str, argument: object, shown: str
-) -> None:
-    record = logging.LogRecord("plugin", logging.INFO, __file__, 1, text, (argument,), None)
-    (line,) = await lines_of(record)
-    assert line.startswith(shown)
+    assert world.topics == []
+    assert world.children[0].how == "code 0"

@@ -52,6 +52,11 @@ class Stage:
             self.tasks[name] = await self.stack.enter_async_context(working(worker))
         await self.clock.advance(8.0)
 
+    async def leaves(self, name: str) -> None:
+        self.tasks[name].cancel()
+        await self.clock.settle()
+        await self.workers[name].membership.leave()
+
     def link(self, name: str) -> MemoryCoordinator:
         link = self.workers[name].link
         assert isinstance(link, MemoryCoordinator)
@@ -110,9 +115,7 @@ async def test_lost_work_runs_again_as_soon_as_the_delay_is_over(stage: Stage) -
     await stage.start("a", "b", "c")
     leaver = next(name for name in ("a", "b", "c") if name != stage.leader().name)
     rest = sorted({"a", "b", "c"} - {leaver})
-    stage.tasks[leaver].cancel()
-    await stage.clock.settle()
-    await stage.workers[leaver].membership.leave()
+    await stage.leaves(leaver)
     await stage.clock.advance(2.0 + 3.0 + 0.5)
     stage.check_all_runs_once(*rest)
 
@@ -132,9 +135,7 @@ async def test_a_follower_that_asks_with_nothing_new_gets_its_last_round_again(
 async def test_a_worker_that_comes_back_within_the_delay_gets_its_work_back(stage: Stage) -> None:
     await stage.start("a", "b", "c")
     gone, before = stage.workers["c"].owned, stage.owned("a", "b")
-    stage.tasks["c"].cancel()
-    await stage.clock.settle()
-    await stage.workers["c"].membership.leave()
+    await stage.leaves("c")
     await stage.clock.advance(2.0)
     await stage.start("c2")
     assert stage.workers["c2"].owned == gone
@@ -159,31 +160,17 @@ async def test_a_worker_that_froze_finds_its_membership_over_and_runs_nothing_tw
     stage.check_all_runs_once("a", "b", "c")
 
 
-async def test_a_coordinator_that_was_away_for_all_tears_nothing_down(stage: Stage) -> None:
-    await stage.start("a", "b")
-    before = stage.owned("a", "b")
-    for name in ("a", "b"):
-        stage.link(name).cut = True
-    await stage.clock.advance(5.0)
-    for name in ("a", "b"):
-        stage.link(name).cut = False
-    await stage.clock.advance(5.0)
-    tasks = [work.tasks for work in stage.owned("a", "b")]
-    assert tasks == [work.tasks for work in before], "connectors may go with the leadership"
-    stage.check_all_runs_once("a", "b")
-    assert not any(worker.lost or worker.suspended for worker in stage.workers.values())
-
-
-async def test_workers_that_the_coordinator_expired_together_keep_what_they_have(
-    stage: Stage,
+@pytest.mark.parametrize(("away_s", "gather_s", "expired"), [(5.0, 0.0, False), (10.0, 3.0, True)])
+async def test_workers_whose_coordinator_was_away_for_all_keep_what_they_have(
+    stage: Stage, away_s: float, gather_s: float, *, expired: bool
 ) -> None:
-    stage.group.gather_s = 3.0
+    stage.group.gather_s = gather_s
     await stage.start("a", "b")
     before = stage.owned("a", "b")
     for name in ("a", "b"):
         stage.link(name).cut = True
-    await stage.clock.advance(10.0)
-    assert all(worker.suspended for worker in stage.workers.values())
+    await stage.clock.advance(away_s)
+    assert not expired or all(worker.suspended for worker in stage.workers.values())
     for name in ("a", "b"):
         stage.link(name).cut = False
     await stage.clock.advance(10.0)
@@ -199,9 +186,7 @@ async def test_when_the_leader_leaves_another_one_leads_and_gives_out_its_work_a
     await stage.start("a", "b", "c")
     first = stage.leader()
     rest = sorted({"a", "b", "c"} - {first.name})
-    stage.tasks[first.name].cancel()
-    await stage.clock.settle()
-    await first.membership.leave()
+    await stage.leaves(first.name)
     assert first.membership.leader_url is None
     await stage.clock.advance(2.5)
     stage.check_all_runs_once(*rest)

@@ -31,12 +31,11 @@ C0, C1 = TaskId("c", 0), TaskId("c", 1)
 
 
 async def test_a_flow_starts_in_order_writes_its_configs_once_and_stops_in_order(
+    cluster: Cluster,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    cluster = Cluster()
-    node = cluster.node(effective={"c": CONFIG | {"name": "c"}}).start()
-    await node.runs("c-0", "c-1")
+    node = await cluster.on_file()
     assert node.events == ["target", "source", "prepare"]
     assert node.offsets.started == 1
     await until(lambda: node.state(C1) == "RUNNING")
@@ -55,11 +54,8 @@ async def test_a_flow_starts_in_order_writes_its_configs_once_and_stops_in_order
     assert begun == ["flow starts connectors=c"]
 
 
-async def test_the_states_of_an_orderly_life_are_written() -> None:
-    cluster = Cluster()
-    node = cluster.node().start()
-    await node.put()
-    await node.runs("c-0", "c-1")
+async def test_the_states_of_an_orderly_life_are_written(cluster: Cluster) -> None:
+    node = await cluster.with_tasks()
     await until(lambda: node.state("c") == node.state(C0) == "RUNNING")
     stored = node.status.get("c")
     assert stored is not None
@@ -73,10 +69,10 @@ async def test_the_states_of_an_orderly_life_are_written() -> None:
 
 
 async def test_an_unreachable_cluster_is_waited_for_and_named(
+    cluster: Cluster,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    cluster = Cluster()
     node = cluster.node()
     node.errors["source"] = [ConnectionFailedError("refused")] * 3
     node.start()
@@ -89,8 +85,8 @@ async def test_an_unreachable_cluster_is_waited_for_and_named(
     assert any(r.getMessage().startswith("back again") for r in caplog.records)
 
 
-async def test_what_cannot_be_cured_fails_the_flow_and_closes_it() -> None:
-    node = Cluster().node()
+async def test_what_cannot_be_cured_fails_the_flow_and_closes_it(cluster: Cluster) -> None:
+    node = cluster.node()
     node.errors["prepare"] = [ConfigError("wrong cleanup policy")]
     node.start()
     assert node.life is not None
@@ -101,8 +97,7 @@ async def test_what_cannot_be_cured_fails_the_flow_and_closes_it() -> None:
     assert node.events[-1] == "close"
 
 
-async def test_a_stop_ends_every_wait() -> None:
-    cluster = Cluster()
+async def test_a_stop_ends_every_wait(cluster: Cluster) -> None:
     node = cluster.node()
     node.errors["target"] = [ConnectionFailedError("away")] * 100
     node.start()
@@ -116,38 +111,36 @@ async def test_a_stop_ends_every_wait() -> None:
     assert second.herder.failure is None
 
 
-async def test_work_starts_only_at_the_config_offset_of_the_round() -> None:
-    cluster = Cluster()
+async def test_work_starts_only_at_the_config_offset_of_the_round(cluster: Cluster) -> None:
     first = cluster.node("n1").start()
     await until(lambda: first.meter.state == "STANDBY")
     await first.put()
     await first.runs("c-0", "c-1")
     assert first.membership.offsets_seen[-1] == first.config.snapshot().offset
-    await first.stop()
 
 
-async def test_a_flow_whose_membership_is_in_doubt_is_suspended_until_it_is_confirmed() -> None:
-    node = Cluster().node().start()
-    await node.put()
-    await node.runs("c-0", "c-1")
+async def test_a_flow_whose_membership_is_in_doubt_is_suspended_until_it_is_confirmed(
+    cluster: Cluster,
+) -> None:
+    node = await cluster.with_tasks()
     events = list(node.host.events)
     node.permit.revoke()
     assert node.meter.state == "SUSPENDED"
+    health = await node.herder.health()
+    assert health.status == "starting"
+    assert health.message == f"Worker is SUSPENDED: {node.herder.node_snapshot().problems['flow']}"
     node.host.say(C0, State.PAUSED)
     assert node.meter.state == "SUSPENDED"
     node.permit.grant(inf)
     assert node.meter.state == "RUNNING"
+    assert (await node.herder.health()).status == "healthy"
     assert node.host.events == events, "hosts and stores look at the permit themselves"
-    await node.stop()
 
 
-async def test_a_lost_membership_stops_all_work_writes_nothing_and_joins_with_nothing_owned() -> (
-    None
-):
-    cluster = Cluster()
-    node = cluster.node().start()
-    await node.put()
-    await node.runs("c-0", "c-1")
+async def test_a_lost_membership_stops_all_work_writes_nothing_and_joins_with_nothing_owned(
+    cluster: Cluster,
+) -> None:
+    node = await cluster.with_tasks()
     writable: list[bool] = []
     stop_task = node.host.stop_task
 
@@ -163,28 +156,21 @@ async def test_a_lost_membership_stops_all_work_writes_nothing_and_joins_with_no
     assert writable == [False, False], "nothing is written after a lost membership"
     assert node.permit.valid
     await until(lambda: node.meter.state == "RUNNING")
-    await node.stop()
 
 
-async def test_a_changed_connector_starts_again_in_place_without_a_round() -> None:
-    cluster = Cluster()
-    node = cluster.node().start()
-    await node.put()
-    await node.runs("c-0", "c-1")
-    await until(lambda: node.state(C1) == "RUNNING")
+async def test_a_changed_connector_starts_again_in_place_without_a_round(cluster: Cluster) -> None:
+    node = await cluster.with_tasks()
     rounds = len(cluster.group.rounds)
     await node.put(comment="x", work="")
     await until(lambda: len(TestConnector.made) == 2)
     assert TestConnector.made[0].stopped == 1
     assert len(cluster.group.rounds) == rounds
-    await node.stop()
 
 
-async def test_a_commit_stops_only_tasks_that_changed_and_starts_them_after_the_round() -> None:
-    cluster = Cluster()
-    node = cluster.node().start()
-    await node.put()
-    await node.runs("c-0", "c-1")
+async def test_a_commit_stops_only_tasks_that_changed_and_starts_them_after_the_round(
+    cluster: Cluster,
+) -> None:
+    node = await cluster.with_tasks()
     node.host.events.clear()
     connector = TestConnector.made[0]
     connector.configs = [{"p": "0"}, {"p": "1,2"}, {"p": "3"}]
@@ -198,47 +184,39 @@ async def test_a_commit_stops_only_tasks_that_changed_and_starts_them_after_the_
     await node.runs("c-0")
     assert node.host.events == ["stop c-1", "stop c-2"]
     await until(lambda: node.state(C1) == "")
-    await node.stop()
 
 
-async def test_more_tasks_max_gives_more_tasks_all_running() -> None:
-    node = Cluster().node().start()
+async def test_more_tasks_max_gives_more_tasks_all_running(cluster: Cluster) -> None:
+    node = cluster.node().start()
     await node.put(work="0")
     await node.runs("c-0")
     await node.put(work="0 1 2")
     await node.runs("c-0", "c-1", "c-2")
     await until(lambda: all(node.state(TaskId("c", n)) == "RUNNING" for n in range(3)))
-    await node.stop()
 
 
-async def test_a_change_of_framework_keys_alone_restarts_the_tasks() -> None:
-    node = Cluster().node().start()
-    await node.put()
-    await node.runs("c-0", "c-1")
+async def test_a_change_of_framework_keys_alone_restarts_the_tasks(cluster: Cluster) -> None:
+    node = await cluster.with_tasks()
     node.host.events.clear()
     await node.put(header="other")
     await until(lambda: len(node.host.events) == 4)
     assert sorted(node.host.events) == ["start c-0 0", "start c-1 1", "stop c-0", "stop c-1"]
     assert node.host.running[C0].connector_config["header"] == "other"
-    await node.stop()
 
 
-async def test_an_equal_config_restarts_no_task() -> None:
-    node = Cluster().node().start()
-    await node.put()
-    await node.runs("c-0", "c-1")
+async def test_an_equal_config_restarts_no_task(cluster: Cluster) -> None:
+    node = await cluster.with_tasks()
     node.host.events.clear()
     await node.put()
     await until(lambda: len(TestConnector.made) == 2)
     await node.cluster.clock.settle()
     assert node.host.events == []
-    await node.stop()
 
 
-async def test_target_states_act_on_connector_and_tasks_in_any_order() -> None:
+async def test_target_states_act_on_connector_and_tasks_in_any_order(cluster: Cluster) -> None:
     """Idempotent; STOPPED has no tasks; resume brings them back."""
 
-    node = Cluster().node().start()
+    node = cluster.node().start()
     herder = node.herder
     await node.put()
     await node.runs("c-0", "c-1")
@@ -259,15 +237,14 @@ async def test_target_states_act_on_connector_and_tasks_in_any_order() -> None:
     await herder.resume("c", actor="t")
     await node.runs("c-0", "c-1")
     await until(lambda: node.state("c") == node.state(C1) == "RUNNING")
-    await node.stop()
 
 
 @pytest.mark.parametrize("target", [TargetState.STOPPED, TargetState.PAUSED])
 async def test_a_connector_created_stopped_or_paused_has_no_tasks_and_can_be_deleted(
+    cluster: Cluster,
     target: TargetState,
 ) -> None:
-    node = Cluster().node().start()
-    await until(lambda: node.membership.is_leader)
+    node = await cluster.leader()
     await node.herder.create("c", CONFIG, target, actor="t")
     await until(lambda: node.state("c") == target.value)
     assert TestConnector.made == []
@@ -275,12 +252,12 @@ async def test_a_connector_created_stopped_or_paused_has_no_tasks_and_can_be_del
     await node.herder.delete("c", actor="t")
     await until(lambda: node.state("c") == "")
     assert node.herder.connectors() == ()
-    await node.stop()
 
 
-async def test_a_connector_that_failed_to_start_can_be_stopped_and_deleted() -> None:
-    node = Cluster().node().start()
-    await until(lambda: node.membership.is_leader)
+async def test_a_connector_that_failed_to_start_can_be_stopped_and_deleted(
+    cluster: Cluster,
+) -> None:
+    node = await cluster.leader()
     await node.herder.create("c", CONFIG | {"late": "no such broker"}, None, actor="t")
     await until(lambda: node.state("c") == "FAILED")
     assert "no such broker" in (node.herder.status("c").connector.trace or "")
@@ -288,11 +265,10 @@ async def test_a_connector_that_failed_to_start_can_be_stopped_and_deleted() -> 
     await until(lambda: node.state("c") == "STOPPED")
     await node.herder.delete("c", actor="t")
     await until(lambda: node.state("c") == "")
-    await node.stop()
 
 
-async def test_a_connector_whose_tasks_fail_can_be_configured_again() -> None:
-    node = Cluster().node().start()
+async def test_a_connector_whose_tasks_fail_can_be_configured_again(cluster: Cluster) -> None:
+    node = cluster.node().start()
     node.host.fails_at_start[C0] = ConfigError("bad words")
     await node.put()
     await until(lambda: node.state(C0) == "FAILED")
@@ -300,20 +276,20 @@ async def test_a_connector_whose_tasks_fail_can_be_configured_again() -> None:
     await node.put(work="a b")
     await until(lambda: node.state(C0) == "RUNNING")
     assert node.host.running[C0].config["p"] == "a"
-    await node.stop()
 
 
-async def test_too_many_tasks_fail_the_connector_and_write_nothing() -> None:
-    node = Cluster().node().start()
+async def test_too_many_tasks_fail_the_connector_and_write_nothing(cluster: Cluster) -> None:
+    node = cluster.node().start()
     await node.put(work="0 1 2 3 4")
     await until(lambda: node.state("c") == "FAILED")
     await node.cluster.clock.advance(120)
     assert not any(r.key == b"commit-c" for r in node.cluster.configs.records)
-    await node.stop()
 
 
-async def test_held_partitions_reach_the_host_at_the_start_and_at_each_change() -> None:
-    node = Cluster().node(effective={})
+async def test_held_partitions_reach_the_host_at_the_start_and_at_each_change(
+    cluster: Cluster,
+) -> None:
+    node = cluster.node(effective={})
     assert node.overrides is not None
     node.overrides.paused = frozenset({TopicPartition("t", -1)})
     node.start()
@@ -322,21 +298,19 @@ async def test_held_partitions_reach_the_host_at_the_start_and_at_each_change() 
     node.overrides.paused = frozenset()
     await node.herder.apply_holds()
     assert not node.host.held
-    await node.stop()
 
 
-async def test_a_change_of_the_overrides_is_written_by_the_leader() -> None:
-    node = Cluster().node(effective={"c": CONFIG | {"name": "c"}}).start()
-    await node.runs("c-0", "c-1")
+async def test_a_change_of_the_overrides_is_written_by_the_leader(cluster: Cluster) -> None:
+    node = await cluster.on_file()
     assert node.overrides is not None
     node.overrides.wanted["c"] = CONFIG | {"name": "c", "work": "5"}
     node.overrides.changed()
     await until(lambda: [s.config["p"] for s in node.host.running.values()] == ["5"])
-    await node.stop()
 
 
-async def test_no_connector_starts_with_what_the_file_said_before_it_was_changed() -> None:
-    cluster = Cluster()
+async def test_no_connector_starts_with_what_the_file_said_before_it_was_changed(
+    cluster: Cluster,
+) -> None:
     before = cluster.node(effective={"c": CONFIG | {"name": "c"}}).start()
     await before.runs("c-0", "c-1")
     await before.stop()
@@ -345,11 +319,11 @@ async def test_no_connector_starts_with_what_the_file_said_before_it_was_changed
     after = cluster.node("after", effective={"c": changed}).start()
     await until(lambda: [s.config["p"] for s in after.host.running.values()] == ["5"])
     assert [made.config["work"] for made in TestConnector.made] == ["5"]
-    await after.stop()
 
 
-async def test_a_session_key_is_written_by_the_leader_and_again_when_it_is_old() -> None:
-    cluster = Cluster()
+async def test_a_session_key_is_written_by_the_leader_and_again_when_it_is_old(
+    cluster: Cluster,
+) -> None:
     node = cluster.node(inter_worker_key_ttl_ms=3_600_000).start()
     await until(lambda: node.herder.session_key() is not None)
     first = node.herder.session_key()
@@ -359,35 +333,18 @@ async def test_a_session_key_is_written_by_the_leader_and_again_when_it_is_old()
     assert node.herder.session_key() == first
     await cluster.clock.advance(2)
     assert node.herder.session_key() not in (None, first)
-    await node.stop()
 
 
-async def test_a_connector_deleted_and_made_again_at_once_runs_with_its_new_config() -> None:
-    node = Cluster().node().start()
-    await node.put()
-    await node.runs("c-0", "c-1")
-    await node.config.remove_connector("c")
-    await node.put(work="7 8 9")
-    await node.runs("c-0", "c-1", "c-2")
-    await until(lambda: [s.config["p"] for s in node.host.running.values()] == ["7", "8", "9"])
-    assert TestConnector.made[-1].config["work"] == "7 8 9"
-    await node.stop()
-
-
-async def test_a_new_connector_is_started_once() -> None:
-    node = Cluster().node().start()
-    await until(lambda: node.membership.is_leader)
+async def test_a_new_connector_is_started_once(cluster: Cluster) -> None:
+    node = await cluster.leader()
     await node.put()
     await node.runs("c-0", "c-1")
     await node.cluster.clock.settle()
     assert len(TestConnector.made) == 1
-    await node.stop()
 
 
-async def test_a_leader_whose_membership_is_in_doubt_writes_nothing() -> None:
-    node = Cluster().node().start()
-    await node.put()
-    await node.runs("c-0", "c-1")
+async def test_a_leader_whose_membership_is_in_doubt_writes_nothing(cluster: Cluster) -> None:
+    node = await cluster.with_tasks()
     node.permit.revoke()
     before = len(node.cluster.configs.records)
     with pytest.raises(ForwardError) as caught:
@@ -396,14 +353,10 @@ async def test_a_leader_whose_membership_is_in_doubt_writes_nothing() -> None:
     assert len(node.cluster.configs.records) == before
     node.permit.grant(inf)
     await node.herder.put_config("c", CONFIG, actor="t")
-    await node.stop()
 
 
-async def test_a_lost_node_says_nothing_about_work_that_others_may_have() -> None:
-    node = Cluster().node().start()
-    await node.put()
-    await node.runs("c-0", "c-1")
-    await until(lambda: node.state(C1) == "RUNNING")
+async def test_a_lost_node_says_nothing_about_work_that_others_may_have(cluster: Cluster) -> None:
+    node = await cluster.with_tasks()
     before = len(node.cluster.statuses.records)
     node.membership.ours.clear()
     node.membership.rejoin_errors = [RetriableError("coordinator away")] * 1_000
@@ -411,13 +364,10 @@ async def test_a_lost_node_says_nothing_about_work_that_others_may_have() -> Non
     await until(lambda: not node.host.running)
     await node.cluster.clock.settle()
     assert len(node.cluster.statuses.records) == before
-    await node.stop()
 
 
-async def test_a_stop_and_a_resume_read_at_once_bring_the_tasks_back() -> None:
-    node = Cluster().node().start()
-    await node.put()
-    await node.runs("c-0", "c-1")
+async def test_a_stop_and_a_resume_read_at_once_bring_the_tasks_back(cluster: Cluster) -> None:
+    node = await cluster.with_tasks()
     await node.config.put_tasks("c", ())
     await asyncio.gather(
         node.config.put_target("c", TargetState.STOPPED),
@@ -425,14 +375,12 @@ async def test_a_stop_and_a_resume_read_at_once_bring_the_tasks_back() -> None:
     )
     await until(lambda: node.host.events.count("start c-1 1") == 2)
     await node.runs("c-0", "c-1")
-    await node.stop()
 
 
-async def test_a_resume_behind_a_stop_is_no_repair(caplog: pytest.LogCaptureFixture) -> None:
-    cluster = Cluster()
-    node = cluster.node().start()
-    await node.put()
-    await node.runs("c-0", "c-1")
+async def test_a_resume_behind_a_stop_is_no_repair(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = await cluster.with_tasks()
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             await node.herder.stop_connector("c", actor="t")
@@ -444,11 +392,11 @@ async def test_a_resume_behind_a_stop_is_no_repair(caplog: pytest.LogCaptureFixt
             await node.runs("c-0", "c-1")
             await cluster.clock.settle()
     assert [it for it in caplog.messages if "published again" in it] == []
-    await node.stop()
 
 
-async def test_one_timer_serves_a_session_key_however_many_rounds_there_are() -> None:
-    cluster = Cluster()
+async def test_one_timer_serves_a_session_key_however_many_rounds_there_are(
+    cluster: Cluster,
+) -> None:
     node = cluster.node(inter_worker_key_ttl_ms=60_000).start()
     await until(lambda: node.herder.session_key() is not None)
     for _ in range(5):
@@ -457,7 +405,6 @@ async def test_one_timer_serves_a_session_key_however_many_rounds_there_are() ->
     await cluster.clock.advance(125)
     keys = [r for r in cluster.configs.records if r.key == b"session-key"]
     assert len(keys) == 3
-    await node.stop()
 
 
 # ---- a worker on its own
@@ -551,8 +498,10 @@ async def test_states_positions_and_deletion(alone: Alone) -> None:
     await until(lambda: alone.state("c") == "")
 
 
-async def test_one_round_gives_all_that_is_configured_and_takes_what_is_not() -> None:
-    membership = SoloMembership(Cluster().node("n1").config, url=URL)
+async def test_one_round_gives_all_that_is_configured_and_takes_what_is_not(
+    cluster: Cluster,
+) -> None:
+    membership = SoloMembership(cluster.node("n1").config, url=URL)
     assert (membership.is_leader, membership.generation) == (False, -1)
     gone = Work(frozenset({"gone"}), frozenset({TaskId("gone", 0)}))
     done = await membership.rejoin(gone, 3)

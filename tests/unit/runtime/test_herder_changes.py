@@ -21,6 +21,7 @@ from mm2py.runtime.errors import (
     NotFoundError,
     RebalanceExpectedError,
 )
+from mm2py.runtime.group.membership import Lost, MembershipLostError
 from mm2py.runtime.herder.api import OffsetEntry
 from mm2py.runtime.herder.herder import Herder
 from mm2py.storage.config_state import ConnectorConfig
@@ -34,23 +35,16 @@ Ask = Callable[[Herder], Awaitable[object]]
 OFFSETS = [OffsetEntry({"topic": "t"}, {"offset": 7})]
 
 
-async def _leader(*, effective: bool = False) -> Node:
-    node = Cluster().node(effective={} if effective else None).start()
-    await until(lambda: node.membership.is_leader)
-    return node
-
-
-async def _running(**config: str) -> Node:
-    node = await _leader()
+async def _running(cluster: Cluster, **config: str) -> Node:
+    node = await cluster.leader()
     await node.herder.create("c", CONFIG | config, None, actor="t")
     await node.runs("c-0", "c-1")
     await until(lambda: node.state(C0) == node.state(C1) == "RUNNING")
     return node
 
 
-async def _follower() -> Node:
+async def _follower(cluster: Cluster) -> Node:
     """A node that leads nothing and owns nothing: the other one has the connector."""
-    cluster = Cluster()
     first = cluster.node("n1").start()
     await until(lambda: first.membership.is_leader)
     await first.herder.create("c", CONFIG | {"work": "0"}, None, actor="t")
@@ -63,19 +57,16 @@ async def _follower() -> Node:
     return second
 
 
-async def _stop(node: Node) -> None:
-    for each in node.cluster.nodes.values():
-        await each.stop()
-
-
 async def _refused(work: Awaitable[object]) -> HerderError:
     with pytest.raises(HerderError) as caught:
         await work
     return caught.value
 
 
-async def test_a_connector_is_created_read_and_deleted_and_its_changes_are_recorded() -> None:
-    node = await _leader(effective=True)
+async def test_a_connector_is_created_read_and_deleted_and_its_changes_are_recorded(
+    cluster: Cluster,
+) -> None:
+    node = await cluster.leader(effective={})
     assert node.overrides is not None
     info = await node.herder.create("c", CONFIG, None, actor="ann")
     assert info.config == CONFIG | {"name": "c"}
@@ -94,10 +85,9 @@ async def test_a_connector_is_created_read_and_deleted_and_its_changes_are_recor
     await until(lambda: not node.host.running)
     await until(lambda: node.state("c") == node.state(C0) == "")
     assert node.overrides.records == [("c", False, True, "ann"), ("c", True, False, "bob")]
-    await _stop(node)
 
 
-async def test_a_change_that_the_guard_refuses_is_not_written() -> None:
+async def test_a_change_that_the_guard_refuses_is_not_written(cluster: Cluster) -> None:
     asked: list[tuple[set[str], set[str]]] = []
 
     def guard(before: Mapping[str, ConnectorConfig], after: Mapping[str, ConnectorConfig]) -> None:
@@ -105,7 +95,7 @@ async def test_a_change_that_the_guard_refuses_is_not_written() -> None:
         if "no" in after["c"].values():
             raise BadRequestError("it would run in a circle")
 
-    node = Cluster().node()
+    node = cluster.node()
     node.parts = replace(node.parts, guard=guard)
     node.herder = Herder(node.parts, clock=node.cluster.clock)
     node.start()
@@ -121,29 +111,26 @@ async def test_a_change_that_the_guard_refuses_is_not_written() -> None:
             await change
     assert len(node.cluster.configs.records) == before
     assert asked == [(set(), {"c"}), ({"c"}, {"c"}), ({"c"}, {"c"})]
-    await _stop(node)
 
 
-async def test_put_says_whether_it_created_and_keeps_the_target_state() -> None:
-    node = await _leader()
-    assert (await node.herder.put_config("c", CONFIG, actor="t")).created
+async def test_put_says_whether_it_created_and_keeps_the_target_state(cluster: Cluster) -> None:
+    node = await cluster.leader()
+    assert (await node.herder.put_config("c", CONFIG, actor="t"))[0]
     await node.runs("c-0", "c-1")
     await node.herder.pause("c", actor="t")
     await until(lambda: node.state("c") == "PAUSED")
     before = len(node.cluster.configs.records)
-    assert not (await node.herder.put_config("c", CONFIG, actor="t")).created
+    assert not (await node.herder.put_config("c", CONFIG, actor="t"))[0]
     assert len(node.cluster.configs.records) == before + 1, "an equal config is written too"
     await node.cluster.clock.settle()
     assert node.state("c") == "PAUSED"
-    await _stop(node)
 
 
-async def test_patch_sets_and_removes_keys_of_the_raw_config() -> None:
-    node = await _running(secret="${file:/s:p}", old="1")  # noqa: S106 - a placeholder
+async def test_patch_sets_and_removes_keys_of_the_raw_config(cluster: Cluster) -> None:
+    node = await _running(cluster, secret="${file:/s:p}", old="1")  # noqa: S106 - a placeholder
     info = await node.herder.patch_config("c", {"old": None, "new": "2", "absent": None}, actor="t")
     assert info.config == CONFIG | {"name": "c", "secret": "${file:/s:p}", "new": "2"}
     assert (await node.herder.patch_config("c", {}, actor="t")).config == info.config
-    await _stop(node)
 
 
 REFUSALS: list[tuple[Ask, type[HerderError], str]] = [
@@ -198,19 +185,18 @@ REFUSALS: list[tuple[Ask, type[HerderError], str]] = [
 
 @pytest.mark.parametrize(("work", "kind", "text"), REFUSALS)
 async def test_what_is_refused_is_refused_in_connects_words_and_writes_nothing(
-    work: Ask, kind: type[HerderError], text: str
+    cluster: Cluster, work: Ask, kind: type[HerderError], text: str
 ) -> None:
-    node = await _running()
+    node = await _running(cluster)
     before = len(node.cluster.configs.records)
     error = await _refused(work(node.herder))
     assert type(error) is kind
     assert error.message == text
     assert len(node.cluster.configs.records) == before
-    await _stop(node)
 
 
-async def test_unknown_states_are_refused_in_connects_words() -> None:
-    node = await _leader()
+async def test_unknown_states_are_refused_in_connects_words(cluster: Cluster) -> None:
+    node = await cluster.leader()
     with pytest.raises(NotFoundError, match=r"^No status found for connector x$"):
         node.herder.status("x")
     with pytest.raises(NotFoundError, match=r"^No status found for task x-0$"):
@@ -220,7 +206,6 @@ async def test_unknown_states_are_refused_in_connects_words() -> None:
     await node.config.put_connector("c", {"connector.class": "Gone", "name": "c"}, None)
     await until(lambda: node.state("c") == "FAILED")
     assert node.herder.status("c").type == "unknown"
-    await _stop(node)
 
 
 ELSEWHERE: list[Ask] = [
@@ -239,22 +224,21 @@ ELSEWHERE: list[Ask] = [
 
 @pytest.mark.parametrize("work", ELSEWHERE)
 async def test_another_node_sends_changes_to_the_leader(
+    cluster: Cluster,
     work: Ask,
 ) -> None:
-    node = await _follower()
+    node = await _follower(cluster)
     assert not node.cluster.group.owners["n2"]
     error = await _refused(work(node.herder))
     assert isinstance(error, ForwardError)
     assert (error.url, error.message) == ("http://n1/", CONFLICTING_OPERATION)
-    await _stop(node)
 
 
 def test_without_a_known_leader_a_change_is_a_conflict() -> None:
     assert ForwardError(None).message == NO_LEADER
 
 
-async def test_the_leader_sends_a_restart_to_the_owner() -> None:
-    cluster = Cluster()
+async def test_the_leader_sends_a_restart_to_the_owner(cluster: Cluster) -> None:
     first, second = cluster.node("n1").start(), cluster.node("n2").start()
     await until(lambda: first.membership.is_leader and len(cluster.group.members) == 2)
     for name in ("a", "b"):
@@ -272,15 +256,12 @@ async def test_the_leader_sends_a_restart_to_the_owner() -> None:
     assert error.url == "http://n2/"
     await second.herder.restart_task(task)
     assert second.host.events[-2:] == [f"stop {task}", f"start {task} 0"]
-    await _stop(first)
 
 
-async def test_a_failed_task_restarted_by_request_runs_and_touches_no_other() -> None:
-    cluster = Cluster()
-    node = cluster.node(task_auto_restart=False).start()
-    await node.put()
-    await node.runs("c-0", "c-1")
-    await until(lambda: node.state(C1) == "RUNNING")
+async def test_a_failed_task_restarted_by_request_runs_and_touches_no_other(
+    cluster: Cluster,
+) -> None:
+    node = await cluster.with_tasks(task_auto_restart=False)
     node.host.say(C1, State.FAILED, FatalError("disk full"))
     await until(lambda: node.state(C1) == "FAILED")
     node.host.events.clear()
@@ -288,15 +269,10 @@ async def test_a_failed_task_restarted_by_request_runs_and_touches_no_other() ->
     await until(lambda: node.state(C1) == "RUNNING")
     assert node.host.events == ["stop c-1", "start c-1 1"]
     assert node.herder.task_status(C1).trace is None
-    await _stop(node)
 
 
-async def test_a_restart_of_what_failed_shows_its_trace_until_it_runs() -> None:
-    cluster = Cluster()
-    node = cluster.node(task_auto_restart=False).start()
-    await node.put()
-    await node.runs("c-0", "c-1")
-    await until(lambda: node.state(C0) == node.state(C1) == "RUNNING")
+async def test_a_restart_of_what_failed_shows_its_trace_until_it_runs(cluster: Cluster) -> None:
+    node = await cluster.with_tasks(task_auto_restart=False)
     node.host.say(C1, State.FAILED, FatalError("disk full"))
     await until(lambda: node.state(C1) == "FAILED")
     made = len(TestConnector.made)
@@ -308,12 +284,13 @@ async def test_a_restart_of_what_failed_shows_its_trace_until_it_runs() -> None:
     assert len(TestConnector.made) == made
     again = await node.herder.restart("c", only_failed=True, include_tasks=True)
     assert {t.state for t in again.tasks.values()} == {State.RUNNING}, "nothing failed: no-op"
-    await _stop(node)
 
 
 @pytest.mark.parametrize("target", [TargetState.PAUSED, TargetState.STOPPED])
-async def test_a_restart_leaves_the_target_state_as_it_is(target: TargetState) -> None:
-    node = await _running()
+async def test_a_restart_leaves_the_target_state_as_it_is(
+    cluster: Cluster, target: TargetState
+) -> None:
+    node = await _running(cluster)
     await node.config.put_target("c", target)
     await until(lambda: node.state("c") == target.value)
     await node.herder.restart_connector("c")
@@ -322,22 +299,24 @@ async def test_a_restart_leaves_the_target_state_as_it_is(target: TargetState) -
     await until(lambda: node.state("c") == target.value)
     if target is TargetState.PAUSED:
         await until(lambda: node.state(C0) == "PAUSED")
-    await _stop(node)
 
 
-async def test_offsets_of_a_stopped_connector_can_be_read_altered_and_reset() -> None:
-    node = await _running()
+async def test_offsets_of_a_stopped_connector_can_be_read_altered_and_reset(
+    cluster: Cluster,
+) -> None:
+    node = await _running(cluster)
     await node.herder.stop_connector("c", actor="t")
     await until(lambda: node.state("c") == "STOPPED" and not node.host.running)
     assert await node.herder.alter_offsets("c", OFFSETS) == "altered"
     assert node.editor.altered == [OFFSETS]
     assert await node.herder.reset_offsets("c") == "reset"
     assert await node.herder.offsets("c") == OFFSETS
-    await _stop(node)
 
 
-async def test_while_a_change_waits_for_a_round_reads_and_restarts_are_told_to_come_back() -> None:
-    node = await _running()
+async def test_while_a_change_waits_for_a_round_reads_and_restarts_are_told_to_come_back(
+    cluster: Cluster,
+) -> None:
+    node = await _running(cluster)
     changes = node.herder._life.loop.changes  # pyright: ignore[reportPrivateUsage]  # a narrow window
     asked = [
         asyncio.create_task(_refused(node.herder.info("c"))),
@@ -349,11 +328,9 @@ async def test_while_a_change_waits_for_a_round_reads_and_restarts_are_told_to_c
     assert isinstance(await asked[1], ConflictError)
     await until(lambda: not changes.rebalance_expected)
     assert (await node.herder.info("c")).name == "c"
-    await _stop(node)
 
 
-async def test_health_tells_starting_healthy_and_unhealthy() -> None:
-    cluster = Cluster()
+async def test_health_tells_starting_healthy_and_unhealthy(cluster: Cluster) -> None:
     node = cluster.node()
     asked = asyncio.create_task(node.herder.health())
     await cluster.clock.advance(10)
@@ -372,7 +349,6 @@ async def test_health_tells_starting_healthy_and_unhealthy() -> None:
     health = await asked
     assert health.status == "unhealthy"
     assert "ensuring membership in the cluster" in health.message
-    await node.stop()
 
 
 def _hang(forever: asyncio.Event) -> Callable[..., Awaitable[object]]:
@@ -382,26 +358,94 @@ def _hang(forever: asyncio.Event) -> Callable[..., Awaitable[object]]:
     return rejoin
 
 
-async def test_log_levels_reach_every_node() -> None:
-    cluster = Cluster()
+async def test_log_levels_reach_every_node(cluster: Cluster) -> None:
     first, second = cluster.node("n1").start(), cluster.node("n2").start()
     await until(lambda: len(cluster.group.members) == 2)
     await second.herder.set_logger_level("mm2py.client", "DEBUG")
     await until(lambda: first.loggers.levels == second.loggers.levels != {})
-    await _stop(first)
 
 
-async def test_topic_tracking_can_be_switched_off() -> None:
-    node = Cluster().node(topic_tracking_enable=False).start()
-    await until(lambda: node.membership.is_leader)
+async def test_topic_tracking_can_be_switched_off(cluster: Cluster) -> None:
+    node = await cluster.leader(topic_tracking_enable=False)
     with pytest.raises(ForbiddenError, match=r"^Topic tracking is disabled.$"):
         node.herder.topics("c")
     error = await _refused(node.herder.reset_topics("c"))
     assert error.message == "Topic tracking is disabled."
-    await _stop(node)
 
 
 # ---- rounds of the group
+
+
+async def test_a_node_that_lost_its_membership_in_a_round_comes_back_with_nothing(
+    cluster: Cluster,
+) -> None:
+    node = await cluster.with_tasks()
+    node.membership.rejoin_errors = [MembershipLostError(Lost("expired"))]
+    node.host.events.clear()
+    node.note_permit()
+    cluster.group.drop("n1")
+    node.membership.request_rejoin()
+    await until(lambda: len(node.host.events) == 6)
+    assert node.host.events[0] == "suspend"
+    assert sorted(node.host.events[1:3]) == ["stop c-0", "stop c-1"]
+    assert node.host.events[3] == "resume"
+
+
+async def test_connectors_run_on_the_leader_and_move_with_it_while_tasks_stay(
+    cluster: Cluster,
+) -> None:
+    """The leader alone writes task configs, so no worker has to reach another one to copy a new topic."""
+    cluster.group.max_delay_ms = 3_000
+    first, second = cluster.node("n1").start(), cluster.node("n2").start()
+    await until(lambda: first.membership.is_leader and len(cluster.group.members) == 2)
+    await first.put("a", work="0")
+    await first.put("b", work="0 1 2")
+    await cluster.settled("a-0", "b-0", "b-1", "b-2")
+    assert cluster.group.owners["n1"].connectors == {"a", "b"}
+    there = frozenset(second.host.running)
+    await first.stop()
+    del cluster.nodes["n1"]
+    await until(lambda: second.herder.leads and len(cluster.group.owners["n2"].connectors) == 2)
+    assert frozenset(second.host.running) == there, (
+        "tasks of the leaver wait for it, connectors do not"
+    )
+    assert not any(event.startswith("stop") for event in second.host.events[len(there) :])
+    await second.put("b", work="0 1 2 3")
+    await until(lambda: len(second.config.snapshot().tasks("b")) == 4)
+
+
+async def test_a_connector_on_a_worker_that_does_not_lead_names_that_until_it_leads(
+    cluster: Cluster,
+) -> None:
+    """As an assignment of workers of an earlier version, or a leadership that is being lost."""
+    node = cluster.node().start()
+    await node.put(work="0")
+    await node.runs("c-0")
+    cluster.group.leader_elsewhere = True
+    node.membership.request_rejoin()
+    await until(lambda: not node.membership.is_leader)
+    await node.put(work="0 1")
+    await cluster.clock.advance(11)
+    assert any("only the leader writes task configs" in it for it in node.herder.problems())
+    cluster.group.leader_elsewhere = False
+    node.membership.request_rejoin()
+    await cluster.clock.advance(2)
+    await node.runs("c-0", "c-1")
+
+
+async def test_a_restart_request_reaches_every_node_and_each_does_its_part(
+    cluster: Cluster,
+) -> None:
+    first, second = await cluster.pair()
+    await until(lambda: all(first.state(TaskId("c", n)) == "RUNNING" for n in range(4)))
+    for node in (first, second):
+        node.host.events.clear()
+    made = len(TestConnector.made)
+    answer = await first.herder.restart("c", only_failed=False, include_tasks=True)
+    assert {task.state.value for task in answer.tasks.values()} == {"RESTARTING"}
+    await until(lambda: len(first.host.events) == len(second.host.events) == 4)
+    assert len(TestConnector.made) == made + 1
+    await until(lambda: all(first.state(TaskId("c", n)) == "RUNNING" for n in range(4)))
 
 
 @pytest.fixture
@@ -409,9 +453,8 @@ async def test_topic_tracking_can_be_switched_off() -> None:
 async def stage() -> AsyncGenerator[Stage]:
     cluster = Cluster()
     async with MemoryGroup(cluster.clock).running() as group:
-        stage = Stage(group, cluster)
-        yield stage
-        await stage.stop()
+        yield Stage(group, cluster)
+        await cluster.stop()
 
 
 async def test_three_nodes_on_one_file_share_the_work_evenly(stage: Stage) -> None:
@@ -421,6 +464,7 @@ async def test_three_nodes_on_one_file_share_the_work_evenly(stage: Stage) -> No
     await stage.until(lambda: {len(s) for s in stage.shares().values()} == {2}, within_s=20)
     states = [stage.cluster.nodes[n].herder.status("c") for n in ("n1", "n2", "n3")]
     assert states[0] == states[1] == states[2]
+    assert {it.worker_id for it in states[0].tasks.values()} == {f"n{n}:8083" for n in (1, 2, 3)}
     assert all(task.state.value == "RUNNING" for task in states[0].tasks.values())
 
 
@@ -441,29 +485,20 @@ async def test_a_silent_node_suspends_itself_before_others_take_its_work_within_
     assert (silent.meter.state, silent.permit.valid) == ("RUNNING", True)
 
 
-async def test_a_coordinator_that_is_away_for_less_than_a_session_stops_nothing(
-    stage: Stage,
+@pytest.mark.parametrize(("away_s", "state"), [(3.0, "RUNNING"), (11.0, "SUSPENDED")])
+async def test_a_sole_node_whose_coordinator_was_away_goes_on_with_what_it_has(
+    stage: Stage, away_s: float, state: str
 ) -> None:
     node = stage.node("n1")
     await stage.until(lambda: stage.everything_runs_once("n1"), within_s=5)
     node.host.events.clear()
     stage.links["n1"].cut = True
-    await stage.cluster.clock.advance(3)
+    await stage.cluster.clock.advance(away_s)
+    assert node.meter.state == state, "it was expired, or not"
     stage.links["n1"].cut = False
     await stage.cluster.clock.advance(10)
+    assert node.meter.state == "RUNNING"
     assert node.host.events == []
-
-
-async def test_a_sole_node_that_was_expired_goes_on_with_what_it_has(stage: Stage) -> None:
-    node = stage.node("n1")
-    await stage.until(lambda: stage.everything_runs_once("n1"), within_s=5)
-    node.host.events.clear()
-    stage.links["n1"].cut = True
-    await stage.until(lambda: node.meter.state == "SUSPENDED", within_s=7)
-    await stage.cluster.clock.advance(4)
-    stage.links["n1"].cut = False
-    await stage.until(lambda: node.meter.state == "RUNNING", within_s=10)
-    assert [e for e in node.host.events if e.startswith(("start", "stop"))] == []
 
 
 async def test_a_member_that_is_not_ours_makes_the_flow_stop_and_wait_and_its_leaving_start_it(
@@ -490,28 +525,8 @@ async def test_the_leader_may_leave_at_any_time(stage: Stage) -> None:
     first.herder.stop()
     await stage.until(lambda: stage.everything_runs_once("n2"), within_s=15)
     assert stage.cluster.nodes["n2"].parts.membership.is_leader
+    assert stage.cluster.nodes["n2"].state("c") == "RUNNING"
     assert sum(r.key == b"connector-c" for r in stage.cluster.configs.records) == 1
-
-
-async def test_a_config_change_during_a_rebalance_ends_with_the_new_config_everywhere(
-    stage: Stage,
-) -> None:
-    first, second = stage.node("n1"), stage.node("n2")
-    await stage.until(lambda: {len(s) for s in stage.shares().values()} == {3}, within_s=20)
-    leader = first if first.parts.membership.is_leader else second
-    stage.node("n3")
-    change = asyncio.ensure_future(leader.herder.patch_config("c", {"header": "new"}, actor="t"))
-    await stage.until(change.done, within_s=10)
-
-    def settled() -> bool:
-        specs = [s for n in stage.cluster.nodes.values() for s in n.host.running.values()]
-        return (
-            {len(s) for s in stage.shares().values()} == {2}
-            and stage.everything_runs_once("n1", "n2", "n3")
-            and all(s.connector_config.get("header") == "new" for s in specs)
-        )
-
-    await stage.until(settled, within_s=30)
 
 
 async def test_with_the_eager_protocol_all_work_stops_before_each_round_and_is_dealt_anew(

@@ -22,25 +22,10 @@ from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, TestConnector
 C0, C1 = TaskId("c", 0), TaskId("c", 1)
 
 
-async def two(cluster: Cluster, work: str = "0 1 2 3") -> tuple[Node, Node]:
-    first, second = cluster.node("n1").start(), cluster.node("n2").start()
-    await until(lambda: first.membership.is_leader and len(cluster.group.members) == 2)
-    await first.put(work=work)
-    await until(lambda: len(cluster.running()) == len(work.split()))
-    await cluster.clock.settle()
-    return first, second
-
-
-async def end(cluster: Cluster) -> None:
-    stopping = [asyncio.ensure_future(node.stop()) for node in cluster.nodes.values()]
-    while not all(each.done() for each in stopping):
-        await cluster.clock.advance(0.25)
-    await asyncio.gather(*stopping)
-
-
-async def test_a_partition_that_moves_between_two_joins_of_one_round_has_one_owner() -> None:
-    cluster = Cluster()
-    first, second = await two(cluster)
+async def test_a_partition_that_moves_between_two_joins_of_one_round_has_one_owner(
+    cluster: Cluster,
+) -> None:
+    first, second = await cluster.pair()
     doubled: list[str] = []
 
     def look(node: Node, other: Node) -> None:
@@ -86,13 +71,11 @@ async def test_a_partition_that_moves_between_two_joins_of_one_round_has_one_own
         for task, spec in node.host.running.items()
     ]
     assert sorted(configs) == [("c-0", "1"), ("c-1", "2"), ("c-2", "3"), ("c-3", "0")]
-    await end(cluster)
 
 
 @pytest.mark.parametrize("what", ["no tasks of a started connector", "an incomplete commit"])
-async def test_a_started_connector_gets_its_tasks_back(what: str) -> None:
-    cluster = Cluster()
-    first, second = await two(cluster)
+async def test_a_started_connector_gets_its_tasks_back(cluster: Cluster, what: str) -> None:
+    first, second = await cluster.pair()
     if what.startswith("no tasks"):
         await first.config.put_tasks("c", ())
     else:
@@ -102,12 +85,10 @@ async def test_a_started_connector_gets_its_tasks_back(what: str) -> None:
     await until(lambda: sorted(cluster.running()) == ["c-0", "c-1", "c-2", "c-3"])
     snapshot = first.config.snapshot()
     assert (len(snapshot.tasks("c")), snapshot.inconsistent) == (4, frozenset())
-    await end(cluster)
 
 
-async def test_an_incomplete_commit_does_not_stop_the_tasks_that_run() -> None:
-    cluster = Cluster()
-    await two(cluster)
+async def test_an_incomplete_commit_does_not_stop_the_tasks_that_run(cluster: Cluster) -> None:
+    await cluster.pair()
     for node in cluster.nodes.values():
         node.host.events.clear()
     cluster.configs.append(*encode_config_record(Commit("c", 5)))
@@ -115,14 +96,12 @@ async def test_an_incomplete_commit_does_not_stop_the_tasks_that_run() -> None:
     await until(lambda: len(node.config.snapshot().tasks("c")) == 4)
     await cluster.clock.settle()
     assert [event for node in cluster.nodes.values() for event in node.host.events] == []
-    await end(cluster)
 
 
-async def test_task_configs_of_a_stale_leader_are_replaced_by_those_of_the_connectors_owner() -> (
-    None
-):
-    cluster = Cluster()
-    first, _ = await two(cluster)
+async def test_task_configs_of_a_stale_leader_are_replaced_by_those_of_the_connectors_owner(
+    cluster: Cluster,
+) -> None:
+    first, _ = await cluster.pair()
     await first.config.put_tasks("c", [{"p": "old"}])
     await until(
         lambda: (
@@ -134,34 +113,27 @@ async def test_task_configs_of_a_stale_leader_are_replaced_by_those_of_the_conne
             == ["0", "1", "2", "3"]
         )
     )
-    await end(cluster)
 
 
-async def test_a_stop_that_was_cut_short_is_completed_by_the_leader() -> None:
-    cluster = Cluster()
-    first, _ = await two(cluster)
+async def test_a_stop_that_was_cut_short_is_completed_by_the_leader(cluster: Cluster) -> None:
+    first, _ = await cluster.pair()
     await first.config.put_target("c", TargetState.STOPPED)
     await until(lambda: not cluster.running() and first.state("c") == "STOPPED")
     assert first.config.snapshot().tasks("c") == ()
-    await end(cluster)
 
 
-async def test_a_stop_writes_its_target_state_before_it_takes_the_tasks_away() -> None:
-    cluster = Cluster()
-    first, _ = await two(cluster)
+async def test_a_stop_writes_its_target_state_before_it_takes_the_tasks_away(
+    cluster: Cluster,
+) -> None:
+    first, _ = await cluster.pair()
     before = len(cluster.configs.records)
     await first.herder.stop_connector("c", actor="t")
     keys = [record.key for record in cluster.configs.records[before:]]
     assert keys[:2] == [b"target-state-c", b"commit-c"]
-    await end(cluster)
 
 
-async def test_a_task_that_fails_while_it_is_stopped_is_not_started_again() -> None:
-    cluster = Cluster()
-    node = cluster.node().start()
-    await node.put()
-    await node.runs("c-0", "c-1")
-    await until(lambda: node.state(C0) == node.state(C1) == "RUNNING")
+async def test_a_task_that_fails_while_it_is_stopped_is_not_started_again(cluster: Cluster) -> None:
+    node = await cluster.with_tasks()
     host, stop = node.host, node.host.stop_task
 
     async def stop_task(task: TaskId, timeout_s: float) -> None:
@@ -178,31 +150,24 @@ async def test_a_task_that_fails_while_it_is_stopped_is_not_started_again() -> N
     for _ in range(60):
         await cluster.clock.advance(0.1)
     assert (host.running, host.events.count("start c-0 0")) == ({}, 1)
-    await end(cluster)
 
 
-async def test_a_task_that_the_host_runs_unassigned_is_stopped_and_one_that_it_lost_is_started() -> (
-    None
-):
-    cluster = Cluster()
-    node = cluster.node().start()
-    await node.put()
-    await node.runs("c-0", "c-1")
+async def test_a_task_that_the_host_runs_unassigned_is_stopped_and_one_that_it_lost_is_started(
+    cluster: Cluster,
+) -> None:
+    node = await cluster.with_tasks()
     stray = TaskId("gone", 7)
     node.host.running[stray] = node.host.running[C0]
     node.host.running.pop(C1)
     await cluster.clock.advance(61)
     await node.runs("c-0", "c-1")
     assert "stop gone-7" in node.host.events
-    await end(cluster)
 
 
-async def test_a_config_that_cannot_be_written_leaves_the_stored_one_in_force_and_is_named() -> (
-    None
-):
-    cluster = Cluster()
-    node = cluster.node(effective={"c": CONFIG | {"name": "c"}}).start()
-    await node.runs("c-0", "c-1")
+async def test_a_config_that_cannot_be_written_leaves_the_stored_one_in_force_and_is_named(
+    cluster: Cluster,
+) -> None:
+    node = await cluster.on_file()
     assert node.overrides is not None
     put = node.config.put_connector
 
@@ -220,38 +185,30 @@ async def test_a_config_that_cannot_be_written_leaves_the_stored_one_in_force_an
     node.overrides.changed()
     await until(lambda: [s.config["p"] for s in node.host.running.values()] == ["7"])
     assert list(node.herder.problems()) == []
-    await end(cluster)
 
 
-async def test_a_config_that_fits_no_record_is_refused_before_anything_is_written() -> None:
-    cluster = Cluster()
-    node = cluster.node(effective={}).start()
-    await until(lambda: node.membership.is_leader)
+async def test_a_config_that_fits_no_record_is_refused_before_anything_is_written(
+    cluster: Cluster,
+) -> None:
+    node = await cluster.leader(effective={})
     before = len(cluster.configs.records)
     with pytest.raises(Exception, match="at most 900000 fit"):
         await node.herder.put_config("c", CONFIG | {it: it * 400_000 for it in "xyz"}, actor="t")
     assert node.overrides is not None
     assert (node.overrides.records, len(cluster.configs.records)) == ([], before)
-    await end(cluster)
 
 
-async def test_a_removed_connector_needs_no_repair() -> None:
-    cluster = Cluster()
-    first, _ = await two(cluster)
+async def test_a_removed_connector_needs_no_repair(cluster: Cluster) -> None:
+    first, _ = await cluster.pair()
     cluster.configs.append(*encode_config_record(ConnectorPut("c", None)))
     await until(lambda: not cluster.running())
     before = len(cluster.configs.records)
     await cluster.clock.advance(61)
     assert (first.herder.connectors(), len(cluster.configs.records)) == ((), before)
-    await end(cluster)
 
 
-async def test_a_state_of_the_owner_before_is_replaced_within_a_minute() -> None:
-    cluster = Cluster()
-    node = cluster.node().start()
-    await node.put()
-    await node.runs("c-0", "c-1")
-    await until(lambda: node.state(C1) == "RUNNING")
+async def test_a_state_of_the_owner_before_is_replaced_within_a_minute(cluster: Cluster) -> None:
+    node = await cluster.with_tasks()
     right = node.status.get(C1)
     assert right is not None
     node.status.put(C1, replace(right, state=State.FAILED, worker_id="gone:8083", trace="x"))
@@ -261,15 +218,10 @@ async def test_a_state_of_the_owner_before_is_replaced_within_a_minute() -> None
     again = node.status.get(C1)
     assert again is not None
     assert (again.worker_id, again.trace) == ("n1:8083", None)
-    await end(cluster)
 
 
-async def test_a_state_of_a_task_that_is_gone_is_removed_within_a_minute() -> None:
-    cluster = Cluster()
-    node = cluster.node().start()
-    await node.put()
-    await node.runs("c-0", "c-1")
-    await until(lambda: node.state(C1) == "RUNNING")
+async def test_a_state_of_a_task_that_is_gone_is_removed_within_a_minute(cluster: Cluster) -> None:
+    node = await cluster.with_tasks()
     right = node.status.get(C1)
     assert right is not None
     late = TaskId("c", 7)
@@ -278,13 +230,13 @@ async def test_a_state_of_a_task_that_is_gone_is_removed_within_a_minute() -> No
     await cluster.clock.advance(61)
     await until(lambda: node.state(late) == "")
     assert node.state(C1) == "RUNNING"
-    await end(cluster)
 
 
-async def test_a_setting_of_a_newer_version_makes_the_flow_wait_with_the_cause() -> None:
+async def test_a_setting_of_a_newer_version_makes_the_flow_wait_with_the_cause(
+    cluster: Cluster,
+) -> None:
     """As with a Java member in the group: nothing is copied by half of what people have set."""
-    node = Cluster().node(effective={"c": CONFIG | {"name": "c"}}).start()
-    await node.runs("c-0", "c-1")
+    node = await cluster.on_file()
     assert node.overrides is not None
     node.overrides.newer = True
     node.overrides.changed()
@@ -293,7 +245,6 @@ async def test_a_setting_of_a_newer_version_makes_the_flow_wait_with_the_cause()
     node.overrides.newer = False
     await node.cluster.clock.advance(2)
     await node.runs("c-0", "c-1")
-    await node.stop()
 
 
 # ---- start, failure and end
@@ -313,11 +264,10 @@ async def fails(node: Node, times: int = 1) -> None:
     await until(lambda: node.herder.failure is not None)
 
 
-async def test_a_flow_that_met_a_fatal_error_runs_again_once_its_cause_is_gone() -> None:
-    cluster = Cluster()
-    node = cluster.node().start()
-    await node.put()
-    await node.runs("c-0", "c-1")
+async def test_a_flow_that_met_a_fatal_error_runs_again_once_its_cause_is_gone(
+    cluster: Cluster,
+) -> None:
+    node = await cluster.with_tasks()
     await fails(node)
     await until(lambda: not node.host.running)
     assert node.meter.state == "FAILED"
@@ -332,11 +282,8 @@ async def test_a_flow_that_met_a_fatal_error_runs_again_once_its_cause_is_gone()
     assert node.meter.state == "STOPPED"
 
 
-async def test_a_failed_flow_refuses_requests_with_its_error() -> None:
-    cluster = Cluster()
-    node = cluster.node().start()
-    await node.put()
-    await node.runs("c-0", "c-1")
+async def test_a_failed_flow_refuses_requests_with_its_error(cluster: Cluster) -> None:
+    node = await cluster.with_tasks()
     await fails(node)
     herder = node.herder
     for asked in (
@@ -353,11 +300,11 @@ async def test_a_failed_flow_refuses_requests_with_its_error() -> None:
     health = await herder.health()
     assert (health.status, "joining group A-mm2" in health.message) == ("unhealthy", True)
     assert herder.connectors() == ("c",)
-    await node.stop()
 
 
-async def test_a_flow_that_waits_for_a_cluster_says_so_at_once_wherever_it_is_asked() -> None:
-    cluster = Cluster()
+async def test_a_flow_that_waits_for_a_cluster_says_so_at_once_wherever_it_is_asked(
+    cluster: Cluster,
+) -> None:
     node = cluster.node()
     node.errors["target"] = [ConnectionFailedError("user mm is refused")] * 3
     node.start()
@@ -376,11 +323,9 @@ async def test_a_flow_that_waits_for_a_cluster_says_so_at_once_wherever_it_is_as
     node.membership.tell(Lost("no heartbeat for 10 s"))
     await until(lambda: "no heartbeat for 10 s" in herder.not_ready)
     await until(lambda: not herder.not_ready)
-    await node.stop()
 
 
-async def test_the_pauses_between_two_starts_grow_to_a_minute() -> None:
-    cluster = Cluster()
+async def test_the_pauses_between_two_starts_grow_to_a_minute(cluster: Cluster) -> None:
     node = cluster.node().start()
     await until(lambda: node.meter.state == "STANDBY")
     await fails(node, times=100)
@@ -393,13 +338,10 @@ async def test_the_pauses_between_two_starts_grow_to_a_minute() -> None:
             seconds += 1
         tries.append(seconds)
     assert tries == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    await node.stop()
 
 
-async def test_a_change_of_the_overrides_starts_a_failed_flow_at_once() -> None:
-    cluster = Cluster()
-    node = cluster.node(effective={"c": CONFIG | {"name": "c"}}).start()
-    await node.runs("c-0", "c-1")
+async def test_a_change_of_the_overrides_starts_a_failed_flow_at_once(cluster: Cluster) -> None:
+    node = await cluster.on_file()
     await fails(node, times=5)
     await cluster.clock.advance(8)
     assert node.herder.failure is not None
@@ -409,11 +351,11 @@ async def test_a_change_of_the_overrides_starts_a_failed_flow_at_once() -> None:
     node.overrides.changed()
     await until(lambda: [s.config["p"] for s in node.host.running.values()] == ["5"])
     assert node.overrides.started == 1, "it stays open while the flow starts again"
-    await node.stop()
 
 
-async def test_a_failed_flow_takes_changes_while_no_worker_is_in_its_group() -> None:
-    cluster = Cluster()
+async def test_a_failed_flow_takes_changes_while_no_worker_is_in_its_group(
+    cluster: Cluster,
+) -> None:
     node = cluster.node().start()
     await until(lambda: node.meter.state == "STANDBY")
     await fails(node, times=5)
@@ -427,12 +369,10 @@ async def test_a_failed_flow_takes_changes_while_no_worker_is_in_its_group() -> 
     await until(lambda: other.meter.state == "STANDBY")
     with pytest.raises(HerderFailedError):
         await node.herder.accept_changes()
-    await node.stop()
-    await other.stop()
 
 
-async def test_a_stop_ends_the_pause_of_a_failed_flow() -> None:
-    node = Cluster().node().start()
+async def test_a_stop_ends_the_pause_of_a_failed_flow(cluster: Cluster) -> None:
+    node = cluster.node().start()
     await until(lambda: node.meter.state == "STANDBY")
     await fails(node)
     await node.stop()
@@ -440,16 +380,7 @@ async def test_a_stop_ends_the_pause_of_a_failed_flow() -> None:
     assert node.host.closed
 
 
-async def test_a_topic_that_is_wrong_at_the_first_start_ends_the_herder_and_later_is_waited_for() -> (
-    None
-):
-    first = Cluster().node()
-    first.errors["prepare"] = [ConfigError("wrong cleanup policy")]
-    first.start()
-    assert first.life is not None
-    await first.life
-    assert isinstance(first.herder.failure, ConfigError)
-    cluster = Cluster()
+async def test_a_topic_that_is_wrong_after_the_first_start_is_waited_for(cluster: Cluster) -> None:
     later = cluster.node().start()
     await until(lambda: later.meter.state == "STANDBY")
     later.errors["prepare"] = [ConfigError("wrong cleanup policy")]
@@ -458,21 +389,16 @@ async def test_a_topic_that_is_wrong_at_the_first_start_ends_the_herder_and_late
     await until(lambda: isinstance(later.herder.failure, ConfigError))
     await cluster.clock.advance(2.1)
     await until(lambda: later.meter.state == "STANDBY")
-    await later.stop()
 
 
-async def test_a_defect_fails_the_flow_visibly_and_it_starts_again() -> None:
-    cluster = Cluster()
-    node = cluster.node().start()
-    await node.put()
-    await node.runs("c-0", "c-1")
+async def test_a_defect_fails_the_flow_visibly_and_it_starts_again(cluster: Cluster) -> None:
+    node = await cluster.with_tasks()
     node.membership.rejoin_errors = [KeyError("x")]  # type: ignore[list-item]  # a defect
     node.membership.tell(Rejoin("a worker joined"))
     await until(lambda: node.herder.failure is not None)
     assert str(node.herder.failure).startswith("KeyError: 'x'")
     await cluster.clock.advance(1.1)
     await node.runs("c-0", "c-1")
-    await node.stop()
 
 
 # ---- the queue

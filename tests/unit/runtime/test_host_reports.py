@@ -4,7 +4,9 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import pytest
 
@@ -13,13 +15,11 @@ from mm2py.client.permit import Permit
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Finding, FlowMeter, PartitionSnapshot
 from mm2py.runtime.hosts.pipe import Channel, HostPipe
-from mm2py.runtime.hosts.reports import LedgerRelay, MeterRelay, PipeLogHandler, TaskReports
+from mm2py.runtime.hosts.reports import LedgerRelay, MeterRelay, PipeLogHandler
 from mm2py.runtime.hosts.thaw import thawing_loop
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import eventually as until
-from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
-from tests.unit.runtime.runtime_fakes import spec_of
-from tests.unit.runtime.test_child_host import FIRST, World
+from mm2py.types import ClusterAlias, FlowName, TopicPartition
 
 ORDERS, RETURNS = TopicPartition("orders", 0), TopicPartition("returns", 0)
 FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
@@ -58,21 +58,28 @@ class Worker:
         return self.held_back
 
 
-def play(scenario: Callable[[Worker, HostPipe, Channel], Coroutine[None, None, None]]) -> None:
-    async def run() -> None:
-        here, there = socket.socketpair()
-        near, far = await HostPipe.over(here), await HostPipe.over(there)
-        worker = Worker()
-        far.channel(0).serve(
-            worker.log_line, worker.happened, worker.written, worker.measured, worker.found
-        )
-        listening = [asyncio.create_task(end.listen()) for end in (near, far)]
-        await scenario(worker, near, near.channel(0))
-        await near.close()
-        await far.close()
-        await asyncio.gather(*listening)
+@dataclass
+class Host:
+    """The end of a host, and the worker at the other one."""
 
-    asyncio.run(run())
+    worker: Worker
+    pipe: HostPipe
+    channel: Channel
+
+
+@pytest.fixture
+@asynccontextmanager
+async def host() -> AsyncGenerator[Host]:
+    near, far = [await HostPipe.over(end) for end in socket.socketpair()]
+    worker = Worker()
+    far.channel(0).serve(
+        worker.log_line, worker.happened, worker.written, worker.measured, worker.found
+    )
+    listening = [asyncio.create_task(end.listen()) for end in (near, far)]
+    yield Host(worker, near, near.channel(0))
+    await near.close()
+    await far.close()
+    await asyncio.gather(*listening)
 
 
 def event(partition: TopicPartition, first: int) -> LossEvent:
@@ -87,140 +94,85 @@ def event(partition: TopicPartition, first: int) -> LossEvent:
     )
 
 
-def test_no_log_call_raises_into_its_caller() -> None:
-    async def scenario(worker: Worker, pipe: HostPipe, channel: Channel) -> None:
-        logger = logging.getLogger("plugin")
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
-        handler = PipeLogHandler(channel, SecretMask(["hunter2"]))
-        logger.addHandler(handler)
-        logger.info("%d rows of hunter2", "x")
-        logger.info("name %s", "\udcff")
-        logger.info("%s", object.__new__(Unprintable))
-        logger.info("password=%s", "hunter2")
-        await until(lambda: len(worker.lines) == 4)
-        assert worker.lines == [
-            "INFO plugin '%d rows of [hidden]' cannot be formatted: TypeError: %d format: a real"
-            " number is required, not str",
-            "INFO plugin name \\udcff",
-            "INFO plugin '%s' cannot be formatted: ZeroDivisionError: ",
-            "INFO plugin password=[hidden]",
-        ]
-        pipe.hang_up()
-        logger.info("into a closed pipe")
-        logger.removeHandler(handler)
-
-    play(scenario)
+async def test_no_log_call_raises_into_its_caller(host: Host) -> None:
+    logger = logging.getLogger("plugin")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    handler = PipeLogHandler(host.channel, SecretMask(["hunter2"]))
+    logger.addHandler(handler)
+    logger.info("%d rows of hunter2", "x")
+    logger.info("name %s", "\udcff")
+    logger.info("%s", object.__new__(Unprintable))
+    logger.info("password=%s", "hunter2")
+    await until(lambda: len(host.worker.lines) == 4)
+    assert host.worker.lines == [
+        "INFO plugin '%d rows of [hidden]' cannot be formatted: TypeError: %d format: a real"
+        " number is required, not str",
+        "INFO plugin name \\udcff",
+        "INFO plugin '%s' cannot be formatted: RuntimeError: no text",
+        "INFO plugin password=[hidden]",
+    ]
+    host.pipe.hang_up()
+    logger.info("into a closed host.pipe")
+    logger.removeHandler(handler)
 
 
 class Unprintable:
     def __str__(self) -> str:
-        raise ZeroDivisionError
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
 
 
-def test_partitions_wait_for_the_ledger_each_for_its_own_events() -> None:
-    async def scenario(worker: Worker, _pipe: HostPipe, channel: Channel) -> None:
-        ledger = LedgerRelay(channel)
-        assert ledger.report(event(ORDERS, 1))
-        assert not ledger.report(event(ORDERS, 1)), "the same again"
-        assert ledger.report(event(RETURNS, 1))
-        assert set(ledger.unwritten()) == {ORDERS, RETURNS}
-        await until(lambda: worker.asked == 1)
-        assert ledger.report(event(ORDERS, 2))
-        worker.wrote.set()
-        await until(lambda: worker.asked == 2)
-        assert set(ledger.unwritten()) == {ORDERS}, "reported behind the question"
-        worker.held_back = (ORDERS,)
-        worker.wrote.set()
-        await until(lambda: worker.asked == 3)
-        assert not await ledger.flush(0.001)
-        worker.held_back = ()
-        worker.wrote.set()
-        assert await ledger.flush(5)
-        assert not ledger.unwritten()
-        assert [(it.partition, it.first_offset) for it in worker.events] == [
-            (ORDERS, 1),
-            (RETURNS, 1),
-            (ORDERS, 2),
-        ]
-
-    play(scenario)
+async def test_partitions_wait_for_the_ledger_each_for_its_own_events(host: Host) -> None:
+    worker = host.worker
+    ledger = LedgerRelay(host.channel)
+    assert ledger.report(event(ORDERS, 1))
+    assert not ledger.report(event(ORDERS, 1)), "the same again"
+    assert ledger.report(event(RETURNS, 1))
+    assert set(ledger.unwritten()) == {ORDERS, RETURNS}
+    await until(lambda: worker.asked == 1)
+    assert ledger.report(event(ORDERS, 2))
+    worker.wrote.set()
+    await until(lambda: worker.asked == 2)
+    assert set(ledger.unwritten()) == {ORDERS}, "reported behind the question"
+    worker.held_back = (ORDERS,)
+    worker.wrote.set()
+    await until(lambda: worker.asked == 3)
+    assert not await ledger.flush(0.001)
+    worker.held_back = ()
+    worker.wrote.set()
+    assert await ledger.flush(5)
+    assert not ledger.unwritten()
+    assert [(it.partition, it.first_offset) for it in worker.events] == [
+        (ORDERS, 1),
+        (RETURNS, 1),
+        (ORDERS, 2),
+    ]
 
 
-def test_findings_of_tasks_reach_the_worker_and_end_with_their_task() -> None:
-    async def scenario(worker: Worker, _near: HostPipe, channel: Channel) -> None:
-        meter = FlowMeter(FLOW, FakeClock())
-        relay = MeterRelay(meter, FakeClock(), channel)
-        one = Finding(task="c-0", what="groups not read", text="two", count=2, harms=True)
-        other = Finding(task="c-1", what="commits", text="slow", count=1, harms=False)
-        meter.note_finding(one)
-        meter.note_finding(other)
-        assert relay.send()
-        await until(lambda: worker.meter.findings == (one, other))
-        assert not relay.send(), "nothing has changed"
-        meter.forget_task("c-0")
-        assert relay.send()
-        await until(lambda: worker.meter.findings == (other,))
-
-    play(scenario)
+async def test_findings_of_tasks_reach_the_worker_and_end_with_their_task(host: Host) -> None:
+    meter = FlowMeter(FLOW, FakeClock())
+    relay = MeterRelay(meter, FakeClock(), host.channel)
+    one = Finding(task="c-0", what="groups not read", text="two", count=2, harms=True)
+    other = Finding(task="c-1", what="commits", text="slow", count=1, harms=False)
+    meter.note_finding(one)
+    meter.note_finding(other)
+    assert relay.send()
+    await until(lambda: host.worker.meter.findings == (one, other))
+    assert not relay.send(), "nothing has changed"
+    meter.forget_task("c-0")
+    assert relay.send()
+    await until(lambda: host.worker.meter.findings == (other,))
 
 
-def test_a_worker_that_has_closed_the_flow_leaves_positions_where_they_are() -> None:
-    async def scenario(worker: Worker, _pipe: HostPipe, channel: Channel) -> None:
-        ledger = LedgerRelay(Channel(channel.pipe, 9))
-        ledger.report(event(ORDERS, 1))
-        assert not await ledger.flush(0.02)
-        assert set(ledger.unwritten()) == {ORDERS}
-
-    play(scenario)
-
-
-async def test_an_own_host_whose_caller_is_cancelled_while_it_starts_ends() -> None:
-    world = World()
-    world.greets = False
-    picking = asyncio.create_task(world.pool.pick(own=True))
-    await until(lambda: bool(world.links) and world.children[0].pipe is not None)
-    picking.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await picking
-    world.children[0].greets.set()
-    await world.links[0].gone()
-    assert world.pool.pids == ()
-    await world.end()
-
-
-async def test_tasks_that_come_and_go_leave_no_locks_behind() -> None:
-    world = World()
-    for number in range(20):
-        await world.host.start_task(spec_of(number))
-        await world.host.stop_task(TaskId("Fake", number), 5.0)
-    child = world.children[0].stages[0].host
-    for host in (world.host, child):
-        assert not host._turns  # pyright: ignore[reportPrivateUsage] - nothing else shows it
-    await world.end()
-
-
-async def test_calls_for_one_task_take_turns() -> None:
-    world = World()
-    starts = [asyncio.create_task(world.host.start_task(spec_of(0))) for _ in range(5)]
-    await asyncio.gather(*starts)
-    await until(lambda: world.words(FIRST)[-1:] == ["RUNNING"])
-    assert world.host.tasks() == (FIRST,)
-    assert sum(link.tasks for link in world.links) == 1
-    await world.end()
-
-
-async def test_a_report_of_a_flow_that_is_closed_is_ignored() -> None:
-    world = World()
-    await world.started(0)
-    pipe = world.children[0].pipe
-    assert pipe is not None
-    await world.host.close()
-    pipe.channel(1).post(TaskReports.topic_used, FIRST, "late")
-    assert world.pool.pids == (100,)
-    await world.end()
-    assert world.topics == []
-    assert world.children[0].how == "code 0"
+async def test_a_worker_that_has_closed_the_flow_leaves_positions_where_they_are(
+    host: Host,
+) -> None:
+    ledger = LedgerRelay(Channel(host.channel.pipe, 9))
+    ledger.report(event(ORDERS, 1))
+    assert not await ledger.flush(0.02)
+    assert set(ledger.unwritten()) == {ORDERS}
 
 
 # ---- a process that was frozen

@@ -2,69 +2,37 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 from math import inf
 
 import pytest
 
 from mm2py.api.context import SourceGap
-from mm2py.api.records import SourcePartition
 from mm2py.client.connect.admin import NO_LOG
 from mm2py.client.permit import Permit
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import ConnectionFailedError
 from mm2py.mirror.offset_lookup import Place, to_source, to_target
-from mm2py.mirror.offset_map import PAGE_SEGMENTS, Page, PageRef, decode_page, decode_page_key
-from mm2py.mirror.source_offsets import source_offset
+from mm2py.mirror.offset_map import PAGE_SEGMENTS, decode_page_key
+from mm2py.mirror.source_offsets import mirror_source_partition, source_offset
 from mm2py.runtime.tasks import offset_maps
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
 from mm2py.runtime.tasks.offset_maps import MapPruning, TaskOffsetMaps
-from mm2py.storage.memory import MemoryTable, MemoryTopic
-from mm2py.storage.offset_map_store import NoMapStore, OffsetMapStore
+from mm2py.storage.memory import MemoryTopic
+from mm2py.storage.offset_map_store import NoMapStore
 from mm2py.types import TopicPartition
 from tests.unit.runtime.runtime_fakes import FakeSender, FakeStore
+from tests.unit.runtime.test_offset_maps import a_committer, page_of, stored_maps
 
 ORDERS = TopicPartition("orders", 3)
 OLD, NEW = b"o" * 16, b"n" * 16
 KEY = b'["MirrorSourceConnector",{"cluster":"A","partition":3,"topic":"orders"}]'
 
 
-def _source_partition(tp: TopicPartition) -> SourcePartition:
-    return {"cluster": "A", "partition": tp.partition, "topic": tp.topic}
-
-
-def _ignore(_cause: str) -> None:
-    pass
-
-
-def _committer(
-    store: FakeStore,
-    timeout_ms: int = 5_000,
-    on_failure: Callable[[str], None] = _ignore,
-    maps: TaskOffsetMaps | None = None,
-) -> OffsetCommitter:
-    return OffsetCommitter(
-        store,
-        "MirrorSourceConnector",
-        source_partition=_source_partition,
-        source_offset=lambda _partition, position: source_offset(position),
-        timeout_ms=timeout_ms,
-        on_failure=on_failure,
-        maps=maps,
-    )
-
-
-async def test_key_and_value_are_javas_bytes() -> None:
-    store = FakeStore()
-    committer = _committer(store)
-    committer.acknowledged(ORDERS, 41)
-    assert await committer.commit()
-    assert store.writes == [{KEY: b'{"offset":41}'}]
-
-
 async def test_invariant_1_the_position_is_the_last_acknowledged_record() -> None:
     store = FakeStore()
-    committer = _committer(store)
+    committer = a_committer(store)
     for position in (1, 2, 7):
         committer.acknowledged(ORDERS, position)
     await committer.commit()
@@ -73,7 +41,7 @@ async def test_invariant_1_the_position_is_the_last_acknowledged_record() -> Non
 
 async def test_invariant_2_a_position_never_passes_a_failure() -> None:
     store = FakeStore()
-    committer = _committer(store)
+    committer = a_committer(store)
     committer.acknowledged(ORDERS, 1)
     committer.failed(ORDERS)
     committer.acknowledged(ORDERS, 9)
@@ -85,7 +53,14 @@ async def test_invariant_3_a_failed_commit_keeps_its_positions_and_newer_ones_wi
     store = FakeStore()
     store.errors = [ConnectionFailedError("away")] * 2
     reports: list[str] = []
-    committer = _committer(store, on_failure=reports.append)
+    committer = OffsetCommitter(
+        store,
+        "MirrorSourceConnector",
+        source_partition=partial(mirror_source_partition, "A"),
+        source_offset=lambda _partition, position: source_offset(position),
+        timeout_ms=5_000,
+        on_failure=reports.append,
+    )
     other = TopicPartition("bills", 0)
     committer.acknowledged(ORDERS, 1)
     committer.acknowledged(other, 5)
@@ -103,7 +78,7 @@ async def test_invariant_3_a_failed_commit_keeps_its_positions_and_newer_ones_wi
 
 async def test_invariant_4_an_unchanged_position_is_not_written_again() -> None:
     store = FakeStore()
-    committer = _committer(store)
+    committer = a_committer(store)
     committer.acknowledged(ORDERS, 1)
     assert await committer.commit()
     assert await committer.commit()
@@ -115,7 +90,7 @@ async def test_invariant_4_a_value_that_is_stored_is_not_written_again() -> None
     committer = OffsetCommitter(
         store,
         "MirrorHeartbeatConnector",
-        source_partition=_source_partition,
+        source_partition=partial(mirror_source_partition, "A"),
         source_offset=lambda _partition, _position: source_offset(0),
         timeout_ms=5_000,
     )
@@ -127,7 +102,7 @@ async def test_invariant_4_a_value_that_is_stored_is_not_written_again() -> None
 
 async def test_few_records_are_counted_from_what_is_written() -> None:
     store = FakeStore()
-    committer = _committer(store)
+    committer = a_committer(store)
     assert committer.has_few(100)
     committer.acknowledged(ORDERS, 5)
     assert not committer.has_few(100), "a first position is written at once"
@@ -143,7 +118,7 @@ async def test_few_records_are_counted_from_what_is_written() -> None:
 async def test_a_commit_that_hangs_is_bounded_and_stays_pending() -> None:
     store = FakeStore()
     store.hangs = True
-    committer = _committer(store, timeout_ms=10)
+    committer = a_committer(store, timeout_ms=10)
     committer.acknowledged(ORDERS, 1)
     assert not await committer.commit()
     assert committer.pending == {ORDERS: 1}
@@ -152,7 +127,7 @@ async def test_a_commit_that_hangs_is_bounded_and_stays_pending() -> None:
 async def test_a_cancelled_commit_stays_pending() -> None:
     store = FakeStore()
     store.hangs = True
-    committer = _committer(store)
+    committer = a_committer(store)
     committer.acknowledged(ORDERS, 1)
     commit = asyncio.create_task(committer.commit())
     await asyncio.sleep(0)
@@ -166,14 +141,7 @@ async def test_a_cancelled_commit_stays_pending() -> None:
 async def test_invariant_5_a_position_waits_for_the_ledger_record_before_it() -> None:
     store = FakeStore()
     unwritten = {ORDERS}
-    committer = OffsetCommitter(
-        store,
-        "MirrorSourceConnector",
-        source_partition=_source_partition,
-        source_offset=lambda _partition, position: source_offset(position),
-        timeout_ms=5_000,
-        withheld=lambda: unwritten,
-    )
+    committer = a_committer(store, withheld=lambda: unwritten)
     bills = TopicPartition("bills", 0)
     committer.acknowledged(ORDERS, 41)
     committer.acknowledged(bills, 7)
@@ -190,15 +158,7 @@ async def test_invariant_7_a_position_is_stored_with_the_id_of_the_topic_it_is_i
     store, maps = FakeStore(), TaskOffsetMaps(NoMapStore())
     unwritten = {ORDERS}
     noted: list[bytes] = []
-    committer = OffsetCommitter(
-        store,
-        "MirrorSourceConnector",
-        source_partition=_source_partition,
-        source_offset=lambda _partition, position: source_offset(position),
-        timeout_ms=5_000,
-        withheld=lambda: unwritten,
-        maps=maps,
-    )
+    committer = a_committer(store, maps, withheld=lambda: unwritten)
     committer.on_topic_id = lambda _partition, topic_id: noted.append(topic_id)
     maps.identify(ORDERS, OLD)
     maps.of(ORDERS).add(0, 10, 0)
@@ -225,7 +185,7 @@ async def test_invariant_7_the_last_record_of_a_topic_is_not_a_position_in_the_n
     passed: int,
 ) -> None:
     store, maps = FakeStore(), TaskOffsetMaps(NoMapStore())
-    committer = _committer(store, maps=maps)
+    committer = a_committer(store, maps)
     maps.identify(ORDERS, OLD)
     gap = SourceGap(ORDERS, 10, 9, "recreated", "", NEW)
     gap.under_way = 10
@@ -247,7 +207,7 @@ async def test_invariant_7_the_last_record_of_a_topic_is_not_a_position_in_the_n
 
 async def test_a_partition_that_failed_keeps_the_topic_of_its_last_position() -> None:
     store, maps = FakeStore(), TaskOffsetMaps(NoMapStore())
-    committer = _committer(store, maps=maps)
+    committer = a_committer(store, maps)
     maps.identify(ORDERS, OLD)
     maps.of(ORDERS).add(0, 10, 0)
     committer.acknowledged(ORDERS, 9)
@@ -294,23 +254,11 @@ class Rig:
         self.topic = MemoryTopic("map")
         self.source, self.sender = Source({}), FakeSender()
         self.permit = Permit(SYSTEM_CLOCK, until_s=inf)
-        self.maps = TaskOffsetMaps(self.store())
-
-    def store(self) -> OffsetMapStore:
-        async def read(_partition: TopicPartition, ref: PageRef) -> Page | None:
-            return self.page(ref)
-
-        return OffsetMapStore(MemoryTable(self.topic), read)
-
-    def page(self, ref: PageRef) -> Page:
-        record = self.topic.records[ref.position]
-        assert record.offset == ref.position
-        assert record.value is not None
-        return decode_page(ref.number, record.value)
+        self.maps = TaskOffsetMaps(stored_maps(self.topic))
 
     async def started(self, *partitions: TopicPartition, sweeps: bool = False) -> MapPruning:
         """Start a task on partitions."""
-        store = self.store()
+        store = stored_maps(self.topic)
         await store.start()
         self.maps = TaskOffsetMaps(store, sweeps=sweeps)
         await self.maps.load(partitions)
@@ -432,20 +380,20 @@ async def test_invariant_2_whenever_a_worker_ends_what_is_left_is_a_whole_map(
             await asyncio.sleep(0)
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
-    store = rig.store()
+    store = stored_maps(rig.topic)
     await store.start()
     if rig.topic.records:
         index = store.index.of(FIRST_ORDERS)
         assert index is not None
-        newest = index.pages[-1].target_end
+        newest, page = index.pages[-1].target_end, partial(page_of, rig.topic, FIRST_ORDERS)
         for target in (
             {start, *chance.choices(range(start, newest), k=20)} if start < newest else ()
         ):
-            assert to_target(index, 2 * target, rig.page) == (Place.COPIED, target)
-            assert to_source(index, target, rig.page) == (Place.COPIED, 2 * target)
+            assert to_target(index, 2 * target, page) == (Place.COPIED, target)
+            assert to_source(index, target, page) == (Place.COPIED, 2 * target)
         if start and index.pages[0].number:
             lowest = index.pages[0].target_first
-            assert to_target(index, 0, rig.page) == (Place.EXPIRED, lowest)
+            assert to_target(index, 0, page) == (Place.EXPIRED, lowest)
 
 
 async def live(rig: Rig, pruning: MapPruning, chance: random.Random) -> None:

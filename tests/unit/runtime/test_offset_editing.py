@@ -11,9 +11,9 @@ from mm2py.errors import ConfigError, Mm2pyError, RequestTimedOutError, Retriabl
 from mm2py.protocol import error_codes as codes
 from mm2py.runtime.errors import BadRequestError, HerderError
 from mm2py.runtime.herder.api import OffsetEditing, OffsetEntry
-from mm2py.runtime.herder.offset_editing import OffsetEditor, OffsetEditors, SinkOffsetEditor
-from mm2py.storage.memory import MemoryOffsetBackingStore
+from mm2py.runtime.herder.offset_editing import OffsetEditor, SinkOffsetEditor, editor_by_type
 from mm2py.types import TopicPartition
+from tests.kit.fakes.offset_store import MemoryOffsetBackingStore
 
 CONFIG = {"connector.class": "Checked"}
 KEY = b'["c",{"cluster":"A","partition":0,"topic":"t"}]'
@@ -343,11 +343,11 @@ async def test_a_cluster_that_does_not_answer_is_an_error_that_says_so() -> None
 
 async def test_each_connector_goes_to_the_editor_of_its_type() -> None:
     groups = Groups()
-    both = OffsetEditors(
+    both = editor_by_type(
         find_connector, OffsetEditor(MemoryOffsetBackingStore(), find_connector), editor(groups)
     )
-    assert await both.read("files", FILES)
-    assert await both.read("s", {"connector.class": "Source"}) == []
+    assert await both(FILES).read("files", FILES)
+    assert await both({"connector.class": "Source"}).read("s", {}) == []
     assert len(groups.opened) == 1
-    await both.reset("files", FILES)
+    await both(FILES).reset("files", FILES)
     assert groups.committed == {}

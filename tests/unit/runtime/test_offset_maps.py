@@ -1,11 +1,14 @@
 """The maps of a task: restored, filled, written before positions, cut where the target lost records."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import lru_cache, partial
 
 import pytest
+from hypothesis import example, given, settings, strategies
 
 from mm2py.api.context import EventKind, SourceGap
+from mm2py.client.permit import UNLIMITED
 from mm2py.client.send.tail import LogEnd
 from mm2py.errors import ConfigError, ConnectionFailedError
 from mm2py.mirror.offset_lookup import Place, to_target
@@ -20,33 +23,55 @@ from mm2py.mirror.offset_map import (
     decode_page_key,
 )
 from mm2py.mirror.source_offsets import (
-    committed_offset,
     committed_topic_id,
     mirror_source_partition,
+    next_offset,
 )
 from mm2py.observability.metrics import Metrics
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
-from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
+from mm2py.runtime.tasks.offset_maps import LostCopies, TaskOffsetMaps
 from mm2py.runtime.tasks.task_context import WorkerTaskContext
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.offset_map_store import OffsetMapStore, StoredMap
 from mm2py.types import TopicPartition
-from tests.unit.runtime.runtime_fakes import FLOW, EagerClock, FakeStore
+from tests.property.effort import examples
+from tests.unit.runtime.runtime_fakes import FLOW, EagerClock, FakeSender, FakeStore
 
 OLD, NEW = b"o" * 16, b"n" * 16
 ORDERS, BILLS = TopicPartition("orders", 0), TopicPartition("bills", 7)
+
+
+@pytest.fixture
+def topic() -> MemoryTopic:
+    return MemoryTopic("map")
+
+
+def page_of(topic: MemoryTopic, partition: TopicPartition, ref: PageRef) -> Page:
+    """Read a page where the index says that it is."""
+    (record,) = [it for it in topic.records if it.offset == ref.position]
+    assert decode_page_key(record.key) == (partition, ref.number)
+    assert record.value is not None
+    return decode_page(ref.number, record.value)
 
 
 def stored_maps(topic: MemoryTopic) -> OffsetMapStore:
     """Return a store over a topic in memory."""
 
     async def read(partition: TopicPartition, ref: PageRef) -> Page | None:
-        (record,) = [it for it in topic.records if it.offset == ref.position]
-        assert decode_page_key(record.key) == (partition, ref.number)
-        assert record.value is not None
-        return decode_page(ref.number, record.value)
+        return page_of(topic, partition, ref)
 
     return OffsetMapStore(MemoryTable(topic), read)
+
+
+async def looked_up(
+    topic: MemoryTopic, *offsets: int, partition: TopicPartition = ORDERS
+) -> list[tuple[Place, int]]:
+    """Translate offsets to the target with what is stored."""
+    store = stored_maps(topic)
+    await store.start()
+    index = store.index.of(partition)
+    assert index is not None
+    return [to_target(index, it, partial(page_of, topic, partition)) for it in offsets]
 
 
 async def restored(topic: MemoryTopic, *partitions: TopicPartition) -> TaskOffsetMaps:
@@ -57,8 +82,18 @@ async def restored(topic: MemoryTopic, *partitions: TopicPartition) -> TaskOffse
     return maps
 
 
+def add_holes(maps: TaskOffsetMaps, records: int) -> None:
+    """Copy records with a hole behind each."""
+    for at in range(records):
+        maps.of(ORDERS).add(2 * at, 1, at)
+
+
 def a_committer(
-    store: FakeStore, maps: TaskOffsetMaps, *, timeout_ms: int | None = 5_000
+    store: FakeStore,
+    maps: TaskOffsetMaps | None = None,
+    *,
+    timeout_ms: int | None = 5_000,
+    withheld: Callable[[], Collection[TopicPartition]] = tuple,
 ) -> OffsetCommitter:
     return OffsetCommitter(
         store,
@@ -66,6 +101,7 @@ def a_committer(
         source_partition=partial(mirror_source_partition, "A"),
         source_offset=lambda _partition, position: {"offset": position},
         timeout_ms=timeout_ms,
+        withheld=withheld,
         maps=maps,
     )
 
@@ -103,8 +139,7 @@ class BrokenMaps:
         self.written.append(pages)
 
 
-async def test_a_restart_continues_the_open_page() -> None:
-    topic = MemoryTopic("map")
+async def test_a_restart_continues_the_open_page(topic: MemoryTopic) -> None:
     maps = await restored(topic, ORDERS, BILLS)
     maps.of(ORDERS).add(0, 10, 0)
     await maps.write()
@@ -118,8 +153,7 @@ async def test_a_restart_continues_the_open_page() -> None:
     assert last.of(ORDERS).take()[0].segments == (Segment(0, 20, 0),)
 
 
-async def test_an_unchanged_map_is_not_written_again() -> None:
-    topic = MemoryTopic("map")
+async def test_an_unchanged_map_is_not_written_again(topic: MemoryTopic) -> None:
     maps = await restored(topic, ORDERS)
     maps.of(ORDERS).add(0, 10, 0)
     await maps.write()
@@ -128,11 +162,9 @@ async def test_an_unchanged_map_is_not_written_again() -> None:
     assert not maps.changed
 
 
-async def test_invariant_3_only_the_open_page_is_in_memory() -> None:
-    topic = MemoryTopic("map")
+async def test_invariant_3_only_the_open_page_is_in_memory(topic: MemoryTopic) -> None:
     maps = await restored(topic, ORDERS)
-    for at in range(3 * PAGE_SEGMENTS + 5):
-        maps.of(ORDERS).add(2 * at, 1, at)
+    add_holes(maps, 3 * PAGE_SEGMENTS + 5)
     await maps.write()
     assert len(topic.records) == 4
     maps.of(ORDERS).again()
@@ -141,12 +173,12 @@ async def test_invariant_3_only_the_open_page_is_in_memory() -> None:
 
 
 @pytest.mark.parametrize("back", [5, PAGE_SEGMENTS, 2 * PAGE_SEGMENTS + 30])
-async def test_what_the_target_lost_behind_the_open_page_is_reported_as_a_whole(back: int) -> None:
-    topic = MemoryTopic("map")
+async def test_what_the_target_lost_behind_the_open_page_is_reported_as_a_whole(
+    topic: MemoryTopic, back: int
+) -> None:
     maps = await restored(topic, ORDERS)
     end = 3 * PAGE_SEGMENTS + 5
-    for at in range(end):
-        maps.of(ORDERS).add(2 * at, 1, at)
+    add_holes(maps, end)
     await maps.write()
     again = await restored(topic, ORDERS)
     losses: list[TargetLoss] = []
@@ -157,24 +189,18 @@ async def test_what_the_target_lost_behind_the_open_page_is_reported_as_a_whole(
     await again.write()
     assert min(it.first_source for it in losses if it.first_source >= 0) == 2 * (end - back)
     assert max(it.last_source for it in losses) == 2 * (end - 1)
-    store = stored_maps(topic)
-    await store.start()
-    index = store.index.of(ORDERS)
-    assert index is not None
-
-    def page(ref: PageRef) -> Page:
-        (record,) = [it for it in topic.records if it.offset == ref.position]
-        assert record.value is not None
-        return decode_page(ref.number, record.value)
-
-    assert to_target(index, 2 * (end - back) - 2, page) == (Place.COPIED, end - back - 1)
-    assert to_target(index, 2 * (end - back), page) == (Place.LOST, end - back)
-    assert to_target(index, 2 * end - 2, page) == (Place.LOST, end - back)
-    assert to_target(index, 2 * end, page) == (Place.COPIED, end - back)
+    kept = 2 * (end - back)
+    assert await looked_up(topic, kept - 2, kept, 2 * end - 2, 2 * end) == [
+        (Place.COPIED, end - back - 1),
+        (Place.LOST, end - back),
+        (Place.LOST, end - back),
+        (Place.COPIED, end - back),
+    ]
 
 
-async def test_a_position_ahead_of_the_map_leaves_a_stretch_that_is_not_known() -> None:
-    topic = MemoryTopic("map")
+async def test_a_position_ahead_of_the_map_leaves_a_stretch_that_is_not_known(
+    topic: MemoryTopic,
+) -> None:
     maps = await restored(topic, ORDERS)
     maps.of(ORDERS).add(0, 10, 0)
     await maps.write()
@@ -252,8 +278,9 @@ async def test_a_map_that_the_target_refuses_for_good_holds_no_position_back() -
     assert broken.written[0][ORDERS][0].segments == (Segment(0, 10, 0),)
 
 
-async def test_a_copy_that_was_created_again_has_lost_everything_however_far_it_has_grown() -> None:
-    topic = MemoryTopic("map")
+async def test_a_copy_that_was_created_again_has_lost_everything_however_far_it_has_grown(
+    topic: MemoryTopic,
+) -> None:
     maps = await restored(topic, ORDERS)
     await maps.begin({ORDERS: LogEnd(0, OLD)})
     maps.of(ORDERS).add(0, 10, 0)
@@ -271,8 +298,170 @@ async def test_a_copy_that_was_created_again_has_lost_everything_however_far_it_
     assert len(losses) == 1
 
 
-async def test_a_kill_before_the_first_commit_leaves_where_the_copy_began() -> None:
-    topic = MemoryTopic("map")
+class Copies:
+    """The target's topics, and how copies are named."""
+
+    def __init__(self) -> None:
+        self.sender = FakeSender()
+
+    def target_of(self, partition: TopicPartition) -> TopicPartition:
+        return partition._replace(topic=f"A.{partition.topic}")
+
+    async def log_starts(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        return {}
+
+    def watched(self, maps: TaskOffsetMaps) -> LostCopies:
+        return LostCopies(maps, self, self.sender, permit=UNLIMITED, clock=EagerClock())
+
+
+async def test_a_copy_that_was_made_again_is_noticed_without_a_record(topic: MemoryTopic) -> None:
+    maps = await restored(topic, ORDERS, BILLS)
+    await maps.begin({ORDERS: LogEnd(0, OLD), BILLS: LogEnd(0, OLD)})
+    maps.of(ORDERS).add(0, 10, 0)
+    maps.of(BILLS).add(0, 10, 0)
+    await maps.write()
+    again = await restored(topic, ORDERS, BILLS)
+    losses: list[tuple[TopicPartition, TargetLoss]] = []
+    again.on_loss = lambda partition, loss: losses.append((partition, loss))
+    copies = Copies()
+    copies.sender.ids = {"A.bills": OLD}
+    lost = copies.watched(again)
+    await lost.look()
+    await lost.look()
+    assert losses == [], "a copy that is gone is not one that was made again"
+    copies.sender.ids["A.orders"] = NEW
+    await lost.look()
+    copies.sender.ids["A.orders"] = OLD
+    await lost.look()
+    assert losses == [], "a stale broker has answered once"
+    copies.sender.ids["A.orders"] = NEW
+    for _ in range(4):
+        await lost.look()
+    assert losses == [(ORDERS, TargetLoss(0, 9, 0, 9))]
+    await again.write()
+    assert await looked_up(topic, 0, 10) == [(Place.LOST, 0), (Place.AT_END, 0)]
+    # The first record in the new copy, in this process or in the next one, reports nothing again.
+    last = await restored(topic, ORDERS)
+    last.on_loss = again.on_loss
+    for maps in (again, last):
+        assert maps.target_end(ORDERS, NEW) == 0
+        await maps.begin({ORDERS: LogEnd(500, NEW)})
+        assert maps.of(ORDERS).add(10, 5, 500) is None
+    assert len(losses) == 1
+
+
+class CopiesWorld:
+    """One source partition, its copy, which is deleted and made again at any moment, and the task that copies."""
+
+    def __init__(self) -> None:
+        self.topic, self.copies = MemoryTopic("map"), Copies()
+        self.ids = [b"%016d" % 0]
+        self.log: list[int | None] = []
+        self.next_source = 0
+        self.reported: list[int] = []
+
+    async def start(self) -> None:
+        """A process begins; the pages of the one before are written."""
+        self.maps = await restored(self.topic, ORDERS)
+        self.maps.on_loss = self.note
+        self.lost = self.copies.watched(self.maps)
+        self.begun = self.answered = b""
+        self.had = set[bytes]()
+
+    def note(self, partition: TopicPartition, loss: TargetLoss) -> None:
+        assert partition == ORDERS
+        self.reported += range(loss.first_source, loss.last_source + 1)
+
+    async def send(self, records: int, holes: int) -> None:
+        """Copy records, each behind so many offsets that need no copy."""
+        if self.begun != self.ids[-1]:
+            self.begun = self.ids[-1]
+            end = self.maps.target_end(ORDERS, self.begun)
+            assert end <= len(self.log)
+            await self.maps.begin({ORDERS: LogEnd(len(self.log), self.begun)})
+        for _ in range(records):
+            self.next_source += holes
+            assert self.maps.of(ORDERS).add(self.next_source, 1, len(self.log)) is None
+            self.log.append(self.next_source)
+            self.next_source += 1
+
+    def make_again(self, others: int) -> None:
+        """The copy is deleted and made again, and another program has written to it."""
+        self.ids.append(b"%016d" % len(self.ids))
+        self.log = [None] * others
+
+    async def look(self, behind: int) -> None:
+        """The task looks; a broker that is so many deletions behind answers, once in a row with an id that the map never had."""
+        answer = self.ids[max(0, len(self.ids) - 1 - behind)]
+        self.had.add(self.maps.of(ORDERS).target_id)
+        if answer == self.answered and answer not in self.had:
+            answer = self.ids[-1]
+        self.answered = answer
+        self.copies.sender.ids = {"A.orders": answer}
+        await self.lost.look()
+
+    async def check(self) -> None:
+        """After two right answers the map has what is there, and all that was lost is reported once."""
+        await self.look(0)
+        await self.look(0)
+        await self.maps.write()
+        pages = lru_cache(partial(page_of, self.topic, ORDERS))
+        store = stored_maps(self.topic)
+        await store.start()
+        index = store.index.of(ORDERS)
+        known = [to_target(index, it, pages) for it in range(self.next_source) if index is not None]
+        there = {source: at for at, source in enumerate(self.log) if source is not None}
+        copied = {it: at for it, (place, at) in enumerate(known) if place is Place.COPIED}
+        assert copied == there
+        assert len(self.reported) == len(set(self.reported))
+        assert not there.keys() & set(self.reported), "a copy that is there is not lost"
+
+
+STEPS = strategies.one_of(
+    strategies.tuples(
+        strategies.just("send"), strategies.integers(1, 4), strategies.integers(0, 1)
+    ),
+    strategies.tuples(
+        strategies.just("send"), strategies.just(PAGE_SEGMENTS + 3), strategies.just(1)
+    ),
+    strategies.tuples(strategies.just("make_again"), strategies.sampled_from([0, 3, 900])),
+    strategies.tuples(strategies.just("look"), strategies.integers(0, 2)),
+    strategies.tuples(strategies.just("write")),
+    strategies.tuples(strategies.just("restart")),
+)
+
+
+@pytest.mark.fuzz
+@settings(max_examples=examples(100))
+@given(strategies.lists(STEPS, max_size=16))
+@example([("send", 1, 0), ("look", 0), ("make_again", 0), ("send", 1, 0), ("look", 1), ("look", 1)])
+def test_7_copies_that_are_made_again_are_lost_once_whoever_notices_it_first(
+    steps: list[tuple[str, *tuple[int, ...]]],
+) -> None:
+    async def play() -> None:
+        world = CopiesWorld()
+        await world.start()
+        for name, *given_numbers in steps:
+            if name == "send":
+                await world.send(*given_numbers)
+            elif name == "make_again":
+                world.make_again(*given_numbers)
+            elif name == "look":
+                await world.look(*given_numbers)
+            else:
+                await world.maps.write()
+                if name == "restart":
+                    await world.start()
+        await world.check()
+
+    asyncio.run(play())
+
+
+async def test_a_kill_before_the_first_commit_leaves_where_the_copy_began(
+    topic: MemoryTopic,
+) -> None:
     maps = await restored(topic, ORDERS)
     assert maps.target_end(ORDERS, OLD) == -1
     assert maps.resume(ORDERS, 40) == 40
@@ -282,9 +471,10 @@ async def test_a_kill_before_the_first_commit_leaves_where_the_copy_began() -> N
     assert again.target_end(ORDERS, OLD) == 7
 
 
-async def test_a_kill_behind_a_loss_at_a_take_over_leaves_where_the_copy_began() -> None:
+async def test_a_kill_behind_a_loss_at_a_take_over_leaves_where_the_copy_began(
+    topic: MemoryTopic,
+) -> None:
     """The position that another program left lies below the source's log: the loss is noted before the first copy."""
-    topic = MemoryTopic("map")
     maps = await restored(topic, ORDERS)
     assert maps.resume(ORDERS, 40) == 40
     maps.note_gap(SourceGap(ORDERS, 40, 59, EventKind.RETENTION, ""))
@@ -299,27 +489,11 @@ async def test_a_kill_behind_a_loss_at_a_take_over_leaves_where_the_copy_began()
     assert killed.target_end(ORDERS, OLD) == 40
 
 
-async def looked_up(topic: MemoryTopic, *offsets: int) -> list[tuple[Place, int]]:
-    """Translate offsets to the target with what is stored."""
-    store = stored_maps(topic)
-    await store.start()
-    index = store.index.of(ORDERS)
-    assert index is not None
-
-    def page(ref: PageRef) -> Page:
-        (record,) = [it for it in topic.records if it.offset == ref.position]
-        assert record.value is not None
-        return decode_page(ref.number, record.value)
-
-    return [to_target(index, offset, page) for offset in offsets]
-
-
 @pytest.mark.parametrize("size", [7, 3_392])
 @pytest.mark.parametrize("beginning", ["stored", "latest", "set on an empty map"])
 async def test_below_a_position_that_the_copy_begins_at_nothing_is_known(
-    beginning: str, size: int
+    topic: MemoryTopic, beginning: str, size: int
 ) -> None:
-    topic = MemoryTopic("map")
     maps = await restored(topic, ORDERS)
     if beginning == "set on an empty map":
         maps.resume(ORDERS, -1)
@@ -345,8 +519,9 @@ async def test_below_a_position_that_the_copy_begins_at_nothing_is_known(
     ]
 
 
-async def test_what_needs_no_copy_before_the_first_record_is_no_other_program_s() -> None:
-    topic = MemoryTopic("map")
+async def test_what_needs_no_copy_before_the_first_record_is_no_other_program_s(
+    topic: MemoryTopic,
+) -> None:
     maps = await restored(topic, ORDERS)
     assert maps.resume(ORDERS, -1) == -1
     for covered in (10, 40):
@@ -407,7 +582,7 @@ async def test_a_task_that_takes_over_finds_the_position_of_the_topic_that_was_c
         maps=maps,
     )
     (stored,) = await context.committed_offsets([mirror_source_partition("A", ORDERS)])
-    assert (committed_offset(stored), committed_topic_id(stored)) == (offset, topic_id)
+    assert (next_offset(stored), committed_topic_id(stored)) == (offset + 1, topic_id)
     assert (maps.target_end(ORDERS, OLD), maps.of(ORDERS).source_id) == (target_end, topic_id)
 
 
@@ -433,8 +608,7 @@ async def test_what_a_killed_task_has_copied_of_a_topic_that_was_created_again_i
     assert losses == []
 
 
-async def test_a_start_continues_at_the_map_unless_the_position_was_set() -> None:
-    topic = MemoryTopic("map")
+async def test_a_start_continues_at_the_map_unless_the_position_was_set(topic: MemoryTopic) -> None:
     maps = await restored(topic, ORDERS)
     maps.of(ORDERS).add(0, 10, 0)
     maps.stored({ORDERS: 9})
@@ -461,8 +635,9 @@ async def copied(topic: MemoryTopic, records: int) -> TaskOffsetMaps:
 
 
 @pytest.mark.parametrize("again", [0, 4])
-async def test_a_copy_that_was_set_back_and_ended_in_its_middle_continues_there(again: int) -> None:
-    topic = MemoryTopic("map")
+async def test_a_copy_that_was_set_back_and_ended_in_its_middle_continues_there(
+    topic: MemoryTopic, again: int
+) -> None:
     await copied(topic, 100)
     set_back = await restored(topic, ORDERS)
     assert set_back.resume(ORDERS, 40) == 40
@@ -480,16 +655,18 @@ async def test_a_copy_that_was_set_back_and_ended_in_its_middle_continues_there(
     assert page.covered == 100
 
 
-async def test_positions_that_were_removed_are_followed_though_only_one_was_ever_stored() -> None:
-    topic = MemoryTopic("map")
+async def test_positions_that_were_removed_are_followed_though_only_one_was_ever_stored(
+    topic: MemoryTopic,
+) -> None:
     maps = await copied(topic, 100)
     await maps.settle()
     removed = await restored(topic, ORDERS)
     assert removed.resume(ORDERS, -1) == -1
 
 
-async def test_a_position_that_is_stored_with_its_map_is_the_one_that_the_map_names() -> None:
-    topic = MemoryTopic("map")
+async def test_a_position_that_is_stored_with_its_map_is_the_one_that_the_map_names(
+    topic: MemoryTopic,
+) -> None:
     store = stored_maps(topic)
     await store.start()
     maps = TaskOffsetMaps(store)
@@ -504,8 +681,9 @@ async def test_a_position_that_is_stored_with_its_map_is_the_one_that_the_map_na
     assert restarted.resume(ORDERS, 10) == 10
 
 
-async def test_a_map_is_settled_only_where_this_task_has_stored_a_position() -> None:
-    topic = MemoryTopic("map")
+async def test_a_map_is_settled_only_where_this_task_has_stored_a_position(
+    topic: MemoryTopic,
+) -> None:
     await copied(topic, 100)
     idle = await restored(topic, ORDERS)
     assert idle.resume(ORDERS, 100) == 100
@@ -514,16 +692,14 @@ async def test_a_map_is_settled_only_where_this_task_has_stored_a_position() -> 
     assert len(topic.records) == written, "another task may copy the partition by now"
 
 
-async def test_invariant_5_a_topic_that_was_deleted_gets_the_open_page_of_every_partition_again() -> (
-    None
-):
-    topic = MemoryTopic("map")
+async def test_invariant_5_a_topic_that_was_deleted_gets_the_open_page_of_every_partition_again(
+    topic: MemoryTopic,
+) -> None:
     store = stored_maps(topic)
     await store.start()
     maps, idle = TaskOffsetMaps(store), TaskOffsetMaps(store)
     end = PAGE_SEGMENTS + 5
-    for at in range(end):
-        maps.of(ORDERS).add(2 * at, 1, at)
+    add_holes(maps, end)
     idle.of(BILLS).add(0, 10, 0)
     await maps.write()
     await idle.write()
@@ -534,21 +710,10 @@ async def test_invariant_5_a_topic_that_was_deleted_gets_the_open_page_of_every_
         assert each.changed
         await each.write()
         assert not each.changed
-    new = stored_maps(topic)
-    await new.start()
-    orders, bills = new.index.of(ORDERS), new.index.of(BILLS)
-    assert orders is not None
-    assert bills is not None
-
-    def page(ref: PageRef) -> Page:
-        (record,) = [it for it in topic.records if it.offset == ref.position]
-        assert record.value is not None
-        return decode_page(ref.number, record.value)
-
-    assert to_target(orders, 10, page) == (Place.UNKNOWN, -1), "its page was lost"
-    assert to_target(orders, 2 * end, page) == (Place.COPIED, end)
-    assert to_target(bills, 3, page) == (Place.COPIED, 3)
-    again = TaskOffsetMaps(new)
-    await again.load([ORDERS])
+    lost, kept = await looked_up(topic, 10, 2 * end)
+    assert lost == (Place.UNKNOWN, -1), "its page was lost"
+    assert kept == (Place.COPIED, end)
+    assert await looked_up(topic, 3, partition=BILLS) == [(Place.COPIED, 3)]
+    again = await restored(topic, ORDERS)
     assert again.resume(ORDERS, -1) == 2 * end + 1
     assert again.of(ORDERS).target_end == end + 1

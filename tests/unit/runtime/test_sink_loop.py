@@ -68,16 +68,27 @@ class Stage:
         assert self.loop.start()
         self.consumer.give(*places)
 
-    def turn(self, seconds: float = 0.0) -> None:
-        self.clock.seconds += seconds
-        self.loop.turn()
+    def turn(self, *pauses: float) -> None:
+        """Turn the loop after each of these pauses in seconds, or once without."""
+        for seconds in pauses or (0.0,):
+            self.clock.seconds += seconds
+            self.loop.turn()
+
+    def pass_s(self, seconds: int) -> None:
+        """Turn the loop each second."""
+        self.turn(*[1.0] * seconds)
+
+
+def begun(*places: TopicPartition, **lengths: int) -> Stage:
+    """A loop that gets these partitions with its first turn, of logs that end at these offsets."""
+    stage = Stage(FakeGroup(**lengths) if lengths else None)
+    stage.begin(*places)
+    return stage
 
 
 def test_records_are_put_in_order_and_their_positions_committed_each_interval() -> None:
-    stage = Stage()
-    stage.begin(T0)
-    stage.turn()
-    stage.turn()
+    stage = begun(T0)
+    stage.turn(0, 0)
     assert stage.task.taken == [(T0, offset) for offset in range(6)]
     assert stage.consumer.commits == []
     stage.turn(1.0)
@@ -91,14 +102,12 @@ def test_nothing_is_committed_past_what_the_task_allows_nor_past_what_it_was_giv
     stage = Stage()
     stage.task.answer = lambda offsets: {T0: offsets[T0] - 1, T1: 99}
     stage.begin(T0, T1)
-    stage.turn()
-    stage.turn(1.0)
+    stage.turn(0, 1.0)
     assert stage.group.committed == {T0: 2}
 
 
 def test_a_partition_that_is_revoked_is_committed_before_it_goes() -> None:
-    stage = Stage()
-    stage.begin(T0, T1)
+    stage = begun(T0, T1)
     stage.turn()
     stage.consumer.take(T0)
     stage.turn()
@@ -108,8 +117,7 @@ def test_a_partition_that_is_revoked_is_committed_before_it_goes() -> None:
 
 
 def test_a_partition_that_is_lost_is_closed_without_a_commit() -> None:
-    stage = Stage()
-    stage.begin(T0)
+    stage = begun(T0)
     stage.turn()
     stage.consumer.lose(T0)
     stage.turn()
@@ -118,8 +126,7 @@ def test_a_partition_that_is_lost_is_closed_without_a_commit() -> None:
 
 
 def test_records_of_a_partition_that_goes_within_the_same_poll_are_not_put() -> None:
-    stage = Stage()
-    stage.begin(T0)
+    stage = begun(T0)
     stage.turn()
     stage.consumer.give(T1)
     late = [a_record(T0, 7)]
@@ -135,11 +142,9 @@ def test_records_of_a_partition_that_goes_within_the_same_poll_are_not_put() -> 
 
 
 def test_a_task_that_cannot_put_keeps_its_place_and_gets_the_same_records_again() -> None:
-    stage = Stage()
-    stage.begin(T0)
+    stage = begun(T0)
     stage.task.put_errors = [not_now(), not_now()]
-    stage.turn()
-    stage.turn()
+    stage.turn(0, 0)
     assert stage.consumer.paused == {T0}
     assert stage.task.taken == []
     for _ in range(5):
@@ -150,8 +155,7 @@ def test_a_task_that_cannot_put_keeps_its_place_and_gets_the_same_records_again(
 
 
 def test_a_partition_that_comes_while_records_wait_is_paused_as_well() -> None:
-    stage = Stage()
-    stage.begin(T0)
+    stage = begun(T0)
     stage.task.put_errors = [not_now() for _ in range(3)]
     stage.turn()
     stage.consumer.give(T1)
@@ -160,22 +164,18 @@ def test_a_partition_that_comes_while_records_wait_is_paused_as_well() -> None:
 
 
 def test_records_of_a_revoked_partition_are_not_put_again() -> None:
-    stage = Stage()
-    stage.begin(T0, T1)
+    stage = begun(T0, T1)
     stage.task.put_errors = [not_now()]
     stage.turn()
     stage.consumer.take(T0)
-    stage.turn(5.0)
-    stage.turn(5.0)
+    stage.turn(5.0, 5.0)
     assert {place for place, _ in stage.task.taken} == {T1}
     assert T0 not in stage.group.committed
 
 
 def test_a_commit_that_the_task_cannot_make_rewinds_to_the_last_one() -> None:
-    stage = Stage()
-    stage.begin(T0)
-    stage.turn()
-    stage.turn(1.0)
+    stage = begun(T0)
+    stage.turn(0, 1.0)
     assert stage.group.committed == {T0: 3}
     stage.task.commit_errors = [not_now()]
     stage.turn(1.0)
@@ -185,12 +185,10 @@ def test_a_commit_that_the_task_cannot_make_rewinds_to_the_last_one() -> None:
 
 
 def test_a_commit_that_the_cluster_does_not_take_is_made_by_the_next_interval() -> None:
-    stage = Stage()
-    stage.begin(T0)
+    stage = begun(T0)
     stage.turn()
     stage.consumer.commit_errors = [not_now(), False]
-    stage.turn(1.0)
-    stage.turn(1.0)
+    stage.turn(1.0, 1.0)
     assert stage.group.committed == {}
     stage.turn(1.0)
     assert stage.group.committed == {T0: 9}
@@ -199,15 +197,13 @@ def test_a_commit_that_the_cluster_does_not_take_is_made_by_the_next_interval() 
 def test_what_is_dropped_before_the_task_is_committed_all_the_same() -> None:
     stage = Stage(prepare=lambda record: None if record.offset % 2 else record)
     stage.begin(T0)
-    stage.turn()
-    stage.turn(1.0)
+    stage.turn(0, 1.0)
     assert stage.task.taken == [(T0, 0), (T0, 2), (T0, 4)]
     assert stage.group.committed == {T0: 3}
 
 
 def test_an_error_of_a_callback_fails_the_turn_that_polled() -> None:
-    stage = Stage()
-    stage.begin(T0)
+    stage = begun(T0)
     stage.turn()
     stage.task.commit_errors = [FatalError("the target refused a record")]
     stage.consumer.take(T0)
@@ -217,11 +213,9 @@ def test_an_error_of_a_callback_fails_the_turn_that_polled() -> None:
 
 
 def test_paused_partitions_of_a_user_stay_silent_and_a_paused_task_stays_in_its_group() -> None:
-    stage = Stage()
-    stage.begin(T0, T1)
+    stage = begun(T0, T1)
     stage.loop.user_held = frozenset({T1})
-    stage.turn()
-    stage.turn()
+    stage.turn(0, 0)
     assert {place for place, _ in stage.task.taken} == {T0}
     stage.loop.user_held = frozenset({TopicPartition("t", -1)})
     stage.turn()
@@ -239,8 +233,7 @@ def test_paused_partitions_of_a_user_stay_silent_and_a_paused_task_stays_in_its_
 
 
 def test_a_task_rewinds_holds_and_asks_for_a_commit_by_itself() -> None:
-    stage = Stage()
-    stage.begin(T0)
+    stage = begun(T0)
     stage.turn()
     stage.loop.rewind({T0: 1})
     stage.turn()
@@ -297,10 +290,8 @@ def test_a_start_that_fails_for_now_is_tried_again_and_one_for_good_ends_it() ->
 
 
 def test_progress_counts_what_was_read_and_the_lag_behind_it() -> None:
-    stage = Stage()
-    stage.begin(T0)
-    stage.turn()
-    stage.turn(1.0)
+    stage = begun(T0)
+    stage.turn(0, 1.0)
     made = stage.observed.made[-1][T0]
     assert (made.records, made.size_bytes, made.newest_ms, made.lag_records) == (3, 6, 1_002, 7)
 
@@ -308,32 +299,26 @@ def test_progress_counts_what_was_read_and_the_lag_behind_it() -> None:
 def test_what_is_not_acknowledged_is_neither_counted_nor_off_the_lag_and_is_told_after_a_while() -> (
     None
 ):
-    stage = Stage()
-    stage.begin(T0)
+    stage = begun(T0)
     stage.task.answer = lambda _: {}
-    stage.turn()
-    stage.turn(1.0)
+    stage.turn(0, 1.0)
     made = stage.observed.made[-1][T0]
     assert (made.records, made.lag_records) == (0, 10)
     assert stage.observed.standstills == []
-    for _ in range(12):
-        stage.turn(1.0)
+    stage.pass_s(12)
     assert len(stage.observed.standstills) == 1
     assert "does not acknowledge" in stage.observed.standstills[0]
     stage.task.answer = lambda offsets: offsets
-    stage.turn(1.0)
-    stage.turn(1.0)
+    stage.turn(1.0, 1.0)
     assert stage.observed.standstills[1:] == [""]
     assert sum(it[T0].records for it in stage.observed.made) == 10
     assert stage.observed.made[-1][T0].lag_records == 0
 
 
 def test_records_that_cannot_be_put_are_told_with_the_cause() -> None:
-    stage = Stage()
-    stage.begin(T0)
+    stage = begun(T0)
     stage.task.put_errors = [not_now("no room") for _ in range(40)]
-    for _ in range(14):
-        stage.turn(1.0)
+    stage.pass_s(14)
     assert "no room" in stage.observed.standstills[0]
 
 
@@ -341,32 +326,41 @@ def test_a_quiet_partition_has_the_lag_of_its_group() -> None:
     stage = Stage()
     stage.group.committed[T0] = stage.group.ends[T0]
     stage.begin(T0)
-    stage.turn()
-    stage.turn(1.0)
+    stage.turn(0, 1.0)
     assert stage.observed.made[-1][T0].lag_records == 0
 
 
 def test_the_lag_of_a_paused_task_grows() -> None:
-    stage = Stage()
-    stage.begin(T0)
-    for _ in range(6):
-        stage.turn(1.0)
+    stage = begun(T0)
+    stage.pass_s(6)
     assert stage.observed.made[-1][T0].lag_records == 0
     stage.loop.paused = True
     stage.turn()
     stage.group.ends[T0] += 5
-    for _ in range(6):
-        stage.turn(1.0)
+    stage.pass_s(6)
     assert [it[T0].lag_records for it in stage.observed.made if T0 in it][-1] == 5
 
 
-def test_markers_behind_the_last_record_are_committed_and_no_lag() -> None:
-    stage = Stage(FakeGroup(p0=4, p1=2))
-    stage.begin(T0, T1)
-    stage.consumer.markers = {T0: 1, T1: 2}
+@pytest.mark.parametrize("paused", [False, True])
+def test_the_lag_is_unknown_while_the_source_does_not_answer(paused: bool) -> None:
+    stage = begun(T0, T1, p0=4, p1=2)
+    stage.pass_s(6)
+    stage.loop.paused = paused
     stage.turn()
-    stage.turn(1.0)
-    stage.turn(1.0)
+    stage.consumer.away = True
+    stage.pass_s(12)
+    for place in (T0, T1):
+        assert [it[place].lag_records for it in stage.observed.made if place in it][-1] == -1
+    stage.consumer.away = False
+    stage.pass_s(12)
+    for place in (T0, T1):
+        assert [it[place].lag_records for it in stage.observed.made if place in it][-1] == 0
+
+
+def test_markers_behind_the_last_record_are_committed_and_no_lag() -> None:
+    stage = begun(T0, T1, p0=4, p1=2)
+    stage.consumer.markers = {T0: 1, T1: 2}
+    stage.turn(0, 1.0, 1.0)
     assert stage.task.taken == [(T0, 0), (T0, 1), (T0, 2)]
     assert stage.group.committed == {T0: 4, T1: 2}
     assert {place: it.lag_records for place, it in stage.observed.made[-1].items()} == {
@@ -377,33 +371,26 @@ def test_markers_behind_the_last_record_are_committed_and_no_lag() -> None:
 
 
 def test_markers_are_not_committed_before_the_records_in_front_of_them_are_put() -> None:
-    stage = Stage(FakeGroup(p0=4))
-    stage.begin(T0)
+    stage = begun(T0, p0=4)
     stage.consumer.markers = {T0: 1}
     stage.task.put_errors = [not_now() for _ in range(4)]
-    for _ in range(3):
-        stage.turn(1.0)
+    stage.pass_s(3)
     assert stage.group.committed == {}
-    for _ in range(12):
-        stage.turn(1.0)
+    stage.pass_s(12)
     assert stage.group.committed == {T0: 4}
     assert stage.task.taken == [(T0, 0), (T0, 1), (T0, 2)]
 
 
 def test_a_position_that_is_refused_alone_is_tried_again_and_the_others_are_committed() -> None:
-    stage = Stage(FakeGroup(p0=3, p1=3))
-    stage.begin(T0, T1)
+    stage = begun(T0, T1, p0=3, p1=3)
     stage.consumer.refusals = {T1: "not authorized"}
-    stage.turn()
-    stage.turn(1.0)
+    stage.turn(0, 1.0)
     assert stage.group.committed == {T0: 3}
     assert stage.observed.made[-1][T1].lag_records == 3
-    for _ in range(12):
-        stage.turn(1.0)
+    stage.pass_s(12)
     assert "not authorized" in stage.observed.standstills[-1]
     stage.consumer.refusals = {}
-    stage.turn(1.0)
-    stage.turn(1.0)
+    stage.turn(1.0, 1.0)
     assert stage.group.committed == {T0: 3, T1: 3}
     assert stage.observed.standstills[-1] == ""
 
@@ -452,20 +439,16 @@ def lost(stage: Stage) -> list[tuple[str, int, int]]:
 
 @pytest.mark.parametrize("length", [2, 6, 9])
 def test_a_topic_created_again_while_it_is_paused_is_read_from_its_beginning(length: int) -> None:
-    stage = Stage(FakeGroup(p0=6))
-    stage.begin(T0)
-    for _ in range(3):
-        stage.turn(1.0)
+    stage = begun(T0, p0=6)
+    stage.pass_s(3)
     assert stage.group.committed == {T0: 6}
     stage.loop.paused = True
     stage.turn()
     stage.group.ends[T0] = 8
-    for _ in range(12):
-        stage.turn(1.0)  # asked for its end, and for its topic
+    stage.pass_s(12)  # asked for its end, and for its topic
     stage.group.recreate(SECOND_ID, p0=length)
     stage.loop.paused = False
-    for _ in range(4):
-        stage.turn(1.0)
+    stage.pass_s(4)
     assert offsets(stage, since=6) == list(range(length))
     assert lost(stage) == [("recreated", 6, 7)]
     stage.turn(1.0)
@@ -480,8 +463,7 @@ def test_a_topic_created_again_while_no_member_ran_is_read_from_its_beginning(le
     group.recreate(SECOND_ID, p0=length)
     stage = Stage(group)
     stage.begin(T0)
-    for _ in range(4):
-        stage.turn(1.0)
+    stage.pass_s(4)
     assert offsets(stage) == list(range(length))
     assert lost(stage) == [("recreated", 6, 5)]
 
@@ -492,48 +474,87 @@ def test_a_topic_created_again_whose_positions_the_broker_has_deleted_is_named()
     stage.observed.ids = {T0: FIRST_ID}
     group.recreate(SECOND_ID, p0=4)
     stage.begin(T0)
-    for _ in range(3):
-        stage.turn(1.0)
+    stage.pass_s(3)
     assert offsets(stage) == [0, 1, 2, 3]
     assert lost(stage) == [("recreated", 0, -1)]
     assert stage.observed.ids == {T0: SECOND_ID}
 
 
 def test_a_topic_created_again_while_records_wait_for_the_target_gets_them_first() -> None:
-    stage = Stage(FakeGroup(p0=6))
-    stage.begin(T0)
+    stage = begun(T0, p0=6)
     stage.task.put_errors = [not_now()] * 3
     stage.turn()
     stage.group.recreate(SECOND_ID, p0=9)
-    for _ in range(12):
-        stage.turn(1.0)
+    stage.pass_s(12)
     assert offsets(stage) == [0, 1, 2, *range(9)]
     assert stage.group.committed == {T0: 9}
+
+
+@pytest.mark.parametrize("how", ["revoked", "lost", "stopped"])
+@pytest.mark.parametrize("acknowledged", [0, 3, 6])
+def test_what_was_read_of_a_former_topic_and_not_delivered_when_the_partition_goes_is_named(
+    acknowledged: int, how: str
+) -> None:
+    stage = Stage(FakeGroup(p0=6))
+    stage.task.answer = lambda offsets: {T0: 3} if acknowledged == 3 else {}
+    if acknowledged == 6:
+        stage.task.answer = dict
+    stage.begin(T0)
+    stage.turn(0, 1.0)
+    stage.group.recreate(SECOND_ID, p0=0)
+    stage.task.answer = dict if acknowledged == 6 else lambda _: {}
+    stage.pass_s(10)
+    assert lost(stage) == [("recreated", 6, 5)]
+    if how == "stopped":
+        stage.loop.stopping.set()
+        stage.loop.run()
+    else:
+        (stage.consumer.take if how == "revoked" else stage.consumer.lose)(T0)
+        stage.turn()
+    named = [("recreated", acknowledged, 5)] if acknowledged < 6 else []
+    assert lost(stage)[1:] == named
+
+
+def test_a_new_topic_is_on_record_once_what_was_read_of_the_former_one_is_delivered() -> None:
+    """A member that is killed before leaves the former topic on record, so that its successor names the loss."""
+    stage = Stage(FakeGroup(p0=6))
+    stage.task.answer = lambda _: {}
+    stage.begin(T0)
+    stage.turn()
+    stage.group.recreate(SECOND_ID, p0=9)
+    stage.pass_s(10)
+    assert stage.observed.ids == {T0: FIRST_ID}
+    killed, group = stage, stage.group
+    group.committed, group.committed_ids = {}, {}  # a broker deletes them with the topic
+    successor = Stage(group)
+    successor.observed.ids = dict(killed.observed.ids)
+    successor.begin(T0)
+    successor.pass_s(3)
+    assert lost(successor) == [("recreated", 0, -1)]
+    stage.task.answer = dict
+    stage.pass_s(3)
+    assert stage.observed.ids == {T0: SECOND_ID}
 
 
 def test_a_topic_created_again_under_a_running_task_is_read_from_its_beginning_sooner_or_later() -> (
     None
 ):
-    stage = Stage(FakeGroup(p0=3))
-    stage.begin(T0)
+    stage = begun(T0, p0=3)
     stage.turn()
     stage.group.recreate(SECOND_ID, p0=6)
-    for _ in range(10):
-        stage.turn(1.0)
+    stage.pass_s(10)
     assert offsets(stage) == [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5]
 
 
 def test_what_a_poll_has_read_before_partitions_come_is_no_position_in_the_topic_that_followed() -> (
     None
 ):
-    stage = Stage(FakeGroup(p0=3, p1=0))
-    stage.begin(T0)
+    stage = begun(T0, p0=3, p1=0)
     stage.turn()
     stage.group.recreate(SECOND_ID, p0=9)
     stage.consumer.before = [a_record(T0, 3)]
     stage.consumer.give(T1)
-    for _ in range(8):
-        stage.turn(1.0)
+    stage.pass_s(8)
     assert offsets(stage) == [0, 1, 2, 3, *range(9)]
     assert lost(stage) == [("recreated", 4, 3)]
     assert stage.group.committed == {T0: 9}
@@ -558,11 +579,9 @@ def test_a_partition_is_not_read_before_its_topic_is_known() -> None:
     assert stage.loop.start()
     stage.consumer.id_errors = [not_now()] * 3
     stage.consumer.give(T0)
-    stage.turn()
-    stage.turn(1.0)
+    stage.turn(0, 1.0)
     assert offsets(stage) == []
-    for _ in range(6):
-        stage.turn(1.0)
+    stage.pass_s(6)
     assert offsets(stage) == list(range(9))
 
 
@@ -573,8 +592,7 @@ def test_a_source_that_tells_no_topic_ids_is_named_in_the_log(
     assert stage.loop.start()
     stage.consumer.id_errors = [not_now() for _ in range(25)]
     stage.consumer.give(T0)
-    for _ in range(25):
-        stage.turn(1.0)
+    stage.pass_s(25)
     said = [it.getMessage() for it in caplog.records if it.levelname == "WARNING"]
     assert ["partitions=1" in it for it in said] == [True]
     stage.turn(1.0)
@@ -582,15 +600,13 @@ def test_a_source_that_tells_no_topic_ids_is_named_in_the_log(
 
 
 def test_what_retention_took_from_a_paused_task_is_named_with_its_range() -> None:
-    stage = Stage(FakeGroup(p0=3))
-    stage.begin(T0)
+    stage = begun(T0, p0=3)
     stage.turn()
     stage.loop.paused = True
     stage.turn()
     stage.group.ends[T0], stage.group.starts[T0] = 12, 7
     stage.loop.paused = False
-    for _ in range(4):
-        stage.turn(1.0)
+    stage.pass_s(4)
     assert offsets(stage) == [0, 1, 2, *range(7, 12)]
     assert lost(stage) == [("retention", 3, 6)]
     stage.turn(1.0)
@@ -601,34 +617,28 @@ def test_what_retention_took_from_a_paused_task_is_named_with_its_range() -> Non
 def test_a_consumer_that_is_set_to_the_end_of_the_log_passes_over_nothing(
     start: int, resets_to_end: bool
 ) -> None:
-    stage = Stage(FakeGroup(p0=3))
-    stage.begin(T0)
+    stage = begun(T0, p0=3)
     stage.consumer.resets_to_end = resets_to_end
     stage.turn()
     stage.group.ends[T0], stage.group.starts[T0] = 12, start
-    for _ in range(6):
-        stage.turn(1.0)
+    stage.pass_s(6)
     assert offsets(stage) == [0, 1, 2, *range(start, 12)]
     assert lost(stage) == [("retention", 3, start - 1)]
     assert stage.group.committed == {T0: 12}
 
 
 def test_a_log_that_was_cut_is_named_where_the_consumer_is_set_to_its_end() -> None:
-    stage = Stage(FakeGroup(p0=6))
-    stage.begin(T0)
+    stage = begun(T0, p0=6)
     stage.consumer.resets_to_end = True
-    stage.turn()
-    stage.turn()
+    stage.turn(0, 0)
     stage.group.ends[T0] = 2
-    for _ in range(3):
-        stage.turn(1.0)
+    stage.pass_s(3)
     assert offsets(stage) == [*range(6)]
     assert lost(stage) == [("truncation", 6, 5)]
 
 
 def test_offsets_that_compaction_has_left_out_are_no_loss() -> None:
-    stage = Stage(FakeGroup(p0=9))
-    stage.begin(T0)
+    stage = begun(T0, p0=9)
     stage.turn()
     stage.consumer.positions[T0] = 6
     stage.turn()
@@ -637,10 +647,8 @@ def test_offsets_that_compaction_has_left_out_are_no_loss() -> None:
 
 
 def test_a_log_that_was_cut_is_named_and_read_again_from_where_the_consumer_was_set() -> None:
-    stage = Stage(FakeGroup(p0=6))
-    stage.begin(T0)
-    stage.turn()
-    stage.turn()
+    stage = begun(T0, p0=6)
+    stage.turn(0, 0)
     stage.group.ends[T0] = 2
     for _ in range(3):
         stage.turn()

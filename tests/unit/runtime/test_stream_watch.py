@@ -1,7 +1,10 @@
 """What a worker shows and does about a flow that Spark copies; the names are the watch's invariants."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
+
+import pytest
 
 from mm2py.mirror.backfills import (
     ALIVE_S,
@@ -36,26 +39,25 @@ LEASE = Lease(
 
 
 class Stage:
-    def __init__(self, engine: str = "spark") -> None:
+    def __init__(self) -> None:
         self.clock = FakeClock()
         self.store = BackfillStore(MemoryTable(MemoryTopic("backfill")))
-        self.snapshot = _snapshot(engine)
+        self.snapshot = _snapshot("spark")
         self.taken_back: list[str] = []
         self.beats = True
         self.renews = True
         self._beat = 0
-        self.watch = StreamWatch(self.store, lambda: self.snapshot, self, clock=self.clock)
+        self.watch = StreamWatch(
+            self.store, lambda: self.snapshot, self.take_back, clock=self.clock
+        )
 
     async def take_back(self, cause: str) -> None:
         self.taken_back.append(cause)
-        await self.store.post([replace(JOB, state=JobState.DONE)])
-        await self.store.refresh()
+        await self.post(replace(JOB, state=JobState.DONE))
 
     async def begin(self, *records: BackfillRecord) -> None:
         await self.store.start()
-        if records:
-            await self.store.post(records)
-        await self.store.refresh()
+        await self.post(*records)
         self.watch.open()
 
     async def pass_s(self, seconds: float) -> None:
@@ -67,9 +69,13 @@ class Stage:
                 *([LEASE] if self.renews else []),
             ]
             if records and self.store.job is not None and not self.store.job.state.is_over:
-                await self.store.post(records)
-                await self.store.refresh()
+                await self.post(*records)
             await self.clock.advance(1.0)
+
+    async def post(self, *records: BackfillRecord) -> None:
+        if records:
+            await self.store.post(records)
+        await self.store.refresh()
 
     def wanted(self) -> str:
         return self.store.wanted.value
@@ -83,42 +89,46 @@ def _snapshot(engine: str, target: TargetState = TargetState.STARTED) -> ConfigS
     return replace(EMPTY, connectors={SOURCE: config}, targets={SOURCE: target})
 
 
-async def test_a_flow_on_spark_is_a_problem_while_no_stream_runs() -> None:
+@pytest.fixture
+@asynccontextmanager
+async def stage() -> AsyncGenerator[Stage]:
     stage = Stage()
+    yield stage
+    await stage.watch.close()
+
+
+async def test_a_flow_on_spark_is_a_problem_while_no_stream_runs(stage: Stage) -> None:
     await stage.begin()
     await stage.pass_s(2)
     assert "no mm2py stream runs, workers copy meanwhile" in stage.problems()["flow.engine"]
     stage.renews = False  # it has no partitions yet
-    await stage.store.post([JOB])
-    await stage.store.refresh()
+    await stage.post(JOB)
     await stage.pass_s(3 + ALIVE_S)
     assert stage.problems() == {}
     stage.beats = False
-    await stage.store.post([LEASE])
-    await stage.store.refresh()
+    await stage.post(LEASE)
     await stage.pass_s(ALIVE_S + 2)
     assert "nothing is copied" in stage.problems()["flow.engine"]
     assert stage.taken_back == []
-    await stage.watch.close()
 
 
-async def test_a_partition_that_no_lane_copies_is_a_problem_though_the_driver_lives() -> None:
-    stage = Stage()
+async def test_a_partition_that_no_lane_copies_is_a_problem_though_the_driver_lives(
+    stage: Stage,
+) -> None:
     await stage.begin(JOB, LEASE)
     await stage.pass_s(IDLE_S + 5)
     assert stage.problems() == {}
     stage.renews = False
     await stage.pass_s(IDLE_S + 2)
     assert stage.problems() == {"stream: t-0": f"no lane has copied it for {IDLE_S:.0f} s"}
-    await stage.store.post([replace(LEASE, cause="record is too large")])
-    await stage.store.refresh()
+    await stage.post(replace(LEASE, cause="record is too large"))
     await stage.pass_s(2)
     assert stage.problems() == {"stream: t-0": "record is too large"}
-    await stage.watch.close()
 
 
-async def test_a_living_stream_is_asked_to_end_when_the_engine_is_surely_worker() -> None:
-    stage = Stage()
+async def test_a_living_stream_is_asked_to_end_when_the_engine_is_surely_worker(
+    stage: Stage,
+) -> None:
     await stage.begin(JOB, LEASE)
     await stage.pass_s(3)
     stage.snapshot = EMPTY  # not read yet
@@ -130,11 +140,12 @@ async def test_a_living_stream_is_asked_to_end_when_the_engine_is_surely_worker(
     await stage.store.refresh()
     assert stage.wanted() == "CANCEL"
     assert stage.taken_back == []
-    await stage.watch.close()
 
 
-async def test_a_stream_whose_driver_is_gone_is_ended_once_when_the_engine_is_worker() -> None:
-    stage = Stage("worker")
+async def test_a_stream_whose_driver_is_gone_is_ended_once_when_the_engine_is_worker(
+    stage: Stage,
+) -> None:
+    stage.snapshot = _snapshot("worker")
     stage.beats = stage.renews = False
     await stage.begin(JOB, LEASE)
     await stage.pass_s(ALIVE_S - 2)
@@ -142,11 +153,9 @@ async def test_a_stream_whose_driver_is_gone_is_ended_once_when_the_engine_is_wo
     await stage.pass_s(10)
     assert len(stage.taken_back) == 1
     assert stage.problems() == {}
-    await stage.watch.close()
 
 
-async def test_a_stream_pauses_with_its_connector() -> None:
-    stage = Stage()
+async def test_a_stream_pauses_with_its_connector(stage: Stage) -> None:
     await stage.begin(JOB, LEASE)
     await stage.pass_s(2)
     stage.snapshot = _snapshot("spark", TargetState.PAUSED)
@@ -157,4 +166,3 @@ async def test_a_stream_pauses_with_its_connector() -> None:
     await stage.pass_s(SURE_S + 3)
     await stage.store.refresh()
     assert stage.wanted() == "RUN"
-    await stage.watch.close()

@@ -1,10 +1,9 @@
 """From a task's spec to a running task: assembly, adapter and host."""
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from math import inf
-from typing import ClassVar
 
 import pytest
 
@@ -12,211 +11,24 @@ from mm2py.api.records import SinkRecord, SourceRecord
 from mm2py.api.schema import Schema, SchemaType
 from mm2py.api.task import Delivery, Outgoing, Run
 from mm2py.config.framework import STRING_CONVERTER, FrameworkConfig
-from mm2py.errors import ConfigError, FatalError, RetriableError
-from mm2py.observability.metrics import Metrics
+from mm2py.errors import FatalError, RetriableError
 from mm2py.protocol.records import decode_batches
-from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.runtime.plugins.transforms.chain import TransformChain, TransformStep
 from mm2py.runtime.tasks.errant_records import ErrantRecords
 from mm2py.runtime.tasks.record_task import BATCH_BYTES, Conversion, RecordTaskAdapter
-from mm2py.runtime.tasks.task_assembly import TaskAssembly, TaskParts
-from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec
 from mm2py.testing.waiting import until
-from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
+from mm2py.types import TaskId, TopicPartition
 from tests.unit.runtime.runtime_fakes import (
     EagerClock,
-    FakeConnector,
-    FakeSender,
-    FakeStore,
     FakeTask,
     HostStage,
-    Statuses,
     outgoing,
     spec_of,
+    turns,
 )
 
-CONFIG = {"connector.class": "FakeConnector"}
-
-
-class Lines:
-    """A third party's record task."""
-
-    def __init__(self) -> None:
-        self.rounds: list[Sequence[SourceRecord]] = [
-            [
-                SourceRecord(
-                    source_partition={"file": "a.txt"},
-                    source_offset={"line": line},
-                    topic="t",
-                    partition=0,
-                    key=None,
-                    value=b"x",
-                )
-                for line in (1, 2)
-            ]
-        ]
-        self.landed: list[int] = []
-
-    async def start(self) -> None:
-        pass
-
-    async def poll(self) -> Sequence[SourceRecord]:
-        return self.rounds.pop() if self.rounds else ()
-
-    def delivered(self, record: SourceRecord, target_offset: int) -> None:
-        self.landed.append(target_offset)
-
-    async def commit(self) -> None:
-        pass
-
-    async def stop(self) -> None:
-        pass
-
-
-class Stage:
-    """A task host over a real assembly, on fakes."""
-
-    def __init__(self, task: FakeTask | Lines) -> None:
-        self.sender = FakeSender()
-        self.store = FakeStore()
-        self.clock = EagerClock()
-        self.statuses = Statuses()
-        connector = FakeConnector()
-        connector.task = task
-
-        class Factory:
-            java_class: ClassVar[str] = "org.example.FakeConnector"
-
-            def __new__(cls, config: Mapping[str, str]) -> FakeConnector:  # type: ignore[misc]  # a factory in the shape of a class
-                return connector
-
-        plugins = Plugins([])
-        plugins._entries["FakeConnector"] = None  # type: ignore[assignment]  # never loaded: it is in the cache
-        plugins._loaded["FakeConnector"] = Factory  # type: ignore[assignment]  # a factory in the shape of a class
-        flow = FlowName(ClusterAlias("A"), ClusterAlias("B"))
-        assembly = TaskAssembly(
-            TaskParts(
-                plugins=plugins,
-                store=self.store,
-                meter=Metrics(self.clock).flow(flow),
-                clock=self.clock,
-                sender=lambda spec: self.sender,
-                buffer_memory=lambda spec: 1 << 20,
-                offset_flush_interval_ms=1_000,
-                offset_flush_timeout_ms=5_000,
-                graceful_timeout_ms=5_000,
-                target_name="target cluster B",
-            )
-        )
-        self.host = InProcessTaskHost(
-            assembly, lambda task, status: self.statuses(status), graceful_s=5
-        )
-
-    async def start(self, **config: str) -> TaskId:
-        connector = CONFIG | {key.replace("_", "."): value for key, value in config.items()}
-        task = TaskId("Fake", 0)
-        await self.host.start_task(TaskSpec(id=task, connector_config=connector, config={}))
-        return task
-
-
-async def test_a_record_task_runs_and_its_own_positions_are_stored() -> None:
-    task = Lines()
-    stage = Stage(task)
-    name = await stage.start()
-    await until(lambda: task.landed == [0, 1])
-    await stage.host.stop_task(name, 5.0)
-    assert stage.store.written() == {b'["Fake",{"file":"a.txt"}]': b'{"line":2}'}
-    assert stage.host.tasks() == ()
-    assert stage.statuses.words == ["RUNNING", "UNASSIGNED"]
-
-
-async def test_a_refused_record_fails_a_record_task() -> None:
-    task = Lines()
-    stage = Stage(task)
-    stage.sender.acknowledge = False
-    name = await stage.start()
-    await until(lambda: len(stage.sender.sent) == 1)
-    stage.sender.refuse(stage.sender.sent[0].source, FatalError("too large"))
-    await until(lambda: "FAILED" in stage.statuses.words)
-    await stage.host.stop_task(name, 1.0)
-
-
-@pytest.mark.parametrize(("policy", "fails"), [("isolate", False), ("fail", True)])
-async def test_the_partition_failure_policy_counts(policy: str, *, fails: bool) -> None:
-    stage = Stage(FakeTask([outgoing("orders", 0), outgoing("bills", 0)]))
-    stage.sender.acknowledge = False
-    name = await stage.start(partition_failure_policy=policy)
-    await until(lambda: len(stage.sender.sent) == 2)
-    stage.sender.refuse(TopicPartition("orders", 0), FatalError("too large"))
-    for _ in range(50):
-        await asyncio.sleep(0)
-    assert ("FAILED" in stage.statuses.words) is fails
-    await stage.host.stop_task(name, 1.0)
-
-
-@pytest.mark.parametrize("key", ["gap_policy", "partition_failure_policy"])
-async def test_an_unknown_policy_makes_the_task_failed(key: str) -> None:
-    stage = Stage(FakeTask())
-    name = await stage.start(**{key: "maybe"})
-    status = stage.host.status(name)
-    assert status is not None
-    assert isinstance(status.cause, ConfigError)
-    assert stage.statuses.words == ["FAILED"]
-    await stage.host.stop_task(name, 1.0)
-    assert stage.host.status(name) is None
-
-
-async def test_starting_a_task_again_stops_the_old_one_first() -> None:
-    task = FakeTask([outgoing("orders", 0)])
-    stage = Stage(task)
-    await stage.start()
-    await until(lambda: "RUNNING" in stage.statuses.words)
-    name = await stage.start()
-    assert task.stopped == 1
-    await until(lambda: stage.statuses.words == ["RUNNING", "UNASSIGNED", "RUNNING"])
-    await stage.host.stop_task(name, 1.0)
-
-
-async def test_required_exactly_once_needs_a_worker_that_has_it() -> None:
-    stage = Stage(Lines())
-    name = await stage.start(exactly_once_support="required")
-    status = stage.host.status(name)
-    assert status is not None
-    assert "this worker does not have exactly-once source support enabled" in str(status.cause)
-
-
-MARK = {"transforms": "m", "transforms.m.type": "Filter"}
-
-
-async def test_records_of_a_third_party_pass_transforms_and_their_positions_move() -> None:
-    task = Lines()
-    stage = Stage(task)
-    name = await stage.start(**MARK)
-    await until(lambda: not task.rounds)
-    await until(lambda: "RUNNING" in stage.statuses.words)
-    await stage.host.stop_task(name, 5.0)
-    assert not stage.sender.sent, "all of them are dropped"
-    assert stage.store.written() == {b'["Fake",{"file":"a.txt"}]': b'{"line":2}'}
-
-
-async def test_transforms_of_a_third_partys_whole_batches_are_refused() -> None:
-    stage = Stage(FakeTask())
-    name = await stage.start(**MARK)
-    status = stage.host.status(name)
-    assert status is not None
-    assert "moves whole batches" in str(status.cause)
-
-
-async def test_a_wrong_transform_makes_the_task_failed_and_is_named() -> None:
-    stage = Stage(Lines())
-    name = await stage.start(**{**MARK, "transforms.m.type": "Cast$Value"})
-    status = stage.host.status(name)
-    assert status is not None
-    assert "transforms.m.type=Cast$Value" in str(status.cause)
-    assert "structures" in str(status.cause)
-
-
-# ---- tasks that return ordinary records
+ORDERS = TopicPartition("orders", 0)
+FIRST = TaskId("Fake", 0)
 
 
 FILE = {"file": "a.txt"}
@@ -259,9 +71,101 @@ def _record(line: int, topic: str = "t", *, value: bytes | None = None) -> Sourc
     )
 
 
-def _adapter(script: Script) -> tuple[RecordTaskAdapter, dict[TopicPartition, int]]:
+def _lines() -> Script:
+    return Script([_record(1), _record(2)])
+
+
+async def test_a_record_task_runs_and_its_own_positions_are_stored() -> None:
+    task = _lines()
+    stage = HostStage(task=task)
+    await stage.start()
+    await until(lambda: [offset for _, offset in task.landed] == [0, 1])
+    await stage.host.stop_task(FIRST, 5.0)
+    assert stage.store.written() == {b'["Fake",{"file":"a.txt"}]': b'{"line":2}'}
+    assert stage.host.tasks() == ()
+    assert stage.words() == ["RUNNING", "UNASSIGNED"]
+
+
+async def test_a_refused_record_fails_a_record_task() -> None:
+    task = _lines()
+    stage = HostStage(task=task, acknowledge=False)
+    await stage.start()
+    await until(lambda: len(stage.senders[0].sent) == 1)
+    stage.senders[0].refuse(stage.senders[0].sent[0].source, FatalError("too large"))
+    await until(lambda: "FAILED" in stage.words())
+    await stage.host.stop_task(FIRST, 1.0)
+
+
+@pytest.mark.parametrize(("policy", "fails"), [("isolate", False), ("fail", True)])
+async def test_the_partition_failure_policy_counts(policy: str, *, fails: bool) -> None:
+    stage = HostStage(
+        task=FakeTask([outgoing("orders", 0), outgoing("bills", 0)]), acknowledge=False
+    )
+    await stage.start(partition_failure_policy=policy)
+    await until(lambda: len(stage.senders[0].sent) == 2)
+    stage.senders[0].refuse(TopicPartition("orders", 0), FatalError("too large"))
+    await turns(50)
+    assert ("FAILED" in stage.words()) is fails
+    await stage.host.stop_task(FIRST, 1.0)
+
+
+async def test_starting_a_task_again_stops_the_old_one_first() -> None:
+    task = FakeTask([outgoing("orders", 0)])
+    stage = HostStage(task=task)
+    await stage.start()
+    await until(lambda: "RUNNING" in stage.words())
+    await stage.start()
+    assert task.stopped == 1
+    await until(lambda: stage.words() == ["RUNNING", "UNASSIGNED", "RUNNING"])
+    await stage.host.stop_task(FIRST, 1.0)
+
+
+MARK = {"transforms": "m", "transforms.m.type": "Filter"}
+CAST = MARK | {"transforms.m.type": "Cast$Value"}
+
+
+@pytest.mark.parametrize(
+    ("task", "connector", "text"),
+    [
+        (FakeTask(), {"gap.policy": "maybe"}, "gap.policy=maybe"),
+        (FakeTask(), {"partition.failure.policy": "maybe"}, "partition.failure.policy=maybe"),
+        (FakeTask(), MARK, "moves whole batches"),
+        (_lines(), CAST, "transforms.m.type=Cast$Value: Class Cast$Value changes fields of struct"),
+        (_lines(), {"exactly.once.support": "required"}, "this worker does not have exactly-once"),
+    ],
+)
+async def test_a_task_that_cannot_be_put_together_is_failed_with_the_cause(
+    task: FakeTask | Script, connector: dict[str, str], text: str
+) -> None:
+    stage = HostStage(task=task)
+    await stage.start(**connector)
+    status = stage.host.status(FIRST)
+    assert status is not None
+    assert text in str(status.cause)
+    assert stage.words() == ["FAILED"]
+    await stage.host.stop_task(FIRST, 1.0)
+    assert stage.host.status(FIRST) is None
+
+
+async def test_records_of_a_third_party_pass_transforms_and_their_positions_move() -> None:
+    task = _lines()
+    stage = HostStage(task=task)
+    await stage.start(**MARK)
+    await until(lambda: not task.rounds)
+    await until(lambda: "RUNNING" in stage.words())
+    await stage.host.stop_task(FIRST, 5.0)
+    assert not stage.senders[0].sent, "all of them are dropped"
+    assert stage.store.written() == {b'["Fake",{"file":"a.txt"}]': b'{"line":2}'}
+
+
+# ---- tasks that return ordinary records
+
+
+def _adapter(
+    script: Script, conversion: Conversion | None = None, chain: TransformChain | None = None
+) -> tuple[RecordTaskAdapter, dict[TopicPartition, int]]:
     committed: dict[TopicPartition, int] = {}
-    adapter = RecordTaskAdapter(script, EagerClock())
+    adapter = RecordTaskAdapter(script, EagerClock(), conversion, chain=chain)
     adapter.commit_through(committed.__setitem__)
     return adapter, committed
 
@@ -373,10 +277,8 @@ async def test_a_record_that_cannot_be_converted_fails_the_task() -> None:
 async def test_a_tolerated_record_is_left_out_and_its_position_committed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    committed: dict[TopicPartition, int] = {}
     script = Script([_number(1, 1), _number(2, "x"), _number(3, "y")], [_number(4, "z")])
-    adapter = RecordTaskAdapter(script, EagerClock(), _conversion(**{"errors.tolerance": "all"}))
-    adapter.commit_through(committed.__setitem__)
+    adapter, committed = _adapter(script, _conversion(**{"errors.tolerance": "all"}))
     (item,) = await adapter.poll(1 << 20)
     assert committed == {}, "the one before is under way"
     _acknowledge(adapter, item, 0)
@@ -425,9 +327,7 @@ async def test_transforms_drop_and_route_records_and_each_is_told_as_it_was() ->
         return record._replace(topic="u", value=b"new") if record.value == b"3" else record
 
     script = Script([_record(1), _record(2), _record(3)])
-    committed: dict[TopicPartition, int] = {}
-    adapter = RecordTaskAdapter(script, EagerClock(), chain=_chain(change))
-    adapter.commit_through(committed.__setitem__)
+    adapter, committed = _adapter(script, chain=_chain(change))
     to_t, to_u = await adapter.poll(1 << 20)
     assert (to_t.target.topic, to_u.target.topic) == ("t", "u")
     (batch,) = decode_batches(to_u.batches[0].data)
@@ -446,11 +346,8 @@ async def test_a_schema_stays_with_a_part_that_transforms_leave() -> None:
     schema = Schema(type=SchemaType.STRING)
     record = replace(_record(1), key="k", key_schema=schema, value="v", value_schema=schema)
     conversion = Conversion.of({}, {f"{it}.converter": STRING_CONVERTER for it in ("key", "value")})
-    adapter = RecordTaskAdapter(
-        Script([record]),
-        EagerClock(),
-        conversion,
-        chain=_chain(lambda it: it._replace(value=b"raw")),
+    adapter, _ = _adapter(
+        Script([record]), conversion, _chain(lambda it: it._replace(value=b"raw"))
     )
     (item,) = await adapter.poll(1 << 20)
     (batch,) = decode_batches(item.batches[0].data)
@@ -460,10 +357,16 @@ async def test_a_schema_stays_with_a_part_that_transforms_leave() -> None:
 # ---- the host in this process
 
 
-ORDERS = TopicPartition("orders", 0)
 BILLS = TopicPartition("bills", 0)
-FIRST = TaskId("Fake", 0)
 KEY = b'["Fake",{"cluster":"A","partition":0,"topic":"orders"}]'
+
+
+@pytest.fixture
+@asynccontextmanager
+async def stage() -> AsyncGenerator[HostStage]:
+    stage = HostStage()
+    yield stage
+    await stage.host.close()
 
 
 async def quiet(stage: HostStage) -> None:
@@ -472,11 +375,9 @@ async def quiet(stage: HostStage) -> None:
     await until(lambda: len(stage.clock.sleeps) > before + 6)
 
 
-async def test_a_paused_task_commits_what_it_sent_and_polls_no_more() -> None:
-    stage = HostStage()
-    await stage.host.start_task(spec_of(0))
-    await until(lambda: stage.words() == ["RUNNING"])
-    task, sender = stage.tasks[0], stage.senders[0]
+async def test_a_paused_task_commits_what_it_sent_and_polls_no_more(stage: HostStage) -> None:
+    task = await stage.started()
+    sender = stage.senders[0]
     sender.acknowledge = False
     task.rounds.append([outgoing("orders", 0, 3)])
     await until(lambda: bool(sender.waiting))
@@ -492,33 +393,26 @@ async def test_a_paused_task_commits_what_it_sent_and_polls_no_more() -> None:
     await stage.host.pause_task(FIRST, paused=False)
     await until(lambda: stage.store.written().get(KEY) == b'{"offset":3}')
     assert stage.words() == ["RUNNING", "PAUSED", "RUNNING"]
-    await stage.host.close()
 
 
-async def test_a_paused_task_holds_its_partitions_and_reads_them_again() -> None:
-    stage = HostStage()
-    await stage.host.start_task(spec_of(0))
-    task = stage.tasks[0]
+async def test_a_paused_task_holds_its_partitions_and_reads_them_again(stage: HostStage) -> None:
+    task = await stage.started()
     task.rounds.append([outgoing("orders", 0, 3)])
     await until(lambda: stage.store.written().get(KEY) == b'{"offset":2}')
     await stage.host.pause_task(FIRST, paused=True)
     held = list(task.held)
     await stage.host.pause_task(FIRST, paused=False)
     assert held == task.released == [ORDERS]
-    await stage.host.close()
 
 
-async def test_a_task_that_starts_paused_opens_nothing_until_it_goes_on() -> None:
-    stage = HostStage()
+async def test_a_task_that_starts_paused_opens_nothing_until_it_goes_on(stage: HostStage) -> None:
     await stage.host.start_task(spec_of(0, paused=True))
     await until(lambda: stage.words() == ["PAUSED"])
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await turns(20)
     assert (stage.senders[0].started, stage.tasks[0].started) == (0, 0)
     await stage.host.pause_task(FIRST, paused=False)
     await until(lambda: stage.words() == ["PAUSED", "RUNNING"])
     assert (stage.senders[0].started, stage.tasks[0].started) == (1, 1)
-    await stage.host.close()
 
 
 async def test_a_paused_task_stops_in_order() -> None:
@@ -530,43 +424,36 @@ async def test_a_paused_task_stops_in_order() -> None:
     assert (stage.tasks[0].stopped, stage.senders[0].closed) == (1, 1)
 
 
-async def test_a_task_that_waits_for_room_pauses_too() -> None:
-    stage = HostStage()
-    await stage.host.start_task(spec_of(0))
-    await until(lambda: stage.words() == ["RUNNING"])
+async def test_a_task_that_waits_for_room_pauses_too(stage: HostStage) -> None:
+    await stage.started()
     stage.senders[0].acknowledge = False
     stage.tasks[0].rounds.append([outgoing("orders", 0, size=1 << 20)])
     await until(lambda: bool(stage.senders[0].waiting))
     await stage.host.pause_task(FIRST, paused=True)
     await until(lambda: stage.words() == ["RUNNING", "PAUSED"])
-    await stage.host.close()
 
 
-async def test_pauses_of_topics_and_partitions_hold_exactly_these_in_tasks_of_now_and_later() -> (
-    None
-):
-    stage = HostStage()
-    await stage.host.start_task(spec_of(0, topics="orders,bills"))
-    await until(lambda: stage.words() == ["RUNNING"])
+async def test_pauses_of_topics_and_partitions_hold_exactly_these_in_tasks_of_now_and_later(
+    stage: HostStage,
+) -> None:
+    await stage.started(topics="orders,bills")
     stage.host.hold(frozenset({TopicPartition("orders", -1), BILLS, TopicPartition("x", 3)}))
     assert set(stage.tasks[0].held) == {ORDERS, BILLS}
     assert stage.meter.node_snapshot("me").partitions[0].state == "PAUSED"
     stage.host.hold(frozenset({BILLS}))
     assert stage.tasks[0].released == [ORDERS]
-    await stage.host.start_task(spec_of(1, topics="orders,bills"))
-    await until(lambda: stage.words(1) == ["RUNNING"])
+    await stage.started(1, topics="orders,bills")
     assert stage.tasks[1].held == [BILLS]
     stage.host.hold(frozenset())
     assert stage.tasks[1].released == [BILLS]
     assert {p.state for p in stage.meter.node_snapshot("me").partitions} == {"RUNNING"}
-    await stage.host.close()
 
 
-async def test_a_full_partition_that_is_paused_is_read_again_only_when_neither_holds() -> None:
-    stage = HostStage()
-    await stage.host.start_task(spec_of(0))
-    await until(lambda: stage.words() == ["RUNNING"])
-    task, sender = stage.tasks[0], stage.senders[0]
+async def test_a_full_partition_that_is_paused_is_read_again_only_when_neither_holds(
+    stage: HostStage,
+) -> None:
+    task = await stage.started()
+    sender = stage.senders[0]
     sender.acknowledge = False
     task.rounds.append([outgoing("orders", 0, size=5 << 20)])
     await until(lambda: task.held == [ORDERS])
@@ -575,14 +462,13 @@ async def test_a_full_partition_that_is_paused_is_read_again_only_when_neither_h
     assert task.released == []
     stage.host.hold(frozenset())
     assert task.released == [ORDERS]
-    await stage.host.close()
 
 
-async def test_a_task_is_drained_and_started_again_without_what_a_backfill_copies() -> None:
-    stage = HostStage()
-    await stage.host.start_task(spec_of(0, topics="orders,bills"))
-    await stage.host.start_task(spec_of(1, topics="other"))
-    await until(lambda: stage.words() == stage.words(1) == ["RUNNING"])
+async def test_a_task_is_drained_and_started_again_without_what_a_backfill_copies(
+    stage: HostStage,
+) -> None:
+    await stage.started(topics="orders,bills")
+    await stage.started(1, topics="other")
     stage.tasks[0].rounds.append([outgoing("orders", 0, 3)])
     await stage.host.keep_out(frozenset({ORDERS}))
     assert stage.tasks[0].stopped == 1
@@ -596,29 +482,24 @@ async def test_a_task_is_drained_and_started_again_without_what_a_backfill_copie
     await stage.host.keep_out(frozenset())
     await until(lambda: again.taken_over == [ORDERS])
     assert again.stopped == 0
-    await stage.host.close()
 
 
-async def test_a_task_that_starts_later_leaves_out_what_a_backfill_copies() -> None:
-    stage = HostStage()
+async def test_a_task_that_starts_later_leaves_out_what_a_backfill_copies(stage: HostStage) -> None:
     await stage.host.keep_out(frozenset({ORDERS}))
-    await stage.host.start_task(spec_of(0, topics="orders,bills"))
-    await until(lambda: stage.words() == ["RUNNING"])
+    await stage.started(topics="orders,bills")
     states = {it.source: it.state for it in stage.meter.node_snapshot("me").partitions}
     assert states[ORDERS] == "HELD"
     await stage.host.keep_out(frozenset())
     await until(lambda: stage.tasks[0].taken_over == [ORDERS])
     assert len(stage.tasks) == 1
-    await stage.host.close()
 
 
-async def test_without_a_permit_tasks_of_now_and_later_copy_nothing_and_continue_with_it() -> None:
-    stage = HostStage()
-    await stage.host.start_task(spec_of(0))
-    await until(lambda: stage.words() == ["RUNNING"])
+async def test_without_a_permit_tasks_of_now_and_later_copy_nothing_and_continue_with_it(
+    stage: HostStage,
+) -> None:
+    await stage.started()
     stage.permit.revoke()
-    await stage.host.start_task(spec_of(1, topics="bills"))
-    await until(lambda: stage.words(1) == ["RUNNING"])
+    await stage.started(1, topics="bills")
     await quiet(stage)
     first, second = stage.tasks
     first.rounds.append([outgoing("orders", 0, 3)])
@@ -630,7 +511,6 @@ async def test_without_a_permit_tasks_of_now_and_later_copy_nothing_and_continue
     stage.permit.grant(inf)
     await until(lambda: len(stage.store.written()) == 2)
     assert stage.store.written()[KEY] == b'{"offset":2}'
-    await stage.host.close()
 
 
 async def test_close_stops_every_task_in_order() -> None:

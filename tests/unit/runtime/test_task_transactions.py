@@ -8,6 +8,7 @@ import pytest
 
 from mm2py.api.context import EventKind, EventSink, LossEvent, PartitionState, SourceGap
 from mm2py.clock import wait_or_stop
+from mm2py.config.framework import LossPolicies
 from mm2py.errors import (
     ConnectionFailedError,
     FatalError,
@@ -20,7 +21,7 @@ from mm2py.mirror.ledger import KnownEvents
 from mm2py.observability.metrics import Metrics
 from mm2py.protocol import error_codes as codes
 from mm2py.runtime.patience import LONGEST_PAUSE_S, Patience
-from mm2py.runtime.tasks.task_context import LossRules, WorkerTaskContext
+from mm2py.runtime.tasks.task_context import WorkerTaskContext
 from mm2py.runtime.tasks.task_transactions import (
     committed_reads,
 )
@@ -71,44 +72,40 @@ async def fenced(*nodes: Node, task: TaskId = C0) -> None:
         each.result()
 
 
-async def two_with_fenced_tasks() -> tuple[Cluster, Node, Node]:
+async def two_with_fenced_tasks(cluster: Cluster) -> tuple[Node, Node]:
     """Return a leader and another worker, a task on each."""
-    cluster = Cluster()
     leader, other = await started(cluster), await started(cluster, "n2")
     await until(lambda: len(cluster.group.members) == 2 and leader.membership.is_leader)
     await leader.put()
     await until(lambda: len(cluster.running()) == 2)
     await fenced(leader, other)
-    return cluster, leader, other
+    return leader, other
 
 
-async def test_the_first_tasks_of_a_connector_need_no_round_but_a_record() -> None:
-    node = await started(Cluster())
-    await node.put()
-    await node.runs("c-0", "c-1")
+async def test_the_first_tasks_of_a_connector_need_no_round_but_a_record(cluster: Cluster) -> None:
+    node = await cluster.with_tasks(exactly_once_source_support="enabled")
     await fenced(node)
     assert node.fenced == []
     snapshot = node.config.snapshot()
     assert snapshot.task_count_records == {"c": 2}
     assert snapshot.pending_fencing == frozenset()
-    await node.stop()
 
 
-async def test_a_round_fences_every_producer_of_the_tasks_before_once() -> None:
+async def test_a_round_fences_every_producer_of_the_tasks_before_once(cluster: Cluster) -> None:
     """The leader fences without a request; every worker reads its record in the config topic."""
-    cluster, leader, other = await two_with_fenced_tasks()
+    leader, other = await two_with_fenced_tasks(cluster)
     await leader.put(work="a b c")
     await until(lambda: len(cluster.running()) == 3)
     await fenced(leader, other)
     assert (leader.fenced, other.fenced) == ([("A-mm2-c-0", "A-mm2-c-1")], [])
     assert other.config.snapshot().task_count_records["c"] == 3
-    await other.stop()
-    await leader.stop()
 
 
-async def test_producers_are_fenced_only_when_every_member_has_stopped_the_tasks_before() -> None:
+async def test_producers_are_fenced_only_when_every_member_has_stopped_the_tasks_before(
+    cluster: Cluster,
+) -> None:
     """Else a task that is about to stop in order loses its open transaction."""
-    cluster, leader, other = await two_with_fenced_tasks()
+    leader, other = await two_with_fenced_tasks(cluster)
     gate, stop_task = asyncio.Event(), other.host.stop_task
 
     async def held_up(task: TaskId, timeout_s: float) -> None:
@@ -124,12 +121,10 @@ async def test_producers_are_fenced_only_when_every_member_has_stopped_the_tasks
     await until(lambda: len(cluster.running()) == 3)
     await fenced(leader, other)
     assert leader.fenced == [("A-mm2-c-0", "A-mm2-c-1")]
-    await other.stop()
-    await leader.stop()
 
 
-async def test_one_task_before_and_one_now_need_no_round() -> None:
-    node = await started(Cluster())
+async def test_one_task_before_and_one_now_need_no_round(cluster: Cluster) -> None:
+    node = await started(cluster)
     await node.put(work="a")
     await node.runs("c-0")
     await fenced(node)
@@ -138,13 +133,10 @@ async def test_one_task_before_and_one_now_need_no_round() -> None:
     await fenced(node)
     assert node.fenced == []
     assert node.config.snapshot().pending_fencing == frozenset()
-    await node.stop()
 
 
-async def test_new_task_configs_during_a_round_need_a_round_of_their_own() -> None:
-    node = await started(Cluster())
-    await node.put()
-    await node.runs("c-0", "c-1")
+async def test_new_task_configs_during_a_round_need_a_round_of_their_own(cluster: Cluster) -> None:
+    node = await cluster.with_tasks(exactly_once_source_support="enabled")
     await fenced(node)
     node.fence_gate = asyncio.Event()
     await node.put(work="a b c")
@@ -158,11 +150,12 @@ async def test_new_task_configs_during_a_round_need_a_round_of_their_own() -> No
     assert node.fenced == [("A-mm2-c-0", "A-mm2-c-1")] * 2, "no record for 3 tasks was written"
     await node.cluster.clock.advance(0.1)
     await waiting
-    await node.stop()
 
 
-async def test_a_round_that_fails_is_shown_made_again_and_fails_the_tasks_that_wait() -> None:
-    cluster, leader, other = await two_with_fenced_tasks()
+async def test_a_round_that_fails_is_shown_made_again_and_fails_the_tasks_that_wait(
+    cluster: Cluster,
+) -> None:
+    leader, other = await two_with_fenced_tasks(cluster)
     leader.fence_errors = [FatalServerError(53, "NOT_AUTHORIZED", remedy="grant it")] * 40
     await leader.put(work="a b c")
     await until(lambda: len(leader.fence_errors) < 40)
@@ -176,33 +169,25 @@ async def test_a_round_that_fails_is_shown_made_again_and_fails_the_tasks_that_w
     await cluster.clock.advance(2)
     await fenced(leader, other)
     assert leader.herder.node_snapshot().problems == {}
-    await other.stop()
-    await leader.stop()
 
 
-async def test_a_task_of_replaced_configs_does_not_start() -> None:
-    node = await started(Cluster())
-    await node.put()
-    await node.runs("c-0", "c-1")
+async def test_a_task_of_replaced_configs_does_not_start(cluster: Cluster) -> None:
+    node = await cluster.with_tasks(exactly_once_source_support="enabled")
     guard, generation = node.guards[-1], node.config.snapshot().generations["c"]
     await guard.verify(C0, generation)
     with pytest.raises(RetriableError, match="already been revoked"):
         await guard.verify(TaskId("c", 7), generation)
     with pytest.raises(RetriableError, match="already generated a new set of task configs"):
         await guard.verify(C0, generation - 1)
-    await node.stop()
 
 
-async def test_all_tasks_of_a_connector_stop_for_new_configs() -> None:
-    node = await started(Cluster())
-    await node.put()
-    await node.runs("c-0", "c-1")
+async def test_all_tasks_of_a_connector_stop_for_new_configs(cluster: Cluster) -> None:
+    node = await cluster.with_tasks(exactly_once_source_support="enabled")
     before = node.host.running[TaskId("c", 1)].configs
     await node.put(work="other 1")
     await until(
         lambda: (now := node.host.running.get(TaskId("c", 1))) is not None and now.configs > before
     )
-    await node.stop()
 
 
 # ---- events
@@ -240,7 +225,7 @@ class Events(EventSink):
         return [(e.kind, e.first_offset, e.last_offset, e.policy) for e in self.reported]
 
 
-def a_context(events: Events, policies: LossRules | None = None) -> WorkerTaskContext:
+def a_context(events: Events, policies: LossPolicies | None = None) -> WorkerTaskContext:
     clock = EagerClock()
     return WorkerTaskContext(
         "MirrorSourceConnector",
@@ -253,6 +238,11 @@ def a_context(events: Events, policies: LossRules | None = None) -> WorkerTaskCo
     )
 
 
+def watched(policies: LossPolicies | None = None) -> tuple[Events, WorkerTaskContext]:
+    events = Events()
+    return events, a_context(events, policies)
+
+
 def refusal(offset: int, cause: Exception | None = None) -> PartitionError:
     error = PartitionError("no", topic="orders", partition=0, offset=offset)
     error.__cause__ = cause
@@ -262,19 +252,19 @@ def refusal(offset: int, cause: Exception | None = None) -> PartitionError:
 @pytest.mark.parametrize(
     ("cause", "policies", "policy"),
     [
-        ("retention", LossRules(), "gap.policy=continue"),
-        ("retention", LossRules(gap="fail"), "gap.policy=fail"),
-        ("truncation", LossRules(), "gap.policy=continue"),
-        ("recreated", LossRules(), "recreate.policy=continue"),
-        ("recreated", LossRules(recreate="stop"), "recreate.policy=stop"),
-        ("recreated", LossRules(gap="fail", recreate="stop"), "gap.policy=fail"),
+        ("retention", LossPolicies(), "gap.policy=continue"),
+        ("retention", LossPolicies(gap_policy="fail"), "gap.policy=fail"),
+        ("truncation", LossPolicies(), "gap.policy=continue"),
+        ("recreated", LossPolicies(), "recreate.policy=continue"),
+        ("recreated", LossPolicies(recreate_policy="stop"), "recreate.policy=stop"),
+        ("recreated", LossPolicies(gap_policy="fail", recreate_policy="stop"), "gap.policy=fail"),
     ],
 )
 def test_a_gap_is_an_event_with_the_policy_that_decides(
-    cause: str, policies: LossRules, policy: str
+    cause: str, policies: LossPolicies, policy: str
 ) -> None:
-    events = Events()
-    a_context(events, policies).report_gap(SourceGap(ORDERS, 5, 9, cause, "detail"))
+    events, context = watched(policies)
+    context.report_gap(SourceGap(ORDERS, 5, 9, cause, "detail"))
     assert events.seen() == [(EventKind(cause), 5, 9, policy)]
     assert events.reported[0].task == "MirrorSourceConnector-0"
     assert events.reported[0].cause == "detail"
@@ -292,15 +282,13 @@ def test_a_gap_is_an_event_with_the_policy_that_decides(
 def test_a_failed_partition_is_an_event_at_its_offset(
     cause: Exception | None, kind: EventKind
 ) -> None:
-    events = Events()
-    context = a_context(events)
+    events, context = watched()
     context.partition_state(ORDERS, PartitionState.FAILED, refusal(7, cause))
     assert events.seen() == [(kind, 7, 7, "partition.failure.policy=isolate")]
 
 
 def test_a_failure_without_an_offset_is_no_event_unless_the_target_refused() -> None:
-    events = Events()
-    context = a_context(events, LossRules(partition_failure="fail"))
+    events, context = watched(LossPolicies(partition_failure_policy="fail"))
     context.partition_state(ORDERS, PartitionState.FAILED, refusal(-1))
     assert events.seen() == []
     context.report_failure(ORDERS, FatalError("no"))
@@ -308,8 +296,7 @@ def test_a_failure_without_an_offset_is_no_event_unless_the_target_refused() -> 
 
 
 def test_a_partition_that_a_gap_stops_is_one_event() -> None:
-    events = Events()
-    context = a_context(events, LossRules(recreate="stop"))
+    events, context = watched(LossPolicies(recreate_policy="stop"))
     context.report_gap(SourceGap(ORDERS, 5, 4, "recreated", "new topic id"))
     context.partition_state(ORDERS, PartitionState.FAILED, refusal(5))
     assert [kind for kind, *_ in events.seen()] == [EventKind.RECREATED]
@@ -323,8 +310,7 @@ def test_a_gap_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_doubt_is_an_event_without_a_policy(caplog: pytest.LogCaptureFixture) -> None:
-    events = Events()
-    context = a_context(events)
+    events, context = watched()
     for _ in range(2):
         context.report_doubt(ORDERS, 5, 9, FatalError("no Read"))
     assert events.seen()[0] == (EventKind.MAY_BE_DOUBLED, 5, 9, "")
@@ -332,8 +318,7 @@ def test_a_doubt_is_an_event_without_a_policy(caplog: pytest.LogCaptureFixture) 
 
 
 def test_a_task_whose_records_are_no_copies_has_no_ledger() -> None:
-    events = Events()
-    context = a_context(events)
+    events, context = watched()
     context.without_ledger()
     context.report_failure(ORDERS, refusal(7))
     assert events.seen() == []
@@ -357,8 +342,7 @@ def recreated(first: int, topic_id: bytes) -> SourceGap:
 
 def test_an_incarnation_that_ends_before_its_first_position_is_stored_is_one_event() -> None:
     """Its number comes back, and a task that starts anew finds its end again with the stored position."""
-    events = Events()
-    context = a_context(events)
+    events, context = watched()
     context.report_gap(recreated(10, b"second"))
     context.maps.of(ORDERS).add(0, 30, 10)
     context.report_gap(recreated(30, b"third"))
@@ -372,9 +356,18 @@ def test_an_incarnation_that_ends_before_its_first_position_is_stored_is_one_eve
     assert [event.first_offset for event in events.written] == [10, 30, 5]
 
 
+def test_what_is_copied_of_a_partition_that_returns_belongs_to_its_new_topic_and_is_no_event() -> (
+    None
+):
+    events, context = watched()
+    context.report_gap(recreated(10, b"second"))
+    context.report_gap(SourceGap(ORDERS, 0, -1, "recreated", "", b"third", returns=True))
+    assert context.maps.of(ORDERS).source_id == b"third"
+    assert [event.first_offset for event in events.written] == [10]
+
+
 def test_an_incarnation_of_which_nothing_was_copied_is_not_noted() -> None:
-    events = Events()
-    context = a_context(events)
+    events, context = watched()
     context.report_gap(recreated(10, b"second"))
     context.report_gap(recreated(0, b"third"))
     assert [event.first_offset for event in events.written] == [10]

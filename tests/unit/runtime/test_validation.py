@@ -42,11 +42,14 @@ def _given(config: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def _validator(
-    policy: OverridePolicy = ALL_OVERRIDES, *secrets: str, worker: Mapping[str, str] | None = None
+    policy: OverridePolicy = ALL_OVERRIDES,
+    *secrets: str,
+    worker: Mapping[str, str] | None = None,
+    plugins: Plugins = PLUGINS,
 ) -> ConfigValidator:
     mask = SecretMask(secrets)
     return ConfigValidator(
-        PLUGINS, resolve=_given, policy=policy, mask=mask, worker=lambda _: worker
+        plugins, resolve=_given, policy=policy, mask=mask, worker=lambda _: worker
     )
 
 
@@ -120,13 +123,6 @@ def test_unknown_keys_are_neither_listed_nor_refused() -> None:
     infos = _infos({"my.own": "x", "source.cluster.ssl.what": "y"})
     assert infos.error_count == 0
     assert "my.own" not in [it.name for _, it in infos.configs if it is not None]
-
-
-def test_what_a_connector_says_of_the_whole_is_an_error_of_the_key_it_names() -> None:
-    infos = _infos({"emit.offset-syncs.enabled": "false", "offset-syncs.topic.location": "target"})
-    assert infos.error_count == 1
-    (error,) = _entry(infos, "emit.offset-syncs.enabled")[1].errors
-    assert error.startswith("Invalid value false for configuration emit.offset-syncs.enabled: ")
 
 
 def test_what_only_building_the_connector_finds_is_an_error_too() -> None:
@@ -288,18 +284,6 @@ def test_unknown_plugins_and_other_kinds_are_told_apart() -> None:
         catalog.definitions("FileConfigProvider")
 
 
-def test_a_broken_plugin_hides_no_other() -> None:
-    broken = EntryPoint("Broken", "mm2py_connectors.mirror_source:NoSuch", "mm2py.connectors")
-    good = EntryPoint(
-        "Other", "mm2py_connectors.mirror_source:MirrorSourceConnector", "mm2py.connectors"
-    )
-    plugins = Plugins([broken, good])
-    assert plugins.find(SOURCE).java_class == SOURCE
-    assert [it.java_class for it in plugins.factories()] == [SOURCE]
-    with pytest.raises(ConfigError, match="cannot be loaded"):
-        plugins.find("Broken")
-
-
 @pytest.mark.parametrize("secret", ["canary-env-4711", "4q", "x"])
 def test_what_a_config_provider_puts_in_is_never_quoted(secret: str) -> None:
     def resolve(config: Mapping[str, str | None]) -> dict[str, str]:
@@ -339,31 +323,38 @@ def test_a_list_of_patterns_that_is_too_long_is_refused_before_any_is_compiled(t
 # ---- keys that Connect knows and this product refuses
 
 
-def infos_of(changes: Mapping[str, str | None]) -> ConfigInfos:
-    return asyncio.run(_validator().validate({**GOOD, **changes}))
-
-
-def entry(infos: ConfigInfos, name: str) -> tuple[ConfigKey | None, ConfigValue]:
-    return next((key, it) for key, it in infos.configs if it is not None and it.name == name)
+OVERRIDE = "producer.override."
+SYNCS = {"emit.offset-syncs.enabled": "false", "offset-syncs.topic.location": "target"}
 
 
 @pytest.mark.parametrize(
-    ("name", "text"),
-    [("acks", "bogus"), ("compression.type", "nope"), ("buffer.memory", "-5"), ("linger.ms", "x")],
+    ("changes", "key", "text"),
+    [
+        ({OVERRIDE + "acks": "bogus"}, OVERRIDE + "acks", "bogus"),
+        ({OVERRIDE + "compression.type": "nope"}, OVERRIDE + "compression.type", "nope"),
+        ({OVERRIDE + "buffer.memory": "-5"}, OVERRIDE + "buffer.memory", "-5"),
+        ({OVERRIDE + "linger.ms": "x"}, OVERRIDE + "linger.ms", "x"),
+        ({"transaction.boundary": "connector"}, "transaction.boundary", "connector-defined"),
+        ({"errors.tolerance": "all"}, "errors.tolerance", "drops no record here"),
+        (SYNCS, "emit.offset-syncs.enabled", "Invalid value false for configuration emit.off"),
+    ],
 )
-def test_a_client_override_that_the_client_would_refuse_is_an_error_at_its_key(
-    name: str, text: str
+def test_what_a_client_or_a_mirror_would_refuse_is_an_error_at_its_key(
+    changes: dict[str, str], key: str, text: str
 ) -> None:
-    infos = infos_of({f"producer.override.{name}": text})
-    _, value = entry(infos, f"producer.override.{name}")
-    assert infos.error_count == 1
-    assert text in value.errors[0]
+    found = errors(_infos(changes))
+    assert list(found) == [key]
+    assert text in found[key][0]
+
+
+def test_a_transaction_for_each_poll_is_taken() -> None:
+    assert errors(_infos({"transaction.boundary": "poll"})) == {}
 
 
 def test_overrides_have_the_defaults_and_importance_of_javas_producer() -> None:
     names = {"acks": "all", "compression.type": "zstd", "metric.reporters": "x"}
-    infos = infos_of({f"producer.override.{name}": text for name, text in names.items()})
-    found = {name: entry(infos, f"producer.override.{name}")[0] for name in names}
+    infos = _infos({f"producer.override.{name}": text for name, text in names.items()})
+    found = {name: _entry(infos, f"producer.override.{name}")[0] for name in names}
     assert {name: (key.default_value, key.importance) for name, key in found.items() if key} == {
         "acks": ("all", "LOW"),
         "compression.type": ("none", "HIGH"),
@@ -372,38 +363,19 @@ def test_overrides_have_the_defaults_and_importance_of_javas_producer() -> None:
     assert infos.error_count == 0
 
 
-def test_a_mirror_defines_no_transaction_boundaries() -> None:
-    _, value = entry(infos_of({"transaction.boundary": "connector"}), "transaction.boundary")
-    assert "does not support connector-defined transaction boundaries" in value.errors[0]
-    assert entry(infos_of({"transaction.boundary": "poll"}), "transaction.boundary")[1].errors == ()
-
-
 def test_what_the_workers_exactly_once_support_does_not_allow_is_an_error_at_its_key() -> None:
-    worker = {
-        "bootstrap.servers": "h:1",
-        "group.id": "A-mm2",
-        "config.storage.topic": "c",
-        "offset.storage.topic": "o",
-        "status.storage.topic": "s",
-        "exactly.once.source.support": "enabled",
-    }
-    validator = _validator(worker=worker)
+    validator = _validator(worker=WORKER | {"exactly.once.source.support": "enabled"})
     infos = asyncio.run(validator.validate({**GOOD, "offsets.identical": "require"}))
-    _, value = entry(infos, "offsets.identical")
+    _, value = _entry(infos, "offsets.identical")
     assert infos.error_count == 1
     assert "is not possible: with exactly-once support" in value.errors[0]
 
 
 def test_groups_of_a_connectors_own_converter_come_last() -> None:
     converter = "org.apache.kafka.connect.json.JsonConverter"
-    groups = infos_of({"value.converter": converter}).groups
+    groups = _infos({"value.converter": converter}).groups
     assert set(groups[-2:]) == {"Serialization", "Schemas"}
-    assert "Schemas" not in infos_of({}).groups
-
-
-def test_a_mirror_does_not_promise_to_drop_records() -> None:
-    _, value = entry(infos_of({"errors.tolerance": "all"}), "errors.tolerance")
-    assert "drops no record here" in value.errors[0]
+    assert "Schemas" not in _infos({}).groups
 
 
 # ---- the answers of a Java worker
@@ -441,18 +413,7 @@ CASES = cast(
 
 
 def _answers(case: Case) -> ConfigInfos:
-    entry = EntryPoint(
-        "MirrorSourceConnector",
-        "mm2py_connectors.mirror_source:MirrorSourceConnector",
-        "mm2py.connectors",
-    )
-    validator = ConfigValidator(
-        Plugins([entry]),
-        resolve=lambda config: {k: v for k, v in config.items() if v is not None},
-        policy=POLICIES[case["policy"]],
-        mask=SecretMask(),
-    )
-    return asyncio.run(validator.validate({**GOOD, **case["changes"]}))
+    return _infos(case["changes"], policy=POLICIES[case["policy"]])
 
 
 @pytest.mark.parametrize("case", CASES[1:], ids=lambda case: ",".join(case["changes"]))
@@ -521,21 +482,8 @@ class FileSink:
         self.config = config
 
 
-def infos(config: Mapping[str, str | None]) -> ConfigInfos:
-    validator = ConfigValidator(
-        Plugins(ENTRIES),
-        resolve=lambda raw: {key: text for key, text in raw.items() if text is not None},
-        policy=override_policy("All"),
-        mask=SecretMask(),
-        worker=lambda _: WORKER,
-    )
-    return asyncio.run(validator.validate(config))
-
-
-def sink_entry(found: ConfigInfos, name: str) -> tuple[ConfigKey | None, ConfigValue | None]:
-    return next(
-        (key, value) for key, value in found.configs if value is not None and value.name == name
-    )
+def infos(config: Mapping[str, str | None], worker: Mapping[str, str] = WORKER) -> ConfigInfos:
+    return asyncio.run(_validator(worker=worker, plugins=Plugins(ENTRIES)).validate(config))
 
 
 def errors(found: ConfigInfos) -> dict[str, list[str]]:
@@ -580,9 +528,8 @@ def test_a_group_of_the_workers_is_refused_at_the_key_that_names_it() -> None:
 
 def test_mirror_sinks_topics_are_patterns_and_may_be_left_out() -> None:
     assert infos(MIRROR).error_count == 0
-    key, value = sink_entry(infos(MIRROR | {"topics": "a.*,b"}), "topics")
+    key, value = _entry(infos(MIRROR | {"topics": "a.*,b"}), "topics")
     assert key is not None
-    assert value is not None
     assert value.errors == ()
     assert "patterns" in key.documentation
 

@@ -1,6 +1,5 @@
 """A sink task from its spec: put together, run on its thread, and seen by its host."""
 
-import asyncio
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -13,19 +12,17 @@ from mm2py.api.sink import SinkTaskContext
 from mm2py.clock import SystemClock
 from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig, SinkFrameworkConfig
-from mm2py.config.override_policy import override_policy
 from mm2py.errors import FatalError, RetriableError
-from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Metrics
 from mm2py.runtime.plugins.converters.converter import DataError
 from mm2py.runtime.plugins.plugins import Plugins
-from mm2py.runtime.plugins.validation import ConfigValidator
+from mm2py.runtime.tasks import worker_sink_task
 from mm2py.runtime.tasks.errant_records import DeadLetterQueue, ErrantRecords, Stage
 from mm2py.runtime.tasks.sink_loop import AssignmentListener, ConsumerFactory
 from mm2py.runtime.tasks.task_assembly import SinkClients, TaskAssembly, TaskParts
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec
 from mm2py.testing.waiting import eventually
-from mm2py.types import ClusterAlias, FlowName, State, TaskId
+from mm2py.types import ClusterAlias, FlowName, State, TaskId, TopicPartition
 from tests.unit.runtime.runtime_fakes import (
     T0,
     EagerClock,
@@ -37,7 +34,7 @@ from tests.unit.runtime.runtime_fakes import (
     Statuses,
     a_record,
 )
-from tests.unit.runtime.test_validation import ENTRIES, MIRROR, WORKER
+from tests.unit.runtime.test_validation import MIRROR, WORKER, errors, infos
 
 TASK = TaskId("files", 0)
 
@@ -70,7 +67,8 @@ class Clients(SinkClients):
 
 
 class SinkStage:
-    def __init__(self, task: RecordingTask, *, in_child: bool = True) -> None:
+    def __init__(self, *, in_child: bool = True) -> None:
+        self.task = task = RecordingTask()
         self.group, self.statuses = FakeGroup(p0=10), Statuses()
         self.clients, self.topics = Clients(self.group), list[str]()
         self.contexts: list[SinkTaskContext] = []
@@ -122,8 +120,7 @@ class SinkStage:
 
 
 async def test_a_sink_task_reads_commits_is_measured_and_ends_in_order() -> None:
-    task = RecordingTask()
-    stage = SinkStage(task)
+    stage = SinkStage()
     await stage.start()
     await eventually(lambda: stage.group.committed == {T0: 10})
     await eventually(lambda: stage.meter.partition(T0).lag_records == 0)
@@ -134,15 +131,14 @@ async def test_a_sink_task_reads_commits_is_measured_and_ends_in_order() -> None
     assert stage.topics == ["t"]
     await stage.host.stop_task(TASK, 5.0)
     assert stage.statuses.words == ["RUNNING", "UNASSIGNED"]
-    assert task.calls == ["start", "open t-0", "close t-0", "stop"]
+    assert stage.task.calls == ["start", "open t-0", "close t-0", "stop"]
     assert stage.clients.consumers[0].closed
     assert stage.meter.partitions == ()
 
 
 async def test_a_sink_task_that_fails_says_why_and_leaves_its_group() -> None:
-    task = RecordingTask()
-    task.put_errors = [FatalError("disk full")]
-    stage = SinkStage(task)
+    stage = SinkStage()
+    stage.task.put_errors = [FatalError("disk full")]
     await stage.start()
     await eventually(lambda: "FAILED" in stage.statuses.words)
     status = stage.host.status(TASK)
@@ -155,8 +151,7 @@ async def test_a_sink_task_that_fails_says_why_and_leaves_its_group() -> None:
 
 
 async def test_a_sink_task_is_paused_and_resumed_within_its_group() -> None:
-    task = RecordingTask()
-    stage = SinkStage(task)
+    stage = SinkStage()
     await stage.start()
     await eventually(lambda: "RUNNING" in stage.statuses.words)
     await stage.host.pause_task(TASK, paused=True)
@@ -164,35 +159,33 @@ async def test_a_sink_task_is_paused_and_resumed_within_its_group() -> None:
     stage.group.ends[T0] = 20
     polls = len(stage.clients.consumers[0].polls)
     await eventually(lambda: len(stage.clients.consumers[0].polls) > polls + 3)
-    assert len(task.taken) <= 10
+    assert len(stage.task.taken) <= 10
     await stage.host.pause_task(TASK, paused=False)
-    await eventually(lambda: len(task.taken) == 20)
+    await eventually(lambda: len(stage.task.taken) == 20)
     await stage.host.stop_task(TASK, 5.0)
 
 
 async def test_a_sink_task_that_is_paused_before_its_start_opens_nothing() -> None:
-    task = RecordingTask()
-    stage = SinkStage(task)
+    stage = SinkStage()
     connector = {"connector.class": "FileSinkConnector", "name": "files", "topics": "t"}
     await stage.host.start_task(
         TaskSpec(id=TASK, connector_config=connector, config={}, paused=True)
     )
     await eventually(lambda: stage.statuses.words == ["PAUSED"])
     await stage.host.stop_task(TASK, 5.0)
-    assert task.calls == []
+    assert stage.task.calls == []
     assert stage.clients.consumers == []
 
 
 async def test_a_plug_in_that_does_not_come_back_is_given_up_after_its_time() -> None:
     stuck, entered = threading.Event(), threading.Event()
-    task = RecordingTask()
+    stage = SinkStage()
 
     def put(_records: object) -> None:
         entered.set()
         stuck.wait(20)
 
-    task.put = put  # type: ignore[method-assign,assignment]
-    stage = SinkStage(task)
+    stage.task.put = put  # type: ignore[method-assign,assignment]
     await stage.start()
     await eventually(entered.is_set)
     await stage.host.stop_task(TASK, 0.1)
@@ -200,8 +193,34 @@ async def test_a_plug_in_that_does_not_come_back_is_given_up_after_its_time() ->
     stuck.set()
 
 
+@pytest.mark.parametrize("call", ["put", "commit"])
+async def test_while_a_call_does_not_return_the_lag_is_unknown_and_the_flow_says_so(
+    monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    monkeypatch.setattr(worker_sink_task, "STANDSTILL_S", 0.2)
+    stage, stuck, back = SinkStage(), threading.Event(), threading.Event()
+
+    def held(*_arguments: object) -> Mapping[TopicPartition, str]:
+        stuck.set()
+        back.wait(20)
+        return {}
+
+    await stage.start()
+    await eventually(lambda: stage.meter.partition(T0).lag_records == 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(stage.task if call == "put" else stage.clients.consumers[0], call, held)
+        stage.group.ends[T0] = 20
+        await eventually(stuck.is_set)
+        await eventually(lambda: [it.what for it in stage.meter.findings] == ["thread"])
+        assert stage.meter.partition(T0).lag_records == -1
+    back.set()
+    await eventually(lambda: stage.meter.partition(T0).lag_records == 0)
+    assert stage.meter.findings == ()
+    await stage.host.stop_task(TASK, 5.0)
+
+
 async def test_a_sink_needs_a_process_of_its_own() -> None:
-    stage = SinkStage(RecordingTask(), in_child=False)
+    stage = SinkStage(in_child=False)
     await stage.start()
     status = stage.host.status(TASK)
     assert status is not None
@@ -209,14 +228,13 @@ async def test_a_sink_needs_a_process_of_its_own() -> None:
 
 
 async def test_records_that_are_left_out_are_counted_where_the_flow_is_shown() -> None:
-    task = RecordingTask()
-    stage = SinkStage(task)
+    stage = SinkStage()
 
     def put(records: Sequence[SinkRecord]) -> None:
         for record in records:
             stage.contexts[0].report(record, FatalError("too large"))
 
-    task.put = put  # type: ignore[method-assign]
+    stage.task.put = put  # type: ignore[method-assign]
     await stage.start(**{"errors.tolerance": "all"})
     await eventually(lambda: stage.group.committed == {T0: 10})
     await eventually(lambda: [it.count for it in stage.meter.findings] == [10])
@@ -244,15 +262,8 @@ def test_it_is_refused_at_the_key_that_asks_for_it(
     own: dict[str, str], enabled: bool, key: str
 ) -> None:
     worker = WORKER | {"exactly.once.source.support": "enabled" if enabled else "disabled"}
-    validator = ConfigValidator(
-        Plugins(ENTRIES),
-        resolve=lambda raw: {name: text for name, text in raw.items() if text is not None},
-        policy=override_policy("All"),
-        mask=SecretMask(),
-        worker=lambda _: worker,
-    )
-    found = asyncio.run(validator.validate(MIRROR | own))
-    wrong = {it.name: it.errors for _, it in found.configs if it is not None and it.errors}
+    found = infos(MIRROR | own, worker)
+    wrong = errors(found)
     assert list(wrong) == ([key] if key else [])
     assert found.error_count == len(wrong)
     for (text,) in wrong.values():

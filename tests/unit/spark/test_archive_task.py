@@ -13,7 +13,6 @@ from mm2py.api.context import PartitionState
 from mm2py.api.task import BatchSourceTask, Delivery, Run
 from mm2py.client.pacing import ByteRate
 from mm2py.mirror.source_offsets import mirror_source_partition, source_offset
-from mm2py.protocol.log_batches import log_batch
 from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.testing.contexts import FakeTaskContext
 from mm2py.testing.task_contract import BatchTaskContract, ended
@@ -28,6 +27,7 @@ from mm2py_jobs.archive.archive_format import (
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.archive.archive_task import ArchiveTask
 from mm2py_jobs.copy.archive_order import ArchivedTopic, TaskArchive
+from mm2py_jobs.log.log_batches import log_batch
 
 ONE, TWO = TopicPartition("one", 0), TopicPartition("two", 0)
 BUDGET = 1 << 20
@@ -133,9 +133,7 @@ async def test_batches_leave_in_order_from_the_stored_position_on_and_none_behin
     await task.stop()
 
 
-async def test_a_file_whose_digest_is_wrong_sends_nothing_and_fails_its_partition_alone(
-    archive: TaskArchive,
-) -> None:
+async def test_a_file_whose_digest_is_wrong_fails_its_partition_alone(archive: TaskArchive) -> None:
     file = Path(archive.path, partition_folder(ONE), "20-40.parquet")
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
@@ -152,9 +150,7 @@ async def test_a_file_whose_digest_is_wrong_sends_nothing_and_fails_its_partitio
     await task.stop()
 
 
-async def test_a_partition_is_covered_only_when_all_that_was_handed_out_is_delivered(
-    archive: TaskArchive,
-) -> None:
+async def test_a_partition_is_covered_when_everything_is_delivered(archive: TaskArchive) -> None:
     context = FakeTaskContext()
     task = ArchiveTask(archive._replace(ends={ONE: 40}), "A", context)
     await task.start()
@@ -167,9 +163,7 @@ async def test_a_partition_is_covered_only_when_all_that_was_handed_out_is_deliv
     await task.stop()
 
 
-async def test_records_that_do_not_follow_each_other_end_their_partition_with_both_offsets(
-    archive: TaskArchive,
-) -> None:
+async def test_records_that_do_not_follow_end_their_partition(archive: TaskArchive) -> None:
     context = FakeTaskContext()
     task = ArchiveTask(archive._replace(ends={ONE: 40}), "A", context)
     await task.start()

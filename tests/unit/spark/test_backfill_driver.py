@@ -1,15 +1,13 @@
 """The driver over a topic in memory; the names are the invariants of ``mm2py_jobs.copy.backfill``."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
 
 import pytest
 
 from mm2py.errors import FatalError, RetriableError
-from mm2py.mirror.backfill_report import report, without_driver
 from mm2py.mirror.backfills import (
     LEASE_S,
     RANGE_GONE,
@@ -21,35 +19,32 @@ from mm2py.mirror.backfills import (
     SettingChange,
     Wanted,
     Wish,
+    without_driver,
 )
+from mm2py.protocol.error_codes import TOPIC_AUTHORIZATION_FAILED, server_error
 from mm2py.storage.backfill_store import BackfillStore
-from mm2py.storage.job_claim import BackfillRefusedError, DriverSupersededError, JobClaim
-from mm2py.storage.memory import MemoryTable, MemoryTopic
-from mm2py.testing.clock import FakeClock
+from mm2py.storage.job_claim import BackfillRefusedError, DriverSupersededError
+from mm2py.storage.memory import MemoryTopic
 from mm2py.testing.waiting import until
 from mm2py.types import TopicPartition
 from mm2py_jobs.copy.backfill import BackfillDriver, Request
+from mm2py_jobs.copy.backfill_report import report
 from mm2py_jobs.copy.live_flow import LET_GO_S
 from mm2py_jobs.copy.plan import PartitionPlan, Plan
-from tests.unit.spark.driver_fakes import FAILOVER, Flow, TopicWriter
+from tests.unit.spark.driver_fakes import COPY_OF_ONE, FAILOVER, ONE, TWO, JobStage, lease_of, part
 
-T = TypeVar("T")
-ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)
-COPY_OF_ONE = TopicPartition("A.t", 0)
 SETTING = SettingChange("A.t", "retention.ms", "1000", "-1")
 
 
-class Stage:
+RUNNING = Job(id="j", state=JobState.RUNNING, run=1, lanes=1)
+REQUEST = Request(id="j", topics="t", start="earliest", end="now", lanes=2)
+
+
+class Stage(JobStage):
     """A driver, and lanes that hand over what they are given unless ``failing``."""
 
     def __init__(self, topic: MemoryTopic | None = None) -> None:
-        self.topic = topic or MemoryTopic("backfill")
-        self.clock, self.flow = FakeClock(), Flow()
-        self.store = BackfillStore(MemoryTable(self.topic))
-        self.writer = TopicWriter(self.topic)
-        self.claim = JobClaim(
-            self.store, self.writer, self.flow.fence, name="A->B", clock=self.clock
-        )
+        super().__init__(topic)
         self.driver = BackfillDriver(
             self.claim, self.store, self.flow, name="A->B", clock=self.clock
         )
@@ -77,29 +72,9 @@ class Stage:
     ) -> Job:
         """Claim and run; time passes as it is asked for."""
         await self.store.start()
-        await self.while_time_passes(self.driver.claim())
+        await self.passing(self.driver.claim())
         plan = Plan(flow="A->B", partitions=partitions, settings=settings)
-        request = Request(id="j", topics="t", start="earliest", end="now", lanes=2)
-        return await self.while_time_passes(self.driver.run(plan, request, self))
-
-    async def while_time_passes(self, work: Coroutine[None, None, T]) -> T:
-        task = asyncio.ensure_future(work)
-        for _ in range(600):
-            if task.done():
-                break
-            await self.clock.advance(0.3)
-        return await task
-
-
-def part(partition: TopicPartition, start: int = 0, end: int = 10) -> PartitionPlan:
-    return PartitionPlan(
-        topic=partition.topic,
-        partition=partition.partition,
-        target_topic="A.t",
-        start=start,
-        end=end,
-        bytes=100,
-    )
+        return await self.passing(self.driver.run(plan, REQUEST, self))
 
 
 async def test_a_new_backfill_runs_to_its_end_and_leaves_nothing_reserved() -> None:
@@ -134,6 +109,16 @@ async def test_a_copy_is_made_again_by_the_next_run_if_its_records_could_not_be_
     assert stage.store.leases[ONE].again is None
 
 
+async def test_a_copy_that_may_not_be_deleted_stays_as_it_is_and_is_given_back() -> None:
+    stage = Stage()
+    stage.flow.positions, stage.flow.ends = {ONE: 10}, {COPY_OF_ONE: 12}
+    stage.flow.denies_deletion = server_error(TOPIC_AUTHORIZATION_FAILED, "records of A.t-0")
+    again = replace(part(ONE), again=CopyAgain(topic="A.t", compared_to=10, deletes=True))
+    with pytest.raises(BackfillRefusedError, match=r"A\.t-0"):
+        await stage.begin(again)
+    assert (stage.lanes, stage.flow.set, stage.store.kept_out()) == ([], {}, {})
+
+
 async def test_a_copy_that_went_on_since_it_was_compared_is_given_back_to_the_flow() -> None:
     stage = Stage()
     stage.flow.positions, stage.flow.ends = {ONE: 10}, {COPY_OF_ONE: 8}
@@ -141,7 +126,7 @@ async def test_a_copy_that_went_on_since_it_was_compared_is_given_back_to_the_fl
     job = await stage.begin(again, part(TWO))
     assert job.state is JobState.DONE
     assert stage.lanes == [[TWO]]
-    assert stage.flow.set == {}
+    assert stage.flow.set == {TWO: 0}
     assert "ends at 8 now" in stage.store.leases[ONE].cause
 
 
@@ -168,8 +153,7 @@ async def test_workers_that_do_not_let_go_refuse_the_backfill_and_nothing_is_lef
         await stage.begin(part(ONE), settings=(SETTING,))
     assert stage.clock.monotonic() - began >= LET_GO_S
     assert stage.lanes == []
-    assert stage.store.job is not None
-    assert stage.store.job.state is JobState.CANCELLED
+    assert stage.job.state is JobState.CANCELLED
     assert stage.store.kept_out() == {}
 
 
@@ -181,9 +165,7 @@ async def test_a_flow_of_another_program_is_refused() -> None:
     assert stage.lanes == []
 
 
-async def test_a_setting_is_changed_only_after_its_former_value_is_in_the_job_and_put_back() -> (
-    None
-):
+async def test_a_setting_is_changed_after_its_former_value_is_in_the_job_and_put_back() -> None:
     stage = Stage()
     job = await stage.begin(part(ONE), settings=(SETTING,))
     known, altered = stage.at_lanes
@@ -219,7 +201,7 @@ async def test_a_job_of_a_newer_version_is_left_alone(when: str) -> None:
     else:
         stage.writer.claims = lambda: stage.topic.append(b"job", b"\x02{}")
     with pytest.raises(FatalError, match="use the version of mm2py that wrote it"):
-        await stage.while_time_passes(stage.driver.claim())
+        await stage.passing(stage.driver.claim())
     assert stage.writer.claimed is (when == "meanwhile")
 
 
@@ -229,8 +211,7 @@ async def test_another_run_continues_what_a_driver_that_died_left_with_its_setti
     first.failing = FatalError("Spark is gone")
     with pytest.raises(FatalError, match="Spark is gone"):
         await first.begin(part(ONE), part(TWO), settings=(SETTING,))
-    assert first.store.job is not None
-    assert (first.store.job.state, first.store.job.cause) == (JobState.FAILED, "Spark is gone")
+    assert (first.job.state, first.job.cause) == (JobState.FAILED, "Spark is gone")
     assert set(first.store.kept_out()) == {ONE, TWO}  # not copied twice meanwhile
     assert len(first.flow.altered) == 1
     second = Stage(topic)
@@ -265,21 +246,19 @@ async def test_what_the_live_flow_has_copied_meanwhile_is_not_copied_again() -> 
     assert (leases[TWO].start, leases[TWO].end) == (6, 10)
 
 
-async def test_a_range_that_begins_behind_the_log_start_gets_a_position_first() -> None:
+async def test_a_range_has_its_position_before_its_lanes_wherever_it_begins() -> None:
     stage = Stage()
     await stage.begin(part(ONE, start=3), part(TWO))
-    assert stage.flow.set == {ONE: 3}
+    assert stage.flow.set == {ONE: 3, TWO: 0}
 
 
-async def test_a_partition_that_is_not_handed_over_stays_reserved_until_a_cancel_releases_it() -> (
-    None
-):
+async def test_a_partition_that_is_not_handed_over_is_reserved_until_a_cancel() -> None:
     stage = Stage()
     stage.leaves = {TWO}
     job = await stage.begin(part(ONE), part(TWO), settings=(SETTING,))
     assert job.state is JobState.FAILED
     assert set(stage.store.kept_out()) == {TWO}
-    ended = await stage.while_time_passes(stage.driver.wish(Wanted.CANCEL))
+    ended = await stage.passing(stage.driver.wish(Wanted.CANCEL))
     assert ended.state is JobState.CANCELLED
     await stage.store.refresh()
     assert stage.store.kept_out() == {}
@@ -287,23 +266,20 @@ async def test_a_partition_that_is_not_handed_over_stays_reserved_until_a_cancel
     assert stage.flow.altered[-1] == ("SET", "retention.ms", "1000")
 
 
-async def test_a_topic_that_another_flows_restore_writes_is_refused_behind_the_reservation() -> (
-    None
-):
+async def test_a_topic_that_another_restore_writes_is_refused_behind_the_reservation() -> None:
     stage = Stage()
     stage.flow.elsewhere = {"A.t": "restore k of /backup of C.restored->B"}
     await stage.store.start()
-    await stage.while_time_passes(stage.driver.claim())
+    await stage.passing(stage.driver.claim())
     plan = Plan(flow="A->B", partitions=(part(ONE),), settings=(SETTING,))
     request = Request(id="j", topics="", archive="/archive")
     with pytest.raises(
         BackfillRefusedError, match=r"topic A\.t is written by restore k of /backup"
     ):
-        await stage.while_time_passes(stage.driver.run(plan, request, stage))
+        await stage.passing(stage.driver.run(plan, request, stage))
     assert stage.lanes == []
     assert stage.store.kept_out() == {}
-    assert stage.store.job is not None
-    assert stage.store.job.state is JobState.CANCELLED
+    assert stage.job.state is JobState.CANCELLED
 
 
 async def test_without_an_unfinished_backfill_there_is_nothing_to_pause() -> None:
@@ -314,19 +290,8 @@ async def test_without_an_unfinished_backfill_there_is_nothing_to_pause() -> Non
 
 
 def test_a_report_has_exclusive_ends() -> None:
-    lease = Lease(
-        topic="t",
-        partition=0,
-        job="j",
-        run=1,
-        state=LeaseState.HANDED_OVER,
-        start=5,
-        end=10,
-        position=12,
-        target_start=100,
-        target_end=107,
-        bytes=70,
-    )
+    lease = lease_of(ONE, LeaseState.HANDED_OVER, start=5, position=12)
+    lease = replace(lease, target_start=100, target_end=107, bytes=70)
     job = Job(id="j", state=JobState.DONE, run=1, lanes=1)
     shown = report(job, [lease])
     assert (shown["records"], shown["bytes"]) == (7, 70)
@@ -337,8 +302,8 @@ def test_a_report_has_exclusive_ends() -> None:
 async def test_a_job_whose_driver_is_gone_is_not_shown_as_running() -> None:
     stage = Stage()
     await stage.store.start()
-    await stage.store.post([Job(id="j", state=JobState.RUNNING, run=1, lanes=1)])
-    assert not await stage.while_time_passes(stage.driver.is_driven())
+    await stage.store.post([RUNNING])
+    assert not await stage.passing(stage.driver.is_driven())
     assert stage.store.job is not None
     shown = report(without_driver(stage.store.job), [])
     assert shown["state"] == "FAILED"
@@ -350,7 +315,7 @@ async def test_a_pause_and_a_resume_return_when_the_driver_has_followed() -> Non
     stage, driver = Stage(topic), Stage(topic)
     await stage.store.start()
     await driver.store.start()
-    job = Job(id="j", state=JobState.RUNNING, run=1, lanes=1)
+    job = RUNNING
     await driver.store.post([job])
     for number, (wanted, state) in enumerate(
         ((Wanted.PAUSE, JobState.PAUSED), (Wanted.RUN, JobState.RUNNING))
@@ -363,7 +328,7 @@ async def test_a_pause_and_a_resume_return_when_the_driver_has_followed() -> Non
         assert not asked.done() or state is JobState.RUNNING
         job = replace(job, beat=10 * number + 2, state=state)
         await driver.store.post([job])
-        assert (await stage.while_time_passes(_result(asked))).state is state
+        assert (await stage.passing(_result(asked))).state is state
 
 
 def _wanted(store: BackfillStore, wanted: Wanted) -> bool:
@@ -377,11 +342,11 @@ async def _result(task: "asyncio.Future[Job]") -> Job:
 async def test_what_has_no_driver_cannot_be_paused_but_cancelled() -> None:
     stage = Stage()
     await stage.store.start()
-    await stage.store.post([Job(id="j", state=JobState.RUNNING, run=1, lanes=1)])
+    await stage.store.post([RUNNING])
     with pytest.raises(BackfillRefusedError, match="its driver is gone"):
-        await stage.while_time_passes(stage.driver.wish(Wanted.PAUSE))
+        await stage.passing(stage.driver.wish(Wanted.PAUSE))
     assert stage.store.wanted is Wanted.RUN  # the next run is not paused
-    ended = await stage.while_time_passes(stage.driver.wish(Wanted.CANCEL))
+    ended = await stage.passing(stage.driver.wish(Wanted.CANCEL))
     assert ended.state is JobState.CANCELLED
 
 
@@ -390,14 +355,14 @@ async def test_a_cancel_whose_driver_dies_meanwhile_is_done_without_it() -> None
     stage, driver = Stage(topic), Stage(topic)
     await stage.store.start()
     await driver.store.start()
-    job = Job(id="j", state=JobState.RUNNING, run=1, lanes=1)
+    job = RUNNING
     await driver.store.post([job])
     asked = asyncio.ensure_future(stage.driver.wish(Wanted.CANCEL))
     await stage.clock.advance(1)
     await driver.store.post([replace(job, beat=1)])
     await stage.clock.advance(1)
     await until(lambda: driver.store.wanted is Wanted.CANCEL)
-    ended = await stage.while_time_passes(_result(asked))
+    ended = await stage.passing(_result(asked))
     assert (ended.state, ended.run) == (JobState.CANCELLED, 2)
 
 
@@ -413,29 +378,13 @@ async def test_another_run_copies_although_the_one_before_was_paused() -> None:
     assert second.store.wanted is Wanted.RUN
 
 
-async def test_of_two_drivers_that_begin_at_the_same_moment_one_is_refused() -> None:
-    topic = MemoryTopic("backfill")
-    slow, fast = Stage(topic), Stage(topic)
-    await slow.store.start()
-    await slow.while_time_passes(slow.driver.claim())
-    assert (await fast.begin(part(ONE), settings=(SETTING,))).state is JobState.DONE
-    await slow.writer.close()  # fenced
-    plan = Plan(flow="A->B", partitions=(part(ONE),), settings=())
-    request = Request(id="j", topics="t", start="earliest", end="now", lanes=2)
-    with pytest.raises(DriverSupersededError, match="another driver has taken backfill j"):
-        await slow.while_time_passes(slow.driver.run(plan, request, slow))
-    assert slow.lanes == []
-    assert slow.store.job == fast.store.job
-    assert slow.flow.altered == []
-
-
 async def test_a_claim_behind_which_nothing_could_be_read_writes_nothing_over_another_driver(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     topic = MemoryTopic("backfill")
     slow, fast = Stage(topic), Stage(topic)
     await slow.store.start()
-    await slow.while_time_passes(slow.driver.claim())
+    await slow.passing(slow.driver.claim())
     assert (await fast.begin(part(ONE))).state is JobState.DONE
     await slow.writer.close()  # fenced
     refresh, failures = slow.store.refresh, [RetriableError("the broker is busy")]
@@ -448,10 +397,9 @@ async def test_a_claim_behind_which_nothing_could_be_read_writes_nothing_over_an
     monkeypatch.setattr(slow.store, "refresh", fails_once)
     mine = Job(id="other", state=JobState.RUNNING, run=1, lanes=1)
     with pytest.raises(DriverSupersededError, match="another driver has taken backfill j"):
-        await slow.while_time_passes(slow.claim.write([mine]))
+        await slow.passing(slow.claim.write([mine]))
     await fast.store.refresh()
-    assert fast.store.job is not None
-    assert fast.store.job.id == "j"
+    assert fast.job.id == "j"
 
 
 async def test_a_backfill_reserves_nothing_beside_a_failover_that_has_begun() -> None:
@@ -460,27 +408,15 @@ async def test_a_backfill_reserves_nothing_beside_a_failover_that_has_begun() ->
     with pytest.raises(BackfillRefusedError, match="failover f of A->B is at DRAIN"):
         await stage.begin(part(ONE), settings=(SETTING,))
     await stage.store.refresh()
-    assert stage.store.job is not None
-    assert stage.store.job.state is JobState.CANCELLED
+    assert stage.job.state is JobState.CANCELLED
     assert not stage.lanes
     assert not [it for it in stage.store.leases.values() if it.state.keeps_live_out]
 
 
-async def test_a_range_that_is_gone_fails_the_run_that_noticed_it_and_the_next_one_ends_the_job() -> (
-    None
-):
+async def test_a_range_that_is_gone_fails_the_run_that_noticed_and_the_next_ends_the_job() -> None:
     stage = Stage()
-    gone = Lease(
-        topic="t",
-        partition=0,
-        job="j",
-        run=1,
-        state=LeaseState.RELEASED,
-        start=0,
-        end=10,
-        position=4,
-        cause=f"t-0: {RANGE_GONE}: created again",
-    )
+    gone = lease_of(ONE, LeaseState.RELEASED, position=4)
+    gone = replace(gone, cause=f"t-0: {RANGE_GONE}: created again")
     stage.leaves, stage.ends = {ONE}, [gone]
     job = await stage.begin(part(ONE), part(TWO))
     assert job.state is JobState.FAILED

@@ -13,26 +13,12 @@ from mm2py.testing.clock import FakeClock
 from mm2py.types import State, TopicPartition
 from mm2py_jobs.copy.lanes import TASK_STARTS, CopyProgress, LaneResult, LaneRun, Term
 from mm2py_jobs.copy.lease import RENEW_S, LaneSupersededError
-
-ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-def lease_of(partition: TopicPartition, end: int = 10) -> Lease:
-    return Lease(
-        topic=partition.topic,
-        partition=partition.partition,
-        job="j",
-        run=1,
-        state=LeaseState.COPYING,
-        start=0,
-        end=end,
-        position=0,
-    )
+from tests.unit.spark.driver_fakes import ONE, TWO, lease_of
 
 
 class Leases:
     def __init__(self, *partitions: TopicPartition) -> None:
-        self.claimed = {it: lease_of(it) for it in partitions}
+        self.claimed = {it: lease_of(it, LeaseState.COPYING) for it in partitions}
         self.records: list[Lease] = []
         self.released: list[Lease] = []
         self.superseded = False
@@ -101,9 +87,7 @@ class Stage:
             await self.clock.advance(0.5)
 
 
-async def test_a_partition_is_handed_over_only_when_its_stored_position_has_reached_its_end() -> (
-    None
-):
+async def test_a_partition_is_handed_over_when_its_stored_position_has_reached_its_end() -> None:
     stage = Stage(ONE, TWO)
     await stage.pass_s(1)
     assert stage.copy.starts == [{ONE: 10, TWO: 10}]
@@ -185,9 +169,7 @@ async def test_a_failed_partition_is_given_back_with_its_cause_and_the_others_co
     assert await stage.task == LaneResult(handed_over=1, released=1, left=0)
 
 
-async def test_a_failed_partition_is_released_at_the_position_that_is_stored_when_its_task_has_stopped() -> (
-    None
-):
+async def test_a_failed_partition_is_released_at_the_position_that_a_stop_stores() -> None:
     stage = Stage(ONE, TWO)
     stage.copy.at[ONE] = CopyProgress(position=3, failed=True, cause="too large")
     stage.copy.at_stop[ONE] = CopyProgress(position=7, failed=True, cause="too large")
@@ -263,9 +245,7 @@ async def test_a_lane_with_a_term_keeps_every_partition_reserved_and_ends_by_tim
 
 
 @pytest.mark.parametrize("what", ["turn", "bytes"])
-async def test_a_term_ends_early_when_partitions_are_dealt_anew_or_its_bytes_are_copied(
-    what: str,
-) -> None:
+async def test_a_term_ends_early_when_dealt_anew_or_its_bytes_are_copied(what: str) -> None:
     term = Term(turn=0, seconds=60, until_ms=FakeClock().now_ms() + 60_000, bytes=100)
     stage = Stage(ONE, term=term)
     stage.copy.at[ONE] = CopyProgress(position=4, bytes=49)

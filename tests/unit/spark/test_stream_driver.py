@@ -1,66 +1,40 @@
 """The driver of a stream over a topic in memory; the names are the invariants of ``mm2py_jobs.copy.stream`` and the claim's."""
 
 import asyncio
-from collections.abc import Coroutine
 from dataclasses import replace
-from typing import TypeVar
 
 import pytest
 
-from mm2py.errors import FatalError
+from mm2py.errors import FatalError, RetriableError
 from mm2py.mirror.backfills import (
     BEAT_S,
     LEASE_S,
     NO_END,
-    Job,
     JobKind,
     JobState,
-    Lease,
     LeaseState,
     Wanted,
     Wish,
 )
-from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.job_claim import BackfillRefusedError, JobClaim
-from mm2py.storage.memory import MemoryTable, MemoryTopic
-from mm2py.testing.clock import FakeClock
+from mm2py.storage.memory import MemoryTopic
 from mm2py.types import TopicPartition
 from mm2py_jobs.copy.live_flow import LET_GO_S
 from mm2py_jobs.copy.stream import STUCK_BEATS, StreamDriver, StreamPartitions, deal_term
-from tests.unit.spark.driver_fakes import FAILOVER, Flow, TopicWriter
+from tests.unit.spark.driver_fakes import FAILOVER, ONE, THREE, TWO, JobStage, TopicWriter, lease_of
 
-T = TypeVar("T")
-ONE, TWO, THREE = (TopicPartition("t", number) for number in range(3))
 BOTH = StreamPartitions(frozenset({ONE, TWO}))
 
 
-class Stage:
+class Stage(JobStage):
     def __init__(self, topic: MemoryTopic | None = None) -> None:
-        self.topic = topic or MemoryTopic("backfill")
-        self.clock, self.flow = FakeClock(), Flow()
-        self.store = BackfillStore(MemoryTable(self.topic))
-        self.claim = JobClaim(
-            self.store, TopicWriter(self.topic), self.flow.fence, name="A->B", clock=self.clock
-        )
+        super().__init__(topic)
         self.driver = StreamDriver(self.claim, self.store, self.flow, name="A->B", clock=self.clock)
 
     async def begin(self, partitions: StreamPartitions = BOTH, job: str = "s") -> None:
         await self.store.start()
         await self.passing(self.driver.begin(2, job=job))
         await self.passing(self.driver.follow(partitions))
-
-    async def passing(self, work: Coroutine[None, None, T]) -> T:
-        task = asyncio.ensure_future(work)
-        for _ in range(600):
-            if task.done():
-                break
-            await self.clock.advance(0.3)
-        return await task
-
-    def job(self) -> Job:
-        job = self.store.job
-        assert job is not None
-        return job
 
     async def copies(self, partition: TopicPartition) -> None:
         """Act as a lane."""
@@ -69,20 +43,7 @@ class Stage:
 
 
 def test_lanes_share_what_waits_and_what_came() -> None:
-    def lease(partition: TopicPartition, position: int, size: int = 0) -> Lease:
-        return Lease(
-            topic=partition.topic,
-            partition=partition.partition,
-            job="s",
-            run=1,
-            state=LeaseState.RESERVED,
-            start=0,
-            end=NO_END,
-            position=position,
-            bytes=size,
-        )
-
-    leases = {ONE: lease(ONE, 0), TWO: lease(TWO, 0), THREE: lease(THREE, 0)}
+    leases = {it: lease_of(it, job="s", end=NO_END) for it in (ONE, TWO, THREE)}
     ends = {ONE: 100_000_000, TWO: 10, THREE: 10}
     assert deal_term(leases, ends, 2, 1) == [[ONE], [TWO, THREE]]
     assert deal_term(leases, {TWO: 10}, 2, 1) == [[TWO]]  # the others are gone
@@ -95,20 +56,20 @@ async def test_a_partition_is_dealt_only_after_every_worker_has_confirmed() -> N
     stage.flow.positions = {ONE: 7}
     await stage.store.start()
     await stage.passing(stage.driver.begin(2, job="s"))
-    assert stage.job().turn == 0
+    assert stage.job.turn == 0
     assert dict(stage.store.kept_out()) == {}  # Spark is not ready yet, the workers copy
     begin = asyncio.ensure_future(stage.driver.follow(BOTH))
     for _ in range(30):
         await stage.clock.advance(0.3)
     assert not begin.done()
-    assert stage.job().turn == 0
+    assert stage.job.turn == 0
     assert set(stage.store.kept_out()) == {ONE, TWO}
     assert deal_term(stage.store.kept_out(), {ONE: 9, TWO: 9}, 2, 1) == []
     await stage.store.notice("w1:1", stage.store.offset)
     for _ in range(3):
         await stage.clock.advance(0.3)
     await begin
-    assert stage.job().turn == 1
+    assert stage.job.turn == 1
     assert [set(it) for it in deal_term(stage.store.kept_out(), {ONE: 9, TWO: 9}, 1, 1)] == [
         {ONE, TWO}
     ]
@@ -124,7 +85,7 @@ async def test_workers_that_do_not_let_go_keep_their_partitions() -> None:
         await stage.begin()
     assert stage.clock.monotonic() >= LET_GO_S
     await stage.store.refresh()
-    assert (stage.job().state, dict(stage.store.kept_out())) == (JobState.DONE, {})
+    assert (stage.job.state, dict(stage.store.kept_out())) == (JobState.DONE, {})
 
 
 async def test_workers_that_do_not_let_go_of_a_late_partition_get_everything_back() -> None:
@@ -136,7 +97,7 @@ async def test_workers_that_do_not_let_go_of_a_late_partition_get_everything_bac
     with pytest.raises(BackfillRefusedError, match=r"within .* w1:1"):
         await stage.passing(stage.driver.follow(later))
     await stage.store.refresh()
-    assert (stage.job().state, dict(stage.store.kept_out())) == (JobState.DONE, {})
+    assert (stage.job.state, dict(stage.store.kept_out())) == (JobState.DONE, {})
     assert stage.flow.fenced[-1] == "mm2py-backfill-A->B-1"
     assert not stage.driver.dealing
 
@@ -153,7 +114,7 @@ async def test_lanes_of_a_former_run_can_claim_nothing_before_their_leases_run_o
     while not second.flow.fenced:
         await second.clock.advance(0.3)
     # The record that refuses former attempts is there before they are fenced.
-    assert (second.job().id, second.job().run) == ("s", 2)
+    assert (second.job.id, second.job.run) == ("s", 2)
     assert second.store.leases[ONE].state is LeaseState.COPYING
     for _ in range(200):
         if taking.done():
@@ -188,7 +149,7 @@ async def test_a_partition_that_is_given_back_is_copied_by_no_lane() -> None:
     await stage.copies(ONE)
     await stage.driver.end_term()
     await stage.store.refresh()
-    assert not stage.job().state.is_copied  # a lane that claims now is refused
+    assert not stage.job.state.is_copied  # a lane that claims now is refused
     assert set(stage.store.kept_out()) == {ONE, TWO}
     began = stage.clock.monotonic()
     await stage.passing(stage.driver.end())  # the lane did not end
@@ -196,23 +157,42 @@ async def test_a_partition_that_is_given_back_is_copied_by_no_lane() -> None:
     assert stage.flow.fenced[-2:] == ["mm2py-backfill-A->B-0", "mm2py-backfill-A->B-1"]
     await stage.store.refresh()
     assert dict(stage.store.kept_out()) == {}
-    assert stage.job().state is JobState.DONE
+    assert stage.job.state is JobState.DONE
 
 
-async def test_partitions_that_come_later_begin_at_their_first_record_and_let_lanes_be_dealt_anew() -> (
-    None
-):
+async def test_partitions_that_come_later_begin_at_their_first_record() -> None:
     stage = Stage()
     await stage.begin()
-    turn = stage.job().turn
+    turn = stage.job.turn
     later = StreamPartitions(frozenset({ONE, THREE}), frozenset({ONE, THREE}))
-    stage.flow.positions = {ONE: 5}
+    stage.flow.positions, stage.flow.starts = {ONE: 5}, {THREE: 7}
     await stage.passing(stage.driver.follow(later))
     await stage.store.refresh()
-    assert stage.job().turn == turn + 1
-    assert stage.flow.set == {THREE: 0}
+    assert stage.job.turn == turn + 1
+    assert stage.flow.set == {THREE: 7}
     assert set(stage.store.kept_out()) == {ONE, THREE}
     assert stage.store.leases[TWO].state is LeaseState.RELEASED
+    await stage.driver.close()
+
+
+async def test_a_late_partition_without_a_leader_waits_alone() -> None:
+    stage = Stage()
+    stage.flow.leaderless, stage.flow.starts = {THREE}, {TWO: 4, THREE: 7}
+    await stage.store.start()
+    await stage.passing(stage.driver.begin(2, job="s"))
+    found = StreamPartitions(frozenset({ONE, TWO, THREE}), frozenset({TWO, THREE}))
+    ends = dict.fromkeys(found.chosen, 9)
+    for _ in range(2):
+        with pytest.raises(RetriableError, match="t-2: they wait"):
+            await stage.passing(stage.driver.follow(found))
+        await stage.store.refresh()
+        assert deal_term(stage.store.kept_out(), ends, 1, 1) == [[ONE, TWO]]
+        assert (stage.job.turn, stage.flow.set) == (1, {TWO: 4})  # no lane is dealt anew for it
+    stage.flow.leaderless = set()
+    await stage.passing(stage.driver.follow(found))
+    await stage.store.refresh()
+    assert (stage.job.turn, stage.flow.set) == (2, {TWO: 4, THREE: 7})
+    assert deal_term(stage.store.kept_out(), ends, 1, 1) == [[ONE, TWO, THREE]]
     await stage.driver.close()
 
 
@@ -227,21 +207,19 @@ async def test_a_stream_whose_driver_is_gone_is_taken_back_by_a_worker() -> None
     await worker.passing(worker.claim.take_back("gone"))
     assert worker.clock.monotonic() - began >= LEASE_S
     await worker.store.refresh()
-    assert (worker.job().state, worker.job().run) == (JobState.DONE, 2)
+    assert (worker.job.state, worker.job.run) == (JobState.DONE, 2)
     assert dict(worker.store.kept_out()) == {}
     # The driver was only frozen: it notices at its next record.
     dead.claim.job = replace(dead.driver.job, run=1)
     writer = TopicWriter(dead.topic)
     late = JobClaim(dead.store, writer, dead.flow.fence, name="A->B", clock=dead.clock)
-    late.job = replace(worker.job(), run=1)
+    late.job = replace(worker.job, run=1)
     with pytest.raises(BackfillRefusedError, match="another driver has taken"):
         await late.write([replace(late.job, beat=9)])
     await worker.claim.take_back("gone")  # nothing is left
 
 
-async def test_a_lane_that_renews_no_more_is_replaced_and_a_target_that_takes_nothing_ends_no_run() -> (
-    None
-):
+async def test_a_lane_that_renews_no_more_is_replaced_unless_the_target_is_away() -> None:
     stage = Stage()
     await stage.begin()
     await stage.copies(ONE)
@@ -253,7 +231,7 @@ async def test_a_lane_that_renews_no_more_is_replaced_and_a_target_that_takes_no
     await stage.driver.close()  # no beat is written, as while the target is away
     await stage.clock.advance(BEAT_S * 2 * STUCK_BEATS)
     stage.driver.check_lanes()
-    job = stage.job()
+    job = stage.job
     await stage.store.post([replace(job, beat=job.beat + STUCK_BEATS)])
     await stage.store.refresh()
     with pytest.raises(FatalError, match="lane 0 has not renewed its lease for 90 s"):
@@ -285,9 +263,7 @@ async def test_a_stream_that_is_asked_to_end_says_so() -> None:
     await stage.driver.close()
 
 
-async def test_a_stream_gives_everything_back_before_it_reserves_beside_a_failover_that_has_begun() -> (
-    None
-):
+async def test_a_stream_gives_everything_back_beside_a_failover_that_has_begun() -> None:
     stage = Stage()
     await stage.begin()
     waiting = asyncio.ensure_future(stage.driver.wait_failover())
@@ -298,12 +274,10 @@ async def test_a_stream_gives_everything_back_before_it_reserves_beside_a_failov
     with pytest.raises(BackfillRefusedError, match="failover f of A->B is at DRAIN"):
         await stage.passing(stage.driver.follow(BOTH))
     await stage.store.refresh()
-    assert (stage.job().state, dict(stage.store.kept_out())) == (JobState.DONE, {})
+    assert (stage.job.state, dict(stage.store.kept_out())) == (JobState.DONE, {})
 
 
-async def test_a_stream_does_not_begin_beside_a_failover_and_ends_what_a_dead_one_has_reserved() -> (
-    None
-):
+async def test_a_stream_beside_a_failover_ends_what_a_dead_one_has_reserved() -> None:
     dead = Stage()
     await dead.begin()
     await dead.driver.close()
@@ -312,4 +286,4 @@ async def test_a_stream_does_not_begin_beside_a_failover_and_ends_what_a_dead_on
     with pytest.raises(BackfillRefusedError, match="Spark copies nothing beside it"):
         await again.begin()
     await again.store.refresh()
-    assert (again.job().state, dict(again.store.kept_out())) == (JobState.DONE, {})
+    assert (again.job.state, dict(again.store.kept_out())) == (JobState.DONE, {})

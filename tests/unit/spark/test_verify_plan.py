@@ -1,21 +1,24 @@
 """Which ranges verify compares: what the map has copied, as far as both logs still have it, and what is behind it."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
+from typing import cast
 
 import pytest
 
-from mm2py.client.fetch.range_reader import LogEnds
 from mm2py.mirror.offset_map import Mark, Page, Segment
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from mm2py_cli.output import OK, UNHEALTHY
 from mm2py_jobs.copy.dealing import deal
 from mm2py_jobs.copy.known_maps import KnownMap
+from mm2py_jobs.log.range_reader import LogEnds
 from mm2py_jobs.verify.differences import Comparison, Difference, Kind
+from mm2py_jobs.verify.log_entries import OffsetRange
 from mm2py_jobs.verify.repair_advice import Repair, advice
 from mm2py_jobs.verify.verify import by_the_map, report_of
 from mm2py_jobs.verify.verify_command import exit_code
 from mm2py_jobs.verify.verify_plan import PartitionPlan, VerifyPlan, plan_partition
-from mm2py_workers.output import OK, UNHEALTHY
 
 SOURCE, COPY = TopicPartition("t", 0), TopicPartition("a.t", 0)
 NO_ID = bytes(16)
@@ -92,6 +95,65 @@ def test_copies_behind_the_end_of_the_target_s_log_are_lost() -> None:
     assert found.target_ranges == [(0, 60)]
 
 
+def lost(source: int, records: int, target: int) -> Segment:
+    return Segment(source, records, target, Mark.TARGET_LOST)
+
+
+def test_what_the_target_lost_before_its_first_copy_is_missing() -> None:
+    """Its topic was deleted and created again, or has another name since: the copies begin anew."""
+    kept = known(lost(0, 300, 0), Segment(300, 10, 0), covered=310)
+    found = plan(LogEnds(0, 310), LogEnds(0, 10), kept)
+    assert found.lost_before == ((0, 300),)
+    assert found.source_ranges == [(0, 300), (300, 310)]
+    assert found.target_ranges == [(0, 10)]
+    assert found.held_from(0, 0) == found
+    missing = [Difference(Kind.MISSING, it, -1) for it in range(300)]
+    assert advice(found, Comparison(10, differences=missing))[:2] == (Repair.RENEW, 0)
+    by_map = by_the_map(found)
+    assert by_map["equal"] is False
+    assert cast("dict[str, object]", by_map["repair"])["action"] == Repair.RENEW
+    # What neither log would have any more is not missing.
+    assert plan(LogEnds(40, 310), LogEnds(0, 10), kept).lost_before == ((40, 300),)
+    assert plan(LogEnds(300, 310), LogEnds(0, 10), kept).lost_before == ()
+    assert plan(LogEnds(0, 310), LogEnds(5, 10), kept).lost_before == ()
+
+
+def test_what_the_target_lost_between_copies_is_missing_by_the_map_too() -> None:
+    kept = known(Segment(0, 60, 0), lost(60, 40, 60), Segment(100, 10, 60), covered=110)
+    found = plan(LogEnds(0, 110), LogEnds(0, 70), kept)
+    assert (found.lost_before, found.source_ranges) == (((60, 100),), [(0, 110)])
+    same = plan(LogEnds(0, 110), LogEnds(0, 70), kept, copy=SOURCE)
+    assert same.source_ranges == [(0, 60), (60, 100), (100, 110)]
+    assert same.target_ranges == [(0, 60), (60, 70)]
+
+
+def test_what_was_lost_and_copied_again_is_not_missing() -> None:
+    kept = known(lost(0, 300, 0), Segment(0, 100, 0), Segment(200, 100, 100), covered=300)
+    found = plan(LogEnds(0, 300), LogEnds(0, 200), kept)
+    assert found.lost_before == ((100, 200),)
+    whole = known(lost(0, 300, 0), Segment(0, 300, 0), covered=300)
+    found = plan(LogEnds(0, 300), LogEnds(0, 300), whole)
+    assert (found.lost_before, found.source_ranges) == ((), [(0, 300)])
+
+
+@pytest.mark.parametrize("segments", [(Segment(0, 100, 0),), (Segment(0, 50, 0), Segment(50, 50, 50))])  # fmt: skip
+def test_copies_above_an_open_transaction_on_the_target_are_neither_compared_nor_missing(
+    segments: tuple[Segment, ...],
+) -> None:
+    kept = known(*segments, covered=100)
+    log = LogEnds(0, 40)  # of committed records
+    found = plan_partition(SOURCE, COPY, LogEnds(0, 120), log, kept, watermarks=(120, 101))
+    assert (found.source_ranges, found.target_ranges) == ([(0, 40)], [(0, 40)])
+    assert (found.hidden, found.covered, found.lost) == ((40, 100), 40, (0, 0))
+    answer = by_the_map(found)
+    assert (answer["equal"], answer["differences"]) == (False, [])
+    assert "source offsets 40 to 100 have copies above" in str(answer["not_compared"])
+    missing = Comparison(differences=[Difference(Kind.MISSING, 39, -1)], tail=39)
+    assert advice(found, missing).action is Repair.NONE
+    assert plan_partition(SOURCE, COPY, LogEnds(0, 120), log, kept, watermarks=(120, 90)).lost == (90, 100)  # fmt: skip
+    assert PartitionPlan.from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
 def test_under_the_same_name_only_what_was_copied_is_compared() -> None:
     kept = known(Segment(0, 10, 0), Segment(20, 10, 30), covered=40)
     found = plan(LogEnds(0, 90), LogEnds(0, 90), kept, copy=SOURCE)
@@ -133,7 +195,7 @@ def test_a_task_begins_at_the_first_record_that_both_logs_still_have(size: int) 
 
 def test_a_plan_is_the_same_behind_json() -> None:
     kept = known(Segment(0, 10, 5), Segment(12, 8, 16), covered=20)
-    found = plan(LogEnds(0, 30), LogEnds(0, 24), kept)
+    found = replace(plan(LogEnds(0, 30), LogEnds(0, 24), kept), lost_before=(OffsetRange(1, 2),))
     assert PartitionPlan.from_json(json.loads(json.dumps(found.to_json()))) == found
 
 
@@ -177,9 +239,7 @@ def test_what_compacts_and_what_has_no_map_is_not_cut(policy: str) -> None:
     assert len(plan_partition(SOURCE, COPY, ends, ends, None).parts(10)) == 1
 
 
-def test_copies_can_be_made_again_only_if_the_source_has_all_of_them_and_nothing_else_is_there() -> (
-    None
-):
+def test_copies_are_made_again_only_if_the_source_has_all_and_nothing_else_is_there() -> None:
     kept = known(Segment(10, 90, 50), covered=100)
 
     def renewable(
@@ -223,12 +283,10 @@ def test_the_largest_partitions_are_dealt_first() -> None:
 
 
 @pytest.mark.parametrize(("watermark", "unstable"), [(100, False), (101, True), (90_000, True)])
-def test_what_lies_above_an_open_transaction_is_not_compared_and_named(
-    watermark: int, unstable: bool
-) -> None:
+def test_what_is_above_an_open_transaction_is_not_compared(watermark: int, unstable: bool) -> None:
     kept = known(Segment(0, 100, 0), covered=100)
     ends = LogEnds(0, 100)
-    found = plan_partition(SOURCE, COPY, ends, ends, kept, watermark=watermark)
+    found = plan_partition(SOURCE, COPY, ends, ends, kept, watermarks=(watermark, -1))
     assert PartitionPlan.from_json(json.loads(json.dumps(found.to_json()))) == found
     plans = VerifyPlan([found], [], ("1", "2"))
     report = report_of(

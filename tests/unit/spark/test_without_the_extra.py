@@ -35,7 +35,7 @@ def test_a_command_that_needs_spark_names_the_extra(tmp_path: Path, command: str
     given = [command, str(file), "--flow", "A->B"]
     if command == "archive":
         given += ["--to", str(tmp_path)]
-    done = _without_spark("from mm2py_workers.entry import mm2py\nmm2py()\n", *given)
+    done = _without_spark("from mm2py_cli.entry import mm2py\nmm2py()\n", *given)
     assert done.returncode == 1
     assert "mm2py[spark]" in done.stderr
     assert "Traceback" not in done.stderr

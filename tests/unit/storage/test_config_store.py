@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
@@ -30,8 +30,8 @@ from mm2py.storage.connect_json import (
     encode_config_record,
 )
 from mm2py.storage.memory import MemoryTopic, memory_configs
-from mm2py.storage.table import Entry, Handler
 from mm2py.types import TargetState, TaskId
+from tests.unit.storage.held_table import HeldTable
 
 KEY = SessionKey(b"1", "HmacSHA256", 1)
 RESTART = RestartRequest("c", only_failed=True, include_tasks=True)
@@ -40,23 +40,20 @@ RESTART = RestartRequest("c", only_failed=True, include_tasks=True)
 class Heard(list[str]):
     """Listens and notes what it was told."""
 
-    def connector_changed(self, name: str) -> None:
-        self.append(f"changed {name}")
-
-    def connector_removed(self, name: str) -> None:
-        self.append(f"removed {name}")
-
-    def tasks_changed(self, connector: str) -> None:
-        self.append(f"tasks {connector}")
-
-    def target_changed(self, connector: str) -> None:
-        self.append(f"target {connector}")
-
-    def restart_requested(self, request: RestartRequest) -> None:
-        self.append(f"restart {request.connector}")
-
-    def logger_level_changed(self, namespace: str, level: str) -> None:
-        self.append(f"level {namespace} {level}")
+    def __call__(self, event: ConfigEvent) -> None:
+        match event:
+            case ConnectorChanged(name):
+                self.append(f"changed {name}")
+            case ConnectorRemoved(name):
+                self.append(f"removed {name}")
+            case TasksChanged(connector):
+                self.append(f"tasks {connector}")
+            case TargetChanged(connector):
+                self.append(f"target {connector}")
+            case RestartRequest(connector):
+                self.append(f"restart {connector}")
+            case LoggerLevel(namespace, level):
+                self.append(f"level {namespace} {level}")
 
 
 class Bench:
@@ -87,9 +84,10 @@ async def bench() -> AsyncGenerator[Bench]:
 
 
 async def test_a_connector_is_visible_after_read_back_and_told_once(bench: Bench) -> None:
-    await bench.store.put_connector("c", {"a": "1"})
-    assert bench.store.snapshot().connectors == {"c": {"a": "1"}}
-    assert bench.store.snapshot().offset == 1
+    store = bench.store
+    await store.put_connector("c", {"a": "1"})
+    assert store.snapshot().connectors == {"c": {"a": "1"}}
+    assert store.snapshot().offset == 1
     assert bench.heard == ["changed c"]
     assert bench.sequence() == [("connector-c", '{"properties":{"a":"1"}}')]
 
@@ -107,8 +105,9 @@ async def test_a_condition_is_evaluated_at_every_change_that_is_read(bench: Benc
 
 
 async def test_an_initial_state_is_written_first_and_not_told(bench: Bench) -> None:
-    await bench.store.put_connector("c", {}, TargetState.STOPPED)
-    assert bench.store.snapshot().target("c") is TargetState.STOPPED
+    store = bench.store
+    await store.put_connector("c", {}, TargetState.STOPPED)
+    assert store.snapshot().target("c") is TargetState.STOPPED
     assert bench.heard == ["changed c"]
     assert bench.sequence() == [
         ("target-state-c", '{"state":"PAUSED","state.v2":"STOPPED"}'),
@@ -117,22 +116,24 @@ async def test_an_initial_state_is_written_first_and_not_told(bench: Bench) -> N
 
 
 async def test_a_removal_is_two_tombstones_and_leaves_the_task_records(bench: Bench) -> None:
-    await bench.store.put_connector("c", {})
-    await bench.store.put_tasks("c", [{"n": "0"}])
-    await bench.store.remove_connector("c")
-    assert bench.store.snapshot().connectors == {}
-    assert bench.store.snapshot().targets == {}
+    store = bench.store
+    await store.put_connector("c", {})
+    await store.put_tasks("c", [{"n": "0"}])
+    await store.remove_connector("c")
+    assert store.snapshot().connectors == {}
+    assert store.snapshot().targets == {}
     assert bench.sequence()[-2:] == [("connector-c", None), ("target-state-c", None)]
     assert bench.written()["task-c-0"] is not None
     assert bench.heard == ["changed c", "tasks c", "removed c"]
 
 
 async def test_task_configs_are_written_before_their_commit(bench: Bench) -> None:
-    await bench.store.put_connector("c", {})
-    await bench.store.put_tasks("c", [{"n": "0"}, {"n": "1"}])
-    assert bench.store.snapshot().tasks("c") == (TaskId("c", 0), TaskId("c", 1))
-    await bench.store.put_tasks("c", [])
-    assert bench.store.snapshot().tasks("c") == ()
+    store = bench.store
+    await store.put_connector("c", {})
+    await store.put_tasks("c", [{"n": "0"}, {"n": "1"}])
+    assert store.snapshot().tasks("c") == (TaskId("c", 0), TaskId("c", 1))
+    await store.put_tasks("c", [])
+    assert store.snapshot().tasks("c") == ()
     assert bench.sequence()[1:] == [
         ("task-c-0", '{"properties":{"n":"0"}}'),
         ("task-c-1", '{"properties":{"n":"1"}}'),
@@ -142,97 +143,82 @@ async def test_task_configs_are_written_before_their_commit(bench: Bench) -> Non
 
 
 async def test_two_sets_of_task_configs_do_not_mix(bench: Bench) -> None:
-    await bench.store.put_connector("c", {})
+    store = bench.store
+    await store.put_connector("c", {})
     await asyncio.gather(
-        bench.store.put_tasks("c", [{"n": "old"}] * 3),
-        bench.store.put_tasks("c", [{"n": "new"}]),
+        store.put_tasks("c", [{"n": "old"}] * 3),
+        store.put_tasks("c", [{"n": "new"}]),
     )
-    assert bench.store.snapshot().task_configs == {TaskId("c", 0): {"n": "new"}}
+    assert store.snapshot().task_configs == {TaskId("c", 0): {"n": "new"}}
 
 
 async def test_states_keys_restarts_and_levels_reach_every_worker_once(bench: Bench) -> None:
+    store = bench.store
     other, heard = memory_configs(bench.topic), Heard()
     await other.start(heard)
-    await bench.store.put_connector("c", {})
-    await bench.store.put_target("c", TargetState.PAUSED)
-    await bench.store.put_target("c", TargetState.PAUSED)
-    await bench.store.put_session_key(KEY)
-    await bench.store.put_restart(RESTART)
-    await bench.store.put_logger_level("root", "WARN")
-    await bench.store.put_fenced("c", 2)
-    assert bench.store.snapshot().session_key == KEY
+    await store.put_connector("c", {})
+    await store.put_target("c", TargetState.PAUSED)
+    await store.put_target("c", TargetState.PAUSED)
+    await store.put_session_key(KEY)
+    await store.put_restart(RESTART)
+    await store.put_logger_level("root", "WARN")
+    await store.put_fenced("c", 2)
+    assert store.snapshot().session_key == KEY
     await other.refresh(1)
     assert heard == bench.heard
-    assert other.snapshot() == bench.store.snapshot()
+    assert other.snapshot() == store.snapshot()
     assert heard == ["changed c", "target c", "restart c", "level root WARN"]
     await other.stop()
 
 
-async def test_what_was_there_before_the_start_is_in_the_snapshot_and_not_told(
-    bench: Bench,
-) -> None:
-    await bench.store.put_connector("c", {})
-    await bench.store.put_restart(RESTART)
-    await bench.store.put_logger_level("root", "WARN")
-    await bench.store.put_session_key(KEY)
+async def test_what_was_there_before_is_in_the_snapshot_and_not_told(bench: Bench) -> None:
+    store = bench.store
+    await store.put_connector("c", {})
+    await store.put_restart(RESTART)
+    await store.put_logger_level("root", "WARN")
+    await store.put_session_key(KEY)
     late, heard = memory_configs(bench.topic), Heard()
     await late.start(heard)
-    assert late.snapshot() == bench.store.snapshot()
+    assert late.snapshot() == store.snapshot()
     assert heard == []
     await late.stop()
     await late.stop()
 
 
 async def test_a_topic_in_memory_does_not_grow_without_end(bench: Bench) -> None:
+    store = bench.store
     for number in range(5_000):
-        await bench.store.put_connector("c", {"n": str(number)})
+        await store.put_connector("c", {"n": str(number)})
     assert len(bench.topic.records) <= 1_002
     assert bench.heard == ["changed c"] * 5_000
     late = memory_configs(bench.topic)
     await late.start(Heard())
-    assert late.snapshot() == bench.store.snapshot()
+    assert late.snapshot() == store.snapshot()
     assert late.snapshot().offset == 5_000
 
 
-async def test_records_not_in_form_are_named_once_and_ignored(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_damaged_records_are_ignored(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    store = bench.store
     caplog.set_level(logging.INFO)
     bench.topic.append(b"unknown", b"{}")
     bench.topic.append(None, None)
     bench.topic.append(b"task-c-0", None)
     bench.topic.append(b"connector-c", b'{"properties":{"password":7}}')
-    await bench.store.refresh(1)
-    await bench.store.refresh(1)
-    assert bench.store.snapshot().offset == 4
+    await store.refresh(1)
+    await store.refresh(1)
+    assert store.snapshot().offset == 4
     assert bench.heard == []
     assert caplog.text.count("config record is ignored topic=configs") == 4
 
 
 async def test_a_write_that_is_not_confirmed_says_that_its_outcome_is_unknown() -> None:
-    class Silent:
-        topic = "configs"
-
-        async def start(self, handle: Handler) -> None:
-            pass
-
-        async def stop(self) -> None:
-            pass
-
-        async def read_to_end(self, timeout_s: float) -> None:
-            pass
-
-        def post(self, entries: Sequence[Entry]) -> "asyncio.Future[int]":
-            posts.append(asyncio.get_running_loop().create_future())
-            return posts[-1]
-
-    posts: list[asyncio.Future[int]] = []
-    store = ConfigBackingStore(Silent(), write_s=0.01)
+    table = HeldTable()
+    store = ConfigBackingStore(table, write_s=0.01)
     await store.start(Heard())
     with pytest.raises(RequestTimedOutError, match=r"config of connector c .* is unknown"):
         await store.put_connector("c", {})
     assert store.snapshot().connectors == {}
-    assert posts[0].cancelled(), "the write was taken back"
+    assert table.posted[0][1].cancelled(), "the write was taken back"
 
 
 CONFIG = {"name": "c"}
@@ -282,6 +268,11 @@ def test_extra_tasks_in_the_buffer_are_fine() -> None:
     assert set(snapshot.task_configs) == {TaskId("c", 0), TaskId("c", 1)}
 
 
+def test_a_partial_write_is_replaced_by_a_complete_one() -> None:
+    snapshot, _ = fold(PUT, task(0), task(0, "2"), task(1, "2"), Commit("c", 2))
+    assert snapshot.task_configs == {TaskId("c", n): {"v": "2"} for n in range(2)}
+
+
 def test_missing_task_configs_leave_the_connector_inconsistent_until_a_full_set_comes() -> None:
     broken = (PUT, task(1), Commit("c", 2))
     snapshot, events = fold(*broken)
@@ -294,11 +285,6 @@ def test_missing_task_configs_leave_the_connector_inconsistent_until_a_full_set_
     repaired, _ = fold(*broken, task(0, "2"), task(1, "2"), Commit("c", 2))
     assert repaired.inconsistent == frozenset()
     assert repaired.task_configs[TaskId("c", 1)] == {"v": "2"}
-
-
-def test_a_partial_write_is_replaced_by_a_complete_one() -> None:
-    snapshot, _ = fold(PUT, task(0), task(0, "2"), task(1, "2"), Commit("c", 2))
-    assert snapshot.task_configs == {TaskId("c", n): {"v": "2"} for n in range(2)}
 
 
 def test_an_incomplete_commit_keeps_what_was_applied_but_hides_it() -> None:
@@ -374,6 +360,7 @@ def test_a_snapshot_does_not_change_afterwards() -> None:
     assert table.snapshot().connectors == {}
 
 
+STATE = b"target-state-c"
 VECTORS: list[tuple[ConfigRecord, bytes, bytes | None]] = [
     (
         ConnectorPut("c", {"name": "c", "x": None, "topics": "größe"}),
@@ -383,17 +370,9 @@ VECTORS: list[tuple[ConfigRecord, bytes, bytes | None]] = [
     (ConnectorPut("c", None), b"connector-c", None),
     (TaskPut(TaskId("my-c", 3), {"a": '"1"'}), b"task-my-c-3", b'{"properties":{"a":"\\"1\\""}}'),
     (Commit("c", 2), b"commit-c", b'{"tasks":2}'),
-    (
-        TargetPut("c", TargetState.STARTED),
-        b"target-state-c",
-        b'{"state":"STARTED","state.v2":"STARTED"}',
-    ),
-    (
-        TargetPut("c", TargetState.STOPPED),
-        b"target-state-c",
-        b'{"state":"PAUSED","state.v2":"STOPPED"}',
-    ),
-    (TargetPut("c", None), b"target-state-c", None),
+    (TargetPut("c", TargetState.STARTED), STATE, b'{"state":"STARTED","state.v2":"STARTED"}'),
+    (TargetPut("c", TargetState.STOPPED), STATE, b'{"state":"PAUSED","state.v2":"STOPPED"}'),
+    (TargetPut("c", None), STATE, None),
     (
         RestartRequest("c", only_failed=True, include_tasks=False),
         b"restart-connector-c",
@@ -471,9 +450,7 @@ def test_missing_and_non_boolean_flags_of_a_restart_are_false() -> None:
         (b"logger-cluster-x", b'{"level":null}'),
     ],
 )
-def test_what_is_not_in_form_is_refused_without_quoting_it(
-    key: bytes | None, value: bytes | None
-) -> None:
+def test_damaged_records_are_refused_unquoted(key: bytes | None, value: bytes | None) -> None:
     with pytest.raises(ProtocolError) as refused:
         decode_config_record(key, value)
     assert "secret" not in str(refused.value)

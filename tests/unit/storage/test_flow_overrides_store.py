@@ -1,7 +1,7 @@
 """Stores of flow overrides and of backfills, over logs in memory."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -11,7 +11,6 @@ from mm2py.errors import ConfigError, FatalError, RequestTimedOutError, Retriabl
 from mm2py.mirror.backfills import (
     Job,
     JobState,
-    Lease,
     LeaseState,
     Notice,
     Wanted,
@@ -22,10 +21,11 @@ from mm2py.mirror.flow_overrides import Change
 from mm2py.storage.backfill_store import BackfillStore, decoded_backfills
 from mm2py.storage.flow_overrides_store import HISTORY_KEPT, FlowOverridesStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
-from mm2py.storage.table import Entry, Handler
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import until
 from mm2py.types import TopicPartition
+from tests.unit.spark.driver_fakes import lease_of
+from tests.unit.storage.held_table import HeldTable
 
 SOURCE = "MirrorSourceConnector"
 BEAT = "MirrorHeartbeatConnector"
@@ -175,24 +175,8 @@ async def test_a_record_of_a_later_version_is_left_alone() -> None:
         assert store.effective() == FILE
 
 
-class _SilentTable:
-    topic = "mm2py-flows.A.internal"
-
-    async def start(self, handle: Handler) -> None:
-        return
-
-    async def stop(self) -> None:
-        return
-
-    async def read_to_end(self, timeout_s: float) -> None:
-        return
-
-    def post(self, entries: Sequence[Entry]) -> "asyncio.Future[int]":
-        return asyncio.get_running_loop().create_future()
-
-
 async def test_a_change_that_nobody_acknowledges_has_an_unknown_outcome() -> None:
-    store = FlowOverridesStore(_SilentTable(), FILE, clock=FakeClock(), write_s=0.01)
+    store = FlowOverridesStore(HeldTable(), FILE, clock=FakeClock(), write_s=0.01)
     await store.start()
     with pytest.raises(RequestTimedOutError, match="whether it was written is unknown"):
         await store.edit("restart", "A->B", lambda now: now, notes=(), actor="anna")
@@ -218,10 +202,8 @@ async def test_a_setting_of_a_newer_version_is_refused_until_it_is_taken_back() 
 
 
 JOB = Job(id="one", state=JobState.RUNNING, run=1, lanes=1)
-LEASE = Lease(
-    topic="t", partition=0, job="one", run=1, state=LeaseState.RESERVED, start=0, end=9, position=0
-)
 TP = TopicPartition("t", 0)
+LEASE = lease_of(TP, job="one", end=9)
 
 
 async def _store(topic: MemoryTopic) -> BackfillStore:

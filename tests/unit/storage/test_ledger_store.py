@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
-from mm2py.api.context import EventKind, LossEvent
+from mm2py.api.context import EventKind
 from mm2py.errors import ConfigError, ConnectionFailedError, Mm2pyError
 from mm2py.mirror.ledger import (
     IncarnationRecord,
@@ -22,10 +22,11 @@ from mm2py.storage.ledger_store import LedgerStore
 from mm2py.storage.table import Entry, Handler
 from mm2py.testing.waiting import until
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from tests.kit.fakes.mirror_records import ORDERS, an_event
 from tests.unit.runtime.runtime_fakes import EagerClock
 
 FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
-ORDERS, BILLS = TopicPartition("orders", 0), TopicPartition("bills", 1)
+BILLS = TopicPartition("bills", 1)
 
 
 class Log:
@@ -70,19 +71,16 @@ class Log:
         if self.write_errors:
             raise self.write_errors.pop(0)
         self.batches.append(len(entries))
-        for key, value in entries:
-            self.records.append(Record(len(self.records), 1, key, value))
+        for entry in entries:
+            self.write_at_once(entry)
         return 0
 
     def ranges(self) -> list[tuple[str, str, int, int]]:
-        found: list[tuple[str, str, int, int]] = []
-        for record in self.records:
-            decoded = decode_ledger_record(record.key, record.value)
-            if isinstance(decoded, LedgerRecord):
-                event = decoded.event
-                word = event.kind.value
-                found.append((word, str(event.partition), event.first_offset, event.last_offset))
-        return found
+        decoded = [decode_ledger_record(it.key, it.value) for it in self.records]
+        events = [it.event for it in decoded if isinstance(it, LedgerRecord)]
+        return [
+            (it.kind.value, str(it.partition), it.first_offset, it.last_offset) for it in events
+        ]
 
 
 class Bench:
@@ -91,23 +89,6 @@ class Bench:
         self.clock = EagerClock()
         self.meter = Metrics(self.clock).flow(FLOW)
         self.store = LedgerStore(self.log, meter=self.meter, clock=self.clock)
-
-
-def an_event(
-    first: int,
-    last: int,
-    partition: TopicPartition = ORDERS,
-    kind: EventKind = EventKind.RETENTION,
-) -> LossEvent:
-    return LossEvent(
-        kind=kind,
-        partition=partition,
-        first_offset=first,
-        last_offset=last,
-        policy="gap.policy=continue",
-        cause="gone",
-        task="MirrorSourceConnector-0",
-    )
 
 
 @asynccontextmanager
@@ -123,6 +104,9 @@ async def running(log: Log | None = None) -> AsyncGenerator[Bench]:
 @pytest.fixture
 def bench() -> AbstractAsyncContextManager[Bench]:
     return running()
+
+
+OLD, NEW = bytes(range(16)), bytes(range(1, 17))
 
 
 async def test_an_event_is_written_once_and_counted(bench: Bench) -> None:
@@ -163,9 +147,7 @@ async def test_a_restart_writes_only_what_is_new() -> None:
 async def test_events_of_another_flow_are_not_ours() -> None:
     log = Log()
     other = LedgerRecord(event=an_event(10, 19), flow="A->C", time_ms=1)
-    key, value = encode_ledger_record(other)
-    log.records.append(Record(0, 1, key, value))
-
+    log.write_at_once(encode_ledger_record(other))
     async with running(log) as bench:
         bench.store.report(an_event(10, 19))
         assert await bench.store.flush(5)
@@ -204,9 +186,7 @@ async def test_a_partition_waits_until_its_last_event_is_acknowledged(bench: Ben
     assert len(bench.log.records) == 4
 
 
-async def test_what_was_not_written_before_the_end_is_said(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_what_was_not_written_at_the_end_is_said(caplog: pytest.LogCaptureFixture) -> None:
     log = Log()
     log.open_errors = [ConfigError("may not create it")] * 1000
 
@@ -216,12 +196,9 @@ async def test_what_was_not_written_before_the_end_is_said(
     assert "will be noticed again topic=mm2py-ledger.A.internal events=1" in caplog.text
 
 
-async def test_records_of_a_later_version_are_left_alone_and_reported(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_later_versions_are_left_alone_and_told(caplog: pytest.LogCaptureFixture) -> None:
     log = Log()
-    log.records.append(Record(0, 1, b"orders-0", b"\x02later"))
-
+    log.write_at_once((b"orders-0", b"\x02later"))
     async with running(log) as bench:
         bench.store.report(an_event(10, 19))
         assert await bench.store.flush(5)
@@ -229,9 +206,7 @@ async def test_records_of_a_later_version_are_left_alone_and_reported(
     assert "of a version that this program does not know" in caplog.text
 
 
-async def test_two_recreations_that_end_alike_are_two_events_where_the_position_moved_on(
-    bench: Bench,
-) -> None:
+async def test_recreations_that_end_alike_are_two_if_the_position_moved_on(bench: Bench) -> None:
     for number in range(2):
         assert bench.store.report(an_event(30, 29, kind=EventKind.RECREATED))
         assert bench.store.report(an_event(30, 29, kind=EventKind.RECREATED)), "found again"
@@ -242,56 +217,53 @@ async def test_two_recreations_that_end_alike_are_two_events_where_the_position_
 
 
 async def test_incarnations_are_kept_across_restarts_and_are_no_events() -> None:
-    old, new = bytes(range(16)), bytes(range(1, 17))
     async with running() as bench:
         assert await bench.store.incarnations() == {}
-        bench.store.note_incarnation(ORDERS, old)
-        bench.store.note_incarnation(BILLS, old)
-        bench.store.note_incarnation(BILLS, old)
-        bench.store.note_incarnation(BILLS, new)
+        bench.store.note_incarnation(ORDERS, OLD)
+        bench.store.note_incarnation(BILLS, OLD)
+        bench.store.note_incarnation(BILLS, OLD)
+        bench.store.note_incarnation(BILLS, NEW)
         assert not bench.store.unwritten()
-        assert await bench.store.incarnations() == {ORDERS: old, BILLS: new}
+        assert await bench.store.incarnations() == {ORDERS: OLD, BILLS: NEW}
     assert len(bench.log.records) == 3
     assert bench.log.ranges() == []
     assert bench.meter.snapshot().events == {}
     async with running(bench.log) as bench:
-        assert await bench.store.incarnations() == {ORDERS: old, BILLS: new}
-        bench.store.note_incarnation(BILLS, new)
+        assert await bench.store.incarnations() == {ORDERS: OLD, BILLS: NEW}
+        bench.store.note_incarnation(BILLS, NEW)
     assert len(bench.log.records) == 3
 
 
 async def test_an_incarnation_that_another_program_has_noted_is_known_to_the_next_task() -> None:
-    old, new = bytes(range(16)), bytes(range(1, 17))
     async with running() as bench:
-        bench.store.note_incarnation(ORDERS, old)
+        bench.store.note_incarnation(ORDERS, OLD)
         assert await bench.store.flush(10)
-        noted = IncarnationRecord(partition=ORDERS, topic_id=new, flow=str(FLOW), time_ms=1)
+        noted = IncarnationRecord(partition=ORDERS, topic_id=NEW, flow=str(FLOW), time_ms=1)
         await bench.log.post([encode_incarnation(noted)])
-        assert await bench.store.incarnations() == {ORDERS: new}
+        assert await bench.store.incarnations() == {ORDERS: NEW}
         bench.log.gate.clear()
-        bench.store.note_incarnation(ORDERS, old)  # still to be written
+        bench.store.note_incarnation(ORDERS, OLD)  # still to be written
         bench.log.write_at_once(encode_incarnation(noted))
-        assert await bench.store.incarnations() == {ORDERS: old}
+        assert await bench.store.incarnations() == {ORDERS: OLD}
         bench.log.gate.set()
 
 
 async def test_what_another_worker_has_noted_meanwhile_is_known() -> None:
-    old, new = bytes(range(16)), bytes(range(1, 17))
     same_topic = Log()
     async with running() as bench, running(same_topic) as other:
         same_topic.records = bench.log.records
-        bench.store.note_incarnation(ORDERS, old)
+        bench.store.note_incarnation(ORDERS, OLD)
         assert await bench.store.flush(5)
-        assert await other.store.incarnations() == {ORDERS: old}
-        bench.store.note_incarnation(ORDERS, new)
+        assert await other.store.incarnations() == {ORDERS: OLD}
+        bench.store.note_incarnation(ORDERS, NEW)
         assert await bench.store.flush(5)
-        assert await other.store.incarnations() == {ORDERS: new}
+        assert await other.store.incarnations() == {ORDERS: NEW}
         # It takes the partition over: what it is about to write is newer than what is there.
         same_topic.gate.clear()
-        other.store.note_incarnation(ORDERS, old)
-        bench.store.note_incarnation(BILLS, new)
+        other.store.note_incarnation(ORDERS, OLD)
+        bench.store.note_incarnation(BILLS, NEW)
         assert await bench.store.flush(5)
-        assert await other.store.incarnations() == {ORDERS: old, BILLS: new}
+        assert await other.store.incarnations() == {ORDERS: OLD, BILLS: NEW}
         same_topic.gate.set()
 
 

@@ -2,40 +2,42 @@
 
 import asyncio
 import stat
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from mm2py.errors import ConfigError, RequestTimedOutError, RetriableError
-from mm2py.mirror.producer_ids import MirrorProducer, decode_producer
+from mm2py.mirror.producer_ids import decode_producer
 from mm2py.storage import producer_id_store
-from mm2py.storage.memory import MemoryOffsetBackingStore, MemoryTable, MemoryTopic
+from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.offset_backing_store import (
     FileOffsetBackingStore,
     KafkaOffsetBackingStore,
     OffsetMap,
 )
 from mm2py.storage.producer_id_store import ProducerIdStore
-from mm2py.storage.table import Entry, Handler, murmur2
+from mm2py.storage.table import murmur2
 from mm2py.testing.waiting import eventually
+from tests.kit.fakes.mirror_records import a_producer
+from tests.kit.fakes.offset_store import MemoryOffsetBackingStore
+from tests.unit.storage.held_table import HeldTable
 
 KEY = b'["MirrorSourceConnector",{"cluster":"A","partition":3,"topic":"orders"}]'
 OTHER_ORDER = b'["MirrorSourceConnector", {"topic":"orders","partition":3,"cluster":"A"}]'
-
-
-def _store(topic: MemoryTopic) -> KafkaOffsetBackingStore:
-    return KafkaOffsetBackingStore(MemoryTable(topic))
 
 
 def _topic() -> MemoryTopic:
     return MemoryTopic("mm2-offsets.A.internal")
 
 
-async def test_a_commit_of_five_thousand_positions_is_read_back_whole() -> None:
-    topic = _topic()
-    store = _store(topic)
+async def _started(topic: MemoryTopic) -> KafkaOffsetBackingStore:
+    store = KafkaOffsetBackingStore(MemoryTable(topic))
     await store.start()
+    return store
+
+
+async def test_a_commit_of_five_thousand_positions_is_read_back_whole() -> None:
+    store = await _started(_topic())
     keys = [b'["c",{"cluster":"A","partition":%d,"topic":"orders"}]' % n for n in range(5_000)]
     await store.set({key: b'{"offset":%d}' % n for n, key in enumerate(keys)})
     assert await store.get(keys) == [b'{"offset":%d}' % n for n in range(5_000)]
@@ -59,19 +61,16 @@ def test_murmur2_is_javas(data: bytes, signed: int) -> None:
 
 async def test_a_written_value_is_read_back_after_a_restart() -> None:
     topic = _topic()
-    store = _store(topic)
-    await store.start()
+    store = await _started(topic)
     await store.set({KEY: b'{"offset":41}'})
     await store.stop()
-    again = _store(topic)
-    await again.start()
+    again = await _started(topic)
     assert await again.get([KEY, b'["x",{"a":1}]']) == [b'{"offset":41}', None]
 
 
 async def test_get_sees_what_another_writer_added_meanwhile() -> None:
     topic = _topic()
-    store = _store(topic)
-    await store.start()
+    store = await _started(topic)
     topic.append(KEY, b'{"offset":7}')
     assert await store.get([KEY]) == [b'{"offset":7}']
 
@@ -110,8 +109,7 @@ async def test_the_memory_store_keeps_the_same_contract() -> None:
 
 
 async def test_the_entries_of_a_connector_are_listed_as_stored_without_tombstones() -> None:
-    store = _store(_topic())
-    await store.start()
+    store = await _started(_topic())
     odd = b'["MirrorSourceConnector",{"note":null,"on":true,"rate":1.5}]'
     await store.set({KEY: b'{"offset":41}', odd: b"{}", b'["other",null]': b"{}"})
     await store.set({b'["MirrorSourceConnector",{"gone":1}]': b"{}"})
@@ -169,9 +167,7 @@ async def test_a_failed_write_leaves_the_old_file_and_the_old_values(tmp_path: P
         b'{"format":"mm2py-offsets-1","offsets":{"a":1}}',
     ],
 )
-async def test_a_file_of_somebody_else_is_refused_and_left_alone(
-    tmp_path: Path, content: bytes
-) -> None:
+async def test_a_file_of_another_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "offsets.json"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match="is no offset file of mm2py"):
@@ -184,83 +180,41 @@ async def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         await opened(tmp_path)
 
 
-def producer(producer_id: int) -> MirrorProducer:
-    return MirrorProducer(
-        producer_id=producer_id,
-        flow="A->B",
-        source="A",
-        source_cluster="id",
-        task="t-0",
-        worker="w",
-        time_ms=1,
-    )
-
-
-class SlowTable:
-    """A table whose answers are given by the test."""
-
-    topic = "mm2py-producers.internal"
-
-    def __init__(self) -> None:
-        self.answers: list[asyncio.Future[int]] = []
-        self.start_errors: list[Exception] = []
-        self.starts = 0
-
-    async def start(self, handle: Handler) -> None:
-        del handle
-        if self.start_errors:
-            raise self.start_errors.pop()
-        self.starts += 1
-
-    async def stop(self) -> None:
-        """Nothing to close."""
-
-    async def read_to_end(self, timeout_s: float) -> None:
-        """Not used."""
-
-    def post(self, entries: Sequence[Entry]) -> "asyncio.Future[int]":
-        assert len(entries) == 1
-        self.answers.append(asyncio.get_running_loop().create_future())
-        return self.answers[-1]
-
-
 async def test_a_published_id_is_in_the_topic() -> None:
     topic = MemoryTopic("mm2py-producers.internal")
     store = ProducerIdStore(MemoryTable(topic))
-    await asyncio.gather(store.publish(producer(1)), store.publish(producer(2)))
+    await asyncio.gather(store.publish(a_producer(1)), store.publish(a_producer(2)))
     await store.close()
     found = [decode_producer(it.key, it.value or b"") for it in topic.records]
-    assert found == [producer(1), producer(2)]
+    assert found == [a_producer(1), a_producer(2)]
 
 
 async def test_it_returns_with_the_acknowledgement_and_not_before() -> None:
-    table = SlowTable()
-    publishing = asyncio.create_task(ProducerIdStore(table).publish(producer(1)))
-    await eventually(lambda: bool(table.answers))
+    table = HeldTable()
+    publishing = asyncio.create_task(ProducerIdStore(table).publish(a_producer(1)))
+    await eventually(lambda: bool(table.posted))
     assert not publishing.done()
-    table.answers[0].set_result(0)
+    table.posted[0][1].set_result(0)
     await publishing
 
 
-async def test_an_id_that_is_not_acknowledged_in_time_is_taken_back_and_not_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_id_without_acknowledgement_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_id_store, "PUBLISH_S", 0.01)
-    table = SlowTable()
+    table = HeldTable()
     with pytest.raises(RequestTimedOutError, match="producer id 1 could not be published"):
-        await ProducerIdStore(table).publish(producer(1))
-    assert table.answers[0].cancelled()
+        await ProducerIdStore(table).publish(a_producer(1))
+    assert table.posted[0][1].cancelled()
 
 
 async def test_a_topic_that_cannot_be_used_is_named_and_opened_again_by_the_next_call() -> None:
-    table = SlowTable()
+    table = HeldTable()
     table.start_errors.append(ConfigError("not compacted"))
     store = ProducerIdStore(table)
     with pytest.raises(ConfigError, match="not compacted"):
-        await store.publish(producer(1))
-    again = asyncio.create_task(store.publish(producer(2)))
-    await eventually(lambda: bool(table.answers))
-    table.answers[0].set_result(0)
+        await store.publish(a_producer(1))
+    again = asyncio.create_task(store.publish(a_producer(2)))
+    await eventually(lambda: bool(table.posted))
+    table.posted[0][1].set_result(0)
     await again
     assert table.starts == 1
 
@@ -268,10 +222,10 @@ async def test_a_topic_that_cannot_be_used_is_named_and_opened_again_by_the_next
 async def test_ids_of_all_mirrors_of_the_target_are_known_also_new_ones() -> None:
     topic = MemoryTopic("mm2py-producers.internal")
     store, other = ProducerIdStore(MemoryTable(topic)), ProducerIdStore(MemoryTable(topic))
-    await other.publish(producer(1))
+    await other.publish(a_producer(1))
     assert await store.includes(1)
     assert not await store.includes(5)
-    await other.publish(producer(2))
+    await other.publish(a_producer(2))
     assert await store.includes(2)
     reads = len(topic.records)
     assert not await store.includes(5)  # it never will be: it was used before it was asked for

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -21,9 +21,9 @@ from mm2py.storage.status_records import (
     topic_key,
     topic_value,
 )
-from mm2py.storage.table import Entry, Handler
 from mm2py.testing.waiting import eventually
 from mm2py.types import State, TaskId
+from tests.unit.storage.held_table import HeldTable
 
 TASK = TaskId("c-x", 1)
 RUNNING = StoredStatus(state=State.RUNNING, worker_id="here:8083", generation=7, version="4.3.1")
@@ -102,9 +102,7 @@ def test_what_is_not_in_form_is_refused(key: bytes | None, value: bytes | None) 
         decode_status_record(key, value)
 
 
-async def test_a_state_is_visible_after_read_back_and_gone_after_its_tombstone(
-    bench: Bench,
-) -> None:
+async def test_a_state_is_there_after_read_back_and_gone_after_its_tombstone(bench: Bench) -> None:
     bench.store.put("c-x", RUNNING)
     bench.store.put(TASK, FAILED)
     assert bench.store.get(TASK) is None
@@ -163,9 +161,7 @@ async def test_a_late_unassigned_of_a_task_is_ignored_under_running(bench: Bench
     assert bench.store.get(TASK) == newer
 
 
-async def test_topics_are_kept_per_connector_and_forgotten_even_before_read_back(
-    bench: Bench,
-) -> None:
+async def test_topics_are_of_a_connector_and_forgotten_even_before_read_back(bench: Bench) -> None:
     bench.store.put_topic(USE)
     bench.store.put_topic(replace(USE, connector="d"))
     await bench.flushed()
@@ -186,9 +182,7 @@ async def test_states_put_before_the_start_are_written_after_it() -> None:
     await store.stop()
 
 
-async def test_records_not_in_form_are_named_once_and_ignored(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_damaged_records_are_ignored(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     bench.other(TASK, RUNNING)
     bench.topic.append(status_key(TASK), b"{}")
@@ -198,33 +192,10 @@ async def test_records_not_in_form_are_named_once_and_ignored(
     assert caplog.text.count("status record is ignored topic=statuses partition=0") == 2
 
 
-class SlowTable:
-    """Implements ``Table``; the test acknowledges."""
-
-    topic = "statuses"
-
-    def __init__(self) -> None:
-        self.posted: list[tuple[Entry, asyncio.Future[int]]] = []
-
-    async def start(self, handle: Handler) -> None:
-        self.handle = handle
-
-    async def stop(self) -> None:
-        pass
-
-    async def read_to_end(self, timeout_s: float) -> None:
-        pass
-
-    def post(self, entries: Sequence[Entry]) -> "asyncio.Future[int]":
-        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self.posted.append((entries[0], answer))
-        return answer
-
-
 async def test_a_safe_put_that_waits_is_taken_back_for_a_newer_state_and_errors_stop_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    table = SlowTable()
+    table = HeldTable()
     store = StatusBackingStore(table)
     await store.start()
     store.put("c", RUNNING)
@@ -241,15 +212,13 @@ async def test_a_safe_put_that_waits_is_taken_back_for_a_newer_state_and_errors_
     unsafe.set_result(1)
     assert await store.flush(5)
     await store.stop()
-    assert "state was not written topic=statuses" in caplog.text
+    assert "state was not written topic=held" in caplog.text
 
 
-async def test_what_is_not_written_is_a_problem_and_posted_again_until_something_newer_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_lost_write_is_a_problem_and_posted_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every display reads states from here: without that a paused flow stays RUNNING there."""
-    monkeypatch.setattr("mm2py.storage.status_backing_store.WRITE_S", 0.01)
-    table = SlowTable()
+    monkeypatch.setattr("mm2py.storage.status_backing_store.WRITE_S", 0.2)
+    table = HeldTable()
     store = StatusBackingStore(table)
     await store.start()
     store.put("c", RUNNING)
@@ -260,8 +229,8 @@ async def test_what_is_not_written_is_a_problem_and_posted_again_until_something
     await eventually(lambda: len(table.posted) == 5, within_s=60)
     assert stale.cancelled()
     assert paused.cancelled(), "posts that are late are taken back, so that the topic is looked for"
-    assert "no leave" in store.problems()["topic statuses"]
-    assert "not acknowledged within" in store.problems()["topic statuses"]
+    assert "no leave" in store.problems()["topic held"]
+    assert "not acknowledged within" in store.problems()["topic held"]
     again = dict(table.posted[3:])
     assert set(again) == {
         (status_key("c"), status_value(PAUSED)),

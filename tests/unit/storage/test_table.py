@@ -64,38 +64,45 @@ class Rig:
 
 @asynccontextmanager
 async def rig(*, permit: Permit = UNLIMITED, follow: bool = True) -> AsyncGenerator[Rig]:
-    async with FakeBroker(topics={"t": PARTITIONS}) as broker:
-        settings = ConnectionSettings(
-            bootstrap_servers=(("127.0.0.1", broker.port),),
-            reconnect_backoff_ms=1,
-            retry_backoff_ms=1,
-        )
-        cluster = Cluster(settings, alias="B")
-        await cluster.connect()
-        producer = ProducerSettings(connection=settings)
-        writer = RecordWriter(cluster, producer, clock=SYSTEM_CLOCK, permit=permit)
-
-        def reader() -> LogReader:
-            return LogReader(cluster, "t", clock=SYSTEM_CLOCK)
-
-        restored = asyncio.Event()
-
-        async def restore() -> None:
-            restored.set()
-
-        table = KafkaTable(
-            "t", prepare=_partitions, writer=writer, reader=reader, follow=follow, restore=restore
-        )
-        try:
-            yield Rig(broker, writer, reader, table, restored)
-        finally:
-            await table.stop()
-            await writer.close()
-            await cluster.close()
+    async with (
+        FakeBroker(topics={"t": PARTITIONS}) as broker,
+        rig_on(broker, permit=permit, follow=follow) as it,
+    ):
+        yield it
 
 
-async def _partitions() -> int:
-    return PARTITIONS
+@asynccontextmanager
+async def rig_on(
+    broker: FakeBroker, *, permit: Permit = UNLIMITED, follow: bool = True
+) -> AsyncGenerator[Rig]:
+    settings = ConnectionSettings(
+        bootstrap_servers=broker.bootstrap_servers, reconnect_backoff_ms=1, retry_backoff_ms=1
+    )
+    cluster = Cluster(settings, alias="B")
+    await cluster.connect()
+    producer = ProducerSettings(connection=settings)
+    writer = RecordWriter(cluster, producer, clock=SYSTEM_CLOCK, permit=permit)
+
+    def reader() -> LogReader:
+        return LogReader(cluster, "t", clock=SYSTEM_CLOCK)
+
+    restored = asyncio.Event()
+
+    async def restore() -> None:
+        restored.set()
+
+    async def partitions() -> int:
+        return PARTITIONS
+
+    table = KafkaTable(
+        "t", prepare=partitions, writer=writer, reader=reader, follow=follow, restore=restore
+    )
+    try:
+        yield Rig(broker, writer, reader, table, restored)
+    finally:
+        await table.stop()
+        await writer.close()
+        await cluster.close()
 
 
 @pytest.mark.parametrize("follow", [True, False])
@@ -218,8 +225,9 @@ async def test_what_a_lost_member_had_posted_is_not_written_behind_its_successor
         await it.start()
         permit.revoke()
         lost = it.table.post([(b"position", b"100")])
-        async with _other_member(it) as successor:
-            await successor.post([(b"position", b"500")])
+        async with rig_on(it.broker) as successor:  # another worker's table
+            await successor.start()
+            await successor.table.post([(b"position", b"500")])
         permit.abandon()
         permit.grant(SYSTEM_CLOCK.monotonic() + 600)
         with pytest.raises(RetriableError, match="membership"):
@@ -228,31 +236,7 @@ async def test_what_a_lost_member_had_posted_is_not_written_behind_its_successor
         assert [value for _, _, value in it.seen] == [b"500"]
 
 
-@asynccontextmanager
-async def _other_member(it: Rig) -> AsyncGenerator[KafkaTable]:
-    """Open another worker's table over the same topic."""
-    settings = ConnectionSettings(bootstrap_servers=(("127.0.0.1", it.broker.port),))
-    cluster = Cluster(settings, alias="B")
-    await cluster.connect()
-    writer = RecordWriter(cluster, ProducerSettings(connection=settings), clock=SYSTEM_CLOCK)
-    table = KafkaTable(
-        "t",
-        prepare=_partitions,
-        writer=writer,
-        reader=lambda: LogReader(cluster, "t", clock=SYSTEM_CLOCK),
-    )
-    await table.start(lambda _partition, _record: None)
-    try:
-        yield table
-    finally:
-        await table.stop()
-        await writer.close()
-        await cluster.close()
-
-
-async def test_a_follower_that_crashes_is_logged_and_reading_fails(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_crash_of_the_follower_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def crash(_partition: int, _record: Record) -> None:
         raise RuntimeError("bug")
 
@@ -278,11 +262,14 @@ OFFSETS = InternalTopic(
 class FakeAdmin:
     """Topics in memory."""
 
-    def __init__(self, policy: str | None = "compact", partitions: int = 0) -> None:
+    def __init__(
+        self, policy: str | None = "compact", partitions: int = 0, refusal: int = 0
+    ) -> None:
         self.policy = policy
         self.existing = partitions
         self.created: list[NewTopic] = []
-        self.refusal: ServerError | None = None
+        self.refusal = codes.server_error(refusal) if refusal else None
+        self.blind = False
         self.refused: Mapping[str, ServerError] = {}
         self.requests = 0
         self.unreadable: ServerError | None = None
@@ -295,7 +282,7 @@ class FakeAdmin:
         return {topic.name: self.refused.get(topic.name, self.refusal) for topic in topics}
 
     async def describe_topics(self, names: Sequence[str]) -> Mapping[str, TopicDescription]:
-        if not self.existing:
+        if self.blind or not self.existing:
             return {}
         return {
             name: TopicDescription(name, bytes(16), tuple(range(self.existing)), 1, internal=False)
@@ -372,31 +359,29 @@ def test_any_other_cleanup_policy_is_refused(policy: str) -> None:
         _ensure(FakeAdmin(policy, partitions=25), OFFSETS)
 
 
+@pytest.mark.parametrize(
+    ("refusal", "error", "said"),
+    [
+        (codes.INVALID_REPLICATION_FACTOR, RetriableError, r"offset\.storage\.replication\.factor"),
+        (codes.TOPIC_AUTHORIZATION_FAILED, ConfigError, "create it by hand"),
+    ],
+)
+def test_too_few_brokers_are_waited_for_and_another_refusal_says_what_to_do(
+    refusal: int, error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        _ensure(FakeAdmin(refusal=refusal), OFFSETS)
+
+
+def test_a_topic_created_by_another_worker_meanwhile_is_fine() -> None:
+    assert _ensure(FakeAdmin(refusal=codes.TOPIC_ALREADY_EXISTS), OFFSETS) == 25
+
+
 def test_an_unreadable_policy_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     admin = FakeAdmin(partitions=25)
     admin.unreadable = codes.server_error(codes.TOPIC_AUTHORIZATION_FAILED)
     assert _ensure(admin, OFFSETS) == 25
     assert "cannot be read" in caplog.text
-
-
-def test_too_few_brokers_are_waited_for() -> None:
-    admin = FakeAdmin()
-    admin.refusal = codes.server_error(codes.INVALID_REPLICATION_FACTOR)
-    with pytest.raises(RetriableError, match=r"offset\.storage\.replication\.factor"):
-        _ensure(admin, OFFSETS)
-
-
-def test_a_refused_creation_says_what_to_do() -> None:
-    admin = FakeAdmin()
-    admin.refusal = codes.server_error(codes.TOPIC_AUTHORIZATION_FAILED)
-    with pytest.raises(ConfigError, match="create it by hand"):
-        _ensure(admin, OFFSETS)
-
-
-def test_a_topic_created_by_another_worker_meanwhile_is_fine() -> None:
-    admin = FakeAdmin()
-    admin.refusal = codes.server_error(codes.TOPIC_ALREADY_EXISTS)
-    assert _ensure(admin, OFFSETS) == 25
 
 
 @pytest.mark.parametrize("name", ["mm2-configs.A.internal", "mm2py-flows.A.internal"])
@@ -410,12 +395,10 @@ def test_a_topic_whose_order_counts_must_have_one_partition(name: str) -> None:
 
 
 def test_a_topic_that_stays_invisible_is_tried_again_later() -> None:
-    class Blind(FakeAdmin):
-        async def describe_topics(self, names: Sequence[str]) -> Mapping[str, TopicDescription]:
-            return {}
-
+    admin = FakeAdmin()
+    admin.blind = True
     with pytest.raises(RetriableError, match="not visible"):
-        _ensure(Blind(), OFFSETS)
+        _ensure(admin, OFFSETS)
 
 
 def test_a_topic_that_was_deleted_is_created_again() -> None:
@@ -459,21 +442,27 @@ class Leader:
         await self.cluster.close()
 
 
-async def test_each_change_is_one_transaction() -> None:
+@asynccontextmanager
+async def leading() -> AsyncGenerator[tuple[Leader, FakeBroker]]:
     async with FakeBroker(topics={CONFIGS.topic: 1}, versions={0: (3, 11)}) as broker:
         leader = Leader(broker)
+        yield leader, broker
+        await leader.close()
+
+
+async def test_each_change_is_one_transaction() -> None:
+    async with leading() as (leader, broker):
         with pytest.raises(RetriableError, match="can be safely retried"):
             await leader.writer.write([(b"connector-c", b"{}")])
         await leader.writer.claim()
         await leader.writer.write([(b"task-c-0", b"{}"), (b"commit-c", b"{}")])
         await leader.writer.write([(b"connector-c", b"{}")])
         assert [it.base_offset for it in broker.cluster.transactions.committed] == [0, 3]
-        await leader.close()
 
 
 async def test_a_newer_leader_fences_the_writer_of_the_older_one() -> None:
-    async with FakeBroker(topics={CONFIGS.topic: 1}, versions={0: (3, 11)}) as broker:
-        older, newer = Leader(broker), Leader(broker)
+    async with leading() as (older, broker):
+        newer = Leader(broker)
         await older.writer.claim()
         await newer.writer.claim()
         with pytest.raises(RetriableError, match="Failed to write to config topic"):
@@ -483,26 +472,22 @@ async def test_a_newer_leader_fences_the_writer_of_the_older_one() -> None:
         assert len(broker.cluster.transactions.committed) == 1
         await older.writer.claim()
         await older.writer.write([(b"connector-c", b"again")])
-        await older.close()
         await newer.close()
 
 
 async def test_the_right_ends_with_the_membership() -> None:
-    async with FakeBroker(topics={CONFIGS.topic: 1}, versions={0: (3, 11)}) as broker:
-        leader = Leader(broker)
+    async with leading() as (leader, _):
         await leader.writer.claim()
         leader.permit.abandon()
         leader.permit.grant(inf)
         assert not leader.writer.claimed
         with pytest.raises(RetriableError):
             await leader.writer.write([(b"connector-c", b"{}")])
-        await leader.close()
 
 
 async def test_a_write_ends_as_soon_as_the_membership_is_in_doubt() -> None:
     """The herder waits for it, and only the herder can join again: a write that waited for that would wait for ever."""
-    async with FakeBroker(topics={CONFIGS.topic: 1}, versions={0: (3, 11)}) as broker:
-        leader = Leader(broker)
+    async with leading() as (leader, broker):
         await leader.writer.claim()
         hold = broker.hold(PRODUCE_KEY)
         writing = asyncio.create_task(leader.writer.write([(b"connector-c", b"{}")]))
@@ -512,13 +497,11 @@ async def test_a_write_ends_as_soon_as_the_membership_is_in_doubt() -> None:
             await asyncio.wait_for(writing, 30)
         hold.release()
         assert not leader.writer.claimed
-        await leader.close()
 
 
 @pytest.mark.parametrize("claims", [True, False])
 async def test_nothing_is_begun_while_the_membership_is_in_doubt(claims: bool) -> None:
-    async with FakeBroker(topics={CONFIGS.topic: 1}, versions={0: (3, 11)}) as broker:
-        leader = Leader(broker)
+    async with leading() as (leader, broker):
         await leader.writer.claim()
         leader.permit.revoke()
         work = leader.writer.claim() if claims else leader.writer.write([(b"connector-c", b"{}")])
@@ -528,4 +511,3 @@ async def test_nothing_is_begun_while_the_membership_is_in_doubt(claims: bool) -
         await leader.writer.claim()
         await leader.writer.write([(b"connector-c", b"{}")])
         assert len(broker.cluster.transactions.committed) == 1
-        await leader.close()

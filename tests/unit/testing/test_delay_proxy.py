@@ -1,5 +1,6 @@
 """The line of the chaos tests against an echo server on loopback."""
 
+import gc
 import socket
 import threading
 import time
@@ -145,3 +146,16 @@ def test_an_end_in_order_reaches_the_server_behind_the_data(line: DelayProxy, ec
         connection.shutdown(socket.SHUT_WR)
         assert take(connection, 4) == b"last"
         assert connection.recv(1) == b""
+
+
+def test_what_connects_while_the_line_closes_is_closed_too(
+    echo: int, recwarn: pytest.WarningsRecorder
+) -> None:
+    for clients in range(50):
+        with DelayProxy() as line:
+            port = line.front(echo)
+            connections = [connect(port) for _ in range(clients % 5 + 1)]
+        for connection in connections:
+            connection.close()
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn.list] == []

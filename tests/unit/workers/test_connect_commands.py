@@ -1,18 +1,27 @@
-"""The two Connect workers' command lines and files: what is refused, and in how many words."""
+"""The two Connect workers' command lines and files: what is refused, and in how many words; and what ends their process, with which code."""
 
+import asyncio
 import json
-import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.errors import ConfigError
+from mm2py.observability.logging import SecretMask
+from mm2py.observability.metrics import Metrics
+from mm2py.testing.waiting import eventually
 from mm2py.types import TargetState
 from mm2py_workers import connect_distributed, connect_standalone
 from mm2py_workers.connect_arguments import ProblemsError
-from mm2py_workers.connector_files import load_connector_file
+from mm2py_workers.connect_standalone import load_connector_file
+from mm2py_workers.connect_wiring import ConnectWorker, build_distributed, build_standalone
+from mm2py_workers.signals import StopSignal
 from mm2py_workers.worker_file import load_worker_file
+
+pytestmark = pytest.mark.timeout(60)
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 FILE = """\
@@ -30,15 +39,6 @@ value.converter = StringConverter
 offset.storage.file.filename = offsets
 """
 MIRROR = "org.apache.kafka.connect.mirror.MirrorSourceConnector"
-
-
-@pytest.fixture(autouse=True)
-def _root_logger() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 @pytest.fixture
@@ -133,9 +133,7 @@ def test_insecure_lets_other_machines_in(write: Callable[..., Path]) -> None:
     assert [str(it) for it in rest.listeners] == ["http://0.0.0.0:8083"]
 
 
-def test_placeholders_come_from_the_files_providers(
-    write: Callable[..., Path],
-) -> None:
+def test_placeholders_come_from_the_files_providers(write: Callable[..., Path]) -> None:
     providers = (
         "config.providers = env\n"
         "config.providers.env.class = org.apache.kafka.common.config.provider.EnvVarConfigProvider\n"
@@ -230,3 +228,95 @@ def test_a_connector_that_is_refused_starts_nothing(
     again = write(good.read_text(), "again.json")
     assert _ends(connect_standalone.main, worker, good, again) == 1
     assert "name=m is that of" in capsys.readouterr().err
+
+
+# -- a worker's process; nothing listens on Kafka's side here --------------------------------------
+
+LISTENERS = "listeners = http://127.0.0.1:0\ninternal.listener = http://127.0.0.1:0\n"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[..., Path]:
+    def written(more: str = "") -> Path:
+        path = tmp_path / "worker.properties"
+        text = FILE.replace("k1:9092", "127.0.0.1:1") + LISTENERS
+        path.write_text(f"{text}offset.storage.file.filename = {tmp_path / 'offsets'}\n{more}")
+        return path
+
+    return written
+
+
+def _built(path: Path, *, standalone: bool = False) -> ConnectWorker:
+    loaded = load_worker_file(path, standalone=standalone)
+    build = build_standalone if standalone else build_distributed
+    return build(loaded, metrics=Metrics(SYSTEM_CLOCK), clock=SYSTEM_CLOCK, mask=SecretMask())
+
+
+@pytest.mark.parametrize("standalone", [False, True])
+async def test_a_stop_ends_a_worker_whose_cluster_is_away(
+    standalone: bool, file: Callable[..., Path]
+) -> None:
+    worker = _built(file(), standalone=standalone)
+    assert worker.herder.worker_id.startswith("127.0.0.1:")
+    assert worker.herder.flow is None
+    stop = StopSignal()
+
+    async def begun() -> None:
+        stop.ask()
+
+    assert await worker.run(stop, begun) == 0
+
+
+async def test_files_of_connectors_wait_for_a_cluster_that_is_away_and_the_worker_goes_on(
+    file: Callable[..., Path],
+) -> None:
+    worker = _built(file(), standalone=True)
+    connectors = [connect_standalone.ConnectorFile(Path("c.json"), "c", {}, None)]
+    stop = StopSignal()
+
+    async def begun() -> None:
+        create = connect_standalone._create  # pyright: ignore[reportPrivateUsage]
+        creating = asyncio.create_task(create(connectors, worker))
+        await eventually(lambda: "waits for" in worker.herder.not_ready)
+        assert (await worker.herder.health()).status == "starting"
+        await SYSTEM_CLOCK.sleep(0)
+        assert not creating.done()
+        creating.cancel()
+        stop.ask()
+
+    assert await worker.run(stop, begun) == 0
+
+
+async def test_what_fails_at_the_beginning_ends_the_worker_and_is_told(
+    file: Callable[..., Path],
+) -> None:
+    async def begun() -> None:
+        raise ConfigError("no such connector")
+
+    with pytest.raises(ConfigError, match="no such connector"):
+        await _built(file()).run(StopSignal(), begun)
+
+
+async def test_a_worker_is_known_by_the_address_that_it_advertises(
+    file: Callable[..., Path],
+) -> None:
+    more = "rest.advertised.host.name = worker-1.example\nrest.advertised.port = 8083\n"
+    worker = _built(file(more))
+    await worker.abandon()
+    assert worker.herder.worker_id == "worker-1.example:8083"
+
+
+async def test_a_taken_port_that_was_asked_for_refuses_the_start(file: Callable[..., Path]) -> None:
+    first = _built(file())
+    port = first.herder.worker_id.rpartition(":")[2]
+    path = file()
+    path.write_text(
+        path.read_text().replace(
+            "listeners = http://127.0.0.1:0", f"listeners = http://127.0.0.1:{port}", 1
+        )
+    )
+    try:
+        with pytest.raises(ConfigError, match=rf"REST cannot listen at 127\.0\.0\.1:{port}"):
+            _built(path)
+    finally:
+        await first.abandon()

@@ -1,7 +1,6 @@
-"""The dedicated mode's command line, its one-line complaints and what it says at start."""
+"""The dedicated mode's command line, its one-line complaints, what it says at start, and which flows it may run."""
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,15 +25,6 @@ A->B.topics = orders
 A.sasl.password = hunter2-clear
 A->B.topic.creation.default.partitions = 1
 """
-
-
-@pytest.fixture(autouse=True)
-def _root_logger() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 @pytest.fixture
@@ -105,10 +95,8 @@ def test_start_names_flows_and_what_has_no_effect(
 
 
 async def test_only_flows_to_the_chosen_targets_are_built(path: Path) -> None:
-    config = _checked(path)
-
-    node = _node(config, ["B"])
-    assert [str(flow) for flow in node.maker.herders] == ["A->B"]
+    node = _node(_checked(path), ["B"])
+    assert [str(flow) for flow in node.fleet.herders] == ["A->B"]
     assert await node.stop(1)
 
 
@@ -136,15 +124,28 @@ def test_the_password_inside_a_jaas_text_is_a_secret(path: Path) -> None:
 
 async def test_a_stop_ends_the_process_in_order(path: Path) -> None:
     """No cluster answers here: the flows wait, and still end at once."""
-
     # A child process would live by another clock than the node here.
     path.write_text(path.read_text() + "\ntask.host.processes = 0\n")
+    with StopSignal() as stop:
+        stop.ask()
+        assert await run_flows(_node(_checked(path)), stop, SYSTEM_CLOCK) == 0
 
-    async def scenario() -> int:
-        config = _checked(path)
-        node = _node(config)
-        with StopSignal() as stop:
-            stop.ask()
-            return await run_flows(node, stop, SYSTEM_CLOCK)
 
-    assert await scenario() == 0
+@pytest.mark.parametrize(
+    ("targets", "runs", "may", "elsewhere"),
+    [
+        (None, ["A->B", "B->C"], ["A->B", "A->C", "B->A", "B->C", "C->A", "C->B"], []),
+        (["B"], ["A->B"], ["A->B", "C->B"], ["B->C"]),
+    ],
+)
+async def test_flows_to_the_chosen_targets_may_be_added(
+    path: Path, targets: list[str] | None, runs: list[str], may: list[str], elsewhere: list[str]
+) -> None:
+    more = "C.bootstrap.servers = c1:9092\nB->C.enabled = true\nemit.heartbeats.enabled = false\n"
+    path.write_text(FILE.replace("A, B", "A, B, C") + more)
+    node = _node(_checked(path), targets)
+    assert sorted(map(str, node.fleet.nodes)) == runs
+    assert sorted(map(str, node.fleet.pairs)) == may
+    assert sorted(map(str, node.fleet.elsewhere)) == elsewhere
+    assert all(node.fleet.file(pair) for pair in node.fleet.pairs)
+    assert await node.stop(1)

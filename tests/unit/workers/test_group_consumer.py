@@ -1,48 +1,20 @@
 """What a poll returns when the group changes in the middle of it, at the end of a log, and when a login is refused."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar, Final
 
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from mm2py.errors import AuthenticationError
 from mm2py.runtime.tasks.sink_loop import AssignmentListener
 from mm2py.runtime.tasks.sink_places import StoredPosition
 from mm2py.types import TopicPartition as Partition
 from mm2py_workers import group_consumer
-from mm2py_workers.group_consumer import AskTopicIds, ConfluentConsumer
+from mm2py_workers.group_consumer import ConfluentConsumer
+from tests.unit.workers.consumer_fakes import NoSource, Read
 
 PLACE: Final = Partition("orders", 0)
-
-
-class Read:
-    """A message, as the library's."""
-
-    def __init__(self, offset: int) -> None:
-        self._offset = offset
-
-    def error(self) -> None: ...
-
-    def topic(self) -> str:
-        return PLACE.topic
-
-    def partition(self) -> int:
-        return PLACE.partition
-
-    def offset(self) -> int:
-        return self._offset
-
-    def timestamp(self) -> tuple[int, int]:
-        return TIMESTAMP_CREATE_TIME, 0
-
-    def headers(self) -> None: ...
-
-    def key(self) -> bytes:
-        return b"k"
-
-    def value(self) -> bytes:
-        return b"v"
 
 
 class Moving:
@@ -75,16 +47,16 @@ class Moving:
         self.paused.difference_update((it.topic, it.partition) for it in partitions)
 
     def poll(self, _timeout_s: float) -> Read:
-        return Read(5)
+        return read(5)
 
     def consume(self, _most: int, timeout: float) -> list[Read]:
         assert not timeout
         if not self.moves:
-            return [Read(6)]
+            return [read(6)]
         places = [TopicPartition(*PLACE)]
         self._revoke(self, places)
         self._assign(self, places)
-        return [Read(3), Read(4), Read(5)]
+        return [read(3), read(4), read(5)]
 
 
 class Listener(AssignmentListener):
@@ -95,25 +67,12 @@ class Listener(AssignmentListener):
     def lost(self, partitions: Collection[Partition]) -> None: ...
 
 
-class NoIds(AskTopicIds):
-    """A cluster without topics."""
-
-    def __call__(self, topics: Collection[str], /) -> Mapping[str, bytes]:
-        del topics
-        return {}
-
-    @property
-    def cluster_id(self) -> str:
-        return "here"
-
-    def close(self) -> None: ...
+def read(offset: int) -> Read:
+    return Read(PLACE, offset)
 
 
-class End(Read):
-    """The end of a log, as the library's."""
-
-    def error(self) -> KafkaError:  # type: ignore[override]
-        return KafkaError(KafkaError._PARTITION_EOF)
+def end(offset: int) -> Read:
+    return Read(PLACE, offset, KafkaError._PARTITION_EOF)
 
 
 class Scripted(Moving):
@@ -150,7 +109,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> ConfluentConsumer:
     monkeypatch.setattr(group_consumer, "Consumer", Scripted)
     monkeypatch.setattr(Scripted, "script", [])
     monkeypatch.setattr(Moving, "paused", set[tuple[str, int]]())
-    consumer = ConfluentConsumer({}, 10, Listener(), topic_ids=NoIds())
+    consumer = ConfluentConsumer({}, 10, Listener(), source=NoSource())
     consumer.subscribe(["orders"])
     return consumer
 
@@ -158,7 +117,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> ConfluentConsumer:
 def test_the_end_of_a_log_is_told_once_with_the_records_before_it(
     scripted: ConfluentConsumer,
 ) -> None:
-    Scripted.script += [[End(0)], [Read(5), Read(6), End(9)], [End(11)], []]
+    Scripted.script += [[end(0)], [read(5), read(6), end(9)], [end(11)], []]
     assert scripted.poll(0.0) == []
     assert scripted.reached() == {}, "an empty log needs no position"
     assert [it.offset for it in scripted.poll(0.0)] == [5, 6]
@@ -172,7 +131,7 @@ def test_the_end_of_a_log_is_told_once_with_the_records_before_it(
 def test_the_end_of_a_partition_that_has_gone_or_is_read_again_is_not_told(
     scripted: ConfluentConsumer,
 ) -> None:
-    Scripted.script += [[End(9)], [Scripted.revoke], [End(9)]]
+    Scripted.script += [[end(9)], [Scripted.revoke], [end(9)]]
     scripted.poll(0.0)
     scripted.poll(0.0)
     assert scripted.reached() == {}
@@ -198,10 +157,9 @@ def test_a_login_that_is_refused_fails_but_where_a_ticket_is_waited_for(
 
     monkeypatch.setattr(group_consumer, "check_kerberos", has_kerberos)
     given = {"sasl.mechanism": mechanism}
-    consumer = ConfluentConsumer(given, 10, Listener(), topic_ids=NoIds(), waits_for_ticket=waits)
-    refused = Read(0)
-    monkeypatch.setattr(refused, "error", lambda: KafkaError(KafkaError._AUTHENTICATION), raising=False)  # fmt: skip
-    Scripted.script += [[refused, Read(5)]]
+    consumer = ConfluentConsumer(given, 10, Listener(), source=NoSource(), waits_for_ticket=waits)
+    refused = Read(PLACE, 0, KafkaError._AUTHENTICATION)
+    Scripted.script += [[refused, read(5)]]
     if fails:
         with pytest.raises(AuthenticationError, match="refused the login"):
             consumer.messages(0.0)
@@ -215,7 +173,7 @@ def test_a_record_of_before_a_partition_went_is_not_returned_in_front_of_what_is
 ) -> None:
     monkeypatch.setattr(group_consumer, "Consumer", Moving)
     monkeypatch.setattr(Moving, "moves", moves)
-    consumer = ConfluentConsumer({}, 10, Listener(), topic_ids=NoIds())
+    consumer = ConfluentConsumer({}, 10, Listener(), source=NoSource())
     consumer.subscribe(["orders"])
     assert [it.offset for it in consumer.poll(0.0)] == offsets
 
@@ -223,7 +181,7 @@ def test_a_record_of_before_a_partition_went_is_not_returned_in_front_of_what_is
 def test_a_partition_that_was_paused_is_read_when_it_comes_back(
     scripted: ConfluentConsumer,
 ) -> None:
-    Scripted.script += [[Scripted.come], [Read(5)], [Scripted.revoke], [Scripted.come], []]
+    Scripted.script += [[Scripted.come], [read(5)], [Scripted.revoke], [Scripted.come], []]
     scripted.poll(0.0)
     scripted.poll(0.0)
     scripted.pause([PLACE])
@@ -234,7 +192,7 @@ def test_a_partition_that_was_paused_is_read_when_it_comes_back(
 
 
 def test_an_end_counts_until_a_record_behind_it_is_returned(scripted: ConfluentConsumer) -> None:
-    Scripted.script = [[Read(5), End(6), Read(6)], [End(7)], [Read(7), End(8)]]
+    Scripted.script = [[read(5), end(6), read(6)], [end(7)], [read(7), end(8)]]
     assert [it.offset for it in scripted.poll(1)] == [5, 6]
     assert scripted.reached() == {}
     assert (scripted.poll(1), scripted.reached()) == ([], {PLACE: 7})
@@ -257,20 +215,12 @@ class Coordinator(Moving):
         return self.offsets
 
 
-class There(NoIds):
-    """Another cluster."""
-
-    @property
-    def cluster_id(self) -> str:
-        return "there"
-
-
 def test_a_position_that_a_group_sync_has_copied_to_another_cluster_names_no_topic_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(group_consumer, "Consumer", Coordinator)
-    here = ConfluentConsumer({}, 10, Listener(), topic_ids=NoIds())
-    there = ConfluentConsumer({}, 10, Listener(), topic_ids=There())
+    here = ConfluentConsumer({}, 10, Listener(), source=NoSource())
+    there = ConfluentConsumer({}, 10, Listener(), source=NoSource("there"))
     topic_id = bytes(range(16))
     here.commit({PLACE: 7}, {PLACE: topic_id})
     assert here.committed([PLACE]) == {PLACE: StoredPosition(7, topic_id)}

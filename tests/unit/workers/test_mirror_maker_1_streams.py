@@ -15,28 +15,9 @@ from mm2py.types import EARLIEST, TopicPartition
 from mm2py_connectors.record_sender import Idle, RecordSender, Sent
 from mm2py_migrate.mirror_maker_1 import stream as stream_module
 from mm2py_migrate.mirror_maker_1.stream import Handle, Stream
-from mm2py_workers.group_consumer import AskTopicIds
+from tests.unit.workers.consumer_fakes import NoSource, Read
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-class Read:
-    """A message, as the library's."""
-
-    def __init__(self, place: TopicPartition, offset: int) -> None:
-        self.place, self._offset = place, offset
-
-    def topic(self) -> str:
-        return self.place.topic
-
-    def partition(self) -> int:
-        return self.place.partition
-
-    def offset(self) -> int:
-        return self._offset
-
-    def __len__(self) -> int:
-        return 1
 
 
 Step = Callable[["Group"], Sequence[Read]]
@@ -62,7 +43,7 @@ class Group:
         self.stored: dict[TopicPartition, StoredPosition] = {}
         self.seeks: list[tuple[TopicPartition, int]] = []
         self.at_end: Callable[[], None] = lambda: None
-        self.log_start = 0
+        self.log_start = self.lag = 0
 
     def subscribe(self, topics: Sequence[str]) -> None:
         assert list(topics) == ["t"]
@@ -112,19 +93,6 @@ class Group:
     def end(self, _partition: TopicPartition, *, ask: bool) -> int:
         assert not ask
         return 10
-
-    def close(self) -> None: ...
-
-
-class NoIds(AskTopicIds):
-    """The scripted group answers for itself."""
-
-    def __call__(self, topics: Collection[str], /) -> Mapping[str, bytes]:
-        raise NotImplementedError
-
-    @property
-    def cluster_id(self) -> str:
-        raise NotImplementedError
 
     def close(self) -> None: ...
 
@@ -196,12 +164,14 @@ def taken(*places: TopicPartition) -> Step:
 
 
 @pytest.fixture
-def target() -> Target:
+def target(monkeypatch: pytest.MonkeyPatch) -> Target:
+    monkeypatch.setattr(stream_module, "ConfluentConsumer", Group)
+    monkeypatch.setattr(stream_module, "COMMIT_RETRY_S", 0.0)
+    monkeypatch.setattr(stream_module, "LAG_S", 0.0)
     return Target()
 
 
 def run(
-    monkeypatch: pytest.MonkeyPatch,
     target: Target,
     *script: Step,
     idle: Sequence[Step] = (),
@@ -209,11 +179,8 @@ def run(
     commit_s: float = 0.0,
     handle: Handle | None = None,
     cause: Exception | None = None,
-) -> tuple[Group, Stream]:
+) -> Group:
     """Run a stream through the script to its orderly end."""
-    monkeypatch.setattr(stream_module, "ConfluentConsumer", Group)
-    monkeypatch.setattr(stream_module, "COMMIT_RETRY_S", 0.0)
-    monkeypatch.setattr(stream_module, "LAG_S", 0.0)
     causes: list[BaseException | None] = []
     stream = Stream(
         {"client.id": "s"},
@@ -222,7 +189,7 @@ def run(
         listener=None,
         batch=10,
         commit_s=commit_s,
-        topic_ids=NoIds(),
+        source=NoSource(),
         ended=causes.append,
     )
     group = Group.now
@@ -232,7 +199,8 @@ def run(
     stream.start()
     assert stream.join(10)
     assert causes == [cause]
-    return group, stream
+    group.lag = stream.lag
+    return group
 
 
 def created_again(place: TopicPartition) -> Step:
@@ -248,12 +216,8 @@ def created_again(place: TopicPartition) -> Step:
     return step
 
 
-def test_a_topic_created_again_is_read_from_its_beginning(
-    monkeypatch: pytest.MonkeyPatch, target: Target
-) -> None:
-    group, _ = run(
-        monkeypatch, target, given(P0), steps(Read(P0, 5)), created_again(P0), steps(Read(P0, 0))
-    )
+def test_a_topic_created_again_is_read_from_its_beginning(target: Target) -> None:
+    group = run(target, given(P0), steps(Read(P0, 5)), created_again(P0), steps(Read(P0, 0)))
     assert group.seeks == [(P0, EARLIEST)]
     assert target.sent == [(P0, 5), (P0, 0)]
     assert group.commits == [{P0: 6}, {P0: 1}]
@@ -261,20 +225,15 @@ def test_a_topic_created_again_is_read_from_its_beginning(
 
 
 def test_what_was_read_while_the_target_was_waited_for_is_no_position_in_the_topic_that_followed(
-    monkeypatch: pytest.MonkeyPatch, target: Target
+    target: Target,
 ) -> None:
     def created_again_meanwhile(group: Group) -> Sequence[Read]:
         group.topic_id = bytes(15) + b"2"
         return [Read(P0, 6)]
 
     target.waits_to_send = 1
-    group, _ = run(
-        monkeypatch,
-        target,
-        given(P0),
-        steps(Read(P0, 5)),
-        steps(Read(P0, 0)),
-        idle=[created_again_meanwhile],
+    group = run(
+        target, given(P0), steps(Read(P0, 5)), steps(Read(P0, 0)), idle=[created_again_meanwhile]
     )
     assert group.seeks == [(P0, EARLIEST)]
     assert target.sent == [(P0, 5), (P0, 6), (P0, 0)]
@@ -282,12 +241,8 @@ def test_what_was_read_while_the_target_was_waited_for_is_no_position_in_the_top
     assert [it[-1:] for it in group.commit_ids] == [b"1", b"1", b"2"]
 
 
-def test_a_log_that_goes_back_is_not_passed_on_before_its_topic_is_known(
-    monkeypatch: pytest.MonkeyPatch, target: Target
-) -> None:
-    group, _ = run(
-        monkeypatch, target, given(P0), steps(Read(P0, 5)), steps(Read(P0, 0)), steps(Read(P0, 0))
-    )
+def test_a_log_that_goes_back_is_not_passed_on_before_its_topic_is_known(target: Target) -> None:
+    group = run(target, given(P0), steps(Read(P0, 5)), steps(Read(P0, 0)), steps(Read(P0, 0)))
     assert group.seeks == [(P0, 0)]
     assert target.sent == [(P0, 5), (P0, 0)]
 
@@ -302,65 +257,43 @@ def expires(start: int, **ends: int) -> Step:
     return step
 
 
-def test_a_consumer_that_is_set_to_the_end_of_the_log_passes_over_nothing(
-    monkeypatch: pytest.MonkeyPatch, target: Target
-) -> None:
-    group, _ = run(
-        monkeypatch,
-        target,
-        given(P0),
-        steps(Read(P0, 5)),
-        expires(8, p0=10),
-        steps(Read(P0, 8), Read(P0, 9)),
+def test_a_consumer_that_is_set_to_the_end_of_the_log_passes_over_nothing(target: Target) -> None:
+    group = run(
+        target, given(P0), steps(Read(P0, 5)), expires(8, p0=10), steps(Read(P0, 8), Read(P0, 9))
     )
     assert group.seeks == [(P0, 8)]
     assert group.commits == [{P0: 6}, {P0: 10}]
     assert target.sent == [(P0, 5), (P0, 8), (P0, 9)]
 
 
-def test_what_was_read_and_the_markers_behind_it_are_committed(
-    monkeypatch: pytest.MonkeyPatch, target: Target
-) -> None:
-    group, stream = run(
-        monkeypatch, target, given(P0, P1), steps(Read(P0, 5), Read(P0, 6), p0=9, p1=3), steps(p0=10)
-    )  # fmt: skip
+def test_what_was_read_and_the_markers_behind_it_are_committed(target: Target) -> None:
+    group = run(target, given(P0, P1), steps(Read(P0, 5), Read(P0, 6), p0=9, p1=3), steps(p0=10))
     assert target.sent == [(P0, 5), (P0, 6)]
     assert group.commits == [{P0: 9, P1: 3}, {P0: 10}]
-    assert stream.lag == 7
+    assert group.lag == 7
 
 
 def test_an_end_is_not_committed_before_records_that_came_while_the_target_was_waited_for(
-    monkeypatch: pytest.MonkeyPatch, target: Target
+    target: Target,
 ) -> None:
     target.waits = 1
     # While the flush of offset 5 waits, offset 7 and the end behind it arrive.
-    group, _ = run(
-        monkeypatch,
-        target,
-        given(P0),
-        steps(Read(P0, 5)),
-        idle=[steps(Read(P0, 7), p0=9)],
-    )
+    group = run(target, given(P0), steps(Read(P0, 5)), idle=[steps(Read(P0, 7), p0=9)])
     assert group.commits == [{P0: 6}, {P0: 9}]
     assert target.sent == [(P0, 5), (P0, 7)]
     assert group.paused == set()
 
 
-def test_what_goes_is_committed_and_its_end_is_not(
-    monkeypatch: pytest.MonkeyPatch, target: Target
-) -> None:
-    group, _ = run(
-        monkeypatch, target, given(P0), steps(Read(P0, 5)), taken(P0), steps(Read(P0, 6), p0=9)
-    )
+def test_what_goes_is_committed_and_its_end_is_not(target: Target) -> None:
+    group = run(target, given(P0), steps(Read(P0, 5)), taken(P0), steps(Read(P0, 6), p0=9))
     assert group.commits == [{P0: 6}]
     assert target.sent == [(P0, 5)]
 
 
 def test_a_position_that_is_refused_is_tried_by_the_next_commit_and_holds_nothing_up(
-    monkeypatch: pytest.MonkeyPatch, target: Target
+    target: Target,
 ) -> None:
-    group, _ = run(
-        monkeypatch,
+    group = run(
         target,
         given(P0, P1),
         steps(Read(P0, 5), Read(P1, 1)),
@@ -370,21 +303,15 @@ def test_a_position_that_is_refused_is_tried_by_the_next_commit_and_holds_nothin
     assert group.commits == [{P0: 6}, {P0: 7, P1: 2}]
 
 
-def test_what_waits_of_a_partition_that_goes_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, target: Target
-) -> None:
+def test_what_waits_of_a_partition_that_goes_is_given_up(target: Target) -> None:
     target.waits = 1
-    group, _ = run(
-        monkeypatch, target, given(P0, P1), steps(Read(P0, 5), Read(P1, 1)), idle=[taken(P0)]
-    )
+    group = run(target, given(P0, P1), steps(Read(P0, 5), Read(P1, 1)), idle=[taken(P0)])
     assert target.given_up == [P0]
     assert group.commits == [{P1: 2}]
 
 
-def test_nothing_is_given_up_of_what_was_acknowledged_before_it_went(
-    monkeypatch: pytest.MonkeyPatch, target: Target
-) -> None:
-    run(monkeypatch, target, given(P0), steps(Read(P0, 5)), taken(P0))
+def test_nothing_is_given_up_of_what_was_acknowledged_before_it_went(target: Target) -> None:
+    run(target, given(P0), steps(Read(P0, 5)), taken(P0))
     assert target.given_up == []
 
 
@@ -397,13 +324,13 @@ def test_a_target_that_is_late_when_a_partition_goes_gets_nothing_more_of_it(
         target.waits = 1
         return taken(P0)(group)
 
-    group, _ = run(monkeypatch, target, given(P0), steps(Read(P0, 5)), late, commit_s=60.0)
+    group = run(target, given(P0), steps(Read(P0, 5)), late, commit_s=60.0)
     assert target.given_up == [P0]
     assert group.commits == []
 
 
 def test_a_partition_that_came_back_in_the_middle_of_a_batch_is_read_from_its_commit(
-    monkeypatch: pytest.MonkeyPatch, target: Target
+    target: Target,
 ) -> None:
     def back(group: Group) -> Sequence[Read]:
         taken(P0)(group)
@@ -411,20 +338,15 @@ def test_a_partition_that_came_back_in_the_middle_of_a_batch_is_read_from_its_co
         return [Read(P0, 5)]
 
     target.waits_to_send = 1
-    group, _ = run(
-        monkeypatch, target, given(P0), steps(Read(P0, 5), Read(P0, 6)), idle=[back]
-    )  # fmt: skip
+    group = run(target, given(P0), steps(Read(P0, 5), Read(P0, 6)), idle=[back])
     assert target.given_up == [P0]
     assert target.sent == [(P0, 5), (P0, 5)]  # the first was in the sender's hands
     assert group.commits == [{P0: 6}]
 
 
-def test_what_came_while_the_target_was_waited_for_goes_with_its_partition(
-    monkeypatch: pytest.MonkeyPatch, target: Target
-) -> None:
+def test_what_came_while_the_target_was_waited_for_goes_with_its_partition(target: Target) -> None:
     target.waits = 2
-    group, _ = run(
-        monkeypatch,
+    group = run(
         target,
         given(P0),
         steps(Read(P0, 5)),
@@ -435,28 +357,19 @@ def test_what_came_while_the_target_was_waited_for_goes_with_its_partition(
 
 
 def test_of_a_record_that_became_several_no_more_are_sent_once_its_partition_goes(
-    monkeypatch: pytest.MonkeyPatch, target: Target
+    target: Target,
 ) -> None:
     out = OutgoingRecord("t", None, b"", (), None, None)
     target.waits_to_send = 1
-    group, _ = run(
-        monkeypatch,
-        target,
-        given(P0),
-        steps(Read(P0, 5)),
-        idle=[taken(P0)],
-        handle=lambda _message: [out, out],
+    group = run(
+        target, given(P0), steps(Read(P0, 5)), idle=[taken(P0)], handle=lambda _message: [out, out]
     )
     assert target.sent == [(P0, 5)]  # the first was in the sender's hands
     assert group.commits == []
 
 
-def test_a_partition_that_goes_while_the_sender_fails_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, target: Target
-) -> None:
+def test_a_partition_that_goes_while_the_sender_fails_is_given_up(target: Target) -> None:
     failure = target.failure = FatalError("refused")
-    group, _ = run(
-        monkeypatch, target, given(P0), steps(Read(P0, 5)), taken(P0), commit_s=60.0, cause=failure
-    )
+    group = run(target, given(P0), steps(Read(P0, 5)), taken(P0), commit_s=60.0, cause=failure)
     assert target.given_up == [P0]
     assert group.commits == []

@@ -1,13 +1,28 @@
-"""Where other workers reach a process."""
+"""A worker's REST: where other workers reach it, what the gate judges, and what it logs."""
 
+import asyncio
+import base64
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
+from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.rest_settings import RestSettings
+from mm2py.observability.logging import SecretMask
+from mm2py.rest.forwarding import http_client
+from mm2py.runtime.plugins.plugins import Plugins
+from mm2py_workers.flow_parts import NodeParts
 from mm2py_workers.rest_node import RestNode
+from mm2py_workers.rest_wiring import open_rest
+from mm2py_workers.served import Served
 from tests.certificates import PASSWORD, Authority
+from tests.unit.rest.rest_fakes import FakeCatalog, FakeHerder, FakeLoggers, FakeValidator, state
+
+# -- where other workers reach a process -----------------------------------------------------------
 
 LOCAL_BROKER = [("127.0.0.1", 9092)]
 
@@ -39,8 +54,7 @@ def test_the_internal_listener_is_bound_to_the_address_that_is_advertised(
 
 
 @pytest.mark.parametrize(
-    ("given", "scheme"),
-    [({}, "https"), ({"internal.listener": "http://127.0.0.1:0"}, "http")],
+    ("given", "scheme"), [({}, "https"), ({"internal.listener": "http://127.0.0.1:0"}, "http")]
 )
 def test_the_internal_listener_has_https_where_the_public_one_has_a_certificate_for_it(
     tmp_path: Path, given: dict[str, str], scheme: str
@@ -59,3 +73,105 @@ def test_the_internal_listener_has_https_where_the_public_one_has_a_certificate_
             f"{prefix}.password": PASSWORD,
         }
     assert bound(props)[0] == f"{scheme}://127.0.0.1"
+
+
+# -- both applications as a worker serves them -----------------------------------------------------
+
+LOCAL = {"listeners": "http://127.0.0.1:0", "internal.listener": "http://127.0.0.1:0"}
+Use = Callable[[str, httpx.AsyncClient], Awaitable[None]]
+
+
+def served(props: Mapping[str, str], use: Use) -> FakeHerder:
+    """Run a worker's REST on loopback around ``use``, which gets the public URL."""
+    settings = RestSettings.of_worker({**LOCAL, **props})
+    herder = FakeHerder(configs={"c": {"name": "c"}}, states={"c": state("c")})
+
+    async def run() -> None:
+        node = RestNode.bind(settings, [])
+        parts = NodeParts(
+            url=node.url,
+            worker_id=node.worker_id,
+            plugins=Plugins([]),
+            catalog=FakeCatalog(),
+            validator=FakeValidator(),
+            loggers=FakeLoggers(),
+            mask=SecretMask(),
+            peers=node.peers,
+            file_texts=lambda _flow, _name: {},
+            clock=SYSTEM_CLOCK,
+        )
+        running = await open_rest(
+            Served({None: herder}, parts),
+            settings,
+            url=node.url,
+            internal=node.internal,
+            http=lambda: node.http,
+        )
+        try:
+            async with http_client() as client:
+                await use(running.public_urls[0], client)
+        finally:
+            await running.stop(1)
+            await node.stop()
+
+    asyncio.run(run())
+    return herder
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "path"),
+    [
+        ("PUT", "connectors/c/pause", "/connectors/c/pause"),
+        ("PUT", "connectors/c/pause;%2Fconfig%2Fvalidate", "/connectors/c/pause"),
+        ("DELETE", "connectors/c;%2Fconfig%2Fvalidate", "/connectors/c"),
+        ("PUT", "connector-plugins/p/config/validate", "/connector-plugins/p/config/validate"),
+    ],
+)
+def test_every_change_is_logged_under_the_path_that_the_routes_see(
+    caplog: pytest.LogCaptureFixture, method: str, target: str, path: str
+) -> None:
+    caplog.set_level(logging.INFO, logger="mm2py.rest.security")
+
+    async def use(url: str, client: httpx.AsyncClient) -> None:
+        body = b"{}" if method == "PUT" else b""
+        headers = {"Content-Type": "application/json"}
+        answer = await client.request(method, url + target, content=body, headers=headers)
+        assert answer.status_code < 300
+
+    served({}, use)
+    assert [record.message.split()[2:5] for record in caplog.records] == [
+        ["caller=anonymous", f"method={method}", f"path={path}"]
+    ]
+
+
+@pytest.mark.parametrize("target", ["admin/loggers", "admin;x/loggers", "%61dmin/loggers", "admin%3Bx/../loggers"])  # fmt: skip
+def test_admin_is_off_under_every_spelling_of_its_path(target: str) -> None:
+    async def use(url: str, client: httpx.AsyncClient) -> None:
+        assert (await client.get(url + target)).status_code == 404
+
+    served({"admin.listeners": ""}, use)
+
+
+def test_what_is_too_long_for_a_record_is_refused_before_anything_is_written() -> None:
+    async def use(url: str, client: httpx.AsyncClient) -> None:
+        for config in ({"k" * 256: "x"}, {"x.note": "x" * 600_000}, {"a": "x" * 500_000, "b": "x" * 500_000}):  # fmt: skip
+            answer = await client.put(f"{url}connectors/c/config", json=config)
+            assert answer.status_code == 400
+            assert "at most" in answer.json()["message"]
+        name = "n" * 256
+        answer = await client.post(f"{url}connectors", json={"name": name, "config": {}})
+        assert answer.status_code == 400
+
+    assert not [call for call in served({}, use).calls if call[0] != "info"]
+
+
+def test_an_operators_password_opens_every_path_and_a_wrong_one_none(tmp_path: Path) -> None:
+    (tmp_path / "users").write_text("ann=canary-word\n")
+
+    async def use(url: str, client: httpx.AsyncClient) -> None:
+        for password, status in (("canary-word", 200), ("other", 401)):
+            token = base64.b64encode(f"ann:{password}".encode()).decode()
+            headers = {"Authorization": f"Basic {token}"}
+            assert (await client.get(f"{url}connectors", headers=headers)).status_code == status
+
+    served({"rest.basic.auth.file": str(tmp_path / "users")}, use)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from mm2py_workers.cli import app
+from mm2py_cli.app import app
 
 RESOURCE = """
 kind: KafkaMirrorMaker2

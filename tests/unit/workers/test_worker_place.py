@@ -11,7 +11,7 @@ import pytest
 
 from mm2py.errors import UsageError
 from mm2py_workers.worker_place import STATE_DIR, NoWorkerError, WorkerPlace, find_worker
-from tests.unit.workers.cli_api import FLOW, FakeApi
+from tests.unit.cli.cli_api import FLOW, FakeApi
 
 URL = "http://127.0.0.1:43211/"
 
@@ -57,11 +57,8 @@ def test_without_a_worker_no_other_one_is_asked(tmp_path: Path, state: dict[str,
     api = FakeApi({("GET", "/flows"): [FLOW]})
     for words in (("flow", "list"), ("flow", "pause", "A/B"), ("lag",)):
         ended = api.run(*words, env=state)
-        assert (ended.code, "no worker of this user" in ended.err, "--url" in ended.err) == (
-            2,
-            True,
-            True,
-        )
+        said = "no worker of this user" in ended.err and "--url" in ended.err
+        assert (ended.code, said) == (2, True), ended.err
     assert api.requests == []
     place = WorkerPlace(str(tmp_path / "mm2.properties"), state)
     place.begin()
@@ -82,11 +79,8 @@ def test_workers_of_two_files_are_told_apart_and_none_is_guessed(
         with running(two, state, "http://127.0.0.1:9/"):
             assert find_worker(two, state) == "http://127.0.0.1:9/"
             ended = FakeApi().run("flow", "list", env=state)
-            assert (ended.code, "one.properties at" in ended.err, "--file" in ended.err) == (
-                2,
-                True,
-                True,
-            )
+            said = "one.properties at" in ended.err and "--file" in ended.err
+            assert (ended.code, said) == (2, True), ended.err
 
 
 def test_a_file_without_a_worker_is_named(tmp_path: Path, state: dict[str, str]) -> None:

@@ -281,5 +281,6 @@ def _whole(schema: Schema | None, value: object) -> object:
         return value
     members = cast("Mapping[str, object]", value)
     return {
-        it.name: _whole(it.schema, members.get(it.name, it.schema.default)) for it in schema.fields
+        field.name: _whole(field.schema, members.get(field.name, field.schema.default))
+        for field in schema.fields
     }

@@ -164,8 +164,8 @@ class JsonConverter:
                 members = cast("Mapping[str, object]", value)
                 return _object(
                     {
-                        it.name: self._payload(it.schema, members.get(it.name))
-                        for it in schema.fields
+                        field.name: self._payload(field.schema, members.get(field.name))
+                        for field in schema.fields
                     }
                 )
             case SchemaType.ARRAY, list() | tuple():
@@ -283,5 +283,7 @@ def _read(schema: object, payload: object) -> object:
     if kind == SchemaType.STRUCT and isinstance(payload, Mapping):
         members = cast("Mapping[str, object]", payload)
         fields = cast("list[Mapping[str, object]]", described.get("fields") or [])
-        return {str(it["field"]): _read(it, members.get(str(it["field"]))) for it in fields}
+        return {
+            str(field["field"]): _read(field, members.get(str(field["field"]))) for field in fields
+        }
     return payload

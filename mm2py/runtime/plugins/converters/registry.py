@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, final
 from mm2py.api.records import SinkRecord, SourceRecord
 from mm2py.api.schema import Schema, SchemaAndValue
 from mm2py.config.class_names import BYTE_ARRAY_CONVERTER, SIMPLE_HEADER_CONVERTER
+from mm2py.config.client_properties import with_prefix
 from mm2py.config.definitions import parse_config
 from mm2py.config.framework import (
     JSON_CONVERTER,
@@ -78,7 +79,7 @@ class RecordConverters:
         """Return the bytes of key, value and headers.
 
         Raises:
-            DataError: one of them cannot be converted; says which.
+            DataError: one of them cannot be converted; the message names it.
         """
         headers: list[tuple[bytes, bytes | None]] = []
         for name, header in with_headers:
@@ -158,8 +159,7 @@ def _converter(role: str, worker: Mapping[str, str], connector: Mapping[str, str
         )
     full = converter_class(class_name)
     prefix = f"{role}.converter."
-    own = {key.removeprefix(prefix): text for key, text in props.items() if key.startswith(prefix)}
-    return _FACTORIES[full](own, lambda key: prefix + key)
+    return _FACTORIES[full](with_prefix(props, prefix), lambda key: prefix + key)
 
 
 def _string(own: Mapping[str, str], origin: Callable[[str], str]) -> Converter:

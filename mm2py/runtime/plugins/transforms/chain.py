@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Annotated, ClassVar, Final, Literal, Protocol, cast, final
+from typing import Annotated, ClassVar, Final, Literal, cast, final
 
 from mm2py.api.records import SinkRecord, quick_record
 from mm2py.api.transforms import Predicate, Transformation
@@ -195,7 +195,6 @@ class RegexRouter(_Open, Transformation):
         self._known: dict[str, str] = {}
 
     def apply(self, record: SinkRecord) -> SinkRecord:
-        """Return the record under its new name."""
         topic = self._known.get(record.topic)
         if topic is None:
             topic = self._pattern.replaced(record.topic, self._replacement) or record.topic
@@ -231,13 +230,13 @@ class _DateFormat:
     _PART: ClassVar[re.Pattern[str]] = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']")
 
     def __init__(self, pattern: str) -> None:
-        found = list(self._PART.finditer(pattern))
-        if "".join(it[0] for it in found) != pattern:
+        groups = list(self._PART.finditer(pattern))
+        if "".join(group[0] for group in groups) != pattern:
             raise ConfigError(
                 f"timestamp.format={pattern}: a quotation mark is not closed",
                 remedy="close it, or write '' for the mark itself",
             )
-        wrong = [it[2] for it in found if it[2] and it[2] not in "yuMdDHmsS"]
+        wrong = [group[2] for group in groups if group[2] and group[2] not in "yuMdDHmsS"]
         if wrong:
             raise ConfigError(
                 f"timestamp.format={pattern}: the letter {wrong[0]} is not supported",
@@ -245,11 +244,11 @@ class _DateFormat:
             )
         self._parts = [
             (
-                it[2] or "",
-                len(it[0]),
-                (it[1] or "'").replace("''", "'") if it[0][0] == "'" else it[0],
+                group[2] or "",
+                len(group[0]),
+                (group[1] or "'").replace("''", "'") if group[0][0] == "'" else group[0],
             )
-            for it in found
+            for group in groups
         ]
 
     def text(self, timestamp_ms: int) -> str:
@@ -307,7 +306,6 @@ class InsertHeader(_Open, Transformation):
         self._header = ((parsed.header, parsed.value_literal.encode()),)
 
     def apply(self, record: SinkRecord) -> SinkRecord:
-        """Return the record with the header appended."""
         return quick_record((*record[:4], (*record.headers, *self._header), *record[5:]))
 
 
@@ -323,8 +321,7 @@ class DropHeaders(_Open, Transformation):
         self._names = frozenset(parse_config(DropHeadersConfig, config).headers)
 
     def apply(self, record: SinkRecord) -> SinkRecord:
-        """Return the record without these headers."""
-        kept = tuple(it for it in record.headers if it[0] not in self._names)
+        kept = tuple(header for header in record.headers if header[0] not in self._names)
         return record if len(kept) == len(record.headers) else record._replace(headers=kept)
 
 
@@ -340,11 +337,10 @@ class TopicNameMatches(_Open, Predicate):
         self._known: dict[str, bool] = {}
 
     def test(self, record: SinkRecord) -> bool:
-        """Return whether the whole name of the topic matches."""
-        found = self._known.get(record.topic)
-        if found is None:
-            found = self._known[record.topic] = self._pattern.matches(record.topic)
-        return found
+        matched = self._known.get(record.topic)
+        if matched is None:
+            matched = self._known[record.topic] = self._pattern.matches(record.topic)
+        return matched
 
 
 @final
@@ -358,7 +354,6 @@ class HasHeaderKey(_Open, Predicate):
         self._name = parse_config(HasHeaderKeyConfig, config).name
 
     def test(self, record: SinkRecord) -> bool:
-        """Return whether the record has the header."""
         return any(name == self._name for name, _ in record.headers)
 
 
@@ -373,7 +368,6 @@ class RecordIsTombstone(_Open, Predicate):
         del config
 
     def test(self, record: SinkRecord) -> bool:
-        """Return whether the value is null."""
         return record.value is None
 
 
@@ -389,17 +383,8 @@ KINDS: Final[tuple[Kind, ...]] = ("transforms", "predicates")
 _Class = Callable[[Mapping[str, str]], Transformation | Predicate]
 
 
-class Attempt(Protocol):
-    """Runs an operation on a record as ``errors.*`` configure; None where the record is skipped."""
-
-    def __call__(
-        self,
-        class_name: str,
-        record: SinkRecord,
-        call: Callable[[SinkRecord], SinkRecord | None],
-    ) -> SinkRecord | None:
-        """Return what the operation makes of the record."""
-        ...
+Attempt = Callable[[str, SinkRecord, Callable[[SinkRecord], SinkRecord | None]], SinkRecord | None]
+"""Runs an operation of the class with that name on a record as ``errors.*`` configure; None where the record is skipped."""
 
 
 _BUILT_IN: Final[Mapping[Kind, Iterable[_Class]]] = {
@@ -411,13 +396,13 @@ _BUILT_IN: Final[Mapping[Kind, Iterable[_Class]]] = {
 @cache
 def installed(kind: Kind) -> Sequence[_Class]:
     """Return the classes of a kind, sorted by Java's names; one that cannot be imported is left out."""
-    found = list(_BUILT_IN[kind])
+    entries = list(_BUILT_IN[kind])
     for entry in entry_points(group=f"mm2py.{kind}"):
         try:
-            found.append(entry.load())
+            entries.append(entry.load())
         except Exception as error:  # noqa: BLE001 - the package's own code runs here, and hurts no other
             log.warning("%s left out name=%s cause=%s", kind, entry.name, cause_text(error))
-    return sorted(found, key=java_class)
+    return sorted(entries, key=java_class)
 
 
 def java_class(it: _Class) -> str:
@@ -469,7 +454,6 @@ class TransformStep:
         return not getattr(self.transform, "keeps_partition", False)
 
     def apply(self, record: SinkRecord) -> SinkRecord | None:
-        """Return what becomes of a record."""
         # A predicate of a user's own may answer anything that is true or false.
         if self.predicate is not None and bool(self.predicate.test(record)) is self.negate:
             return record
@@ -489,16 +473,18 @@ def steps_of(config: Mapping[str, str]) -> tuple[TransformStep, ...]:
     steps: list[TransformStep] = []
     for alias in parse_list(config.get("transforms", "")):
         prefix = f"transforms.{alias}."
-        wanted = config.get(f"{prefix}predicate", "").strip()
-        if wanted and wanted not in predicates:
+        predicate = config.get(f"{prefix}predicate", "").strip()
+        if predicate and predicate not in predicates:
             raise ConfigError(
-                f"{prefix}predicate={wanted}: no predicate has this alias",
+                f"{prefix}predicate={predicate}: no predicate has this alias",
                 remedy=f"use one of {', '.join(predicates) or '(none defined)'}",
             )
         name, transform = _built("transforms", alias, config)
         negate = parse_boolean_leniently(config.get(f"{prefix}negate"), absent=False)
         steps.append(
-            TransformStep(name, cast("Transformation", transform), predicates.get(wanted), negate)
+            TransformStep(
+                name, cast("Transformation", transform), predicates.get(predicate), negate
+            )
         )
     return tuple(steps)
 
@@ -539,7 +525,6 @@ class TransformChain:
         return current
 
     def close(self) -> None:
-        """End transforms and predicates."""
         for step in self._steps:
             step.transform.close()
             if step.predicate is not None:

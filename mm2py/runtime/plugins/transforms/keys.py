@@ -54,13 +54,13 @@ def _entries(kind: Kind, alias: str, texts: _Texts) -> Iterator[Entry]:
     version = ""
     options: tuple[Option, ...] = ()
     try:
-        wanted = find(kind, texts.get(f"{prefix}type", ""))
+        entry = find(kind, texts.get(f"{prefix}type", ""))
     except ConfigError:
         pass  # a finding of its type
     else:
-        model = model_of(wanted)
+        model = model_of(entry)
         options = () if model is None else tuple(options_of(model).values())
-        version = str(getattr(wanted, "plugin_version", ""))
+        version = str(getattr(entry, "plugin_version", ""))
     type_ = Option(
         JavaType.CLASS, f"Class of the {word.lower()}.", name=f"{prefix}type", required=True, importance="HIGH", width="LONG",
         display=f"{word} type for {alias}", class_problem=lambda name: _class_problem(kind, name),

@@ -1,0 +1,151 @@
+"""``mm2py``: all its commands.
+
+Flow: arguments -> one function per command -> exit code: 0 ok, 1 an error in one line on stderr, 2 wrong
+usage, 3 something is unhealthy or lags. What a command needs is loaded when it runs: help is quick. Jobs and
+migrations add theirs by the entry points ``mm2py.commands``.
+"""
+
+import os
+import sys
+from enum import StrEnum
+from importlib.metadata import entry_points
+from typing import Annotated, Final, NoReturn
+
+import typer
+
+from mm2py_cli.flow_changes import commands as flow_app
+from mm2py_cli.group_commands import group_app
+from mm2py_cli.lag_command import show_lag
+from mm2py_cli.output import DebugOption, FileArgument, Panel, end_with, examples
+from mm2py_cli.topic_command import show_topics
+
+COMMANDS: Final = "mm2py.commands"
+"""Entry points that add commands: each is a function of the application."""
+
+app: Final = typer.Typer(
+    name="mm2py",
+    help="Replicate between Kafka clusters: a drop-in for MirrorMaker 2.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples(
+        "mm2py lint mm2.properties",
+        "mm2py flow list",
+        "mm2py lag --watch",
+        "mm2py flow pause A/B --topic orders",
+        "MM2PY_URL=https://worker:8443 mm2py flow list --user ann --ca-file ca.pem",
+    ),
+)
+config_app: Final = typer.Typer(help="What a properties file means.", no_args_is_help=True)
+app.add_typer(config_app, name="config", rich_help_panel=Panel.FILES)
+
+
+class LedgerOutput(StrEnum):
+    """How the ledger is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+class Shell(StrEnum):
+    """Shells that complete commands."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+@app.command(rich_help_panel=Panel.FILES)
+def lint(file: FileArgument, debug: DebugOption = False) -> None:  # noqa: FBT002 - typer's way to declare a flag
+    """Print what is wrong or surprising in a properties file, with line numbers."""
+
+    def run() -> int:
+        from mm2py_cli.config_commands import lint_file
+
+        return lint_file(file)
+
+    end_with(run, debug=debug)
+
+
+@config_app.command()
+def explain(
+    file: FileArgument,
+    flow: Annotated[str | None, typer.Argument(metavar="[A/B]", help="one flow only")] = None,
+    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
+) -> None:
+    """Print every effective property and where it came from."""
+
+    def run() -> int:
+        from mm2py_cli.config_commands import explain_file
+
+        return explain_file(file, flow)
+
+    end_with(run, debug=debug)
+
+
+@app.command(rich_help_panel=Panel.LOOK)
+def ledger(
+    file: FileArgument,
+    flow: Annotated[str | None, typer.Argument(metavar="[A/B]", help="one flow only")] = None,
+    topic: Annotated[str | None, typer.Option(help="one source topic only")] = None,
+    output: Annotated[LedgerOutput, typer.Option("-o", "--output")] = LedgerOutput.TABLE,
+    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
+) -> None:
+    """Print what was lost, refused or may be doubled, with exact source offsets."""
+
+    def show() -> int:
+        # The clients are loaded by the commands that need them.
+        from mm2py_cli.ledger_command import show_ledger
+
+        return show_ledger(file, flow, topic=topic, as_json=output is LedgerOutput.JSON)
+
+    end_with(show, debug=debug)
+
+
+@app.command(rich_help_panel=Panel.OTHERS)
+def version() -> None:
+    """Print the version."""
+    from importlib.metadata import version as installed_version
+
+    typer.echo(f"mm2py {installed_version('mm2py')}")
+
+
+@app.command(
+    rich_help_panel=Panel.OTHERS,
+    epilog=examples(
+        "mm2py completion bash > ~/.local/share/bash-completion/completions/mm2py",
+        "mm2py completion zsh > ~/.zfunc/_mm2py",
+        "mm2py completion fish > ~/.config/fish/completions/mm2py.fish",
+    ),
+)
+def completion(shell: Annotated[Shell, typer.Argument(help="which shell")]) -> None:
+    """Print the script that completes mm2py's commands and options in a shell."""
+    # The library's own way in, with the name that the script is for.
+    os.environ["_MM2PY_COMPLETE"] = f"source_{shell.value}"
+    app(prog_name="mm2py", args=[])
+
+
+app.add_typer(flow_app, name="flow", rich_help_panel=Panel.CHANGE)
+app.add_typer(group_app, name="group", rich_help_panel=Panel.LOOK)
+app.command(
+    "lag",
+    rich_help_panel=Panel.LOOK,
+    epilog=examples(
+        "mm2py lag --watch",
+        "mm2py lag --flow A/B --top 5",
+        "mm2py lag --max-seconds 60 -o json || page-somebody",
+    ),
+)(show_lag)
+app.command(
+    "topics",
+    rich_help_panel=Panel.LOOK,
+    epilog=examples("mm2py topics", "mm2py topics 'orders*' --flow A/B --partitions -o wide"),
+)(show_topics)
+for point in entry_points(group=COMMANDS):
+    point.load()(app)
+
+
+def main() -> NoReturn:
+    """Run the command line; the entry point ``mm2py``."""
+    app()
+    sys.exit(0)

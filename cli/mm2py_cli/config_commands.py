@@ -1,0 +1,245 @@
+"""``mm2py lint FILE`` and ``mm2py config explain FILE [A/B]``, without the command line around them.
+
+Flow: file -> ``mm2py.config`` -> lines on standard output, exit code as result: 0 runs, 1 refused,
+2 wrong usage. Run as a module it writes docs/reference/config.md to standard output. Secrets are masked.
+"""
+
+import sys
+from collections.abc import Mapping
+from itertools import combinations, permutations
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from mm2py.config.client_properties import (
+    ClientKind,
+    Side,
+    effective_client_properties,
+    framework_producer_properties,
+)
+from mm2py.config.definitions import ConfigModel, options_of
+from mm2py.config.derivation import Effective, Value, texts
+from mm2py.config.findings import Finding, Severity, first_error, in_order
+from mm2py.config.lint import findings_of
+from mm2py.config.mirror_maker import FlowConfigs, MirrorMakerConfig
+from mm2py.config.properties import load
+from mm2py.config.providers import placeholders
+from mm2py.config.rest_settings import RestSettings
+from mm2py.config.secret_names import names_a_secret
+from mm2py.config.worker import WorkerConfig
+from mm2py.errors import ConfigError, UsageError
+from mm2py.flows.graph import file_cycle
+from mm2py.types import ClusterAlias, FlowName
+from mm2py_cli.config_reference import render
+from mm2py_cli.rest_access import flow_name
+from mm2py_connectors.config import CONNECTORS
+from mm2py_workers.checked_connectors import CHECKED_CONNECTORS
+
+_STYLES: Final = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
+_CLIENTS: Final[tuple[tuple[Side, ClientKind], ...]] = (
+    ("source", "consumer"),
+    ("source", "producer"),
+    ("source", "admin"),
+    ("target", "admin"),
+)
+_MASK: Final = "********"
+
+
+def lint_file(path: Path | str, *, console: Console | None = None) -> int:
+    """Print the findings of a file, worst last in the count; return the exit code."""
+    out = console or Console(highlight=False)
+    try:
+        config = MirrorMakerConfig(load(path), CHECKED_CONNECTORS)
+        findings = findings_of(config)
+        if first_error(findings) is None:
+            findings = in_order(
+                [*findings, *_circles(config), *_nothing_to_do(config), *_rest_files(config)]
+            )
+    except ConfigError as error:
+        _print(out, f"error    {error}", _STYLES[Severity.ERROR])
+        return 1
+    for finding in findings:
+        _print(
+            out,
+            f"{finding.severity.name.lower():8} {finding.describe(str(path))}",
+            _STYLES[finding.severity],
+        )
+    errors, warnings, _ = (
+        sum(f.severity is s for f in findings) for s in sorted(Severity, reverse=True)
+    )
+    refusal = "" if errors else _refused_at_start(config)
+    if refusal:
+        errors = 1
+        _print(out, f"error    {refusal}", _STYLES[Severity.ERROR])
+    verdict = "it would not start" if errors else "it would start"
+    _print(out, f"{path}: errors: {errors}, warnings: {warnings}; {verdict}", "")
+    return 1 if errors else 0
+
+
+def _refused_at_start(config: MirrorMakerConfig) -> str:
+    """Return the error of a start that no finding is about: flows, listeners."""
+    try:
+        config.flows()
+        RestSettings.of_config(config)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def _rest_files(config: MirrorMakerConfig) -> list[Finding]:
+    """Warn of files without which REST is not served."""
+    keys = ("rest.basic.auth.file", "rest.bearer.tokens.file")
+    given = [(key, config.raw[key]) for key in keys if key in config.raw]
+    return [
+        Finding(
+            Severity.WARNING,
+            value.line,
+            key,
+            "is no file on this machine: REST would not be served, the flows would run",
+        )
+        for key, value in given
+        if not placeholders(value.text) and not Path(value.text).is_file()
+    ]
+
+
+def _circles(config: MirrorMakerConfig) -> list[Finding]:
+    """Return the circle that refuses the start, at the line of the first flow in it."""
+    cycle = file_cycle(config, config.resolved)
+    if cycle is None:
+        return []
+    key = f"{cycle.flows[0]}.enabled"
+    message = f"records would be copied in a circle: {cycle}"
+    return [Finding(Severity.ERROR, config.raw[key].line, key, message, cycle.remedy)]
+
+
+def _nothing_to_do(config: MirrorMakerConfig) -> list[Finding]:
+    """Warn where nothing is copied, or a cluster would be copied to itself."""
+    line, rows = config.raw["clusters"].line, list[tuple[str, str]]()
+    pairs = [FlowName(*pair) for pair in permutations(config.clusters, 2)]
+    if pairs and not any(map(config.flow_enabled, pairs)):
+        rows.append(("no flow is enabled: nothing is copied", f"set {pairs[0]}.enabled = true"))
+    servers = {
+        cluster: config.raw[f"{cluster}.bootstrap.servers"].text
+        for cluster in config.clusters
+        if f"{cluster}.bootstrap.servers" in config.raw
+    }
+    rows += [
+        (f"{one} and {other} have the same bootstrap.servers", "give each cluster its own")
+        for one, other in combinations(servers, 2)
+        if servers[one] == servers[other]
+    ]
+    return [Finding(Severity.WARNING, line, "clusters", *row) for row in rows]
+
+
+def explain_file(
+    path: Path | str, flow: str | None = None, *, console: Console | None = None
+) -> int:
+    """Print every effective property and where it came from; return the exit code."""
+    out = console or Console(highlight=False)
+    try:
+        config = MirrorMakerConfig.load(path, CONNECTORS)
+        flows = config.flows() if flow is None else (flow_named(config, flow),)
+        for name in flows:
+            _explain(out, config, config.flow_configs(name))
+    except UsageError as error:
+        _print(out, f"error    {error}", _STYLES[Severity.ERROR])
+        return 2
+    except ConfigError as error:
+        _print(out, f"error    {error}", _STYLES[Severity.ERROR])
+        return 1
+    return 0
+
+
+def reference_text() -> str:
+    """Return the text of docs/reference/config.md."""
+    return render(CONNECTORS)
+
+
+def flow_named(config: MirrorMakerConfig, text: str) -> FlowName:
+    """Return the flow that ``A->B`` or ``A/B`` names; ``UsageError`` when the file has no such clusters."""
+    source, _, target = flow_name(text).partition("->")
+    flow = FlowName(ClusterAlias(source), ClusterAlias(target))
+    if source == target or not set(flow) <= set(config.clusters):
+        raise UsageError(
+            f"{text!r} is no flow of {config.path}",
+            remedy=f"write <source>/<target> with two of {', '.join(config.clusters)}",
+        )
+    return flow
+
+
+def _explain(out: Console, config: MirrorMakerConfig, flow: FlowConfigs) -> None:
+    state = "replicates" if flow.enabled else "heartbeats only"
+    _print(out, f"{flow.flow}: {state}", "bold")
+    worker = _as_written(config, flow.worker)
+    _section(out, f"{flow.flow} worker", _with_defaults(worker, WorkerConfig))
+    for definition in config.definitions:
+        effective = flow.connectors.get(definition.name)
+        if effective is None:
+            continue
+        _section(
+            out,
+            f"{flow.flow} {definition.name}",
+            _with_defaults(effective, definition.model),
+        )
+    source = flow.copy
+    for side, kind in _CLIENTS:
+        props = effective_client_properties(texts(source), side, kind)
+        origins = effective_client_properties(_origins(source), side, kind)
+        _section(out, f"{flow.flow} {side} {kind}", _joined(props, origins))
+    props = framework_producer_properties(texts(worker), texts(source))
+    origins = framework_producer_properties(
+        _origins(worker), _origins(source) | {"name": source["name"].text}
+    )
+    _section(out, f"{flow.flow} producer of records", _joined(props, origins))
+
+
+def _as_written(config: MirrorMakerConfig, effective: Effective) -> Effective:
+    """Put placeholders back, so that what a provider holds is never shown."""
+    return {
+        key: config.raw[value.key]
+        if value.line and placeholders(config.raw[value.key].text)
+        else value
+        for key, value in effective.items()
+    }
+
+
+def _origins(effective: Effective) -> dict[str, str]:
+    return {key: value.origin for key, value in effective.items()}
+
+
+def _joined(props: Mapping[str, str], origins: Mapping[str, str]) -> Effective:
+    # A property that the rules themselves set has the same text in both.
+    return {
+        key: Value(text, rule="fixed by the derivation" if origins[key] == text else origins[key])
+        for key, text in props.items()
+    }
+
+
+def _with_defaults(effective: Effective, model: type[ConfigModel]) -> Effective:
+    result = dict(effective)
+    for name, option in options_of(model).items():
+        java = option.java_default
+        rule = "default" if java is None else f"our default (Java: {java})"
+        if option.default is not None:
+            result.setdefault(name, Value(option.default, rule=rule))
+    return result
+
+
+def _section(out: Console, title: str, props: Effective) -> None:
+    _print(out, title, "bold")
+    for key in sorted(props):
+        value = props[key]
+        shown = _MASK if names_a_secret(key) and not placeholders(value.text) else value.text
+        line = Text(f"  {key} = {shown}")
+        line.append(f"    # {value.origin}", style="dim")
+        out.print(line, soft_wrap=True)
+
+
+def _print(out: Console, text: str, style: str) -> None:
+    out.print(Text(text, style=style), soft_wrap=True)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference_text())

@@ -1,0 +1,16 @@
+"""Where the console script ``mm2py`` begins: quiet at a stop signal while its modules are being loaded."""
+
+import signal
+from typing import NoReturn
+
+from mm2py_workers.entry import end_at_signals
+
+
+def mm2py() -> NoReturn:
+    """Run ``mm2py``, whose commands clear up when they are interrupted."""
+    end_at_signals()
+    from mm2py_cli.app import main
+
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    main()

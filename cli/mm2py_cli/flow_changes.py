@@ -1,0 +1,359 @@
+"""``mm2py flow create|set|pause|resume|stop|restart|delete|rollback``: changes, each sent once.
+
+Flow: options -> one request -> what it changed -> with ``--wait`` the flow's state, asked until it is there.
+``--dry-run`` shows the same and changes nothing. The leader checks everything; nothing is checked twice here.
+"""
+
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Final, Never, final
+
+import typer
+
+from mm2py.errors import FatalError, RetriableError, UsageError
+from mm2py.flows.view_models import ChangeResult, FlowView
+from mm2py.observability.logging import some_of
+from mm2py_cli.flow_commands import FlowArgument, flow_app, health
+from mm2py_cli.output import (
+    OK,
+    UNHEALTHY,
+    Column,
+    Output,
+    OutputOption,
+    Printer,
+    examples,
+    printable,
+    say,
+)
+from mm2py_cli.rest_access import Access, asks_rest, flow_name
+from mm2py_workers.answers import flow_path
+
+if TYPE_CHECKING:
+    from mm2py_cli.rest_client import RestClient
+
+commands: Final = flow_app
+"""`mm2py flow` with the changes of this module."""
+
+NO_QUERY: Final[Mapping[str, Never]] = MappingProxyType({})
+POLL_S: Final = 0.5
+SHOWN: Final = 5
+"""Paused topics that are named; the others are counted."""
+
+_CHANGES: Final = (
+    Column.text("CHANGED", "key"),
+    Column.text("BEFORE", "before"),
+    Column.text("AFTER", "after"),
+)
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="only show what would change")]
+Wait = Annotated[
+    bool, typer.Option("--wait", help="until the whole flow is in its new state (--timeout)")
+]
+Topic = Annotated[str | None, typer.Option(help="one source topic only")]
+Partition = Annotated[int | None, typer.Option(min=0, help="one partition of --topic only")]
+Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]", help="properties")]
+Connector = Annotated[
+    str, typer.Option(help="whose properties they are; without it those that read each of them")
+]
+
+
+@flow_app.command(
+    "create",
+    epilog=examples(
+        "mm2py flow create A/B topics='orders.*'",
+        "mm2py flow create A/B topics=orders tasks.max=4 --dry-run",
+    ),
+)
+@asks_rest
+def create_flow(
+    access: Access,
+    flow: FlowArgument,
+    settings: Settings = None,
+    *,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Add a flow between two clusters that the file names."""
+    name = flow_name(flow)
+    source, _, target = name.partition("->")
+    body: dict[str, object] = {"source": source, "target": target}
+    if settings:
+        body["config"] = _properties(settings, ())
+    change = _Change(access, name, output, dry_run=dry_run, wait_for="RUNNING" if wait else "")
+    return change.send("POST", "/flows", body=body)
+
+
+@flow_app.command(
+    "set",
+    epilog=examples(
+        "mm2py flow set A/B topics='orders.*,payments' --dry-run",
+        "mm2py flow set A/B --unset topics.exclude",
+        "mm2py flow set A/B --connector MirrorHeartbeatConnector tasks.max=1",
+    ),
+)
+@asks_rest
+def set_properties(
+    access: Access,
+    flow: FlowArgument,
+    settings: Settings = None,
+    *,
+    unset: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="return a property to the file's value")
+    ] = None,
+    connector: Connector = "",
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Change properties of a flow; they win over the file and survive restarts."""
+    name = flow_name(flow)
+    properties = _properties(settings or (), unset or ())
+    if not properties:
+        raise UsageError("nothing is to be changed", remedy="give KEY=VALUE or --unset KEY")
+    change = _Change(access, name, output, dry_run=dry_run, wait_for="RUNNING" if wait else "")
+    body = {"connectors": {connector: properties}} if connector else {"config": properties}
+    return change.send("PATCH", flow_path(name), body=body)
+
+
+@flow_app.command(
+    "pause",
+    epilog=examples(
+        "mm2py flow pause A/B --wait", "mm2py flow pause A/B --topic orders --partition 3"
+    ),
+)
+@asks_rest
+def pause_flow(
+    access: Access,
+    flow: FlowArgument,
+    *,
+    topic: Topic = None,
+    partition: Partition = None,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Pause a flow, one topic or one partition; positions stay."""
+    change = _Change(access, flow, output, dry_run=dry_run, wait_for="PAUSED" if wait else "")
+    return change.post("pause", topic, partition)
+
+
+@flow_app.command(
+    "resume",
+    epilog=examples(
+        "mm2py flow resume A/B --all-topics --wait", "mm2py flow resume A/B --topic orders"
+    ),
+)
+@asks_rest
+def resume_flow(
+    access: Access,
+    flow: FlowArgument,
+    *,
+    topic: Topic = None,
+    partition: Partition = None,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="also what was paused by topic or partition")
+    ] = False,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Resume a flow, one topic or one partition."""
+    change = _Change(access, flow, output, dry_run=dry_run, wait_for="RUNNING" if wait else "")
+    return change.post("resume", topic, partition, {"all_topics": all_topics or None})
+
+
+@flow_app.command(
+    "stop",
+    epilog=examples("mm2py flow stop A/B --wait --timeout 30"),
+)
+@asks_rest
+def stop_flow(
+    access: Access,
+    flow: FlowArgument,
+    *,
+    topic: Topic = None,
+    partition: Partition = None,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Stop a flow, one topic or one partition: tasks end, positions stay."""
+    change = _Change(access, flow, output, dry_run=dry_run, wait_for="STOPPED" if wait else "")
+    return change.post("stop", topic, partition)
+
+
+@flow_app.command(
+    "restart",
+    epilog=examples(
+        "mm2py flow restart A/B --only-failed", "mm2py flow restart A/B --topic orders"
+    ),
+)
+@asks_rest
+def restart_flow(
+    access: Access,
+    flow: FlowArgument,
+    *,
+    topic: Topic = None,
+    partition: Partition = None,
+    only_failed: Annotated[bool, typer.Option("--only-failed", help="what has failed")] = False,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Restart connectors and tasks of a flow, or the tasks of one topic or partition."""
+    change = _Change(access, flow, output, dry_run=dry_run, wait_for="RUNNING" if wait else "")
+    return change.post("restart", topic, partition, {"only_failed": only_failed or None})
+
+
+@flow_app.command(
+    "delete",
+    epilog=examples(
+        "mm2py flow delete A/B --dry-run", "mm2py flow delete A/B --topic orders --yes"
+    ),
+)
+@asks_rest
+def delete_flow(
+    access: Access,
+    flow: FlowArgument,
+    *,
+    topic: Annotated[str | None, typer.Option(help="only take one topic out of it")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    dry_run: DryRun = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Delete a flow, or take one topic out of it; what was copied stays, positions too."""
+    name = flow_name(flow)
+    change = _Change(access, name, output, dry_run=dry_run, wait_for="")
+    if not dry_run and not yes:
+        _confirm(name if topic is None else topic)
+    return change.send("DELETE", flow_path(name), {"topic": topic})
+
+
+@flow_app.command(
+    "rollback", epilog=examples("mm2py flow history A/B", "mm2py flow rollback A/B 7 --dry-run")
+)
+@asks_rest
+def roll_back(
+    access: Access,
+    flow: FlowArgument,
+    revision: Annotated[
+        int, typer.Argument(min=0, help="number in the history; 0 is the file", show_default=False)
+    ],
+    *,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    output: OutputOption = Output.TABLE,
+) -> int:
+    """Make configs and pauses of a flow what they were after a revision of its history."""
+    change = _Change(access, flow, output, dry_run=dry_run, wait_for="RUNNING" if wait else "")
+    return change.post("rollback", None, None, {"revision": revision})
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """One change of one flow; ``wait_for`` is the state to wait for, empty for none."""
+
+    access: Access
+    flow: str
+    output: Output
+    _: KW_ONLY
+    dry_run: bool
+    wait_for: str
+
+    def post(
+        self,
+        action: str,
+        topic: str | None,
+        partition: int | None,
+        query: Mapping[str, int | bool | None] = NO_QUERY,
+    ) -> int:
+        """Do something with a flow or a part of it."""
+        if partition is not None and topic is None:
+            raise UsageError("--partition without --topic", remedy="name the partition's topic")
+        if topic is not None and self.wait_for:
+            raise UsageError(
+                "--wait is for whole flows", remedy="look with mm2py topics --partitions"
+            )
+        path = flow_path(flow_name(self.flow), action)
+        return self.send("POST", path, {"topic": topic, "partition": partition, **query})
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | int | bool | None] = NO_QUERY,
+        body: object = None,
+    ) -> int:
+        """Send it, print what it changed and wait; return the exit code."""
+        printer = Printer(self.output)
+        with self.access.client() as rest:
+            done = rest.change_flow(method, path, {**query, "dry_run": self.dry_run or None}, body)
+            printer.rows(done, done.changes, _CHANGES, "nothing is to be changed")
+            say(self._summary(done))
+            if done.still_paused:
+                say(
+                    f"{done.flow}: {some_of(done.still_paused, SHOWN)} stay paused, they were"
+                    " paused alone; --all-topics resumes them too"
+                )
+            return self._wait(rest) if self.wait_for and not self.dry_run else OK
+
+    def _summary(self, done: ChangeResult) -> str:
+        text = f"{done.flow} {done.action}"
+        if self.dry_run:
+            return f"{text}: dry run, nothing was changed"
+        return (
+            f"{text}: done" if done.revision is None else f"{text}: done, revision {done.revision}"
+        )
+
+    def _wait(self, rest: "RestClient") -> int:
+        """Ask until the flow is in its state; a worker that is busy just now is asked again."""
+        # It brings asyncio, which help does without.
+        from mm2py.clock import SYSTEM_CLOCK
+
+        deadline = SYSTEM_CLOCK.monotonic() + self.access.timeout_s
+        name = flow_name(self.flow)
+        while True:
+            state = ""
+            try:
+                flow = rest.view(FlowView, flow_path(name))
+                state = flow.state
+                if state == self.wait_for:
+                    return health([flow])
+            except (FatalError, RetriableError) as error:
+                # A flow that was just created is unknown to a worker that has not heard of it yet.
+                state = f"not known: {error.message}"
+            if SYSTEM_CLOCK.monotonic() >= deadline:
+                say(f"{name} is not {self.wait_for} after {self.access.timeout_s:g} s: {state}")
+                return UNHEALTHY
+            time.sleep(POLL_S)
+
+
+def _properties(settings: Iterable[str], unset: Iterable[str]) -> dict[str, str | None]:
+    properties: dict[str, str | None] = {}
+    for number, setting in enumerate(settings, 1):
+        key, equals, value = setting.partition("=")
+        if not key or not equals:
+            # Not shown: it may be a piece of a secret that the shell has cut.
+            raise UsageError(
+                f"property {number} of this command is not KEY=VALUE",
+                remedy="quote values that hold spaces",
+            )
+        properties[key] = value
+    for key in unset:
+        if key in properties:
+            raise UsageError(f"{key} is both set and taken away")
+        properties[key] = None
+    return properties
+
+
+def _confirm(name: str) -> None:
+    if not sys.stdin.isatty():
+        raise UsageError(f"nobody can confirm the deletion of {name}", remedy="use --yes")
+    typed = str(typer.prompt(f"Type {printable(name)} to delete it", err=True))
+    if typed.strip() != name:
+        raise UsageError(f"that is not {name}: nothing was deleted")

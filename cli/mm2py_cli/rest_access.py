@@ -1,0 +1,335 @@
+"""How a command reaches the REST API: options and environment that all such commands share.
+
+Flow: command line -> ``Access`` -> ``rest_client``, loaded only when a command asks. Passwords and tokens come
+from files, the environment or a prompt, never from the command line, which every user of a machine can read.
+"""
+
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Concatenate, Final, NoReturn, ParamSpec, cast
+from urllib.parse import urlsplit
+
+import typer
+
+from mm2py.errors import ConfigError, Mm2pyError, UsageError
+from mm2py.flows.view_models import FlowView
+from mm2py_cli.output import DebugOption, end_with
+from mm2py_workers.worker_place import find_worker
+
+if TYPE_CHECKING:
+    import httpx
+
+    from mm2py_cli.rest_client import RestClient
+
+ANSWER_S: Final = 60.0
+"""A change may wait for a rebalance; Connect's own requests may take 90 s."""
+COMPLETION_S: Final = 1.0
+"""A person waits at a prompt."""
+
+_File = Path | None
+_Text = str | None
+_PANEL: Final = "Connection"
+
+_SHARED: Final[dict[str, tuple[object, object]]] = {
+    "url": (
+        Annotated[
+            _Text,
+            typer.Option(
+                envvar="MM2PY_URL",
+                help="REST address of any worker (default: that of --file, or of the only file that runs here)",
+                rich_help_panel=_PANEL,
+            ),
+        ],
+        None,
+    ),
+    "file": (
+        Annotated[
+            _File,
+            typer.Option(
+                envvar="MM2PY_FILE",
+                metavar="FILE",
+                help="mirror maker file whose worker on this machine is asked",
+                rich_help_panel=_PANEL,
+            ),
+        ],
+        None,
+    ),
+    "user": (
+        Annotated[
+            _Text,
+            typer.Option(
+                envvar="MM2PY_USER",
+                metavar="NAME",
+                help="user; the password comes from --password-file, MM2PY_PASSWORD or a prompt",
+                rich_help_panel=_PANEL,
+            ),
+        ],
+        None,
+    ),
+    "password_file": (
+        Annotated[
+            _File,
+            typer.Option(
+                envvar="MM2PY_PASSWORD_FILE",
+                metavar="FILE",
+                help="file that holds the password",
+                rich_help_panel=_PANEL,
+            ),
+        ],
+        None,
+    ),
+    "token_file": (
+        Annotated[
+            _File,
+            typer.Option(
+                envvar="MM2PY_TOKEN_FILE",
+                metavar="FILE",
+                help="file that holds a bearer token (or MM2PY_TOKEN holds it)",
+                rich_help_panel=_PANEL,
+            ),
+        ],
+        None,
+    ),
+    "ca_file": (
+        Annotated[
+            _File,
+            typer.Option(
+                envvar="MM2PY_CA_FILE",
+                metavar="PEM",
+                help="who signed the worker's certificate (default: whom the system trusts)",
+                rich_help_panel=_PANEL,
+            ),
+        ],
+        None,
+    ),
+    "cert_file": (
+        Annotated[
+            _File,
+            typer.Option(
+                "--cert",
+                envvar="MM2PY_CERT_FILE",
+                metavar="PEM",
+                help="own certificate, with its chain",
+                rich_help_panel=_PANEL,
+            ),
+        ],
+        None,
+    ),
+    "key_file": (
+        Annotated[
+            _File,
+            typer.Option(
+                "--key",
+                envvar="MM2PY_KEY_FILE",
+                metavar="PEM",
+                help="its private key, if it is not in --cert (password: MM2PY_KEY_PASSWORD)",
+                rich_help_panel=_PANEL,
+            ),
+        ],
+        None,
+    ),
+    "timeout_s": (
+        Annotated[
+            float,
+            typer.Option(
+                "--timeout",
+                min=0.1,
+                metavar="SECONDS",
+                help="how long to wait for an answer, or with --wait for the state",
+                rich_help_panel=_PANEL,
+            ),
+        ],
+        ANSWER_S,
+    ),
+    "debug": (DebugOption, False),
+    "context": (typer.Context, inspect.Parameter.empty),
+}
+
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Where the API is and who asks; ``transport`` replaces the network in tests."""
+
+    url: str | None = None
+    file: Path | None = None
+    user: str | None = None
+    password_file: Path | None = None
+    token_file: Path | None = None
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    timeout_s: float = ANSWER_S
+    may_prompt: bool = True
+    transport: "httpx.BaseTransport | None" = None
+
+    def client(self) -> "RestClient":
+        """Return a client; close it. Loads httpx.
+
+        Raises:
+            UsageError: the options contradict each other.
+            ConfigError: a file of theirs cannot be used.
+        """
+        from mm2py_cli.rest_client import Certificates, RestClient
+
+        return RestClient(
+            self.base_url(),
+            login=self.login(),
+            token=self.token(),
+            certificates=Certificates(
+                ca_file=self.ca_file, cert_file=self.cert_file, key_file=self.key_file
+            ),
+            timeout_s=self.timeout_s,
+            transport=self.transport,
+        )
+
+    def base_url(self) -> str:
+        """Return the address without a slash at its end.
+
+        Raises:
+            UsageError: it is no address, holds a password, or it is not known which worker is meant.
+        """
+        url = self.url
+        if url is None:
+            url = find_worker(self.file)
+        elif self.file is not None:
+            raise UsageError(
+                "an address (--url, MM2PY_URL) and a file (--file, MM2PY_FILE) were both given",
+                remedy="leave one of them out",
+            )
+        # An address ends up in shell histories and error lines.
+        if "@" in url:
+            raise UsageError(
+                "--url holds a user or password", remedy="use --user and --password-file"
+            )
+        try:
+            parts = urlsplit(url)
+            whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            whole = False
+        if not whole or "?" in url or "#" in url:
+            raise UsageError(
+                f"--url {url!r} is not an address of a worker",
+                remedy="write it like http://localhost:8083 or https://worker:8443",
+            )
+        return url.rstrip("/")
+
+    def token(self) -> str | None:
+        """Return the bearer token, if one was given."""
+        return _secret(self.token_file, "MM2PY_TOKEN")
+
+    def login(self) -> tuple[str, str] | None:
+        """Return user and password, if a user was given; asks on a terminal where no password was.
+
+        Raises:
+            UsageError: there is no password, or a token as well.
+        """
+        if self.user is None:
+            return None
+        if self.token() is not None:
+            raise UsageError(
+                "a user and a bearer token were both given", remedy="leave one of them out"
+            )
+        password = _secret(self.password_file, "MM2PY_PASSWORD")
+        if password is None:
+            if not self.may_prompt or not os.isatty(0):
+                raise UsageError(
+                    f"no password for user {self.user}",
+                    remedy="use --password-file, or MM2PY_PASSWORD in the environment",
+                )
+            password = str(typer.prompt(f"Password of {self.user}", hide_input=True, err=True))
+        return self.user, password
+
+
+def asks_rest(command: Callable[Concatenate[Access, P], int]) -> Callable[..., NoReturn]:
+    """Return a command for typer: ``command`` with the options of ``Access``, ended by its exit code."""
+    own = list(inspect.signature(command).parameters.values())[1:]
+
+    def run(**values: object) -> NoReturn:
+        context, debug = cast("typer.Context", values.pop("context")), bool(values.pop("debug"))
+        members = {name: values.pop(name) for name in _SHARED if name in values}
+        for name, other in (("url", "file"), ("file", "url")):
+            if _is_typed(context, name) and not _is_typed(context, other):
+                members[other] = None  # of the environment
+        access = cast("Callable[..., Access]", Access)(**members, transport=context.obj)
+        call = cast("Callable[..., int]", command)
+        end_with(lambda: call(access, **values), debug=debug)
+
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in _SHARED.items()
+    ]
+    parameters = [*(it.replace(kind=inspect.Parameter.KEYWORD_ONLY) for it in own), *shared]
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    # typer reads both.
+    vars(run)["__signature__"] = inspect.Signature(parameters)
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def complete_flow(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the flows that a worker knows, in the form that needs no quotes; none if it is not there."""
+    members: dict[str, object] = {
+        name: value
+        for name, value in context.params.items()
+        if name in _SHARED and name not in ("debug", "context") and value is not None
+    }
+    members |= {"timeout_s": COMPLETION_S, "may_prompt": False}
+    try:
+        with cast("Callable[..., Access]", Access)(**members).client() as rest:
+            names = [f"{view.source}/{view.target}" for view in rest.views(FlowView, "/flows")]
+    except Mm2pyError:
+        return []
+    return [name for name in names if name.startswith(incomplete) and name.count("/") == 1]
+
+
+FlowOption = Annotated[
+    str | None, typer.Option(help="one flow only: A/B", autocompletion=complete_flow)
+]
+
+
+def flow_name(text: str) -> str:
+    """Return a flow's name: ``A->B`` as it is, ``A/B`` needs no quotes in a shell.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    source, arrow, target = text.partition("->")
+    if not arrow:
+        source, arrow, target = text.partition("/")
+    if source and target:
+        return f"{source}->{target}"
+    raise UsageError(
+        f"{text!r} is not a flow",
+        remedy="write A/B or, in quotes, 'A->B': without them a shell writes to a file B",
+    )
+
+
+def _secret(file: Path | None, variable: str) -> str | None:
+    """Return a secret; errors name where it was looked for, never what was found."""
+    secret = os.environ.get(variable, "") if file is None else _text_in(file)
+    if file is None and not secret:
+        return None
+    # Checked here: an HTTP library would quote the whole value.
+    if not secret or not secret.isprintable():
+        where = variable if file is None else file
+        raise ConfigError(f"{where} holds no secret of one line of printable characters")
+    return secret
+
+
+def _text_in(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").strip("\r\n")
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file} is not text in UTF-8") from None

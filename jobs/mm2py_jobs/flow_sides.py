@@ -1,0 +1,82 @@
+"""Both clusters of a flow for bulk jobs: how to reach them, which topics are meant, and how the copies are named.
+
+Flow: resolved configs of MirrorSourceConnector and of the worker -> ``FlowSides`` -> client properties that are sent to tasks, names of
+copies. Asks no cluster, and loads no more than a Spark task needs.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Self, final
+
+from mm2py.config.client_properties import effective_client_properties
+from mm2py.config.clients import consumer_settings
+from mm2py.errors import ConfigError
+from mm2py.mirror.filters import TopicSelection, topic_filter_from_config
+from mm2py.mirror.policies import policy_from_config
+from mm2py.mirror.producer_ids import Suppression, suppression_of
+from mm2py.types import FlowName
+
+
+@final
+class FlowSides:
+    """A flow as bulk jobs see it.
+
+    Args:
+        flow: its name.
+        connector: config of its MirrorSourceConnector, placeholders resolved; ``topics`` chooses them.
+        worker: config of its worker: how the target is reached.
+    """
+
+    def __init__(
+        self, flow: FlowName, connector: Mapping[str, str], worker: Mapping[str, str]
+    ) -> None:
+        self.flow = flow
+        self.source = effective_client_properties(connector, "source", "consumer")
+        self.target = dict(worker)
+        settings = consumer_settings(self.source, scope=f"consumer of {flow}")
+        self.suppresses_loops = suppression_of(connector) is not Suppression.OFF
+        self.read_committed = settings.isolation_level == "read_committed"
+        self._policy = policy_from_config(connector)
+        self._selection = TopicSelection(
+            self._policy,
+            topic_filter_from_config(connector),
+            source_alias=flow.source,
+            target_alias=flow.target,
+            replicate_heartbeats=False,
+        )
+
+    @classmethod
+    def of_topics(
+        cls,
+        flow: FlowName,
+        connector: Mapping[str, str],
+        worker: Mapping[str, str],
+        topics: str | None,
+    ) -> Self:
+        """Build it for ``topics`` (names and patterns) in place of those of the config."""
+        return cls(flow, connector if topics is None else {**connector, "topics": topics}, worker)
+
+    def chooses(self, topic: str) -> bool:
+        """Whether a source topic is meant."""
+        return self._selection.replicate(topic)
+
+    def copy_of(self, topic: str) -> str:
+        """Return the name of a source topic's copy on the target."""
+        return self._policy.remote_topic(self.flow.source, topic)
+
+    def unlisted(self, listed: Collection[str], copied: Iterable[str]) -> list[str]:
+        """Return topics that are meant and that the source does not list, also of ``copied`` ones."""
+        return self._selection.unlisted(listed, copied)
+
+    def chosen(self, topics: Mapping[str, object], hidden: Collection[str] = ()) -> list[str]:
+        """Return the chosen ones of the source's topics; ``hidden`` are chosen ones that it does not list.
+
+        Raises:
+            ConfigError: there are none.
+        """
+        names = sorted(name for name in topics if self.chooses(name))
+        if not names and not hidden:
+            raise ConfigError(
+                f"{self.flow}: cluster {self.flow.source} has none of the topics that are meant",
+                remedy="name them with --topics",
+            )
+        return names

@@ -1,0 +1,259 @@
+"""One flow as every job opens it: its plan, the config in force, both clusters and the stores on its target.
+
+Flow: FILE + ``A->B`` -> ``flow_plan`` -> ``OpenFlow``, which connects to the target and reads ``mm2py-flows.<source>.internal``, so that changes
+made over REST count -> ``admin`` of each side at its first use. What Spark tasks have is in ``flow_sides`` and ``flow_target``. Only
+``store_positions`` and writers of the stores change anything.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import NamedTuple, Self, final
+
+from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.client_properties import effective_client_properties
+from mm2py.config.java_values import parse_list
+from mm2py.config.mirror_maker import MirrorMakerConfig
+from mm2py.config.secret_names import names_a_secret
+from mm2py.errors import ConfigError, RetriableError
+from mm2py.flows.states import enabled
+from mm2py.mirror.flow_overrides import flows_topic
+from mm2py.mirror.source_offsets import (
+    mirror_source_partition,
+    source_offset,
+    source_offset_key,
+    source_offset_value,
+)
+from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.storage.flow_overrides_store import FlowOverridesStore
+from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from mm2py_cli.config_commands import flow_named
+from mm2py_cli.output import say
+from mm2py_connectors.config import CONNECTORS
+from mm2py_jobs.flow_sides import FlowSides
+from mm2py_workers.flow_parts import FlowPlan
+from mm2py_workers.flow_target import SOURCE, FlowTarget
+from mm2py_workers.internal_stores import (
+    FlowTables,
+    HostedOffsets,
+    offset_topic,
+)
+from mm2py_workers.wiring import derive_plan
+
+
+def reads_committed(plan: FlowPlan, connector: Mapping[str, str]) -> bool:
+    """Return whether a flow copies committed records alone: exactly once it does unless its consumer's level is set."""
+    silent = "read_committed" if plan.worker.exactly_once else ""
+    level = effective_client_properties(connector, "source", "consumer").get("isolation.level")
+    return (level or silent).strip().lower() == "read_committed"
+
+
+def flow_plan(path: Path, flow: str) -> FlowPlan:
+    """Derive the configs of one flow of a file; ``A/B`` needs no quotes in a shell.
+
+    Raises:
+        UsageError: the file has no such clusters.
+        ConfigError: the file is wrong, or a consumer group copies the flow.
+    """
+    config = MirrorMakerConfig.load(path, CONNECTORS)
+    name = flow_named(config, flow)
+    runs = config.flow_enabled(name) or config.heartbeats_enabled(name)
+    plan = derive_plan(config, name, Plugins(), by_file=runs)
+    if SOURCE not in plan.connectors:
+        raise ConfigError(
+            f"flow {name} is copied by MirrorSinkConnector, which keeps neither positions nor an offset map of its own",
+            remedy="this command needs copy.connector=source",
+        )
+    return plan
+
+
+class FlowNow(NamedTuple):
+    """A flow as the file and the changes over REST make it.
+
+    ``connector``: the source connector's config, placeholders resolved; None where there is no such flow now. ``held``: what was paused alone.
+    """
+
+    connector: dict[str, str] | None
+    held: frozenset[TopicPartition] = frozenset()
+
+
+async def flow_in_force(plan: FlowPlan, tables: FlowTables, clock: Clock) -> FlowNow:
+    """Read the flow as it is now.
+
+    Raises:
+        RetriableError: the target does not answer.
+    """
+    topic = flows_topic(plan.name.source)
+    if topic not in await Admin(tables.cluster).describe_topics([topic]):
+        return FlowNow(plan.resolve(plan.connectors[SOURCE]) if plan.by_file else None)
+    overrides = FlowOverridesStore(
+        tables.own_table(
+            topic, "compact", plan.worker.offset_storage_replication_factor, follow=False
+        ),
+        plan.connectors,
+        clock=clock,
+        names_a_secret=names_a_secret,
+        by_file=plan.by_file,
+    )
+    try:
+        await overrides.start()
+        config = overrides.effective().get(SOURCE)
+        return FlowNow(None if config is None else plan.resolve(config), overrides.held())
+    finally:
+        await overrides.stop()
+
+
+def refuse_transforms(flow: FlowName, connector: Mapping[str, str], reason: str) -> None:
+    """Refuse what works with whole batches for a flow whose records pass transforms.
+
+    Raises:
+        ConfigError: they do.
+    """
+    if parse_list(connector.get("transforms", "")):
+        raise ConfigError(
+            f"records of flow {flow} pass transforms={connector['transforms']}: {reason}",
+            remedy="let the flow's workers copy it, or remove transforms",
+        )
+
+
+async def store_positions(
+    tables: FlowTables, plan: FlowPlan, positions: Mapping[TopicPartition, int]
+) -> None:
+    """Store where the copies of source partitions begin, as ``PUT /connectors/<name>/offsets`` does; -1 for nowhere.
+
+    Nothing of the flow may copy them meanwhile.
+    """
+    offsets = HostedOffsets(
+        tables, offset_topic(plan.props, plan.worker), transactional=plan.worker.exactly_once
+    )
+    try:
+        await offsets.set(
+            {
+                source_offset_key(
+                    SOURCE, mirror_source_partition(plan.name.source, partition)
+                ): None if position < 0 else source_offset_value(source_offset(position - 1))
+                for partition, position in positions.items()
+            }
+        )
+    finally:
+        await offsets.close()
+
+
+# ---- clusters and stores
+
+
+def admin_cluster(
+    connector: Mapping[str, str],
+    side: str,
+    alias: ClusterAlias,
+    *,
+    role: str,
+    clock: Clock,
+    more: Mapping[str, str] | None = None,
+) -> Cluster:
+    """Return the "source" or "target" of a flow by the admin properties of its connector; ``more`` wins over them."""
+    properties = effective_client_properties(
+        connector, "source" if side == "source" else "target", "admin", role=role
+    )
+    return Cluster.of({**properties, **(more or {})}, alias=alias, clock=clock)
+
+
+@final
+class OpenFlow:
+    """One flow, opened: an asynchronous context manager that connects to the target.
+
+    Args:
+        plan: of its file.
+        role: of the admin clients, in their client ids.
+    """
+
+    def __init__(self, plan: FlowPlan, *, role: str, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.plan, self.clock = plan, clock
+        self.name = plan.name
+        self.target = FlowTarget(plan.name, plan.props, clock)
+        self.connector: Mapping[str, str] = {}
+        """Config of the source connector as it was in force when the flow was opened, placeholders resolved."""
+        self.held = frozenset[TopicPartition]()
+        """Topics (partition -1) and partitions that were paused alone then."""
+        self.copies = False
+        """Whether the flow is enabled, and was not deleted over REST."""
+        self._role, self._opened = role, AsyncExitStack()
+        self._admins: dict[str, Cluster] = {}
+
+    async def __aenter__(self) -> Self:
+        """Connect to the target and read changes made over REST.
+
+        Raises:
+            RetriableError: it does not answer.
+        """
+        async with AsyncExitStack() as opening:
+            opening.push_async_callback(self.target.close)
+            await self.target.cluster.connect()
+            in_force, self.held = await flow_in_force(self.plan, self.target.tables, self.clock)
+            self._opened = opening.pop_all()
+        self.copies = in_force is not None and enabled(in_force)
+        self.connector = in_force or _of_file(self.plan)
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        await self._opened.aclose()
+
+    async def current_connector(self) -> Mapping[str, str]:
+        """Return the config of the source connector as it is now."""
+        in_force, _ = await flow_in_force(self.plan, self.target.tables, self.clock)
+        return in_force or _of_file(self.plan)
+
+    async def admin(self, side: str) -> Admin:
+        """Return the administration of the "source" or "target", connected at the first call.
+
+        Raises:
+            RetriableError: it does not answer.
+        """
+        if side not in self._admins:
+            alias = self.name.source if side == "source" else self.name.target
+            cluster = admin_cluster(self.connector, side, alias, role=self._role, clock=self.clock)
+            self._admins[side] = await self._opened.enter_async_context(cluster)
+        return Admin(self._admins[side])
+
+
+def flow_sides(
+    path: Path,
+    flow: str,
+    topics: str | None,
+    *,
+    needs_target: bool = True,
+    as_they_are: str = "",
+) -> FlowSides:
+    """Return both clusters of a flow, with ``topics`` in place of those that it copies; it need not be enabled.
+
+    Without ``needs_target`` the file alone counts where the target does not answer, which is printed.
+
+    Raises:
+        UsageError, ConfigError: there is no such flow; or its records pass transforms, and ``as_they_are`` is why that cannot be.
+        RetriableError: the target does not answer.
+    """
+    plan = flow_plan(path, flow)
+    try:
+        connector = asyncio.run(_connector_in_force(plan))
+    except RetriableError as error:
+        if needs_target:
+            raise
+        say(f"changes made over REST are not known, the file alone counts: {error}")
+        connector = _of_file(plan)
+    if as_they_are:
+        refuse_transforms(plan.name, connector, as_they_are)
+    if reads_committed(plan, connector):
+        connector = {**connector, "source.consumer.isolation.level": "read_committed"}
+    return FlowSides.of_topics(plan.name, connector, plan.props, topics)
+
+
+async def _connector_in_force(plan: FlowPlan) -> Mapping[str, str]:
+    async with OpenFlow(plan, role="job") as flow:
+        return flow.connector
+
+
+def _of_file(plan: FlowPlan) -> Mapping[str, str]:
+    return plan.resolve(plan.connectors[SOURCE])

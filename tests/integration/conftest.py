@@ -1,0 +1,5 @@
+"""The fixture ``setup`` of this folder's tests."""
+
+from tests.integration import setups
+
+setup = setups.setup

@@ -1,0 +1,140 @@
+"""A copy that is another one than that of the map: lost while no worker ran, found without a record, and no group is placed by it."""
+
+import asyncio
+from typing import Final
+
+import pytest
+
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.flows.flow_offsets import FlowOffsets
+from mm2py.flows.view_models import Direction, GroupPartitionView, TranslationView
+from mm2py.mirror.failovers import GroupMove
+from mm2py.mirror.offset_lookup import Place, Translation
+from mm2py.mirror_client import exact_offsets, translate_offset
+from mm2py.types import TopicPartition
+from mm2py_jobs.failover.clusters import FailoverClusters
+from mm2py_jobs.failover.groups import move_groups
+from mm2py_jobs.open_flow import flow_plan
+from mm2py_workers.flow_target import SOURCE
+from tests.integration.active_active import IDENTITY
+from tests.integration.cluster_changes import delete_topic, topics_of
+from tests.integration.ledger_scenes import Entry, wait_for_entries
+from tests.integration.mirror_process import (
+    PROMPT,
+    Flow,
+    running,
+    until,
+    until_equal,
+)
+from tests.integration.setups import Setup
+from tests.integration.test_checkpoints import OFTEN, checkpoints_in
+from tests.integration.traffic import Sent, commit, committed, ends, write
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+RECORDS: Final = 148
+UNKNOWN: Final = Translation(Place.UNKNOWN, -1)
+
+
+def records(first: int, end: int) -> list[Sent]:
+    return [Sent(0, b"%d" % number) for number in range(first, end)]
+
+
+def copied_and_stopped(setup: Setup, topic: str, group: str) -> Flow:
+    """Copy a topic whose group has read everything, and sync the group."""
+    write(setup.a, topic, records(0, RECORDS))
+    commit(setup.a, group, topic, {0: RECORDS})
+    flow = setup.flow(topic, {**OFTEN, **PROMPT, "groups": group})
+    with running(flow.file, ready=False) as mirror:
+        until_equal(
+            lambda: committed(setup.b, group, flow.remote(topic)), {0: RECORDS}, alive=mirror
+        )
+    return flow
+
+
+async def planned_moves(flow: Flow) -> list[GroupMove]:
+    """Return what a failover would do with the flow's group: with the source, and without it."""
+    back = f"{flow.target_alias}->{flow.source_alias}"
+    plans = flow_plan(flow.file, flow.name), flow_plan(flow.file, back)
+    async with FailoverClusters(*plans, SYSTEM_CLOCK) as clusters:
+        return [
+            move
+            for there in (True, False)
+            for move in await move_groups(clusters, source_there=there, writes=False)
+        ]
+
+
+async def shown(flow: Flow, source: TopicPartition) -> tuple[TranslationView, GroupPartitionView]:
+    """Return what ``group translate`` and ``group describe`` show."""
+    plan = flow_plan(flow.file, flow.name)
+    config = plan.resolve(plan.connectors[SOURCE])
+    async with FlowOffsets(plan.name, config, SYSTEM_CLOCK, has_checkpoints=True) as offsets:
+        translated = await offsets.translate(source, 100, Direction.TO_TARGET)
+        ((part,),) = [group.partitions for group in await offsets.groups(None, 10)]
+    return translated, part
+
+
+@pytest.mark.parametrize("change", ["deleted", "renamed"])
+def test_a_copy_that_was_lost_while_no_worker_ran_is_reported_and_its_group_begins_in_the_new_one(
+    setup: Setup, change: str
+) -> None:
+    topic, group = setup.topic("orders"), setup.unique("billing")
+    flow = copied_and_stopped(setup, topic, group)
+    checkpoints = f"{flow.source_alias}.checkpoints.internal"
+    copy = flow.remote(topic)
+    if change == "deleted":
+        delete_topic(setup.b, copy)
+        until(lambda: copy not in topics_of(setup.b), 90, "deletion")
+    else:
+        copy = topic
+        names = f"replication.policy.class = {IDENTITY}\n"
+        flow.file.write_text(flow.file.read_text("latin-1") + names, encoding="latin-1")
+    before = len(checkpoints_in(setup.b, checkpoints))
+    with running(flow.file, ready=False) as mirror:
+        lost = wait_for_entries(flow, 1, mirror)
+        assert lost == [Entry("target-lost", topic, 0, 0, RECORDS - 1, "")]
+        assert ends(setup.b, copy) == {0: 0}, "no record was needed for it"
+        until_equal(lambda: committed(setup.b, group, copy), {0: 0}, alive=mirror)
+        write(setup.a, topic, records(RECORDS, RECORDS + 5))
+        commit(setup.a, group, topic, {0: RECORDS + 2})
+        until_equal(lambda: committed(setup.b, group, copy), {0: 2}, alive=mirror)
+    assert wait_for_entries(flow, 1, mirror) == lost, "it is reported once"
+    written = [
+        it.downstream
+        for it in checkpoints_in(setup.b, checkpoints)[before:]
+        if it.partition.topic == copy
+    ]
+    assert written
+    assert max(written) <= 2, "none is of the former copy"
+
+
+def test_between_two_copies_every_question_is_answered_with_unknown(setup: Setup) -> None:
+    topic, group = setup.topic("orders"), setup.unique("billing")
+    flow = copied_and_stopped(setup, topic, group)
+    copy, props = flow.remote(topic), {"bootstrap.servers": setup.b.bootstrap_servers}
+    source, target = TopicPartition(topic, 0), TopicPartition(copy, 0)
+    alias = flow.source_alias
+    assert translate_offset(props, alias, source, 100) == Translation(Place.COPIED, 100)
+    assert exact_offsets(props, alias, group)[target].offset == RECORDS
+
+    def answers() -> None:
+        assert translate_offset(props, alias, source, 100) == UNKNOWN
+        assert translate_offset(props, alias, target, 100, to_source=True) == UNKNOWN
+        assert exact_offsets(props, alias, group) == {}
+        translated, part = asyncio.run(shown(flow, source))
+        assert (translated.place, translated.to_offset) == (Place.UNKNOWN, None)
+        assert "another copy" in translated.text
+        assert (part.place, part.exact, part.continues_at) == (Place.UNKNOWN, None, None)
+        by_map, by_checkpoints = asyncio.run(planned_moves(flow))
+        assert by_map == GroupMove(
+            group=group, moved=0, left=(f"{topic}-0 {RECORDS} has no place there",)
+        )
+        assert by_checkpoints == GroupMove(
+            group=group, moved=0, left=(f"{copy}-0 {RECORDS} is of a former copy",)
+        )
+
+    delete_topic(setup.b, copy)
+    until(lambda: copy not in topics_of(setup.b), 90, "deletion")
+    answers()
+    setup.create_topic(setup.b, copy, 1)
+    answers()

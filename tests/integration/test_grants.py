@@ -1,0 +1,180 @@
+"""Grants that are missing on our own topics and for exactly once: each is named, and what can run without it does."""
+
+import pytest
+
+from tests.integration.active_active import IDENTITY
+from tests.integration.cluster_changes import (
+    delete_topic,
+    forbid_creating,
+    forbid_reading,
+    forbid_transactions,
+    forbid_writing,
+    permit_creating,
+    permit_reading,
+    permit_transactions,
+    permit_writing,
+    topics_of,
+)
+from tests.integration.exactly_once import ENABLED, assert_each_once
+from tests.integration.flow_questions import path_of
+from tests.integration.mirror_process import Flow, Mirror, run_to_end, running, until
+from tests.integration.rest_asking import ask, public_url
+from tests.integration.setups import Setup
+from tests.integration.traffic import Sent, copied, ends, write
+from tests.kit.kafka.region import Region
+
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(400)]
+
+PRODUCERS = "mm2py-producers.internal"
+COMPACT = {"cleanup.policy": "compact"}
+SUPPRESSION = "{source}->{target}.loop.suppression"
+
+
+@pytest.fixture
+def topic(setup: Setup) -> str:
+    name = setup.topic("granted", 1)
+    write(setup.a, name, [Sent(0, b"%d" % number) for number in range(10)])
+    return name
+
+
+def errors(mirror: Mirror, flow: Flow) -> str:
+    """Return what ``/flows`` calls wrong."""
+    status, found = ask(f"{public_url(mirror).rstrip('/')}{path_of(flow)}")
+    return " ".join(each["message"] for each in found["errors"]) if status == 200 else ""
+
+
+@pytest.mark.parametrize("right", ["Write", "Create"])
+def test_an_offset_map_that_may_not_be_kept_is_named_and_kept_once_it_may(
+    setup: Setup, guarded: Region, topic: str, right: str
+) -> None:
+    flow = setup.flow(topic, target=guarded)
+    name = f"mm2py-offset-map.{flow.source_alias}.internal"
+    if right == "Write":
+        setup.create_topic(guarded, name, 1, config=COMPACT)
+        forbid_writing(guarded, name)
+    else:
+        forbid_creating(guarded, name)
+    with running(flow.file, ready=False) as mirror:
+        until(lambda: copied(flow, topic) == 10, 90, "the copy without a map", alive=mirror)
+        until(lambda: name in errors(mirror, flow), 90, lambda: errors(mirror, flow), alive=mirror)
+        (permit_writing if right == "Write" else permit_creating)(guarded, name)
+        write(setup.a, topic, [Sent(0, b"behind")])
+        until(lambda: sum(ends(guarded, name).values()), 90, "the map to be kept", alive=mirror)
+        until(lambda: not errors(mirror, flow), 90, lambda: errors(mirror, flow), alive=mirror)
+
+
+def test_a_flow_whose_backfill_topic_may_not_be_created_copies_and_names_the_right(
+    setup: Setup, guarded: Region, topic: str
+) -> None:
+    flow = setup.flow(topic, target=guarded)
+    name = f"mm2py-backfill.{flow.source_alias}.internal"
+    forbid_creating(guarded, name)
+    with running(flow.file, ready=False) as mirror:
+        until(lambda: copied(flow, topic) == 10, 90, "the copy", alive=mirror)
+        assert name in mirror.wait_for_log("history of this flow cannot be copied by a backfill")
+    permit_creating(guarded, name)
+
+
+@pytest.mark.parametrize("suppression", ["auto", "on", "all"])
+def test_a_source_whose_producer_ids_may_not_be_read(
+    setup: Setup, guarded: Region, suppression: str
+) -> None:
+    """Another mirror writes there: nothing is copied, and the grant is named, until it is given."""
+    topic = setup.topic("granted", 1, on=guarded)
+    setup.create_topic(setup.b, topic, 1)
+    write(guarded, topic, [Sent(0, b"%d" % number) for number in range(10)])
+    properties = {
+        SUPPRESSION: suppression,
+        "replication.policy.class": IDENTITY,
+    }
+    flow = setup.flow(topic, properties, source=guarded)
+    if PRODUCERS not in topics_of(guarded):
+        setup.create_topic(guarded, PRODUCERS, 1, config=COMPACT)
+    write(guarded, PRODUCERS, [Sent(0, None, b"deleted")])  # an empty topic is not read
+    forbid_reading(guarded, PRODUCERS)
+    try:
+        with running(flow.file, ready=False) as mirror:
+            until(
+                lambda: PRODUCERS in errors(mirror, flow) and "grant" in errors(mirror, flow),
+                90,
+                lambda: errors(mirror, flow),
+                alive=mirror,
+            )
+            assert sum(ends(setup.b, topic).values()) == 0
+            permit_reading(guarded, PRODUCERS)
+            until(lambda: sum(ends(setup.b, topic).values()) == 10, 90, "the copy", alive=mirror)
+    finally:
+        permit_reading(guarded, PRODUCERS)
+
+
+def test_auto_copies_everything_from_a_source_where_the_topic_of_ids_may_not_be_created(
+    setup: Setup, guarded: Region
+) -> None:
+    topic = setup.unique("granted")
+    for region in (guarded, setup.b):
+        setup.create_topic(region, topic, 1)
+    write(guarded, topic, [Sent(0, b"%d" % number) for number in range(10)])
+    flow = setup.flow(topic, {"replication.policy.class": IDENTITY}, source=guarded)
+    if PRODUCERS in topics_of(guarded):
+        delete_topic(guarded, PRODUCERS)
+        until(lambda: PRODUCERS not in topics_of(guarded), 90, "the topic to be gone")
+    forbid_creating(guarded, PRODUCERS)
+    try:
+        with running(flow.file, ready=False) as mirror:
+            until(lambda: sum(ends(setup.b, topic).values()) == 10, 90, "the copy", alive=mirror)
+            until(
+                lambda: "loops are not suppressed" in errors(mirror, flow),
+                90,
+                lambda: errors(mirror, flow),
+                alive=mirror,
+            )
+            assert "grant Create" in errors(mirror, flow)
+    finally:
+        permit_creating(guarded, PRODUCERS)
+
+
+def test_a_target_where_producer_ids_may_not_be_written_gets_nothing_until_they_may(
+    setup: Setup, guarded: Region, topic: str
+) -> None:
+    flow = setup.flow(topic, {"replication.policy.class": IDENTITY}, target=guarded)
+    if PRODUCERS not in topics_of(guarded):
+        setup.create_topic(guarded, PRODUCERS, 1, config=COMPACT)
+    forbid_writing(guarded, PRODUCERS)
+    try:
+        with running(flow.file, ready=False) as mirror:
+            until(
+                lambda: PRODUCERS in errors(mirror, flow),
+                90,
+                lambda: errors(mirror, flow),
+                alive=mirror,
+            )
+            assert sum(ends(guarded, topic).values()) == 0
+            permit_writing(guarded, PRODUCERS)
+            until(lambda: sum(ends(guarded, topic).values()) == 10, 90, "the copy", alive=mirror)
+    finally:
+        permit_writing(guarded, PRODUCERS)
+
+
+def test_a_leader_that_may_not_use_its_id_refuses_the_flow(setup: Setup, guarded: Region) -> None:
+    flow = setup.flow("nothing", ENABLED, target=guarded)
+    name = f"connect-cluster-{flow.source_alias}-mm2"
+    forbid_transactions(guarded, name)
+    ended = run_to_end(flow.file)
+    assert ended.returncode == 1, ended.stderr
+    text = ended.stdout + ended.stderr
+    assert f"--transactional-id {name}" in text
+    assert "grant the mirror's user Write and Describe" in text
+
+
+def test_a_task_that_may_not_use_its_id_names_the_grant_and_starts_once_it_is_given(
+    setup: Setup, guarded: Region
+) -> None:
+    topic = setup.topic("granted", 1)
+    write(setup.a, topic, [Sent(0, b"%d" % number) for number in range(10)])
+    flow = setup.flow(topic, ENABLED, target=guarded)
+    name = f"{flow.source_alias}-mm2-MirrorSourceConnector-0"
+    forbid_transactions(guarded, name)
+    with running(flow.file, name="asks", ready=False) as mirror:
+        mirror.wait_for_log(f"--transactional-id {name}")
+        permit_transactions(guarded, name)
+        assert assert_each_once(mirror, flow, topic) == 10

@@ -1,0 +1,255 @@
+"""The group's coordinator is silent, frozen or has expired a member: nothing is written under a membership that may have ended."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.group.coordinator import CoordinatorLink
+from mm2py.client.group.member import GroupMember
+from mm2py.client.permit import Permit
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.clients import ConnectionSettings, parse_bootstrap_servers
+from mm2py.protocol.connect_group import WorkerMetadata, offers
+from tests.integration.mirror_process import (
+    SHORT_SESSION,
+    SHORT_SESSION_S,
+    Flow,
+    Mirror,
+    running,
+    until,
+    write_flow,
+)
+from tests.integration.setups import Setup
+from tests.integration.traffic import (
+    Load,
+    assert_equal,
+    copied,
+    ends,
+    read,
+    wait_for_copy,
+    wait_for_progress,
+)
+from tests.kit.kafka.region import KafkaAddress, Region
+from tests.kit.kafka.server_properties import Listener
+from tests.kit.lines.delay_proxy import DelayProxy
+from tests.kit.regions import ANY_SESSION
+
+pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
+
+log = logging.getLogger(__name__)
+PARTITIONS = 4
+RATE = 2_000
+AGAIN = "the coordinator expired the membership"
+LOST = "membership lost"
+
+
+@dataclass(frozen=True, slots=True)
+class FarTarget:
+    """A target whose flow comes over a line; its plain listener is the way of others."""
+
+    region: Region
+    line: DelayProxy
+
+
+@pytest.fixture(scope="module")
+def shared_target() -> Iterator[FarTarget]:
+    with DelayProxy() as line:
+        region = Region(
+            "expired",
+            listeners=[Listener("FAR", "PLAINTEXT", advertise=line.front)],
+            properties=ANY_SESSION,
+        )
+        try:
+            region.start()
+            yield FarTarget(region, line)
+        finally:
+            region.close()
+
+
+@pytest.fixture
+def far_target(shared_target: FarTarget) -> Iterator[FarTarget]:
+    """A target whose line is whole when a test begins."""
+    yield shared_target
+    shared_target.line.heal()
+
+
+def run_for(load: Load, seconds: float) -> None:
+    began = time.monotonic()
+    load.wait_acked(int(seconds * RATE), timeout_s=seconds * 4 + 60)
+    # A load that was held up itself makes up for it.
+    until(lambda: time.monotonic() - began >= seconds, 90, f"{seconds} s")
+
+
+async def be_member(target: KafkaAddress, group: str) -> None:
+    """Be a member as another worker is: wait for the empty group, join, take the work, leave."""
+    settings = ConnectionSettings(
+        bootstrap_servers=parse_bootstrap_servers(target.bootstrap_servers), client_id="other"
+    )
+    cluster = Cluster(settings, alias="t")
+    link = CoordinatorLink(cluster, group)
+    member = GroupMember(
+        link,
+        Permit(SYSTEM_CLOCK),
+        session_timeout_ms=int(SHORT_SESSION_S * 1000),
+        heartbeat_interval_ms=200,
+        rebalance_timeout_ms=10_000,
+        clock=SYSTEM_CLOCK,
+    )
+    try:
+        await cluster.connect()
+        async with asyncio.timeout(120):
+            for _ in range(600):
+                if (await link.describe()).state == "Empty":
+                    break
+                await asyncio.sleep(0.1)
+            joined = await member.join(offers("sessioned", WorkerMetadata(2, "http://other:0/", 0)))
+            assert joined.leads
+            await member.sync(joined, {joined.member_id: b""})
+    finally:
+        await member.leave()
+        await cluster.close()
+
+
+def test_a_target_frozen_for_longer_than_a_session_gets_everything_once_and_in_order(
+    setup: Setup, far_target: FarTarget
+) -> None:
+    target = far_target.region
+    topic = setup.topic("frozen", PARTITIONS)
+    flow = setup.flow(topic, SHORT_SESSION, target=target)
+    with running(flow.file) as mirror:
+        with Load(setup.a, topic, PARTITIONS, rate=RATE) as load:
+            wait_for_progress(mirror, flow, topic)
+            for again in range(2):
+                target.freeze()
+                try:
+                    run_for(load, 2 * SHORT_SESSION_S)
+                finally:
+                    target.thaw()
+                # The broker expires us, or takes a heartbeat that waited first: it says which.
+                until(
+                    lambda: len(mirror.lines("the flow continues")) > again,  # noqa: B023 - called now
+                    90,
+                    "the flow to go on",
+                    alive=mirror,
+                )
+                wait_for_progress(mirror, flow, topic, RATE)
+        assert_equal(*wait_for_copy(mirror, flow, topic))
+        assert mirror.lines(LOST) == []
+        assert mirror.lines("it will be copied again") == []
+        log.info("joined again %d times of 2", len(mirror.lines(AGAIN)))
+
+
+def test_an_expired_flow_joins_again_and_sends_what_it_had_in_flight_once(
+    setup: Setup, far_target: FarTarget
+) -> None:
+    topic = setup.topic("expired", PARTITIONS)
+    flow = far_flow(setup.folder, setup.a, far_target, topic)
+    with running(flow.file) as mirror:
+        with Load(setup.a, topic, PARTITIONS, rate=RATE) as load:
+            wait_for_progress(mirror, flow, topic)
+            far_target.line.stall()
+            run_for(load, 2 * SHORT_SESSION_S)
+            far_target.line.heal()
+            mirror.wait_for_log(AGAIN, 90)
+            wait_for_progress(mirror, flow, topic, RATE)
+        assert_equal(*wait_for_copy(mirror, flow, topic))
+        assert mirror.lines(LOST) == []
+
+
+async def test_an_expired_flow_is_torn_down_when_another_worker_was_a_member_meanwhile(
+    setup: Setup, far_target: FarTarget
+) -> None:
+    topic = setup.topic("replaced", PARTITIONS)
+    flow = far_flow(setup.folder, setup.a, far_target, topic)
+    with running(flow.file) as mirror:
+        with Load(setup.a, topic, PARTITIONS, rate=RATE):
+            wait_for_progress(mirror, flow, topic)
+            far_target.line.stall()
+            await be_member(far_target.region, f"{flow.source_alias}-mm2")
+            far_target.line.heal()
+            mirror.wait_for_log(LOST, 90)
+            until(lambda: len(mirror.lines("source task started")) >= 2, 90, "the next term")
+            wait_for_progress(mirror, flow, topic)
+        wanted = {p: len(log.records) for p, log in read(setup.a, topic).items()}
+        until(
+            lambda: all(
+                ends(flow.target, flow.remote(topic)).get(p, 0) >= n for p, n in wanted.items()
+            ),
+            90,
+            "everything, if not only once",
+            alive=mirror,
+        )
+
+
+def far_flow(folder: Path, source: KafkaAddress, target: FarTarget, topic: str) -> Flow:
+    line = {"{target}.bootstrap.servers": target.line.bootstrap_servers}
+    return write_flow(folder, source, target.region, topic, {**SHORT_SESSION, **line})
+
+
+SUSPEND_RATE = 1_000
+
+
+@pytest.fixture(scope="module")
+def own_region() -> Iterator[Region]:
+    with Region("suspend", properties=ANY_SESSION) as region:
+        yield region
+
+
+@pytest.fixture
+def target(own_region: Region) -> Region:
+    """A cluster that tests stop and kill, one after the other; it runs at the begin of each."""
+    own_region.start()
+    return own_region
+
+
+def _wait_for_progress(mirror: Mirror, flow: Flow, topic: str) -> None:
+    before = copied(flow, topic)
+    until(
+        lambda: copied(flow, topic) > before,
+        90,
+        "the copy to go on",
+        alive=mirror,
+    )
+
+
+def _wait_for_lines(mirror: Mirror, text: str, count: int) -> None:
+    until(lambda: len(mirror.lines(text)) >= count, 90, f"{count} times {text!r}", alive=mirror)
+
+
+def test_a_target_away_for_longer_than_a_session_gets_everything_once_from_the_same_tasks(
+    setup: Setup, target: Region
+) -> None:
+    topic = setup.topic("suspend", PARTITIONS)
+    flow = setup.flow(topic, SHORT_SESSION, target=target)
+    with running(flow.file) as mirror:
+        with Load(setup.a, topic, PARTITIONS, rate=SUSPEND_RATE):
+            _wait_for_progress(mirror, flow, topic)
+            for end in (target.kill, target.stop):
+                outage = 1 + len(mirror.lines("flow is suspended"))
+                end()
+                _wait_for_lines(mirror, "flow is suspended", outage)
+                target.start()
+                _wait_for_lines(mirror, "the flow continues", outage)
+                _wait_for_progress(mirror, flow, topic)
+        assert_equal(*wait_for_copy(mirror, flow, topic))
+        assert mirror.lines("membership lost") == []
+        assert len(mirror.lines("source task started")) == 1
+
+
+def test_a_stop_while_suspended_is_quick(setup: Setup, target: Region) -> None:
+    topic = setup.topic("suspend-stop")
+    flow = setup.flow(topic, SHORT_SESSION, target=target)
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        with Load(setup.a, topic, 1, rate=100):
+            _wait_for_progress(mirror, flow, topic)
+            target.kill()
+            mirror.wait_for_log("flow is suspended")
+            assert mirror.stop() == 0
+            assert mirror.lines("cut off") == []

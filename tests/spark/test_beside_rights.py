@@ -1,0 +1,162 @@
+"""Jobs that lack a right: what it keeps them from is named, none calls it done, and it is made up for once the right is there."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin._acl import AclOperation
+
+from tests.integration.cluster_changes import (
+    configs_of,
+    forbid_configuring,
+    forbid_creating,
+    forbid_deleting,
+    forbid_describing,
+    forbid_group,
+    forbid_reading,
+    forbid_writing,
+    permit_configuring,
+    permit_creating,
+    permit_deleting,
+    permit_describing,
+    permit_group,
+    permit_reading,
+    permit_writing,
+)
+from tests.integration.mirror_process import Flow, until
+from tests.integration.setups import Setup
+from tests.integration.traffic import Sent, assert_equal, copied, read, write
+from tests.kit.kafka.region import KafkaAddress, Region
+from tests.spark.backfill_process import Ended, command, here, leases_of
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.spark,
+    pytest.mark.integration,
+    pytest.mark.timeout(400),
+    pytest.mark.usefixtures("lanes_session"),
+]
+
+LOCAL = ("--master", "local[2]")
+COUNT = 100
+NO_SYNC = {"sync.topic.configs.enabled": "false"}
+
+
+def two_topics(setup: Setup, source: KafkaAddress, target: KafkaAddress) -> tuple[str, str, Flow]:
+    """Write two topics that a flow names."""
+    mark = setup.unique("rights")
+    one, two = f"{mark}-one", f"{mark}-two"
+    for topic in (one, two):
+        setup.create_topic(source, topic, config={"retention.ms": "-1"})
+        write_more(source, topic)
+    return one, two, setup.flow(f"{one}, {two}", NO_SYNC, source=source, target=target)
+
+
+def write_more(region: KafkaAddress, *topics: str) -> None:
+    for topic in topics:
+        write(region, topic, [Sent(0, b"%d" % number) for number in range(COUNT)])
+
+
+def archive(flow: Flow, folder: Path) -> Ended:
+    return here(flow, ("archive",), *LOCAL, "--to", str(folder))
+
+
+def records_of(ended: Ended) -> dict[str, object]:
+    return {str(it["topic"]): it["records"] for it in ended.rows("partitions")}
+
+
+def test_a_source_topic_that_may_not_be_seen_or_read_is_named_and_no_job_passes_it_for_done(
+    setup: Setup, guarded: Region
+) -> None:
+    one, two, flow = two_topics(setup, guarded, setup.b)
+    folder = setup.folder / "archive"
+    assert archive(flow, folder).report["records"] == 2 * COUNT
+    filled = command(flow, "run", *LOCAL)
+    assert (filled.code, filled.report["state"]) == (0, "DONE"), filled.err
+    write_more(guarded, one, two)
+    forbid_describing(guarded, two)
+    for name in (("backfill", "plan"), ("backfill", "run")):
+        refused = here(flow, name)
+        assert refused.code == 3
+        assert [it["topic"] for it in refused.rows("refused")] == [two]
+    planned = here(flow, ("failover",), "--plan")
+    assert planned.code == 1
+    assert f"may not Describe topic {two}" in planned.err
+    is_named_and_the_other_done(flow, folder, one, two)
+    permit_describing(guarded, two)
+    write_more(guarded, one, two)
+    forbid_reading(guarded, two)
+    is_named_and_the_other_done(flow, folder, one, two)
+    permit_reading(guarded, two)
+    assert command(flow, "run", *LOCAL).code == 0
+    assert records_of(archive(flow, folder)) == {two: 2 * COUNT}
+    proof = here(flow, ("verify",), *LOCAL)
+    assert (proof.code, proof.report["checked_records"]) == (0, 6 * COUNT), proof.err
+
+
+def is_named_and_the_other_done(flow: Flow, folder: Path, one: str, two: str) -> None:
+    verified = here(flow, ("verify",), *LOCAL)
+    assert verified.code == 3
+    (named,) = verified.rows("not_compared")
+    assert str(named).startswith(two)
+    assert "TOPIC_AUTHORIZATION_FAILED" in str(named)
+    archived = archive(flow, folder)
+    assert archived.code == 1
+    assert records_of(archived) == {one: COUNT, two: 0}
+    assert "TOPIC_AUTHORIZATION_FAILED" in archived.err
+
+
+def test_a_job_without_a_right_on_the_target_keeps_nothing_and_copies_once_it_is_given(
+    setup: Setup, guarded: Region
+) -> None:
+    one, two, flow = two_topics(setup, setup.a, guarded)
+    copy, group = flow.remote(two), f"{flow.source_alias}-mm2"
+    forbid_creating(guarded, copy)
+    ended = command(flow, "run", *LOCAL)
+    assert ended.code == 3
+    assert f"{copy} could not be created" in ended.out
+    permit_creating(guarded, copy)
+    setup.create_topic(guarded, copy, config={"retention.ms": "100000000000"})
+    forbid_group(guarded, group, AclOperation.DESCRIBE)
+    refused(flow, f"--group {group}")
+    permit_group(guarded, group, AclOperation.DESCRIBE)
+    forbid_configuring(guarded, copy)
+    refused(flow, f"retention.ms of target topic {copy} cannot be changed")
+    permit_configuring(guarded, copy)
+    forbid_writing(guarded, copy)
+    # A partition that waits for the right continues once it is given.
+    with ThreadPoolExecutor(1) as other:
+        given = other.submit(permit_once_named, flow, guarded, copy)
+        filled = command(flow, "run", *LOCAL)
+        given.result()
+    assert (filled.code, filled.report["state"]) == (0, "DONE"), filled.err
+    assert configs_of(guarded, copy)["retention.ms"] == "100000000000"
+    for topic in (one, two):
+        assert_equal(read(setup.a, topic), read(guarded, flow.remote(topic)))
+    write(guarded, copy, [Sent(0, b"of another program")])
+    forbid_deleting(guarded, copy)
+    repair = ("--repair", "--delete-copies")
+    refused(flow, f"records of {copy}-0", ("verify",), *repair)
+    assert copied(flow, two) == COUNT + 1
+    permit_deleting(guarded, copy)
+    assert here(flow, ("verify",), *LOCAL, *repair).code == 0
+
+
+def refused(
+    flow: Flow, cause: str, words: Sequence[str] = ("backfill", "run"), *options: str
+) -> None:
+    """Run what is refused, and leaves every partition to the flow."""
+    ended = here(flow, words, *LOCAL, *options)
+    assert ended.code == 3
+    assert cause in ended.err
+    status = command(flow, "status")
+    assert status.report["state"] == "CANCELLED"
+    assert {it["state"] for it in status.rows("partitions")} == {"RELEASED"}
+
+
+def permit_once_named(flow: Flow, region: KafkaAddress, copy: str) -> None:
+    """Give the right to write a copy when the record of its partition names it."""
+    named = f"may not Write topic {copy}"
+    until(lambda: any(named in it.cause for it in leases_of(flow)), 90, named)
+    permit_writing(region, copy)

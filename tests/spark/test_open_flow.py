@@ -1,0 +1,73 @@
+"""The flow of bulk commands: which one a file has, and what happens where its target does not answer."""
+
+from pathlib import Path
+
+import pytest
+
+from mm2py.errors import RetriableError, UsageError
+from mm2py_jobs.open_flow import flow_plan, flow_sides, reads_committed
+from mm2py_workers.flow_target import SOURCE
+from tests.integration.mirror_process import write_file
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(120)]
+
+LINES = {
+    "clusters": "A, B",
+    "A.bootstrap.servers": "127.0.0.1:9",
+    "B.bootstrap.servers": "127.0.0.1:9",
+    "A->B.enabled": "true",
+    "A->B.topics": "orders",
+}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    found = tmp_path / "mm2.properties"
+    write_file(found, LINES)
+    return found
+
+
+def test_without_its_target_only_what_needs_none_takes_the_file(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(RetriableError, match=r"127\.0\.0\.1:9"):
+        flow_sides(file, "A->B", None)
+    sides = flow_sides(file, "A/B", None, needs_target=False)
+    assert sides.chooses("orders")
+    assert not sides.chooses("payments")
+    assert "the file alone counts" in capsys.readouterr().err
+    assert flow_sides(file, "A->B", "payments", needs_target=False).chooses("payments")
+
+
+def test_a_flow_that_the_file_does_not_have_is_refused_one_that_it_disables_is_not(
+    file: Path,
+) -> None:
+    with pytest.raises(UsageError, match="is no flow of"):
+        flow_plan(file, "A->C")
+    write_file(file, {**LINES, "A->B.enabled": "false"})
+    # What it has copied before can be verified, archived and restored.
+    assert flow_sides(file, "A->B", None, needs_target=False).chooses("orders")
+
+
+@pytest.mark.parametrize(
+    ("lines", "committed"),
+    [
+        ({}, False),
+        ({"A.consumer.isolation.level": "read_committed"}, True),
+        ({"B.exactly.once.source.support": "enabled"}, True),
+        (
+            {
+                "B.exactly.once.source.support": "enabled",
+                "A.consumer.isolation.level": "read_uncommitted",
+            },
+            False,
+        ),
+    ],
+)
+def test_what_a_flow_copies_of_transactions_is_what_its_consumer_says_where_it_says_so(
+    file: Path, lines: dict[str, str], committed: bool
+) -> None:
+    write_file(file, LINES | lines)
+    plan = flow_plan(file, "A->B")
+    assert reads_committed(plan, plan.connectors[SOURCE]) == committed
+    assert flow_sides(file, "A->B", None, needs_target=False).read_committed == committed

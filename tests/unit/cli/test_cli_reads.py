@@ -1,0 +1,231 @@
+"""``mm2py flow list|describe|history|config``, ``lag``, ``topics``: what they print, and their exit codes."""
+
+import json
+from collections.abc import Mapping
+
+import pytest
+import yaml
+
+from mm2py.flows.view_models import FlowView, PartitionView, TopicView
+from tests.unit.cli.cli_api import FLOW, PARTITION, PATH, TOPIC, FakeApi
+
+
+def api(
+    flow: Mapping[str, object] | None = None, topic: Mapping[str, object] | None = None
+) -> FakeApi:
+    one, rows = {**FLOW, **(flow or {})}, [{**TOPIC, **(topic or {})}]
+    return FakeApi(
+        {
+            ("GET", "/flows"): [one],
+            ("GET", PATH): one,
+            ("GET", "/lag"): rows,
+            ("GET", f"{PATH}/lag"): rows,
+        }
+    )
+
+
+def test_the_answers_of_these_tests_are_those_of_the_api() -> None:
+    for view, answer in ((FlowView, FLOW), (TopicView, TOPIC), (PartitionView, PARTITION)):
+        assert view.model_fields.keys() == answer.keys()
+
+
+def test_list_prints_a_table_of_flows() -> None:
+    ended = api().run("flow", "list")
+    assert (ended.code, ended.err) == (0, "")
+    title, row = ended.out.splitlines()
+    assert title.split()[:4] == ["FLOW", "STATE", "LAG", "RPO"]
+    assert row.split() == ["A->B", "RUNNING", "1,234", "5.6", "s", "0.5", "2.5", "KB", "2", "0"]
+
+
+def test_wide_has_more_columns() -> None:
+    ended = api().run("flow", "list", "-o", "wide")
+    assert "WORKERS" in ended.out
+    assert "w1:1" in ended.out
+    assert "1970-01-01 00:00:00" in ended.out
+
+
+def test_json_and_yaml_are_the_answer_itself() -> None:
+    assert json.loads(api().run("flow", "list", "-o", "json").out) == [FLOW]
+    assert yaml.safe_load(api().run("flow", "list", "-o", "yaml").out) == [FLOW]
+    assert json.loads(api().run("flow", "describe", "A/B", "-o", "json").out) == FLOW
+    assert yaml.safe_load(api().run("lag", "-o", "yaml").out) == [TOPIC]
+
+
+@pytest.mark.parametrize(
+    ("flow", "code"),
+    [
+        ({}, 0),
+        ({"state": "PAUSED"}, 0),
+        ({"state": "STOPPED"}, 0),
+        ({"state": "FAILED"}, 3),
+        ({"state": "SUSPENDED"}, 3),
+        ({"failed_partitions": 1, "state": "DEGRADED"}, 3),
+        ({"incomplete": ["http://w2:1/"]}, 3),
+    ],
+)
+@pytest.mark.parametrize("words", ["flow list", "flow describe A/B", "lag", "lag --flow A/B"])
+def test_a_flow_that_is_not_well_ends_with_3(
+    flow: dict[str, object], code: int, words: str
+) -> None:
+    assert api(flow).run(*words.split()).code == code
+
+
+def test_what_is_wrong_is_told_on_stderr_in_one_line_each() -> None:
+    errors = [{"where": "orders-1", "message": "record too large; raise max.message.bytes"}]
+    ended = api({"state": "DEGRADED", "errors": errors, "records_lost": 7}).run("flow", "list")
+    assert ended.err.splitlines() == [
+        "A->B orders-1: record too large; raise max.message.bytes",
+        "A->B 7 records lost (mm2py ledger names them)",
+    ]
+
+
+def test_a_worker_that_gives_no_answer_is_told_once() -> None:
+    silent, unknown = "http://w2:1/", "leader unknown"
+    errors = [{"where": silent, "message": "this worker gave no answer (refused)"}]
+    flow = {"state": "DEGRADED", "errors": errors, "incomplete": [silent, unknown]}
+    assert api(flow).run("flow", "list").err.splitlines() == [
+        f"A->B {silent}: this worker gave no answer (refused)",
+        f"A->B numbers are incomplete, no answer from {unknown}",
+    ]
+    described = api(flow).run("flow", "describe", "A/B").out
+    assert [described.count(it) for it in (silent, unknown)] == [1, 1]
+    assert api({"state": "SUSPENDED"}).run("flow", "list").err == "A->B is SUSPENDED\n"
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_errors_of_one_cause_are_one_line_and_those_of_many_are_five(count: int) -> None:
+    same = [{"where": f"t-{it}", "message": "no such topic"} for it in range(count)]
+    named = {"where": "big-0", "message": "big-0 at offset 200: too large"}
+    ended = api({"state": "DEGRADED", "errors": [*same, named]}).run("lag")
+    first = "A->B t-0: no such topic" if count == 1 else "A->B t-0 and 99 more: no such topic"
+    assert ended.err.splitlines() == [first, "A->B big-0 at offset 200: too large"]
+    many = [{"where": f"t-{it}", "message": f"cause {it}"} for it in range(count + 5)]
+    found = api({"state": "DEGRADED", "errors": many})
+    assert found.run("flow", "list").err.splitlines()[4:] == [
+        "A->B t-4: cause 4",
+        f"A->B {count} more causes: mm2py flow describe A/B -o wide",
+    ]
+    found.answers["GET", f"{PATH}/partitions"] = []
+    wide = found.run("flow", "describe", "A/B", "-o", "wide").out
+    assert wide.count("WRONG") == min(count + 5, 101)
+    assert [it for it in wide.splitlines() if it != it.rstrip()] == [], "nobody needs blanks"
+
+
+def test_describe_shows_connectors_and_tasks_and_wide_its_partitions() -> None:
+    found = api()
+    found.answers["GET", f"{PATH}/partitions"] = [
+        {**PARTITION, "state": "FAILED", "cause": "the disk is full"}
+    ]
+    ended = found.run("flow", "describe", "A->B", "-o", "wide")
+    assert "MirrorSourceConnector-0" in ended.out
+    assert "the disk is full" in ended.out
+
+
+def test_history_shows_who_changed_what() -> None:
+    line = {
+        "revision": 3,
+        "at_ms": 0,
+        "by": "ann",
+        "action": "change",
+        "target": "A->B",
+        "changes": [{"key": "MirrorSourceConnector.topics", "before": "a", "after": None}],
+    }
+    ended = FakeApi({("GET", f"{PATH}/history"): [line]}).run("flow", "history", "A/B")
+    assert ended.code == 0
+    assert "1970-01-01 00:00:00  ann" in ended.out
+    assert "MirrorSourceConnector.topics: a -> (none)" in ended.out
+
+
+def test_config_can_show_what_differs_from_the_file() -> None:
+    mine = {"key": "topics", "value": "a", "file_value": "b", "changed_by": "ann", "revision": 2}
+    files = {"key": "tasks.max", "value": "1", "file_value": "1", "revision": None}
+    files["changed_by"] = files["changed_at_ms"] = None
+    mine["changed_at_ms"] = 1
+    found = FakeApi(
+        {("GET", f"{PATH}/config"): [{"connector": "Source", "properties": [mine, files]}]}
+    )
+    assert "tasks.max" in found.run("flow", "config", "A/B").out
+    changed = found.run("flow", "config", "A/B", "--changed")
+    assert "topics" in changed.out
+    assert "tasks.max" not in changed.out
+
+
+def test_control_characters_of_an_answer_do_not_reach_the_terminal() -> None:
+    evil = {"state": "\x1b[2JRUNNING\n", "errors": [{"where": "x", "message": "\x1b]0;y\x07"}]}
+    ended = api(evil).run("flow", "list")
+    assert "\x1b" not in ended.out + ended.err
+    assert "\\x1b[2JRUNNING\\x0a" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("words", "topic", "code"),
+    [
+        ("", {}, 0),
+        ("", {"failed_partitions": 1}, 3),
+        ("--max-records 1234", {}, 0),
+        ("--max-records 1233", {}, 3),
+        ("--max-seconds 6", {}, 0),
+        ("--max-seconds 5", {}, 3),
+        ("--max-seconds 5", {"lag_ms": None}, 3),
+    ],
+)
+def test_lag_beyond_a_limit_ends_with_3(words: str, topic: dict[str, object], code: int) -> None:
+    assert api(topic=topic).run("lag", *words.split()).code == code
+
+
+def test_a_paused_flow_is_well_but_not_within_a_limit_unless_it_copies_nothing_on_purpose() -> None:
+    assert api({"state": "PAUSED"}).run("lag").code == 0
+    ended = api({"state": "PAUSED"}).run("lag", "--max-seconds", "60")
+    assert (ended.code, ended.err) == (3, "A->B is PAUSED: it falls behind\n")
+    assert api({"state": "PAUSED", "enabled": False}).run("lag", "--max-seconds", "60").code == 0
+
+
+def test_lag_shows_the_first_topics_but_judges_all() -> None:
+    found = api()
+    found.answers["GET", "/lag"] = [TOPIC, {**TOPIC, "topic": "late", "failed_partitions": 1}]
+    ended = found.run("lag", "--top", "1")
+    assert "late" not in ended.out
+    assert ended.code == 3
+
+
+@pytest.mark.parametrize(
+    ("flow", "state", "code"),
+    [
+        ("RUNNING", "RUNNING", 0),
+        ("DEGRADED", "FAILED", 3),
+        ("DEGRADED", "HELD", 3),
+        ("RUNNING", "HELD", 0),  # by a stream on Spark
+        ("DEGRADED", "PARTLY PAUSED", 0),  # another topic is the cause
+    ],
+)
+def test_topics_and_lag_show_the_state_of_a_topic(flow: str, state: str, code: int) -> None:
+    found = api({"state": flow}, {"state": state})
+    ended = found.run("topics")
+    assert (ended.out.rstrip().endswith(state), ended.code) == (True, code)
+    assert f" {state} " in found.run("lag").out
+
+
+def test_topics_of_a_flow_that_waits_are_not_simply_none() -> None:
+    waits = [{"where": "flow", "message": "waits for target cluster B"}]
+    found = api({"state": "WAITING", "errors": waits})
+    found.answers["GET", "/lag"] = found.answers["GET", f"{PATH}/lag"] = []
+    for words in (("topics",), ("topics", "--flow", "A/B")):
+        ended = found.run(*words)
+        said = "no topic is copied\nA->B flow: waits for target cluster B\n"
+        assert (ended.code, ended.err) == (3, said)
+
+
+def test_topics_takes_a_pattern_and_sorts_by_name() -> None:
+    found = api()
+    found.answers["GET", "/lag"] = [{**TOPIC, "topic": it} for it in ("b1", "a", "b0")]
+    rows = json.loads(found.run("topics", "b*", "-o", "json").out)
+    assert [it["topic"] for it in rows] == ["b0", "b1"]
+    ended = found.run("topics", "c")
+    assert (ended.code, ended.out, ended.err) == (3, "", "no topic c is copied\n")
+
+
+def test_partitions_are_asked_of_every_flow() -> None:
+    found = api()
+    found.answers["GET", f"{PATH}/partitions"] = [{**PARTITION, "partition": it} for it in (10, 9)]
+    rows = json.loads(found.run("topics", "--partitions", "-o", "json").out)
+    assert [it["partition"] for it in rows] == [9, 10]

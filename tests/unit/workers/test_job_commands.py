@@ -1,0 +1,236 @@
+"""Commands of jobs: how a verification ends, which offsets a rerun copies, what a stream counts and how its lanes share."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mm2py.errors import UsageError
+from mm2py.mirror.backfills import NO_END, Lease, LeaseState
+from mm2py.mirror.start_positions import Boundary
+from mm2py.protocol.record_batch import Codec
+from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
+from mm2py.types import TopicPartition
+from mm2py_cli.output import NOT_EQUAL, OK, UNHEALTHY
+from mm2py_jobs.copy.backfill_lane import BackfillLane, dealt_lanes, run_backfill_lane
+from mm2py_jobs.copy.lanes import Term
+from mm2py_jobs.copy.rerun import cut
+from mm2py_jobs.copy.stream_copy import CopyTotals
+from mm2py_jobs.log.log_batches import log_batch, records_in
+from mm2py_jobs.log.range_reader import LogEnds
+from mm2py_jobs.spark.session import SparkPlace
+from mm2py_jobs.verify.repair_run import repaired_report
+from mm2py_jobs.verify.verify_command import VerifyOrder, exit_code
+from tests.kit.fakes.seal import sealed
+
+# -- verify: a flow that copies nothing does not pass ----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("differences", "not_compared", "checked", "waiting", "code"),
+    [
+        (0, 0, 10, [0], OK),
+        (0, 0, 10, [5], OK),
+        (0, 0, 0, [0], OK),  # an empty topic
+        (0, 0, 0, [0, 7], UNHEALTHY),
+        (0, 0, 0, [], UNHEALTHY),
+        (0, 1, 10, [0, 5], UNHEALTHY),
+        (1, 0, 10, [0], NOT_EQUAL),
+        (1, 1, 10, [0], NOT_EQUAL),
+    ],
+)
+def test_the_exit_code_is_that_of_what_was_compared(
+    differences: int, not_compared: int, checked: int, waiting: list[int], code: int
+) -> None:
+    report: dict[str, object] = {
+        "equal": not differences and not not_compared,
+        "differences": [{"kind": "missing"}] * differences,
+        "not_compared": ["t-0: cannot be read"] * not_compared,
+        "checked_records": checked,
+        "partitions": [{"not_copied_offsets": it} for it in waiting],
+    }
+    assert exit_code(report) == code
+
+
+def order(
+    *, flow: str = "A->B", tier: int = 1, master: str = "", repairs: bool = False, deletes: bool = False,
+) -> VerifyOrder:  # fmt: skip
+    return VerifyOrder(
+        path=Path("f"), flow=flow, topics=None, tier=tier, place=SparkPlace(master), repairs=repairs, deletes=deletes,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "wrong", [order(flow=""), order(deletes=True), order(repairs=True, tier=0)]
+)
+def test_options_that_contradict_each_other_are_refused(wrong: VerifyOrder) -> None:
+    with pytest.raises(UsageError):
+        wrong.check()
+
+
+def test_options_that_belong_together_are_taken() -> None:
+    order(repairs=True, deletes=True).check()
+
+
+def test_the_report_of_a_repair_has_what_was_found_and_what_is_true_now() -> None:
+    def row(number: int, equal: bool, records: int) -> dict[str, object]:
+        return {"topic": "t", "partition": number, "equal": equal, "checked_records": records}
+
+    def difference(number: int) -> dict[str, object]:
+        return {"topic": "t", "partition": number, "kind": "missing"}
+
+    before: dict[str, object] = {
+        "flow": "A->B",
+        "equal": False,
+        "checked_records": 8,
+        "differences": [difference(0), difference(1)],
+        "not_compared": [],
+        "partitions": [row(0, False, 3), row(1, False, 4), row(2, True, 1)],
+    }
+    nothing: dict[str, object] = {"differences": [], "not_compared": []}
+    after = nothing | {"partitions": [row(0, True, 5)]}
+    found = repaired_report(before, after, [{"partition": 0, "done": True}])
+    assert found["equal"] is False
+    assert found["differences"] == [difference(1)]
+    assert found["checked_records"] == 10
+    assert found["partitions"] == [row(0, True, 5), row(1, False, 4), row(2, True, 1)]
+    assert found["before"] == {
+        "equal": False,
+        "checked_records": 8,
+        "differences": [difference(0), difference(1)],
+    }
+    whole = nothing | {"partitions": [row(0, True, 5), row(1, True, 4)]}
+    assert repaired_report(before, whole, [])["equal"] is True
+    left_out = repaired_report(before, whole | {"not_compared": ["t-1: cannot be read"]}, [])
+    assert left_out["equal"] is False
+    above = ["t-1: above an open transaction", "t-2: damaged"]
+    again = repaired_report(before | {"not_compared": above}, whole, [])
+    assert again["not_compared"] == ["t-2: damaged"], "t-1 was compared again, and whole"
+
+
+# -- rerun: which offsets, and what of a batch -----------------------------------------------------
+
+TP = TopicPartition("t", 0)
+LOG = LogEnds(10, 20)
+
+
+@pytest.mark.parametrize(
+    ("boundary", "by_time", "edge", "offset"),
+    [
+        (Boundary(), -1, LOG.start, 10),
+        (Boundary(), -1, LOG.end, 20),
+        (Boundary(offset=15), -1, LOG.start, 15),
+        (Boundary(offset=3), -1, LOG.start, 10),
+        (Boundary(offset=99), -1, LOG.end, 20),
+        (Boundary(timestamp=5), 12, LOG.start, 12),
+        (Boundary(timestamp=5), 25, LOG.start, 20),  # above the last stable offset
+        (Boundary(timestamp=5), -1, LOG.start, 20),
+    ],
+)
+def test_a_range_is_what_the_log_has_of_it(
+    boundary: Boundary, by_time: int, edge: int, offset: int
+) -> None:
+    assert boundary.placed(by_time, LOG.start, LOG.end, edge) == offset
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@pytest.mark.parametrize(
+    ("log", "values"),
+    [
+        (LogEnds(0, 100), [b"0", b"1", b"2", b"3"]),
+        (LogEnds(12, 13), [b"2"]),
+        (LogEnds(11, 100), [b"1", b"2", b"3"]),
+        (LogEnds(0, 12), [b"0", b"1"]),
+        (LogEnds(14, 20), []),
+    ],
+)
+def test_a_batch_is_cut_where_the_range_ends_and_keeps_its_codec(
+    log: LogEnds, values: list[bytes], codec: Codec
+) -> None:
+    records = [NewRecord(b"k", b"%d" % n, ((b"h", None),), 1_000 + n) for n in range(4)]
+    data = bytearray(sealed(encode_batch(records, codec)))
+    data[0:8] = (10).to_bytes(8, "big")
+    batch = log_batch(memoryview(data))
+    assert records_in(batch, log.start, log.end) == len(values)
+    found = cut(TP, batch, log)
+    kept = [
+        it for batch in found for one in decode_batches(sealed(batch.data)) for it in one.records
+    ]
+    assert [it.value for it in kept] == values
+    assert [it.timestamp for it in kept] == [1_000 + int(value) for value in values]
+    assert all(it.headers == ((b"h", None),) for it in kept)
+    assert {batch.codec for batch in found} <= {codec}
+
+
+# -- stream: totals, and lanes that are dealt before partitions are reserved -----------------------
+
+RATE = "flow.max.bytes.per.second"
+ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)
+CONFIG = {
+    "name": "MirrorSourceConnector",
+    "source.cluster.alias": "A",
+    "target.cluster.alias": "B",
+    "source.cluster.bootstrap.servers": "a:1",
+    "target.cluster.bootstrap.servers": "b:1",
+}
+COMMON = BackfillLane(
+    source="A", target="B", job="j", run=1, worker={}, connector=CONFIG, task={"x": "y"}
+)
+
+
+def lease(target_end: int, size_bytes: int, target_start: int = 0) -> Lease:
+    return Lease(
+        topic="t",
+        partition=0,
+        job="j",
+        run=1,
+        state=LeaseState.COPYING,
+        start=0,
+        end=NO_END,
+        position=0,
+        target_start=target_start,
+        target_end=target_end,
+        bytes=size_bytes,
+    )
+
+
+def test_totals_are_what_arrived_whether_a_term_ended_or_not() -> None:
+    totals = CopyTotals()
+    totals.begin({ONE: lease(100, 1_000)})  # of the driver before
+    totals.note({ONE: lease(100, 1_000)})
+    assert (totals.records, totals.bytes) == (0, 0)
+    totals.note({ONE: lease(130, 1_300), TWO: lease(5, 50)})
+    totals.note({ONE: lease(140, 1_400), TWO: lease(5, 50)})
+    assert (totals.records, totals.bytes) == (45, 450)
+    # Its partition went and came again, in a lease of its own.
+    totals.note({TWO: lease(-1, 0, target_start=-1)})
+    totals.note({TWO: lease(8, 30, target_start=5)})
+    assert (totals.records, totals.bytes) == (48, 480)
+
+
+def test_positions_are_said_to_be_stored_only_where_all_lanes_have_ended_in_order() -> None:
+    totals, ended = CopyTotals(), replace(lease(9, 90), state=LeaseState.RESERVED)
+    totals.note({ONE: ended, TWO: lease(5, 50)})
+    assert totals.summary().startswith("ended, lanes of 1 partitions were cut off")
+    totals.note({ONE: ended, TWO: ended})
+    assert totals.summary() == "ended, positions are stored: 18 records in 0 terms"
+
+
+@pytest.mark.parametrize(
+    ("flow", "asked", "share"), [("0", 0, None), ("3000", 0, "1500"), ("3000", 5_001, "2500")]
+)
+def test_lanes_share_the_rate_of_the_flow_or_the_one_asked_for(
+    flow: str, asked: int, share: str | None
+) -> None:
+    common = replace(COMMON, connector={**CONFIG, RATE: flow}, term=Term(1, 30.0, 40_000))
+    lanes = dealt_lanes(common, [[ONE], [TWO]], rate_limit=asked)
+    assert [it["lane"] for it in lanes] == [0, 1]
+    assert [it["partitions"] for it in lanes] == [[("t", 0)], [("t", 1)]]
+    rate = {} if share is None else {RATE: share}
+    assert [it["task"] for it in lanes] == [{"x": "y", **rate}] * 2
+
+
+def test_a_lane_without_partitions_ends_at_once_with_a_row_that_counts_nothing() -> None:
+    (lane,) = dealt_lanes(COMMON, [[]])
+    answer = run_backfill_lane(lane)
+    assert [(it["topic"], it["records"]) for it in answer["parts"]] == [("", 0)]  # type: ignore[attr-defined]
