@@ -1,6 +1,6 @@
 # What a contributor and CI call. Each target sets up .venv first, which costs nothing when nothing changed.
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo fmt check test test-faults test-docker chaos fuzz fuzz-kernel demo bench bench-spark clean dist dist-spark
+.PHONY: help setup setup-demo fmt check check-mypy check-pyright test test-faults test-hostile test-all test-docker chaos fuzz fuzz-kernel demo bench bench-spark clean dist dist-spark
 BIN := .venv/bin
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
@@ -8,6 +8,9 @@ BENCH_ARGS ?=
 FUZZ_EXAMPLES ?= 5000
 TEST_PROCESSES ?= 3
 FAULT_PROCESSES ?= 2
+QUARTER ?=
+# At most eight failed tests are repeated alone; those that pass then are named as flaky.
+LANE = $(BIN)/pytest -q --dist loadfile --no-loadscope-reorder --repeats 8
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,16 +27,27 @@ fmt: setup  ## format, and fix what lint can fix
 
 check: setup  ## lint, types, layering, spelling
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
-	$(BIN)/mypy
-	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
+	@# The two type checkers side by side: each has a core.
+	@$(MAKE) --no-print-directory -j2 --output-sync=target check-mypy check-pyright
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 
-test: setup  ## tests on real brokers, two files at a time; PYTEST_ARGS="-k name" narrows it
-	$(BIN)/pytest -q -m "not chaos and not faults" -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+check-mypy: setup
+	$(BIN)/mypy
 
-test-faults: setup  ## what kills, freezes, proves scale, or compares with Java a second time
-	$(BIN)/pytest -q -m "faults and not chaos" -n $(FAULT_PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+check-pyright: setup
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
+
+test: setup  ## tests on real brokers, three files at a time; PYTEST_ARGS="-k name" narrows it
+	$(LANE) -m "not chaos and not faults" -n $(TEST_PROCESSES) $(PYTEST_ARGS)
+
+test-faults: setup  ## what kills, freezes, proves scale, or compares with Java a second time; QUARTER=0 to 3: one quarter of the files
+	$(LANE) -m "faults and not chaos" -n $(FAULT_PROCESSES) $(if $(QUARTER),--quarter $(QUARTER)) $(PYTEST_ARGS)
+
+test-hostile: setup  ## unit tests where signals, locale, terminal, HOME and the checkout's path are as bad as they come
+	bash scripts/hostile.sh $(BIN)/pytest -q -n $(TEST_PROCESSES) --repeats 8 tests/unit $(PYTEST_ARGS)
+
+test-all: check test test-faults test-hostile  ## everything but chaos, fuzz and containers
 
 test-docker: setup  ## the image's steps in a clean environment; image, clusters and compose file where a container engine runs
 	MM2PY_TEST_DOCKER=1 $(BIN)/pytest -q -rfE tests/docker $(PYTEST_ARGS)

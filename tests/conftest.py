@@ -2,49 +2,28 @@
 
 import asyncio
 import inspect
-import os
-import re
-import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from pathlib import Path
 from typing import cast
 
 import pytest
 
+from tests.kit import hermetic
 from tests.property.effort import is_fuzz, load_profile, seed_of
 
+hermetic.begin()
 load_profile()
 
-pytest_plugins = ["tests.kit.regions"]
-
-if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
-    # Tests start hundreds of Python processes; one that compiles its modules needs twice the CPU for its start.
-    os.environ["PYTHONPYCACHEPREFIX"] = str(Path(__file__).parents[1] / ".mm2py" / "pycache")
-
-_SLOWEST = re.compile(r"^\| (test_\w+\.py) \| (\d+) \|", re.MULTILINE)
+pytest_plugins = ["tests.kit.lane", "tests.kit.regions"]
 
 
-@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the slowest files of CONTRIBUTING.md first, so that no process is left with one of them at the end.
-
-    ``make fuzz`` has no time limits.
-    """
-    table = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text("utf-8")
-    seconds = {name: int(number) for name, number in _SLOWEST.findall(table)}
-    items.sort(key=lambda item: -seconds.get(item.path.name, 0))
+    """``make fuzz`` has no time limits: those of tests are for the examples of ``make test``."""
     if is_fuzz():
-        for item in items:  # their times are for the examples of make test
+        for item in items:
             item.own_markers[:] = [it for it in item.own_markers if it.name != "timeout"]
             for parent in item.listchain():
                 parent.own_markers[:] = [it for it in parent.own_markers if it.name != "timeout"]
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Print a failure of another process when it happens: a run that CI ends for its time prints nothing at its end."""
-    if report.failed and hasattr(report, "node"):
-        print(f"\n{report.nodeid}: {report.when}\n{report.longreprtext}", file=sys.stderr)  # noqa: T201
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,10 +2,13 @@
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import pytest
+
+from mm2py.clock import SystemClock
 
 ROOT: Final = Path(__file__).parents[2]
 DOCUMENTS: Final = sorted(
@@ -19,15 +22,8 @@ DOCUMENTS: Final = sorted(
 NAMED: Final = re.compile(r"`(test_\w+)`")
 DEFINED: Final = re.compile(r"^\s*(?:async )?def (test_\w+)", re.MULTILINE)
 LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
+QUARANTINED: Final = re.compile(r'mark\.quarantine\(\s*"[^"]+",\s*"(\d{4}-\d\d-\d\d)"')
 PAGE: Final = re.compile(r"\bdocs/[\w./-]+\.md\b")
-
-
-def test_every_file_in_the_table_of_the_slowest_exists() -> None:
-    names = re.findall(
-        r"^\| (test_\w+\.py) \|", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.M
-    )
-    assert {name for name in names if not list((ROOT / "tests").rglob(name))} == set()
-    assert names
 
 
 def test_every_test_that_a_document_names_exists() -> None:
@@ -42,6 +38,19 @@ def test_every_test_that_a_document_names_exists() -> None:
 def test_every_link_of_a_document_leads_to_a_file_and_a_heading(document: Path) -> None:
     links = LINK.findall(_prose(document))
     assert [link for link in links if not _resolves(document, link)] == []
+
+
+def test_quarantine_is_short_and_few_are_in_it() -> None:
+    marks = [
+        (file.name, date.fromisoformat(found))
+        for file in (ROOT / "tests").rglob("test_*.py")
+        if file.name != "test_lane.py"
+        for found in QUARANTINED.findall(file.read_text("utf-8"))
+    ]
+    assert len(marks) <= 10
+    now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, tz=UTC)
+    long_ago = now.date() - timedelta(days=14)
+    assert [name for name, since in marks if since < long_ago] == []
 
 
 def test_every_page_that_the_code_names_exists() -> None:

@@ -18,7 +18,16 @@ from typer.testing import CliRunner
 from mm2py_cli.app import app
 from tests.certificates import Authority
 from tests.integration.flow_questions import flows_file
-from tests.integration.mirror_process import MM2PY, Flow, Mirror, running, until, write_flow
+from tests.integration.mirror_process import (
+    COMMAND,
+    MM2PY,
+    Flow,
+    Mirror,
+    running,
+    until,
+    write_flow,
+)
+from tests.integration.rest_asking import ask
 from tests.integration.setups import Setup
 from tests.integration.traffic import Load
 from tests.kit.kafka.ports import free_ports
@@ -328,4 +337,19 @@ def test_a_worker_whose_clusters_are_away_at_its_start_says_why_everywhere_and_e
         assert {it["flow"]: it["enabled"] for it in rows} == {"A->B": True, "B->A": False}
         worker.send(signal.SIGHUP)  # to all of its processes, as of a closed terminal
         assert worker.wait() == 0
+        assert "stopped" in worker.log().splitlines()[-1]
+
+
+def test_a_worker_under_nohup_outlives_its_terminal_and_ends_in_order(tmp_path: Path) -> None:
+    port, rest = free_ports(2)
+    file = tmp_path / "away.properties"
+    file.write_text(
+        f"clusters = A, B\nA.bootstrap.servers = 127.0.0.1:{port}\nB.bootstrap.servers = 127.0.0.1:{port}\n"
+        f"A->B.enabled = true\nlisteners = http://127.0.0.1:{rest}\n"
+    )
+    with Mirror(file, program=("nohup", COMMAND)) as worker:
+        url = url_of(worker)
+        worker.send(signal.SIGHUP)
+        assert ask(url)[0] == 200
+        assert worker.stop() == 0
         assert "stopped" in worker.log().splitlines()[-1]

@@ -1,0 +1,219 @@
+"""A lane is one run of pytest over many files: which come first, which quarter, what is repeated, what decides nothing.
+
+Order: the slowest files of the last run first, so that no process is left with one of them at the end; what each
+took is in ``file-seconds.json`` of the cache. ``--quarter K``: the files whose name's hash says so. ``--repeats N``:
+at most N failed tests run again, alone, in a process each; where all pass the run is green and names them as flaky.
+``@pytest.mark.quarantine(cause, date)``: runs after the others under ``--repeats``, is reported, decides nothing.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol, cast, final
+
+import pytest
+
+from tests.kit.hermetic import SESSION
+
+QUARTERS: Final = 4
+_SECONDS: Final = "file-seconds.json"
+_LIMIT_S: Final = 900.0
+"""Of a repeat, for a test whose own time limit does not end it."""
+_TAIL_LINES: Final = 30
+
+
+class _Node(Protocol):
+    """A process of pytest-xdist, with what it sent at its end."""
+
+    workeroutput: Mapping[str, object]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("lane")
+    group.addoption("--quarter", type=int, default=None, help="only every fourth file: 0 to 3")
+    group.addoption("--repeats", type=int, default=0, help="failed tests that are repeated at most")
+    group.addoption("--quarantined", action="store_true", help="run what is in quarantine, too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the lane; in a process of pytest-xdist it only orders and selects."""
+    config.addinivalue_line(
+        "markers", "quarantine(cause, date): runs after the others, decides nothing"
+    )
+    config.pluginmanager.register(Lane(config), "mm2py-lane")
+
+
+@final
+class Lane:
+    """One run; the process that users see repeats and reports."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._is_worker = hasattr(config, "workerinput")
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._failed: dict[str, str] = {}
+        """By test: the first line of its failure."""
+        self._quarantined: set[str] = set()
+        self._said: list[str] = []
+        if not self._is_worker:
+            _freeze_seconds()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Select the quarter, leave out what is in quarantine, put the slowest files first."""
+        quarter: int | None = self._config.getoption("quarter")
+        known = _last_seconds()
+        chosen: list[pytest.Item] = []
+        left_out: list[pytest.Item] = []
+        guesses: defaultdict[str, float] = defaultdict(float)
+        for item in items:
+            file = _file(item.nodeid)
+            guesses[file] = max(guesses[file], _guess(item))
+            if quarter is not None and quarter_of(file) != quarter:
+                left_out.append(item)
+            elif item.get_closest_marker("quarantine") and not self._config.getoption(
+                "quarantined"
+            ):
+                self._quarantined.add(item.nodeid)
+                left_out.append(item)
+            else:
+                chosen.append(item)
+        if left_out:
+            self._config.hook.pytest_deselected(items=left_out)
+        chosen.sort(key=lambda it: -known.get(_file(it.nodeid), guesses[_file(it.nodeid)]))
+        items[:] = chosen
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count the time of each file; print a failure when it happens: a run that CI ends prints nothing at its end."""
+        self._seconds[_file(report.nodeid)] += report.duration
+        if report.failed and not self._is_worker:
+            if hasattr(report, "node"):
+                print(f"\n{report.nodeid}: {report.when}\n{report.longreprtext}", file=sys.stderr)  # noqa: T201
+            self._failed.setdefault(report.nodeid, _first_line(report))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: _Node) -> None:
+        """Take over what a process of pytest-xdist left out."""
+        output = getattr(node, "workeroutput", {})
+        self._quarantined.update(cast("list[str]", output.get("quarantined", [])))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Repeat what failed; the exit code is that of the repeats."""
+        if self._is_worker:
+            output = cast("dict[str, object]", getattr(self._config, "workeroutput", {}))
+            output["quarantined"] = sorted(self._quarantined)
+            return
+        if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            _store_seconds(self._seconds)
+        repeats: int = self._config.getoption("repeats") or 0
+        if not repeats:
+            return
+        has_failed = exitstatus == pytest.ExitCode.TESTS_FAILED and bool(self._failed)
+        if has_failed and self._pass_alone(repeats):
+            session.exitstatus = pytest.ExitCode.OK
+        for test in sorted(self._quarantined):
+            passed, _ = self._run_alone(test)
+            self._said.append(f"quarantine: {test}: {'passed' if passed else 'failed'}")
+
+    def pytest_unconfigure(self) -> None:
+        """Say what was repeated in the last lines of the run."""
+        for line in self._said:
+            print(line)  # noqa: T201
+
+    def _pass_alone(self, most: int) -> bool:
+        if len(self._failed) > most:
+            self._said.append(
+                f"{len(self._failed)} tests failed, more than {most}: none is repeated"
+            )
+            return False
+        well = True
+        for test, line in self._failed.items():
+            passed, tail = self._run_alone(test)
+            if passed:
+                self._said.append(f"flaky: {test} ({line})")
+            else:
+                well = False
+                self._said += [*tail, f"failed twice: {test} ({line})"]
+        return well
+
+    def _run_alone(self, test: str) -> tuple[bool, list[str]]:
+        """Run one test in a process of its own; return whether it passed, and the end of what it printed."""
+        words = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "--quarantined", test]
+        environ = {it: value for it, value in os.environ.items() if not it.startswith("PYTEST_")}
+        try:
+            done = subprocess.run(
+                words,
+                cwd=self._config.rootpath,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_LIMIT_S,
+            )
+        except subprocess.TimeoutExpired:
+            return False, [f"the repeat did not end within {_LIMIT_S:.0f} s"]
+        return done.returncode == 0, (done.stdout + done.stderr).splitlines()[-_TAIL_LINES:]
+
+
+def quarter_of(name: str) -> int:
+    """Return which quarter of the files one is in: 0 to 3."""
+    return zlib.crc32(name.encode()) % QUARTERS
+
+
+def _first_line(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = str(crash.message) if crash is not None else report.longreprtext
+    lines: Iterator[str] = (line.strip() for line in text.splitlines() if line.strip())
+    return f"{report.when}: {next(lines, 'no text')[:160]}"
+
+
+def _file(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+def _guess(item: pytest.Item) -> float:
+    """A file that no run has measured: its tests' time limit says roughly how long they take."""
+    marker = item.get_closest_marker("timeout")
+    return float(marker.args[0]) / 10 if marker is not None and marker.args else 0.0
+
+
+# -- seconds of files ------------------------------------------------------------------------------
+
+
+def _freeze_seconds() -> None:
+    """Copy what the last run measured: all processes of a run must order by the same numbers."""
+    with suppress(OSError):
+        frozen = Path(os.environ[SESSION]) / _SECONDS
+        frozen.write_bytes((Path(os.environ["MM2PY_CACHE"]) / _SECONDS).read_bytes())
+
+
+def _last_seconds() -> dict[str, float]:
+    return _read(Path(os.environ[SESSION]) / _SECONDS)
+
+
+def _read(path: Path) -> dict[str, float]:
+    try:
+        return cast("dict[str, float]", json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+def _store_seconds(measured: Mapping[str, float]) -> None:
+    """Note what the files of this run took, beside what others did."""
+    path = Path(os.environ["MM2PY_CACHE"]) / _SECONDS
+    known = _read(path)
+    for name, seconds in measured.items():
+        # A run of a single test says little of its file.
+        known[name] = round(max(seconds, known.get(name, 0.0) * 0.8), 1)
+    with suppress(OSError):
+        fresh = path.with_name(f"{path.name}.{os.getpid()}")
+        fresh.write_text(json.dumps(dict(sorted(known.items())), indent=0), "utf-8")
+        fresh.replace(path)

@@ -1,0 +1,88 @@
+"""A failed test is repeated alone: one that fails once is flaky, one that fails twice is red; quarantine decides nothing."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.kit.hermetic import ROOT
+from tests.kit.lane import QUARTERS, quarter_of
+
+pytestmark = pytest.mark.timeout(300)
+
+ONCE: Final = """
+from pathlib import Path
+def test_fails_once():
+    seen = Path(__file__).with_name("seen")
+    first = not seen.exists()
+    seen.touch()
+    assert not first, "the machine was busy"
+"""
+ALWAYS: Final = "def test_fails():\n    assert not 'wrong'\n"
+BEHIND: Final = """
+import pytest
+@pytest.fixture
+def broker():
+    yield
+    raise AssertionError("a broker is left behind")
+def test_leaves_something(broker): pass
+"""
+HANGS: Final = """
+import pytest, threading
+@pytest.mark.timeout(1)
+def test_hangs(): threading.Event().wait()
+"""
+QUARANTINED: Final = """
+import pytest
+@pytest.mark.quarantine("the broker forgets it", "2026-11-28")
+def test_unsteady(): assert not 'wrong'
+def test_well(): pass
+"""
+NINE: Final = "".join(f"def test_{it}(): assert 0\n" for it in range(9))
+
+
+def run(folder: Path, body: str, *words: str) -> tuple[int, str]:
+    """Run pytest over one file in a tree of its own."""
+    (folder / "conftest.py").write_text('pytest_plugins = ["tests.kit.lane"]\n')
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "test_it.py").write_text(body)
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "MM2PY_CACHE": str(folder)}
+    environ = {it: value for it, value in environ.items() if not it.startswith("PYTEST_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "test_it.py", "--repeats", "8", *words],
+        cwd=folder,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("processes", "body", "code", "said"),
+    [
+        (0, ONCE, 0, "flaky: test_it.py::test_fails_once (call: AssertionError: the machine"),
+        (2, ONCE, 0, "flaky: test_it.py::test_fails_once (call: AssertionError: the machine"),
+        (0, ALWAYS, 1, "failed twice: test_it.py::test_fails (call: AssertionError"),
+        (0, BEHIND, 1, "failed twice: test_it.py::test_leaves_something (teardown: Assertion"),
+        (0, HANGS, 1, "failed twice: test_it.py::test_hangs (call: Failed: Timeout"),
+        (2, QUARANTINED, 0, "quarantine: test_it.py::test_unsteady: failed"),
+        (0, NINE, 1, "9 tests failed, more than 8"),
+        (0, "import nothing_of_this_name", 2, "ModuleNotFoundError"),
+    ],
+    ids=["once", "once-2", "always", "behind", "hangs", "quarantine", "nine", "uncollected"],
+)
+def test_what_fails_is_repeated_alone_and_named(
+    tmp_path: Path, processes: int, body: str, code: int, said: str
+) -> None:
+    ended, printed = run(tmp_path, body, "-n", str(processes))
+    assert (ended, said in printed) == (code, True), printed
+
+
+def test_every_file_is_in_one_quarter_and_each_has_some() -> None:
+    files = [str(it.relative_to(ROOT)) for it in (ROOT / "tests").rglob("test_*.py")]
+    assert {quarter_of(name) for name in files} == set(range(QUARTERS))
