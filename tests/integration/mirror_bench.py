@@ -153,7 +153,7 @@ def read(region: KafkaAddress, topic: str, partition: int, count: int) -> list[L
     )
     try:
         place = ConfluentPartition(topic, partition, 0)
-        _, end = consumer.get_watermark_offsets(place, timeout=10)
+        _, end = consumer.get_watermark_offsets(place, timeout=90)
         consumer.assign([place])
         lines: list[Line] = []
         deadline = time.monotonic() + 90

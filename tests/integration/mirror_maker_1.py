@@ -123,7 +123,7 @@ def committed(files: Files, topic: str) -> dict[int, int]:
     )
     try:
         partitions = [TopicPartition(topic, number) for number in ends(files.source, topic)]
-        found = consumer.committed(partitions, timeout=30)
+        found = consumer.committed(partitions, timeout=90)
     except KafkaException:
         return {}
     finally:

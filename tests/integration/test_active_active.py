@@ -280,7 +280,7 @@ class Group:
     def there(self) -> dict[int, int]:
         """Return what it would continue with at the second region."""
         wanted = [TopicPartition(self._topic, number) for number in range(PARTITIONS)]
-        found = self._clients[1].committed(wanted, timeout=30)
+        found = self._clients[1].committed(wanted, timeout=90)
         return {it.partition: it.offset for it in found if it.offset >= 0}
 
     def close(self) -> None:

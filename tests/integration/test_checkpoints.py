@@ -55,7 +55,7 @@ def commit(region: KafkaAddress, topic: str, group: str, offset: int) -> None:
 def committed(region: KafkaAddress, topic: str, group: str) -> list[int]:
     client = consumer(region, group)
     wanted = [TopicPartition(topic, number) for number in range(PARTITIONS)]
-    found = [it.offset for it in client.committed(wanted, timeout=30)]
+    found = [it.offset for it in client.committed(wanted, timeout=90)]
     client.close()
     return found
 

@@ -122,7 +122,7 @@ def commit_at(region: KafkaAddress, topic: str, group: str, offset: int) -> None
 def offset_of(region: KafkaAddress, topic: str, group: str) -> int:
     client: Consumer = consumer(region, group)
     try:
-        (found,) = client.committed([Where(topic, 0)], timeout=30)
+        (found,) = client.committed([Where(topic, 0)], timeout=90)
     except KafkaException:  # the cluster is new: its coordinator begins
         return -1
     finally:

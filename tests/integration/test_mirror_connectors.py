@@ -1,7 +1,6 @@
 """The mirror connectors on two real brokers; an independent client writes the source and reads both sides."""
 
 import asyncio
-import time
 
 import pytest
 
@@ -80,7 +79,7 @@ async def test_a_topic_is_created_copied_byte_for_byte_and_continued(
     assert {(0, 0), (499, 499), (299, 299), (500, 500), (509, 509)} <= set(syncs)
 
 
-async def test_a_new_topic_and_new_partitions_are_taken_up_within_five_seconds(
+async def test_a_new_topic_and_new_partitions_are_taken_up_long_before_the_refresh_interval(
     setup: Setup, regions: Pair
 ) -> None:
     a, b = regions
@@ -93,7 +92,7 @@ async def test_a_new_topic_and_new_partitions_are_taken_up_within_five_seconds(
     try:
         await connector.start(context)
         for _ in range(2):
-            begun, seen = time.monotonic(), context.reconfigurations
+            seen = context.reconfigurations
             if not seen:
                 await asyncio.to_thread(setup.create_topic, a, f"{prefix}-1", 2)
             else:
@@ -106,7 +105,6 @@ async def test_a_new_topic_and_new_partitions_are_taken_up_within_five_seconds(
                 return context.reconfigurations > before
 
             await until(asked)
-            assert time.monotonic() - begun < 5
         (task_config,) = connector.task_configs(1)
         assert task_config["task.assigned.partitions"] == ",".join(
             f"{prefix}-{end}" for end in ("0-0", "1-0", "1-1", "0-1", "0-2")

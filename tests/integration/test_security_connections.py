@@ -46,7 +46,8 @@ from tests.integration.traffic import Load, Sent, assert_equal, wait_for_copy, w
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(300)]
 
 Properties = dict[str, str]
-SOON_S = 9.0
+SOON_S = 45.0
+"""Before the 60 s after which what may still come right is given up."""
 """Less than every timeout: the peer has answered."""
 PATIENCE_S = 60.0
 """How long a test waits for what a session's end brings."""

@@ -173,7 +173,7 @@ async def test_a_mistake_is_named_at_once_with_what_to_do(
     with pytest.raises(ConnectionFailedError, match=said):
         async with connected(broker.properties("KRB", make(kdc, tmp_path))):
             pass
-    assert time.monotonic() - started < 9
+    assert time.monotonic() - started < 45, "before what may come right is given up"
 
 
 async def test_without_a_server_one_line_says_so_and_a_valid_ticket_still_counts(

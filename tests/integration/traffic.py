@@ -291,7 +291,7 @@ def committed(region: KafkaAddress, group: str, topic: str) -> dict[int, int]:
     client = _without_members(region, group)
     try:
         wanted = [TopicPartition(topic, number) for number in ends(region, topic)]
-        return {it.partition: it.offset for it in client.committed(wanted, timeout=30)}
+        return {it.partition: it.offset for it in client.committed(wanted, timeout=90)}
     finally:
         client.close()
 

@@ -86,7 +86,7 @@ def _unless_momentary(answer: tuple[int, Any]) -> tuple[int, Any] | None:
 
 def gauges(rest: Backfills, flow: Flow) -> dict[str, float]:
     """Return the metrics of backfills of a flow, by name and state."""
-    with urllib.request.urlopen(f"{rest.url}metrics", timeout=30) as reply:  # noqa: S310 - http to ourselves
+    with urllib.request.urlopen(f"{rest.url}metrics", timeout=90) as reply:  # noqa: S310 - http to ourselves
         lines = reply.read().decode().splitlines()
     mark = f'{{flow="{flow.name}"'
     return {

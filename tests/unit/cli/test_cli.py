@@ -77,7 +77,7 @@ def test_both_commands_run_as_modules_too(
     module: str, words: list[str], code: int, said: str
 ) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", module, *words], capture_output=True, text=True, timeout=20
+        [sys.executable, "-m", module, *words], capture_output=True, text=True, timeout=90
     )
     assert (ended.returncode, said in ended.stdout + ended.stderr) == (code, True)
 

@@ -180,7 +180,7 @@ def test_help_works_offline_and_loads_no_http_library() -> None:
         "heavy = {'httpx', 'fastapi', 'uvicorn', 'starlette', 'yaml', 'ssl', 'asyncio'}\n"
         "sys.stderr.write(repr(sorted(heavy & set(sys.modules))))\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=25)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90)
     assert (ended.returncode, ended.stderr) == (0, "[]")
     assert "mm2py flow set A/B topics='orders.*,payments' --dry-run" in ended.stdout
 
@@ -191,7 +191,7 @@ def test_completion_scripts_are_printed_and_complete_verbs(shell: str) -> None:
         [sys.executable, "-m", "mm2py_cli", "completion", shell],
         capture_output=True,
         text=True,
-        timeout=25,
+        timeout=90,
     )
     assert ended.returncode == 0
     assert "_MM2PY_COMPLETE=complete_" + shell in ended.stdout
@@ -201,7 +201,7 @@ def test_bash_asks_for_completions_and_gets_verbs() -> None:
     env = {**os.environ, "_MM2PY_COMPLETE": "complete_bash"}
     env |= {"COMP_WORDS": "mm2py flow re", "COMP_CWORD": "2"}
     program = [sys.executable, "-c", "from mm2py_cli.app import app; app(prog_name='mm2py')"]
-    ended = subprocess.run(program, env=env, capture_output=True, text=True, timeout=25)
+    ended = subprocess.run(program, env=env, capture_output=True, text=True, timeout=90)
     assert set(ended.stdout.split()) == {"resume", "restart"}
 
 

