@@ -370,6 +370,28 @@ KINDS: Final = (
 )
 
 
+def doctor(
+    file: FileArgument,
+    flow: Annotated[str | None, typer.Argument(metavar="[A/B]", help="one flow only")] = None,
+    whole: Annotated[bool, typer.Option("--all", help="also what is well")] = False,  # noqa: FBT002 - typer's way to declare a flag
+    output: OutputOption = Output.TABLE,
+    debug: DebugOption = False,  # noqa: FBT002 - typer's way to declare a flag
+) -> None:
+    """Ask both clusters what would keep the flows of a file from working, and name the command that mends it; changes nothing.
+
+    Ends with 0 where there is no error, 3 where there is one.
+    """
+
+    def run() -> int:
+        from mm2py_jobs.doctor.doctor_command import examine_file
+
+        return examine_file(
+            file, flow, Printer(output), is_whole=whole or output in (Output.JSON, Output.YAML)
+        )
+
+    end_with(run, debug=debug)
+
+
 def add_commands(app: typer.Typer) -> None:
     """Add ``mm2py job``, and the older names."""
     jobs = typer.Typer(
@@ -379,6 +401,13 @@ def add_commands(app: typer.Typer) -> None:
     for kind in KINDS:
         jobs.add_typer(kind.group(), name=kind.name)
     app.add_typer(jobs, name="job", rich_help_panel=Panel.COPY)
+    app.command(
+        "doctor",
+        rich_help_panel=Panel.LOOK,
+        epilog=examples(
+            "mm2py doctor mm2.properties", "mm2py doctor mm2.properties A/B --all -o json"
+        ),
+    )(doctor)
     _add_older_names(app)
 
 

@@ -66,9 +66,15 @@ def api_versions() -> Call[ApiVersionsResult]:
 
 
 def metadata(
-    topics: Sequence[str] | None, *, allow_auto_topic_creation: bool = False
+    topics: Sequence[str] | None,
+    *,
+    allow_auto_topic_creation: bool = False,
+    operations: bool = False,
 ) -> Call[MetadataResult]:
-    """Ask for brokers and topics; None means all topics, an empty sequence none."""
+    """Ask for brokers and topics; None means all topics, an empty sequence none.
+
+    With ``operations`` topics carry what the principal may do with them (brokers from 2.3, KIP-430).
+    """
     names = None if topics is None else [required(topic, "topic") for topic in topics]
 
     def request() -> metadata_schema.MetadataRequest:
@@ -79,10 +85,12 @@ def metadata(
                 metadata_schema.MetadataRequest.MetadataRequestTopic(name=name) for name in names
             ],
             allow_auto_topic_creation=allow_auto_topic_creation,
+            include_topic_authorized_operations=operations,
         )
 
     # Below v4 the request has no flag: a broker with auto.create.topics.enable creates missing topics (KIP-204).
     low = 1 if allow_auto_topic_creation or names is None else 4
+    low = 8 if operations else low
     return schema_call(request, metadata_schema.MetadataResponse, _metadata_result, (low, 13))
 
 
@@ -104,6 +112,7 @@ def _metadata_result(answer: metadata_schema.MetadataResponse) -> MetadataResult
                 for part in topic.partitions
             ),
             topic.error_code,
+            None if topic.authorized_operations is None else frozenset(topic.authorized_operations),
         )
         for topic in answer.topics
     )

@@ -148,6 +148,8 @@ class TopicMetadata:
     is_internal: bool
     partitions: tuple[PartitionMetadata, ...]
     error_code: int
+    operations: frozenset[int] | None = None
+    """What the principal may do with it, as values of ``AclOperation`` (KIP-430); None where that was not asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from mm2py.errors import (
     UnsupportedVersionError,
 )
 from mm2py.protocol import admin_messages, group_messages, messages
-from mm2py.protocol.acls import Acl
+from mm2py.protocol.acls import Acl, AclOperation
 from mm2py.protocol.admin_messages import ActiveProducer
 from mm2py.protocol.configs import ConfigEntry, ConfigOperation, ConfigResource, ConfigResourceType
 from mm2py.protocol.error_codes import (
@@ -129,16 +129,34 @@ class Admin:
                 denied[name] = error
         return denied
 
+    async def topic_rights(self, names: Iterable[str]) -> dict[str, frozenset[AclOperation]]:
+        """Return what our principal may do with topics that it may describe; all where the cluster has no authorizer.
+
+        Raises:
+            UnsupportedVersionError: brokers before 2.3 do not tell (KIP-430).
+        """
+        rights: dict[str, frozenset[AclOperation]] = {}
+        for chunk in _chunks(sorted(set(names))):
+            answer = await self.cluster.call_any(messages.metadata(chunk, operations=True))
+            for topic in answer.topics:
+                if not topic.error_code and topic.operations is not None:
+                    rights[topic.name] = frozenset(map(AclOperation, topic.operations))
+        return rights
+
     async def create_topics(
-        self, topics: Sequence[NewTopic], timeout_ms: int = 30_000
+        self,
+        topics: Sequence[NewTopic],
+        timeout_ms: int = 30_000,
+        *,
+        validate_only: bool = False,
     ) -> dict[str, ServerError | None]:
-        """Create topics; returns None or the error per name (36: it exists already)."""
+        """Create topics, or only ask whether they could be; returns None or the error per name (36: it exists already)."""
         if not topics:
             return {}
         if await self._formats_are_old():
             topics = [replace(topic, configs={**_FORMAT, **topic.configs}) for topic in topics]
         created = await self.cluster.call_controller(
-            messages.create_topics(topics, timeout_ms=timeout_ms),
+            messages.create_topics(topics, timeout_ms=timeout_ms, validate_only=validate_only),
             code_of=lambda answers: _retriable_code(a.error_code for a in answers),
         )
         return {

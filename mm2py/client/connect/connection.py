@@ -218,6 +218,13 @@ class BrokerConnection:
         return self._wire is not None and self._wire.closed  # by the other side, in this turn
 
     @property
+    def certificate_ends_s(self) -> float | None:
+        """When the broker's certificate ends, in seconds since the epoch; None without TLS, or where it is not verified."""
+        shown = self._sock.getpeercert() if isinstance(self._sock, ssl.SSLSocket) else None
+        ends = (shown or {}).get("notAfter")
+        return ssl.cert_time_to_seconds(ends) if isinstance(ends, str) else None
+
+    @property
     def in_flight(self) -> int:
         """Requests sent and not answered."""
         return len(self._in_flight)

@@ -1,0 +1,227 @@
+"""Checks of each cluster by itself: its brokers, certificates, rights, and the topics that the flow keeps there."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Final
+
+from mm2py.errors import Mm2pyError, ServerError, UnsupportedVersionError
+from mm2py.protocol.acls import AclOperation
+from mm2py.protocol.error_codes import GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
+from mm2py.protocol.topics import BrokerNode, NewTopic
+from mm2py_jobs.doctor.examined import SIDES, Examined, Level, Opened, Row, Side, some
+
+SOON_S: Final = 14 * 86_400.0
+"""A certificate that ends within this time is a warning."""
+REACH_S: Final = 5.0
+_PURPOSE: Final = "doctor"
+_ALREADY_THERE: Final = 36
+
+
+async def brokers(flow: Examined) -> AsyncIterator[Row]:
+    """Each advertised listener is reached, and logged in to, as a task would."""
+    for side in SIDES:
+        opened = flow.sides[side]
+        found = (await opened.admin.cluster.metadata([])).brokers
+        answers = await asyncio.gather(*(_reach(opened, it) for it in found))
+        lost = [row for row in answers if row is not None]
+        for row in lost:
+            yield row
+        if not lost:
+            yield Row(Level.OK, f"{opened.alias}: {len(found)} brokers reached")
+
+
+async def _reach(opened: Opened, broker: BrokerNode) -> Row | None:
+    try:
+        async with asyncio.timeout(REACH_S):
+            await opened.admin.cluster.connection(broker.node_id, _PURPOSE)
+    except (Mm2pyError, TimeoutError) as error:
+        text, remedy = f"no answer within {REACH_S:.0f} s", ""
+        if isinstance(error, Mm2pyError):
+            text, remedy = error.message, error.remedy
+        return Row(
+            Level.ERROR,
+            f"{opened.alias}: broker {broker.node_id} cannot be reached at {broker.host}:{broker.port}, which it advertises: {text}",
+            remedy or "check advertised.listeners of that broker, DNS and firewalls",
+        )
+    return None
+
+
+async def certificates(flow: Examined) -> AsyncIterator[Row]:
+    """The certificates that brokers show are valid for a while."""
+    for side in SIDES:
+        opened = flow.sides[side]
+        cluster = opened.admin.cluster
+        now_s = flow.clock.now_ms() / 1000
+        for node in cluster.broker_ids:
+            connection = await cluster.connection(node, _PURPOSE)
+            ends_s = connection.certificate_ends_s
+            if ends_s is None:
+                continue
+            days = int((ends_s - now_s) / 86_400)
+            text = f"{opened.alias}: the certificate of broker {node} ends in {days} days"
+            if ends_s - now_s < SOON_S:
+                yield Row(Level.WARNING, text, "renew the broker's certificate")
+            else:
+                yield Row(Level.OK, text)
+
+
+async def one_cluster(flow: Examined) -> AsyncIterator[Row]:
+    """Source and target are two clusters."""
+    ids = [flow.sides[side].admin.cluster.cluster_id for side in SIDES]
+    if ids[0] and ids[0] == ids[1]:
+        yield Row(
+            Level.ERROR,
+            f"{flow.flow.source} and {flow.flow.target} are one cluster, id {ids[0]}: its topics would be copied to itself",
+            "give one of them the addresses of the other cluster",
+        )
+    else:
+        yield Row(Level.OK, f"two clusters: {ids[0]} and {ids[1]}")
+
+
+async def rights(flow: Examined) -> AsyncIterator[Row]:
+    """Our principal may do with topics what each feature in use needs (KIP-430)."""
+    wanted: dict[Side, dict[str, dict[AclOperation, str]]] = {
+        "source": {name: _of_source(flow) for name in await flow.chosen()},
+        "target": {name: _of_copy(flow) for name in (await flow.copies()).values()},
+    }
+    for side in SIDES:
+        opened = flow.sides[side]
+        names = wanted[side]
+        try:
+            granted = await opened.admin.topic_rights(names)
+        except UnsupportedVersionError:
+            yield Row(Level.SKIPPED, f"{opened.alias}: brokers before 2.3 do not tell rights")
+            continue
+        missing: dict[tuple[AclOperation, str], list[str]] = {}
+        for name, needs in names.items():
+            for operation, purpose in needs.items():
+                if name in granted and operation not in granted[name]:
+                    missing.setdefault((operation, purpose), []).append(name)
+        for (operation, purpose), topics in missing.items():
+            yield _missing(opened, operation, purpose, topics)
+        if not missing:
+            yield Row(Level.OK, f"{opened.alias}: rights on {len(granted)} topics")
+
+
+def _of_source(flow: Examined) -> dict[AclOperation, str]:
+    needs = {AclOperation.READ: "copying"}
+    if flow.config.sync_topic_configs_enabled:
+        needs[AclOperation.DESCRIBE_CONFIGS] = "sync.topic.configs.enabled"
+    return needs
+
+
+def _of_copy(flow: Examined) -> dict[AclOperation, str]:
+    needs = {
+        AclOperation.WRITE: "copying",
+        AclOperation.READ: "looking for what a killed task wrote",
+        AclOperation.ALTER: "new partitions",
+    }
+    if flow.config.sync_topic_configs_enabled:
+        needs[AclOperation.ALTER_CONFIGS] = "sync.topic.configs.enabled"
+    return needs
+
+
+def _missing(opened: Opened, operation: AclOperation, purpose: str, topics: list[str]) -> Row:
+    """One row for all topics that lack an operation; a mirror may work without a few of them."""
+    word = operation.name.title().replace("_", "")
+    needed = operation in (AclOperation.READ, AclOperation.WRITE) and purpose == "copying"
+    return Row(
+        Level.ERROR if needed else Level.WARNING,
+        f"{opened.alias}: no {word} on {some(topics)}, needed for {purpose}",
+        f"{_acls(opened)} --operation {word} {' '.join(f'--topic {it}' for it in sorted(topics)[:3])}",
+    )
+
+
+def _acls(opened: Opened) -> str:
+    sasl = opened.admin.cluster.settings.sasl
+    user = (sasl.username if sasl is not None else "") or "..."
+    return f"kafka-acls.sh --bootstrap-server {opened.servers} --add --allow-principal User:{user}"
+
+
+async def group_rights(flow: Examined) -> AsyncIterator[Row]:
+    """Groups can be listed and read on the source."""
+    opened = flow.sides["source"]
+    try:
+        catalog = await flow.groups("source")
+    except ServerError as error:
+        yield Row(Level.ERROR, f"{opened.alias}: groups cannot be listed: {error.message}", f"{_acls(opened)} --operation Describe --cluster")  # fmt: skip
+        return
+    offsets = await opened.admin.topic_rights(["__consumer_offsets"])
+    if AclOperation.READ not in offsets.get("__consumer_offsets", {AclOperation.READ}):
+        yield _missing(opened, AclOperation.READ, "following commits", ["__consumer_offsets"])
+    elif catalog.missing:
+        yield Row(Level.WARNING, f"{opened.alias}: groups of some brokers are not known: {catalog.missing}")  # fmt: skip
+    else:
+        yield Row(Level.OK, f"{opened.alias}: {len(catalog.groups)} groups")
+
+
+async def internal_topics(flow: Examined) -> AsyncIterator[Row]:
+    """What the flow keeps in Kafka is there in the right form, or can be created as its properties ask."""
+    for side, topics in _internal(flow).items():
+        opened = flow.sides[side]
+        there = await flow.topics(side)
+        found = [it for it in topics if it in there]
+        for name, values in (await flow.configs(side, found)).items():
+            if "compact" not in values.get("cleanup.policy", "compact"):
+                yield Row(
+                    Level.ERROR,
+                    f"{opened.alias}: {name} has cleanup.policy={values['cleanup.policy']}: what the flow keeps there is deleted",
+                    f"kafka-configs.sh --bootstrap-server {opened.servers} --alter --topic {name} --add-config cleanup.policy=compact",
+                )
+        missing = [it for name, it in topics.items() if name not in there]
+        async for row in creatable(opened, {it.name: it for it in missing}):
+            yield row
+        if topics and len(found) == len(topics):
+            yield Row(Level.OK, f"{opened.alias}: {len(found)} internal topics")
+
+
+def _internal(flow: Examined) -> dict[Side, dict[str, NewTopic]]:
+    worker, config = flow.plan.worker, flow.config
+    on_target = {
+        worker.offset_storage_topic: worker.offset_storage_replication_factor,
+        worker.config_storage_topic: worker.config_storage_replication_factor,
+        worker.status_storage_topic: worker.status_storage_replication_factor,
+    }
+    syncs: Side = "source" if config.offset_syncs_topic_location == "source" else "target"
+    other = flow.flow.target if syncs == "source" else flow.flow.source
+    on_source = dict[str, int]()
+    if config.emit_offset_syncs_enabled:
+        place = on_source if syncs == "source" else on_target
+        place[flow.policy.offset_syncs_topic(other)] = config.offset_syncs_topic_replication_factor
+    by_side: dict[Side, dict[str, int]] = {"source": on_source, "target": on_target}
+    return {
+        side: {name: NewTopic(name, 1, factor) for name, factor in topics.items()}
+        for side, topics in by_side.items()
+    }
+
+
+async def creatable(opened: Opened, topics: dict[str, NewTopic]) -> AsyncIterator[Row]:
+    """Ask the controller whether topics could be created, without creating them; one row for each cause."""
+    causes: dict[tuple[int, str, str], list[str]] = {}
+    answers = await opened.admin.create_topics([*topics.values()], validate_only=True)
+    for name, error in answers.items():
+        if error is not None and error.code != _ALREADY_THERE:
+            text = error.message.replace(name, "...")
+            causes.setdefault((error.code, text, error.remedy), []).append(name)
+    for (code, text, remedy), names in causes.items():
+        if code in (TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED):
+            yield _missing_create(opened, names)
+        else:
+            yield Row(Level.ERROR, f"{opened.alias}: {some(names)} cannot be created: {text}", remedy)  # fmt: skip
+    if topics and not causes:
+        yield Row(Level.OK, f"{opened.alias}: {len(topics)} topics can be created")
+
+
+def _missing_create(opened: Opened, names: list[str]) -> Row:
+    return Row(
+        Level.ERROR,
+        f"{opened.alias}: no right to create {some(names)}",
+        f"{_acls(opened)} --operation Create --cluster",
+    )
+
+
+def away(sides: dict[Side, Opened]) -> Iterator[Row]:
+    """Name the clusters that do not answer."""
+    for opened in sides.values():
+        if opened.away:
+            yield Row(Level.ERROR, opened.away)

@@ -1,0 +1,155 @@
+"""Runs the table of checks over one flow, each within its time, whatever a cluster does meanwhile.
+
+Flow: ``examine(plan)`` -> both clusters side by side -> ``CHECKS`` in order -> ``Result``. A check whose side is away is skipped with the cause.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from mm2py.client.connect.admin import Admin
+from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.errors import ConfigError, Mm2pyError
+from mm2py_jobs.doctor import cluster_checks, flow_checks
+from mm2py_jobs.doctor.examined import SIDES, Examined, Level, Opened, Row, Side
+from mm2py_jobs.open_flow import FlowNow, admin_cluster, flow_in_force
+from mm2py_workers.flow_parts import FlowPlan
+from mm2py_workers.flow_target import SOURCE, FlowTarget
+
+OPEN_S: Final = 8.0
+"""For a cluster to answer, and for changes made over REST to be read."""
+CHECK_S: Final = 8.0
+ALL_S: Final = 28.0
+"""For a flow: a doctor who is waited for is no help at night."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One question: ``needs`` are the sides that have to answer."""
+
+    name: str
+    needs: tuple[Side, ...]
+    run: Callable[[Examined], AsyncIterator[Row]]
+
+
+CHECKS: Final = (
+    Check("brokers", SIDES, cluster_checks.brokers),
+    Check("certificates", SIDES, cluster_checks.certificates),
+    Check("clusters", SIDES, cluster_checks.one_cluster),
+    Check("topics", ("source",), flow_checks.topics),
+    Check("rights", SIDES, cluster_checks.rights),
+    Check("names", ("source",), flow_checks.names),
+    Check("new copies", SIDES, flow_checks.new_copies),
+    Check("internal topics", SIDES, cluster_checks.internal_topics),
+    Check("limits", SIDES, flow_checks.limits),
+    Check("partitions", SIDES, flow_checks.partitions),
+    Check("group rights", ("source",), cluster_checks.group_rights),
+    Check("groups", SIDES, flow_checks.groups),
+    Check("transactions", ("source",), flow_checks.transactions),
+    Check("bytes to copy", SIDES, flow_checks.disk),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one check of a flow found."""
+
+    flow: str
+    check: str
+    row: Row
+
+    def document(self) -> dict[str, str]:
+        """Return it as JSON and tables show it."""
+        level, text, remedy = self.row
+        return {
+            "flow": self.flow,
+            "check": self.check,
+            "level": str(level),
+            "finding": text,
+            "remedy": remedy,
+        }
+
+
+async def examine(plan: FlowPlan, clock: Clock = SYSTEM_CLOCK) -> list[Result]:
+    """Examine one flow; changes nothing, and ends within ``ALL_S`` whatever the clusters do."""
+    results: list[Result] = []
+    name = str(plan.name)
+    try:
+        async with asyncio.timeout(ALL_S), AsyncExitStack() as opened:
+            found, row = await _opened(plan, clock, opened)
+            results += [Result(name, "clusters", it) for it in row]
+            for check in CHECKS:
+                results += [Result(name, check.name, it) for it in await _rows(check, found)]
+    except TimeoutError:
+        done = {it.check for it in results}
+        results += [
+            Result(name, it.name, Row(Level.SKIPPED, f"not begun within {ALL_S:.0f} s"))
+            for it in CHECKS
+            if it.name not in done
+        ]
+    return results
+
+
+async def _opened(
+    plan: FlowPlan, clock: Clock, stack: AsyncExitStack
+) -> tuple[Examined, list[Row]]:
+    """Open both sides, each for as long as ``OPEN_S``; one that does not answer has the cause."""
+    connector: Mapping[str, str] = plan.resolve(plan.connectors[SOURCE])
+    rows: list[Row] = []
+    target = FlowTarget(plan.name, plan.props, clock)
+    stack.push_async_callback(target.close)
+    try:
+        async with asyncio.timeout(OPEN_S):
+            await target.cluster.connect()
+            now: FlowNow = await flow_in_force(plan, target.tables, clock)
+            connector = now.connector or connector
+    except (Mm2pyError, TimeoutError) as error:
+        rows.append(Row(Level.WARNING, f"changes made over REST are not known, the file alone counts: {_cause(error)}"))  # fmt: skip
+    sides = dict(
+        zip(
+            SIDES,
+            await asyncio.gather(*(_side(plan, connector, it, clock, stack) for it in SIDES)),
+            strict=True,
+        )
+    )
+    rows += cluster_checks.away(sides)
+    return Examined(plan, connector, sides, clock), rows
+
+
+async def _side(
+    plan: FlowPlan, connector: Mapping[str, str], side: Side, clock: Clock, stack: AsyncExitStack
+) -> Opened:
+    alias = plan.name.source if side == "source" else plan.name.target
+    cluster = admin_cluster(connector, side, alias, role="doctor", clock=clock)
+    stack.push_async_callback(cluster.close)
+    admin = Admin(cluster)
+    try:
+        async with asyncio.timeout(OPEN_S):
+            await cluster.connect()
+            await cluster.metadata([])
+    except (Mm2pyError, TimeoutError) as error:
+        return Opened(str(alias), admin, f"{side} cluster {alias} does not answer: {_cause(error)}")
+    return Opened(str(alias), admin)
+
+
+async def _rows(check: Check, flow: Examined) -> list[Row]:
+    away = [it for it in check.needs if flow.sides[it].away]
+    if away:
+        return [Row(Level.SKIPPED, f"{', '.join(away)} does not answer")]
+    rows: list[Row] = []
+    try:
+        async with asyncio.timeout(CHECK_S):
+            rows += [row async for row in check.run(flow)]
+    except TimeoutError:
+        rows.append(Row(Level.SKIPPED, f"no answer within {CHECK_S:.0f} s"))
+    except ConfigError as error:
+        rows.append(Row(Level.ERROR, error.message, error.remedy))
+    except Mm2pyError as error:
+        rows.append(Row(Level.WARNING, f"could not be checked: {error.message}", error.remedy))
+    return rows or [Row(Level.OK, "nothing to check")]
+
+
+def _cause(error: BaseException) -> str:
+    return str(error) if isinstance(error, Mm2pyError) else f"no answer within {OPEN_S:.0f} s"

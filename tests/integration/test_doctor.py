@@ -1,0 +1,238 @@
+"""``mm2py doctor``: each check is broken on a real broker, and named with the command that mends it."""
+
+import json
+import subprocess
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Final
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from typer.testing import CliRunner
+
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py_cli.app import app
+from mm2py_jobs.doctor.examine import CHECKS, examine
+from mm2py_jobs.open_flow import flow_plan
+from tests.integration.cluster_changes import forbid_creating, forbid_writing
+from tests.integration.mirror_process import MM2PY, Flow, running, until
+from tests.integration.secured import SecuredRegion
+from tests.integration.setups import Setup
+from tests.kit.kafka.ports import free_ports
+from tests.kit.kafka.region import ForeignRegion, KafkaAddress, Region
+from tests.kit.regions import NewRegion
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+Rows = list[dict[str, str]]
+SYNCED: Final = {"sync.group.offsets.enabled": "true"}
+
+
+def examined(flow: Flow) -> tuple[int, Rows]:
+    """Run the command; return its exit code and rows."""
+    ended = CliRunner().invoke(app, ["doctor", str(flow.file), "-o", "json"])
+    assert ended.exit_code in (0, 3), ended.output
+    return ended.exit_code, json.loads(ended.stdout)
+
+
+def said(rows: Rows, check: str, level: str) -> str:
+    """Return findings and remedies of a check at a level."""
+    return "\n".join(
+        f"{it['finding']} | {it['remedy']}"
+        for it in rows
+        if (it["check"], it["level"]) == (check, level)
+    )
+
+
+def test_a_flow_that_will_work_has_no_warning_before_and_while_it_runs(setup: Setup) -> None:
+    flow = setup.flow(setup.topic("well", 3))
+    code, rows = examined(flow)
+    assert (code, {it["level"] for it in rows}) == (0, {"ok"}), rows
+    assert {it["check"] for it in rows} == {check.name for check in CHECKS}
+    assert "1 topics with 3 partitions" in said(rows, "topics", "ok")
+    with running(flow.file):
+        code, rows = examined(flow)
+        assert (code, {it["level"] for it in rows}) == (0, {"ok"}), rows
+        assert "3 internal topics" in said(rows, "internal topics", "ok")
+    shown = subprocess.run([MM2PY, "doctor", str(flow.file)], capture_output=True, text=True)
+    assert (shown.returncode, shown.stdout, shown.stderr) == (0, "", "nothing is wrong\n")
+
+
+def narrow(setup: Setup) -> Flow:
+    """A copy that takes less, keeps less, is compacted and has more partitions."""
+    topic = setup.topic("narrow", 1)
+    flow = setup.flow(topic)
+    config = {"max.message.bytes": "5000", "retention.ms": "1000", "cleanup.policy": "compact"}
+    setup.create_topic(setup.b, flow.remote(topic), 3, config=config)
+    return flow
+
+
+def misspelt(setup: Setup) -> Flow:
+    return setup.flow("ordes-misspelt")
+
+
+def partly_there(setup: Setup) -> Flow:
+    return setup.flow(f"{setup.topic('there')},not-there")
+
+
+def too_long(setup: Setup) -> Flow:
+    return setup.flow(setup.topic("long" + "g" * 230))
+
+
+def replicas(setup: Setup) -> Flow:
+    return setup.flow(setup.topic("replicas"), {"replication.factor": "3"})
+
+
+def deleted_state(setup: Setup) -> Flow:
+    flow = setup.flow(setup.topic("state"))
+    name = f"mm2-configs.{flow.source_alias}.internal"
+    setup.create_topic(setup.b, name, 1, config={"cleanup.policy": "delete"})
+    return flow
+
+
+def into_itself(setup: Setup) -> Flow:
+    return setup.flow(setup.topic("itself"), target=setup.a)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check", "level", "texts"),
+    [
+        (misspelt, "topics", "error", ["topics=ordes-misspelt matches none", "correct topics"]),
+        (partly_there, "topics", "warning", ["not-there", "correct topics"]),
+        (too_long, "names", "error", ["characters, 249 are allowed", "shorten the alias"]),
+        (replicas, "new copies", "error", ["cannot be created", "set replication.factor (now 3)"]),
+        (deleted_state, "internal topics", "error", ["cleanup.policy=delete", "kafka-configs.sh"]),
+        (into_itself, "clusters", "error", ["are one cluster, id", "the other cluster"]),
+        (narrow, "limits", "error", ["is compacted, its source is not"]),
+        (narrow, "limits", "warning", ["takes 5000 bytes", "max.message.bytes=", "keeps records for 1000 ms", "retention.ms="]),
+        (narrow, "partitions", "warning", ["(3 for 1)", "kafka-topics.sh"]),
+    ],
+)  # fmt: skip
+def test_what_is_broken_is_named_with_what_mends_it(
+    setup: Setup, broken: Callable[[Setup], Flow], check: str, level: str, texts: list[str]
+) -> None:
+    code, rows = examined(broken(setup))
+    assert [text for text in texts if text not in said(rows, check, level)] == [], rows
+    assert code == (3 if any(it["level"] == "error" for it in rows) else 0)
+
+
+@contextmanager
+def member(region: KafkaAddress, group: str, topic: str) -> Generator[None]:
+    """Have one member in a group, which has its partitions."""
+    client = Consumer({"bootstrap.servers": region.bootstrap_servers, "group.id": group})
+    client.subscribe([topic])
+    until(lambda: client.poll(0.1) is None and client.assignment(), 90, f"a member of {group}")
+    try:
+        yield
+    finally:
+        client.close()
+
+
+def test_a_group_with_members_on_both_sides(setup: Setup) -> None:
+    topic = setup.topic("both")
+    flow = setup.flow(topic, SYNCED)
+    setup.create_topic(setup.b, flow.remote(topic), 1)
+    group = setup.unique("billing")
+    with member(setup.a, group, topic), member(setup.b, group, flow.remote(topic)):
+        _, rows = examined(flow)
+    assert group in said(rows, "groups", "warning")
+    assert "groups.exclude" in said(rows, "groups", "warning")
+
+
+@pytest.mark.parametrize("kept", ["Write", "Create"])
+def test_a_missing_right_has_the_line_that_grants_it(
+    setup: Setup, guarded: Region, kept: str
+) -> None:
+    topic = setup.topic("rights")
+    flow = setup.flow(topic, target=guarded)
+    if kept == "Write":
+        setup.create_topic(guarded, flow.remote(topic), 1)
+        forbid_writing(guarded, flow.remote(topic))
+    else:
+        forbid_creating(guarded, flow.remote(topic))
+    code, rows = examined(flow)
+    assert code == 3
+    found = said(rows, "rights" if kept == "Write" else "new copies", "error")
+    assert flow.remote(topic) in found
+    assert f"kafka-acls.sh --bootstrap-server {guarded.bootstrap_servers} --add" in found
+    assert f"--operation {kept}" in found
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("how", ["no one listens", "frozen"])
+def test_a_cluster_that_does_not_answer_is_named_and_the_other_one_checked(
+    setup: Setup, new_region: NewRegion, side: str, how: str
+) -> None:
+    topic = setup.topic("away")
+    region = new_region("away") if how == "frozen" else None
+    address = region or ForeignRegion("away", f"127.0.0.1:{free_ports(1)[0]}")
+    flow = (
+        setup.flow(topic, source=address) if side == "source" else setup.flow(topic, target=address)
+    )
+    if region is not None:
+        region.freeze()
+    code, rows = examined(flow)
+    if region is not None:
+        region.thaw()
+    assert code == 3
+    assert f"{side} cluster" in said(rows, "clusters", "error")
+    assert said(rows, "limits", "skipped") == f"{side} does not answer | "
+    answered = said(rows, "topics", "skipped" if side == "source" else "ok")
+    assert answered, rows
+
+
+class Later:
+    """The system's clock some days later."""
+
+    def __init__(self, days: int) -> None:
+        self._ahead_ms = days * 86_400_000
+
+    def now_ms(self) -> int:
+        return SYSTEM_CLOCK.now_ms() + self._ahead_ms
+
+    monotonic = staticmethod(SYSTEM_CLOCK.monotonic)
+    sleep = staticmethod(SYSTEM_CLOCK.sleep)
+
+
+async def test_a_transaction_that_hangs(setup: Setup) -> None:
+    topic = setup.topic("hangs")
+    client = Producer({"bootstrap.servers": setup.a.bootstrap_servers, "transactional.id": topic})
+    client.init_transactions(60)
+    client.begin_transaction()
+    client.produce(topic, b"open")
+    client.flush(60)
+    flow = setup.flow(topic)
+    results = await examine(flow_plan(flow.file, flow.name), Later(1))
+    client.abort_transaction(60)
+    (row,) = [it.row for it in results if it.check == "transactions"]
+    assert f"{topic}-0 has a transaction open since offset 0" in row.text
+    assert f"abort --topic {topic} --partition 0 --start-offset 0" in row.remedy
+
+
+async def test_a_certificate_that_ends_soon(setup: Setup, secured: SecuredRegion) -> None:
+    topic = setup.topic("tls", on=secured.region)
+    flow = setup.flow(
+        topic,
+        {f"{{source}}.{key}": value for key, value in secured.scram("TLSLOGIN").items()},
+        source=secured.region,
+    )
+    plan = flow_plan(flow.file, flow.name)
+    for clock, level in ((SYSTEM_CLOCK, "ok"), (Later(20), "warning")):
+        rows = [it.row for it in await examine(plan, clock) if it.check == "certificates"]
+        assert [(it.level, "ends in" in it.text) for it in rows] == [(level, True)]
+
+
+@pytest.mark.faults
+def test_a_broker_that_is_dark_at_its_advertised_address(
+    setup: Setup, region_three: Region
+) -> None:
+    flow = setup.flow(setup.topic("dark", on=region_three, replicas=3), source=region_three)
+    dark = region_three.node(3)
+    dark.freeze()
+    try:
+        code, rows = examined(flow)
+    finally:
+        dark.thaw()
+    found = said(rows, "brokers", "error")
+    assert (code, "broker 3 cannot be reached at 127.0.0.1:" in found) == (3, True), rows
+    assert "advertised.listeners" in found
