@@ -125,6 +125,7 @@ class MirrorSourceConnector(Connector):
             await self._suppress_loops(source, target)
             await topics.refresh()
             self._deal.update(topics.ready())
+            self._deal.continue_with(_published(context, ASSIGNED_PARTITIONS))
             if begins_at_end(self._props, SYSTEM_CLOCK):
                 partitions = self._deal.partitions.union(topics.waiting())
                 early = _early(context)
@@ -257,14 +258,17 @@ def begins_at_end(config: Mapping[str, str], clock: Clock) -> bool:
 
 def _early(context: object) -> frozenset[TopicPartition] | None:
     """Return the partitions that the first start of the flow found, None where this is the first start."""
-    published = context.published_tasks() if isinstance(context, PublishedTasks) else ()
-    if not published:
-        return None
     dealt, late = (
-        {tp for config in published for tp in parse_partitions(_items(config.get(key, "")))}
+        {partition for hand in _published(context, key) for partition in hand}
         for key in (ASSIGNED_PARTITIONS, LATE_PARTITIONS)
     )
-    return frozenset(dealt - late)
+    return frozenset(dealt - late) if _published(context, ASSIGNED_PARTITIONS) else None
+
+
+def _published(context: object, key: str) -> list[tuple[TopicPartition, ...]]:
+    """Return the partitions that the published config of each task names."""
+    published = context.published_tasks() if isinstance(context, PublishedTasks) else ()
+    return [parse_partitions(_items(config.get(key, ""))) for config in published]
 
 
 def _items(text: str) -> list[str]:

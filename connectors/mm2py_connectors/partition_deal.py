@@ -41,6 +41,20 @@ class PartitionDeal:
         """What is dealt."""
         return frozenset(slot for slot in self._slots if slot is not None)
 
+    def continue_with(self, hands: Sequence[Sequence[TopicPartition]]) -> None:
+        """Take over what tasks have, in their order, where it is the same set: nothing moves, nothing restarts.
+
+        Java and an earlier worker may have dealt in another order; a deal that means the same is not made again.
+        """
+        dealt = [partition for hand in hands for partition in hand]
+        if len(dealt) != len(self.partitions) or self.partitions != set(dealt):
+            return
+        # Row by row, as round robin reads it, with holes where a hand is shorter.
+        slots: list[TopicPartition | None] = [it for row in zip_longest(*hands) for it in row]
+        while slots and slots[-1] is None:
+            slots.pop()
+        self._slots = slots
+
     def update(self, partitions: Collection[TopicPartition]) -> bool:
         """Deal ``partitions`` from now on; return whether the set changed. New ones come in the given order."""
         known = self.partitions
@@ -90,10 +104,7 @@ class PartitionDeal:
         after = max(sum(weight[p] for p in hand) for hand in dealt)
         if after > GAIN * before:
             return hands
-        # The same order as round robin reads it: row by row, with holes where a hand is shorter.
-        self._slots = [slot for row in zip_longest(*dealt) for slot in row]
-        while self._slots[-1] is None:
-            self._slots.pop()
+        self.continue_with(dealt)
         return dealt
 
     def _hands(self, count: int) -> list[list[TopicPartition]]:

@@ -17,6 +17,7 @@ from mm2py.clock import Clock
 from mm2py.config.java_regex import PatternList
 from mm2py.errors import RetriableError, ServerError
 from mm2py.mirror.filters import TopicSelection
+from mm2py.mirror.offset_checks import described_order
 from mm2py.observability.logging import some_of
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.topics import NewTopic
@@ -159,13 +160,11 @@ class RemoteTopics:
         self._listed = listed
         partitions = {
             topic: len(listed[topic].partitions)
-            for topic in sorted(listed)
-            if self._flow.selection.replicate(topic)
+            for topic in described_order([*listed], self._flow.selection.replicate)
         }
         self._absent = _absent(self._flow.selection, listed)
         gone = self._keep_once(partitions)
         self._gone |= dict.fromkeys(gone, self._clock.monotonic())
-        partitions = dict(sorted(partitions.items()))
         changed = partitions != self._source
         if changed:
             new = partitions.keys() - self._source.keys()

@@ -5,7 +5,7 @@ always valid, whatever its partition looks like: rubbish must be removable. Maps
 Java's workers find stored offsets by the bytes of their keys, so the order of a ``HashMap`` is part of the format.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar, cast
 
 from mm2py.errors import ConfigError
@@ -16,10 +16,28 @@ V = TypeVar("V")
 
 def hash_map_order(members: Mapping[str, V]) -> dict[str, V]:
     """Return the members in the iteration order of a ``HashMap``."""
-    capacity = 16
-    while len(members) > capacity * 3 // 4:
-        capacity *= 2
-    return dict(sorted(members.items(), key=lambda member: _bucket(member[0], capacity)))
+    return {name: members[name] for name in _by_bucket(members, _grown(16, len(members)))}
+
+
+def described_order(listed: Sequence[str], chosen: Callable[[str], bool]) -> list[str]:
+    """Return topics in the order in which ``MirrorSourceConnector.findSourceTopicPartitions`` deals them (Java 17).
+
+    Java puts them through five hash tables, each of which sorts by the low bits of the names' hashes and keeps the
+    order before where these are equal: ``listTopics``, ``Collectors.toSet``, the futures of ``describeTopics``, their
+    copy, ``DescribeTopicsResult.allTopicNames``. A bucket that ever has eight names becomes a tree in Java, which may
+    order these eight differently; of a thousand numbered names that is one list in twenty.
+
+    Args:
+        listed: all topics, in the order of the Metadata response.
+        chosen: whether one is replicated.
+    """
+    names = _by_bucket(listed, _grown(16, len(listed)))
+    names = [it for it in names if chosen(it)]
+    sized = _grown(_power_of_two(len(names)), len(names))
+    copied = _power_of_two(int(len(names) / 0.75 + 1))
+    for capacity in (_grown(16, len(names)), sized, copied, sized):
+        names = _by_bucket(names, capacity)
+    return names
 
 
 def java_text(value: object) -> str:
@@ -38,9 +56,26 @@ def _members_text(members: Iterable[tuple[object, object]]) -> str:
     return "{" + ", ".join(f"{name}={java_text(value)}" for name, value in by_name.items()) + "}"
 
 
-def _bucket(text: str, capacity: int) -> int:
-    value = java_hash(text)
-    return (value ^ (value >> 16)) & (capacity - 1)
+def _by_bucket(names: Iterable[str], capacity: int) -> list[str]:
+    """Return names in the order of a ``HashMap``'s buckets; within one, as they were put in."""
+
+    def bucket(name: str) -> int:
+        value = java_hash(name)
+        return (value ^ (value >> 16)) & (capacity - 1)
+
+    return sorted(names, key=bucket)
+
+
+def _grown(capacity: int, size: int) -> int:
+    """Return the capacity of a table that had ``capacity`` and took ``size`` members."""
+    while size > capacity * 3 // 4:
+        capacity *= 2
+    return capacity
+
+
+def _power_of_two(size: int) -> int:
+    """``HashMap.tableSizeFor``."""
+    return 1 << max(0, size - 1).bit_length()
 
 
 Positions = Sequence[tuple[Mapping[str, object] | None, Mapping[str, object] | None]]

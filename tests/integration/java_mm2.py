@@ -57,6 +57,7 @@ class Handover:
         self.copied: dict[Step, Partitions] = {}
         self.exit_codes: dict[str, int] = {}
         self.logs: dict[Step, str] = {}
+        self.java_logs: list[str] = []
         self._folder = folder
         self._written: Partitions = {partition: [] for partition in range(PARTITIONS)}
         self._ours: MirrorProcess | None = None
@@ -66,7 +67,9 @@ class Handover:
         self._failure: BaseException | None = None
         self._file = folder / "mm2.properties"
         self._write_file()
-        Topics(source.bootstrap_servers).create(self.topic, PARTITIONS)
+        # The others are dealt too: by name, in the order of Java's hash tables, or in another one.
+        for name in (self.topic, *(f"{self.topic}-{it}" for it in ("eu", "us", "in", "za", "jp"))):
+            Topics(source.bootstrap_servers).create(name, PARTITIONS)
 
     @property
     def remote_topic(self) -> str:
@@ -113,6 +116,7 @@ class Handover:
             case Step.OURS_TOOK_OVER:
                 assert self._java is not None
                 self.exit_codes["java"] = self._java.stop()
+                self.java_logs.append(self._java.log())
                 self._produce(50)
                 self._compare(step)
             case Step.JAVA_JOINED:
@@ -126,6 +130,7 @@ class Handover:
                 assert self._java is not None
                 self.exit_codes["ours, waiting"] = self._ours.stop()
                 self.exit_codes["java, at the end"] = self._java.stop()
+                self.java_logs.append(self._java.log())
         if self._ours is not None:
             self.logs[step] = self._ours.log()
 
@@ -199,7 +204,8 @@ class Handover:
             f"{a}.bootstrap.servers = {self.source.bootstrap_servers}",
             f"{b}.bootstrap.servers = {self.target.bootstrap_servers}",
             f"{a}->{b}.enabled = true",
-            f"{a}->{b}.topics = {self.topic}",
+            f"{a}->{b}.topics = {self.topic}.*",
+            f"{a}->{b}.tasks.max = 2",
             f"{b}->{a}.enabled = false",
             "replication.factor = 1",
             "offset-syncs.topic.replication.factor = 1",

@@ -91,6 +91,20 @@ def test_a_waiting_worker_ends_with_exit_code_0_too(story: Handover) -> None:
     assert story.exit_codes["java, at the end"] == JAVA_STOPPED
 
 
+def test_neither_starts_a_source_task_twice_because_it_would_deal_in_another_order(
+    story: Handover,
+) -> None:
+    """A deal that means the same is kept; else Java stops its tasks amid the backlog, and may copy twice."""
+    story.reach(Step.ALL_STOPPED)
+    for log in story.java_logs:
+        started = re.findall(r"Creating task (MirrorSourceConnector-\d)", log)
+        assert sorted(started) == ["MirrorSourceConnector-0", "MirrorSourceConnector-1"]
+    starts = re.findall(
+        r"MirrorSourceConnector\|(task-\d)\] source task started", story.logs[Step.OURS_TOOK_OVER]
+    )
+    assert sorted(starts) == ["task-0", "task-1"]
+
+
 def assert_each_record_once(story: Handover, step: Step) -> None:
     assert story.copied[step] == story.expected[step]
 

@@ -16,6 +16,7 @@ from mm2py.config.old_names import modern_name
 from mm2py.config.properties import parse
 from mm2py.config.worker import DEDICATED_DEFAULTS
 from mm2py.errors import ConfigError
+from mm2py.mirror.offset_checks import described_order
 from mm2py_connectors.config import CONNECTORS
 from tests.kit.kafka.java import compile_java, run_java
 
@@ -371,3 +372,18 @@ def test_the_truth_that_converters_are_compared_with_is_what_java_says(classes: 
     done = run_java("Conversions", classpath=[classes], timeout_s=120)
     written = (ROOT / "data" / "conversions.json").read_text()
     assert json.loads(done.check()) == json.loads(written)
+
+
+def test_topics_are_dealt_in_the_order_in_which_java_lists_them(classes: Path) -> None:
+    dice = random.Random(11)
+    lists: list[list[str]] = []
+    for number in range(200):
+        size = number + 1 if number < 130 else dice.randrange(1, 2_000)
+        kinds = ("t.{}", "topic-{}", "tänze.{}", "x{}", "t.orders.{}.v1")
+        texts = (dice.choice(kinds).format(dice.randbytes(4).hex()) for _ in range(size))
+        names = {*texts, "t"}
+        lists.append(dice.sample(sorted(names), len(names)))
+    lines = "".join(",".join(names) + "\n" for names in lists)
+    answers = run_java("TopicOrderTruth", classpath=[classes], stdin=lines).check().splitlines()
+    ours = [",".join(described_order(it, lambda name: name.startswith("t"))) for it in lists]
+    assert ours == answers

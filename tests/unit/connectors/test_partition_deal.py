@@ -48,6 +48,26 @@ def test_a_task_that_would_be_empty_makes_a_new_deal() -> None:
     assert numbers(deal, 2) == [[0], [2]]
 
 
+@pytest.mark.parametrize(
+    ("published", "kept"),
+    [
+        pytest.param([(3, 1), (0, 2)], True, id="the-same-set"),
+        pytest.param([(3, 1, 0), (2,)], True, id="uneven"),
+        pytest.param([(3, 1), (0,)], False, id="one-is-missing"),
+        pytest.param([(3, 1), (0, 2, 4)], False, id="one-is-gone"),
+        pytest.param([(3, 1), (0, 2, 3)], False, id="one-has-two-tasks"),
+        pytest.param([], False, id="none-is-published"),
+    ],
+)
+def test_what_tasks_have_is_kept_where_it_is_the_same_set(
+    published: list[tuple[int, ...]], kept: bool
+) -> None:
+    deal = PartitionDeal()
+    deal.update(parts(0, 1, 2, 3))
+    deal.continue_with([parts(*hand) for hand in published])
+    assert numbers(deal, 2) == ([[*hand] for hand in published] if kept else [[0, 2], [1, 3]])
+
+
 def test_names_with_dashes_survive_the_property() -> None:
     partitions = (TopicPartition("topic-1", 2), TopicPartition("a", 10), TopicPartition("-", 0))
     text = format_partitions(partitions)
