@@ -6,6 +6,7 @@ to no task. Records are moved by the task, not here.
 """
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final, final
 
@@ -59,6 +60,9 @@ TASK_CLASS: Final = "org.apache.kafka.connect.mirror.MirrorSourceTask"
 
 OFFSET_SYNCS_RETRY_S: Final = 30.0
 
+SETTLES_S: Final = 60.0
+"""For so long a flow that starts for the first time is dealt anew, as Java would: heartbeats come after it. Later the others keep their task."""
+
 LONGEST_COLLECTION_S: Final = 30.0
 """New deals restart tasks: while topics keep appearing they are collected for longer and longer, up to this."""
 
@@ -97,6 +101,7 @@ class MirrorSourceConnector(Connector):
         self._came = True
         self._dealt_anew = False
         self._collection_s = self._collects_until = 0.0
+        self._settles_at = -math.inf
         self._context: ConnectorContext | None = None
         # What tasks must know to suppress loops; and why loops are not suppressed, though they might be.
         self._suppression: dict[str, str] = {}
@@ -125,7 +130,10 @@ class MirrorSourceConnector(Connector):
             await self._suppress_loops(source, target)
             await topics.refresh()
             self._deal.update(topics.ready())
-            self._deal.continue_with(_published(context, ASSIGNED_PARTITIONS))
+            published = _published(context, ASSIGNED_PARTITIONS)
+            self._deal.continue_with(published)
+            if not published:
+                self._settles_at = context.clock.monotonic() + SETTLES_S
             if begins_at_end(self._props, SYSTEM_CLOCK):
                 partitions = self._deal.partitions.union(topics.waiting())
                 early = _early(context)
@@ -212,9 +220,10 @@ class MirrorSourceConnector(Connector):
     async def _refresh(self) -> None:
         if self._context is None:
             return
-        if await self._upkeep.topics.refresh():
-            self._dealt_anew |= self._deal.update(self._upkeep.topics.ready())
         now = self._context.clock.monotonic()
+        if await self._upkeep.topics.refresh():
+            ready = self._upkeep.topics.ready()
+            self._dealt_anew |= self._deal.update(ready, anew=now < self._settles_at)
         if now < self._collects_until:
             return
         if not self._dealt_anew:

@@ -55,13 +55,19 @@ class PartitionDeal:
             slots.pop()
         self._slots = slots
 
-    def update(self, partitions: Collection[TopicPartition]) -> bool:
-        """Deal ``partitions`` from now on; return whether the set changed. New ones come in the given order."""
+    def update(self, partitions: Collection[TopicPartition], *, anew: bool = False) -> bool:
+        """Deal ``partitions`` from now on; return whether the set changed. New ones come in the given order.
+
+        With ``anew`` all come in the given order, as Java deals: most of them change their task.
+        """
         known = self.partitions
         new = [partition for partition in partitions if partition not in known]
         gone = known.difference(partitions)
         if not new and not gone:
             return False
+        if anew:
+            self._slots = [*partitions]
+            return True
         self._slots = [None if slot in gone else slot for slot in self._slots]
         free = iter([index for index, slot in enumerate(self._slots) if slot is None])
         for partition in new:

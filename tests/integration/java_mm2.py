@@ -120,9 +120,11 @@ class Handover:
                 self._produce(50)
                 self._compare(step)
             case Step.JAVA_JOINED:
+                assert self._ours is not None
+                before = len(self._ours.log())
                 self._java = self._start_java()
-                self._wait_for_line("members that are not ours", "notices that Java joined")
-                self._wait_for_line("waiting for the other members", "has stopped its flow")
+                self._wait_for_line("members that are not ours", "notices that Java joined", before)
+                self._wait_for_line("waiting for the other members", "stops its flow", before)
                 self._produce(50)
                 self._compare(step)
             case Step.ALL_STOPPED:
@@ -183,14 +185,14 @@ class Handover:
         """The offset syncs, on the source."""
         return f"mm2-offset-syncs.{self.target_alias}.internal"
 
-    def _wait_for_line(self, pattern: str, what: str) -> None:
+    def _wait_for_line(self, pattern: str, what: str, after: int = 0) -> None:
         flow = re.escape(f"{self.source_alias}->{self.target_alias}")
         wanted = re.compile(rf"^(?=.*{flow}).*{pattern}", re.MULTILINE)
 
         def logged() -> bool:
             assert self._ours is not None
             self._ours.check_running()
-            return wanted.search(self._ours.log()) is not None
+            return wanted.search(self._ours.log(), after) is not None
 
         eventually(logged, f"mm2py {what}")
 

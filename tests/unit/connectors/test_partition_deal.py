@@ -30,6 +30,8 @@ def test_growth_changes_only_the_tasks_that_get_something() -> None:
     before = numbers(deal, 3)
     deal.update([*parts(-1), *parts(0, 1, 2)])
     assert numbers(deal, 3) == [[0, -1], *before[1:]]
+    deal.update([*parts(9, 0, 1, 2)], anew=True)
+    assert numbers(deal, 3) == [[9, 2], [0], [1]], "in a flow's first minute, as Java"
 
 
 def test_a_partition_taken_out_leaves_the_others_where_they_are() -> None:
