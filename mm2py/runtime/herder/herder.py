@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError
-from mm2py.observability.metrics import NodeSnapshot
+from mm2py.observability.metrics import LifeCounts, NodeSnapshot
 from mm2py.runtime.errors import (
     STALE_CONFIGURATION,
     AlreadyExistsError,
@@ -201,6 +201,11 @@ class Herder:
         snapshot = self._parts.meter.node_snapshot(self._parts.node.worker_id)
         findings = (*snapshot.findings, *self._life.work.notes())
         return replace(snapshot, problems=self._life.reported(), findings=findings)
+
+    @property
+    def life_counts(self) -> LifeCounts:
+        """Rebalances, lost memberships and restarts on this node since the process started."""
+        return self._parts.meter.life
 
     def member_urls(self) -> tuple[str, ...]:
         """Return where all members listen; leader only. Names what it waits for where it knows no leader therefore."""

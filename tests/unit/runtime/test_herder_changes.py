@@ -380,6 +380,9 @@ async def test_a_node_that_lost_its_membership_in_a_round_comes_back_with_nothin
     cluster: Cluster,
 ) -> None:
     node = await cluster.with_tasks()
+    life = node.herder.life_counts
+    before = life.rebalances
+    assert (before > 0, life.memberships_lost) == (True, 0)
     node.membership.rejoin_errors = [MembershipLostError(Lost("expired"))]
     node.host.events.clear()
     node.note_permit()
@@ -389,6 +392,7 @@ async def test_a_node_that_lost_its_membership_in_a_round_comes_back_with_nothin
     assert node.host.events[0] == "suspend"
     assert sorted(node.host.events[1:3]) == ["stop c-0", "stop c-1"]
     assert node.host.events[3] == "resume"
+    assert (life.rebalances > before, life.memberships_lost) == (True, 1)
 
 
 async def test_connectors_run_on_the_leader_and_move_with_it_while_tasks_stay(

@@ -278,8 +278,10 @@ async def test_a_flow_that_met_a_fatal_error_runs_again_once_its_cause_is_gone(
     await until(lambda: node.meter.state == "RUNNING")
     assert (node.herder.failure, list(node.herder.problems())) == (None, [])
     assert len(node.hosts) == 1
+    assert node.herder.life_counts.restarts == {"flow": 1}
     await node.stop()
     assert node.meter.state == "STOPPED"
+    assert node.herder.life_counts.restarts == {"flow": 1}
 
 
 async def test_a_failed_flow_refuses_requests_with_its_error(cluster: Cluster) -> None:
