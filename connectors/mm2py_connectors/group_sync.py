@@ -24,7 +24,7 @@ from typing import Final, final
 from mm2py.api.context import TaskContext
 from mm2py.clock import wait_or_stop
 from mm2py.errors import FatalServerError, Mm2pyError, ServerError
-from mm2py.mirror.checkpoints import Checkpoint
+from mm2py.mirror.checkpoints import GROUP_STATES, Checkpoint
 from mm2py.observability.logging import some_of
 from mm2py.protocol.error_codes import (
     GROUP_ID_NOT_FOUND,
@@ -106,7 +106,12 @@ class GroupSync:
 
     def want(self, groups: Iterable[str]) -> None:
         """Sync these groups in the next round; a refused one has its turn later."""
-        self._wanted |= {group: None for group in groups if group not in self._again}
+        self._wanted |= {
+            group: None
+            for group in groups
+            if group in self._checkpoints and group not in self._again
+        }
+        self._count()
         self._wake.set()
 
     def moved_too_far(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -117,6 +122,7 @@ class GroupSync:
         """A group exists at the source no longer: leave it alone."""
         self._wanted.pop(group, None)
         self._clear(group)
+        self._count()
 
     async def run(self, every_s: float | None) -> None:
         """Sync until cancelled: ``every_s`` seconds apart, or as soon as something changes."""
@@ -197,6 +203,7 @@ class GroupSync:
 
     def _refused(self, group: str, cause: str) -> None:
         self._again[group] = self._clock.monotonic() + AGAIN_S
+        self._wanted.pop(group, None)  # its turn has what changed meanwhile
         self._refusals.note(group, cause)
 
     def _clear(self, group: str) -> None:
@@ -214,12 +221,20 @@ class GroupSync:
             count=len(used),
             harms=False,
         )
+        self._count()
         refused = {it: why for it, why in self._refusals.entries.items() if it not in self._in_use}
         text = ""
         if refused:
             group, cause = next(iter(refused.items()))
             text = f"{len(refused)} {self._what}s are not synced, such as {group!r}: {cause}"
         self._context.report_finding(f"{self._what}s not synced", text, count=len(refused))
+
+    def _count(self) -> None:
+        refused, behind, used = len(self._again), len(self._wanted), len(self._in_use)
+        synced = max(0, len(self._checkpoints) - refused - behind)
+        groups_by_state = (synced, behind, used, refused - used)
+        for state, groups in zip(GROUP_STATES, groups_by_state, strict=True):
+            self._context.report_figure(f"{self._what}s {state}", groups)
 
 
 def _cause(refused: Mapping[TopicPartition, ServerError]) -> str:

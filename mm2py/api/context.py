@@ -271,3 +271,7 @@ class TaskContext(Protocol):
         things it is about. One that ``harms`` makes the flow DEGRADED, any other is a note.
         """
         ...
+
+    def report_figure(self, name: str, value: int) -> None:
+        """Report a number of the task for ``GET /metrics``, from a small set of names; it lasts until the next one."""
+        ...

@@ -16,6 +16,8 @@ from mm2py.protocol.wire import read_record_string, record_string
 from mm2py.types import TopicPartition
 
 CHECKPOINT_VERSION: Final = 0
+GROUP_STATES: Final = ("SYNCED", "BEHIND", "IN_USE", "NOT_SYNCED")
+"""Of a group with a checkpoint, on the target: it is there; a newer one waits for its round; the group has members; it is refused."""
 
 _PARTITION: Final = struct.Struct(">i")
 _VALUE: Final = struct.Struct(">hqq")

@@ -4,11 +4,13 @@ Flow: ``log.info(...)`` -> scope of the running asyncio task -> one masked line 
 Stack traces appear only in debug mode; otherwise an exception is one line. Metrics are elsewhere.
 """
 
+import json
 import logging
 import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from typing import Final, TextIO, final
 
 from mm2py.errors import Mm2pyError
@@ -159,8 +161,45 @@ class _LineFormatter(logging.Formatter):
         return line
 
 
+@final
+class _JsonFormatter(logging.Formatter):
+    """One JSON object in a line per event; its fields are in docs/reference/cli.md."""
+
+    def __init__(self, mask: SecretMask, *, debug: bool) -> None:
+        super().__init__()
+        self._mask = mask
+        self._debug = debug
+
+    def format(self, record: logging.LogRecord) -> str:
+        error = record.exc_info[1] if record.exc_info else None
+        at = datetime.fromtimestamp(record.created, UTC)
+        event: dict[str, object] = {
+            "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            # A task host's line has its whole scope as one part.
+            "scope": self._mask.apply("|".join(_scope.get())).split("|"),
+            "message": self._mask.apply(record.getMessage()),
+        }
+        if not _scope.get():
+            del event["scope"]
+        if error is not None:
+            event["error"] = self._mask.apply(cause_text(error))
+        if self._debug:
+            event["line"] = record.lineno
+            if record.exc_info and error is not None:
+                event["trace"] = self._mask.apply(self.formatException(record.exc_info))
+        # ASCII alone: no text begins another line or moves a cursor, and halves of characters stay representable.
+        return json.dumps(event, ensure_ascii=True)
+
+
 def configure_logging(
-    stream: TextIO, mask: SecretMask, *, level: str = "INFO", debug: bool = False
+    stream: TextIO,
+    mask: SecretMask,
+    *,
+    level: str = "INFO",
+    debug: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Send every log line of the process to ``stream``; replaces what was configured before.
 
@@ -169,9 +208,11 @@ def configure_logging(
         mask: what must never appear.
         level: name of the lowest level that is written.
         debug: write stack traces and the place in the code with each line, and level DEBUG.
+        as_json: write each event as a JSON object.
     """
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(_LineFormatter(mask, debug=debug))
+    formatter = _JsonFormatter if as_json else _LineFormatter
+    handler.setFormatter(formatter(mask, debug=debug))
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)

@@ -200,11 +200,38 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A number that a running task reports for ``GET /metrics``; ``name`` is from a small set of names.
+
+    ``value`` is None where it is withdrawn.
+    """
+
+    task: str
+    name: str
+    value: int | None
+
+
+@dataclass(slots=True)
+class LifeCounts:
+    """What happened to the flow's part on this node since the process started."""
+
+    rebalances: int = 0
+    """Rounds of the group that this node completed."""
+    memberships_lost: int = 0
+    restarts: dict[str, int] = field(default_factory=dict[str, int])
+    """By what was started again: flow, connector or task; after a failure, on request or for a new config."""
+
+    def count_restart(self, what: str) -> None:
+        """Count one more start of something that had run."""
+        self.restarts[what] = self.restarts.get(what, 0) + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSnapshot:
     """What one node copies of one flow; ``events`` counts the loss ledger by kind.
 
     ``problems`` is what connectors report though they run (a topic that cannot be created), with the cause;
-    ``findings`` are those of tasks.
+    ``findings`` and ``figures`` are those of tasks.
     """
 
     worker: str
@@ -217,6 +244,7 @@ class NodeSnapshot:
     records_may_be_doubled: int = 0
     problems: Mapping[str, str] = field(default_factory=dict[str, str])
     findings: tuple[Finding, ...] = ()
+    figures: tuple[Figure, ...] = ()
 
     def to_json(self) -> bytes:
         """Return it for the way to another node."""
@@ -262,6 +290,22 @@ class FlowMeter:
         self._records_lost = 0
         self._records_may_be_doubled = 0
         self._findings: dict[tuple[str, str], Finding] = {}
+        self._figures: dict[tuple[str, str], Figure] = {}
+        self.life = LifeCounts()
+        """Counted by the flow's herder in this process."""
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """Numbers that tasks report now."""
+        return tuple(self._figures.values())
+
+    def note_figure(self, figure: Figure) -> None:
+        """Take over a number of a task, until it reports another one or ends."""
+        key = (figure.task, figure.name)
+        if figure.value is None:
+            self._figures.pop(key, None)
+        else:
+            self._figures[key] = figure
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -315,9 +359,11 @@ class FlowMeter:
         self.forget_findings(task)
 
     def forget_findings(self, task: str) -> None:
-        """Drop what a task that ended had reported."""
+        """Drop the findings and figures of a task that ended."""
         for key in [key for key in self._findings if key[0] == task]:
             del self._findings[key]
+        for key in [key for key in self._figures if key[0] == task]:
+            del self._figures[key]
 
     def apply(
         self, partitions: Iterable[PartitionSnapshot], gone: Iterable[PartitionSnapshot] = ()
@@ -352,6 +398,7 @@ class FlowMeter:
             records_lost=self._records_lost,
             records_may_be_doubled=self._records_may_be_doubled,
             findings=self.findings,
+            figures=self.figures,
         )
 
     def count_event(self, kind: str, *, lost: int = 0, may_be_doubled: int = 0) -> None:

@@ -1,6 +1,6 @@
 """The two applications of a worker: what users reach, and what only workers reach.
 
-Flow: ``ErrorEdge`` -> ``RawPath`` -> Gate (public) or ``InternalGate`` -> ``Options`` -> routes.
+Flow: ``ErrorEdge`` -> ``Probes`` (public) -> ``RawPath`` -> Gate (public) or ``InternalGate`` -> ``Options`` -> routes.
 An ordinary worker has Connect's dialect at its root. In the dedicated mode each flow has it under
 ``/{source}/{target}`` and ``/pairs/{source}/{target}``, and the root shows all flows as one.
 Failures: exception of a handler -> Connect's ``{"error_code", "message"}``, secrets masked. ``HerderError`` by its
@@ -33,6 +33,7 @@ from mm2py.rest.parts import (
 from mm2py.rest.raw_path import RawPath, plain_segment
 from mm2py.rest.routes import connectors, worker
 from mm2py.rest.routes.metrics import metrics_route
+from mm2py.rest.routes.probes import Probes
 from mm2py.runtime.errors import (
     CONFLICTING_OPERATION,
     NO_LEADER,
@@ -66,7 +67,7 @@ def public_app(parts: RestParts) -> ASGIApp:
             )
     app: ASGIApp = _application(parts, DIALECT, at_root=[metrics_route(parts)])
     gated = app if parts.gate is None else parts.gate(app)
-    return ErrorEdge(RawPath(gated), parts.mask)
+    return ErrorEdge(Probes(RawPath(gated), parts), parts.mask)
 
 
 def own_app(parts: RestParts) -> ASGIApp:

@@ -15,15 +15,19 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from mm2py.api.context import EventKind, PartitionState
+from mm2py.client.connect.certificates import Shown
 from mm2py.flows.states import DEGRADED, DISABLED
 from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState
-from mm2py.observability.metrics import UNKNOWN, NodeSnapshot, PartitionSnapshot
+from mm2py.mirror.checkpoints import GROUP_STATES
+from mm2py.observability.metrics import UNKNOWN, LifeCounts, NodeSnapshot, PartitionSnapshot
+from mm2py.observability.processes import ProcessReading
 from mm2py.types import FlowName, State, TaskId
 
 WORK_STATES: Final = tuple(state.value for state in State)
 FLOW_STATES: Final = (*WORK_STATES, DEGRADED, DISABLED, "SUSPENDED", "WAITING")
 PARTITION_STATES: Final = (*(state.value for state in PartitionState), "PAUSED")
 JOB_STATES: Final = tuple(state.value for state in JobState)
+RESTARTED: Final = ("flow", "connector", "task")
 EVENT_KINDS: Final = tuple(kind.value for kind in EventKind)
 MS_PER_S: Final = 1000
 
@@ -66,6 +70,14 @@ class BackfillReading:
     leases: Collection[Lease]
 
 
+@dataclass(frozen=True, slots=True)
+class LifeReading:
+    """What happened to the work of one herder; ``flow`` is empty on an ordinary worker."""
+
+    flow: str
+    counts: LifeCounts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReading:
     """Everything that one scrape shows, read on the event loop."""
@@ -75,6 +87,9 @@ class WorkerReading:
     flows: list[FlowReading] = field(default_factory=list[FlowReading])
     works: list[RunningWork] = field(default_factory=list[RunningWork])
     backfills: list[BackfillReading] = field(default_factory=list[BackfillReading])
+    lives: list[LifeReading] = field(default_factory=list[LifeReading])
+    certificates: Mapping[Shown, float] = field(default_factory=dict[Shown, float])
+    process: ProcessReading | None = None
 
 
 _Samples = Iterator[tuple[tuple[str, ...], float]]
@@ -224,6 +239,47 @@ def _backfill_partitions(reading: WorkerReading) -> _Samples:
             yield (str(backfill.flow), state.value), states[state]
 
 
+def _of_life(value: Callable[[LifeCounts], int]) -> Callable[[WorkerReading], _Samples]:
+    def samples(reading: WorkerReading) -> _Samples:
+        for life in reading.lives:
+            yield (life.flow,), value(life.counts)
+
+    return samples
+
+
+def _restarts(reading: WorkerReading) -> _Samples:
+    for life in reading.lives:
+        for what in RESTARTED:
+            yield (life.flow, what), life.counts.restarts.get(what, 0)
+
+
+def _groups(reading: WorkerReading) -> _Samples:
+    for node in reading.nodes:
+        groups: Counter[tuple[str, str]] = Counter()
+        for figure in node.figures:
+            kind, _, state = figure.name.rpartition("s ")
+            if state in GROUP_STATES and figure.value is not None:
+                groups[kind, state] += figure.value
+        for (kind, state), count in groups.items():
+            yield (str(node.flow), kind, state), count
+
+
+def _certificates(reading: WorkerReading) -> _Samples:
+    for shown, expires_s in reading.certificates.items():
+        yield tuple(shown), expires_s
+
+
+def _of_process(
+    value: Callable[[ProcessReading], float | None],
+) -> Callable[[WorkerReading], _Samples]:
+    def samples(reading: WorkerReading) -> _Samples:
+        counted = None if reading.process is None else value(reading.process)
+        if counted is not None:
+            yield (), counted
+
+    return samples
+
+
 _FLOW: Final = ("flow",)
 _PARTITION: Final = ("flow", "topic", "partition")
 
@@ -368,6 +424,90 @@ OWN_METRICS: Final = (
         ("flow", "connector", "task", "state"),
         "1 for the state of a task of this worker, else 0.",
         _task_state,
+    ),
+    MetricSpec(
+        "mm2py_groups",
+        ("flow", "kind", "state"),
+        "Groups with a checkpoint by whether their offsets are on the target.",
+        _groups,
+    ),
+    MetricSpec(
+        "mm2py_rebalances_total",
+        _FLOW,
+        "Rounds of the flow's group that this worker completed.",
+        _of_life(lambda life: life.rebalances),
+    ),
+    MetricSpec(
+        "mm2py_memberships_lost_total",
+        _FLOW,
+        "Times that this worker lost its membership in the flow's group.",
+        _of_life(lambda life: life.memberships_lost),
+    ),
+    MetricSpec(
+        "mm2py_restarts_total",
+        ("flow", "what"),
+        "Flows, connectors and tasks that this worker started again.",
+        _restarts,
+    ),
+    MetricSpec(
+        "mm2py_certificate_expiry_timestamp_seconds",
+        ("owner", "cluster", "address"),
+        "Until when a certificate is valid, since the epoch.",
+        _certificates,
+    ),
+    MetricSpec(
+        "process_cpu_seconds_total",
+        (),
+        "CPU time of the worker's process, without its children.",
+        _of_process(lambda process: process.cpu_s),
+    ),
+    MetricSpec(
+        "process_resident_memory_bytes",
+        (),
+        "Resident memory of the worker's process.",
+        _of_process(lambda process: process.resident_bytes),
+    ),
+    MetricSpec(
+        "process_virtual_memory_bytes",
+        (),
+        "Virtual memory of the worker's process.",
+        _of_process(lambda process: process.virtual_bytes),
+    ),
+    MetricSpec(
+        "process_start_time_seconds",
+        (),
+        "Start of the worker's process, since the epoch.",
+        _of_process(lambda process: process.started_s),
+    ),
+    MetricSpec(
+        "process_open_fds",
+        (),
+        "Open file descriptors of the worker's process.",
+        _of_process(lambda process: process.open_files),
+    ),
+    MetricSpec(
+        "process_max_fds",
+        (),
+        "File descriptors that the worker's process may open.",
+        _of_process(lambda process: process.most_files),
+    ),
+    MetricSpec(
+        "mm2py_child_processes",
+        (),
+        "Processes below the worker: task hosts and drivers of jobs.",
+        _of_process(lambda process: process.children),
+    ),
+    MetricSpec(
+        "mm2py_child_processes_cpu_seconds_total",
+        (),
+        "CPU time of the processes below the worker, ended ones included.",
+        _of_process(lambda process: process.children_cpu_s),
+    ),
+    MetricSpec(
+        "mm2py_child_processes_resident_memory_bytes",
+        (),
+        "Resident memory of the processes below the worker.",
+        _of_process(lambda process: process.children_resident_bytes),
     ),
 )
 

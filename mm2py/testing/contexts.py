@@ -50,6 +50,7 @@ class FakeTaskContext:
         self.known_ids: dict[TopicPartition, bytes] = {}
         self.ids: list[tuple[TopicPartition, bytes]] = []
         self.findings: dict[str, tuple[str, int, bool]] = {}
+        self.figures: dict[str, int] = {}
         self.kept_out: frozenset[TopicPartition] = frozenset()
         self.buffer_bytes = 32 << 20
         self.left_out: set[TopicPartition] = set()
@@ -110,3 +111,7 @@ class FakeTaskContext:
             self.findings[what] = (text, count, harms)
         else:
             self.findings.pop(what, None)
+
+    def report_figure(self, name: str, value: int) -> None:
+        """Keep a number by its name."""
+        self.figures[name] = value

@@ -80,6 +80,9 @@ class Context:
     def report_finding(self, what: str, text: str, *, count: int = 1, harms: bool = True) -> None:
         pass
 
+    def report_figure(self, name: str, value: int) -> None:
+        """There is no scrape here."""
+
     def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
         self.lags[partition] = lag_records
 

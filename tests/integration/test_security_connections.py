@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
 from mm2py.client.connect.admin import Admin
@@ -429,6 +430,22 @@ def secured_flow(
     return flow
 
 
+def certificates(mirror: Mirror) -> set[tuple[str, str]]:
+    """Return of which owner and cluster the worker shows until when a certificate is valid, some days from now."""
+    line = mirror.wait_for_log("rest listens public=")
+    found = re.search(r"public=(http://[^/ ,]+)", line)
+    assert found is not None, line
+    samples = re.findall(
+        r'^mm2py_certificate_expiry_timestamp_seconds\{address="[^"]*",cluster="(\w*)",owner="(\w+)"\} (\S+)$',
+        httpx.get(f"{found[1]}/metrics", timeout=30).text,
+        re.MULTILINE,
+    )
+    now_s = SYSTEM_CLOCK.now_ms() / 1000
+    return {
+        (owner, cluster) for cluster, owner, until_s in samples if float(until_s) > now_s + 86_400
+    }
+
+
 def test_records_go_from_sasl_ssl_scram_to_ssl_with_a_client_certificate(
     setup: Setup, secured: SecuredRegion, target: SecuredRegion
 ) -> None:
@@ -439,6 +456,11 @@ def test_records_go_from_sasl_ssl_scram_to_ssl_with_a_client_certificate(
     write(secured.region, topic, sent, linger_ms=50)
     with Mirror(flow.file) as mirror:
         assert_equal(*wait_for_copy(mirror, flow, topic))
+        assert certificates(mirror) == {
+            ("broker", flow.source_alias),
+            ("broker", flow.target_alias),
+            ("client", flow.target_alias),
+        }
         assert mirror.stop() == 0
         log = mirror.log()
     for secret in (SCRAM_WORD, PASSWORD, "BEGIN PRIVATE"):

@@ -22,6 +22,8 @@ from mm2py.runtime.hosts.thaw import thawing_loop
 
 log = logging.getLogger(__name__)
 
+TEXT: Final = "text"
+JSON: Final = "json"
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -30,6 +32,8 @@ class ProgramOptions(argparse.Namespace):
 
     debug: bool
     log_level: str
+    log_format: str = TEXT
+    """``TEXT`` or ``JSON``."""
 
 
 class WorkerOptions(ProgramOptions):
@@ -51,6 +55,12 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument("file", metavar="FILE", help=file)
         self.add_argument(
             "--log-level", choices=_LEVELS, default="INFO", type=str.upper, help="default: INFO"
+        )
+        self.add_argument(
+            "--log-format",
+            choices=(TEXT, JSON),
+            default=TEXT,
+            help="lines to read, or one JSON object per line (default: text)",
         )
         self.add_argument(
             "--insecure",
@@ -90,7 +100,10 @@ def run_program(
     except UsageError as error:
         _complain(program, error, mask)
         sys.exit(2)
-    configure_logging(sys.stderr, mask, level=options.log_level, debug=options.debug)
+    as_json = options.log_format == JSON
+    configure_logging(
+        sys.stderr, mask, level=options.log_level, debug=options.debug, as_json=as_json
+    )
     _raise_descriptor_limit()
     try:
         broker_networks()  # refused at the start, not by each connection
@@ -98,15 +111,15 @@ def run_program(
         with asyncio.Runner(loop_factory=thawing_loop) as runner:
             code = runner.run(work)
     except UsageError as error:
-        _complain(program, error, mask, debug=options.debug)
+        _complain(program, error, mask, options)
         code = 2
     except Mm2pyError as error:
-        _complain(program, error, mask, debug=options.debug)
+        _complain(program, error, mask, options)
         code = 1
     except KeyboardInterrupt:
         code = 130
     except Exception as error:  # noqa: BLE001 - the process's edge: one line, the trace with --debug
-        _complain(program, error, mask, debug=options.debug)
+        _complain(program, error, mask, options)
         code = 1
     sys.exit(code)
 
@@ -119,8 +132,10 @@ def _raise_descriptor_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _complain(program: str, error: Exception, mask: SecretMask, *, debug: bool = False) -> None:
-    if debug:
+def _complain(
+    program: str, error: Exception, mask: SecretMask, options: ProgramOptions | None = None
+) -> None:
+    if options is not None and options.debug:
         log.debug("the process ends because of", exc_info=error)
     for problem in error.problems if isinstance(error, ProblemsError) else (error,):
         text = (
@@ -133,4 +148,8 @@ def _complain(program: str, error: Exception, mask: SecretMask, *, debug: bool =
             if isinstance(problem, ConfigError) and not isinstance(problem, UsageError)
             else ""
         )
-        sys.stderr.write(f"{program}: {kind}{mask.apply(' '.join(text.split()))}\n")
+        line = f"{program}: {kind}{mask.apply(' '.join(text.split()))}"
+        if options is not None and options.log_format == JSON:
+            log.error("%s", line)
+        else:
+            sys.stderr.write(f"{line}\n")

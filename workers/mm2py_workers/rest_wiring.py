@@ -14,6 +14,9 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter
 from starlette.types import ASGIApp
 
+from mm2py.client.connect.certificates import REST, Shown, certificates_of, chain_expires_s
+from mm2py.clock import Clock
+from mm2py.config.key_material import read_identity
 from mm2py.config.limits import limit_problem
 from mm2py.config.remote_allow_list import refusal_text, remote_problems
 from mm2py.config.rest_settings import ListenAddress, RestSettings
@@ -77,6 +80,7 @@ async def open_rest(
     credentials = Credentials.read(settings)
     parts.mask.add(credentials.secrets)
     peer_context(settings.tls)  # refused now, not by the first request to another worker
+    _note_certificate(settings, parts.clock)
     forward = Forwarder(http, parts.clock)
     refusal = _refusal(settings, served)
 
@@ -121,6 +125,12 @@ async def open_rest(
         await inside.stop(0)
         raise
     return OpenRest(urls, (outside, inside), jobs)
+
+
+def _note_certificate(settings: RestSettings, clock: Clock) -> None:
+    keystore = None if settings.tls is None else settings.tls.stores.keystore
+    if keystore is not None:
+        certificates_of(clock).note(Shown(REST), chain_expires_s(read_identity(keystore).chain))
 
 
 def _public(

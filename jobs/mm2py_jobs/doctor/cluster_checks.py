@@ -54,7 +54,7 @@ async def certificates(flow: Examined) -> AsyncIterator[Row]:
         now_s = flow.clock.now_ms() / 1000
         for node in cluster.broker_ids:
             connection = await cluster.connection(node, _PURPOSE)
-            ends_s = connection.certificate_ends_s
+            ends_s = connection.certificate_expires_s
             if ends_s is None:
                 continue
             days = int((ends_s - now_s) / 86_400)

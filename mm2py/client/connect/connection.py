@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar, final
 
+from mm2py.client.connect.certificates import peer_expires_s
 from mm2py.client.connect.credentials import Credentials
 from mm2py.client.connect.open_socket import AddressTurn, connect_socket, reason_of
 from mm2py.client.connect.round_trip import FIRST_PINGS, RoundTrip
@@ -92,6 +93,8 @@ class BrokerConnection:
         self.versions: Mapping[int, tuple[int, int]] = {}
         self._features: Mapping[str, int] = {}
         self.round_trip = round_trip
+        self.certificate_expires_s: float | None = None
+        """Until when the broker's certificate is valid; None without TLS."""
         self._settings = settings
         self._credentials = credentials
         self._on_closed: Callable[[BrokerConnection, str, int], None] | None = None
@@ -173,10 +176,11 @@ class BrokerConnection:
         if context is not None:
             assert self._settings.tls is not None
             try:
-                self._sock = await start_tls(self._sock, context, self.host)
+                self._sock = secured = await start_tls(self._sock, context, self.host)
             except OSError as error:
                 known = self.address in self._credentials.greeted
                 raise tls_failure(error, self.address, self._settings.tls, known=known) from None
+            self.certificate_expires_s = peer_expires_s(secured)
         self._wire = Wire(self._sock, self, self._pool)
         try:
             await self._negotiate()
@@ -216,13 +220,6 @@ class BrokerConnection:
         if self._closed_reason or self._lost.done():
             return True
         return self._wire is not None and self._wire.closed  # by the other side, in this turn
-
-    @property
-    def certificate_ends_s(self) -> float | None:
-        """When the broker's certificate ends, in seconds since the epoch; None without TLS, or where it is not verified."""
-        shown = self._sock.getpeercert() if isinstance(self._sock, ssl.SSLSocket) else None
-        ends = (shown or {}).get("notAfter")
-        return ssl.cert_time_to_seconds(ends) if isinstance(ends, str) else None
 
     @property
     def in_flight(self) -> int:

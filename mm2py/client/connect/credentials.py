@@ -57,6 +57,11 @@ class Credentials:
         """
         return None if self._contexts is None else self._contexts.current()
 
+    @property
+    def own_expires_s(self) -> float | None:
+        """Until when our own certificate is valid, None while none was shown to a broker."""
+        return None if self._contexts is None else self._contexts.own_expires_s
+
     async def prepare(self, host: str) -> None:
         """Get the token or ticket for a login at ``host`` before a connection has to wait for it.
 

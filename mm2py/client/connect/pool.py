@@ -10,6 +10,7 @@ import logging
 from typing import final
 
 from mm2py.client.backoff import Backoff
+from mm2py.client.connect.certificates import BROKER, CLIENT, Shown, certificates_of
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.connect.credentials import Credentials
 from mm2py.client.connect.metadata_cache import BrokerAddress
@@ -61,6 +62,7 @@ class ConnectionPool:
         self._settings, self._buffers = settings, buffers
         self._alias, self._clock = alias, clock
         self._lines = lines_of(clock)
+        self._certificates = certificates_of(clock)
         self._credentials = Credentials(settings, clock)
         self._open: dict[tuple[int, str], BrokerConnection] = {}
         self._opening: dict[tuple[int, str], asyncio.Task[BrokerConnection]] = {}
@@ -133,8 +135,13 @@ class ConnectionPool:
             raise refused from error
         except RetriableError as error:
             self._failed(broker, state, error)
+            self._certificates.forget(Shown(BROKER, self._alias, str(broker)))
             raise
         self._open[key] = connection
+        self._certificates.note(
+            Shown(BROKER, self._alias, str(broker)), connection.certificate_expires_s
+        )
+        self._certificates.note(Shown(CLIENT, self._alias), self._credentials.own_expires_s)
         self._succeeded(broker, state)
         return connection
 

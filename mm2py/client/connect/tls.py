@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, final
 
+from mm2py.client.connect.certificates import chain_expires_s
 from mm2py.client.connect.open_socket import reason_of
 from mm2py.config.key_material import Identity, read_identity, read_trusted
 from mm2py.config.security import TlsSettings
@@ -37,6 +38,8 @@ class TlsContexts:
         )
         self._seen: tuple[object, ...] = ()
         self._context: ssl.SSLContext | None = None
+        self.own_expires_s: float | None = None
+        """Until when our own chain is valid; None before ``current``, and without one."""
 
     def current(self) -> ssl.SSLContext:
         """Return the context for the next connection.
@@ -46,7 +49,9 @@ class TlsContexts:
         """
         versions = tuple(map(_version, self._files))
         if self._context is None or versions != self._seen:
-            self._context = _build(self._tls)
+            identity = None if self._tls.keystore is None else read_identity(self._tls.keystore)
+            self._context = _build(self._tls, identity)
+            self.own_expires_s = None if identity is None else chain_expires_s(identity.chain)
             self._seen = versions
         return self._context
 
@@ -59,7 +64,7 @@ def _version(path: Path) -> object:
     return state.st_ino, state.st_size, state.st_mtime_ns
 
 
-def _build(tls: TlsSettings) -> ssl.SSLContext:
+def _build(tls: TlsSettings, identity: Identity | None) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = tls.check_hostname
     # Java trusts what is in the truststore, be it a root, an intermediate or the broker's own.
@@ -74,8 +79,8 @@ def _build(tls: TlsSettings) -> ssl.SSLContext:
                 f"{tls.truststore.name} holds a certificate that cannot be read: {error.reason}",
                 remedy=f"correct {tls.truststore.name}",
             ) from None
-    if tls.keystore is not None:
-        load_identity(context, read_identity(tls.keystore))
+    if identity is not None:
+        load_identity(context, identity)
     return context
 
 

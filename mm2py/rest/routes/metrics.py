@@ -16,13 +16,16 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from mm2py.client.connect.certificates import certificates_of
 from mm2py.flows.states import FlowWork, read_flow
 from mm2py.flows.views import is_of_topic
+from mm2py.observability.processes import ProcessWatch
 from mm2py.rest.connector_names import long_name
 from mm2py.rest.metric_families import (
     BackfillReading,
     Compat,
     FlowReading,
+    LifeReading,
     RunningWork,
     WorkerCollector,
     WorkerReading,
@@ -52,12 +55,15 @@ class _Scrapes:
     def __init__(self, parts: RestParts) -> None:
         self._parts = parts
         self._one_at_a_time = asyncio.Lock()
+        self._processes = ProcessWatch()
 
     async def get(self, request: Request) -> Response:
         """``GET /metrics``; ``compat`` names whose dashboards to serve, by default all."""
         compat = _compat(request)
         async with self._one_at_a_time:
-            collector = WorkerCollector(await _read(self._parts), compat)
+            reading = await _read(self._parts)
+            process = await asyncio.to_thread(self._processes.read)
+            collector = WorkerCollector(replace(reading, process=process), compat)
             parts = await asyncio.to_thread(_rendered, collector)
         return StreamingResponse(_each(parts), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
@@ -96,9 +102,11 @@ def _compat(request: Request) -> Collection[Compat]:
 
 async def _read(parts: RestParts) -> WorkerReading:
     """Read one flow after the other; other work of the event loop runs in between."""
-    reading = WorkerReading(version=parts.commit)
+    dates = dict(certificates_of(parts.clock).dates)
+    reading = WorkerReading(version=parts.commit, certificates=dates)
     for flow, herder in list(parts.herders().items()):
         work = read_flow(herder)
+        reading.lives.append(LifeReading("" if flow is None else str(flow), herder.life_counts))
         _read_works(reading, flow, herder, work)
         if flow is not None:
             node = herder.node_snapshot()

@@ -175,6 +175,7 @@ class AssignedWork:
         if announced:
             self._put(name, Status(State.RESTARTING))
         if name in snapshot.connectors:
+            self._parts.meter.life.count_restart("connector")
             self._start_connector(name, snapshot)
 
     async def repair_host(self) -> None:
@@ -235,8 +236,10 @@ class AssignedWork:
         """Stop tasks that run here and start them with their configs of now."""
         chosen = Work(tasks=frozenset(tasks)) & self.running
         await self.stop(chosen, snapshot)
-        for task in chosen.tasks if announced else ():
-            self._put(task, Status(State.RESTARTING))
+        for task in chosen.tasks:
+            self._parts.meter.life.count_restart("task")
+            if announced:
+                self._put(task, Status(State.RESTARTING))
         await self.start(chosen, snapshot)
 
     async def set_target(self, name: str, target: TargetState) -> None:
@@ -453,6 +456,7 @@ class AssignedWork:
         if self._tasks.get(task) is not entry:
             return
         entry.timer = None
+        self._parts.meter.life.count_restart("task")
         # The last failure is shown while it starts.
         last = self._parts.status.get(task)
         self._put(task, Status(State.RESTARTING), trace=None if last is None else last.trace)

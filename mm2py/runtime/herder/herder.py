@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError
-from mm2py.observability.metrics import NodeSnapshot
+from mm2py.observability.metrics import LifeCounts, NodeSnapshot
 from mm2py.runtime.errors import (
     STALE_CONFIGURATION,
     AlreadyExistsError,
@@ -35,7 +35,7 @@ from mm2py.runtime.herder.api import (
     OffsetEntry,
     WorkState,
 )
-from mm2py.runtime.herder.queue import HEALTH_TIMEOUT_S, HerderQueue
+from mm2py.runtime.herder.queue import HEALTH_ANSWER_S, HEALTH_TIMEOUT_S, HerderQueue
 from mm2py.runtime.herder.supervisor import Supervisor
 from mm2py.runtime.herder.work_states import (
     connector_info,
@@ -202,6 +202,11 @@ class Herder:
         findings = (*snapshot.findings, *self._life.work.notes())
         return replace(snapshot, problems=self._life.reported(), findings=findings)
 
+    @property
+    def life_counts(self) -> LifeCounts:
+        """Rebalances, lost memberships and restarts on this node since the process started."""
+        return self._parts.meter.life
+
     def member_urls(self) -> tuple[str, ...]:
         """Return where all members listen; leader only. Names what it waits for where it knows no leader therefore."""
         self._need_running()
@@ -223,31 +228,38 @@ class Herder:
         """Wait until ``condition`` is true, evaluated at every change of the config topic; False after the timeout."""
         return await self._parts.config.wait_until(condition, timeout_s)
 
-    # ---- through the queue: 90 s, health 10 s, then HerderTimeoutError
+    # ---- through the queue: 90 s, health 0.8 s, then HerderTimeoutError
 
     async def health(self) -> Health:
-        """Return whether the loop answers; at once while it waits for a cluster or its group."""
+        """Return within a second whether the loop answers; at once while it waits for a cluster or its group.
+
+        A loop that is busy for less than ``HEALTH_TIMEOUT_S`` is healthy: it starts or stops work in a rebalance.
+        """
         idles = self._life.idles()
         if idles:
             return Health("starting", f"Worker {idles}")
         try:
-            await self._queue.submit(_nothing, timeout_s=HEALTH_TIMEOUT_S)
+            await self._queue.submit(_nothing, timeout_s=HEALTH_ANSWER_S)
         except HerderFailedError as error:
             return Health("unhealthy", error.message)
         except HerderTimeoutError:
-            if not self._life.loop.started:
-                return Health(
-                    "starting", f"Worker is still starting up. {self._queue.stage_summary}"
-                )
-            return Health(
-                "unhealthy",
-                "Worker was unable to handle this request and may be unable to handle other requests."
-                f" {self._queue.stage_summary}",
-            )
+            return self._busy()
         failed = self._life.loop.duties.problems()
         if failed and not self._parts.config.snapshot().connectors:
             return Health("unhealthy", "; ".join(f"{it}: {cause}" for it, cause in failed.items()))
         return Health("healthy", "Worker has completed startup and is ready to handle requests.")
+
+    def _busy(self) -> Health:
+        stage = self._queue.stage_summary
+        if not self._life.loop.started:
+            return Health("starting", f"Worker is still starting up. {stage}")
+        if self._queue.waits_s < HEALTH_TIMEOUT_S:
+            return Health("healthy", f"Worker is busy. {stage}")
+        return Health(
+            "unhealthy",
+            "Worker was unable to handle this request and may be unable to handle other requests."
+            f" {stage}",
+        )
 
     async def info(self, name: str) -> ConnectorInfo:
         """Return a connector; ``NotFoundError``: ``Connector c not found``."""

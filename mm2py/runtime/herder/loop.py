@@ -335,6 +335,7 @@ class HerderLoop:
         self._eager = not outcome.incremental
         kept = Work() if self._eager else self._owned
         self._owned = (kept | outcome.assigned) - outcome.revoked
+        self._parts.meter.life.rebalances += 1
         # Only where a member made the group fall back to the eager protocol is anything left to stop.
         await self._stop_work(self._work.running - self._owned)
         config = self._parts.config
@@ -387,6 +388,7 @@ class HerderLoop:
 
     async def _lose(self, lost: Lost) -> None:
         log.warning("group membership lost, the flow stops and waits cause=%s", lost.reason)
+        self._parts.meter.life.memberships_lost += 1
         self._waits[_GROUP] = f"has lost its group, nothing is copied: {lost.reason}"
         self._resign()
         await self._hand_over()

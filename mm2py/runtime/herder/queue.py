@@ -25,6 +25,10 @@ REQUEST_TIMEOUT_S: Final = 90.0
 """Java's ``RestServer.DEFAULT_REST_REQUEST_TIMEOUT_MS``."""
 
 HEALTH_TIMEOUT_S: Final = 10.0
+"""Java's ``RestServer.DEFAULT_HEALTH_CHECK_TIMEOUT_MS``: a loop that answers nothing for longer is stuck."""
+
+HEALTH_ANSWER_S: Final = 0.8
+"""Within this time a health check is answered whatever the loop does: probes have a timeout of a second."""
 
 _FIRST_STAGE: Final = "awaiting startup"
 
@@ -63,6 +67,7 @@ class HerderQueue:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._requests: list[_Request] = []
+        self._taken: list[_Request] = []
         self._woken = asyncio.Event()
         self._refusal: HerderError | None = None
         self._stage = _Stage(_FIRST_STAGE, clock.now_ms())
@@ -71,6 +76,12 @@ class HerderQueue:
     def stage_summary(self) -> str:
         """What the loop is doing, or did last, as one sentence."""
         return self._stage.summary()
+
+    @property
+    def waits_s(self) -> float:
+        """How long the request has waited that was due first, also one whose caller has gone; 0 without any."""
+        now = self._clock.monotonic()
+        return now - min((now, *(it.due_s for it in (*self._taken, *self._requests))))
 
     @contextmanager
     def stage(self, text: str) -> Generator[None]:
@@ -139,17 +150,17 @@ class HerderQueue:
         """Run what was due when this was called, in the order it came; the rest waits once ``hold()``."""
         self._woken.clear()
         now = self._clock.monotonic()
-        due = [request for request in self._requests if request.due_s <= now]
+        due = self._taken = [request for request in self._requests if request.due_s <= now]
         self._requests = [request for request in self._requests if request.due_s > now]
-        while due and not hold():
-            request = due.pop(0)
-            if request.wanted():
+        try:
+            while due and not hold():
                 try:
-                    await request.run()
-                except asyncio.CancelledError:
-                    self._requests = due + self._requests
-                    raise
-        self._requests = due + self._requests
+                    if due[0].wanted():
+                        await due[0].run()
+                finally:
+                    del due[0]
+        finally:
+            self._requests, self._taken = due + self._requests, []
 
     async def wait(self) -> None:
         """Return when there is something to do: a request, a wake-up, a delay that is over."""

@@ -290,6 +290,8 @@ class Supervisor:
         self._retry.clear()
         # A change of the overrides may be the remedy: it ends the pause.
         await wait_or_stop(self._clock, pause_s, self._retry)
+        if not self._stop.is_set():
+            self._parts.meter.life.count_restart("flow")
 
     async def _close(self) -> None:
         if self._opening is not None:

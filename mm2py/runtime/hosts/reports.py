@@ -16,7 +16,13 @@ from mm2py.clock import Clock, set_within
 from mm2py.errors import Mm2pyError
 from mm2py.mirror.ledger import ReportedEvents
 from mm2py.observability.logging import SecretMask, current_scope, log_scope
-from mm2py.observability.metrics import Finding, FlowMeter, PartitionMeter, PartitionSnapshot
+from mm2py.observability.metrics import (
+    Figure,
+    Finding,
+    FlowMeter,
+    PartitionMeter,
+    PartitionSnapshot,
+)
 from mm2py.runtime.hosts.pipe import Channel, Failure, one_line
 from mm2py.runtime.tasks.lifecycle import Status
 from mm2py.runtime.tasks.task_assembly import FlowReports
@@ -66,6 +72,7 @@ class TaskReports:
             self.status_changed,
             self.measured,
             self.found,
+            self.figured,
             self.topic_used,
             self.happened,
             self.written,
@@ -90,6 +97,11 @@ class TaskReports:
         """Take findings that are new, changed or, without a text, withdrawn."""
         for finding in findings:
             self._reports.meter.note_finding(finding)
+
+    def figured(self, figures: tuple[Figure, ...]) -> None:
+        """Take figures that are new, changed or, without a value, withdrawn."""
+        for figure in figures:
+            self._reports.meter.note_figure(figure)
 
     def topic_used(self, task: TaskId, topic: str) -> None:
         """Note that the task's first record of a target topic was acknowledged."""
@@ -225,6 +237,7 @@ class MeterRelay:
         self._channel = channel
         self._sent: dict[TopicPartition, tuple[object, ...]] = {}
         self._found: dict[tuple[str, str], Finding] = {}
+        self._figures: dict[tuple[str, str], Figure] = {}
         self._gone: list[PartitionSnapshot] = []
         meter.on_forget = self._forgotten
 
@@ -255,7 +268,18 @@ class MeterRelay:
         findings = self._changed_findings()
         if findings:
             self._channel.post(TaskReports.found, findings)
-        return bool(changed or gone or findings)
+        figures = self._changed_figures()
+        if figures:
+            self._channel.post(TaskReports.figured, figures)
+        return bool(changed or gone or findings or figures)
+
+    def _changed_figures(self) -> tuple[Figure, ...]:
+        now = {(figure.task, figure.name): figure for figure in self._meter.figures}
+        withdrawn = (replace(it, value=None) for key, it in self._figures.items() if key not in now)
+        changed = (it for key, it in now.items() if self._figures.get(key) != it)
+        figures = (*withdrawn, *changed)
+        self._figures = now
+        return figures
 
     def _changed_findings(self) -> tuple[Finding, ...]:
         now = {(finding.task, finding.what): finding for finding in self._meter.findings}

@@ -23,7 +23,7 @@ from mm2py.mirror.source_offsets import (
     source_offset,
     source_offset_key,
 )
-from mm2py.observability.metrics import Finding, FlowMeter, PartitionMeter
+from mm2py.observability.metrics import Figure, Finding, FlowMeter, PartitionMeter
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks.offset_committer import OffsetStore
@@ -378,6 +378,10 @@ class WorkerTaskContext:
         self._meter.note_finding(
             Finding(task=self.task_id, what=what, text=text, count=count, harms=harms)
         )
+
+    def report_figure(self, name: str, value: int) -> None:
+        """Pass a number to the flow's meter."""
+        self._meter.note_figure(Figure(task=self.task_id, name=name, value=value))
 
     def meter(self, partition: TopicPartition) -> PartitionMeter:
         """Return the meter of one of the task's partitions; it ends with the task."""

@@ -5,6 +5,7 @@ Several brokers can share one ``FakeCluster``, so that leaders can move. No grou
 """
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, Self, final
@@ -63,7 +64,9 @@ class FakeBroker:
         node_id: int = 1,
         cluster: FakeCluster | None = None,
         versions: Mapping[int, tuple[int, int]] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._tls = tls
         self.node_id = node_id
         self.cluster = FakeCluster() if cluster is None else cluster
         self.port = 0
@@ -84,7 +87,9 @@ class FakeBroker:
 
     async def start(self) -> Self:
         """Listen on a free port, after ``stop`` on the same one."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(
+            self._serve, "127.0.0.1", self.port, ssl=self._tls
+        )
         self.port = int(self._server.sockets[0].getsockname()[1])
         self.cluster.brokers[self.node_id] = ("127.0.0.1", self.port)
         return self

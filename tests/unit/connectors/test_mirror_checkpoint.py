@@ -8,7 +8,7 @@ import pytest
 
 from mm2py.api.records import SourceRecord
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
-from mm2py.mirror.checkpoints import Checkpoint, decode_checkpoint
+from mm2py.mirror.checkpoints import GROUP_STATES, Checkpoint, decode_checkpoint
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.consumer_offsets import offsets_partition
 from mm2py.protocol.error_codes import (
@@ -668,6 +668,10 @@ async def test_where_a_group_that_was_moved_too_far_had_read_to_may_not_be_known
         assert "reset its offset there group=g" in caplog.text
 
 
+def groups_by_state(bench: Bench) -> tuple[int, ...]:
+    return tuple(bench.context.figures[f"groups {state}"] for state in GROUP_STATES)
+
+
 async def test_groups_in_use_are_left_alone_reported_and_synced_when_they_are_idle(
     region: GroupRegion, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -677,12 +681,14 @@ async def test_groups_in_use_are_left_alone_reported_and_synced_when_they_are_id
         assert region.at_target.offsets.get("g") is None
         text, count, harms = bench.context.findings["groups in use on the target"]
         assert (text.startswith("g: "), count, harms) == (True, 1, False)
+        assert groups_by_state(bench) == (0, 0, 1, 0)
         await bench.idle(30)
         assert 3 <= len(region.at_target.commits) <= 5, "tried now and then"
         region.at_target.refusals.clear()
         await bench.idle(15)
         assert region.at_target.commits[-1] == ("g", at("A.t", _0=101, _1=51))
         assert bench.context.findings == {}
+        assert groups_by_state(bench) == (1, 0, 0, 0)
     assert caplog.text.count("it is in use on the target") == 1
 
 
@@ -693,6 +699,7 @@ async def test_groups_whose_offsets_are_not_known_are_left_alone(region: GroupRe
         assert region.at_target.commits == []
         text, _, harms = bench.context.findings["groups not synced"]
         assert ("READ on the groups" in text, harms) == (True, True)
+        assert groups_by_state(bench) == (0, 0, 0, 1)
 
 
 async def test_a_refused_partition_is_logged_once_and_costs_the_others_nothing(

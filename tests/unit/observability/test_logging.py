@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 import logging
 from collections.abc import Iterator
 
@@ -78,6 +79,38 @@ def _logged(text: str, *secrets: str, debug: bool = False, error: Exception | No
     configure_logging(stream, SecretMask(secrets), debug=debug)
     log.info("%s", text, exc_info=None if error is None else _raised(error))
     return stream.getvalue()
+
+
+def _events(stream: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_as_json_each_event_is_one_object_with_its_scope() -> None:
+    stream = io.StringIO()
+    configure_logging(stream, SecretMask(["canary-value"]), as_json=True)
+    log.info("started version=%s", "1")
+    with log_scope("A->B", "MirrorSourceConnector", "task-0"):
+        log.warning("refused \u202e\ncause=%s \ud800", "canary-value")
+    with log_scope("A->B|c|task-1"):  # as a task host's lines come
+        log.error("failed", exc_info=_raised(FatalError("no canary-value")))
+    first, second, third = _events(stream)
+    assert first.pop("time", "").__str__().endswith("Z")
+    assert first == {"level": "INFO", "logger": "test", "message": "started version=1"}
+    assert second["scope"] == ["A->B", "MirrorSourceConnector", "task-0"]
+    assert second["message"] == "refused \u202e\ncause=[hidden] \ud800"
+    assert (third["scope"], third["error"]) == (["A->B", "c", "task-1"], "no [hidden]")
+    assert "trace" not in third
+    assert stream.getvalue().isascii()
+
+
+def test_as_json_a_trace_is_a_field_in_debug_mode_and_has_no_secret() -> None:
+    stream = io.StringIO()
+    configure_logging(stream, SecretMask(["canary-value"]), debug=True, as_json=True)
+    log.error("failed", exc_info=_raised(FatalError("canary-value")))
+    (event,) = _events(stream)
+    assert "Traceback" in str(event["trace"])
+    assert isinstance(event["line"], int)
+    assert "canary" not in stream.getvalue()
 
 
 def test_an_error_is_one_line_without_debug() -> None:

@@ -13,7 +13,7 @@ from mm2py.clock import Clock
 from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
 from mm2py.errors import Mm2pyError
 from mm2py.observability.logging import SecretMask
-from mm2py.observability.metrics import NodeSnapshot
+from mm2py.observability.metrics import LifeCounts, NodeSnapshot
 from mm2py.rest.forwarding import Forwarder, http_client
 from mm2py.rest.parts import RestParts
 from mm2py.runtime.errors import AlreadyExistsError, NotFoundError
@@ -80,6 +80,7 @@ class FakeHerder(Herder):
         self.said_health, self.snapshot = said_health, snapshot
         self.backfill_store: BackfillStore | None = None
         self.leading = True
+        self.life = LifeCounts()
         self.waits = ""
 
     @property
@@ -97,6 +98,10 @@ class FakeHerder(Herder):
     @property
     def failure(self) -> Mm2pyError | None:
         return None
+
+    @property
+    def life_counts(self) -> LifeCounts:
+        return self.life
 
     @property
     def not_ready(self) -> str:

@@ -11,9 +11,10 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from mm2py.client.connect.certificates import BROKER, REST, Shown, certificates_of
 from mm2py.config.rest_settings import RestSettings
 from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState
-from mm2py.observability.metrics import Finding, FlowMeter, Metrics, NodeSnapshot
+from mm2py.observability.metrics import Figure, Finding, FlowMeter, Metrics, NodeSnapshot
 from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.credentials import Credentials
 from mm2py.rest.metric_families import FLOW_STATES
@@ -25,7 +26,6 @@ from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.types import FlowName, State, TopicPartition
-from mm2py_cli.flow_commands import WELL
 from tests.unit.rest.paper_worker import PaperWorker
 from tests.unit.rest.rest_fakes import SOURCE, FakeHerder, Reply, ask, flow, parts_of, state
 
@@ -33,7 +33,6 @@ AB = flow("A", "B")
 NAME = "MirrorSourceConnector"
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| ([^|]*)\| [^|]+ \| [^|]+ \|$", re.MULTILINE)
-ALERT = re.compile(r'mm2py_flow_state\{state!~"(.*?)"\}')
 TOPIC = {"flow": "A->B", "topic": "t", "partition": "0"}
 COPY = {"source": "A", "target": "B", "topic": "A.t", "partition": "0"}
 PROMETHEUS = "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5"
@@ -97,6 +96,9 @@ def fed(clock: FakeClock) -> FlowMeter:
     part.report_lag(7, clock.now_ms() - 8_000, clock.now_ms())
     found = Finding(task="c-0", what="groups in use on the target", text="g", count=3, harms=False)
     meter.note_finding(found)
+    for word, count in {"SYNCED": 4, "BEHIND": 2, "NOT_SYNCED": 1}.items():
+        meter.note_figure(Figure(task="c-0", name=f"groups {word}", value=count))
+        meter.note_figure(Figure(task="c-1", name=f"groups {word}", value=10))
     meter.count_event("retention", lost=5)
     meter.count_event("may-be-doubled", may_be_doubled=2)
     return meter
@@ -181,6 +183,52 @@ def test_heartbeats_and_checkpoints_count_under_no_name_of_a_topic() -> None:
         b"records for" in reply.content,
         Scrape.of(reply).value("mm2py_partitions", {"flow": "A->B", "state": "HELD"}),
     ) == (False, 0)
+
+
+def test_groups_of_all_tasks_are_added_up_by_state() -> None:
+    scrape = scraped(dedicated(fed(FakeClock())))
+    for word, count in {"SYNCED": 14, "BEHIND": 12, "NOT_SYNCED": 11}.items():
+        labels = {"flow": "A->B", "kind": "group", "state": word}
+        assert scrape.value("mm2py_groups", labels) == count
+
+
+@pytest.mark.parametrize("of", [AB, None])
+def test_rebalances_lost_memberships_and_restarts_are_counted(of: FlowName | None) -> None:
+    herder = MeteredHerder(fed(FakeClock()), of)
+    herder.life.rebalances, herder.life.memberships_lost = 3, 1
+    herder.life.count_restart("task")
+    scrape = scraped(parts_of({of: herder}, dedicated=of is not None))
+    at = {"flow": "A->B" if of else ""}
+    assert scrape.value("mm2py_rebalances_total", at) == 3
+    assert scrape.value("mm2py_memberships_lost_total", at) == 1
+    restarts = {
+        what: scrape.value("mm2py_restarts_total", {**at, "what": what})
+        for what in ("flow", "connector", "task")
+    }
+    assert restarts == {"flow": 0, "connector": 0, "task": 1}
+
+
+def test_the_process_shows_its_own_numbers_under_prometheus_names() -> None:
+    scrape = scraped(dedicated(fed(FakeClock())))
+    for name in (
+        "process_cpu_seconds_total",
+        "process_resident_memory_bytes",
+        "process_start_time_seconds",
+        "process_open_fds",
+        "process_max_fds",
+    ):
+        value = scrape.value(name, {})
+        assert value is not None, name
+        assert value > 0, name
+
+
+def test_certificates_are_shown_until_when_they_are_valid() -> None:
+    parts = dedicated(fed(FakeClock()))
+    name = "mm2py_certificate_expiry_timestamp_seconds"
+    assert scraped(parts).labels_of(name) == set()
+    certificates_of(parts.clock).note(Shown(BROKER, "B", "b1:9093"), 1_800_000_000.0)
+    labels = {"owner": "broker", "cluster": "B", "address": "b1:9093"}
+    assert scraped(parts).value(name, labels) == 1_800_000_000.0
 
 
 def test_a_failed_partition_is_counted() -> None:
@@ -269,7 +317,9 @@ def test_the_page_lists_exactly_what_is_emitted() -> None:
     }
     herder = MeteredHerder(fed(FakeClock()))
     with_backfill(herder)
-    scrape = scraped(parts_of({AB: herder}, dedicated=True))
+    parts = parts_of({AB: herder}, dedicated=True)
+    certificates_of(parts.clock).note(Shown(REST), 1.0)
+    scrape = scraped(parts)
     assert {name: kind for name, (kind, _) in listed.items()} == scrape.types
     assert {name: {labels} for name, (_, labels) in listed.items()} == {
         name: scrape.labels_of(name) for name in scrape.types
@@ -371,13 +421,6 @@ def test_the_newest_backfill_is_shown_by_the_worker_that_leads_the_flow() -> Non
     assert not scraped(parts_of({AB: herder}, dedicated=True)).labels_of("mm2py_backfill_state")
 
 
-def test_the_documented_alert_fires_in_each_state_in_which_less_is_copied_than_was_asked_for() -> (
-    None
-):
-    """The state names of the page are those of the metric, and all that the command line calls well."""
+def test_the_page_names_each_state_of_a_flow() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    found = ALERT.search(page)
-    assert found is not None
-    quiet = {it for it in FLOW_STATES if re.fullmatch(found[1], it)}
-    assert quiet == WELL
     assert [it for it in FLOW_STATES if f"`{it}`" not in page] == []

@@ -59,6 +59,7 @@ async def test_a_failed_task_is_failed_first_and_restarts_with_growing_pauses(
     node = await _running(cluster)
     pauses = [round(await _restart_pause(cluster, node)) for _ in range(4)]
     assert pauses == [1, 2, 4, 8]
+    assert node.herder.life_counts.restarts == {"task": 4}
     assert [e for e in node.host.events if "c-1" in e] == [], "the other task runs on"
 
 

@@ -344,11 +344,14 @@ async def test_health_tells_starting_healthy_and_unhealthy(cluster: Cluster) -> 
     node.parts.membership.rejoin = _hang(stuck)  # type: ignore[method-assign,assignment]  # stuck
     node.membership.request_rejoin()
     await cluster.clock.settle()
-    asked = asyncio.create_task(node.herder.health())
-    await cluster.clock.advance(10)
-    health = await asked
-    assert health.status == "unhealthy"
-    assert "ensuring membership in the cluster" in health.message
+    for after_s, expected in ((10, "healthy"), (0, "unhealthy")):
+        asked = asyncio.create_task(node.herder.health())
+        await cluster.clock.advance(1)
+        health = await asked
+        assert health.status == expected, "answered within a second"
+        assert "ensuring membership in the cluster" in health.message
+        await cluster.clock.advance(after_s)
+    stuck.set()
 
 
 def _hang(forever: asyncio.Event) -> Callable[..., Awaitable[object]]:
@@ -380,6 +383,9 @@ async def test_a_node_that_lost_its_membership_in_a_round_comes_back_with_nothin
     cluster: Cluster,
 ) -> None:
     node = await cluster.with_tasks()
+    life = node.herder.life_counts
+    before = life.rebalances
+    assert (before > 0, life.memberships_lost) == (True, 0)
     node.membership.rejoin_errors = [MembershipLostError(Lost("expired"))]
     node.host.events.clear()
     node.note_permit()
@@ -389,6 +395,7 @@ async def test_a_node_that_lost_its_membership_in_a_round_comes_back_with_nothin
     assert node.host.events[0] == "suspend"
     assert sorted(node.host.events[1:3]) == ["stop c-0", "stop c-1"]
     assert node.host.events[3] == "resume"
+    assert (life.rebalances > before, life.memberships_lost) == (True, 1)
 
 
 async def test_connectors_run_on_the_leader_and_move_with_it_while_tasks_stay(

@@ -278,8 +278,10 @@ async def test_a_flow_that_met_a_fatal_error_runs_again_once_its_cause_is_gone(
     await until(lambda: node.meter.state == "RUNNING")
     assert (node.herder.failure, list(node.herder.problems())) == (None, [])
     assert len(node.hosts) == 1
+    assert node.herder.life_counts.restarts == {"flow": 1}
     await node.stop()
     assert node.meter.state == "STOPPED"
+    assert node.herder.life_counts.restarts == {"flow": 1}
 
 
 async def test_a_failed_flow_refuses_requests_with_its_error(cluster: Cluster) -> None:
@@ -474,6 +476,27 @@ async def test_a_caller_with_less_patience_is_told_what_was_done_last() -> None:
         match=r"The last operation the worker completed was shutting down, .* completed at .*\.500Z\.",
     ):
         await caller
+
+
+async def test_the_queue_knows_for_how_long_its_oldest_request_waits_though_its_caller_has_gone() -> (
+    None
+):
+    stage = Stage()
+    await stage.clock.advance(100)
+    assert stage.queue.waits_s == 0
+    stage.queue.post(lambda: stage.clock.sleep(4), delay_s=1)
+    assert stage.queue.waits_s == 0, "it is not due"
+    caller = asyncio.create_task(stage.queue.submit(lambda: stage.note("a"), timeout_s=2))
+    await stage.clock.advance(3)
+    with pytest.raises(HerderTimeoutError):
+        await caller
+    assert stage.queue.waits_s == 3
+    running = asyncio.create_task(stage.queue.run_due())
+    await stage.clock.advance(3)
+    assert stage.queue.waits_s == 6, "what is running has not been answered"
+    await stage.clock.advance(1)
+    await running
+    assert (stage.queue.waits_s, stage.ran) == (0, [])
 
 
 async def test_delayed_work_runs_when_its_time_has_come() -> None:

@@ -6,14 +6,14 @@ import signal
 import socket
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from mm2py.api.context import EventKind, LossEvent
 from mm2py.client.permit import Permit
 from mm2py.observability.logging import SecretMask
-from mm2py.observability.metrics import Finding, FlowMeter, PartitionSnapshot
+from mm2py.observability.metrics import Figure, Finding, FlowMeter, PartitionSnapshot
 from mm2py.runtime.hosts.pipe import Channel, HostPipe
 from mm2py.runtime.hosts.reports import LedgerRelay, MeterRelay, PipeLogHandler
 from mm2py.runtime.hosts.thaw import thawing_loop
@@ -51,6 +51,10 @@ class Worker:
         for finding in findings:
             self.meter.note_finding(finding)
 
+    def figured(self, figures: tuple[Figure, ...]) -> None:
+        for figure in figures:
+            self.meter.note_figure(figure)
+
     async def written(self) -> tuple[TopicPartition, ...]:
         self.asked += 1
         await self.wrote.wait()
@@ -73,7 +77,12 @@ async def host() -> AsyncGenerator[Host]:
     near, far = [await HostPipe.over(end) for end in socket.socketpair()]
     worker = Worker()
     far.channel(0).serve(
-        worker.log_line, worker.happened, worker.written, worker.measured, worker.found
+        worker.log_line,
+        worker.happened,
+        worker.written,
+        worker.measured,
+        worker.found,
+        worker.figured,
     )
     listening = [asyncio.create_task(end.listen()) for end in (near, far)]
     yield Host(worker, near, near.channel(0))
@@ -164,6 +173,23 @@ async def test_findings_of_tasks_reach_the_worker_and_end_with_their_task(host: 
     meter.forget_task("c-0")
     assert relay.send()
     await until(lambda: host.worker.meter.findings == (other,))
+
+
+async def test_figures_of_tasks_reach_the_worker_and_end_with_their_task(host: Host) -> None:
+    meter = FlowMeter(FLOW, FakeClock())
+    relay = MeterRelay(meter, FakeClock(), host.channel)
+    one = Figure(task="c-0", name="groups SYNCED", value=2)
+    other = Figure(task="c-1", name="groups SYNCED", value=0)
+    meter.note_figure(one)
+    meter.note_figure(other)
+    assert relay.send()
+    await until(lambda: host.worker.meter.figures == (one, other))
+    assert not relay.send(), "nothing has changed"
+    changed = replace(other, value=5)
+    meter.note_figure(changed)
+    meter.forget_task("c-0")
+    assert relay.send()
+    await until(lambda: host.worker.meter.figures == (changed,))
 
 
 async def test_a_worker_that_has_closed_the_flow_leaves_positions_where_they_are(

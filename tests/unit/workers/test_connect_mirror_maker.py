@@ -1,5 +1,6 @@
 """The dedicated mode's command line, its one-line complaints, what it says at start, and which flows it may run."""
 
+import json
 import logging
 from pathlib import Path
 
@@ -75,6 +76,20 @@ def test_bad_content_names_the_file_line(path: Path, capsys: pytest.CaptureFixtu
     err = capsys.readouterr().err
     assert f"{path}:8" in err
     assert "Traceback" not in err
+
+
+def test_the_last_line_of_a_json_log_is_json_too(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path.write_text(FILE + "A->B.tasks.max = many\n")
+    before = list(logging.getLogger().handlers)
+    try:
+        assert _ends(str(path), "--log-format", "json") == 1
+    finally:
+        logging.getLogger().handlers[:] = before
+    events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert f"bad configuration: {path}:8" in events[-1]["message"]
+    assert events[-1]["level"] == "ERROR"
 
 
 def _checked(path: Path) -> MirrorMakerConfig:
