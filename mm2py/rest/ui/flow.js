@@ -1,7 +1,7 @@
 // The page of one flow: what is wrong with it, its numbers, and a part of it: topics, groups, tasks, properties, history.
 import { History, Properties } from "./changes.js";
 import { Groups } from "./groups.js";
-import { findings, judge } from "./judgement.js";
+import { copies, findings, judge } from "./judgement.js";
 import { Finding } from "./overview.js";
 import { Empty, Fact, flowLink, Mark, StateMark, Waiting, When } from "./parts.js";
 import { Topics } from "./topics.js";
@@ -27,15 +27,15 @@ export function FlowPage({ name, part, chosen, polls, stale }) {
     <${Numbers} flow=${flow} />
     <nav aria-label=${`Parts of ${flow.flow}`} class="tabs">${Object.entries(PARTS).map(([key, title]) =>
       html`<a href=${flowLink(flow.flow, key)} aria-current=${key === part ? "page" : null}>${title}</a>`)}</nav>
-    <section aria-label=${PARTS[part]}><${Part} flow=${flow} part=${part} chosen=${chosen} polls=${polls} /></section>`;
+    <section aria-label=${PARTS[part]}><${Part} flow=${flow} part=${part} chosen=${chosen} polls=${polls} copying=${copies(flow) && !stale} /></section>`;
 }
 
-function Part({ flow, part, chosen, polls }) {
+function Part({ flow, part, chosen, polls, copying }) {
   if (part === "tasks") return html`<${Tasks} flow=${flow} />`;
-  if (part === "groups") return html`<${Groups} flow=${flow} poll=${polls.groups} chosen=${chosen} />`;
+  if (part === "groups") return html`<${Groups} flow=${flow} poll=${polls.groups} chosen=${chosen} copying=${copying} />`;
   if (part === "config") return html`<${Properties} poll=${polls.config} />`;
   if (part === "history") return html`<${History} flow=${flow} poll=${polls.history} />`;
-  return html`<${Topics} flow=${flow} poll=${polls.topics} chosen=${chosen} partitions=${polls.partitions} />`;
+  return html`<${Topics} flow=${flow} poll=${polls.topics} chosen=${chosen} partitions=${polls.partitions} copying=${copying} />`;
 }
 
 const RPO = "recovery point: how old the oldest record is that is not copied; what a loss of the source would cost now";
@@ -61,8 +61,8 @@ function Tasks({ flow }) {
   return html`<div class="scroll"><table>
     <thead><tr><th scope="col">Connector or task</th><th scope="col">State</th><th scope="col">Worker</th></tr></thead>
     ${flow.connectors.map((it) => html`<tbody key=${it.name}>
-      <tr class="group"><th scope="row">${it.name}</th><td><${StateMark} state=${it.state} /></td><td>${it.worker || "none"}</td></tr>
-      ${it.tasks.map((task) => html`<tr key=${task.number}><th scope="row" class="inner">task ${task.number}</th><td><${StateMark} state=${task.state} /></td><td>${task.worker || "none"}</td></tr>`)}
+      <tr class="group"><th scope="row">${it.name}</th><td><${StateMark} of=${it} /></td><td>${it.worker || "none"}</td></tr>
+      ${it.tasks.map((task) => html`<tr key=${task.number}><th scope="row" class="inner">task ${task.number}</th><td><${StateMark} of=${task} /></td><td>${task.worker || "none"}</td></tr>`)}
       ${it.tasks.length ? null : html`<tr><td class="inner muted" colspan="3">no task</td></tr>`}</tbody>`)}
   </table></div>`;
 }

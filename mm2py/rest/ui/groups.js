@@ -4,19 +4,24 @@ import { Table } from "./table.js";
 import { html } from "./view.js";
 import { count, counted, UNKNOWN } from "./words.js";
 
-function judged(group) {
+function judged(group, copying) {
   if (group.skips > 0) return ["bad", "would skip"];
   if (group.reads_again === null || group.skips === null) return ["unknown", "place not known"];
   if (group.not_synced) return ["warn", "not synced"];
   if (group.reads_again > 0) return ["note", "reads again"];
-  return ["good", "in place"];
+  return [copying ? "good" : "plain", "in place"];
+}
+
+function GroupMark({ group, copying }) {
+  const [kind, word] = judged(group, copying);
+  return html`<${Mark} kind=${kind} word=${word} />`;
 }
 
 const members = (state, number) => (state ? `${state}${number === null ? "" : `, ${counted(number, "member")}`}` : "not there");
 
-const columns = (flow) => [
+const columns = (flow, copying) => [
   { key: "group", title: "Group", value: (it) => it.group, show: (it) => html`<a href=${flowLink(flow.flow, "groups", it.group)} title=${it.group}>${it.group}</a>` },
-  { key: "state", title: "If it moved now", worst: true, value: (it) => (it.skips ?? 1e15) + (it.not_synced ? 1 : 0), show: (it) => html`<${Mark} kind=${judged(it)[0]} word=${judged(it)[1]} />` },
+  { key: "state", title: "If it moved now", worst: true, value: (it) => (it.skips ?? 1e15) + (it.not_synced ? 1 : 0), show: (it) => html`<${GroupMark} group=${it} copying=${copying} />` },
   { key: "again", title: "Reads again", number: true, hint: "records that a consumer moving now would read a second time", value: (it) => it.reads_again, show: (it) => count(it.reads_again) },
   { key: "skips", title: "Skips", number: true, hint: "records that a consumer moving now would not read", value: (it) => it.skips, show: (it) => count(it.skips) },
   { key: "here", title: `On ${flow.source}`, wide: true, value: (it) => it.state, show: (it) => members(it.state, it.members) },
@@ -24,7 +29,7 @@ const columns = (flow) => [
   { key: "why", title: "Not synced", wide: true, value: (it) => it.not_synced, show: (it) => html`<span title=${it.not_synced}>${it.not_synced || "synced"}</span>` },
 ];
 
-export function Groups({ flow, poll, chosen }) {
+export function Groups({ flow, poll, chosen, copying }) {
   const rows = poll.data;
   if (!rows) return html`<${Waiting} poll=${poll} what="groups" />`;
   if (!rows.length) {
@@ -32,17 +37,16 @@ export function Groups({ flow, poll, chosen }) {
       choose them with <${Command} text=${`mm2py flow set ${flow.source}/${flow.target} groups='.*'`} /><//>`;
   }
   const group = rows.find((it) => it.group === chosen);
-  return html`${chosen === undefined ? null : html`<${Group} flow=${flow} group=${group} name=${chosen} />`}
-    <${Table} rows=${rows} columns=${columns(flow)} sort="state" id=${(it) => it.group} text=${(it) => `${it.group} ${it.not_synced} ${it.type}`}
+  return html`${chosen === undefined ? null : html`<${Group} flow=${flow} group=${group} name=${chosen} copying=${copying} />`}
+    <${Table} rows=${rows} columns=${columns(flow, copying)} sort="state" id=${(it) => it.group} text=${(it) => `${it.group} ${it.not_synced} ${it.type}`}
       label=${`Groups of ${flow.flow}`} noun="group" chosen=${chosen} />`;
 }
 
-function Group({ flow, group, name }) {
+function Group({ flow, group, name, copying }) {
   const back = flowLink(flow.flow, "groups");
   if (!group) return html`<section class="detail"><${Empty}>${flow.flow} has no group "${name}": <a href=${back}>all groups</a>.<//></section>`;
-  const [kind, word] = judged(group);
   return html`<section class="detail" aria-labelledby="group"><h3 id="group">Group ${group.group}</h3> <a href=${back}>close</a>
-    <p><${Mark} kind=${kind} word=${word} /> ${group.type ? `${group.type} group` : ""}</p>
+    <p><${GroupMark} group=${group} copying=${copying} /> ${group.type ? `${group.type} group` : ""}</p>
     ${group.not_synced ? html`<p class="cause">Its offsets are not written to ${flow.target}: ${group.not_synced}</p>` : null}
     <div class="scroll low"><table>
       <thead><tr><th scope="col">Partition</th><th scope="col" class="number">Offset on ${flow.source}</th><th scope="col" class="number">Belongs on ${flow.target}</th>

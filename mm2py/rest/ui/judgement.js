@@ -7,6 +7,7 @@ export const MARKS = {
   unknown: { sign: "?", word: "not known" },
   off: { sign: "‖", word: "copies nothing" },
   note: { sign: "◆", word: "note" },
+  plain: { sign: "•", word: "runs" },
   good: { sign: "✔\uFE0E", word: "good" },
 };
 const ORDER = Object.keys(MARKS);
@@ -46,6 +47,19 @@ export function judge(flow) {
   }
   const text = flow.lag_records > 0 ? "copies what comes" : "all is copied";
   return { kind: "good", text, command: "" };
+}
+
+/** Whether a flow copies something: while it does not, nothing of it is good, whatever its tasks and groups are. */
+export const copies = (flow) => ["RUNNING", "DEGRADED"].includes(flow.state) && flow.topics !== 0 && flow.lag_records !== null;
+
+const STATES = { PAUSED: "off", "PARTLY PAUSED": "note", STOPPED: "off", DISABLED: "off", UNASSIGNED: "warn", RESTARTING: "warn", HELD: "warn", FAILED: "bad" };
+
+/** How a connector, task, topic or partition is: one that runs is good only where it is known to copy. */
+export function judgeState(it, copying) {
+  if (it.state !== "RUNNING") return STATES[it.state] || "unknown";
+  if (!copying || it.lag_records === undefined) return "plain";
+  if (it.lag_records === null) return "unknown";
+  return it.lag_records > 0 && !it.records_per_s && it.lag_ms > STUCK_MS ? "warn" : "good";
 }
 
 // Equal causes are one line with the places that have it.

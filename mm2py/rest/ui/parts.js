@@ -1,5 +1,5 @@
 // Small parts that all views share: marks, facts, links, commands, empty states.
-import { MARKS } from "./judgement.js";
+import { judgeState, MARKS } from "./judgement.js";
 import { pathOf } from "./polling.js";
 import { html } from "./view.js";
 import { time } from "./words.js";
@@ -10,11 +10,7 @@ export function Mark({ kind, word }) {
   return html`<span class=${`mark ${kind}`}><span class="sign" aria-hidden="true">${mark.sign}</span> ${word || mark.word}</span>`;
 }
 
-const STATES = {
-  RUNNING: "good", PAUSED: "off", "PARTLY PAUSED": "note", STOPPED: "off", DISABLED: "off", UNASSIGNED: "warn",
-  RESTARTING: "warn", HELD: "warn", FAILED: "bad",
-};
-export const StateMark = ({ state }) => html`<${Mark} kind=${STATES[state] || "unknown"} word=${state || "not known"} />`;
+export const StateMark = ({ of, copying = false }) => html`<${Mark} kind=${judgeState(of, copying)} word=${of.state || "not known"} />`;
 
 export const Fact = ({ name, children, title }) =>
   html`<div class="fact" title=${title}><dt>${name}</dt><dd>${children}</dd></div>`;

@@ -1,5 +1,5 @@
 // Topics of a flow, and the partitions of one of them with held and failed ones, their cause and remedy.
-import { rank } from "./judgement.js";
+import { judgeState, rank } from "./judgement.js";
 import { Command, Empty, flowLink, StateMark, Waiting } from "./parts.js";
 import { Table } from "./table.js";
 import { html } from "./view.js";
@@ -17,9 +17,9 @@ function parts(topic) {
   return found.length ? ` (${found.join(", ")})` : "";
 }
 
-const columns = (flow) => [
+const columns = (flow, copying) => [
   { key: "topic", title: "Topic", value: (it) => it.topic, show: (it) => html`<a href=${flowLink(flow, "topics", it.topic)} title=${it.topic}>${it.topic}</a>` },
-  { key: "state", title: "State", worst: true, value: trouble, show: (it) => html`<${StateMark} state=${it.state} /><span class="muted wide">${parts(it)}</span>` },
+  { key: "state", title: "State", worst: true, value: trouble, show: (it) => html`<${StateMark} of=${it} copying=${copying} /><span class="muted wide">${parts(it)}</span>` },
   { key: "target", title: "Copy", wide: true, value: (it) => it.target_topic || "", show: (it) => html`<span title=${it.target_topic}>${it.target_topic || "not named yet"}</span>` },
   { key: "partitions", title: "Partitions", wide: true, number: true, value: (it) => it.partitions, show: (it) => count(it.partitions) },
   { key: "lag", title: "Lag (records)", number: true, value: (it) => it.lag_records, show: (it) => count(it.lag_records) },
@@ -28,21 +28,19 @@ const columns = (flow) => [
   { key: "bytes", title: "Bytes", wide: true, number: true, value: (it) => it.bytes_per_s, show: (it) => bytesPerSecond(it.bytes_per_s) },
 ];
 
-export function Topics({ flow, poll, chosen, partitions }) {
+export function Topics({ flow, poll, chosen, partitions, copying }) {
   const rows = poll.data;
   if (!rows) return html`<${Waiting} poll=${poll} what="topics" />`;
   if (!rows.length) {
     return html`<${Empty}>This flow copies no topic. Choose some that the source has: <${Command} text=${`mm2py flow set ${flow.source}/${flow.target} topics='orders.*'`} /><//>`;
   }
-  return html`${chosen === undefined ? null : html`<${Partitions} flow=${flow} topic=${chosen} poll=${partitions} />`}
-    <${Table} rows=${rows} columns=${columns(flow.flow)} sort="state" id=${(it) => it.topic} text=${(it) => `${it.topic} ${it.target_topic || ""} ${it.state}`}
+  return html`${chosen === undefined ? null : html`<${Partitions} flow=${flow} topic=${chosen} poll=${partitions} copying=${copying} />`}
+    <${Table} rows=${rows} columns=${columns(flow.flow, copying)} sort="state" id=${(it) => it.topic} text=${(it) => `${it.topic} ${it.target_topic || ""} ${it.state}`}
       label=${`Topics of ${flow.flow}`} noun="topic" chosen=${chosen} />`;
 }
 
-const KINDS = { FAILED: "bad", HELD: "warn", UNASSIGNED: "warn", PAUSED: "off" };
-
-function Partitions({ flow, topic, poll }) {
-  const rows = poll?.data && [...poll.data].sort((one, two) => rank(KINDS[one.state] || "good") - rank(KINDS[two.state] || "good") || one.partition - two.partition);
+function Partitions({ flow, topic, poll, copying }) {
+  const rows = poll?.data && [...poll.data].sort((one, two) => rank(judgeState(one, true)) - rank(judgeState(two, true)) || one.partition - two.partition);
   return html`<section class="detail" aria-labelledby="partitions"><h3 id="partitions">Partitions of ${topic}</h3>
     <a href=${flowLink(flow.flow, "topics")}>close</a>
     ${!rows ? html`<${Waiting} poll=${poll} what="partitions" />` : null}
@@ -53,7 +51,7 @@ function Partitions({ flow, topic, poll }) {
           <th scope="col" class="number" title=${RPO}>RPO (time)</th><th scope="col" class="number wide">Rate</th><th scope="col" class="wide">Task and worker</th></tr></thead>
         <tbody>${rows.map((it) => html`<tr key=${it.partition}>
           <th scope="row" class="number">${count(it.partition)}</th>
-          <td><${StateMark} state=${it.state} /></td>
+          <td><${StateMark} of=${it} copying=${copying} /></td>
           <td class="number">${count(it.lag_records)}</td><td class="number">${duration(it.lag_ms)}</td>
           <td class="number wide">${perSecond(it.records_per_s)}</td><td class="wide">${it.task || "no task"} ${it.worker ? `on ${it.worker}` : ""}</td></tr>
           ${it.cause ? html`<tr key=${`${it.partition} cause`}><td></td><td class="cause" colspan="5">${it.cause}</td></tr>` : null}`)}</tbody>
