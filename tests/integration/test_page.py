@@ -63,6 +63,8 @@ def evil_rig(rig: Rig) -> Rig:
     rig.add(evil).show(
         partitions=(partition("t", 0, 7, state="FAILED", cause=f"refused {HOSTILE}"),)
     )
+    changed = rig.ask("PATCH", "/flows/A->B", body={"config": {"topics": "<b>x</b>"}})
+    assert changed.status == 200
     return rig
 
 
@@ -244,14 +246,15 @@ async def test_names_that_are_markup_are_shown_as_texts_everywhere(
             (f"{url}ui/#/", f"refused {HOSTILE}"),
             (f"{place}/topics/t", f"refused {HOSTILE}"),
             (f"{place}/tasks", f"A{HOSTILE}->B"),
-            (f"{place}/config", f"A{HOSTILE}->B"),
+            (f"{url}ui/#/flows/A-%3EB/config", "<b>x</b>"),
+            (f"{url}ui/#/flows/A-%3EB/history", "<b>x</b>"),
             (f"{place}/groups/{quote(HOSTILE, safe='')}", f"why {HOSTILE}"),
             (f"{url}ui/#/flows/{quote(HOSTILE, safe='')}", f"no flow {HOSTILE}"),
         ):
             await browser.open("about:blank")
             await browser.open(target)
             await browser.until_text(seen)
-            made = "document.querySelectorAll('#page img, #page script, #page [onerror]').length"
+            made = "document.querySelectorAll('#page img, #page b, #page script, #page [onerror]').length"
             assert await browser.evaluate(made) == 0
         await browser.open(f"{place}/groups")
         await browser.until_text("would skip")

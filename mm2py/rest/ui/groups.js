@@ -6,7 +6,7 @@ import { count, counted, UNKNOWN } from "./words.js";
 
 function judged(group, copying) {
   if (group.skips > 0) return ["bad", "would skip"];
-  if (group.reads_again === null || group.skips === null) return ["unknown", "place not known"];
+  if (group.reads_again === null || group.skips === null) return ["unknown", "not known"];
   if (group.not_synced) return ["warn", "not synced"];
   if (group.reads_again > 0) return ["note", "reads again"];
   return [copying ? "good" : "plain", "in place"];

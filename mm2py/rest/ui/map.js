@@ -12,7 +12,7 @@ const LETTERS = 16;
 
 export const isDrawn = (flows, narrow) => flows.length > 0 && flows.length <= MOST_FLOWS && clustersOf(flows).length <= (narrow ? 2 : MOST_CLUSTERS);
 
-const clustersOf = (flows) => [...new Set(flows.flatMap((flow) => [flow.source, flow.target]))].sort();
+const clustersOf = (flows) => [...new Set(flows.flatMap((flow) => [flow.source, flow.target]))];
 const short = (name) => ([...name].length > LETTERS ? `${[...name].slice(0, LETTERS - 1).join("")}…` : name);
 
 function places(clusters, narrow) {

@@ -48,7 +48,7 @@ export class Table extends Component {
     const last = Math.min(found.length, Math.ceil((top + height) / ROW_PX) + SPARE);
     const fill = (px) => px > 0 && html`<tr aria-hidden="true" class="fill"><td><svg width="1" height=${px}></svg></td></tr>`;
     return html`<div class="find"><label>Search ${plural} <input type="search" value=${query} onInput=${this.typed} spellcheck="false" autocomplete="off" /></label>
-        <span class="muted" role="status">${count(found.length)} of ${count(rows.length)} ${plural}</span></div>
+        <span class="muted" role="status">${count(found.length)} of ${count(rows.length)} ${rows.length === 1 ? noun : plural}</span></div>
       <div class="window" ref=${this.sized} onScroll=${this.scrolled} tabindex="0" role="region" aria-label=${label}>
         <table class="rows" aria-rowcount=${found.length + 1}>
           <thead><tr>${columns.map((column) => this.heading(column))}</tr></thead>

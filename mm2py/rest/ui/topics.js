@@ -3,7 +3,7 @@ import { judgeState, rank } from "./judgement.js";
 import { Command, Empty, flowLink, StateMark, Waiting } from "./parts.js";
 import { Table } from "./table.js";
 import { html } from "./view.js";
-import { bytesPerSecond, count, counted, duration, perSecond } from "./words.js";
+import { count, counted, duration, perSecond } from "./words.js";
 
 const RPO = "how old the oldest record is that is not copied yet";
 
@@ -25,7 +25,6 @@ const columns = (flow, copying) => [
   { key: "lag", title: "Lag (records)", number: true, value: (it) => it.lag_records, show: (it) => count(it.lag_records) },
   { key: "rpo", title: "RPO (time)", hint: RPO, number: true, value: (it) => it.lag_ms, show: (it) => duration(it.lag_ms) },
   { key: "rate", title: "Rate", wide: true, number: true, value: (it) => it.records_per_s, show: (it) => perSecond(it.records_per_s) },
-  { key: "bytes", title: "Bytes", wide: true, number: true, value: (it) => it.bytes_per_s, show: (it) => bytesPerSecond(it.bytes_per_s) },
 ];
 
 export function Topics({ flow, poll, chosen, partitions, copying }) {

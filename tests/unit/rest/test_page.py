@@ -3,6 +3,7 @@
 import hashlib
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from starlette.types import ASGIApp
@@ -250,3 +251,12 @@ def test_texts_have_the_contrast_of_wcag_aa_in_both_themes(ground: str) -> None:
         for name in texts:
             one, two = sorted((luminance(theme[name]), luminance(theme[ground])), reverse=True)
             assert (one + 0.05) / (two + 0.05) >= 4.5, (name, theme[name])
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide/page.md"])
+def test_pictures_of_the_page_are_there_and_small(page: str) -> None:
+    document = Path(__file__).parents[3] / page
+    pictures = re.findall(r"^!\[[^]]+\]\((\S+\.png)\)$", document.read_text("utf-8"), re.M)
+    assert pictures
+    for picture in pictures:
+        assert 10_000 < (document.parent / picture).stat().st_size <= 150_000
