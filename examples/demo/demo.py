@@ -39,6 +39,8 @@ MIN_FREE_BYTES: Final = 2 << 30
 LOG_FILE: Final = Path(".mm2py") / "demo.log"
 STARTS_S: Final = 60.0
 """How long the flows may take to run before the seconds count."""
+PAGE_S: Final = 30.0
+"""How long to wait for the page's address, which is shown first."""
 CATCH_UP_S: Final = 45.0
 VERIFY_TIMEOUT_S: Final = 180.0
 MORE_S: Final = 1.0
@@ -257,6 +259,7 @@ async def _play(
     if stage.backfill is not None:
         await stage.backfill.start()
     await stage.engine.start()
+    await _show_page(stage)
     if stage.backfill is not None:
         await stage.backfill.write_later()
     await _watch(stage, [*(process.child for process in traffic), *consumers])
@@ -283,6 +286,16 @@ async def _play(
     return 0 if caught_up and equal else 1
 
 
+async def _show_page(stage: _Stage) -> None:
+    """Print the address of the page as soon as a worker serves it; the demo runs without it too."""
+    end = SYSTEM_CLOCK.monotonic() + PAGE_S
+    while not stage.engine.page and SYSTEM_CLOCK.monotonic() < end and not stage.stop.asked:
+        await _pause(stage.stop, 0.2)
+        await stage.engine.look()
+    if stage.engine.page:
+        stage.screen.print(f"The page of both flows: {stage.engine.page}", markup=False)
+
+
 async def _watch(stage: _Stage, children: Sequence[DemoChild]) -> None:
     """Show the table until time is up, which counts from when every flow runs, a stop is asked for, or something died."""
     seconds = stage.options.seconds if stage.options.seconds is not None else float("inf")
@@ -299,7 +312,9 @@ async def _watch(stage: _Stage, children: Sequence[DemoChild]) -> None:
             if not runs and stage.engine.runs():
                 end, runs = SYSTEM_CLOCK.monotonic() + seconds, True
             if live is not None:
-                flows = stage.engine.render("mm2py: A <-> B   (Ctrl-C stops)")
+                flows = stage.engine.render(
+                    f"mm2py: A <-> B   {stage.engine.page}   (Ctrl-C stops)"
+                )
                 live.update(Group(flows, stage.groups.render()), refresh=True)
             else:
                 _show_plainly(stage)

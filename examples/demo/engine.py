@@ -30,6 +30,11 @@ class Engine(Protocol):
         """How often a worker died at work: each may have doubled what it had not committed."""
         ...
 
+    @property
+    def page(self) -> str:
+        """Address of the page, empty until a worker serves it."""
+        ...
+
     async def start(self) -> None:
         """Launch everything; returns at once."""
         ...
@@ -59,6 +64,11 @@ class Engine(Protocol):
         ...
 
 
+def page_below(url: str) -> str:
+    """Return the page of the worker at ``url``, empty for none."""
+    return f"{url.rstrip('/')}/ui/" if url else ""
+
+
 @final
 class InProcess:
     """The normal wiring in this process."""
@@ -70,7 +80,12 @@ class InProcess:
         self._metrics = Metrics(SYSTEM_CLOCK)
         self._node = build_node(config, metrics=self._metrics, clock=SYSTEM_CLOCK, mask=mask)
         self._table = FlowTable(self._metrics, SYSTEM_CLOCK, self._node.maker.problems)
-        self._settling: asyncio.Task[None] | None = None
+        self._beside: list[asyncio.Task[None]] = []
+
+    @property
+    def page(self) -> str:
+        """Address of the page, as soon as REST is open."""
+        return page_below(next(iter(self._node.rest.public_urls), ""))
 
     @property
     def kills(self) -> int:
@@ -79,8 +94,11 @@ class InProcess:
 
     async def start(self) -> None:
         """Launch every flow."""
-        self._settling = asyncio.create_task(settle(SYSTEM_CLOCK))
         self._node.start()
+        self._beside = [
+            asyncio.create_task(settle(SYSTEM_CLOCK)),
+            asyncio.create_task(self._node.serve()),
+        ]
 
     async def look(self) -> None:
         """Nothing has to be asked."""
@@ -107,8 +125,8 @@ class InProcess:
 
     async def stop(self) -> Sequence[str]:
         """Stop every flow."""
-        if self._settling is not None:
-            self._settling.cancel()
+        for task in self._beside:
+            task.cancel()
         clean = await self._node.stop(DRAIN_TIMEOUT_S)
         failed = await self._node.maker.wait()
         wrong = [f"Flow {flow} failed: {error}" for flow, error in failed.items()]

@@ -19,6 +19,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from examples.demo.engine import page_below
 from examples.demo.table import duration_text, size_text
 from mm2py.clock import Clock
 from mm2py_workers.signals import DRAIN_TIMEOUT_S
@@ -129,6 +130,11 @@ class WorkerProcesses:
         self._flows: Sequence[FlowSeen] = ()
         self._http = httpx.AsyncClient(timeout=ASK_S)
         self.kills = 0
+
+    @property
+    def page(self) -> str:
+        """Address of the page at the first worker that serves REST."""
+        return page_below(next((it.public for it in self._workers.values() if it.public), ""))
 
     async def start(self) -> None:
         """Start every process."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol, final
 from urllib.parse import urlsplit
 
+from mm2py.api.policies import ReplicationPolicy
 from mm2py.clock import Clock
 from mm2py.config.class_names import (
     COPY_CONNECTORS,
@@ -20,7 +21,13 @@ from mm2py.errors import ConfigError
 from mm2py.flows.fleet import Since
 from mm2py.flows.flow_offsets import FlowOffsets
 from mm2py.flows.graph import FlowNode, source_configs
-from mm2py.flows.states import assigned_now, enabled, read_flow, unfinished_job
+from mm2py.flows.states import (
+    ConnectorWork,
+    assigned_now,
+    enabled,
+    read_flow,
+    unfinished_job,
+)
 from mm2py.flows.view_models import (
     ConfigView,
     Direction,
@@ -187,10 +194,10 @@ class FlowService:
         here = replace(self._here(flow), incomplete=(f"leader {leader or 'unknown'}: {reason}",))
         return self._view(flow, replace(here, silent={leader: reason}) if leader else here)
 
-    async def partitions(self, flow: FlowName) -> list[PartitionView]:
-        """Return every partition; ``ForwardError`` where another worker leads the flow."""
+    async def partitions(self, flow: FlowName, topic: str | None = None) -> list[PartitionView]:
+        """Return every partition, or those of one topic; ``ForwardError`` where another worker leads the flow."""
         members = await self._members(flow)
-        return partition_views(flow, members, self._parts.mask, self._copy_name(flow))
+        return partition_views(flow, members, self._parts.mask, self._copy_name(flow), topic)
 
     async def topics(self, flow: FlowName) -> list[TopicView]:
         """Return lag and rates by topic; ``ForwardError`` where another worker leads the flow."""
@@ -239,7 +246,9 @@ class FlowService:
     def _view(self, flow: FlowName, members: Members) -> FlowView:
         node = self._node(flow)
         work = read_flow(node.herder)
-        view = flow_view(flow, work, members, node.overrides, self._parts.mask)
+        policy = self._policy(flow, work.source)
+        is_heartbeats = () if policy is None else (policy.is_heartbeats_topic,)
+        view = flow_view(flow, work, members, node.overrides, self._parts.mask, *is_heartbeats)
         if not work.connectors and node.herder.not_ready:
             # The configs are not read yet: what the file wants.
             configs = source_configs(self._parts.fleet.file(flow))
@@ -277,15 +286,21 @@ class FlowService:
 
     def _copy_name(self, flow: FlowName) -> CopyName:
         """Return how the flow's policy names copies: tasks report it with the first record only."""
-        source = read_flow(self._node(flow).herder).source
-        if source is None:
-            return lambda _: None
-        config = texts_of(source.info.config)
-        try:
-            policy = policy_from_config({"source.cluster.alias": flow.source, **config})
-        except ConfigError:
+        policy = self._policy(flow, read_flow(self._node(flow).herder).source)
+        if policy is None:
             return lambda _: None
         return lambda topic: policy.remote_topic(flow.source, topic)
+
+    @staticmethod
+    def _policy(flow: FlowName, source: ConnectorWork | None) -> ReplicationPolicy | None:
+        """Return the policy that names a flow's topics, None where that is not known."""
+        if source is None:
+            return None
+        config = texts_of(source.info.config)
+        try:
+            return policy_from_config({"source.cluster.alias": flow.source, **config})
+        except ConfigError:
+            return None
 
     def _here(self, flow: FlowName) -> Members:
         herder = self._node(flow).herder

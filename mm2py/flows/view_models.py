@@ -51,7 +51,8 @@ class FlowView(View):
     ``incomplete`` names workers that did not answer: their partitions are missing from the numbers. Without
     ``enabled`` only heartbeats run. ``engine`` is worker, or spark where ``mm2py stream`` copies the records. ``revision`` is
     that of the last change, 0 for none; ``since_ms`` when the state was first seen (ms since the epoch). ``notes``: the flow
-    is in order, but has nothing to copy yet, or leaves partitions to a backfill.
+    is in order, but has nothing to copy yet, or leaves partitions to a backfill. ``topics`` counts source topics without
+    heartbeats: a flow with none copies nothing of its users; None where a worker of an older build answered.
     """
 
     flow: str
@@ -63,8 +64,10 @@ class FlowView(View):
     since_ms: int | None
     revision: int
     workers: tuple[str, ...]
+    topics: int | None = None
     partitions: int
     failed_partitions: int
+    held_partitions: int = 0
     paused: tuple[str, ...]
     lag_records: int | None
     lag_ms: int | None

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Final
 
 from mm2py.api.context import PartitionState
+from mm2py.api.policies import HEARTBEATS
 from mm2py.flows.states import DEGRADED, ConnectorWork, FlowWork, enabled, engine, state_name
 from mm2py.flows.view_models import (
     ChangeView,
@@ -87,6 +88,7 @@ def flow_view(
     members: Members,
     overrides: FlowOverridesStore,
     mask: SecretMask,
+    is_heartbeats: Callable[[str], bool] = HEARTBEATS.__eq__,
 ) -> FlowView:
     """Return everything about one flow."""
     nodes = members.snapshots
@@ -107,7 +109,9 @@ def flow_view(
         state=state,
         workers=tuple(sorted(workers - {""})),
         partitions=len(partitions),
+        topics=sum(1 for it in {it.source.topic for it in partitions} if not is_heartbeats(it)),
         failed_partitions=sum(1 for partition in partitions if partition.state == State.FAILED),
+        held_partitions=sum(1 for it in partitions if it.state == PartitionState.HELD),
         paused=tuple(sorted(held_name(it) for it in overrides.held())),
         lag_records=_sum_of_lags(partitions),
         lag_ms=_largest_lag(partitions),
@@ -155,9 +159,13 @@ CopyName = Callable[[str], str | None]
 
 
 def partition_views(
-    flow: FlowName, members: Members, mask: SecretMask, copy_name: CopyName
+    flow: FlowName,
+    members: Members,
+    mask: SecretMask,
+    copy_name: CopyName,
+    topic: str | None = None,
 ) -> list[PartitionView]:
-    """Return every partition of a flow, in order."""
+    """Return every partition of a flow or of one topic, in order."""
     views = [
         PartitionView(
             flow=str(flow),
@@ -176,6 +184,7 @@ def partition_views(
             conflicts=it.conflicts,
         )
         for worker, it in members.partitions()
+        if topic in (None, it.source.topic)
     ]
     return sorted(views, key=lambda it: (it.topic, it.partition))
 

@@ -83,6 +83,11 @@ class Credentials:
         return bool(self._users or self._tokens or self._certificates)
 
     @property
+    def by_password(self) -> bool:
+        """Whether a name and a password can admit a caller."""
+        return bool(self._users)
+
+    @property
     def secrets(self) -> frozenset[str]:
         """Passwords and tokens, to be masked in logs and answers."""
         return frozenset(

@@ -44,7 +44,7 @@ RESERVED_ALIASES: Final = frozenset(
             "health",
             "metrics",
         ),
-        *("pairs", "mm2py"),
+        *("pairs", "mm2py", "ui"),
     }
 )
 """First segments that mean something: a source cluster of such a name is found under ``/pairs/`` only."""

@@ -7,7 +7,7 @@ application, with the caller in its scope. Signed requests of other workers have
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import formatdate
 from ipaddress import ip_address
@@ -25,6 +25,7 @@ from mm2py.config.rest_settings import RestSettings, is_loopback
 from mm2py.rest.answers import error_response, framework_text
 from mm2py.rest.credentials import Caller, Credentials, claimed_name
 from mm2py.rest.listener_tls import CERTIFICATE_NAME
+from mm2py.rest.page import is_of_page
 from mm2py.rest.parts import CALLER
 from mm2py.rest.raw_path import plain_segment
 from mm2py.rest.request_body import BodyReader, replayed
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _UNAUTHORIZED: Final = "User cannot access the resource."
+_BASIC: Final = 'Basic realm="mm2py", charset="UTF-8"'
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _POLICY_VIOLATION: Final = 1008
 BODIES_AT_ONCE: Final = 16
@@ -149,7 +151,7 @@ class Gate:
         if not reads and not _may_change(headers, self._rules.origins):
             return error_response(403, "A page of another web site may not change anything here")
         if caller is None:
-            return error_response(401, _UNAUTHORIZED)
+            return error_response(401, _UNAUTHORIZED, self._challenge(scope, headers))
         if not reads and not caller.operator:
             return error_response(
                 403, f"User {caller.name} may only read (rest.read.only.users): ask an operator"
@@ -157,6 +159,11 @@ class Gate:
         if not self._rules.admin_endpoints and _first_segment(scope) == "admin":
             return error_response(404, framework_text(404))
         return None
+
+    def _challenge(self, scope: Scope, headers: Headers) -> Mapping[str, str]:
+        """Let a browser ask its user for the password; other callers get Connect's answer, which names no scheme."""
+        asks = self._credentials.by_password and is_of_page(scope["path"], headers)
+        return {"WWW-Authenticate": _BASIC} if asks else {}
 
 
 @final

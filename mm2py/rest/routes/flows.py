@@ -86,6 +86,9 @@ GroupRows = Annotated[int, Query(ge=1, le=10_000, description="so many groups at
 _TOPIC_NAME: Final = f"^{TOPIC_NAME.pattern}$"
 
 
+OneTopic = Annotated[str | None, Query(pattern=_TOPIC_NAME, description="one source topic only")]
+
+
 def router(service: FlowService, parts: FlowParts, forward: Forwarding) -> APIRouter:
     """Return the routes; ``forward`` asks other flows' leaders for their part of a list."""
     routes = APIRouter(
@@ -185,9 +188,11 @@ class _Reads:
             except (HerderError, TimeoutError, ValueError) as failure:
                 return self._service.describe_here(flow, error.url, _why(failure))
 
-    async def partitions(self, request: Request, flow: FlowPath) -> list[PartitionView]:
-        """List every source partition of a flow."""
-        return await self._service.partitions(named_flow(self._service, request, flow))
+    async def partitions(
+        self, request: Request, flow: FlowPath, topic: OneTopic = None
+    ) -> list[PartitionView]:
+        """List every source partition of a flow, or those of one topic."""
+        return await self._service.partitions(named_flow(self._service, request, flow), topic)
 
     async def topics(self, request: Request, flow: FlowPath) -> list[TopicView]:
         """List the source topics of a flow with lag and rates, the oldest first."""
@@ -289,10 +294,7 @@ def _given(
 
 
 def _part(
-    topic: Annotated[
-        str | None,
-        Query(pattern=_TOPIC_NAME, description="one source topic only"),
-    ] = None,
+    topic: OneTopic = None,
     partition: Annotated[
         int | None, Query(ge=0, le=(1 << 31) - 1, description="one partition of `topic` only")
     ] = None,

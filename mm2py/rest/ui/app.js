@@ -1,0 +1,127 @@
+// Where the page is (its address), what it asks the worker for, and when it draws.
+import { FlowPage, PARTS } from "./flow.js";
+import { Overview } from "./overview.js";
+import { API, pathOf, Poll } from "./polling.js";
+import { html, render } from "./view.js";
+import { age, time } from "./words.js";
+
+const OFTEN_MS = 2_000;
+const SELDOM_MS = 10_000;
+const RARELY_MS = 30_000;
+const MANY_ROWS = 1_000;
+// Groups are read from the clusters themselves, by connections of their own.
+const EVERY_MS = { flow: OFTEN_MS, topics: OFTEN_MS, partitions: OFTEN_MS, groups: RARELY_MS, config: SELDOM_MS, history: SELDOM_MS };
+
+const root = document.getElementById("page");
+const narrow = matchMedia("(max-width: 700px)");
+const polls = new Map();
+let waiting = false;
+
+function draw() {
+  if (waiting) return;
+  waiting = true;
+  requestAnimationFrame(() => {
+    waiting = false;
+    try {
+      render(html`<${Page} />`, root);
+    } catch (error) {
+      fail(error);
+    }
+  });
+}
+
+// A defect of this page must not leave former numbers, which may be green.
+function fail(error) {
+  for (const poll of polls.values()) poll.stop();
+  const text = document.createElement("p");
+  text.className = "empty";
+  text.setAttribute("role", "alert");
+  text.textContent = `This page failed: ${error}. Load it again; the same numbers: mm2py flow list. Please report it.`;
+  document.body.replaceChildren(text);
+  console.error(error);
+}
+
+/** `#/flows/{flow}/{part}/{chosen}`, each segment encoded; anything else is the overview. */
+function route() {
+  const [view, flow, part, chosen] = location.hash.replace(/^#\//, "").split("/").map((segment) => {
+    try {
+      return decodeURIComponent(segment);
+    } catch {
+      return segment;
+    }
+  });
+  if (view !== "flows" || !flow) return { view: "overview" };
+  return { view: "flow", flow, part: part in PARTS ? part : "topics", chosen: chosen || undefined };
+}
+
+/** The paths that the place needs, by the name under which its view finds them. */
+function wanted({ view, flow, part, chosen }) {
+  if (view === "overview") return { flows: ["flows", OFTEN_MS] };
+  const base = pathOf("flows", flow);
+  const paths = { flow: [base, EVERY_MS.flow] };
+  if (part !== "tasks") paths[part] = [`${base}/${part}`, EVERY_MS[part]];
+  if (part === "topics" && chosen !== undefined) paths.partitions = [`${base}/partitions?topic=${encodeURIComponent(chosen)}`, EVERY_MS.partitions];
+  return paths;
+}
+
+function changed() {
+  for (const poll of polls.values()) {
+    if (Array.isArray(poll.data) && poll.data.length > MANY_ROWS) poll.everyMs = Math.max(poll.everyMs, SELDOM_MS);
+  }
+  draw();
+}
+
+function go() {
+  const paths = wanted(route());
+  for (const [path, poll] of polls) {
+    if (!Object.values(paths).some(([kept]) => kept === path)) {
+      poll.stop();
+      polls.delete(path);
+    }
+  }
+  for (const [path, everyMs] of Object.values(paths)) {
+    if (!polls.has(path)) {
+      const poll = new Poll(path, everyMs, changed);
+      polls.set(path, poll);
+      poll.start();
+    }
+  }
+  draw();
+}
+
+function Freshness({ poll }) {
+  const { at, error, stale, nextAt } = poll;
+  const now = Date.now();
+  if (!stale) return html`<p class="freshness">${at ? html`as of ${time(at)}` : "asking the worker"}</p>`;
+  const next = nextAt ? `Asked again in ${Math.max(0, Math.ceil((nextAt - now) / 1000))} s` : "Asking again";
+  const old = at ? `The numbers below are ${age(now - at)} old, from ${time(at)}.` : "There are no numbers yet.";
+  return html`<div class="freshness away" role="alert"><p><strong>${error || "Asking the worker"}.</strong> ${old}</p>
+    <p>${next}; <button type="button" onClick=${() => poll.ask()}>now</button>. The worker's log and <code>mm2py flow list</code> on its machine tell more.</p></div>`;
+}
+
+function Page() {
+  const place = route();
+  const found = Object.fromEntries(Object.entries(wanted(place)).map(([name, [path]]) => [name, polls.get(path)]));
+  const main = found.flows || found.flow;
+  document.title = place.view === "flow" ? `${place.flow} - mm2py` : "mm2py";
+  return html`<a class="skip" href="#main" onClick=${skip}>Skip to the numbers</a>
+    <header><a class="brand" href="#/">mm2py</a> <span class="muted">worker ${API.host}</span> <${Freshness} poll=${main} /></header>
+    <main id="main" tabindex="-1" class=${main.stale ? "stale" : ""}>
+      ${place.view === "flow"
+        ? html`<${FlowPage} key=${place.flow} name=${place.flow} part=${place.part} chosen=${place.chosen} polls=${found} stale=${main.stale} />`
+        : html`<h1 class="aside">Flows of this worker</h1><${Overview} poll=${main} narrow=${narrow.matches} />`}
+    </main>`;
+}
+
+function skip(event) {
+  event.preventDefault();
+  document.getElementById("main").focus();
+}
+
+root.replaceChildren();
+addEventListener("hashchange", go);
+narrow.addEventListener("change", draw);
+document.addEventListener("visibilitychange", draw);
+// Ages grow while nothing new comes.
+setInterval(() => !document.hidden && [...polls.values()].some((poll) => poll.stale) && draw(), 1000);
+go();

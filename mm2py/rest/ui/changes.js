@@ -1,0 +1,42 @@
+// Who changed what, and the properties in force with the origin of each value.
+import { Command, Empty, Waiting, When } from "./parts.js";
+import { Table } from "./table.js";
+import { html } from "./view.js";
+import { count } from "./words.js";
+
+const text = (value) => (value === null ? html`<span class="muted">none</span>` : html`<code>${value}</code>`);
+
+export function History({ flow, poll }) {
+  const rows = poll.data;
+  if (!rows) return html`<${Waiting} poll=${poll} what="history" />`;
+  if (!rows.length) return html`<${Empty}>Nothing was changed: the worker's file is in force.<//>`;
+  return html`<ol class="history">${rows.map((it) => html`<li key=${it.revision}>
+    <div class="head"><strong>${it.action}</strong> ${it.target} <span class="muted">by ${it.by}, <${When} ms=${it.at_ms} />, revision ${count(it.revision)}</span></div>
+    ${it.changes.length ? html`<dl class="difference">${it.changes.map((change) => html`<dt>${change.key}</dt>
+      <dd><span class="before"><span class="sign" aria-hidden="true">−</span> before ${text(change.before)}</span><span class="after"><span class="sign" aria-hidden="true">+</span> after ${text(change.after)}</span></dd>`)}</dl>` : null}
+  </li>`)}</ol>
+  <p class="muted">Back to an earlier revision: <${Command} text=${`mm2py flow rollback ${flow.source}/${flow.target} REVISION`} /></p>`;
+}
+
+function origin(it) {
+  if (it.changed_by !== null) return html`<span>${it.changed_by}, <${When} ms=${it.changed_at_ms} />, revision ${count(it.revision)}; the file has ${text(it.file_value)}</span>`;
+  return it.file_value === null ? "set by mm2py" : "file";
+}
+
+const columns = [
+  { key: "key", title: "Property", value: (it) => it.key, show: (it) => html`<span title=${it.key}>${it.key}</span>` },
+  { key: "value", title: "Value", value: (it) => it.value || "", show: (it) => html`<span title=${it.value}>${text(it.value)}</span>` },
+  { key: "origin", title: "Origin", value: (it) => it.changed_at_ms || 0, show: origin },
+  { key: "connector", title: "Connector", wide: true, value: (it) => it.connector, show: (it) => it.connector },
+];
+
+export function Properties({ poll }) {
+  if (!poll.data) return html`<${Waiting} poll=${poll} what="properties" />`;
+  if (poll.rows?.of !== poll.data) {
+    poll.rows = { of: poll.data, all: poll.data.flatMap((it) => it.properties.map((property) => ({ ...property, connector: it.connector }))) };
+  }
+  const rows = poll.rows.all;
+  if (!rows.length) return html`<${Empty}>The properties are not read yet: the flow starts, or waits for a cluster.<//>`;
+  return html`<${Table} rows=${rows} columns=${columns} sort="key" down=${false} id=${(it) => `${it.connector} ${it.key}`}
+    text=${(it) => `${it.key} ${it.value || ""} ${it.connector}`} label="Properties in force" noun="property" plural="properties" />`;
+}

@@ -1,0 +1,68 @@
+// The page of one flow: what is wrong with it, its numbers, and a part of it: topics, groups, tasks, properties, history.
+import { History, Properties } from "./changes.js";
+import { Groups } from "./groups.js";
+import { copies, findings, judge } from "./judgement.js";
+import { Finding } from "./overview.js";
+import { Empty, Fact, flowLink, Mark, StateMark, Waiting, When } from "./parts.js";
+import { Topics } from "./topics.js";
+import { html } from "./view.js";
+import { bytesPerSecond, count, duration, perSecond } from "./words.js";
+
+export const PARTS = { topics: "Topics", groups: "Groups", tasks: "Connectors and tasks", config: "Properties", history: "History" };
+
+export function FlowPage({ name, part, chosen, polls, stale }) {
+  const { flow: poll } = polls;
+  const flow = poll.data;
+  const back = html`<p><a href="#/">All flows</a></p>`;
+  if (!flow) {
+    if (poll.status !== 404) return html`${back}<${Waiting} poll=${poll} what=${`numbers of ${name}`} />`;
+    return html`${back}<${Empty}>This worker has no flow ${name}. Choose one of <a href="#/">its flows</a>.<//>`;
+  }
+  const { kind, text } = judge(flow);
+  return html`${back}
+    <h1>Flow ${flow.flow}</h1>
+    <p class="verdict" role="status"><${Mark} kind=${stale ? "unknown" : kind} word=${`${stale ? "Last known: " : ""}${flow.state}: ${text}`} />
+      ${flow.since_ms ? html`<span class="muted"> since <${When} ms=${flow.since_ms} /></span>` : null}</p>
+    <ul class="findings">${findings([flow]).map((finding) => html`<${Finding} finding=${finding} stale=${stale} />`)}</ul>
+    <${Numbers} flow=${flow} />
+    <nav aria-label=${`Parts of ${flow.flow}`} class="tabs">${Object.entries(PARTS).map(([key, title]) =>
+      html`<a href=${flowLink(flow.flow, key)} aria-current=${key === part ? "page" : null}>${title}</a>`)}</nav>
+    <section aria-label=${PARTS[part]}><${Part} flow=${flow} part=${part} chosen=${chosen} polls=${polls} copying=${copies(flow) && !stale} /></section>`;
+}
+
+function Part({ flow, part, chosen, polls, copying }) {
+  if (part === "tasks") return html`<${Tasks} flow=${flow} />`;
+  if (part === "groups") return html`<${Groups} flow=${flow} poll=${polls.groups} chosen=${chosen} copying=${copying} />`;
+  if (part === "config") return html`<${Properties} poll=${polls.config} />`;
+  if (part === "history") return html`<${History} flow=${flow} poll=${polls.history} />`;
+  return html`<${Topics} flow=${flow} poll=${polls.topics} chosen=${chosen} partitions=${polls.partitions} copying=${copying} />`;
+}
+
+const RPO = "recovery point: how old the oldest record is that is not copied; what a loss of the source would cost now";
+
+function Numbers({ flow }) {
+  return html`<dl class="facts">
+    <${Fact} name="RPO (time)" title=${RPO}>${duration(flow.lag_ms)}<//>
+    <${Fact} name="Lag">${flow.lag_records === null ? "not known" : `${count(flow.lag_records)} records`}<//>
+    <${Fact} name="Rate">${perSecond(flow.records_per_s)}<//>
+    <${Fact} name="Bytes">${bytesPerSecond(flow.bytes_per_s)}<//>
+    <${Fact} name="Topics" title="without heartbeats">${count(flow.topics)}<//>
+    <${Fact} name="Partitions">${count(flow.partitions)}<//>
+    <${Fact} name="Failed">${count(flow.failed_partitions)} partitions<//>
+    <${Fact} name="Held" title="accept nothing now, or another job has them">${count(flow.held_partitions)} partitions<//>
+    <${Fact} name="Lost">${count(flow.records_lost)} records<//>
+    <${Fact} name="Workers">${count(flow.workers.length)}<//>
+    <${Fact} name="Engine">${flow.engine}<//>
+  </dl>`;
+}
+
+function Tasks({ flow }) {
+  if (!flow.connectors.length) return html`<${Empty}>This flow has no connector yet: it starts, or waits for a cluster.<//>`;
+  return html`<div class="scroll"><table>
+    <thead><tr><th scope="col">Connector or task</th><th scope="col">State</th><th scope="col">Worker</th></tr></thead>
+    ${flow.connectors.map((it) => html`<tbody key=${it.name}>
+      <tr class="group"><th scope="row">${it.name}</th><td><${StateMark} of=${it} /></td><td>${it.worker || "none"}</td></tr>
+      ${it.tasks.map((task) => html`<tr key=${task.number}><th scope="row" class="inner">task ${task.number}</th><td><${StateMark} of=${task} /></td><td>${task.worker || "none"}</td></tr>`)}
+      ${it.tasks.length ? null : html`<tr><td class="inner muted" colspan="3">no task</td></tr>`}</tbody>`)}
+  </table></div>`;
+}

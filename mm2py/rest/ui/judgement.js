@@ -1,0 +1,106 @@
+// What is wrong with a flow, how bad that is, and what mends it. "good" is for a flow that is known to copy, or to have copied all.
+import { count, counted, duration } from "./words.js";
+
+export const MARKS = {
+  bad: { sign: "✖\uFE0E", word: "wrong" },
+  warn: { sign: "▲", word: "look here" },
+  unknown: { sign: "?", word: "not known" },
+  off: { sign: "‖", word: "copies nothing" },
+  note: { sign: "◆", word: "note" },
+  plain: { sign: "•", word: "runs" },
+  good: { sign: "✔\uFE0E", word: "good" },
+};
+const ORDER = Object.keys(MARKS);
+export const rank = (kind) => ORDER.indexOf(kind);
+
+const LATE_MS = 60_000;
+const STUCK_MS = 30_000;
+
+const cli = (action, flow, more = "") => `mm2py flow ${action} ${flow.source}/${flow.target}${more}`;
+
+// Each returns [kind, text, command] where it applies; the first one counts.
+const RULES = [
+  (f) => f.state === "FAILED" && ["bad", "failed: it copies nothing", cli("restart", f, " --only-failed")],
+  (f) => f.state === "WAITING" && ["bad", `waits for a cluster (${f.source} or ${f.target}): it copies nothing`, cli("describe", f)],
+  (f) => f.state === "SUSPENDED" && ["bad", `the target ${f.target} does not answer: it copies nothing`, cli("describe", f)],
+  (f) => f.state === "DISABLED" && ["off", "not enabled: it sends heartbeats and copies nothing", cli("create", f)],
+  (f) => f.state === "PAUSED" && ["off", "paused: it copies nothing", cli("resume", f)],
+  (f) => f.state === "STOPPED" && ["off", "stopped: it copies nothing", cli("resume", f)],
+  (f) => ["UNASSIGNED", "RESTARTING"].includes(f.state) && ["warn", "its tasks are about to start", cli("describe", f)],
+  (f) => f.incomplete.length > 0 && ["warn", `numbers are missing: ${counted(f.incomplete.length, "worker")} gave no answer`, cli("describe", f)],
+  (f) => f.failed_partitions > 0 && ["bad", `${counted(f.failed_partitions, "partition")} failed`, cli("describe", f, " -o wide")],
+  (f) => (f.state !== "RUNNING" || f.errors.length > 0) && ["warn", "copies, but not all of it", cli("describe", f, " -o wide")],
+  (f) => (f.topics === 0 || f.partitions === 0) && ["warn", "runs, and copies nothing: no source topic is chosen", cli("set", f, " topics='...'")],
+  (f) => f.lag_records === null && ["unknown", "runs; its lag is not known", cli("describe", f, " -o wide")],
+  (f) => f.lag_records > 0 && !f.records_per_s && f.lag_ms > STUCK_MS && ["warn", `${count(f.lag_records)} records behind, and nothing is copied now`, cli("describe", f, " -o wide")],
+  (f) => f.lag_ms > LATE_MS && ["warn", `${duration(f.lag_ms)} behind`, `mm2py lag --flow ${f.source}/${f.target}`],
+  (f) => f.paused.length > 0 && ["note", `copies, without ${counted(f.paused.length, "paused topic or partition", "paused topics or partitions")}`, cli("resume", f, " --all-topics")],
+  (f) => f.notes.length > 0 && ["note", "copies; there is something to know", cli("describe", f)],
+  (f) => f.held_partitions > 0 && ["note", `copies, without ${counted(f.held_partitions, "held partition")}`, cli("describe", f, " -o wide")],
+];
+
+/** How a flow is: `kind` of MARKS, `text` in words, `command` that mends or explains it. */
+export function judge(flow) {
+  for (const rule of RULES) {
+    const found = rule(flow);
+    if (found) return { kind: found[0], text: found[1], command: found[2] };
+  }
+  const text = flow.lag_records > 0 ? "copies what comes" : "all is copied";
+  return { kind: "good", text, command: "" };
+}
+
+/** Whether a flow copies something: while it does not, nothing of it is good, whatever its tasks and groups are. */
+export const copies = (flow) => ["RUNNING", "DEGRADED"].includes(flow.state) && flow.topics !== 0 && flow.lag_records !== null;
+
+const STATES = { PAUSED: "off", "PARTLY PAUSED": "note", STOPPED: "off", DISABLED: "off", UNASSIGNED: "warn", RESTARTING: "warn", HELD: "warn", FAILED: "bad" };
+
+/** How a connector, task, topic or partition is: one that runs is good only where it is known to copy. */
+export function judgeState(it, copying) {
+  if (it.state !== "RUNNING") return STATES[it.state] || "unknown";
+  if (!copying || it.lag_records === undefined) return "plain";
+  if (it.lag_records === null) return "unknown";
+  return it.lag_records > 0 && !it.records_per_s && it.lag_ms > STUCK_MS ? "warn" : "good";
+}
+
+// Equal causes are one line with the places that have it.
+function byCause(errors) {
+  const found = new Map();
+  for (const { where, message } of errors) {
+    const cause = message.replaceAll(where, "…");
+    if (!found.has(cause)) found.set(cause, { message, places: [] });
+    found.get(cause).places.push(where);
+  }
+  return [...found.values()];
+}
+
+/** Everything that is wrong or worth knowing of all flows, the worst first. */
+export function findings(flows) {
+  const found = [];
+  for (const flow of flows) {
+    const { kind, text, command } = judge(flow);
+    const add = (how, where, said, mends) =>
+      found.push({ kind: how, flow, where, text: said, command: mends, sinceMs: flow.since_ms });
+    const causes = byCause(flow.errors);
+    if (!["good", "note"].includes(kind) && !causes.length) add(kind, [], text, command);
+    const how = kind === "bad" ? "bad" : "warn";
+    for (const cause of causes) add(how, cause.places, cause.message, command || cli("describe", flow));
+    for (const worker of flow.incomplete) add("warn", [], `no numbers from ${worker}`, command);
+    if (flow.records_lost > 0) {
+      add("warn", [], `${counted(flow.records_lost, "record")} lost: the ledger names each range and why`, "mm2py ledger FILE");
+    }
+    for (const note of flow.notes) add("note", [], note, "");
+    if (kind === "note" && !flow.notes.length) add("note", [], text, command);
+  }
+  return found.sort((one, two) => rank(one.kind) - rank(two.kind));
+}
+
+/** One sentence about all flows: nothing is good while nothing is copied. */
+export function verdict(flows) {
+  const kinds = flows.map((flow) => judge(flow).kind);
+  const copying = kinds.filter((kind) => kind === "good" || kind === "note").length;
+  const broken = kinds.filter((kind) => ["bad", "warn", "unknown"].includes(kind)).length;
+  if (!flows.length) return { kind: "off", text: "No flow is defined in this worker's file." };
+  if (broken) return { kind: kinds.includes("bad") ? "bad" : "warn", text: `${broken} of ${counted(flows.length, "flow")} need a look.` };
+  if (!copying) return { kind: "off", text: "Nothing is copied: no flow is at work." };
+  return { kind: "good", text: `Nothing is wrong: ${count(copying)} of ${counted(flows.length, "flow")} ${copying === 1 ? "copies" : "copy"}.` };
+}

@@ -1,0 +1,84 @@
+// The first page: what is wrong, the map, the list of flows.
+import { findings, judge, MARKS, verdict } from "./judgement.js";
+import { isDrawn, FlowMap } from "./map.js";
+import { Command, Empty, flowLink, Mark, Waiting, When } from "./parts.js";
+import { html } from "./view.js";
+import { count, duration, perSecond } from "./words.js";
+
+const MOST_PLACES = 4;
+const MOST_LINES = 30;
+
+function Places({ where }) {
+  if (!where.length) return null;
+  const more = where.length - MOST_PLACES;
+  return html`<span class="where">${where.slice(0, MOST_PLACES).join(", ")}${more > 0 ? ` and ${count(more)} more` : ""}</span>`;
+}
+
+export function Finding({ finding, stale }) {
+  const { kind, flow, where, text, command, sinceMs } = finding;
+  return html`<li class=${`finding ${stale ? "unknown" : kind}`}>
+    <div class="head">
+      <${Mark} kind=${stale ? "unknown" : kind} word=${MARKS[kind].word} />
+      <a href=${flowLink(flow.flow)}>${flow.flow}</a> <span class="muted">${flow.state}</span>
+      <${Places} where=${where} />
+      ${kind !== "note" && sinceMs ? html`<span class="muted">since <${When} ms=${sinceMs} /></span>` : null}
+    </div>
+    <p>${text}</p>
+    <${Command} text=${command} />
+  </li>`;
+}
+
+export function Wrong({ flows, stale }) {
+  const all = findings(flows);
+  const summary = verdict(flows);
+  return html`<section aria-labelledby="wrong">
+    <h2 id="wrong">What is wrong</h2>
+    <p class="verdict" role="status"><${Mark} kind=${stale ? "unknown" : summary.kind} word=${stale ? `Last known: ${summary.text}` : summary.text} /></p>
+    <ul class="findings">${all.slice(0, MOST_LINES).map((finding) => html`<${Finding} finding=${finding} stale=${stale} />`)}</ul>
+    ${all.length > MOST_LINES ? html`<p class="muted">and ${count(all.length - MOST_LINES)} more: the flows below have them</p>` : null}
+  </section>`;
+}
+
+function Row({ flow, stale }) {
+  const { kind, text } = judge(flow);
+  return html`<tr>
+    <th scope="row" class="name" title=${flow.flow}><a href=${flowLink(flow.flow)}>${flow.flow}</a></th>
+    <td><${Mark} kind=${stale ? "unknown" : kind} word=${flow.state} /><span class="muted wide"> ${text}</span></td>
+    <td class="number">${count(flow.lag_records)}</td>
+    <td class="number">${duration(flow.lag_ms)}</td>
+    <td class="number wide">${perSecond(flow.records_per_s)}</td>
+    <td class="number wide">${count(flow.topics)}</td>
+    <td class="number wide">${count(flow.partitions)}</td>
+  </tr>`;
+}
+
+function List({ flows, stale }) {
+  const groups = Map.groupBy ? Map.groupBy(flows, (flow) => flow.source) : grouped(flows);
+  const named = groups.size > 1 && flows.length > groups.size;
+  return html`<section aria-labelledby="list"><h2 id="list">Flows</h2><div class="scroll"><table>
+    <thead><tr><th scope="col">Flow</th><th scope="col">State</th><th scope="col" class="number">Lag (records)</th>
+      <th scope="col" class="number" title="recovery point: how old the oldest record is that is not copied">RPO (time)</th>
+      <th scope="col" class="number wide">Rate</th><th scope="col" class="number wide">Topics</th><th scope="col" class="number wide">Partitions</th></tr></thead>
+    ${[...groups].map(([source, part]) => html`<tbody>
+      ${named ? html`<tr class="group"><th scope="rowgroup" colspan="7">from ${source}</th></tr>` : null}
+      ${part.map((flow) => html`<${Row} key=${flow.flow} flow=${flow} stale=${stale} />`)}</tbody>`)}
+  </table></div></section>`;
+}
+
+function grouped(flows) {
+  const found = new Map();
+  for (const flow of flows) found.set(flow.source, [...(found.get(flow.source) || []), flow]);
+  return found;
+}
+
+export function Overview({ poll, narrow }) {
+  const flows = poll.data;
+  if (!flows) return html`<${Waiting} poll=${poll} what="flows" />`;
+  if (!flows.length) {
+    return html`<${Empty}>No flow is enabled. Add one: write <code>A->B.enabled = true</code> into the worker's file and start it again,
+      or, between two clusters of the file, <code>mm2py flow create A/B</code>.<//>`;
+  }
+  return html`<${Wrong} flows=${flows} stale=${poll.stale} />
+    ${isDrawn(flows, narrow) ? html`<section aria-labelledby="map"><h2 id="map">Map</h2><${FlowMap} flows=${flows} narrow=${narrow} stale=${poll.stale} /></section>` : null}
+    <${List} flows=${flows} stale=${poll.stale} />`;
+}

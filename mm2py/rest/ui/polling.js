@@ -1,0 +1,91 @@
+// Asks the API again and again: at once when the page becomes visible, later and later while there is no answer, never while it is hidden.
+
+export const API = new URL("../", document.baseURI);
+const ANSWER_MS = 15_000;
+const LONGEST_MS = 30_000;
+
+export const pathOf = (...segments) => segments.map(encodeURIComponent).join("/");
+
+async function read(path) {
+  const answer = await fetch(new URL(path, API), {
+    headers: { Accept: "application/json", "X-Mm2py-Page": "1" },
+    signal: AbortSignal.timeout(ANSWER_MS),
+    cache: "no-store",
+  });
+  const body = await answer.json().catch(() => null);
+  if (!answer.ok) {
+    const error = new Error(body?.message || `HTTP ${answer.status}`);
+    error.status = answer.status;
+    throw error;
+  }
+  return { body, workerMs: Date.parse(answer.headers.get("date")) };
+}
+
+function why(error) {
+  if (error.status) return `The worker answers ${error.status}: ${error.message}`;
+  if (error.name === "TimeoutError") return `No answer within ${ANSWER_MS / 1000} s`;
+  return "This worker does not answer";
+}
+
+/** One path of the API: `data` is the last answer, `at` when it came (ms), `error` why there is no newer one. */
+export class Poll {
+  constructor(path, everyMs, changed) {
+    Object.assign(this, { path, everyMs, changed, data: null, at: null, error: "", status: 0, failures: 0 });
+    this.skewMs = 0;
+    this.nextAt = null;
+    this.running = this.asking = false;
+    this.seen = () => (document.hidden ? this.pause() : this.ask());
+  }
+
+  start() {
+    if (this.running) return;
+    this.running = true;
+    document.addEventListener("visibilitychange", this.seen);
+    this.seen();
+  }
+
+  stop() {
+    this.running = false;
+    document.removeEventListener("visibilitychange", this.seen);
+    this.pause();
+  }
+
+  pause() {
+    clearTimeout(this.timer);
+    this.nextAt = null;
+  }
+
+  async ask() {
+    this.pause();
+    if (this.asking || !this.running) return;
+    this.asking = true;
+    try {
+      const { body, workerMs } = await read(this.path);
+      this.data = body;
+      this.at = Date.now();
+      // The header has whole seconds: a smaller difference is none.
+      const skewMs = workerMs - this.at;
+      this.skewMs = Math.abs(skewMs) > 2000 ? skewMs : 0;
+      this.error = "";
+      this.status = this.failures = 0;
+    } catch (error) {
+      this.error = why(error);
+      this.status = error.status || 0;
+      this.failures += 1;
+    }
+    this.asking = false;
+    if (!this.running) return;
+    if (!document.hidden) {
+      const pauseMs = Math.min(LONGEST_MS, this.everyMs * 2 ** Math.min(this.failures, 8));
+      const waitMs = this.failures ? pauseMs : this.everyMs;
+      this.nextAt = Date.now() + waitMs;
+      this.timer = setTimeout(() => this.ask(), waitMs);
+    }
+    this.changed();
+  }
+
+  /** Whether what is shown is older than it should be. */
+  get stale() {
+    return this.failures > 0 || (this.at !== null && Date.now() - this.at > this.everyMs + ANSWER_MS);
+  }
+}

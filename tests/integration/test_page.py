@@ -1,0 +1,338 @@
+"""The page at ``/ui`` in a headless Chromium: what a reader sees of healthy and broken flows, and what it never does.
+
+Flow: flows over fakes (or a worker on real brokers) behind a real listener -> ``Browser`` -> texts, requests, errors.
+"""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import pytest
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mm2py.flows.view_models import GroupPartitionView, GroupView
+from mm2py.rest.app import public_app
+from mm2py.rest.listening import Listener
+from mm2py.rest.server import RestServer
+from tests.integration.mirror_process import running
+from tests.integration.rest_asking import public_url
+from tests.integration.setups import Setup
+from tests.integration.traffic import Load, commit
+from tests.kit.browser import Browser, chromium
+from tests.unit.rest.flow_fakes import AB, BA, NAME, Rig, partition, snapshot
+from tests.unit.rest.rest_fakes import flow
+
+pytestmark = [
+    pytest.mark.skipif(chromium() is None, reason="no Chromium: apt-get install chromium"),
+    pytest.mark.timeout(300),
+]
+
+SHOTS: Final = Path(".mm2py") / "screenshots"
+HOSTILE: Final = "<img src=x onerror=alert(1)>\"'&</script><script>alert(2)</script>"
+LOOKS: Final = [(1280, 900, False), (1280, 900, True), (390, 844, False), (390, 844, True)]
+GOOD: Final = "document.querySelector('.good:not(marker)')"
+DENIED: Final = (
+    "the target B refuses user mm: WRITE on topic A.t (TOPIC_AUTHORIZATION_FAILED); kafka-acls.sh"
+    " --bootstrap-server b:9092 --add --allow-principal User:mm --operation Write --topic A.t"
+)
+
+
+@pytest.fixture
+def browser() -> Browser:
+    path = chromium()
+    assert path is not None
+    return Browser(path)
+
+
+@pytest.fixture
+def rig() -> Rig:
+    rig = Rig()
+    for name in (AB, BA):
+        rig.add(name)
+        heal(rig, name)
+    return rig
+
+
+@pytest.fixture
+def evil_rig(rig: Rig) -> Rig:
+    evil = flow(f"A{HOSTILE}", "B")
+    rig.add(evil).show(
+        partitions=(partition("t", 0, 7, state="FAILED", cause=f"refused {HOSTILE}"),)
+    )
+    changed = rig.ask("PATCH", "/flows/A->B", body={"config": {"topics": "<b>x</b>"}})
+    assert changed.status == 200
+    return rig
+
+
+def heal(rig: Rig, name: Any) -> None:
+    herder = rig.herders[name]
+    herder.snapshot = replace(
+        snapshot("worker:8083", name, partition("t", 0, 7), partition("u", 0, 0)), records_lost=0
+    )
+    herder.configs[NAME].pop("enabled", None)
+
+
+@asynccontextmanager
+async def served(app: ASGIApp, port: int = 0) -> AsyncGenerator[str]:
+    server = RestServer([Listener("127.0.0.1", port)], app)
+    (url,) = await server.start()
+    try:
+        yield url
+    finally:
+        await server.stop(0)
+
+
+def assert_quiet(browser: Browser, url: str) -> None:
+    """Neither an error in the console, nor a request to another host."""
+    assert browser.errors == []
+    assert {urlsplit(it).netloc for it in browser.requests} == {urlsplit(url).netloc}
+
+
+async def test_a_browser_at_the_root_sees_each_flow_with_state_lag_and_rate(
+    browser: Browser, rig: Rig
+) -> None:
+    async with served(public_app(rig.parts)) as url:
+        await browser.open(url)
+        await browser.until_text("Nothing is wrong: 2 of 2 flows copy.")
+        assert await browser.evaluate("location.pathname") == "/ui/"
+        arrows = "[...document.querySelectorAll('a.arrow')].map(a => a.getAttribute('aria-label'))"
+        assert await browser.evaluate(arrows) == [
+            "A->B: copies what comes; 0.1 s behind; 4.0 records/s",
+            "B->A: copies what comes; 0.1 s behind; 4.0 records/s",
+        ]
+        assert "as of " in await browser.text()
+        assert "GMT" in await browser.text()
+        assert_quiet(browser, url)
+
+
+def _suspended(rig: Rig) -> None:
+    rig.herders[AB].show(state="SUSPENDED")
+
+
+def _disabled(rig: Rig) -> None:
+    rig.herders[AB].configs[NAME]["enabled"] = "false"
+
+
+def _typing_error(rig: Rig) -> None:
+    rig.herders[AB].show(partitions=(partition("heartbeats", 0, 0),))
+
+
+def _nothing_known(rig: Rig) -> None:
+    rig.herders[AB].show(partitions=(partition("t", 0, -1),))
+
+
+def _stuck(rig: Rig) -> None:
+    stuck = partition("t", 0, 9_000, records_per_s=0.0)
+    rig.herders[AB].show(partitions=(stuck,))
+
+
+def _failed(rig: Rig) -> None:
+    rig.herders[AB].show(partitions=(partition("t", 0, 9, state="FAILED", cause=DENIED),))
+
+
+def _held(rig: Rig) -> None:
+    rig.herders[AB].show(partitions=(partition("t", 0, 9, state="HELD", cause=DENIED),))
+
+
+async def test_nothing_is_green_while_nothing_is_copied_and_the_cause_and_remedy_are_there(
+    browser: Browser, rig: Rig
+) -> None:
+    del rig.herders[BA]
+    scenes: list[tuple[Callable[[Rig], None], str, str]] = [
+        (_suspended, "the target B does not answer: it copies nothing", "mm2py flow describe A/B"),
+        (_disabled, "not enabled: it sends heartbeats", "mm2py flow create A/B"),
+        (_typing_error, "no source topic is chosen", "mm2py flow set A/B topics='...'"),
+        (_nothing_known, "its lag is not known", "mm2py flow describe A/B -o wide"),
+        (_stuck, "9,000 records behind, and nothing is copied now", "mm2py flow describe A/B"),
+        (_failed, DENIED, "mm2py flow describe A/B -o wide"),
+        (_held, DENIED, "mm2py flow describe A/B -o wide"),
+    ]
+    async with served(public_app(rig.parts)) as url:
+        await browser.open(f"{url}ui/")
+        for break_it, cause, remedy in scenes:
+            heal(rig, AB)
+            await browser.until(GOOD)
+            break_it(rig)
+            await browser.until(f"!{GOOD}")
+            text = await browser.text()
+            assert cause in text
+            assert remedy in text
+            for part in ("tasks", "topics"):
+                await browser.open(f"{url}ui/#/flows/A-%3EB/{part}")
+                row = f"#/flows/A-%3EB/{part}"
+                await browser.until(f"location.hash === '{row}' && document.querySelector('td')")
+                assert not await browser.evaluate(GOOD), part
+                assert cause in await browser.text()
+            await browser.open(f"{url}ui/#/")
+            await browser.until_text("What is wrong")
+        assert_quiet(browser, url)
+
+
+async def test_the_last_numbers_stay_grey_with_their_age_while_the_worker_does_not_answer(
+    browser: Browser, rig: Rig
+) -> None:
+    app = public_app(rig.parts)
+    async with served(app) as url:
+        await browser.open(f"{url}ui/")
+        await browser.until(GOOD)
+    await browser.until_text("This worker does not answer.")
+    text = await browser.text()
+    assert "Last known: Nothing is wrong" in text
+    assert "records/s" in text
+    assert not await browser.evaluate(GOOD)
+    shown = "getComputedStyle(document.querySelector('main')).filter"
+    assert await browser.evaluate(shown) == "grayscale(1)"
+    await browser.until("/numbers below are ([3-9]|\\d\\d) s old/.test(document.body.innerText)")
+    async with served(app, urlsplit(url).port or 0):
+        await browser.until(GOOD)
+        assert "does not answer" not in await browser.text()
+
+
+async def test_a_hidden_tab_asks_nothing_and_asks_at_once_when_it_is_seen(
+    browser: Browser, rig: Rig
+) -> None:
+    def hide(hidden: str) -> str:
+        return (
+            f"Object.defineProperty(document, 'hidden', {{value: {hidden}, configurable: true}});"
+            " document.dispatchEvent(new Event('visibilitychange'))"
+        )
+
+    async with served(public_app(rig.parts)) as url:
+        await browser.open(f"{url}ui/")
+        await browser.until(GOOD)
+        before = len(browser.requests)
+        await browser.until_requests(before + 1)
+        await browser.evaluate(hide("true"))
+        hidden_at = len(browser.requests)
+        await browser.pass_time(60_000)
+        # One that was under way may have been counted late, none was begun.
+        assert len(browser.requests) <= hidden_at + 1
+        await browser.evaluate(hide("false"))
+        await browser.until_requests(hidden_at + 2)
+
+
+def group(name: str, **more: Any) -> dict[str, Any]:
+    place = GroupPartitionView(
+        topic="t", partition=0, target_topic="A.t", committed=100, exact=90, checkpoint=80,
+        committed_there=80, continues_at=80, reads_again=10, skips=0, place="copied",
+    )  # fmt: skip
+    plain = GroupView(
+        flow="A->B", group=name, type="consumer", state="STABLE", state_there="EMPTY", members=2,
+        members_there=0, reads_again=10, skips=0, not_synced="", partitions=(place,),
+    )  # fmt: skip
+    return plain.model_copy(update=more).model_dump()
+
+
+async def test_names_that_are_markup_are_shown_as_texts_everywhere(
+    browser: Browser, evil_rig: Rig
+) -> None:
+    evil = flow(f"A{HOSTILE}", "B")
+    app = public_app(evil_rig.parts)
+    groups = [group(HOSTILE, not_synced=f"why {HOSTILE}"), group("skipper", skips=3)]
+
+    async def with_groups(scope: Scope, receive: Receive, send: Send) -> None:
+        if str(scope.get("path", "")).endswith("/groups"):
+            await JSONResponse(groups)(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    async with served(with_groups) as url:
+        place = f"{url}ui/#/flows/{quote(str(evil), safe='')}"
+        for target, seen in (
+            (f"{url}ui/#/", f"refused {HOSTILE}"),
+            (f"{place}/topics/t", f"refused {HOSTILE}"),
+            (f"{place}/tasks", f"A{HOSTILE}->B"),
+            (f"{url}ui/#/flows/A-%3EB/config", "<b>x</b>"),
+            (f"{url}ui/#/flows/A-%3EB/history", "<b>x</b>"),
+            (f"{place}/groups/{quote(HOSTILE, safe='')}", f"why {HOSTILE}"),
+            (f"{url}ui/#/flows/{quote(HOSTILE, safe='')}", f"no flow {HOSTILE}"),
+        ):
+            await browser.open("about:blank")
+            await browser.open(target)
+            await browser.until_text(seen)
+            made = "document.querySelectorAll('#page img, #page b, #page script, #page [onerror]').length"
+            assert await browser.evaluate(made) == 0
+        await browser.open(f"{place}/groups")
+        await browser.until_text("would skip")
+        assert [it for it in browser.errors if "404" not in it] == []
+
+
+async def test_thousands_of_topics_are_searched_and_only_visible_ones_are_drawn(
+    browser: Browser, rig: Rig
+) -> None:
+    parts = [partition(f"orders.{number:04d}", 0, 0) for number in range(5_000)]
+    parts[4_321] = replace(parts[4_321], state="HELD", cause=DENIED)
+    rig.herders[AB].show(partitions=tuple(parts))
+    async with served(public_app(rig.parts)) as url:
+        await browser.open(f"{url}ui/#/flows/A-%3EB/topics")
+        await browser.until_text("5,000 of 5,000 topics")
+        rows = "document.querySelectorAll('.rows tbody tr:not(.fill)').length"
+        assert 5 < await browser.evaluate(rows) < 60
+        first = "document.querySelector('.rows tbody tr:not(.fill) a').textContent"
+        assert await browser.evaluate(first) == "orders.4321"
+        await browser.evaluate("document.querySelector('.window').scrollTop = 100000")
+        await browser.until(f"{first} > 'orders.2000' && {rows} < 60")
+        await browser.evaluate(
+            "(i => {i.value = '0042'; i.dispatchEvent(new Event('input'))})(document.querySelector('input'))"
+        )
+        await browser.until_text("1 of 5,000 topics")
+        await browser.evaluate("document.querySelector('.rows tbody a').click()")
+        await browser.until_text("Partitions of orders.0042")
+        await browser.open(f"{url}ui/#/flows/A-%3EB/topics/orders.4321")
+        await browser.until_text(DENIED)
+        assert_quiet(browser, url)
+
+
+async def test_the_page_needs_no_mouse_and_fits_a_phone(browser: Browser, rig: Rig) -> None:
+    rig.herders[AB].show(partitions=(partition("t", 0, 9, state="HELD", cause=DENIED),))
+    async with served(public_app(rig.parts)) as url:
+        for width, height, dark in LOOKS:
+            await browser.look(width=width, height=height, dark=dark)
+            await browser.open("about:blank")
+            for place, seen in (("", "What is wrong"), ("flows/A-%3EB/topics/t", DENIED)):
+                await browser.open(f"{url}ui/#/{place}")
+                await browser.until_text(seen)
+                wider = "document.documentElement.scrollWidth > innerWidth"
+                assert not await browser.evaluate(wider), (width, place)
+        await browser.open(f"{url}ui/#/")
+        await browser.until("document.querySelector('a.arrow, table a')")
+        reached: set[str] = set()
+        for _ in range(20):
+            await browser.press("Tab")
+            focused = "document.activeElement.getAttribute('href') || ''"
+            reached.add(str(await browser.evaluate(focused)))
+        assert {"#/flows/A-%3EB", "#/flows/B-%3EA", "#main"} <= reached
+        assert_quiet(browser, url)
+
+
+@pytest.mark.integration
+async def test_the_page_of_a_real_flow_shows_it_copying_with_its_topics_and_groups(
+    browser: Browser, setup: Setup
+) -> None:
+    topic, name = setup.topic("page", 2), setup.unique("<b>readers</b>")
+    mirror_flow = setup.flow(topic, {"{source}->{target}.sync.group.offsets.enabled": "true"})
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    with Load(setup.a, topic, 2, rate=200) as load, running(mirror_flow.file) as mirror:
+        url = public_url(mirror)
+        load.wait_acked(500)
+        commit(setup.a, name, topic, {0: 50, 1: 50})
+        await browser.look(width=1280, height=800, dark=False)
+        await browser.open(url)
+        await browser.until(GOOD)
+        await browser.until_text(mirror_flow.name)
+        place = f"{url}ui/#/flows/{quote(mirror_flow.name, safe='')}"
+        await browser.screenshot(SHOTS / "overview.png")
+        await browser.open(f"{place}/topics/{topic}")
+        await browser.until_text(f"Partitions of {topic}")
+        await browser.until_text(mirror_flow.remote(topic))
+        await browser.screenshot(SHOTS / "topics.png")
+        await browser.open(f"{place}/groups")
+        await browser.until_text(name)
+        await browser.screenshot(SHOTS / "groups.png")
+        await browser.open(f"{place}/config")
+        await browser.until_text("connector.class")
+        assert_quiet(browser, url)
