@@ -402,3 +402,17 @@ def test_the_advice_for_a_backslash_in_a_login_leads_to_the_password(say: Say) -
     assert say.all(login.format("\\" * 4)) == []
     text = MirrorMakerConfig(load(say.path), CONNECTORS).raw["A.sasl.jaas.config"].text
     assert parse_jaas(text).secrets == {"a\\b"}
+
+
+def test_an_exclude_that_lets_internal_topics_through_is_named(say: Say) -> None:
+    flow = "A->B.enabled = true\nA->B.topics = .*\nreplication.policy.separator = _\n"
+    assert say.all(flow) == []
+    (found,) = say.all(f"{flow}A->B.topics.exclude = secret.*")
+    assert (found.severity, found.line) == (Severity.WARNING, 7)
+    assert "lets internal topics through, such as mm2-configs.B.internal" in found.message
+    assert (
+        say.all(f"{flow}A->B.topics.exclude = secret.*, mm2.*internal, .*checkpoints.internal")
+        == []
+    )
+    assert say.all(f"{flow}A->B.topics.exclude = secret.*".replace("= .*", "= orders")) == []
+    assert say.all("A->B.enabled = true\nA->B.topics.exclude = secret.*") == []
