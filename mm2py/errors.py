@@ -15,6 +15,7 @@
     |   |-- AuthenticationError
     |   |-- ProducerFencedError     a newer producer has our transactional id
     |   |-- UnsupportedVersionError
+    |   |-- UnsendableError         no request can carry this name or value: the callers of many leave it out
     |   `-- FatalServerError        the broker refused (carries its code)
     |-- PartitionError          one partition fails with its cause; the others continue
     `-- ProtocolError           a peer sent bytes that are not Kafka's protocol
@@ -81,6 +82,10 @@ class ProducerFencedError(FatalError):
 
 class UnsupportedVersionError(FatalError):
     """The broker speaks no version of a request that we can use."""
+
+
+class UnsendableError(FatalError):
+    """No request can carry a name or value, whatever cluster it came from; nothing was sent."""
 
 
 class ServerError(Mm2pyError):

@@ -26,6 +26,7 @@ from mm2py.config.client_properties import ClientKind, with_prefix
 from mm2py.config.clients import connection_settings
 from mm2py.errors import FatalError
 from mm2py.mirror.checkpoints import Checkpoint, read_checkpoints
+from mm2py.mirror.filters import is_internal_name
 from mm2py.mirror.offset_lookup import Translation
 from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.mirror.policies import policy_from_config
@@ -131,6 +132,7 @@ class MirrorClient:
             if source is not None
             and alias in (None, source)
             and not self.policy.is_internal_topic(topic)
+            and not is_internal_name(topic)
         }
 
     async def remote_consumer_offsets(

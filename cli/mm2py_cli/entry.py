@@ -3,12 +3,12 @@
 import signal
 from typing import NoReturn
 
-from mm2py_workers.entry import end_at_signals
+from mm2py_workers.entry import begin
 
 
 def mm2py() -> NoReturn:
     """Run ``mm2py``, whose commands clear up when they are interrupted."""
-    end_at_signals()
+    begin()
     from mm2py_cli.app import main
 
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import typer
 
+from mm2py.errors import UsageError
 from mm2py.flows.view_models import Direction, GroupView, TranslationView
 from mm2py.observability.logging import some_of
 from mm2py_cli.flow_commands import FlowArgument
@@ -22,6 +23,7 @@ from mm2py_cli.output import (
     Printer,
     examples,
     say,
+    shown_name,
 )
 from mm2py_cli.rest_access import Access, asks_rest, flow_name
 from mm2py_workers.answers import Shown, flow_path, text_of, texts_of
@@ -44,7 +46,7 @@ def _place(part: Shown) -> str:
 
 
 _GROUPS: Final = (
-    Column.text("GROUP", "group"),
+    Column.name("GROUP", "group"),
     Column.text("TYPE", "type"),
     Column.text("STATE", "state"),
     Column.text("STATE ON TARGET", "state_there"),
@@ -89,7 +91,7 @@ def list_groups(
     if printer.is_table:
         why: dict[str, list[str]] = {}
         for group in groups:
-            why.setdefault(group.not_synced, []).append(group.group)
+            why.setdefault(group.not_synced, []).append(shown_name(group.group))
         why.pop("", None)
         for reason, names in why.items():
             say(f"{some_of(names, 1)} not synced: {reason}")
@@ -112,8 +114,10 @@ def describe_group(
 
     Ends with 3 if it would skip records, or has no offset for the target yet.
     """
+    if not group:
+        raise UsageError("a group without a name cannot be described; mm2py group list shows it")
     with access.client() as rest:
-        view = rest.view(GroupView, flow_path(flow_name(flow), "groups", quote(group, safe="")))
+        view = rest.view(GroupView, flow_path(flow_name(flow), "groups", _segment(group)))
     printer = Printer(output)
     if printer.is_table:
         printer.fields(list(_fields(view)))
@@ -171,8 +175,13 @@ def translate_offset(
     return OK if view.place in _FOUND else UNHEALTHY
 
 
+def _segment(name: str) -> str:
+    """Return a name as one segment of a path; . and .. would be taken for steps in it."""
+    return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
+
+
 def _fields(group: GroupView) -> Iterator[tuple[str, str]]:
-    yield "GROUP", group.group
+    yield "GROUP", shown_name(group.group)
     yield "TYPE", group.type or "(not known)"
     for title, state, members in (
         ("STATE", group.state, group.members),

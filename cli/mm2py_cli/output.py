@@ -88,6 +88,11 @@ class Column:
         return cls(title, lambda row: text_of(row, key), wide)
 
     @classmethod
+    def name(cls, title: str, key: str) -> "Column":
+        """Return the column of a name of a cluster: an empty one is visible."""
+        return cls(title, lambda row: shown_name(text_of(row, key)))
+
+    @classmethod
     def texts(cls, title: str, key: str, separator: str = ", ", *, wide: bool = False) -> "Column":
         """Return the column of a list."""
         return cls(title, lambda row: separator.join(texts_of(row, key)), wide)
@@ -219,6 +224,11 @@ def end_with(command: Callable[[], int], *, debug: bool) -> NoReturn:
             raise
         typer.echo(f"mm2py: {printable(' '.join(str(error).split()))}", err=True)
         code = USAGE if isinstance(error, UsageError) else FAILED
+    except UnicodeEncodeError as error:
+        if debug:
+            raise
+        typer.echo(f"mm2py: an argument is not UTF-8: {error.object!a}", err=True)
+        code = USAGE
     raise typer.Exit(code)
 
 
@@ -232,6 +242,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(it if it.isprintable() else f"\\x{ord(it):02x}" for it in text)
+
+
+def shown_name(name: str) -> str:
+    """Return a name of a cluster as people can see it: a group may have the empty one."""
+    return name or '""'
 
 
 def duration_text(milliseconds: int | None) -> str:

@@ -3,6 +3,7 @@
 Flow: ``CONNECTORS`` -> ``mm2py.config`` derives and checks what a file sets for them.
 """
 
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from mm2py.config.class_names import (
@@ -11,11 +12,46 @@ from mm2py.config.class_names import (
     MIRROR_SINK_CONNECTOR,
     MIRROR_SOURCE_CONNECTOR,
 )
-from mm2py.config.definitions import ConnectorDefinition
+from mm2py.config.definitions import ConnectorDefinition, Problem
+from mm2py.config.findings import Severity
+from mm2py.errors import ConfigError
+from mm2py.mirror.filters import DefaultTopicFilter, is_internal_name, topic_filter_from_config
+from mm2py.mirror.policies import policy_from_config
+from mm2py.observability.logging import some_of
 from mm2py_connectors.mirror_checkpoint_config import MirrorCheckpointConfig
 from mm2py_connectors.mirror_heartbeat_config import MirrorHeartbeatConfig
 from mm2py_connectors.mirror_sink_config import MirrorSinkConfig
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
+
+_KINDS: Final = ("mm2-configs", "mm2-offsets", "mm2-status", "mm2py-flows", "mm2py-offset-map")
+
+
+def exclude_findings(props: Mapping[str, str]) -> Iterator[tuple[Severity, Problem]]:
+    """Name an exclude that lets a mirror's own topics through: they are never copied here, but by Java."""
+    try:
+        policy, chosen = policy_from_config(props), topic_filter_from_config(props)
+    except ConfigError:
+        return  # another finding
+    if not isinstance(chosen, DefaultTopicFilter):
+        return
+    target = props.get("target.cluster.alias", "")
+    names = [f"{kind}.{target}.internal" for kind in _KINDS]
+    names += [policy.offset_syncs_topic(target), policy.checkpoints_topic(target)]
+    through = [
+        it
+        for it in names
+        if is_internal_name(it)
+        and chosen.should_replicate_topic(it)
+        and not policy.is_internal_topic(it)
+    ]
+    if through:
+        message = (
+            f"lets internal topics through, such as {some_of(through, 2)}: they are not copied, but Java's MirrorMaker 2 would"
+            " copy them and the passwords in them"
+        )
+        remedy = r"add mm2.*internal and .*checkpoints.internal to topics.exclude"
+        yield Severity.WARNING, Problem("topics.exclude", None, message, remedy)
+
 
 CONNECTORS: Final = (
     ConnectorDefinition(
@@ -24,6 +60,7 @@ CONNECTORS: Final = (
         MirrorSourceConfig,
         extra_names=("use.defaults.from",),
         copies="source",
+        findings=exclude_findings,
     ),
     ConnectorDefinition(
         "MirrorSinkConnector",
@@ -31,6 +68,7 @@ CONNECTORS: Final = (
         MirrorSinkConfig,
         extra_names=("use.defaults.from",),
         copies="sink",
+        findings=exclude_findings,
     ),
     ConnectorDefinition(
         "MirrorHeartbeatConnector", MIRROR_HEARTBEAT_CONNECTOR, MirrorHeartbeatConfig

@@ -32,6 +32,7 @@ from mm2py.protocol.consumer_offsets import (
 from mm2py.protocol.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION
 from mm2py.protocol.groups import FetchedOffset
 from mm2py.protocol.records import Record
+from mm2py.protocol.schema import unsendable
 from mm2py.types import TopicPartition
 from mm2py_connectors.change_log import ChangeLog
 from mm2py_connectors.clients import MirrorGroups, TopicLog
@@ -127,7 +128,7 @@ class GroupShare:
         self._known.clear()
 
     def _decide(self, group: str) -> bool:
-        if not self.is_chosen(group):
+        if not self.is_chosen(group) or unsendable([group], "group"):
             return False
         if self._assigned:
             return True
@@ -325,8 +326,18 @@ class GroupWatch:
         if not catalog.missing:
             for group in self._offsets.keys() - set(mine):
                 self._forget(group)
+        self._report_unsendable(filter(self._share.is_chosen, catalog.groups))
         if self._what == CONSUMER_GROUP:
             self._report_choice(catalog.groups.keys())
+
+    def _report_unsendable(self, chosen: Iterable[str]) -> None:
+        reasons = unsendable(chosen, "group")
+        text = ""
+        if reasons:
+            group, cause = next(iter(reasons.items()))
+            text = f"{len(reasons)} {self._what}s are not synced, such as {group!r}: {cause}"
+        topic = f"{self._what}s without a usable name"
+        self._context.report_finding(topic, text, count=len(reasons), harms=False)
 
     def _report_choice(self, listed: Collection[str]) -> None:
         chosen = any(map(self._share.is_chosen, listed))

@@ -7,6 +7,7 @@ and ``computeAndCreateTopicPartitions``). Dealing partitions to tasks is not don
 
 import logging
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
@@ -16,7 +17,7 @@ from mm2py.client.connect.admin import TopicDescription
 from mm2py.clock import Clock
 from mm2py.config.java_regex import PatternList
 from mm2py.errors import RetriableError, ServerError
-from mm2py.mirror.filters import TopicSelection
+from mm2py.mirror.filters import TopicSelection, is_internal_name
 from mm2py.mirror.offset_checks import described_order
 from mm2py.observability.logging import some_of
 from mm2py.protocol import error_codes as codes
@@ -28,6 +29,7 @@ from mm2py_connectors.config_sync import new_topic_configs
 
 log = logging.getLogger(__name__)
 
+_CHECKPOINTS: Final = re.compile(r"([._-]+)checkpoints\1internal")
 TARGET_CHECK_S: Final = 30.0
 """How often the target is listed though nothing new is known: finds copies that were deleted."""
 
@@ -77,6 +79,8 @@ class RemoteTopics:
         self._shrunk: dict[str, int] = {}
         self._gone: dict[str, float] = {}
         self._absent: Sequence[str] = ()
+        self._internal_copies: Sequence[str] = ()
+        self._former_checkpoints: Sequence[str] = ()
         self._next_target_check = -math.inf
         self._refusals = ChangeLog(log, "remote topic cannot be created or grown, it waits")
 
@@ -118,6 +122,18 @@ class RemoteTopics:
         elif self._absent:
             found["topics"] = (
                 f"not on the source, or not visible to this principal: {some_of(self._absent, LOGGED_TOPICS)}"
+            )
+        if self._internal_copies:
+            found["copies of internal topics"] = (
+                f"{some_of(self._internal_copies, LOGGED_TOPICS)}: an earlier version or Java copied them, they may hold the"
+                f" passwords of clusters and are not copied any more; delete them on {self._flow.target_alias}"
+            )
+        if self._former_checkpoints:
+            own = self._flow.policy.checkpoints_topic(self._flow.source_alias)
+            found["checkpoints of another separator"] = (
+                f"{some_of(self._former_checkpoints, LOGGED_TOPICS)} beside {own}: the separator was changed, and nothing writes"
+                f" them any more; delete them on {self._flow.target_alias} when no client of MirrorClient reads them, or set"
+                " replication.policy.separator back"
             )
         gone = [
             it
@@ -197,6 +213,7 @@ class RemoteTopics:
 
     async def _list_target(self) -> dict[str, int]:
         listed = await self._target_admin.list_topics()
+        self._find_left_over(listed)
         partitions: dict[str, int] = {}
         for topic, count in self._source.items():
             remote = self._flow.remote_topic(topic)
@@ -206,6 +223,24 @@ class RemoteTopics:
                     self._refusals.clear(remote)
         self._refusals.keep_only({self._flow.remote_topic(topic) for topic in self._source})
         return partitions
+
+    def _find_left_over(self, listed: Collection[str]) -> None:
+        """Note what earlier versions, Java or another separator left on the target; only names with their source tell it."""
+        flow, policy = self._flow, self._flow.policy
+        self._internal_copies = sorted(
+            it
+            for it in listed
+            if policy.topic_source(it) == flow.source_alias
+            and is_internal_name(policy.upstream_topic(it) or "")
+        )
+        own = policy.checkpoints_topic(flow.source_alias)
+        self._former_checkpoints = sorted(
+            it
+            for it in listed
+            if it.startswith(flow.source_alias)
+            and it != own
+            and _CHECKPOINTS.fullmatch(it.removeprefix(flow.source_alias))
+        )
 
     def _copied(self, topic: str) -> int:
         return self._remote.get(self._flow.remote_topic(topic), 0)

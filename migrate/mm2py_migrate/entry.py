@@ -4,12 +4,12 @@ import sys
 from importlib.util import find_spec
 from typing import NoReturn
 
-from mm2py_workers.entry import end_at_signals
+from mm2py_workers.entry import begin
 
 
 def mirror_maker() -> NoReturn:
     """Run ``mirror-maker-py``, which needs confluent-kafka."""
-    end_at_signals()
+    begin()
     if find_spec("confluent_kafka") is None:
         sys.stderr.write(
             "mirror-maker-py: confluent-kafka is not installed: pip install 'mm2py[mm1]'\n"

@@ -20,6 +20,7 @@ _SECTION: Final = "KafkaClient"
 
 _PACKAGE: Final = "org.apache.kafka.common.security."
 _FORM: Final = 'write <login module> required <option>="<value>" ...;'
+_FORM_OF_OPTIONS: Final = 'write each option as <name>="<value>", in one pair of double quotes; a value of ${...} has none of its own'
 _FLAGS: Final = ("required", "requisite", "sufficient", "optional")
 _SECRET_OPTIONS: Final = re.compile(r"password|secret", re.IGNORECASE)
 
@@ -36,6 +37,12 @@ _ESCAPE: Final = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", re.DOTALL)
 _ESCAPED: Final = {
     "n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a",
 }  # fmt: skip
+_CLASS: Final = re.compile(r"(?:[A-Za-z_$][\w$]*\.)+[\w$]*LoginModule", re.ASCII)
+"""What may be shown of a text that is wrong: any other word may be a part of a password."""
+_LEAST_SECRET: Final = 4
+_NO_SECRETS: Final = frozenset(
+    ["username", "password", "clientId", "clientSecret", "scope", "true", "false"]
+)
 _QUOTED: Final = re.compile(r'[\\"\x00-\x1f]')
 
 
@@ -77,7 +84,7 @@ class LoginModule:
 
 
 def parse_jaas(text: str) -> LoginModule:
-    """Read the value of ``sasl.jaas.config``; messages never quote option values.
+    """Read the value of ``sasl.jaas.config``; messages quote nothing of it but the class of a login module.
 
     Raises:
         ConfigError: not one entry of a known login module; does not name the property.
@@ -85,7 +92,12 @@ def parse_jaas(text: str) -> LoginModule:
     tokens = _tokens(text)
     entry = _entry(tokens, next(tokens, ("", None)))
     if next(tokens, None) is not None:
-        raise ConfigError("has more than one login module", remedy="keep one entry")
+        if next(tokens, ("", None))[0].lower() in _FLAGS:
+            raise ConfigError("has more than one login module", remedy="keep one entry")
+        raise ConfigError(
+            "goes on after the semicolon that ends it",
+            remedy='put a password with ";" in double quotes: password="..."',
+        )
     return entry
 
 
@@ -130,9 +142,12 @@ def login_of_file(environ: Mapping[str, str]) -> LoginModule | None:
 def _section(text: str) -> LoginModule:
     """Read a file as ``sun.security.provider.ConfigFile`` does: ``name { entry... };``, any number of them."""
     tokens = _tokens(text)
-    for name, _ in tokens:
+    for number, (name, _) in enumerate(tokens, 1):
         if next(tokens, ("", None))[0] != "{":
-            raise ConfigError(f"has no {{ after {name}", remedy=f"write {_SECTION} {{ ... }};")
+            raise ConfigError(
+                f"has no {{ after the name of section {number}",
+                remedy=f"write {_SECTION} {{ ... }};",
+            )
         if name == _SECTION:
             entry = _entry(tokens, next(tokens, ("", None)))
             if next(tokens, ("", None)) != ("}", None):
@@ -150,6 +165,8 @@ def _entry(tokens: Iterator[tuple[str, str | None]], first: tuple[str, str | Non
     name, value = first
     if not name:
         raise ConfigError("names no login module", remedy=_FORM)
+    if not _CLASS.fullmatch(name):
+        raise ConfigError("does not begin with the class of a login module", remedy=_FORM)
     flag = next(tokens, ("", None))[0].lower()
     if flag not in _FLAGS:
         raise ConfigError(f"has no control flag after {name}", remedy=_FORM)
@@ -162,11 +179,14 @@ def _entry(tokens: Iterator[tuple[str, str | None]], first: tuple[str, str | Non
 
 
 def jaas_secrets(text: str) -> frozenset[str]:
-    """Return the passwords and client secrets inside a JAAS text, for masking; none if it is not one."""
+    """Return the passwords and client secrets inside a JAAS text, for masking: of one that is wrong each word after its first "="."""
     try:
         return parse_jaas(text).secrets
     except ConfigError:
-        return frozenset()
+        if not _CLASS.fullmatch(next(_tokens(text), ("", None))[0]):
+            return frozenset()
+        words = {word for word, _ in _tokens(text.partition("=")[2])} - _NO_SECRETS
+        return frozenset(word for word in words if len(word) >= _LEAST_SECRET)
 
 
 def file_secrets(environ: Mapping[str, str]) -> frozenset[str]:
@@ -180,15 +200,14 @@ def file_secrets(environ: Mapping[str, str]) -> frozenset[str]:
 
 def _options(tokens: Iterator[tuple[str, str | None]]) -> dict[str, str]:
     options: dict[str, str] = {}
-    for key, named in tokens:
+    for number, (key, named) in enumerate(tokens, 1):
         if (key, named) == (";", None):
             return options
         sign = next(tokens, ("", None))
         value = next(tokens, ("", None))[1] if sign == ("=", None) else None
         if named is None or value is None:
             raise ConfigError(
-                f"has no value for option {key}",
-                remedy=f'put it in double quotes: {key}="..."',
+                f"has no name or no value for option {number}", remedy=_FORM_OF_OPTIONS
             )
         options[key] = value
     raise ConfigError("does not end with a semicolon", remedy='put ";" at its end')

@@ -34,10 +34,12 @@ from mm2py.config.lint_keys import key_findings
 from mm2py.config.mirror_maker import FlowConfigs, MirrorMakerConfig, is_class_property, is_switch
 from mm2py.config.properties import Property, load
 from mm2py.config.providers import placeholders
+from mm2py.config.secret_names import names_a_secret
 from mm2py.config.worker import ProcessConfig, RestOptions, WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.types import FlowName
 
+_WORD: Final = re.compile(r"\w{4,}")
 _SAFE_ACKS: Final = ("all", "-1")
 
 
@@ -77,12 +79,36 @@ def load_checked(
 def findings_of(config: MirrorMakerConfig) -> list[Finding]:
     """Return the findings of a file that is read already, as ``lint``."""
     catalog = Catalog(config.definitions, config.option_names, config.clusters)
+    return in_order([_without_secrets(config, it) for it in _all_findings(config, catalog)])
+
+
+def _without_secrets(config: MirrorMakerConfig, finding: Finding) -> Finding:
+    """Return a finding without any word of a value that a config provider supplied: it may be a secret."""
+    value = config.raw.get(finding.key)
+    if value is None or not placeholders(value.text):
+        return finding
+    try:
+        resolved = config.providers.resolve_text(value.text)
+    except ConfigError:
+        return finding  # it is about the provider
+    own = {"", value.text, value.text.strip(), *_WORD.findall(value.text)}
+    words = {resolved, resolved.strip(), *_WORD.findall(resolved)} - own
+    if not words:
+        return finding
+    ordered = sorted(words, key=len, reverse=True)
+    choices = "|".join(map(re.escape, ordered))
+    pattern = re.compile(rf"(?<!\w)(?:{choices})(?!\w)", re.IGNORECASE)
+    message, remedy = (pattern.sub("********", it) for it in (finding.message, finding.remedy))
+    return Finding(finding.severity, finding.line, finding.key, message, remedy)
+
+
+def _all_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Finding]:
     findings = list(config.findings)
     if not config.clusters:
-        return in_order(findings + _value_findings(config, catalog))
+        return findings + _value_findings(config, catalog)
     findings += key_findings(config, catalog)
     if config.unreadable:
-        return in_order(findings)  # whatever reads the values would stumble over it again
+        return findings  # whatever reads the values would stumble over it again
     findings += _value_findings(config, catalog)
     findings += _effect_findings(config, catalog)
     findings += security_findings(config)
@@ -92,8 +118,7 @@ def findings_of(config: MirrorMakerConfig) -> list[Finding]:
         flow = config.flow_configs(pair)
         # One error per line, however many flows it reaches.
         findings += [f for f in _flow_findings(config, flow) if (f.line, f.key) not in told]
-    findings += _aliases(config) + _exactly_once(config)
-    return in_order(findings)
+    return findings + _aliases(config) + _exactly_once(config)
 
 
 def _flow_findings(config: MirrorMakerConfig, flow: FlowConfigs) -> list[Finding]:
@@ -408,7 +433,7 @@ def _finding_at(
 
 
 def _shown(entry: Property, kind: JavaType | None) -> str:
-    secret = kind is JavaType.PASSWORD or "password" in entry.key or "jaas" in entry.key
+    secret = kind is JavaType.PASSWORD or names_a_secret(entry.key)
     return "********" if secret else repr(entry.value)
 
 
@@ -484,7 +509,8 @@ def _backslashes(entry: Property, kind: JavaType | None) -> list[Finding]:
         Severity.WARNING,
         entry,
         f"a single backslash is dropped, as in Java; {what}: {_shown(entry, kind)}",
-        "write two backslashes for one",
+        # Inside its quotes JAAS drops one as well.
+        f"write {'four' if entry.key.endswith('jaas.config') else 'two'} backslashes for one",
     )
 
 

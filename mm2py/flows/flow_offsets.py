@@ -19,7 +19,7 @@ from mm2py.clock import Clock
 from mm2py.config.client_properties import Side, effective_client_properties
 from mm2py.config.clients import connection_settings
 from mm2py.config.java_values import parse_boolean_leniently
-from mm2py.errors import Mm2pyError, RetriableError, ServerError
+from mm2py.errors import Mm2pyError
 from mm2py.flows.view_models import (
     Direction,
     GroupPartitionView,
@@ -416,10 +416,10 @@ def _cluster(config: Mapping[str, str], side: Side, alias: ClusterAlias, clock: 
 
 
 async def _members(admin: Admin, group: str) -> int | None:
-    """Return how many members a classic group has; None where the cluster does not say."""
+    """Return how many members a classic group has; None where the cluster does not say, or cannot be asked."""
     try:
         described = await admin.describe_group(group)
-    except (RetriableError, ServerError):
+    except Mm2pyError:
         return None
     return len(described.members) if described.state not in {"", "Dead"} else None
 

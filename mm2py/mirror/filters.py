@@ -6,8 +6,9 @@ is the complete decision on a topic, for data, configs and ACLs alike: filter, h
 (``MirrorSourceConnector.shouldReplicateTopic``). Listing topics is not done here.
 """
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import cast, final
+from typing import Final, cast, final
 
 from mm2py.api.policies import ConfigPropertyFilter, GroupFilter, ReplicationPolicy, TopicFilter
 from mm2py.config.class_names import (
@@ -25,6 +26,19 @@ from mm2py.config.mirror_options import (
 )
 from mm2py.errors import ConfigError
 from mm2py.mirror.policies import build_plugin
+
+_INTERNAL: Final = re.compile(
+    r"mm2-(?:configs|offsets|status|offset-syncs).*internal|mm2py-.*internal|.+([._-]+)checkpoints\1internal"
+)
+
+
+def is_internal_name(topic: str) -> bool:
+    """Whether a name is that of a topic of MirrorMaker 2 or mm2py under any separator.
+
+    Java names ``mm2-configs`` with dots whatever ``replication.policy.separator`` is, and recognises it by that separator:
+    with another one it copies it, the passwords of both clusters included.
+    """
+    return _INTERNAL.fullmatch(topic) is not None
 
 
 class DefaultTopicFilter:
@@ -143,9 +157,15 @@ class TopicSelection:
         """Whether ``topic`` of the source is copied."""
         return (
             self._chosen(topic)
-            and not self._policy.is_internal_topic(topic)
+            and not self.is_internal(topic)
             and not self.is_cycle(topic)
             and not self._feeds_itself(topic)
+        )
+
+    def is_internal(self, topic: str) -> bool:
+        """Whether a topic is a mirror's own, or a copy of one: whatever the filter and the separator, it is never copied."""
+        return self._policy.is_internal_topic(topic) or any(
+            map(is_internal_name, [topic, *self._originals(topic)])
         )
 
     def unlisted(self, listed: Collection[str], copied: Iterable[str] = ()) -> list[str]:
@@ -165,13 +185,20 @@ class TopicSelection:
 
     def _sources(self, topic: str) -> Iterator[str]:
         """Return the aliases in a topic's name, the last hop first."""
-        seen, source = topic, self._policy.topic_source(topic)
-        while source is not None:
-            yield source
+        for name in (topic, *self._originals(topic)):
+            source = self._policy.topic_source(name)
+            if source is not None:
+                yield source
+
+    def _originals(self, topic: str) -> Iterator[str]:
+        """Return a topic's names before each hop, the last one first."""
+        seen = topic
+        while self._policy.topic_source(seen) is not None:
             upstream = self._policy.upstream_topic(seen)
             if upstream is None or upstream == seen:
                 return
-            seen, source = upstream, self._policy.topic_source(upstream)
+            yield upstream
+            seen = upstream
 
     def _chosen(self, topic: str) -> bool:
         return self._filter.should_replicate_topic(topic) or (

@@ -6,6 +6,7 @@ Flow: a builder (``describe_configs(...)``) -> ``Call`` -> bytes -> broker -> by
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mm2py.errors import UnsendableError
 from mm2py.protocol.acls import (
     Acl,
     AclOperation,
@@ -24,7 +25,7 @@ from mm2py.protocol.configs import (
     ConfigSynonym,
     DescribedConfigs,
 )
-from mm2py.protocol.schema import admin_schema, by_topic, required, schema_call
+from mm2py.protocol.schema import admin_schema, by_topic, optional, required, schema_call
 from mm2py.protocol.topics import NamedError
 from mm2py.types import TopicPartition
 
@@ -60,6 +61,8 @@ def describe_configs(
 ) -> Call[tuple[DescribedConfigs, ...]]:
     """Read configs, all of them or only ``keys``; configs of a broker must be asked of that broker."""
     names = None if keys is None else list(keys)
+    for resource in resources:
+        required(resource.name, "resource name")
 
     def request() -> admin_schema.DescribeConfigsRequest:
         return admin_schema.DescribeConfigsRequest(
@@ -109,6 +112,8 @@ def describe_log_dirs(
     topics: Mapping[str, Sequence[int]],
 ) -> Call[Mapping[TopicPartition, int]]:
     """Read the size in bytes of the replicas on one broker; partitions without a replica there are left out."""
+    for topic in topics:
+        required(topic, "topic")
 
     def request() -> admin_schema.DescribeLogDirsRequest:
         kind = admin_schema.DescribeLogDirsRequest.DescribableLogDirTopic
@@ -134,11 +139,13 @@ def incremental_alter_configs(
     validate_only: bool = False,
 ) -> Call[tuple[NamedError, ...]]:
     """Set or delete single configs (KIP-339); each change is (name, operation, value)."""
-    for operations in changes.values():
+    for resource, operations in changes.items():
+        required(resource.name, "resource name")
         for name, operation, value in operations:
             required(name, "config name")
+            optional(value, f"value of config {name}")
             if value is None and operation is not ConfigOperation.DELETE:
-                raise ValueError(f"config {name!r} needs a value to {operation.name.lower()}")
+                raise UnsendableError(f"config {name!r} needs a value to {operation.name.lower()}")
 
     def request() -> admin_schema.IncrementalAlterConfigsRequest:
         kind = admin_schema.IncrementalAlterConfigsRequest.AlterConfigsResource
@@ -327,5 +334,6 @@ def _exact(acls: Sequence[Acl]) -> None:
     for acl in acls:
         required(acl.resource_name, "resource name")
         required(acl.principal, "principal")
+        required(acl.host, "host")
         if min(acl.resource_type, acl.pattern_type, acl.operation, acl.permission) < 2:
-            raise ValueError(f"an ACL with UNKNOWN or ANY is none of a cluster: {acl}")
+            raise UnsendableError(f"an ACL with UNKNOWN or ANY is none of a cluster: {acl}")

@@ -6,7 +6,10 @@ The client picks the highest version within ``min_version``, ``max_version`` and
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from struct import error as struct_error
 from typing import Generic, TypeVar, final
+
+from mm2py.errors import UnsendableError
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -24,9 +27,16 @@ class Call(Generic[R_co]):
     decode_with: Callable[[int, memoryview], R_co]
 
     def encode(self, version: int, correlation_id: int, client_id: str) -> bytes:
-        """Return the framed request with its header."""
+        """Return the framed request with its header.
+
+        Raises:
+            UnsendableError: a name or number in it has no form in the protocol.
+        """
         self._check(version)
-        return self.encode_with(version, correlation_id, client_id)
+        try:
+            return self.encode_with(version, correlation_id, client_id)
+        except (struct_error, ValueError, TypeError, OverflowError) as error:
+            raise UnsendableError(f"{self.name} v{version} cannot be sent: {error}") from error
 
     def decode(self, version: int, body: memoryview) -> R_co:
         """Read an answer, ``body`` being the bytes after the correlation id.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from struct import Struct, error
 from typing import Final
 
+from mm2py.errors import UnsendableError
 from mm2py.protocol.call import Call
 from mm2py.protocol.groups import (
     CoordinatorResult,
@@ -109,7 +110,7 @@ def join_group(
     required(group_id, "group")
     required(protocol_type, "protocol type")
     if not protocols:
-        raise ValueError("a request needs at least one group protocol")
+        raise UnsendableError("a request needs at least one group protocol")
 
     def request() -> consumer_schema.JoinGroupRequest:
         return consumer_schema.JoinGroupRequest(

@@ -13,6 +13,7 @@ from mm2py.protocol.schema import (
     by_topic,
     consumer_schema,
     metadata_schema,
+    optional,
     producer_schema,
     required,
     schema_call,
@@ -223,6 +224,9 @@ def create_topics(
     """Create topics with explicit configs; counts of -1 are the broker's defaults."""
     for topic in topics:
         required(topic.name, "topic")
+        for name, value in topic.configs.items():
+            required(name, "config name")
+            optional(value, f"value of config {name}")
 
     def request() -> admin_schema.CreateTopicsRequest:
         kind = admin_schema.CreateTopicsRequest.CreatableTopic

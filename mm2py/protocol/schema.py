@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from itertools import groupby
 from types import ModuleType
-from typing import TypeVar, final
+from typing import Final, TypeVar, final
 from uuid import UUID
 
-from mm2py.errors import ProtocolError
+from mm2py.errors import Mm2pyError, ProtocolError, UnsendableError
 from mm2py.protocol.call import Call
 from mm2py.protocol.topics import NO_TOPIC_ID
-from mm2py.protocol.wire import skip_tags
+from mm2py.protocol.wire import sendable, skip_tags
 
 
 @final
@@ -66,14 +66,19 @@ __all__ = [
     "by_topic",
     "consumer_schema",
     "metadata_schema",
+    "optional",
     "prepare_package",
     "producer_schema",
     "required",
     "schema_call",
     "topic_id_bytes",
+    "unsendable",
 ]
 
 _API_VERSIONS_KEY = 18
+_REMEDIES: Final = {
+    "group": "Java clients before 2.2 commit under the empty name without group.id: set it, or delete the group"
+}
 
 # As text: the metaclass of the class has a length, and TypeVar asks for its truth.
 M = TypeVar("M", bound="ApiMessage")
@@ -116,10 +121,38 @@ def _after_header(answer: type[ApiMessage], version: int, body: memoryview) -> m
 
 
 def required(value: str | None, what: str) -> str:
-    """Return a name that must not be empty; the library would encode None silently."""
+    """Return a name that must not be empty; the library would encode None silently.
+
+    Raises:
+        UnsendableError: it is empty, too long, or no text.
+    """
     if not value:
-        raise ValueError(f"a request needs a {what}, not {value!r}")
+        raise UnsendableError(
+            f"a request needs a {what}, not {value!r}", remedy=_REMEDIES.get(what, "")
+        )
+    sendable(value, what)
     return value
+
+
+def unsendable(names: Iterable[str], what: str) -> dict[str, Mm2pyError]:
+    """Return which names no request can carry, with the reason: whoever asks for many leaves these out."""
+    reasons: dict[str, Mm2pyError] = {}
+    for name in names:
+        try:
+            required(name, what)
+        except UnsendableError as error:
+            reasons[name] = error
+    return reasons
+
+
+def optional(value: str | None, what: str) -> None:
+    """Check a value that may be absent; the library would send one that brokers close the connection on.
+
+    Raises:
+        UnsendableError: it is too long, or no text.
+    """
+    if value is not None:
+        sendable(value, what)
 
 
 def by_topic(items: Iterable[tuple[str, T]]) -> list[tuple[str, list[T]]]:

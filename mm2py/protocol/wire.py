@@ -8,13 +8,15 @@ Reads may raise ``struct.error`` or ``IndexError`` on truncated input; the messa
 from struct import Struct, error
 from typing import Final
 
-from mm2py.errors import ProtocolError
+from mm2py.errors import ProtocolError, UnsendableError
 from mm2py.protocol.topics import BrokerNode
 
 INT16: Final = Struct(">h")
 INT32: Final = Struct(">i")
 _REQUEST: Final = Struct(">ihhih")  # size, api key, version, correlation id, client id length
 _LONGEST_STRING: Final = 0x7FFF
+"""Kafka's limit of every text, compact ones too: a broker closes the connection on a longer one."""
+_SHOWN_OF_TEXT: Final = 60
 
 
 def unsigned(value: int) -> bytes:
@@ -47,19 +49,42 @@ def read_unsigned(body: memoryview, position: int) -> tuple[int, int]:
     raise ProtocolError("a varint is longer than five bytes")
 
 
+def sendable(value: str, what: str = "text") -> bytes:
+    """Return a text as a request carries it.
+
+    Raises:
+        UnsendableError: it is longer than Kafka's limit, or has no form in UTF-8.
+    """
+    try:
+        data = value.encode()
+    except UnicodeEncodeError as error:
+        raise UnsendableError(
+            f"a request cannot carry the {what} {_some_of(value)}: {error.reason}"
+        ) from None
+    if len(data) > _LONGEST_STRING:
+        raise UnsendableError(
+            f"a request cannot carry the {what} {_some_of(value)}: it has {len(data)} bytes, at most {_LONGEST_STRING} are possible"
+        )
+    return data
+
+
+def _some_of(value: str) -> str:
+    return ascii(value if len(value) <= _SHOWN_OF_TEXT else value[:_SHOWN_OF_TEXT] + "...")
+
+
 def string(value: str | None) -> bytes:
-    """Encode a nullable string with an int16 length."""
+    """Encode a nullable string with an int16 length; ``UnsendableError`` as of ``sendable``."""
     if value is None:
         return b"\xff\xff"
-    data = value.encode()
+    data = sendable(value)
     return INT16.pack(len(data)) + data
 
 
 def compact_string(value: str | None) -> bytes:
-    """Encode a nullable string with a varint length plus one (KIP-482)."""
+    """Encode a nullable string with a varint length plus one (KIP-482); ``UnsendableError`` as of ``sendable``."""
     if value is None:
         return b"\x00"
-    data = value.encode()
+    data = sendable(value)
     return unsigned(len(data) + 1) + data
 
 
@@ -85,10 +110,8 @@ def _text(body: memoryview, position: int, size: int) -> tuple[str | None, int]:
 
 
 def record_string(text: str) -> bytes:
-    """Encode a string of a record, which has at most 32 KiB; ``ProtocolError`` for a longer one."""
-    data = text.encode()
-    if len(data) > _LONGEST_STRING:
-        raise ProtocolError(f"text of {len(data)} bytes is longer than {_LONGEST_STRING}")
+    """Encode a string of a record, which has at most 32 KiB; ``UnsendableError`` as of ``sendable``."""
+    data = sendable(text)
     return INT16.pack(len(data)) + data
 
 
@@ -146,7 +169,7 @@ def request_header(
     api_key: int, version: int, correlation_id: int, client_id: str, *, flexible: bool
 ) -> bytearray:
     """Start a framed request; its first four bytes are the size, to be filled in at the end."""
-    name = client_id.encode()
+    name = sendable(client_id, "client id")
     out = bytearray(_REQUEST.pack(0, api_key, version, correlation_id, len(name)))
     out += name
     if flexible:

@@ -4,12 +4,21 @@ Flow: ``CHECKED_CONNECTORS`` -> ``mm2py lint`` and the start of a mirror. The tr
 the connectors never see.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from mm2py.config.definitions import Problem
+from mm2py.config.findings import Severity
 from mm2py.runtime.plugins.transforms.keys import plugin_findings
-from mm2py_connectors.config import CONNECTORS
+from mm2py_connectors.config import CONNECTORS, exclude_findings
+
+
+def _findings(props: Mapping[str, str]) -> Iterator[tuple[Severity, Problem]]:
+    yield from plugin_findings(props)
+    yield from exclude_findings(props)
+
 
 CHECKED_CONNECTORS: Final = tuple(
-    replace(it, findings=plugin_findings) if it.copies else it for it in CONNECTORS
+    replace(it, findings=_findings) if it.copies else it for it in CONNECTORS
 )

@@ -6,6 +6,9 @@ A worker keeps the handlers until it can stop in order (``StopSignal``). Imports
 
 import os
 import signal
+import sys
+from contextlib import suppress
+from io import TextIOWrapper
 from types import FrameType
 from typing import Final, NoReturn
 
@@ -14,7 +17,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 def connect_mirror_maker() -> NoReturn:
     """Run ``connect-mirror-maker-py``."""
-    end_at_signals()
+    begin()
     from mm2py_workers.connect_mirror_maker import main
 
     main()
@@ -22,7 +25,7 @@ def connect_mirror_maker() -> NoReturn:
 
 def connect_distributed() -> NoReturn:
     """Run ``connect-distributed-py``."""
-    end_at_signals()
+    begin()
     from mm2py_workers.connect_distributed import main
 
     main()
@@ -30,16 +33,26 @@ def connect_distributed() -> NoReturn:
 
 def connect_standalone() -> NoReturn:
     """Run ``connect-standalone-py``."""
-    end_at_signals()
+    begin()
     from mm2py_workers.connect_standalone import main
 
     main()
 
 
-def end_at_signals() -> None:
-    """End this process at SIGINT or SIGTERM, without a stack trace."""
+def begin() -> None:
+    """End this process at SIGINT or SIGTERM without a stack trace, and print any text."""
     for number in _SIGNALS:
         signal.signal(number, _end)
+    print_any_text()
+
+
+def print_any_text() -> None:
+    """Print what the encoding of stdout lacks as escapes: a cluster may have names in any script."""
+    for stream in (sys.stdout, sys.stderr):
+        # A stream whose descriptor became a pipe after it was opened cannot be changed.
+        if isinstance(stream, TextIOWrapper):
+            with suppress(OSError):
+                stream.reconfigure(errors="backslashreplace")
 
 
 def _end(number: int, _frame: FrameType | None) -> NoReturn:

@@ -433,7 +433,7 @@ _TOPICS: Final = (
     Column("PROBLEMS", lambda row: "; ".join(texts_of(row, "problems"))),
 )
 _GROUPS: Final = (
-    Column.text("GROUP", "group"),
+    Column.name("GROUP", "group"),
     Column.text("TYPE", "type"),
     Column.text("STATE", "state"),
     Column.text("STATE ON TARGET", "state_there"),
@@ -455,7 +455,7 @@ _TAIL: Final = (
     Column.count("KEPT", "records"),
 )
 _MOVES: Final = (
-    Column.text("GROUP", "group"),
+    Column.name("GROUP", "group"),
     Column.count("PARTITIONS MOVED", "moved"),
     Column("LEFT ALONE", lambda row: "; ".join(texts_of(row, "left"))),
 )

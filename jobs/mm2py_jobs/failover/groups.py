@@ -121,7 +121,8 @@ async def _move(
     target: GroupAdmin | None, group: str, offsets: Offsets, there: Committed, left: Sequence[str]
 ) -> GroupMove:
     if isinstance(there, Mm2pyError):
-        return GroupMove(group=group, moved=0, left=(*left, str(there)))
+        known = left if left and not offsets else (*left, str(there))
+        return GroupMove(group=group, moved=0, left=tuple(known))
     moves = moves_of(offsets, there)
     ahead = [
         f"{tp} is at {there[tp].offset} there, {AHEAD} {offset.offset}"

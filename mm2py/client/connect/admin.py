@@ -6,10 +6,11 @@ retried until ``default.api.timeout.ms``, as Java's ``Admin`` does.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final, Literal, final
+from functools import partial
+from typing import Final, Literal, TypeVar, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.cluster import ADMIN, Cluster
@@ -18,6 +19,7 @@ from mm2py.errors import (
     RetriableError,
     RetriableServerError,
     ServerError,
+    UnsendableError,
     UnsupportedVersionError,
 )
 from mm2py.protocol import admin_messages, group_messages, messages
@@ -25,6 +27,7 @@ from mm2py.protocol.acls import Acl, AclOperation
 from mm2py.protocol.admin_messages import ActiveProducer
 from mm2py.protocol.configs import ConfigEntry, ConfigOperation, ConfigResource, ConfigResourceType
 from mm2py.protocol.error_codes import (
+    INVALID_REQUEST,
     NETWORK_EXCEPTION,
     RETRIABLE,
     SECURITY_DISABLED,
@@ -43,6 +46,8 @@ from mm2py.protocol.topics import (
 )
 from mm2py.protocol.topics import ListedOffset as OffsetAnswer
 from mm2py.types import EARLIEST, TopicPartition
+
+K = TypeVar("K")
 
 NO_LOG: Final = -1
 """Log start of a partition that does not exist."""
@@ -155,11 +160,15 @@ class Admin:
             return {}
         if await self._formats_are_old():
             topics = [replace(topic, configs={**_FORMAT, **topic.configs}) for topic in topics]
+        refused = _unsendable({it.name: partial(messages.create_topics, [it]) for it in topics})
+        topics = [topic for topic in topics if topic.name not in refused]
+        if not topics:
+            return {**refused}
         created = await self.cluster.call_controller(
             messages.create_topics(topics, timeout_ms=timeout_ms, validate_only=validate_only),
             code_of=lambda answers: _retriable_code(a.error_code for a in answers),
         )
-        return {
+        return {**refused} | {
             topic.name: _error(topic.error_code, topic.error_message, topic.name)
             for topic in created
         }
@@ -222,12 +231,15 @@ class Admin:
         self, changes: Mapping[str, Sequence[ConfigOp]]
     ) -> dict[str, ServerError | None]:
         """Change topic configs incrementally (KIP-339); returns None or the error per name."""
-        if not changes:
-            return {}
-        call = admin_messages.incremental_alter_configs(
-            {_topic(name): [_operation(op) for op in ops] for name, ops in changes.items()}
-        )
-        return _by_name(await self.cluster.call_controller(call, code_of=_first_retriable))
+        altered = {_topic(name): [*map(_operation, ops)] for name, ops in changes.items()}
+        alter = admin_messages.incremental_alter_configs
+        refused = _unsendable({it.name: partial(alter, {it: ops}) for it, ops in altered.items()})
+        altered = {it: ops for it, ops in altered.items() if it.name not in refused}
+        if not altered:
+            return {**refused}
+        call = alter(altered)
+        answers = await self.cluster.call_controller(call, code_of=_first_retriable)
+        return {**refused} | _by_name(answers)
 
     async def partition_sizes(
         self, topics: Mapping[str, Sequence[int]]
@@ -263,10 +275,14 @@ class Admin:
 
     async def create_acls(self, acls: Sequence[Acl]) -> list[ServerError | None]:
         """Create ACLs; returns None or the error for each, in order."""
-        if not acls:
-            return []
-        answers = await self.cluster.call_controller(admin_messages.create_acls(acls))
-        return [_error(a.error_code, a.error_message, a.name) for a in answers]
+        refused = _unsendable({it: partial(admin_messages.create_acls, [it]) for it in acls})
+        sent = [acl for acl in acls if acl not in refused]
+        created: dict[Acl, ServerError | None] = {**refused}
+        if sent:
+            answers = await self.cluster.call_controller(admin_messages.create_acls(sent))
+            errors = (_error(a.error_code, a.error_message, a.name) for a in answers)
+            created |= dict(zip(sent, errors, strict=True))
+        return [created[acl] for acl in acls]
 
     async def delete_acls(self, acls: Sequence[Acl]) -> list[ServerError | None]:
         """Delete exactly these ACLs; returns None or the error for each, in order."""
@@ -499,6 +515,17 @@ def _error(code: int, message: str, subject: str) -> ServerError | None:
 def _as_server_error(error: Mm2pyError) -> ServerError:
     """Return an error as a ``ServerError``; a lost connection has code 13, as in Java."""
     return error if isinstance(error, ServerError) else server_error(NETWORK_EXCEPTION, str(error))
+
+
+def _unsendable(calls: Mapping[K, Callable[[], object]]) -> dict[K, ServerError]:
+    """Return what no request can carry, as the broker's refusal of that one: the others are sent without it."""
+    refused: dict[K, ServerError] = {}
+    for it, build in calls.items():
+        try:
+            build()
+        except UnsendableError as error:
+            refused[it] = server_error(INVALID_REQUEST, str(error))
+    return refused
 
 
 def _by_name(answers: Iterable[NamedError]) -> dict[str, ServerError | None]:

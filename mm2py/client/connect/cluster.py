@@ -38,6 +38,7 @@ from mm2py.protocol.error_codes import (
 )
 from mm2py.protocol.group_messages import find_coordinator, find_coordinators
 from mm2py.protocol.messages import metadata
+from mm2py.protocol.schema import unsendable
 from mm2py.protocol.topics import MetadataResult, ProducerIdResult
 from mm2py.types import TopicPartition
 
@@ -303,12 +304,14 @@ class Cluster:
     async def coordinators(self, group_ids: Iterable[str]) -> dict[str, int | Mm2pyError]:
         """Return the coordinator's node of many groups, or why there is none; one request for all unknown ones.
 
+        A name that no request can carry has its ``UnsendableError``: the others are asked without it.
+
         Raises:
             RetriableError: no broker answered.
         """
         groups = list(group_ids)
-        refused: dict[str, Mm2pyError] = {}
-        unknown = [group for group in groups if group not in self._coordinators]
+        refused: dict[str, Mm2pyError] = unsendable(groups, "group")
+        unknown = [it for it in groups if it not in self._coordinators and it not in refused]
         for start in range(0, len(unknown), _GROUPS_PER_QUESTION):
             asked = unknown[start : start + _GROUPS_PER_QUESTION]
             connection = await self._any()
@@ -322,7 +325,8 @@ class Cluster:
                 else:
                     self._coordinators[group] = answer.node.node_id
         absent = server_error(COORDINATOR_NOT_AVAILABLE, "coordinator")
-        return {it: self._coordinators.get(it, refused.get(it, absent)) for it in groups}
+        found: dict[str, int | Mm2pyError] = {**self._coordinators, **refused}
+        return {it: found.get(it, absent) for it in groups}
 
     def _no_coordinator(self, code: int, group: str) -> ServerError:
         return self.denied(code, "Read", group) or server_error(

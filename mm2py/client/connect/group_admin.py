@@ -25,6 +25,7 @@ from mm2py.protocol.error_codes import (
 )
 from mm2py.protocol.group_messages import delete_groups, delete_offsets, describe_groups
 from mm2py.protocol.groups import FetchedOffset, FetchedOffsets, OffsetToCommit
+from mm2py.protocol.schema import unsendable
 from mm2py.types import TopicPartition
 
 UNKNOWN: Final = "Unknown"
@@ -103,12 +104,15 @@ class GroupAdmin:
         return GroupCatalog(listings, str(problems[0]) if problems else "")
 
     async def with_states(self, groups: Mapping[str, GroupListing]) -> dict[str, GroupListing]:
-        """Return listings, those without a state (brokers before 2.6) with the one that DescribeGroups has."""
+        """Return listings, those without a state (brokers before 2.6) with the one that DescribeGroups has; ``UNKNOWN`` where none has it."""
         listings = dict(groups)
         by_node: dict[int, list[str]] = {}
+        unsent = unsendable(groups, "group")
         for group, listing in groups.items():
-            if not listing.state:
-                listings[group] = replace(listing, state=UNKNOWN)
+            if listing.state:
+                continue
+            listings[group] = replace(listing, state=UNKNOWN)
+            if group not in unsent:
                 by_node.setdefault(listing.node_id, []).append(group)
         for node_id, names in by_node.items():
             connection = await self.cluster.connection(node_id, COORDINATOR)

@@ -8,15 +8,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.admin import Admin, ConfigOp
 from mm2py.client.connect.cluster import ADMIN, Cluster
+from mm2py.client.connect.group_admin import UNKNOWN, GroupAdmin, GroupListing
 from mm2py.client.connect.outage_lines import Outage, OutageLines
 from mm2py.errors import (
     ConnectionFailedError,
     RequestTimedOutError,
     RetriableServerError,
     ServerError,
+    UnsendableError,
 )
+from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.error_codes import TOPIC_AUTHORIZATION_FAILED
 from mm2py.protocol.messages import init_producer_id, metadata
 from mm2py.protocol.topics import NewTopic
@@ -396,6 +399,42 @@ async def test_coordinators_of_many_groups_are_kept_and_old_brokers_asked_one_by
         cluster.coordinator_moved("a")
         await cluster.coordinators(["a", "b"])
         assert broker.count(find_coordinator) == asked + 1
+
+
+async def test_a_group_without_a_name_has_no_coordinator_and_keeps_none_of_the_others_from_theirs() -> (
+    None
+):
+    async with connected() as (_, cluster):
+        cluster.coordinator_found("", 7)  # as brokers list it
+        found = await cluster.coordinators(["", "a", "x" * 40_000, "\udcff"])
+        assert isinstance(found["a"], int)
+        assert all(isinstance(found[it], UnsendableError) for it in found if it != "a")
+        committed = await GroupAdmin(cluster).committed([""])
+        assert isinstance(committed[""], UnsendableError)
+        listed = {"": GroupListing("", 1, "")}
+        assert (await GroupAdmin(cluster).with_states(listed))[""].state == UNKNOWN
+
+
+async def test_what_no_request_can_carry_is_refused_by_itself() -> None:
+    async with connected() as (_, cluster):
+        admin = Admin(cluster)
+        long = NewTopic("long", 1, 1, {"c": "x" * 40_000})
+        topics = await admin.create_topics([long, NewTopic("new", 1, 1)])
+        assert topics["new"] is None
+        configs = await admin.alter_topic_configs({"t": [ConfigOp("c", "SET", "x" * 40_000)]})
+        nobody = Acl(
+            AclResourceType.TOPIC,
+            "t",
+            PatternType.LITERAL,
+            "",
+            "*",
+            AclOperation.READ,
+            AclPermission.ALLOW,
+        )
+        (rule,) = await admin.create_acls([nobody])
+        for error in (topics["long"], configs["t"], rule):
+            assert error is not None
+            assert "INVALID_REQUEST" in str(error)
 
 
 async def test_a_quick_answer_on_one_connection_tells_the_others_that_the_broker_is_near() -> None:

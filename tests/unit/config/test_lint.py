@@ -7,8 +7,10 @@ import pytest
 
 from mm2py.config.definitions import parse_config
 from mm2py.config.findings import Finding, Severity
+from mm2py.config.jaas import parse_jaas
 from mm2py.config.lint import lint, load_checked
 from mm2py.config.mirror_maker import MirrorMakerConfig
+from mm2py.config.properties import load
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py_connectors.config import CONNECTORS
@@ -388,3 +390,29 @@ def test_every_property_of_the_guides_table_is_known_or_told(tmp_path: Path) -> 
         n for n in names if "retention" in n or "blacklist" in n or "readahead" in n
     } | set(special)
     assert not any("is not known" in f.message for f in findings)
+
+
+def test_the_advice_for_a_backslash_in_a_login_leads_to_the_password(say: Say) -> None:
+    login = (
+        "A.security.protocol = SASL_SSL\nA.sasl.mechanism = PLAIN\nA.sasl.jaas.config ="
+        ' org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="a{}b";'
+    )
+    (found,) = [it for it in say.all(login.format("\\")) if "backslash" in it.message]
+    assert found.remedy == "write four backslashes for one"
+    assert say.all(login.format("\\" * 4)) == []
+    text = MirrorMakerConfig(load(say.path), CONNECTORS).raw["A.sasl.jaas.config"].text
+    assert parse_jaas(text).secrets == {"a\\b"}
+
+
+def test_an_exclude_that_lets_internal_topics_through_is_named(say: Say) -> None:
+    flow = "A->B.enabled = true\nA->B.topics = .*\nreplication.policy.separator = _\n"
+    assert say.all(flow) == []
+    (found,) = say.all(f"{flow}A->B.topics.exclude = secret.*")
+    assert (found.severity, found.line) == (Severity.WARNING, 7)
+    assert "lets internal topics through, such as mm2-configs.B.internal" in found.message
+    assert (
+        say.all(f"{flow}A->B.topics.exclude = secret.*, mm2.*internal, .*checkpoints.internal")
+        == []
+    )
+    assert say.all(f"{flow}A->B.topics.exclude = secret.*".replace("= .*", "= orders")) == []
+    assert say.all("A->B.enabled = true\nA->B.topics.exclude = secret.*") == []

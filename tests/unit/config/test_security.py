@@ -137,7 +137,7 @@ def test_stores_that_java_would_refuse_are_refused(props: dict[str, str], said: 
         ("plain", "", {}, "sasl.mechanism is plain"),
         ("AWS_MSK_IAM", "", {}, "is not known here"),
         ("PLAIN", "", {}, "sasl.jaas.config is missing"),
-        ("PLAIN", "x", {}, "sasl.jaas.config has no control"),
+        ("PLAIN", "x", {}, "sasl.jaas.config does not begin with the class"),
         ("OAUTHBEARER", PLAIN, {}, "does not fit"),
         ("PLAIN", f"{OAUTH};", {}, "does not fit"),
         ("PLAIN", PLAIN.replace('"hidden-word"', '""'), {}, "has no password"),
@@ -218,9 +218,9 @@ def test_the_jaas_file_of_kafka_opts_is_read_and_kerberos_needs_no_mechanism(
     [
         ("", "has no section KafkaClient"),
         ("KafkaServer { a.B required; };", "has no section KafkaClient"),
-        ("KafkaClient com.x", "has no { after KafkaClient"),
+        ("KafkaClient com.x", "has no { after the name of section 1"),
         (f"KafkaClient {{ {KRB5}; {KRB5}; }};", "more than one login module in KafkaClient"),
-        ("KafkaClient { };", "no control flag"),
+        ("KafkaClient { };", "does not begin with the class"),
         (None, "cannot be read: No such file"),
     ],
 )
@@ -292,10 +292,13 @@ def test_every_known_module_and_flag_is_taken() -> None:
         (JAAS_PLAIN, "no control flag"),
         (f'{JAAS_PLAIN} username="a";', "no control flag"),
         (f'{JAAS_PLAIN} required username="a"', "does not end with a semicolon"),
-        (f'{JAAS_PLAIN} required password=1234; other="s3cret";', "no value for option password"),
-        (f"{JAAS_PLAIN} required password;", "no value for option password"),
+        (f'{JAAS_PLAIN} required password=1234; other="s3cret";', "no value for option 1"),
+        (f"{JAAS_PLAIN} required password;", "no value for option 1"),
         (f'{JAAS_PLAIN} required password="s3cret', "does not end with a semicolon"),
         (f"{JAAS_PLAIN} required; {JAAS_PLAIN} required;", "more than one login module"),
+        (f"{JAAS_PLAIN} required password=s3cret;x;", 'put a password with ";" in double quotes'),
+        (f'{JAAS_PLAIN} required password=""s3cret"";', "in one pair of double quotes"),
+        ("s3cret", "does not begin with the class of a login module"),
         ("com.sun.security.auth.module.JndiLoginModule required;", "is not known here"),
         ("com.sun.security.auth.module.LdapLoginModule required;", "is not known here"),
     ],
@@ -311,6 +314,7 @@ def test_secrets_inside_are_known_to_the_log_mask() -> None:
     text = f'{JAAS_PLAIN} required username="u" password="p1" clientSecret="p2";'
     assert jaas_secrets(text) == {"p1", "p2"}
     assert jaas_secrets("no jaas") == frozenset()
+    assert jaas_secrets(f'{JAAS_PLAIN} required username="u" password=""p123"";') == {"p123"}
     assert "p1" not in repr(parse_jaas(text))
 
 

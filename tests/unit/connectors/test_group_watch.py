@@ -202,3 +202,19 @@ async def test_a_log_that_is_lost_for_a_while_is_asked_for_what_it_left_out() ->
         bench.log.trouble(None)
         await bench.clock.advance(1)
         assert [bench.offset(f"g{number}") for number in range(3)] == [8, 8, 8]
+
+
+async def test_a_group_that_no_request_can_name_is_named_and_the_others_are_watched() -> None:
+    async with watching() as bench:
+        bench.groups.put("", t_0=5)
+        bench.groups.put("billing", t_0=7)
+        await bench.clock.advance(70)
+        assert (bench.offset("billing"), bench.offset("")) == (7, None)
+        assert not any("" in asked for asked in bench.groups.asked)
+        (note,) = [it[0] for it in bench.context.findings.values() if "''" in it[0]]
+        assert "1 groups are not synced, such as '': a request needs a group" in note
+        assert "set it, or delete the group" in note
+        assert bench.watch.take_changed(9) == ["billing"]
+        bench.groups.drop("")
+        await bench.clock.advance(70)
+        assert not any("''" in it[0] for it in bench.context.findings.values())

@@ -294,6 +294,33 @@ def test_a_flow_copies(chosen: TopicSelection, copied: str, left: str) -> None:
     assert [it for it in left.split() if chosen.replicate(it)] == []
 
 
+@pytest.mark.parametrize("separator", [".", "_", "-", "--", "", "x"])
+@pytest.mark.parametrize("policy", ["DefaultReplicationPolicy", "IdentityReplicationPolicy"])
+def test_internal_topics_are_never_copied_whatever_the_separator_and_the_excludes(
+    separator: str, policy: str
+) -> None:
+    config = {
+        "replication.policy.class": policy,
+        "replication.policy.separator": separator,
+        "topics": ".*",
+        "topics.exclude": "nothing",
+        "source.cluster.alias": "A",
+    }
+    names = policy_from_config(config)
+    chosen = TopicSelection(names, DefaultTopicFilter(config), source_alias="A", target_alias="B")
+    internal = [f"mm2-{kind}.B.internal" for kind in ("configs", "offsets", "status")]
+    internal += [f"mm2py-{kind}.B.internal" for kind in ("ledger", "offset-map", "flows")]
+    internal += ["mm2py-producers.internal", names.offset_syncs_topic("C")]
+    internal += [names.checkpoints_topic("C"), "C.checkpoints.internal", "C_checkpoints_internal"]
+    internal += ["mm2-offset-syncs_C_internal", "C-checkpoints-internal"]
+    assert [it for it in internal if chosen.replicate(it)] == []
+    if policy == "DefaultReplicationPolicy" and separator:
+        copies = [names.remote_topic("C", it) for it in internal]
+        assert [it for it in copies if chosen.replicate(it)] == []
+    for topic in ("orders", "mm2-orders", "user.internal", "checkpoints.internal", "my-internal"):
+        assert chosen.replicate(topic)
+
+
 def test_the_flow_a_to_b_chooses_what_4_3_1_chose() -> None:
     names = "A.odd B.odd C.B.odd user.internal user-internal my-heartbeats C.heartbeats z.replica"
     names += " mm2-user.internal .hidden C.checkpoints.internal"

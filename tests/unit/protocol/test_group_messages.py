@@ -2,7 +2,7 @@
 
 import pytest
 
-from mm2py.errors import ProtocolError
+from mm2py.errors import ProtocolError, UnsendableError
 from mm2py.protocol import group_messages as g
 from mm2py.protocol.call import Call
 from mm2py.protocol.connect_group import (
@@ -248,7 +248,7 @@ def test_missing_names_are_refused_before_they_are_sent() -> None:
         lambda: joining(""),
         lambda: joining("c"),
     ):
-        with pytest.raises(ValueError, match="a request needs"):
+        with pytest.raises(UnsendableError, match="a request needs"):
             build()
 
 
@@ -511,7 +511,7 @@ def test_an_error_of_the_group_is_that_of_each_partition() -> None:
 
 def test_a_group_without_a_name_is_refused() -> None:
     for build in (lambda: describe_share_offsets([""]), lambda: alter_share_offsets("", OFFSETS)):
-        with pytest.raises(ValueError, match="group"):
+        with pytest.raises(UnsendableError, match="group"):
             build()
 
 

@@ -9,7 +9,13 @@ from uuid import UUID
 
 import pytest
 
-from mm2py.errors import AuthenticationError, FatalServerError, ProtocolError, RetriableServerError
+from mm2py.errors import (
+    AuthenticationError,
+    FatalServerError,
+    ProtocolError,
+    RetriableServerError,
+    UnsendableError,
+)
 from mm2py.protocol import error_codes
 from mm2py.protocol import messages as m
 from mm2py.protocol.acls import (
@@ -277,7 +283,7 @@ def test_empty_names_are_refused_before_they_are_sent() -> None:
         lambda: m.create_topics([NewTopic("")]),
         lambda: m.init_producer_id(""),
     ):
-        with pytest.raises(ValueError, match="a request needs a"):
+        with pytest.raises(UnsendableError, match="a request needs a"):
             build()
 
 
@@ -353,7 +359,7 @@ def test_single_configs_are_set_and_deleted(version: int) -> None:
 
 
 def test_setting_a_config_to_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="'a' needs a value to set"):
+    with pytest.raises(UnsendableError, match="'a' needs a value to set"):
         incremental_alter_configs({TOPIC: [("a", ConfigOperation.SET, None)]})
 
 
@@ -392,7 +398,7 @@ def test_acls_are_created_and_answered_in_order(version: int) -> None:
 
 
 def test_a_rule_that_was_not_understood_is_never_created() -> None:
-    with pytest.raises(ValueError, match="is none of a cluster"):
+    with pytest.raises(UnsendableError, match="is none of a cluster"):
         create_acls([replace(RULE, operation=AclOperation.UNKNOWN)])
 
 
@@ -409,7 +415,7 @@ def test_exactly_the_named_acls_are_deleted(version: int) -> None:
     )
     answer = adm.DeleteAclsResponse(filter_results=[result])
     assert answered(call, answer, version) == (NamedError("t", 31, "no"),)
-    with pytest.raises(ValueError, match="is none of a cluster"):
+    with pytest.raises(UnsendableError, match="is none of a cluster"):
         delete_acls([replace(RULE, operation=AclOperation.ANY)])
 
 
