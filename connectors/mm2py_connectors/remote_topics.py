@@ -76,6 +76,7 @@ class RemoteTopics:
         self._shrunk: dict[str, int] = {}
         self._gone: dict[str, float] = {}
         self._absent: Sequence[str] = ()
+        self._returned: Sequence[str] = ()
         self._next_target_check = -math.inf
         self._refusals = ChangeLog(log, "remote topic cannot be created or grown, it waits")
 
@@ -118,6 +119,8 @@ class RemoteTopics:
             found["topics"] = (
                 f"not on the source, or not visible to this principal: {some_of(self._absent, LOGGED_TOPICS)}"
             )
+        if self._returned:
+            found["came from the source"] = self._why_returned()
         gone = [
             it
             for it, since in self._gone.items()
@@ -129,6 +132,14 @@ class RemoteTopics:
                 f"{some_of(gone, LOGGED_TOPICS)}; not copied any more, copies stay: {copies}"
             )
         return found
+
+    def _why_returned(self) -> str:
+        source = self._flow.source_alias
+        return (
+            f"{some_of(self._returned, LOGGED_TOPICS)} of {source}: not copied (copies that were made before stay), because the"
+            f" name says that it came from {source}, and a mirror whose file calls another cluster {source} would feed this"
+            " one for ever (KAFKA-9914); give each cluster one alias in all files, and topics that clients write other names"
+        )
 
     async def refresh(self) -> bool:
         """List the source's topics, and the target's where they can matter, and create what is missing.
@@ -163,6 +174,11 @@ class RemoteTopics:
             if self._flow.selection.replicate(topic)
         }
         self._absent = _absent(self._flow.selection, listed)
+        returned = self._flow.selection.returned(listed)
+        if returned != self._returned:
+            self._returned = returned
+            if returned:
+                log.warning("topics are left out: %s", self._why_returned())
         gone = self._keep_once(partitions)
         self._gone |= dict.fromkeys(gone, self._clock.monotonic())
         partitions = dict(sorted(partitions.items()))

@@ -132,6 +132,16 @@ async def test_a_disabled_flow_has_no_tasks_and_opens_nothing() -> None:
     assert region.sessions == []
 
 
+async def test_checkpoints_of_a_cluster_for_itself_are_refused() -> None:
+    region = GroupRegion()
+    region.cluster_id = "kLmN-1"
+    connector = connector_of(region)
+    with pytest.raises(ConfigError, match="are one cluster, kLmN-1"):
+        await connector.start(FakeConnectorContext())
+    assert region.target.created == []
+    assert region.all_closed
+
+
 @pytest.mark.parametrize("name", ["emit.checkpoints.enabled", "emit.offset-syncs.enabled"])
 async def test_a_connector_that_may_not_write_checkpoints_runs_without_tasks_and_names_the_cause(
     name: str, caplog: pytest.LogCaptureFixture
