@@ -161,6 +161,20 @@ class ExactMap(Protocol):
         """Whether an earlier translation is of a former copy."""
         ...
 
+    @property
+    def has_others(self) -> bool:
+        """Whether other flows have maps on this target, where names are kept."""
+        ...
+
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """Maps of other flows that may not be read, with the cause."""
+        ...
+
+    def sharers(self, partition: TopicPartition) -> Sequence[str]:
+        """Return the source aliases of other flows that write into the copy of a source partition."""
+        ...
+
     def report_anew(self, on_anew: Callable[[TopicPartition], None]) -> None:
         """Call this for a partition whose map begins anew, or goes back."""
         ...
