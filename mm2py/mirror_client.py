@@ -24,7 +24,7 @@ from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.client_options import CLIENT_KEYS
 from mm2py.config.client_properties import ClientKind, with_prefix
 from mm2py.config.clients import connection_settings
-from mm2py.errors import FatalError
+from mm2py.errors import FatalError, FatalServerError
 from mm2py.mirror.checkpoints import Checkpoint, read_checkpoints
 from mm2py.mirror.filters import is_internal_name
 from mm2py.mirror.offset_lookup import Translation
@@ -140,6 +140,9 @@ class MirrorClient:
     ) -> dict[str, dict[TopicPartition, RemoteOffset]]:
         """Return where groups of the cluster ``alias`` would continue here, by group (KIP-1239).
 
+        Checkpoints in copies that other flows write into too are left out, as far as the maps may be read: they would skip
+        what a group has not read of the other source.
+
         Args:
             groups: a group id, or a pattern that matches whole ids.
             alias: cluster that the groups belong to.
@@ -149,8 +152,13 @@ class MirrorClient:
             RetriableError: the cluster does not answer.
         """
         checkpoints = await self._checkpoints(groups, alias)
+        shared = await self._shared_with(alias)
         return {
-            group: {tp: RemoteOffset(it.downstream, it.metadata) for tp, it in of_group.items()}
+            group: {
+                tp: RemoteOffset(it.downstream, it.metadata)
+                for tp, it in of_group.items()
+                if not shared(TopicPartition(self._original(alias, tp.topic), tp.partition))
+            }
             for group, of_group in checkpoints.items()
         }
 
@@ -163,7 +171,8 @@ class MirrorClient:
         returned as it is. So is one of a copy that has its source's name: this cluster's own records may lie between the
         copies, and which of them a group has read is known to the map on the other cluster alone. The checkpoint was made
         with both maps (``mm2py group translate`` asks both). A partition of which the map is about another copy than the one that is
-        there now is left out: so is its checkpoint.
+        there now is left out: so is its checkpoint; and so is a partition of a copy that other flows write into too, where a
+        group would skip what it has not read of their sources.
         """
         checkpoints = await self._checkpoints(groups, alias)
         exact: dict[str, dict[TopicPartition, RemoteOffset]] = {}
@@ -172,7 +181,9 @@ class MirrorClient:
                 for tp, it in of_group.items():
                     source = TopicPartition(self._original(alias, tp.topic), tp.partition)
                     place = None
-                    if offset_map is not None and offset_map.is_former(source):
+                    if offset_map is not None and (
+                        offset_map.is_former(source) or offset_map.sharers(source)
+                    ):
                         continue
                     if offset_map is not None and source != tp:
                         place = await offset_map.to_target(source, it.upstream)
@@ -198,6 +209,16 @@ class MirrorClient:
                 source = TopicPartition(self._original(alias, partition.topic), partition.partition)
                 return await offset_map.to_source(source, offset)
             return await offset_map.to_target(partition, offset)
+
+    async def _shared_with(self, alias: str) -> Callable[[TopicPartition], bool]:
+        """Return what tells for a source partition whether other flows write into its copy; without the right to read maps nothing does."""
+        try:
+            async with self._map(alias) as offset_map:
+                if offset_map is None:
+                    return lambda _source: False
+                return lambda source: bool(offset_map.sharers(source))
+        except FatalServerError:
+            return lambda _source: False
 
     @asynccontextmanager
     async def _map(self, alias: str) -> AsyncGenerator[OffsetMapReader | None]:

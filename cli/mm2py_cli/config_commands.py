@@ -30,7 +30,7 @@ from mm2py.config.rest_settings import RestSettings
 from mm2py.config.secret_names import names_a_secret
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError, UsageError
-from mm2py.flows.graph import file_cycle
+from mm2py.flows.graph import file_cycle, file_meetings
 from mm2py.types import ClusterAlias, FlowName
 from mm2py_cli.config_reference import render
 from mm2py_cli.rest_access import flow_name
@@ -55,7 +55,13 @@ def lint_file(path: Path | str, *, console: Console | None = None) -> int:
         findings = findings_of(config)
         if first_error(findings) is None:
             findings = in_order(
-                [*findings, *_circles(config), *_nothing_to_do(config), *_rest_files(config)]
+                [
+                    *findings,
+                    *_circles(config),
+                    *_meetings(config),
+                    *_nothing_to_do(config),
+                    *_rest_files(config),
+                ]
             )
     except ConfigError as error:
         _print(out, f"error    {error}", _STYLES[Severity.ERROR])
@@ -112,6 +118,21 @@ def _circles(config: MirrorMakerConfig) -> list[Finding]:
     key = f"{cycle.flows[0]}.enabled"
     message = f"records would be copied in a circle: {cycle}"
     return [Finding(Severity.ERROR, config.raw[key].line, key, message, cycle.remedy)]
+
+
+def _meetings(config: MirrorMakerConfig) -> list[Finding]:
+    """Warn where flows write into one topic: groups are not placed there."""
+    return [
+        Finding(
+            Severity.WARNING,
+            config.raw[key].line if (key := f"{meeting.flows[0]}.enabled") in config.raw else 0,
+            key,
+            f"{', '.join(map(str, meeting.flows))} write into one topic (topic {meeting.topic}): no group is checkpointed or synced"
+            " there, it would skip or read again what it has not read of the other sources",
+            "use a replication policy that renames topics, or other topics for each flow",
+        )
+        for meeting in file_meetings(config, config.resolved)
+    ]
 
 
 def _nothing_to_do(config: MirrorMakerConfig) -> list[Finding]:

@@ -18,11 +18,13 @@ from mm2py.client.fetch.log_reader import LogReader, RecordHandler, Trouble
 from mm2py.client.fetch.owner import BatchOrigins
 from mm2py.client.send.record_writer import RecordWriter
 from mm2py.clock import Clock
+from mm2py.config.client_properties import Side, effective_client_properties
 from mm2py.config.clients import connection_settings, consumer_settings, producer_settings
 from mm2py.errors import ServerError
 from mm2py.mirror.offset_lookup import Beginning, PartitionIndex, Translation
 from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.mirror.offset_syncs import SyncWriter
+from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
 from mm2py.protocol.acls import Acl
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.groups import OffsetToCommit
@@ -157,6 +159,20 @@ class ExactMap(Protocol):
 
     def is_of_former_copy(self, partition: TopicPartition, upstream: int, downstream: int) -> bool:
         """Whether an earlier translation is of a former copy."""
+        ...
+
+    @property
+    def has_others(self) -> bool:
+        """Whether other flows have maps on this target, where names are kept."""
+        ...
+
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """Maps of other flows that may not be read, with the cause."""
+        ...
+
+    def sharers(self, partition: TopicPartition) -> Sequence[str]:
+        """Return the source aliases of other flows that write into the copy of a source partition."""
         ...
 
     def report_anew(self, on_anew: Callable[[TopicPartition], None]) -> None:
@@ -387,6 +403,21 @@ CopyOf = Callable[[str], str]
 """Name of a source topic's copy."""
 MapFactory = Callable[[Mapping[str, str], str, str, Clock, CopyOf | None], MapSession]
 """Effective client properties, cluster alias, alias of the flow's source, time, names of copies (``OffsetMapReader``) -> session."""
+
+
+def check_two_clusters(config: Mapping[str, str], source: Session, target: Session) -> None:
+    """Refuse a connector whose source is its target; both are connected.
+
+    Raises:
+        ConfigError: they are one cluster.
+    """
+
+    def end(side: Side, session: Session) -> ClusterEnd:
+        properties = effective_client_properties(config, side, "admin")
+        addresses = properties.get("bootstrap.servers", "")
+        return ClusterEnd(config.get(f"{side}.cluster.alias", side), addresses, session.cluster_id)
+
+    refuse_one_cluster(end("source", source), end("target", target))
 
 
 def open_admin(props: Mapping[str, str], alias: str, clock: Clock) -> AdminSession:

@@ -27,6 +27,7 @@ from mm2py_connectors.clients import (
     MirrorAdmin,
     MirrorGroups,
     Session,
+    check_two_clusters,
     open_admin,
     open_groups,
     open_log,
@@ -105,6 +106,7 @@ class MirrorCheckpointConnector(Connector):
             )
             self._sessions.append(source.session)
             await source.session.connect()
+            check_two_clusters(self._props, source.session, target.session)
             self._offsets_partitions = await source.groups.offsets_partitions()
             scheduler = self._scheduler = Scheduler(
                 context.clock, timeout_ms=config.admin_timeout_ms, fail=context.fail

@@ -100,6 +100,8 @@ class MirrorCheckpointTask(SourceTask):
         self._background: list[asyncio.Task[None]] = []
         self._stopping, self._news = asyncio.Event(), asyncio.Event()
         self._due = self._polled_at = 0.0
+        self._has_renewed = False
+        """Whether checkpoints of before were compared with what is known of the copies now."""
 
     async def start(self) -> None:
         """Connect; what has to be read is read in the background.
@@ -215,7 +217,7 @@ class MirrorCheckpointTask(SourceTask):
                 target,
                 checkpoints,
                 context=self._context,
-                may_write=lambda: self._is_polled() and translator.is_ready,
+                may_write=lambda: self._has_renewed and self._is_polled() and translator.is_ready,
                 what=what,
             )
         return TranslatedGroups(
@@ -355,6 +357,7 @@ class MirrorCheckpointTask(SourceTask):
             changes = list(map(self._record, await self._consumers.renew(moved)))
         if self._shares is not None:
             await self._shares.renew(moved)
+        self._has_renewed = True
         if any(it is not None and it.has_changes for it in (self._consumers, self._shares)):
             self._news.set()
         elif changes:

@@ -6,13 +6,13 @@ it is exact where the map covers the offset. Where both flows of a pair keep nam
 between the copies: there the map of the flow back decides too, and the lower offset counts. Where it was lost, the offset
 syncs of the flow back show that it has copied a partition: then the offset is unknown.
 
-Invariant, a test of the same name: while the map is about another copy than the one that is there now, nothing is known of a partition;
+Invariants, tests of the same names: where another flow writes into the same copy, no group has a place. While the map is about another copy than the one that is there now, nothing is known of a partition;
 offset syncs and checkpoints of before are of the former copy too.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, final
 
@@ -21,6 +21,8 @@ from mm2py.client.backoff import Backoff
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError, ServerError
 from mm2py.mirror.offset_lookup import Beginning, Place, beside_own_records
 from mm2py.mirror.offset_syncs import OffsetSyncStore, decode_offset_sync
+from mm2py.mirror.shared_copies import shared_reason
+from mm2py.observability.logging import some_of
 from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition
@@ -36,9 +38,13 @@ _MAP_LOOK_S: Final = 0.25
 """How often the map is checked for partitions with offsets that were not copied when they were translated."""
 _COPIES_LOOK_S: Final = 5.0
 """How often to ask whether the copies are those that the map is about."""
+_OTHERS_LOOK_S: Final = 1.0
+"""The same where other flows write into this target: they may begin with the same copies."""
 FINDING: Final = "offset syncs"
 MAP_FINDING: Final = "offset map"
 BACK_FINDING: Final = "offset map of the flow back"
+SHARED_FINDING: Final = "copies of several flows"
+UNREADABLE_FINDING: Final = "offset maps of other flows"
 
 _Beyond = dict[TopicPartition, tuple[int, int]]
 """How far a map went when an offset was beyond it, and from which source offset on that matters."""
@@ -86,6 +92,7 @@ class OffsetTranslator:
         exact.report_anew(self._note_anew)
         self._is_read = self._knows_map = self._has_map = False
         self._former: frozenset[TopicPartition] = frozenset()
+        self._shared: Mapping[TopicPartition, tuple[str, ...]] = {}
         self._waiting: _Beyond = {}
         self._held_back: _Beyond = {}  # the same of the map of the flow back
         self._asked_beyond = asyncio.Event()
@@ -97,7 +104,7 @@ class OffsetTranslator:
 
     async def translate(self, source: TopicPartition, offset: int) -> int | None:
         """Return where a group that has read to ``offset`` may continue without skipping a record, None if unknown."""
-        if self.is_former(source):
+        if self.is_former(source) or self.is_shared(source):
             return None
         translated, is_exact = await self._by_map(source, offset)
         if not is_exact:
@@ -108,6 +115,10 @@ class OffsetTranslator:
     def is_former(self, source: TopicPartition) -> bool:
         """Whether all that is known of a partition is of another copy than the one that is there now."""
         return self._has_map and self._map.is_former(source)
+
+    def is_shared(self, source: TopicPartition) -> bool:
+        """Whether another flow writes into the copy of a partition: behind a group's place would be records that it has not read."""
+        return self._has_map and bool(self._map.sharers(source))
 
     def is_of_former_copy(self, source: TopicPartition, upstream: int, downstream: int) -> bool:
         """Whether an earlier translation is of a former copy."""
@@ -248,7 +259,8 @@ class OffsetTranslator:
     async def _watch_copies(self) -> None:
         """Note when copies are gone, or made again, and when the map knows the new ones."""
         while True:
-            await self._clock.sleep(_COPIES_LOOK_S)
+            self._note_shared()
+            await self._clock.sleep(_OTHERS_LOOK_S if self._map.has_others else _COPIES_LOOK_S)
             try:
                 await self._map.read_copies()
             except Mm2pyError as error:
@@ -258,6 +270,28 @@ class OffsetTranslator:
             changed, self._former = former ^ self._former, former
             for source in changed:
                 self._note_moved(source, 0)
+
+    def _note_shared(self) -> None:
+        """Note which copies other flows write into, since when and until when."""
+        shared = {it: tuple(self._map.sharers(it)) for it in self._map.partitions()}
+        shared = {it: others for it, others in shared.items() if others}
+        if shared != self._shared:
+            for source in shared.keys() ^ self._shared.keys():
+                self._note_moved(source, 0)
+            self._shared = shared
+            # A note: a failover must not wait for it, and names such groups itself.
+            self._context.report_finding(
+                SHARED_FINDING, shared_text(shared), count=len(shared), harms=False
+            )
+        unreadable = self._map.unreadable
+        text = ""
+        if unreadable:
+            topic, cause = next(iter(unreadable.items()))
+            text = (
+                f"{topic} cannot be read, so it is not known whether that flow writes into the same copies, where groups would"
+                f" skip its records: {cause}; grant Read on it"
+            )
+        self._context.report_finding(UNREADABLE_FINDING, text, count=len(unreadable), harms=False)
 
     async def _follow_back(self) -> None:
         """Use the map of the flow back; until it is known whether there is one, nothing is translated."""
@@ -364,6 +398,15 @@ async def _read_if_there(reading: Awaitable[None]) -> bool:
             return False
         raise
     return True
+
+
+def shared_text(shared: Mapping[TopicPartition, Sequence[str]]) -> str:
+    """Return which copies more than one flow writes into, what that means and what to do; empty for none."""
+    if not shared:
+        return ""
+    topics = sorted({it.topic for it in shared})
+    others = sorted({alias for aliases in shared.values() for alias in aliases})
+    return shared_reason(some_of(topics, 3), others)
 
 
 def _is_missing(error: Mm2pyError) -> bool:

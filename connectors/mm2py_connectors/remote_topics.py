@@ -81,6 +81,7 @@ class RemoteTopics:
         self._absent: Sequence[str] = ()
         self._internal_copies: Sequence[str] = ()
         self._former_checkpoints: Sequence[str] = ()
+        self._returned: Sequence[str] = ()
         self._next_target_check = -math.inf
         self._refusals = ChangeLog(log, "remote topic cannot be created or grown, it waits")
 
@@ -135,6 +136,8 @@ class RemoteTopics:
                 f" them any more; delete them on {self._flow.target_alias} when no client of MirrorClient reads them, or set"
                 " replication.policy.separator back"
             )
+        if self._returned:
+            found["came from the source"] = self._why_returned()
         gone = [
             it
             for it, since in self._gone.items()
@@ -146,6 +149,14 @@ class RemoteTopics:
                 f"{some_of(gone, LOGGED_TOPICS)}; not copied any more, copies stay: {copies}"
             )
         return found
+
+    def _why_returned(self) -> str:
+        source = self._flow.source_alias
+        return (
+            f"{some_of(self._returned, LOGGED_TOPICS)} of {source}: not copied (copies that were made before stay), because the"
+            f" name says that it came from {source}, and a mirror whose file calls another cluster {source} would feed this"
+            " one for ever (KAFKA-9914); give each cluster one alias in all files, and topics that clients write other names"
+        )
 
     async def refresh(self) -> bool:
         """List the source's topics, and the target's where they can matter, and create what is missing.
@@ -179,6 +190,11 @@ class RemoteTopics:
             for topic in described_order([*listed], self._flow.selection.replicate)
         }
         self._absent = _absent(self._flow.selection, listed)
+        returned = self._flow.selection.returned(listed)
+        if returned != self._returned:
+            self._returned = returned
+            if returned:
+                log.warning("topics are left out: %s", self._why_returned())
         gone = self._keep_once(partitions)
         self._gone |= dict.fromkeys(gone, self._clock.monotonic())
         changed = partitions != self._source

@@ -21,7 +21,13 @@ from mm2py.mirror.policies import policy_from_config
 from mm2py.protocol.acls import Acl
 from mm2py.types import TopicPartition
 from mm2py_connectors.acl_sync import AclSync, read_fence
-from mm2py_connectors.clients import AdminFactory, AdminSession, MirrorAdmin, open_log
+from mm2py_connectors.clients import (
+    AdminFactory,
+    AdminSession,
+    MirrorAdmin,
+    check_two_clusters,
+    open_log,
+)
 from mm2py_connectors.config_sync import ConfigSync
 from mm2py_connectors.mirror_topics_config import MirrorTopicsConfig
 from mm2py_connectors.remote_topics import FlowTopics, RemoteTopics
@@ -92,10 +98,16 @@ class TopicUpkeep:
         return max(1, seconds - REFRESH_HEAD_START_S)
 
     async def open(self, context: ConnectorContext) -> tuple[AdminSession, AdminSession]:
-        """Open the sessions of source and target; ``RetriableError`` while a cluster is unreachable."""
+        """Open the sessions of source and target.
+
+        Raises:
+            RetriableError: a cluster is unreachable.
+            ConfigError: both are one cluster.
+        """
         self._context = context
         source = await self.session("source", "replication-source-admin")
         target = await self.session("target", "replication-target-admin")
+        check_two_clusters(self._props, source.session, target.session)
         self._topics = RemoteTopics(source.admin, target.admin, self._flow, clock=context.clock)
         self._scheduler = Scheduler(
             context.clock, timeout_ms=self._config.admin_timeout_ms, fail=context.fail

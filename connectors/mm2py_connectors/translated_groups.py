@@ -57,6 +57,7 @@ class TranslatedGroups:
     async def renew(self, moved: Mapping[TopicPartition, int]) -> list[Checkpoint]:
         """Translate what changed, and what is behind ``moved`` (``OffsetTranslator.take_moved``), for half a second at most."""
         watch = self.watch
+        self._leave_shared(moved)
         for group in watch.take_gone():
             self._checkpoints.pop(group, None)
             self._checked.discard(group)
@@ -76,13 +77,20 @@ class TranslatedGroups:
                 self.sync.want((group,))
         return changes
 
+    def _leave_shared(self, moved: Mapping[TopicPartition, int]) -> None:
+        """Forget where groups were in copies that another flow writes into now: the sync would write it again."""
+        for source in filter(self._translator.is_shared, moved):
+            target = TopicPartition(self._copy_of(source.topic), source.partition)
+            for known in self._checkpoints.values():
+                known.pop(target, None)
+
     async def _changes_of(self, group: str) -> Sequence[Checkpoint]:
         known = self._checkpoints.get(group, {})
         changes: list[Checkpoint] = []
         moved_past = await self._moved_past_unread(group)
         for source, offset in tuple(self.watch.offsets(group).items()):
             downstream = await self._translator.translate(source, offset.offset)
-            if self.watch.is_former(group, source):
+            if self.watch.is_former(group, source) or self._translator.is_shared(source):
                 continue
             target = TopicPartition(self._copy_of(source.topic), source.partition)
             last, begins = known.get(target), moved_past.get(target)

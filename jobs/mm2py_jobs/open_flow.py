@@ -27,6 +27,7 @@ from mm2py.mirror.source_offsets import (
     source_offset_key,
     source_offset_value,
 )
+from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
 from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
@@ -211,11 +212,15 @@ class OpenFlow:
 
         Raises:
             RetriableError: it does not answer.
+            ConfigError: the source is the target.
         """
         if side not in self._admins:
             alias = self.name.source if side == "source" else self.name.target
             cluster = admin_cluster(self.connector, side, alias, role=self._role, clock=self.clock)
-            self._admins[side] = await self._opened.enter_async_context(cluster)
+            opened = await self._opened.enter_async_context(cluster)
+            if side == "source":
+                refuse_one_cluster(ClusterEnd.of(opened), ClusterEnd.of(self.target.cluster))
+            self._admins[side] = opened
         return Admin(self._admins[side])
 
 

@@ -31,6 +31,7 @@ from mm2py.mirror.filters import group_filter_from_config, topic_filter_from_con
 from mm2py.mirror.offset_lookup import Place, Translation
 from mm2py.mirror.offset_map_reader import OffsetMapReader
 from mm2py.mirror.policies import policy_from_config
+from mm2py.mirror.shared_copies import shared_reason
 from mm2py.observability.logging import some_of
 from mm2py.protocol.groups import FetchedOffset
 from mm2py.runtime.errors import BadRequestError, NotFoundError
@@ -51,6 +52,8 @@ _PLACES: Final = {
 GROUPS_AT_ONCE: Final = 50
 """Between two pauses for the other work of the loop."""
 NOT_COPIED: Final = TopicPartition("", -1)
+SHARED: Final = "shared"
+"""Place of a group in a copy that other flows write into, too."""
 
 _FORMER: Final = (
     "the map is about another copy than the one that is there now: the copy was deleted or created again, or the replication policy"
@@ -133,6 +136,8 @@ class FlowOffsets:
             text = _FORMER
         if translation is not None and translation.place is Place.NOT_YET_COPIED:
             text += await self._end_text(cluster, partition, offset)
+        if others := self._map.sharers(read_at):
+            text += f"; {shared_reason(str(there if read_at == partition else partition), others)}"
         return TranslationView(
             flow=str(self._flow),
             direction=direction,
@@ -272,12 +277,15 @@ class FlowOffsets:
             if copy is NOT_COPIED:
                 continue
             translation = await self._look(source, offset.offset, Direction.TO_TARGET)
-            exact = None if translation is None or translation.offset < 0 else translation.offset
+            is_shared = bool(self._map.sharers(source))
+            is_known = translation is not None and translation.offset >= 0 and not is_shared
+            exact = translation.offset if translation is not None and is_known else None
             it = checkpoints.get(copy)
             is_former = it is not None and self._map.is_of_former_copy(
                 source, it.upstream, it.downstream
             )
-            checkpoint = None if it is None or is_former else it.downstream
+            checkpoint = None if it is None or is_former or is_shared else it.downstream
+            place = "no-map" if translation is None else translation.place.value
             synced = None if (at := theirs.get(copy)) is None else at.offset
             begins = checkpoint if synced is None else synced
             again = skipped = None
@@ -296,7 +304,7 @@ class FlowOffsets:
                     continues_at=begins,
                     reads_again=again,
                     skips=skipped,
-                    place="no-map" if translation is None else translation.place.value,
+                    place=SHARED if is_shared else place,
                 )
             )
         return tuple(views)
@@ -329,7 +337,7 @@ class FlowOffsets:
             return "groups or groups.exclude leave it out"
         if not parts:
             return "it has no offset in a topic of the flow"
-        problem = self._switched_off(is_share=_is_share(mine))
+        problem = self._switched_off(is_share=_is_share(mine)) or self._shared(parts)
         if problem or theirs is None:
             return problem or _ahead(parts) or _without_place(parts)
         if _is_share(mine) != _is_share(theirs):
@@ -337,6 +345,16 @@ class FlowOffsets:
         if theirs.has_members:
             return "it has members on the target: its offsets there are its own"
         return _ahead(parts) or _without_place(parts)
+
+    def _shared(self, parts: Sequence[GroupPartitionView]) -> str:
+        """Return why a group is not placed in copies that other flows write into too; empty where there are none."""
+        shared = [it for it in parts if it.place == SHARED]
+        if not shared:
+            return ""
+        sources = (TopicPartition(it.topic, it.partition) for it in shared)
+        others = sorted({alias for it in sources for alias in self._map.sharers(it)})
+        copies = sorted({it.target_topic for it in shared})
+        return shared_reason(some_of(copies, 3), others)
 
     def _switched_off(self, *, is_share: bool) -> str:
         if not self._has_checkpoints:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.class_names import COPY_CONNECTORS, MIRROR_SINK_CONNECTOR, canonical_class
@@ -181,13 +181,50 @@ def file_cycle(
     Raises:
         ConfigError: a pattern, filter or policy cannot be used.
     """
+    return next(iter(new_cycles({}, _enabled_sources(config, resolve))), None)
+
+
+class Meeting(NamedTuple):
+    """Flows that write ``topic`` of their sources into one topic of their target."""
+
+    flows: tuple[FlowName, ...]
+    topic: str
+
+
+def file_meetings(
+    config: MirrorMakerConfig, resolve: Callable[[Mapping[str, str]], Mapping[str, str]]
+) -> Sequence[Meeting]:
+    """Return the flows of a file that meet in a topic, once per target; arguments and errors as of ``file_cycle``.
+
+    Only flows that keep names can meet.
+    """
+    sources = _enabled_sources(config, resolve)
+    by_target: dict[ClusterAlias, list[_Edge]] = {}
+    for flow, configs in sources.items():
+        for it in configs:
+            edge = _edge(flow, it)
+            if edge is not None:
+                by_target.setdefault(flow.target, []).append(edge)
+    meetings: list[Meeting] = []
+    for edges in by_target.values():
+        names = _names([sources], ()) if len(edges) > 1 else ()
+        for topic in names:
+            flows = tuple(edge.flow for edge in edges if edge.carries(topic))
+            if len(flows) > 1:
+                meetings.append(Meeting(flows, topic))
+                break
+    return meetings
+
+
+def _enabled_sources(
+    config: MirrorMakerConfig, resolve: Callable[[Mapping[str, str]], Mapping[str, str]]
+) -> Sources:
     pairs = (FlowName(*pair) for pair in permutations(config.clusters, 2))
-    sources = {
+    return {
         pair: [resolve(it) for it in source_configs(config.connector_configs(pair))]
         for pair in pairs
         if config.flow_enabled(pair)
     }
-    return next(iter(new_cycles({}, sources)), None)
 
 
 def new_cycles(before: Sources, after: Sources, topics: Collection[str] = ()) -> tuple[Cycle, ...]:

@@ -198,7 +198,7 @@ class GroupPartitionView(View):
     """One partition of a group: offsets on both sides, and what a consumer that moves now reads again or skips.
 
     ``continues_at`` is where it would continue on the target: its offset there, else its checkpoint; ``exact`` where
-    it should. Null is not known or not there.
+    it should. Null is not known or not there. ``place`` is as of a translation, or ``shared``: another flow writes into the copy too.
     """
 
     topic: str

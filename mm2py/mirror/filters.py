@@ -177,28 +177,47 @@ class TopicSelection:
         return sorted(it for it in {*named, *copied}.difference(listed) if self.replicate(it))
 
     def is_cycle(self, topic: str) -> bool:
-        """Whether the target is anywhere in the topic's chain of sources.
+        """Whether the target is anywhere in the topic's chain of sources, or the source itself (KAFKA-9914, as Kafka 4.4)."""
+        return self._is_from_target(topic) or self._is_from_source(topic)
 
-        As 4.3.1: a name that begins with the flow's own *source* alias is no cycle (KAFKA-9914 came later).
+    def returned(self, topics: Iterable[str]) -> list[str]:
+        """Return topics that would be copied if their names did not say that they left the source before."""
+        return sorted(
+            it
+            for it in topics
+            if self._is_from_source(it)
+            and not self._is_from_target(it)
+            and not self._policy.is_heartbeats_topic(it)
+            and not self._policy.is_internal_topic(it)
+            and self._chosen(it)
+        )
+
+    def _is_from_target(self, topic: str) -> bool:
+        return any(source == self._target_alias for source, _ in self._sources(topic))
+
+    def _is_from_source(self, topic: str) -> bool:
+        """Whether a hop is the flow's source: another flow, whose file has other aliases, brought the topic back.
+
+        A policy that keeps names answers with the source for every topic: that is no hop.
         """
-        return self._target_alias in self._sources(topic)
+        return any(
+            source == self._source_alias and upstream for source, upstream in self._sources(topic)
+        )
 
-    def _sources(self, topic: str) -> Iterator[str]:
-        """Return the aliases in a topic's name, the last hop first."""
-        for name in (topic, *self._originals(topic)):
-            source = self._policy.topic_source(name)
-            if source is not None:
-                yield source
+    def _sources(self, topic: str) -> Iterator[tuple[str, str]]:
+        """Return the aliases in a topic's name, the last hop first, each with the name before that hop, empty where it was the same."""
+        seen, source = topic, self._policy.topic_source(topic)
+        while source is not None:
+            upstream = self._policy.upstream_topic(seen)
+            if upstream is None or upstream == seen:
+                yield source, ""
+                return
+            yield source, upstream
+            seen, source = upstream, self._policy.topic_source(upstream)
 
     def _originals(self, topic: str) -> Iterator[str]:
         """Return a topic's names before each hop, the last one first."""
-        seen = topic
-        while self._policy.topic_source(seen) is not None:
-            upstream = self._policy.upstream_topic(seen)
-            if upstream is None or upstream == seen:
-                return
-            yield upstream
-            seen = upstream
+        return (upstream for _, upstream in self._sources(topic) if upstream)
 
     def _chosen(self, topic: str) -> bool:
         return self._filter.should_replicate_topic(topic) or (
@@ -206,12 +225,9 @@ class TopicSelection:
         )
 
     def _feeds_itself(self, topic: str) -> bool:
-        """Whether a heartbeats topic would be copied round and round; unlike others it is copied whatever the filter selects."""
+        """Whether a heartbeats topic would be copied onto itself; unlike others it is copied whatever the filter selects."""
         if not self._policy.is_heartbeats_topic(topic):
             return False
-        # Its heartbeats have left this source before: another flow between the two clusters has other aliases.
-        if self._source_alias in self._sources(topic):
-            return True
         # Without provenance in names (empty separator and alias) two flows would copy one topic back and forth.
         heartbeats = self._policy.heartbeats_topic()
         return (

@@ -10,7 +10,7 @@ name by the replication policy), or about a copy that is gone, places nothing: b
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar, final
 
 from mm2py.client.connect.admin import Admin
@@ -32,6 +32,8 @@ from mm2py.mirror.offset_lookup import (
     to_target,
 )
 from mm2py.mirror.offset_map import Page, PageRef, decode_page, decode_page_key, offset_map_topic
+from mm2py.mirror.routed_names import SAMPLE
+from mm2py.mirror.shared_copies import OtherMaps
 from mm2py.protocol.records import Record, decode_batches
 from mm2py.protocol.topics import NO_TOPIC_ID, is_another_topic
 from mm2py.types import TopicPartition
@@ -142,6 +144,7 @@ class OffsetMapReader:
         """Of each partition the page that grows, in its stored form: it is replaced each second, and asked for most."""
         self._index = MapIndex()
         self._turn = asyncio.Lock()
+        self._others = OtherMaps(cluster, self.topic, clock=clock)
 
     async def read_to_end(self) -> None:
         """Read what is new in the topic; not while ``follow`` does it.
@@ -159,7 +162,7 @@ class OffsetMapReader:
         await self.read_copies()
 
     async def read_copies(self) -> None:
-        """Ask the target which copies there are now.
+        """Ask the target which copies there are now, and where names are kept, which other flows write into them.
 
         Raises:
             RetriableError: not now; what was known before counts.
@@ -176,6 +179,25 @@ class OffsetMapReader:
             else:
                 copies[topic] = NO_TOPIC_ID if copy.error is not None else copy.topic_id
         self._copies = copies
+        if any(self._copy_of(topic) == topic for topic in (SAMPLE, *names)):
+            await self._others.read()
+
+    def sharers(self, partition: TopicPartition) -> Sequence[str]:
+        """Return the source aliases of other flows that write into the copy of a source partition; then no group has a place there."""
+        if self._copy_of is None or self._copy_of(partition.topic) != partition.topic:
+            return ()
+        index = self.index_of(partition)
+        return self._others.shared.sharers(partition, b"" if index is None else index.source_id)
+
+    @property
+    def has_others(self) -> bool:
+        """Whether other flows have maps on this target, where names are kept."""
+        return bool(self._others.shared.maps)
+
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """Maps of other flows that may not be read, with the cause."""
+        return self._others.unreadable
 
     def is_former(self, partition: TopicPartition) -> bool:
         """Whether the newest page of a source partition is about another copy than the one that is there now."""
@@ -201,6 +223,7 @@ class OffsetMapReader:
             await asyncio.gather(tail, return_exceptions=True)
         if reader is not None:
             await reader.close()
+        await self._others.close()
 
     def is_of_former_copy(self, partition: TopicPartition, upstream: int, downstream: int) -> bool:
         """Whether an earlier translation is of a former copy: the map covers it, and its copies end before."""

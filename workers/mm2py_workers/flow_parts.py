@@ -23,6 +23,7 @@ from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py.mirror.backfills import backfill_topic, driver_id
 from mm2py.mirror.flow_overrides import flows_topic
+from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
 from mm2py.observability.logging import level_name
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.group.connect_membership import ConnectMembership
@@ -430,6 +431,10 @@ def wire_flow(
         resolve=plan.resolve,
     )
 
+    async def connect_source() -> None:
+        # The target is connected before; nothing was created or copied yet.
+        refuse_one_cluster(await probe.connect(), ClusterEnd.of(cluster))
+
     async def close() -> None:
         await drivers.close()
         await overrides.stop()
@@ -441,7 +446,7 @@ def wire_flow(
         flow=plan.name,
         clusters={
             f"target cluster {target} at {cluster.settings.addresses}": cluster.connect,
-            f"source cluster {source} at {source_settings.addresses}": probe.connect,
+            f"source cluster {source} at {source_settings.addresses}": connect_source,
         },
         offsets=_SourceStores(stores.offsets, ledger, maps),
         overrides=overrides,
@@ -484,12 +489,14 @@ class _SourceProbe:
         self._settings, self._alias, self._clock = settings, alias, clock
         self._cluster: Cluster | None = None
 
-    async def connect(self) -> None:
-        """Return when the cluster answers; ``ConnectionFailedError`` when it does not."""
+    async def connect(self) -> ClusterEnd:
+        """Return what answered; ``ConnectionFailedError`` when it does not."""
         if self._cluster is None:
             self._cluster = Cluster(self._settings, alias=self._alias, clock=self._clock)
         await self._cluster.connect()
+        end = ClusterEnd.of(self._cluster)
         await self.close()
+        return end
 
     async def close(self) -> None:
         """Close what an attempt left; safe twice."""

@@ -28,6 +28,7 @@ from mm2py.mirror.producer_ids import (
     Suppression,
     suppression_of,
 )
+from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
 from mm2py.protocol.error_codes import NETWORK_EXCEPTION
 from mm2py.protocol.records import decode_batches
 from mm2py.storage.privileged_writer import KafkaPrivilegedWriter
@@ -162,11 +163,13 @@ class FailoverClusters:
 
         Raises:
             SourceAwayError: it does not answer.
+            ConfigError: it is the target.
         """
         try:
             if not self._connected:
                 async with asyncio.timeout(CONNECT_S):
                     await self._source.connect()
+                refuse_one_cluster(ClusterEnd.of(self._source), ClusterEnd.of(self.target))
                 self._connected = True
             yield self._source
         except TimeoutError as error:

@@ -29,6 +29,7 @@ from mm2py.mirror.failovers import GroupMove
 from mm2py.mirror.filters import group_filter_from_config
 from mm2py.mirror.offset_lookup import PartitionIndex, Place, beside_own_records
 from mm2py.mirror.offset_map_reader import OffsetMapReader
+from mm2py.mirror.shared_copies import shared_reason
 from mm2py.protocol.error_codes import GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, UNKNOWN_MEMBER_ID
 from mm2py.protocol.groups import FetchedOffset, OffsetToCommit
 from mm2py.protocol.topics import is_another_topic
@@ -210,6 +211,11 @@ async def _exact_of(
             copy = maps.other_side(tp)
             if copy is None:
                 continue
+            if others := maps.sharers(tp):
+                groups.leave(
+                    group, f"{tp} {offset.offset} {NO_PLACE}: {shared_reason(str(copy), others)}"
+                )
+                continue
             checkpoint = checkpoints.get(group, {}).get(copy)
             place = await maps.place(tp, offset.offset, checkpoint)
             if place < 0:
@@ -277,6 +283,10 @@ class _Maps:
         await self._forward.close()
         if self._back is not None:
             await self._back.close()
+
+    def sharers(self, tp: TopicPartition) -> Sequence[str]:
+        """Return the sources of other flows that write into the copy of a source partition."""
+        return self._forward.sharers(tp)
 
     def former(self) -> "_Former":
         """Return which checkpoints are of former copies."""
@@ -423,6 +433,11 @@ class _Former:
         self._forward = forward
         self._sources = {clusters.copy_of(tp): tp for tp in forward.partitions()}
 
+    def sharers(self, copy: TopicPartition) -> Sequence[str]:
+        """Return the sources of other flows that write into a copy."""
+        source = self._sources.get(copy)
+        return () if source is None else self._forward.sharers(source)
+
     def has(self, checkpoint: Checkpoint) -> bool:
         source = self._sources.get(checkpoint.partition)
         return source is not None and self._forward.is_of_former_copy(
@@ -437,6 +452,9 @@ def _by_checkpoints(by_group: Checkpoints, former: _Former) -> _Groups:
         for tp, checkpoint in checkpoints.items():
             if former.has(checkpoint):
                 groups.leave(group, f"{tp} {checkpoint.downstream} is of a former copy")
+                continue
+            if others := former.sharers(tp):
+                groups.leave(group, f"{tp} {NO_PLACE}: {shared_reason(str(tp), others)}")
                 continue
             offsets[tp] = OffsetToCommit(
                 tp.topic, tp.partition, checkpoint.downstream, metadata=checkpoint.metadata

@@ -15,6 +15,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.clock import Clock
 from mm2py.config.librdkafka import Settings
 from mm2py.errors import FatalError, Mm2pyError, RetriableError
+from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
 from mm2py_connectors.record_sender import RecordSender, Sent
 from mm2py_migrate.mirror_maker_1.options import TopicChoice
 from mm2py_migrate.mirror_maker_1.stream import Handle, Stream
@@ -97,6 +98,8 @@ class Mirror:
         finally:
             await target.close()
         await self._until_answered(self._source.connect, "source")
+        if self._plan.handle is None:  # a handler may give copies other names
+            refuse_one_cluster(ClusterEnd.of(self._source), ClusterEnd.of(target))
         await self._until_answered(self._look_up, "source")
         for stream in self._streams:
             stream.start()

@@ -146,6 +146,28 @@ def test_lint_accepts_two_directions_that_make_no_circle(screen: Screen, lines: 
     assert screen.lint(CIRCLE + lines)[0] == 0
 
 
+MEETING = HEAD.replace("A,B", "A,B,C") + "C.bootstrap.servers = h:3\ntopics = orders\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "meet"),
+    [
+        ("A->B.enabled = true\nC->B.enabled = true\n", True),
+        ("A->B.enabled = true\nC->B.enabled = true\ncopy.connector = sink\n", True),
+        ("A->B.enabled = true\nC->B.enabled = true\nC->B.topics = others\n", False),
+        ("A->B.enabled = true\nA->C.enabled = true\n", False),
+        ("A->B.enabled = true\nB->A.enabled = true\n", False),
+    ],
+)
+def test_lint_names_flows_that_write_into_one_topic(screen: Screen, lines: str, meet: bool) -> None:
+    keeps_names = "replication.policy.class = IdentityReplicationPolicy\n"
+    code, said = screen.lint(MEETING + keeps_names + lines)
+    assert code == 0, said
+    text = "A->B, C->B write into one topic (topic orders): no group is checkpointed or synced"
+    assert (text in said) is meet
+    assert "write into one topic" not in screen.lint(MEETING + lines)[1], "prefixes never meet"
+
+
 def started(path: Path) -> None:
     """Build what a start builds."""
     config, _ = load_checked(path, CONNECTORS, environ={})

@@ -191,6 +191,9 @@ class FakeMap:
         self.broken: list[Mm2pyError] = []
         self.former: set[TopicPartition] = set()
         """Partitions whose copy is another one than that of the map."""
+        self.shared: dict[TopicPartition, tuple[str, ...]] = {}
+        """Sources of other flows by the partition whose copy they write into."""
+        self.unreadable: dict[str, str] = {}
 
     def put(
         self,
@@ -229,6 +232,13 @@ class FakeMap:
             self.is_former(partition)
             or (upstream <= index.covered and downstream > index.target_end)
         )
+
+    @property
+    def has_others(self) -> bool:
+        return bool(self.shared)
+
+    def sharers(self, partition: TopicPartition) -> Sequence[str]:
+        return self.shared.get(partition, ())
 
     def follow(self) -> None:
         """What is put is there at once."""

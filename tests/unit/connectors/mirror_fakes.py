@@ -166,6 +166,8 @@ class Region:
         self.limits: list[ReaderLimits] = []
         self.writers: list[FakeWriter] = []
         self.refuse_connect = 0
+        self.cluster_id = ""
+        """The id that all sessions see; empty: each address is a cluster of its own."""
 
     def open_admin(self, props: Mapping[str, str], alias: str, clock: Clock) -> AdminSession:
         session = self._session(props)
@@ -196,6 +198,7 @@ class Region:
     def _session(self, props: Mapping[str, str]) -> FakeSession:
         self.client_ids.append(props["client.id"])
         session = FakeSession()
+        session.cluster_id = self.cluster_id or f"id of {props['bootstrap.servers']}"
         if self.refuse_connect:
             self.refuse_connect -= 1
             session.refuse = 1

@@ -133,6 +133,16 @@ async def test_a_disabled_flow_has_no_tasks_and_opens_nothing() -> None:
     assert region.sessions == []
 
 
+async def test_checkpoints_of_a_cluster_for_itself_are_refused() -> None:
+    region = GroupRegion()
+    region.cluster_id = "kLmN-1"
+    connector = connector_of(region)
+    with pytest.raises(ConfigError, match="are one cluster, kLmN-1"):
+        await connector.start(FakeConnectorContext())
+    assert region.target.created == []
+    assert region.all_closed
+
+
 @pytest.mark.parametrize("name", ["emit.checkpoints.enabled", "emit.offset-syncs.enabled"])
 async def test_a_connector_that_may_not_write_checkpoints_runs_without_tasks_and_names_the_cause(
     name: str, caplog: pytest.LogCaptureFixture
@@ -745,3 +755,31 @@ async def test_without_the_property_no_group_is_written(region: GroupRegion) -> 
         assert len(await bench.polled()) == 2
         await bench.idle(5)
     assert region.at_target.commits == []
+
+
+async def test_where_another_flow_writes_into_the_same_copy_no_group_has_a_place() -> None:
+    region, tp = GroupRegion(), TopicPartition("t", 0)
+    region.at_target.states["g"] = "Empty"
+    region.log(*SYNCS).sync("t", 0, 0, 0)
+    region.log(*WRITTEN).checkpoint("g", "A.t", 0, 40, 90)
+    region.map.put("t", 0, (0, 100, 50), covered=100)
+    region.map.put("t", 1, (0, 100, 0), covered=100)
+    region.map.shared[tp] = ("C",)
+    region.at_source.put("g", t_0=50, t_1=50)
+    async with running(region, sync_group_offsets_enabled="true") as bench:
+        assert await bench.polled() == [checkpoint("g", "A.t", 1, 50, 50)], "the other partition"
+        await bench.idle(30)
+        assert region.at_target.commits == [("g", at("A.t", _1=50))]
+        finding, _, harms = bench.context.findings["copies of several flows"]
+        assert ("flows from C write into t too" in finding, harms) == (True, False)
+        # The other flow has moved to another topic.
+        region.map.shared.clear()
+        assert await bench.polled(7) == [checkpoint("g", "A.t", 0, 50, 100)]
+        assert "copies of several flows" not in bench.context.findings
+        # And it comes back: what was synced stays, nothing more is written.
+        region.map.shared[tp] = ("C",)
+        await bench.idle(7)
+        region.at_source.put("g", t_0=60)
+        await bench.idle(25)
+    written = [offsets for _, offsets in region.at_target.commits]
+    assert written == [at("A.t", _1=50), at("A.t", _0=100)]

@@ -469,7 +469,8 @@ async def test_a_flow_that_keeps_names_creates_the_topic_of_ids_and_hands_its_ta
     assert PRODUCERS in bench.region.source.created
     (config,) = bench.connector.task_configs(1)
     assert config["loop.suppression"] == "on"
-    assert config["task.source.cluster.id"] == config["task.target.cluster.id"] == "cluster"
+    assert config["task.source.cluster.id"] == "id of a:1"
+    assert config["task.target.cluster.id"] == "id of b:1"
     assert bench.connector.problems() == {}
 
 
@@ -537,3 +538,30 @@ async def test_a_task_reads_all_ids_before_its_first_batch_and_fails_where_it_ma
         await second.start()
     await second.stop()
     assert region.all_closed
+
+
+async def test_a_flow_whose_source_is_its_target_is_refused_before_anything_is_created() -> None:
+    bench = Bench(Region({"t1": 1}))
+    bench.region.cluster_id = "kLmN-1"
+    with pytest.raises(ConfigError, match="A at a:1 and B at b:1 are one cluster, kLmN-1") as error:
+        await bench.connector.start(bench.context)
+    assert error.value.remedy
+    assert bench.region.source.created == bench.region.target.created == []
+    assert bench.region.all_closed
+
+
+async def test_a_topic_that_came_from_the_source_is_left_out_and_noted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # Two sites mirror each other, and each calls the other A: B's file brought t1 to A as A.t1.
+    bench = Bench(Region({"t1": 1, "A.t1": 1, "A.A.t1": 1}), {"topics": ".*t1"})
+    async with running(bench):
+        assert bench.dealt() == ["t1-0"]
+        note = bench.connector.notes()["came from the source"]
+        assert "A.A.t1, A.t1 of A: not copied" in note
+        assert caplog.text.count("topics are left out: A.A.t1, A.t1 of A") == 1
+        await bench.context.clock.advance(60)
+        assert caplog.text.count("topics are left out") == 1
+        del bench.region.source.topics["A.t1"], bench.region.source.topics["A.A.t1"]
+        await bench.context.clock.advance(6.1)
+        assert "came from the source" not in bench.connector.notes()

@@ -272,11 +272,12 @@ NAMELESS = selection({"replication.policy.separator": ""}, source="")
         ),
         pytest.param(AS_FILTERED, "", "heartbeats", id="heartbeats are off and refused"),
         pytest.param(selection(heartbeats=False), "us-west.heartbeats", "", id="off and accepted"),
-        # source.topic1 is copied as by 4.3.1; KAFKA-9914 is not in it.
+        # KAFKA-9914: as Kafka 4.4, not as 4.3.1.
         pytest.param(
             selection(),
-            "other.source.topic1 topic1 source.topic1 other.topic1",
-            "source.heartbeats target.topic1 target.source.topic1 source.target.topic1"
+            "topic1 other.topic1 sources.topic1 source- source",
+            "source.topic1 other.source.topic1 source.source.topic1"
+            " source.heartbeats target.topic1 target.source.topic1 source.target.topic1"
             " target.source.target.topic1 source.target.source.topic1",
             id="what came from the target is not sent back",
         ),
@@ -321,14 +322,27 @@ def test_internal_topics_are_never_copied_whatever_the_separator_and_the_exclude
         assert chosen.replicate(topic)
 
 
-def test_the_flow_a_to_b_chooses_what_4_3_1_chose() -> None:
+def test_the_flow_a_to_b_chooses_what_4_3_1_chose_but_names_that_came_from_a() -> None:
     names = "A.odd B.odd C.B.odd user.internal user-internal my-heartbeats C.heartbeats z.replica"
     names += " mm2-user.internal .hidden C.checkpoints.internal"
     chosen = TopicSelection(
         policy_from_config({}), DefaultTopicFilter({}), source_alias="A", target_alias="B"
     )
-    copied = "A.odd user.internal user-internal my-heartbeats C.heartbeats"
+    copied = "user.internal user-internal my-heartbeats C.heartbeats"
     assert [it for it in names.split() if chosen.replicate(it)] == copied.split()
+    assert chosen.returned(names.split()) == ["A.odd"]
+
+
+@pytest.mark.parametrize("left", ["A.heartbeats", "A.B.odd", "A.checkpoints.internal", "A.secret"])
+def test_what_is_left_out_for_another_reason_is_no_topic_that_came_back(left: str) -> None:
+    chosen = TopicSelection(
+        policy_from_config({}),
+        DefaultTopicFilter({"topics.exclude": "A.secret, .*[-.]internal"}),
+        source_alias="A",
+        target_alias="B",
+    )
+    assert not chosen.replicate(left)
+    assert chosen.returned([left]) == []
 
 
 def test_topic_lists_match_whole_names_and_excludes_win() -> None:

@@ -1,0 +1,38 @@
+"""A flow needs two clusters: one that is its own target would copy its copies for ever.
+
+Flow: both ends after they answered -> ``refuse_one_cluster`` -> nothing, or the error that names both addresses and the id. Addresses are
+not compared: a second listener, a DNS alias or a virtual IP reach the same cluster, and only its id tells.
+"""
+
+from typing import NamedTuple, Self
+
+from mm2py.client.connect.cluster import Cluster
+from mm2py.errors import ConfigError
+
+
+class ClusterEnd(NamedTuple):
+    """One end of a flow: its alias, the addresses that it was reached at, and Kafka's id of it, empty if unknown."""
+
+    alias: str
+    addresses: str
+    cluster_id: str
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Self:
+        """Return the end that a connected cluster is."""
+        return cls(cluster.alias, cluster.settings.addresses, cluster.cluster_id)
+
+
+def refuse_one_cluster(source: ClusterEnd, target: ClusterEnd) -> None:
+    """Refuse a flow whose source is its target.
+
+    Raises:
+        ConfigError: both ends have the same id.
+    """
+    if not source.cluster_id or source.cluster_id != target.cluster_id:
+        return
+    raise ConfigError(
+        f"flow {source.alias}->{target.alias}: {source.alias} at {source.addresses} and {target.alias} at"
+        f" {target.addresses} are one cluster, {source.cluster_id}: it would copy its own copies for ever",
+        remedy="correct bootstrap.servers of one of the two, or remove the flow",
+    )
