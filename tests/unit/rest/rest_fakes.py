@@ -81,6 +81,8 @@ class FakeHerder(Herder):
         self.backfill_store: BackfillStore | None = None
         self.leading = True
         self.waits = ""
+        self.file: dict[str, dict[str, str]] = {}
+        self.broken: Mm2pyError | None = None
 
     @property
     def flow(self) -> FlowName | None:
@@ -96,7 +98,11 @@ class FakeHerder(Herder):
 
     @property
     def failure(self) -> Mm2pyError | None:
-        return None
+        return self.broken
+
+    @property
+    def configured(self) -> Mapping[str, Mapping[str, str]]:
+        return self.file
 
     @property
     def not_ready(self) -> str:
