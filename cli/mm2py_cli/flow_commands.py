@@ -51,6 +51,8 @@ MOST_ERRORS: Final = 100
 """As many as the API lists."""
 WELL: Final = frozenset({"RUNNING", "PAUSED", "STOPPED", "DISABLED"})
 """States that were asked for; every other one is a reason to look."""
+IDLE: Final = frozenset({"DISABLED", "WAITING", "SUSPENDED"})
+"""States that are no reason to look at a flow that is not to copy."""
 
 _FLOWS: Final = (
     Column.text("FLOW", "flow"),
@@ -196,6 +198,8 @@ def health(flows: Sequence[FlowView]) -> int:
 
 def is_well(flow: FlowView) -> bool:
     """Whether a flow is in a state that was asked for, and the numbers of all its workers are there."""
+    if not flow.enabled and flow.state in IDLE:
+        return True  # only its heartbeats wait
     return flow.state in WELL and not flow.failed_partitions and not flow.incomplete
 
 

@@ -10,7 +10,7 @@ Invariants (tests of the same names):
    NON_EMPTY_GROUP), whatever was known before.
 2. Nothing is written for a group whose offsets on the target are not known.
 3. An offset on the target never goes back, except once after the start for a group without members that is still where
-   an earlier version moved it past unread records.
+   an earlier version moved it past unread records, as a checkpoint shows.
 4. Metadata of the commit at the source are kept.
 5. Nothing is written while the task is paused: ``may_write`` is asked before each round.
 """

@@ -87,25 +87,30 @@ class TranslatedGroups:
     async def _changes_of(self, group: str) -> Sequence[Checkpoint]:
         known = self._checkpoints.get(group, {})
         changes: list[Checkpoint] = []
-        moved_past = await self._moved_past_unread(group)
+        begins_of = await self._unread_below_maps(group)
+        too_far: dict[TopicPartition, int] = {}
         for source, offset in tuple(self.watch.offsets(group).items()):
             downstream = await self._translator.translate(source, offset.offset)
             if self.watch.is_former(group, source) or self._translator.is_shared(source):
                 continue
             target = TopicPartition(self._copy_of(source.topic), source.partition)
-            last, begins = known.get(target), moved_past.get(target)
+            last, begins = known.get(target), begins_of.get(target)
             if last is not None and self._translator.is_of_former_copy(
                 source, last.upstream, last.downstream
             ):
                 del known[target]
                 last = None
-            if last is not None and begins is not None:
-                if begins.is_past_unread(last.upstream, last.downstream):
-                    del known[target]
-                    last = None
+            if (
+                last is not None
+                and begins is not None
+                and begins.is_past_unread(last.upstream, last.downstream)
+            ):
+                # The offset there alone proves nothing: members that have read to the beginning of the map may have left it.
+                del known[target]
+                last, too_far[target] = None, begins.target
                 if downstream is None:
                     log.warning(
-                        "group may have been moved past unread records by an earlier version, and where it has read to is"
+                        "group was moved past unread records by an earlier version, and where it has read to is"
                         " not known on the target: reset its offset there group=%s partition=%s offset=%d",
                         group,
                         target,
@@ -121,12 +126,15 @@ class TranslatedGroups:
                 changes.append(new)
         if known:
             self._checkpoints[group] = known
+        if self.sync is not None and too_far:
+            self.sync.moved_too_far(group, too_far)
         return changes
 
-    async def _moved_past_unread(self, group: str) -> Mapping[TopicPartition, Beginning]:
-        """Return, once for each group since the start, the partitions in which an earlier version may have moved it too far.
+    async def _unread_below_maps(self, group: str) -> Mapping[TopicPartition, Beginning]:
+        """Return, once for each group since the start, the partitions of the target in which it has not read up to the beginning of the map.
 
-        That version did not know that records below the beginning of a map were copied by another program.
+        An earlier version did not know that records below it were copied by another program, and moved groups to the beginning; a
+        checkpoint shows where it did. Share groups have none: nothing tells whether it did.
         """
         moved: dict[TopicPartition, Beginning] = {}
         if group in self._checked or not self._translator.has_map:
@@ -136,6 +144,4 @@ class TranslatedGroups:
             if begins is not None and offset.offset < begins.source:
                 moved[TopicPartition(self._copy_of(source.topic), source.partition)] = begins
         self._checked.add(group)
-        if self.sync is not None and moved:
-            self.sync.moved_too_far(group, {it: begins.target for it, begins in moved.items()})
         return moved

@@ -67,6 +67,14 @@ def verify(  # noqa: PLR0913 - one argument per option
     ] = 1,
     repair: RepairOption = False,  # noqa: FBT002 - typer's way to declare a flag
     delete_copies: DeleteCopiesOption = False,  # noqa: FBT002 - typer's way to declare a flag
+    begins: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="map",
+            help="map: leave out what another program copied before the flow's offset map begins",
+        ),
+    ] = "",
     rate_limit: ReadRateOption = 0,
     master: MasterOption = "",
     wait_executors: WaitOption = WAIT_EXECUTORS_S,
@@ -75,7 +83,7 @@ def verify(  # noqa: PLR0913 - one argument per option
 ) -> None:
     """Compare what a flow has copied with its source, record by record, on Spark.
 
-    Ends with 0 if all is equal (after a repair: now), 4 if not, 3 if nothing could be compared or a repair is refused.
+    Ends with 0 if all is equal (after a repair: now), 4 if not, 3 if something could not be compared or a repair is refused.
     """
 
     def run() -> int:
@@ -91,6 +99,7 @@ def verify(  # noqa: PLR0913 - one argument per option
             repairs=repair,
             deletes=delete_copies,
             rate_limit=rate_limit,
+            begins=begins,
         )
         return refusing(lambda: run_verify(order, output))()
 

@@ -25,6 +25,8 @@ DISABLED: Final = "DISABLED"
 
 _NOT_AT_WORK: Final = ("SUSPENDED", "WAITING")
 """States of a node that are more exact than those of its tasks."""
+_WHILE_DISABLED: Final = (*_NOT_AT_WORK, State.PAUSED.value, State.STOPPED.value)
+"""States that a flow that is not to copy may be in: what its configs are by now is not known while it waits."""
 _BAD: Final = (State.FAILED.value, State.RESTARTING.value, State.UNASSIGNED.value)
 _STUCK: Final = frozenset({"FAILED", "HELD"})
 _ASSIGNED: Final = "task.assigned.partitions"
@@ -88,6 +90,8 @@ class FlowWork:
     connectors: Sequence[ConnectorWork]
     failure: str = ""
     """Why the flow's herder does not run here, empty while it does."""
+    disabled: str = ""
+    """Name of a flow that is not to copy: only heartbeats run, and what is wrong with them is a note. Empty for others."""
 
     @property
     def source(self) -> ConnectorWork | None:
@@ -100,7 +104,11 @@ class FlowWork:
             yield from connector.works()
 
     def state(self, nodes: Sequence[NodeSnapshot]) -> str:
-        """Return the worst state: a flow runs only when all of it does, and it copies."""
+        """Return the worst state: a flow runs only when all of it does, and it copies. One that is not to copy is never FAILED."""
+        state = self._worst(nodes)
+        return DISABLED if self.disabled and state not in _WHILE_DISABLED else state
+
+    def _worst(self, nodes: Sequence[NodeSnapshot]) -> str:
         if self.failure:
             return State.FAILED.value
         at_nodes = {node.state for node in nodes}
@@ -114,15 +122,15 @@ class FlowWork:
         whole = {state_name(connector.state) for connector in self.connectors}
         if len(whole) == 1 and whole != {State.RUNNING.value}:
             return whole.pop()
-        if any(self.wrongs(nodes)):
+        if any(self._problems(nodes)):
             return DEGRADED if whole else State.FAILED.value
-        if not whole:
-            return State.UNASSIGNED.value
-        source = self.source
-        return DISABLED if source and not enabled(source.info.config) else State.RUNNING.value
+        return State.RUNNING.value if whole else State.UNASSIGNED.value
 
     def wrongs(self, nodes: Sequence[NodeSnapshot]) -> Iterator[tuple[str, str]]:
-        """Return what is wrong with what (a connector, task, partition or topic)."""
+        """Return what is wrong with what (a connector, task, partition or topic); nothing of a flow that is not to copy."""
+        return iter(()) if self.disabled else self._problems(nodes)
+
+    def _problems(self, nodes: Sequence[NodeSnapshot]) -> Iterator[tuple[str, str]]:
         if self.failure:
             yield "flow", self.failure
         for where, work in self.works():
@@ -142,7 +150,12 @@ class FlowWork:
                     yield str(part.source), part.cause
 
     def notes(self, nodes: Sequence[NodeSnapshot]) -> Iterator[str]:
-        """Return what is worth knowing of a flow: findings of connectors and tasks that do no harm."""
+        """Return what is worth knowing of a flow: findings of connectors and tasks that do no harm, problems of mere heartbeats."""
+        for where, cause in self._problems(nodes) if self.disabled else ():
+            yield (
+                f"{where}: {cause}; the flow is disabled and only its heartbeats are concerned: where they are not wanted, set"
+                f" {self.disabled}.emit.heartbeats.enabled = false"
+            )
         for node in nodes:
             for finding in node.findings:
                 if not finding.harms:
@@ -155,7 +168,24 @@ def read_flow(herder: Herder) -> FlowWork:
     connectors = [
         _read(herder, info) for info in infos if info is not None and info.type != "unknown"
     ]
-    return FlowWork(connectors, "" if herder.failure is None else str(herder.failure))
+    failure = "" if herder.failure is None else str(herder.failure)
+    return FlowWork(connectors, failure, _disabled(herder, connectors))
+
+
+def is_disabled(herder: Herder) -> bool:
+    """Whether a flow is not to copy, as far as its configs were read; else by the file."""
+    return bool(read_flow(herder).disabled)
+
+
+def _disabled(herder: Herder, connectors: Sequence[ConnectorWork]) -> str:
+    configs: list[Mapping[str, str | None]] = [it.info.config for it in connectors if it.copies]
+    if not connectors:
+        configs += [
+            it
+            for it in herder.configured.values()
+            if canonical_class(it.get("connector.class", "")) in COPY_CONNECTORS
+        ]
+    return str(herder.flow) if configs and not any(map(enabled, configs)) else ""
 
 
 def _read(herder: Herder, info: ConnectorInfo) -> ConnectorWork:

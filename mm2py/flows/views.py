@@ -94,6 +94,8 @@ def flow_view(
     nodes = members.snapshots
     partitions = [it for _, it in members.partitions()]
     wrongs = dict.fromkeys([*members.wrongs(), *work.wrongs(nodes)])
+    if work.disabled:
+        wrongs.clear()
     state = work.state(nodes)
     if members.silent and state == State.RUNNING.value:
         state = DEGRADED

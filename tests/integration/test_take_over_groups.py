@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 
 from bench.java_mm2 import QUICK_START_FLAGS, start_java
+from mm2py.mirror.checkpoints import Checkpoint, encode_checkpoint
 from mm2py.mirror.offset_lookup import Place
 from mm2py.mirror_client import translate_offset, translate_offsets
 from mm2py.types import TopicPartition
@@ -168,10 +169,15 @@ def test_no_group_skips_a_record_when_a_flow_takes_over_from_java(setup: Setup) 
     for (group, topic), at in before.items():
         assert offset_of(setup.b, flow.remote(topic), group) >= at, "it does not go back"
     both_ways(flow, topics)
-    # What an earlier version did to groups that lag, and only their offsets show it.
+    # What an earlier version did to groups that lag: their checkpoints show it.
     moved = {f"lags-{topic}": topic for topic in topics}
     for group, topic in moved.items():
         commit_at(setup.b, flow.remote(topic), group, topics[topic])
+        copy, read_to = TopicPartition(flow.remote(topic), 0), scene.committed[group, topic]
+        key, value = encode_checkpoint(Checkpoint(group, copy, read_to, topics[topic], ""))
+        client = producer(setup.b)
+        client.produce(f"{flow.source_alias}.checkpoints.internal", value, key, 0)
+        assert client.flush(60) == 0
     with running(flow.file, ready=False) as mirror:
         for group, topic in moved.items():
             mirror.wait_for_log(f"was set back on the target.*group={group} .*from={topics[topic]}")

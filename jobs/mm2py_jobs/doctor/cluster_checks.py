@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 from mm2py.errors import Mm2pyError, ServerError, UnsupportedVersionError
+from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
 from mm2py.protocol.acls import AclOperation
 from mm2py.protocol.error_codes import GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
 from mm2py.protocol.topics import BrokerNode, NewTopic
@@ -67,15 +68,9 @@ async def certificates(flow: Examined) -> AsyncIterator[Row]:
 
 async def one_cluster(flow: Examined) -> AsyncIterator[Row]:
     """Source and target are two clusters."""
-    ids = [flow.sides[side].admin.cluster.cluster_id for side in SIDES]
-    if ids[0] and ids[0] == ids[1]:
-        yield Row(
-            Level.ERROR,
-            f"{flow.flow.source} and {flow.flow.target} are one cluster, id {ids[0]}: its topics would be copied to itself",
-            "give one of them the addresses of the other cluster",
-        )
-    else:
-        yield Row(Level.OK, f"two clusters: {ids[0]} and {ids[1]}")
+    ends = [ClusterEnd.of(flow.sides[side].admin.cluster) for side in SIDES]
+    refuse_one_cluster(*ends)
+    yield Row(Level.OK, f"two clusters: {ends[0].cluster_id} and {ends[1].cluster_id}")
 
 
 async def rights(flow: Examined) -> AsyncIterator[Row]:

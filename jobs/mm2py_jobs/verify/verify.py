@@ -66,8 +66,9 @@ def verify_flow(
     only: Collection[TopicPartition] | None = None,
     *,
     rate_limit: int = 0,
+    from_map: bool = False,
 ) -> dict[str, object]:
-    """Compare both sides of a flow, of ``only`` these source partitions, and return the report.
+    """Compare both sides of a flow, of ``only`` these source partitions, and return the report; ``from_map``: only what the map vouches for.
 
     Blocks until it is done; tier 0 needs no Spark. Lanes read at most ``rate_limit`` bytes per second of each cluster, 0: as fast as they can.
 
@@ -75,6 +76,8 @@ def verify_flow(
         Mm2pyError: a cluster cannot be asked or read, or Spark failed.
     """
     plan = asyncio.run(planned(flow, only))
+    if from_map:
+        plan = plan._replace(partitions=[it.from_map() for it in plan.partitions])
     if tier == 0:
         return report_of(
             flow.flow, tier, plan, [by_the_map(partition) for partition in plan.partitions]
@@ -412,6 +415,13 @@ def _answer(plan: PartitionPlan, comparison: Comparison, cause: str = "") -> dic
     if plan.hidden != NOTHING:
         above = f"source offsets {_text(plan.hidden)} have copies above an open transaction on {plan.target}, which cannot be read as committed records yet"
         cause = f"{cause}; {above}" if cause else above
+    if plan.unvouched:
+        ranges = ", ".join(map(_text, plan.unvouched))
+        left = (
+            f"source offsets {ranges} were copied by another program or passed: the offset map does not say where they are on"
+            f" {plan.target}; compare them by other means, or leave them out with --from map"
+        )
+        cause = f"{cause}; {left}" if cause else left
     source_end = plan.source_ranges[-1].end if plan.source_ranges else 0
     return {
         "topic": plan.topic,

@@ -43,6 +43,9 @@ _DIFFERENCES: Final = (
 )
 
 
+FROM_MAP: Final = "map"
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOrder:
@@ -56,6 +59,8 @@ class VerifyOrder:
     repairs: bool = False
     deletes: bool = False
     rate_limit: int = 0
+    begins: str = ""
+    """``map``: what lies below the beginning of the offset map is left out."""
 
     def check(self) -> None:
         """Refuse what does not belong together.
@@ -65,6 +70,8 @@ class VerifyOrder:
         """
         if not self.flow:
             raise UsageError("--flow is missing", remedy="write --flow 'A->B'")
+        if self.begins not in ("", FROM_MAP):
+            raise UsageError(f"--from {self.begins}", remedy=f"write --from {FROM_MAP}")
         if self.deletes and not self.repairs:
             raise UsageError("--delete-copies is about --repair", remedy="add --repair")
         if self.repairs and not self.tier:
@@ -113,7 +120,14 @@ def run_verify(order: VerifyOrder, output: Output) -> int:
     order.check()
     sides = flow_sides(order.path, str(order.flow), order.topics, as_they_are=_REASON)
     printer = Printer(output)
-    verify = partial(verify_flow, sides, order.tier, order.place.open, rate_limit=order.rate_limit)
+    verify = partial(
+        verify_flow,
+        sides,
+        order.tier,
+        order.place.open,
+        rate_limit=order.rate_limit,
+        from_map=order.begins == FROM_MAP,
+    )
     report = verify()
     if order.repairs and report["differences"]:
         report = _repaired(order, report, verify, printer)

@@ -69,7 +69,7 @@ class PartitionPlan:
     the source still has. ``part`` counts the tasks that share the partition. The copies could
     be deleted and made again from source offset ``renew_from``, -1: they cannot, ``not_renewable`` has the reason. ``unstable`` is
     what the source has from an open transaction on, which no reader of committed records gets; ``hidden``: source offsets whose copies lie above
-    an open transaction on the target. Other writers' records above one are ``extra`` in the first run after its end: no reader of committed
+    an open transaction on the target; ``unvouched``: those whose copies, if there are any, another program wrote, so that no map says where they are. Other writers' records above one are ``extra`` in the first run after its end: no reader of committed
     records gets them before, and a note would follow each transaction of the flow itself. ``topic_id`` is the source topic's, in hexadecimal.
     """
 
@@ -88,6 +88,7 @@ class PartitionPlan:
     target_log: OffsetRange = NOTHING
     unstable: OffsetRange = NOTHING
     hidden: OffsetRange = NOTHING
+    unvouched: tuple[OffsetRange, ...] = ()
     renew_from: int = -1
     not_renewable: str = ""
     topic_id: str = ""
@@ -125,6 +126,12 @@ class PartitionPlan:
             for stretch in self.stretches
             if stretch.target.first < stretch.target.end
         ]
+
+    def from_map(self) -> "PartitionPlan":
+        """Return it without what no map vouches for, as the user wants it; a note has what is left out."""
+        left = ", ".join(f"{first} to {end}" for first, end in self.unvouched)
+        notes = (f"source offsets {left} are left out (--from map)",) if left else ()
+        return replace(self, unvouched=(), notes=(*self.notes, *notes))
 
     def expected(self, source_offset: int) -> int:
         """Return where the map has a source offset; -1 unknown."""
@@ -222,8 +229,9 @@ class PartitionPlan:
         document["pieces"] = tuple(CopiedPiece(*piece) for piece in pieces)
         for name in ("lost", "source_log", "target_log", "unstable", "hidden"):
             document[name] = OffsetRange(*cast("Sequence[int]", document[name]))
-        before = cast("Sequence[Sequence[int]]", document["lost_before"])
-        document["lost_before"] = tuple(OffsetRange(*it) for it in before)
+        for name in ("lost_before", "unvouched"):
+            ranges = cast("Sequence[Sequence[int]]", document[name])
+            document[name] = tuple(OffsetRange(*it) for it in ranges)
         document["notes"] = tuple(cast("Sequence[str]", document["notes"]))
         return cls(**document)  # type: ignore[arg-type] # the members are those of to_json
 
@@ -392,6 +400,7 @@ def plan_partition(
         if watermarks[0] > source_log.end
         else NOTHING,
         hidden=ranges.hidden,
+        unvouched=tuple(ranges.unvouched),
         renew_from=renew_from,
         not_renewable=reason,
         notes=tuple(ranges.notes),
@@ -441,22 +450,17 @@ class _Ranges:
         self.lost = NOTHING
         self.hidden = NOTHING
         self.lost_before: list[OffsetRange] = []
+        self.unvouched: list[OffsetRange] = []
         self.notes: list[str] = []
 
     def build(self, *, exact: bool) -> None:
         """Fill the ranges; ``exact``: only what was copied, not what lies between or after it."""
         breaks = True
-        begins = beginning_of(self._segments[0][0]).source
-        if self._source_log.start < begins and self._segments[0][0].mark is not Mark.UNKNOWN:
-            self.notes.append(
-                f"source offsets {self._source_log.start} to {begins} lie below the beginning of the offset map and are"
-                " not compared"
-            )
+        self._look_below()
         for at, (segment, limit) in enumerate(self._segments, 1):
             if segment.mark is Mark.UNKNOWN:
-                self.notes.append(
-                    f"source offsets {segment.source} to {limit} were passed by another program and are not compared"
-                )
+                if at > 1:
+                    self._leave(segment.source, limit)
                 breaks = True
             elif segment.mark is Mark.COPIED and not segment.is_anchor:
                 breaks = not self._add(segment, limit, breaks=breaks or exact) and breaks
@@ -470,6 +474,23 @@ class _Ranges:
             if self.source:
                 self.source[-1][1] = max(self.source[-1][1], self.covered(source.end))
                 self.target[-1][1] = target.end
+
+    def _look_below(self) -> None:
+        """Note what the source has below the beginning of the map: not copied, where the copy begins with the map too."""
+        begins = beginning_of(self._segments[0][0])
+        if self._target_log.start < begins.target:
+            self._leave(self._source_log.start, begins.source)
+        elif self._source_log.start < begins.source:
+            self.notes.append(
+                f"source offsets {self._source_log.start} to {begins.source} lie below the beginning of the offset map, and"
+                " the copy has nothing before it: they were not to be copied"
+            )
+
+    def _leave(self, first: int, end: int) -> None:
+        """Leave out source offsets of which the map does not say where they are."""
+        first, end = max(first, self._source_log.start), min(end, self._source_log.end)
+        if first < end:
+            self.unvouched.append(OffsetRange(first, end))
 
     def covered(self, end: int) -> int:
         """Return how far below a source offset copies can be read."""

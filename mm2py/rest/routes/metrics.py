@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from mm2py.client.connect.certificates import certificates_of
-from mm2py.flows.states import FlowWork, read_flow
+from mm2py.flows.states import DISABLED, FlowWork, read_flow
 from mm2py.flows.views import is_of_topic
 from mm2py.observability.processes import ProcessWatch
 from mm2py.rest.connector_names import long_name
@@ -114,7 +114,9 @@ async def _read(parts: RestParts) -> WorkerReading:
             shown = tuple(filter(is_of_topic, node.partitions))
             reading.nodes.append(replace(node, partitions=shown))
             problems = sum(1 for _ in work.wrongs([node]))
-            reading.flows.append(FlowReading(flow, work.state([node]), problems))
+            # Alerts know the state alone: that of a flow that is not to copy is never one to be woken for.
+            state = DISABLED if work.disabled else work.state([node])
+            reading.flows.append(FlowReading(flow, state, problems))
             _read_backfill(reading, flow, herder)
         await asyncio.sleep(0)
     for meter in parts.meters():

@@ -12,6 +12,7 @@ from typing import Final
 from starlette.responses import Response
 
 from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
+from mm2py.flows.states import is_disabled
 from mm2py.observability.loggers import UnknownLevelError
 from mm2py.rest.answers import empty, json_response
 from mm2py.rest.bodies import config_map, json_object, read_json, text_of
@@ -21,6 +22,7 @@ from mm2py.rest.raw_path import plain_segment
 from mm2py.runtime.errors import BadRequestError, NotFoundError
 from mm2py.runtime.herder.api import Health
 from mm2py.runtime.herder.herder import Herder
+from mm2py.types import FlowName
 
 HEALTH_STATUS: Final[Mapping[str, int]] = {"healthy": 200, "starting": 503, "unhealthy": 500}
 SEVERITY: Final = tuple(HEALTH_STATUS)
@@ -39,8 +41,9 @@ async def root(call: Call) -> Response:
 
 async def health(call: Call) -> Response:
     """``GET /health``."""
-    healths = await asyncio.gather(*(herder.health() for herder in _asked(call)))
-    worst = _worst(call, healths)
+    asked = _decisive(call)
+    healths = await asyncio.gather(*(herder.health() for herder in asked.values()))
+    worst = _worst(call, asked, healths)
     body = {"status": worst.status, "message": call.parts.mask.apply(worst.message)}
     return json_response(body, HEALTH_STATUS[worst.status])
 
@@ -49,7 +52,17 @@ def _asked(call: Call) -> Sequence[Herder]:
     return list(call.herders.values()) if call.long_names else [call.herder]
 
 
-def _worst(call: Call, healths: Sequence[Health]) -> Health:
+def _decisive(call: Call) -> Mapping[FlowName | None, Herder]:
+    """Return the herders that decide: one that only writes heartbeats of a disabled flow does not, unless it was asked for or is alone."""
+    if not call.long_names:
+        return {call.herder.flow: call.herder}
+    copying = {flow: it for flow, it in call.herders.items() if not is_disabled(it)}
+    return copying or call.herders
+
+
+def _worst(
+    call: Call, asked: Mapping[FlowName | None, Herder], healths: Sequence[Health]
+) -> Health:
     if not healths:
         return Health("starting", "Worker is still starting up.")
     worst = max((each.status for each in healths), key=SEVERITY.index)
@@ -57,7 +70,7 @@ def _worst(call: Call, healths: Sequence[Health]) -> Health:
         return healths[0]
     texts = [
         f"{flow}: {each.message}"
-        for flow, each in zip(call.herders, healths, strict=True)
+        for flow, each in zip(asked, healths, strict=True)
         if each.status == worst
     ]
     return Health(worst, " ".join(texts))

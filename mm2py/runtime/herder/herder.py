@@ -141,6 +141,12 @@ class Herder:
         """Backfills of the flow; None on an ordinary worker."""
         return self._parts.backfills
 
+    @property
+    def configured(self) -> Mapping[str, Mapping[str, str]]:
+        """Connectors' configs by the file and by changes, as far as those were read; none on an ordinary worker."""
+        overrides = self._parts.overrides
+        return {} if overrides is None else overrides.effective()
+
     def connectors(self) -> tuple[str, ...]:
         """Return the names of all connectors."""
         return tuple(sorted(self._parts.config.snapshot().connectors))

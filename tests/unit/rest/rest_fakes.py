@@ -82,6 +82,8 @@ class FakeHerder(Herder):
         self.leading = True
         self.life = LifeCounts()
         self.waits = ""
+        self.file: dict[str, dict[str, str]] = {}
+        self.broken: Mm2pyError | None = None
 
     @property
     def flow(self) -> FlowName | None:
@@ -97,7 +99,11 @@ class FakeHerder(Herder):
 
     @property
     def failure(self) -> Mm2pyError | None:
-        return None
+        return self.broken
+
+    @property
+    def configured(self) -> Mapping[str, Mapping[str, str]]:
+        return self.file
 
     @property
     def life_counts(self) -> LifeCounts:

@@ -9,6 +9,8 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
+from mm2py.errors import FatalError
+from mm2py.flows.states import read_flow
 from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.forwarding import http_client
 from mm2py.rest.peer_client import node_snapshot
@@ -337,3 +339,43 @@ async def test_workers_of_an_older_protocol_sign_and_forward_as_well() -> None:
         created = await workers.ask(workers.follower.name, "POST", "/connectors", body)
         assert created.status_code == 201
         await until(lambda: len(workers.cluster.running()) == 2)
+
+
+def heartbeats_only(*, enabled: str = "false", read: bool = False) -> FakeHerder:
+    """Return the herder of B->A, which nobody has enabled: A may only be read, so that it fails."""
+    source = {"connector.class": "MirrorSourceConnector", "enabled": enabled}
+    known: dict[str, dict[str, str | None]] = {NAME: {**source}} if read else {}
+    failed = FakeHerder(
+        flow=flow("B", "A"),
+        configs=known,
+        states={it: state(it) for it in known},
+        said_health=Health("unhealthy", "A may only be read"),
+    )
+    failed.file = {NAME: source}
+    failed.broken = FatalError("A may only be read")
+    return failed
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_a_disabled_direction_decides_neither_health_nor_alerts(*, read: bool) -> None:
+    app = app_of(herder(), heartbeats_only(read=read))
+    assert ask(app, "GET", "/health").status == 200
+    assert ask(app, "GET", "/B/A/health").status == 500, "its own health is what it is"
+    wanted = app_of(herder(), heartbeats_only(enabled="true", read=read))
+    assert ask(wanted, "GET", "/health").status == 500
+    assert ask(app_of(heartbeats_only(read=read)), "GET", "/health").status == 500, "it is alone"
+    ill = herder()
+    ill.said_health = Health("unhealthy", "cause")
+    assert ask(app_of(ill, heartbeats_only(read=read)), "GET", "/health").status == 500
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_what_is_wrong_with_a_disabled_direction_is_a_note_with_a_remedy(*, read: bool) -> None:
+    work = read_flow(heartbeats_only(read=read))
+    assert (work.state(()), list(work.wrongs(()))) == ("DISABLED", [])
+    (note,) = work.notes(())
+    assert "A may only be read" in note
+    assert "set B->A.emit.heartbeats.enabled = false" in note
+    wanted = read_flow(heartbeats_only(enabled="true", read=read))
+    assert (wanted.state(()), list(wanted.notes(()))) == ("FAILED", [])
+    assert [text for _, text in wanted.wrongs(())] == ["A may only be read"]

@@ -73,10 +73,17 @@ def test_what_another_program_copied_is_left_out_and_named() -> None:
     found = plan(LogEnds(0, 100), LogEnds(0, 100), kept)
     assert found.source_ranges == [(0, 50), (80, 100)]
     assert found.target_ranges == [(0, 50), (80, 100)]
-    assert found.notes[0].startswith("source offsets 50 to 80 were passed by another program")
+    assert found.unvouched == ((50, 80),)
+    by_map = by_the_map(found)
+    assert (by_map["equal"], found.notes) == (False, ())
+    assert "source offsets 50 to 80 were copied by another program" in str(by_map["not_compared"])
+    limited = found.from_map()
+    assert (by_the_map(limited)["equal"], limited.stretches) == (True, found.stretches)
+    assert limited.notes == ("source offsets 50 to 80 are left out (--from map)",)
+    assert not plan(LogEnds(80, 100), LogEnds(80, 100), kept).unvouched
 
 
-def test_what_lies_below_the_beginning_of_the_map_is_left_out_and_named() -> None:
+def test_what_lies_below_the_beginning_of_the_map_is_not_equal_where_the_copy_has_records() -> None:
     for kept in (
         known(Segment(50, 50, 50), covered=100),
         known(Segment(50, 0, 50), Segment(52, 48, 52), covered=100),
@@ -84,8 +91,17 @@ def test_what_lies_below_the_beginning_of_the_map_is_left_out_and_named() -> Non
         found = plan(LogEnds(0, 100), LogEnds(0, 100), kept)
         assert found.source_ranges[0][1] == found.target_ranges[0][1] == 100
         assert found.source_ranges[0][0] == kept.pages[0].segments[0].source
-        assert found.notes[0].startswith("source offsets 0 to 50 lie below the beginning")
-    assert not plan(LogEnds(50, 100), LogEnds(50, 100), kept).notes
+        for copy in COPY, SOURCE:
+            found = plan(LogEnds(0, 100), LogEnds(0, 100), kept, copy=copy)
+            assert found.unvouched == ((0, 50),)
+            assert by_the_map(found)["equal"] is False
+    gone = plan(LogEnds(50, 100), LogEnds(0, 100), kept)
+    assert (gone.notes, gone.unvouched) == ((), ())
+    # The flow began at the end of the source's log: nothing below was to be copied.
+    latest = known(Segment(50, 50, 0), covered=100)
+    found = plan(LogEnds(0, 100), LogEnds(0, 50), latest)
+    assert (found.unvouched, by_the_map(found)["equal"]) == ((), True)
+    assert found.notes[0].startswith("source offsets 0 to 50 lie below the beginning")
 
 
 def test_copies_behind_the_end_of_the_target_s_log_are_lost() -> None:

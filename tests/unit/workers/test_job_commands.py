@@ -54,14 +54,17 @@ def test_the_exit_code_is_that_of_what_was_compared(
 
 def order(
     *, flow: str = "A->B", tier: int = 1, master: str = "", repairs: bool = False, deletes: bool = False,
+    begins: str = "",
 ) -> VerifyOrder:  # fmt: skip
     return VerifyOrder(
         path=Path("f"), flow=flow, topics=None, tier=tier, place=SparkPlace(master), repairs=repairs, deletes=deletes,
+        begins=begins,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "wrong", [order(flow=""), order(deletes=True), order(repairs=True, tier=0)]
+    "wrong",
+    [order(flow=""), order(deletes=True), order(repairs=True, tier=0), order(begins="5")],
 )
 def test_options_that_contradict_each_other_are_refused(wrong: VerifyOrder) -> None:
     with pytest.raises(UsageError):
