@@ -14,9 +14,12 @@ import pytest
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mm2py.config.rest_settings import RestSettings
 from mm2py.flows.view_models import GroupPartitionView, GroupView
 from mm2py.rest.app import public_app
+from mm2py.rest.credentials import Credentials
 from mm2py.rest.listening import Listener
+from mm2py.rest.security import gate_for
 from mm2py.rest.server import RestServer
 from tests.integration.mirror_process import running
 from tests.integration.rest_asking import public_url
@@ -307,6 +310,17 @@ async def test_the_page_needs_no_mouse_and_fits_a_phone(browser: Browser, rig: R
             reached.add(str(await browser.evaluate(focused)))
         assert {"#/flows/A-%3EB", "#/flows/B-%3EA", "#main"} <= reached
         assert_quiet(browser, url)
+
+
+async def test_a_reader_who_signs_in_with_a_password_sees_the_numbers(
+    browser: Browser, rig: Rig
+) -> None:
+    settings = RestSettings.of_worker({"rest.insecure": "true"})
+    gate = gate_for(settings, Credentials({"bob": "pw"}, {}, read_only=["bob"]))
+    async with served(public_app(replace(rig.parts, gate=gate))) as url:
+        # The page's own requests have no password in their address: the browser knows it from here.
+        await browser.open(f"{url.replace('//', '//bob:pw@')}ui/")
+        await browser.until_text("Nothing is wrong: 2 of 2 flows copy.")
 
 
 @pytest.mark.integration

@@ -29,7 +29,7 @@ const RULES = [
   (f) => ["UNASSIGNED", "RESTARTING"].includes(f.state) && ["warn", "its tasks are about to start", cli("describe", f)],
   (f) => f.incomplete.length > 0 && ["warn", `numbers are missing: ${counted(f.incomplete.length, "worker")} gave no answer`, cli("describe", f)],
   (f) => f.failed_partitions > 0 && ["bad", `${counted(f.failed_partitions, "partition")} failed`, cli("describe", f, " -o wide")],
-  (f) => (f.state !== "RUNNING" || f.errors.length > 0) && ["warn", "copies, but not all of it", cli("describe", f, " -o wide")],
+  (f) => (f.state !== "RUNNING" || f.errors.length > 0) && ["warn", "not all of it is copied", cli("describe", f, " -o wide")],
   (f) => (f.topics === 0 || f.partitions === 0) && ["warn", "runs, and copies nothing: no source topic is chosen", cli("set", f, " topics='...'")],
   (f) => f.lag_records === null && ["unknown", "runs; its lag is not known", cli("describe", f, " -o wide")],
   (f) => f.lag_records > 0 && !f.records_per_s && f.lag_ms > STUCK_MS && ["warn", `${count(f.lag_records)} records behind, and nothing is copied now`, cli("describe", f, " -o wide")],

@@ -53,7 +53,7 @@ function Row({ flow, stale }) {
 }
 
 function List({ flows, stale }) {
-  const groups = Map.groupBy ? Map.groupBy(flows, (flow) => flow.source) : grouped(flows);
+  const groups = bySource(flows);
   const named = groups.size > 1 && flows.length > groups.size;
   return html`<section aria-labelledby="list"><h2 id="list">Flows</h2><div class="scroll"><table>
     <thead><tr><th scope="col">Flow</th><th scope="col">State</th><th scope="col" class="number">Lag (records)</th>
@@ -65,7 +65,7 @@ function List({ flows, stale }) {
   </table></div></section>`;
 }
 
-function grouped(flows) {
+function bySource(flows) {
   const found = new Map();
   for (const flow of flows) found.set(flow.source, [...(found.get(flow.source) || []), flow]);
   return found;

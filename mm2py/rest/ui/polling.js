@@ -1,6 +1,7 @@
 // Asks the API again and again: at once when the page becomes visible, later and later while there is no answer, never while it is hidden.
 
-export const API = new URL("../", document.baseURI);
+// Without the name and password that the address of a page may have: fetch refuses these.
+export const API = new URL("../", location.origin + location.pathname);
 const ANSWER_MS = 15_000;
 const LONGEST_MS = 30_000;
 
@@ -18,7 +19,7 @@ async function read(path) {
     error.status = answer.status;
     throw error;
   }
-  return { body, workerMs: Date.parse(answer.headers.get("date")) };
+  return body;
 }
 
 function why(error) {
@@ -31,7 +32,6 @@ function why(error) {
 export class Poll {
   constructor(path, everyMs, changed) {
     Object.assign(this, { path, everyMs, changed, data: null, at: null, error: "", status: 0, failures: 0 });
-    this.skewMs = 0;
     this.nextAt = null;
     this.running = this.asking = false;
     this.seen = () => (document.hidden ? this.pause() : this.ask());
@@ -60,12 +60,8 @@ export class Poll {
     if (this.asking || !this.running) return;
     this.asking = true;
     try {
-      const { body, workerMs } = await read(this.path);
-      this.data = body;
+      this.data = await read(this.path);
       this.at = Date.now();
-      // The header has whole seconds: a smaller difference is none.
-      const skewMs = workerMs - this.at;
-      this.skewMs = Math.abs(skewMs) > 2000 ? skewMs : 0;
       this.error = "";
       this.status = this.failures = 0;
     } catch (error) {
