@@ -5,6 +5,7 @@ Flow: YAML -> the document of the kind -> ``mm2py_migrate.from_strimzi`` -> the 
 
 import asyncio
 import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -48,13 +49,23 @@ def resource_of(file: str) -> object:
         raise ConfigError(
             f"{file} is no YAML: {' '.join(str(error).split())}", remedy="correct the file"
         ) from None
-    maps = (
-        cast("dict[str, object]", document) for document in documents if isinstance(document, dict)
-    )
-    resources = [it for it in maps if it.get("kind") == KIND]
+    resources = [it for it in _resources(documents) if it.get("kind") == KIND]
     if len(resources) != 1:
         raise ConfigError(
             f"{file} has {len(resources)} resources of kind {KIND}",
             remedy="give a file with one of them",
         )
     return resources[0]
+
+
+def _resources(documents: Iterable[object]) -> Iterator[Mapping[str, object]]:
+    """Return the resources of documents; a list, as ``kubectl get -o yaml`` prints without a name, is opened."""
+    for document in documents:
+        if not isinstance(document, dict):
+            continue
+        resource = cast("Mapping[str, object]", document)
+        items = resource.get("items")
+        if str(resource.get("kind", "")).endswith("List") and isinstance(items, list):
+            yield from _resources(cast("list[object]", items))
+        else:
+            yield resource

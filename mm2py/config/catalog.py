@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from mm2py.config.client_options import CLIENT_KEYS, CLIENT_OPTIONS
 from mm2py.config.definitions import ConnectorDefinition, Option, options_of
-from mm2py.config.derivation import PROVIDER_PREFIX, WORKER_PREFIXES
+from mm2py.config.derivation import PROVIDER_PREFIX, WORKER_PREFIXES, flows_of, owners
 from mm2py.config.framework import SourceFrameworkConfig
 from mm2py.config.java_values import JavaType
 from mm2py.config.old_names import modern_name
@@ -99,20 +99,20 @@ class Catalog:
         self.flow_options = dict(options_of(SourceFrameworkConfig)) | self.connector_options
         """Java hands those of source connectors to a connector only where they have a flow prefix."""
         self.worker_options = options_of(WorkerConfig)
-        self._clusters = sorted(clusters, key=len, reverse=True)
-        self._flows = [
-            FlowName(source, target) for source in self._clusters for target in self._clusters
-        ]
+        self._clusters = frozenset(clusters)
 
     def scope(self, key: str) -> Scope:
         """Tell where a key belongs; the longest alias wins."""
-        for flow in self._flows:
-            if key.startswith(f"{flow}."):
-                return Scope("flow", f"{flow}.", key[len(f"{flow}.") :], flow)
+        flow, name = max(
+            flows_of(key, self._clusters),
+            key=lambda it: (len(it[0].source), len(it[0].target)),
+            default=(None, ""),
+        )
+        if flow is not None:
+            return Scope("flow", f"{flow}.", name, flow)
         if not self.is_top_level(key):
-            for alias in self._clusters:
-                if key.startswith(f"{alias}.") and len(key) > len(alias) + 1:
-                    return Scope("cluster", f"{alias}.", key[len(alias) + 1 :])
+            for alias, name in reversed([*owners(key, self._clusters)]):
+                return Scope("cluster", f"{alias}.", name)
         return Scope("top", "", key)
 
     def is_top_level(self, name: str) -> bool:

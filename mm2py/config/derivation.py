@@ -5,12 +5,11 @@ Flow: file entries -> ``cluster_props`` -> ``worker_config`` and
 or resolved except where Java resolves, in the worker config.
 """
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final, NamedTuple, final
 
 from mm2py.config.class_names import BYTE_ARRAY_CONVERTER
 from mm2py.config.client_options import CLIENT_KEYS
-from mm2py.config.client_properties import with_prefix
 from mm2py.config.old_names import modern_name
 from mm2py.config.worker import DEDICATED_DEFAULTS
 from mm2py.types import ClusterAlias, FlowName
@@ -55,9 +54,77 @@ def texts(effective: Mapping[str, Value]) -> dict[str, str]:
     return {key: value.text for key, value in effective.items()}
 
 
-def cluster_props(raw: Mapping[str, Value], alias: str) -> Effective:
+@final
+class Layout:
+    """The keys of a file by whom they are for, found in one pass: a config of a flow reads its own part only.
+
+    Args:
+        raw: the file.
+        clusters: the aliases.
+        top_level_names: what the ConfigDefs of the connectors define; other top-level properties do not reach a connector.
+    """
+
+    def __init__(
+        self,
+        raw: Mapping[str, Value],
+        clusters: Collection[str],
+        top_level_names: Collection[str],
+    ) -> None:
+        aliases = frozenset(clusters)
+        self.top_level_names = top_level_names
+        self.clusters: dict[str, Effective] = {alias: {} for alias in clusters}
+        self.flows: dict[FlowName, Effective] = {}
+        """Those of which the file has a property, in its order."""
+        self.clients: Effective = {}
+        self.workers: Effective = {}
+        self.providers: Effective = {}
+        self.connectors: Effective = {}
+        for key, value in raw.items():
+            for alias, name in owners(key, aliases):
+                self.clusters[alias][name] = value
+            for flow, name in flows_of(key, aliases):
+                self.flows.setdefault(flow, {})[name] = value
+            self._take_top_level(key, value)
+
+    def _take_top_level(self, key: str, value: Value) -> None:
+        is_provider = key.startswith(PROVIDER_PREFIX)
+        if key in CLIENT_KEYS:
+            self.clients[key] = value
+        if key.startswith(WORKER_PREFIXES):
+            self.workers[key] = value
+        if is_provider:
+            self.providers[key] = value
+        if (
+            is_provider
+            or key.startswith("replication.policy")
+            or key in self.top_level_names
+            or modern_name(key, "", self.top_level_names) is not None
+        ):
+            self.connectors[key] = value
+
+
+def owners(key: str, aliases: Collection[str]) -> Iterator[tuple[ClusterAlias, str]]:
+    """Return each alias that a key begins with, and the rest of it; the shortest alias first."""
+    at = key.find(".")
+    while 0 <= at < len(key) - 1:
+        if key[:at] in aliases:
+            yield ClusterAlias(key[:at]), key[at + 1 :]
+        at = key.find(".", at + 1)
+
+
+def flows_of(key: str, aliases: Collection[str]) -> Iterator[tuple[FlowName, str]]:
+    """Return each pair of aliases that a key begins with (``A->B.``), and the rest of it; the shortest first."""
+    at = key.find("->")
+    while at >= 0:
+        if key[:at] in aliases:
+            for target, name in owners(key[at + 2 :], aliases):
+                yield FlowName(ClusterAlias(key[:at]), target), name
+        at = key.find("->", at + 1)
+
+
+def cluster_props(layout: Layout, alias: str) -> Effective:
     """``MirrorMakerConfig.clusterProps``: own keys, then the client keys spread to all clients."""
-    props = with_prefix(raw, f"{alias}.")
+    props, raw = dict(layout.clusters.get(alias, {})), layout.clients
     for name in CLIENT_KEYS:
         if name in props:
             for kind in _KINDS:
@@ -70,14 +137,11 @@ def cluster_props(raw: Mapping[str, Value], alias: str) -> Effective:
     return props
 
 
-def worker_config(
-    raw: Mapping[str, Value], flow: FlowName, resolve: Callable[[str], str]
-) -> Effective:
+def worker_config(layout: Layout, flow: FlowName, resolve: Callable[[str], str]) -> Effective:
     """``MirrorMakerConfig.workerConfig``, with our defaults where the file is silent."""
-    props = cluster_props(raw, flow.target)
-    props |= {key: value for key, value in raw.items() if key.startswith(WORKER_PREFIXES)}
+    props = cluster_props(layout, flow.target) | layout.workers
     props = {key: value._replace(text=resolve(value.text)) for key, value in props.items()}
-    props |= {key: value for key, value in raw.items() if key.startswith(PROVIDER_PREFIX)}
+    props |= layout.providers
     derived = {
         "client.id": str(flow),
         "group.id": f"{flow.source}-mm2",
@@ -95,30 +159,13 @@ def worker_config(
     return props
 
 
-def connector_config(
-    raw: Mapping[str, Value],
-    flow: FlowName,
-    connector: tuple[str, str],
-    top_level_names: Collection[str],
-) -> Effective:
+def connector_config(layout: Layout, flow: FlowName, connector: tuple[str, str]) -> Effective:
     """``MirrorMakerConfig.connectorBaseConfig`` of ``connector`` (name, Java class), unresolved.
 
-    ``top_level_names`` are the names that the ConfigDefs of the connectors define; other top-level
-    properties do not reach a connector. Old names of options then take the place of the new ones
-    where those are absent.
+    Old names of options take the place of the new ones where those are absent.
     """
-    props = {
-        key: value
-        for key, value in raw.items()
-        if key in top_level_names or modern_name(key, "", top_level_names) is not None
-    }
-    props |= {
-        key: value
-        for key, value in raw.items()
-        if key.startswith((PROVIDER_PREFIX, "replication.policy"))
-    }
-    props |= _cluster_part(raw, flow.source, "source")
-    props |= _cluster_part(raw, flow.target, "target")
+    props = layout.connectors | _cluster_part(layout, flow.source, "source")
+    props |= _cluster_part(layout, flow.target, "target")
     name, java_class = connector
     for key, text in (
         ("name", name),
@@ -127,15 +174,15 @@ def connector_config(
         ("target.cluster.alias", flow.target),
     ):
         props.setdefault(key, Value(text, rule="derived from the flow"))
-    props |= with_prefix(raw, f"{flow}.")
+    props |= layout.flows.get(flow, {})
     props.setdefault("enabled", Value("false", rule="the flow does not set it"))
-    return _modernised(props, top_level_names)
+    return _modernised(props, layout.top_level_names)
 
 
-def _cluster_part(raw: Mapping[str, Value], alias: ClusterAlias, side: str) -> Effective:
+def _cluster_part(layout: Layout, alias: ClusterAlias, side: str) -> Effective:
     return {
         f"{side}.{key}" if key.startswith(_KINDS) else f"{side}.cluster.{key}": value
-        for key, value in cluster_props(raw, alias).items()
+        for key, value in cluster_props(layout, alias).items()
     }
 
 

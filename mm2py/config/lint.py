@@ -37,7 +37,6 @@ from mm2py.config.providers import placeholders
 from mm2py.config.secret_names import names_a_secret
 from mm2py.config.worker import ProcessConfig, RestOptions, WorkerConfig
 from mm2py.errors import ConfigError
-from mm2py.types import FlowName
 
 _WORD: Final = re.compile(r"\w{4,}")
 _SAFE_ACKS: Final = ("all", "-1")
@@ -114,7 +113,7 @@ def _all_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Finding]:
     findings += security_findings(config)
     findings += _process_findings(config)
     told = {(f.line, f.key) for f in findings if f.severity is Severity.ERROR}
-    for pair in config.pairs:
+    for pair in config.telling_pairs:
         flow = config.flow_configs(pair)
         # One error per line, however many flows it reaches.
         findings += [f for f in _flow_findings(config, flow) if (f.line, f.key) not in told]
@@ -163,16 +162,15 @@ def _read_by_the_other(config: MirrorMakerConfig, flow: FlowConfigs) -> list[Fin
         (read if definition.name in flow.connectors else others).update(
             options_of(definition.model)
         )
-    keys = {f"{flow.flow}.{name}" for name in others - read}
     return [
         Finding(
             Severity.WARNING,
             value.line,
-            key,
+            value.key,
             f"has no effect: {flow.copy['name'].text} copies the flow and does not read it",
         )
-        for key, value in config.raw.items()
-        if key in keys
+        for name, value in config.layout.flows.get(flow.flow, {}).items()
+        if name in others - read
     ]
 
 
@@ -303,15 +301,14 @@ _SPECIAL: Final[Mapping[str, Callable[[str], str]]] = {
 def _exactly_once(config: MirrorMakerConfig) -> list[Finding]:
     """Warn of exactly-once support that reaches less than it seems to."""
     findings: list[Finding] = []
+    enabled = [it for it in config.named_pairs if config.flow_enabled(it)]
     for target in config.clusters:
         key = f"{target}.exactly.once.source.support"
         value = config.raw.get(key)
         if value is None or value.text.strip().lower() != "enabled":
             continue
-        writers = [it for it in config.pairs if it.target == target and config.flow_enabled(it)]
-        if not writers and any(
-            config.flow_enabled(FlowName(target, cluster)) for cluster in config.clusters
-        ):
+        writers = [it for it in enabled if it.target == target]
+        if not writers and any(it.source == target for it in enabled):
             message = f"has no effect: flows read {target}, none that is enabled writes it"
             findings.append(
                 Finding(Severity.WARNING, value.line, key, message, "set it for the target")
@@ -353,7 +350,7 @@ def security_findings(config: MirrorMakerConfig) -> list[Finding]:
     """Return an error for each login or store that cannot be used; one per line."""
     findings: dict[tuple[int, str], Finding] = {}
     for alias in config.clusters:
-        props = cluster_props(config.raw, alias)
+        props = cluster_props(config.layout, alias)
         resolved = config.providers.resolve(texts(props))
         for prefix in _CLIENTS:
             own = with_prefix(resolved, prefix) if prefix else resolved

@@ -9,6 +9,8 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,7 @@ from mm2py.config.definitions import ConnectorDefinition, options_of
 from mm2py.config.derivation import (
     PROVIDER_PREFIX,
     Effective,
+    Layout,
     Value,
     cluster_props,
     connector_config,
@@ -101,6 +104,7 @@ class MirrorMakerConfig:
         self.clusters = tuple(
             ClusterAlias(name) for name in dict.fromkeys(parse_list(self._text("clusters"))) if name
         )
+        self.layout = Layout(self.raw, self.clusters, self.option_names)
         try:
             self.providers = Providers.of(
                 texts(self.raw), os.environ if environ is None else environ
@@ -137,9 +141,9 @@ class MirrorMakerConfig:
         """Texts that config providers put in so far; logs mask them."""
         return self.providers.secrets
 
-    @property
+    @cached_property
     def pairs(self) -> tuple[FlowName, ...]:
-        """Every ordered pair of clusters, whether or not it is a flow."""
+        """Every ordered pair of clusters, whether or not it is a flow; their number is the square of that of the clusters."""
         return tuple(
             FlowName(source, target)
             for source in self.clusters
@@ -147,15 +151,32 @@ class MirrorMakerConfig:
             if source != target
         )
 
+    @cached_property
+    def named_pairs(self) -> tuple[FlowName, ...]:
+        """The pairs of which the file has a property, in the order of ``pairs``."""
+        rank = {alias: number for number, alias in enumerate(self.clusters)}
+        named = (flow for flow in self.layout.flows if flow.source != flow.target)
+        return tuple(sorted(named, key=lambda it: (rank[it.source], rank[it.target])))
+
+    @cached_property
+    def telling_pairs(self) -> tuple[FlowName, ...]:
+        """Pairs that between them read every property: the named ones, and of the others as many as have each cluster on each side."""
+        pairs = dict.fromkeys(self.named_pairs)
+        sources, targets = {it.source for it in pairs}, {it.target for it in pairs}
+        for alias, other in pairwise((*self.clusters, *self.clusters[:1])):
+            if other != alias and not (alias in sources and other in targets):
+                pairs[FlowName(alias, other)] = None
+        return tuple(pairs)
+
     def flow_enabled(self, flow: FlowName) -> bool:
         """Whether the flow replicates topics (``A->B.enabled``)."""
         value = self.raw.get(f"{flow}.enabled")
         return value is not None and parse_boolean_leniently(value.text, absent=False)
 
-    @property
+    @cached_property
     def copies_by_group(self) -> bool:
         """Whether a flow is copied by MirrorSink."""
-        return any(self._copies(flow) == _SINK for flow in self.pairs)
+        return any(self._copies(flow) == _SINK for flow in self.telling_pairs)
 
     def heartbeats_enabled(self, flow: FlowName) -> bool:
         """Whether heartbeats alone keep a worker for the flow; true by default, as in Java."""
@@ -175,9 +196,11 @@ class MirrorMakerConfig:
                     f"--clusters {target}: {self.path} has no such cluster",
                     remedy=f"its clusters are {', '.join(self.clusters)}",
                 )
+        general = self.raw.get(HEARTBEATS_SWITCH)
+        has_others = general is None or parse_boolean_leniently(general.text, absent=True)
         flows = tuple(
             flow
-            for flow in self.pairs
+            for flow in (self.pairs if has_others else self.named_pairs)
             if (not targets or flow.target in targets)
             and (self.flow_enabled(flow) or self.heartbeats_enabled(flow))
         )
@@ -191,7 +214,7 @@ class MirrorMakerConfig:
 
     def cluster_props(self, alias: str) -> dict[str, str]:
         """Return the properties of one cluster, unresolved."""
-        return texts(cluster_props(self.raw, alias))
+        return texts(cluster_props(self.layout, alias))
 
     def worker_config(self, flow: FlowName) -> dict[str, str]:
         """Return the worker config of a flow, placeholders resolved."""
@@ -229,7 +252,7 @@ class MirrorMakerConfig:
         return self.file.where(value.line) if value.line else f"{self.path} ({value.rule})"
 
     def _worker(self, flow: FlowName) -> Effective:
-        return worker_config(self.raw, flow, self.providers.resolve_text)
+        return worker_config(self.layout, flow, self.providers.resolve_text)
 
     def _connectors(self, flow: FlowName) -> dict[str, Effective]:
         copies = self._copies(flow)
@@ -237,9 +260,7 @@ class MirrorMakerConfig:
         for definition in self.definitions:
             if definition.copies not in ("", copies):
                 continue
-            props = connector_config(
-                self.raw, flow, (definition.name, definition.java_class), self.option_names
-            )
+            props = connector_config(self.layout, flow, (definition.name, definition.java_class))
             if copies == _SINK and EMIT_CHECKPOINTS in options_of(definition.model):
                 # Nothing is known of the copies' offsets, so there is nothing to translate groups with.
                 props["enabled"] = Value("false", rule=f"{COPY_CONNECTOR}={_SINK}")

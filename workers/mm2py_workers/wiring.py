@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import permutations
 from pathlib import Path
 from typing import Final, final
 
@@ -175,7 +174,7 @@ def build_node(
         return Herder(wired, clock=clock), overrides, parts.peers(name)
 
     watch = FlowWatch(plans.target, clock)
-    pairs = [pair for pair in plans.pairs if targets is None or pair.target in targets]
+    pairs = {pair: None for pair in config.pairs if targets is None or pair.target in targets}
     fleet = FlowFleet(
         FleetParts(
             pairs=pairs,
@@ -185,7 +184,7 @@ def build_node(
             added=watch.added,
             elsewhere={
                 name: source_configs(plans.of(name).connectors)
-                for name in plans.pairs
+                for name in config.named_pairs
                 if name not in pairs and config.flow_enabled(name)
             },
         ),
@@ -225,7 +224,7 @@ class _Plans:
         self._config, self._plugins, self._by_file = config, plugins, by_file
         self._mask = mask
         self._plans: dict[FlowName, FlowPlan] = {}
-        self.pairs = [FlowName(*pair) for pair in permutations(config.clusters, 2)]
+        self.pairs = frozenset(config.pairs)
 
     def of(self, name: FlowName) -> FlowPlan:
         """Return the plan of a pair; ``ConfigError``: it cannot be run."""

@@ -166,8 +166,10 @@ def _read(path: str) -> ClientFile:
     written: dict[str, str] = {}
     remarks: list[str] = []
     zookeeper = [name for name in given if _ZOOKEEPER.fullmatch(name)]
+    has_brokers = bool(given.get("bootstrap.servers", "").strip())
     for name in _ZOOKEEPER_ADDRESS:
-        if name in zookeeper:
+        # Beside addresses of brokers Java's consumer ignores it as any name that it does not know.
+        if name in zookeeper and not has_brokers:
             line = next(entry.line for entry in file.entries if entry.key == name)
             raise ConfigError(
                 f"{path}:{line}: {name} names ZooKeeper, which clients of Kafka do not use any more",

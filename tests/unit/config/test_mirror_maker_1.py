@@ -62,6 +62,18 @@ def test_a_consumers_old_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["zookeeper.connect", "zk.connect"])
+def test_a_left_over_zookeeper_beside_brokers_is_named_and_ignored(
+    tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / "consumer.properties"
+    file.write_text(f"bootstrap.servers=h:9092\ngroup.id=g\n{name}=zk:2181\n")
+    found = consumer_file(str(file))
+    assert found.values["bootstrap.servers"] == "h:9092"
+    assert name not in found.values
+    assert f"{file}: {name} has no effect any more" in found.remarks
+
+
+@pytest.mark.parametrize("name", ["zookeeper.connect", "zk.connect"])
 def test_zookeeper_is_refused_with_what_to_write_instead(tmp_path: Path, name: str) -> None:
     with pytest.raises(
         ConfigError, match=f":2: {name} names ZooKeeper.*bootstrap.servers=HOST:9092"

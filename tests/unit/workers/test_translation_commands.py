@@ -126,3 +126,15 @@ def test_one_resource_among_others_is_found(tmp_path: Path) -> None:
     file = tmp_path / "all.yaml"
     file.write_text(f"kind: Kafka\n---\n{RESOURCE}")
     assert run("import", "strimzi", str(file)).exit_code == 0
+
+
+def test_a_list_is_opened(tmp_path: Path) -> None:
+    items = "".join(f"  {line}\n" for line in RESOURCE.strip().splitlines())
+    file = tmp_path / "list.yaml"
+    text = f"apiVersion: v1\nkind: List\nitems:\n-{items[1:]}- kind: Kafka\n"
+    file.write_text(text)
+    found = run("import", "strimzi", str(file))
+    assert found.exit_code == 0, found.stderr
+    assert "a->b.enabled = true\n" in found.stdout
+    file.write_text(f"{text}-{items[1:]}")
+    assert "has 2 resources" in run("import", "strimzi", str(file)).stderr
