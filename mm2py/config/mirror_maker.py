@@ -100,7 +100,8 @@ class MirrorMakerConfig:
         self.path: Final = file.path
         self.definitions = tuple(definitions)
         self.option_names = option_names(definitions)
-        self.raw, findings = normalised(file)
+        raw, findings = normalised(file)
+        self.raw: Mapping[str, Value] = raw
         self.clusters = tuple(
             ClusterAlias(name) for name in dict.fromkeys(parse_list(self._text("clusters"))) if name
         )

@@ -28,8 +28,15 @@ WORDS: Final = ("hunt3r2x", "tr0ub4dor", "st4plegun9", "Zwölfkämpfer", "Þrett
 """No message of ours has one of these, or a part of four characters of it."""
 
 SIGNS: Final = ('"', "'", ";", "=", "\\", "\\\\", " ", "\t", ",", "#", "$", "{", "}", "/", "//", "/*", ":", ".", "!", "")  # fmt: skip
+
+
+def joined(words: list[str], signs: list[str]) -> str:
+    """Return words with a sign behind each."""
+    return "".join(f"{word}{sign}" for word, sign in zip(words, signs, strict=False))
+
+
 passwords = st.builds(
-    lambda words, signs: "".join(map("".join, zip(words, signs, strict=False))),
+    joined,
     st.lists(st.sampled_from(WORDS), min_size=1, max_size=4),
     st.lists(st.sampled_from(SIGNS), min_size=4, max_size=4),
 ).flatmap(lambda text: st.sampled_from([text, f'"{text}"', f"'{text}'", f" {text}", f"{text};"]))
