@@ -47,7 +47,7 @@ class PartitionDeal:
         Java and an earlier worker may have dealt in another order; a deal that means the same is not made again.
         """
         dealt = [partition for hand in hands for partition in hand]
-        if len(dealt) != len(self.partitions) or self.partitions != set(dealt):
+        if len(dealt) != len(self.partitions) or self.partitions != frozenset(dealt):
             return
         # Row by row, as round robin reads it, with holes where a hand is shorter.
         slots: list[TopicPartition | None] = [it for row in zip_longest(*hands) for it in row]

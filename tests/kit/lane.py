@@ -8,6 +8,7 @@ at most N failed tests run again, alone, in a process each; where all pass the r
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import zlib
@@ -25,6 +26,7 @@ QUARTERS: Final = 4
 _SECONDS: Final = "file-seconds.json"
 _LIMIT_S: Final = 900.0
 """Of a repeat, for a test whose own time limit does not end it."""
+AGAIN_S: Final = 60.0
 _TAIL_LINES: Final = 30
 
 
@@ -88,6 +90,13 @@ class Lane:
             self._config.hook.pytest_deselected(items=left_out)
         chosen.sort(key=lambda it: -known.get(_file(it.nodeid), guesses[_file(it.nodeid)]))
         items[:] = chosen
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        """Repeat the end of a test's time limit: one that is raised in a task of an event loop is lost with the task."""
+        left_s, _ = signal.getitimer(signal.ITIMER_REAL)
+        if left_s:
+            signal.setitimer(signal.ITIMER_REAL, left_s, AGAIN_S)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count the time of each file; print a failure when it happens: a run that CI ends prints nothing at its end."""
@@ -181,8 +190,13 @@ def _file(nodeid: str) -> str:
 
 def _guess(item: pytest.Item) -> float:
     """A file that no run has measured: its tests' time limit says roughly how long they take."""
+    return _limit_s(item) / 10
+
+
+def _limit_s(item: pytest.Item) -> float:
     marker = item.get_closest_marker("timeout")
-    return float(marker.args[0]) / 10 if marker is not None and marker.args else 0.0
+    limit = marker.args[0] if marker is not None and marker.args else item.config.getini("timeout")
+    return float(str(limit or _LIMIT_S))
 
 
 # -- seconds of files ------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from tests.property.model_writer import Epochs, ModelWriter
 from tests.unit.spark.driver_fakes import ONE, TWO, Flow, part
 from tests.unit.spark.test_backfill_driver import SETTING
 
-pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(600)]
 
 STEPS = 2_000
 

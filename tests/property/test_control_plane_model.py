@@ -18,7 +18,7 @@ from tests.property.effort import examples
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, Stage
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @settings(max_examples=examples(200), deadline=None)
 @given(st.integers(0, 2**32))
 def test_the_invariants_of_the_control_plane_hold_in_every_play(seed: int) -> None:

@@ -27,7 +27,7 @@ from tests.property.effort import examples
 from tests.property.model_writer import Epochs, ModelWriter
 from tests.unit.spark.driver_fakes import COPY_OF_ONE, ONE, Flow, part
 
-pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(600)]
 
 COPIED, LOST_FROM, MORE = 20, 12, 5
 RUN_S = 120

@@ -23,7 +23,7 @@ from mm2py_jobs.failover.plan import FailoverRefusedError, FailoverRequest
 from tests.property.effort import examples
 from tests.property.model_writer import Epochs, ModelWriter
 
-pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(600)]
 
 ONE: Final = TopicPartition("orders", 0)
 MOST_DRIVERS: Final = 60

@@ -50,7 +50,7 @@ from tests.property.effort import examples
 from tests.property.model_writer import Epochs, ModelWriter
 from tests.unit.spark.driver_fakes import ONE, Flow, part
 
-pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(600)]
 
 ENDS: Final = 12
 STEP_S: Final = 0.5

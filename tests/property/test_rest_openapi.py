@@ -122,7 +122,7 @@ def easy(document: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.fuzz
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_flows_answers_as_its_own_document_says() -> None:
     with PaperWorker(dedicated=True) as worker:
         document = flows_document(worker)
@@ -135,7 +135,7 @@ def test_flows_answers_as_its_own_document_says() -> None:
 
 
 @pytest.mark.fuzz
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_flows_refuses_what_its_document_does_not_allow() -> None:
     with PaperWorker(dedicated=True) as worker:
         document = flows_document(worker)
@@ -143,7 +143,7 @@ def test_flows_refuses_what_its_document_does_not_allow() -> None:
 
 
 @pytest.mark.fuzz
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("dedicated", "prefix", "name"),
     [(False, "", NAME), (True, "/A/B", NAME), (True, "", f"A->B.{NAME}")],
@@ -157,7 +157,7 @@ def test_the_dialect_answers_as_connect_says(dedicated: bool, prefix: str, name:
 
 
 @pytest.mark.fuzz
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_dialect_survives_what_its_interface_does_not_allow() -> None:
     with PaperWorker(dedicated=False) as worker:
         ask_everything(worker, connect_document("", NAME), GenerationMode.NEGATIVE)

@@ -35,6 +35,21 @@ import pytest, threading
 @pytest.mark.timeout(1)
 def test_hangs(): threading.Event().wait()
 """
+STANDS: Final = """
+import asyncio, pytest
+from tests.kit import lane
+lane.AGAIN_S = 1.0
+@pytest.mark.timeout(1)
+def test_stands():
+    async def run():
+        async def works():
+            while True:
+                pass
+        task = asyncio.create_task(works())  # in which the first time limit ends
+        await asyncio.wait([task])
+        await asyncio.Event().wait()
+    asyncio.run(run())
+"""
 QUARANTINED: Final = """
 import pytest
 @pytest.mark.quarantine("the broker forgets it", "2026-11-28")
@@ -70,11 +85,22 @@ def run(folder: Path, body: str, *words: str) -> tuple[int, str]:
         (0, ALWAYS, 1, "failed twice: test_it.py::test_fails (call: AssertionError"),
         (0, BEHIND, 1, "failed twice: test_it.py::test_leaves_something (teardown: Assertion"),
         (0, HANGS, 1, "failed twice: test_it.py::test_hangs (call: Failed: Timeout"),
+        (0, STANDS, 1, "failed twice: test_it.py::test_stands (call: Failed: Timeout"),
         (2, QUARANTINED, 0, "quarantine: test_it.py::test_unsteady: failed"),
         (0, NINE, 1, "9 tests failed, more than 8"),
         (0, "import nothing_of_this_name", 2, "ModuleNotFoundError"),
     ],
-    ids=["once", "once-2", "always", "behind", "hangs", "quarantine", "nine", "uncollected"],
+    ids=[
+        "once",
+        "once-2",
+        "always",
+        "behind",
+        "hangs",
+        "stands",
+        "quarantine",
+        "nine",
+        "uncollected",
+    ],
 )
 def test_what_fails_is_repeated_alone_and_named(
     tmp_path: Path, processes: int, body: str, code: int, said: str
