@@ -52,17 +52,27 @@ def reads_committed(plan: FlowPlan, connector: Mapping[str, str]) -> bool:
     return (level or silent).strip().lower() == "read_committed"
 
 
-def flow_plan(path: Path, flow: str) -> FlowPlan:
-    """Derive the configs of one flow of a file; ``A/B`` needs no quotes in a shell.
+def plan_of_file(path: Path, flow: str) -> FlowPlan:
+    """Derive the configs of one flow of a file, whatever copies it; ``A/B`` needs no quotes in a shell.
 
     Raises:
         UsageError: the file has no such clusters.
-        ConfigError: the file is wrong, or a consumer group copies the flow.
+        ConfigError: the file is wrong.
     """
     config = MirrorMakerConfig.load(path, CONNECTORS)
     name = flow_named(config, flow)
     runs = config.flow_enabled(name) or config.heartbeats_enabled(name)
-    plan = derive_plan(config, name, Plugins(), by_file=runs)
+    return derive_plan(config, name, Plugins(), by_file=runs)
+
+
+def flow_plan(path: Path, flow: str) -> FlowPlan:
+    """Derive the configs of one flow of a file as ``plan_of_file``.
+
+    Raises:
+        ConfigError: also where a consumer group copies the flow.
+    """
+    plan = plan_of_file(path, flow)
+    name = plan.name
     if SOURCE not in plan.connectors:
         raise ConfigError(
             f"flow {name} is copied by MirrorSinkConnector, which keeps neither positions nor an offset map of its own",

@@ -94,9 +94,14 @@ def into_itself(setup: Setup) -> Flow:
     return setup.flow(setup.topic("itself"), target=setup.a)
 
 
+def by_a_group(setup: Setup) -> Flow:
+    return setup.flow(setup.topic("group"), {"copy.connector": "sink"})
+
+
 @pytest.mark.parametrize(
     ("broken", "check", "level", "texts"),
     [
+        (by_a_group, "config", "skipped", ["a consumer group copies it"]),
         (misspelt, "topics", "error", ["topics=ordes-misspelt matches none", "correct topics"]),
         (partly_there, "topics", "warning", ["not-there", "correct topics"]),
         (too_long, "names", "error", ["characters, 249 are allowed", "shorten the alias"]),

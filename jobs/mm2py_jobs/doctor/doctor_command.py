@@ -9,8 +9,9 @@ from mm2py_cli.output import OK, UNHEALTHY, Column, Printer
 from mm2py_connectors.config import CONNECTORS
 from mm2py_jobs.doctor.examine import Result, examine
 from mm2py_jobs.doctor.examined import Level, Row
-from mm2py_jobs.open_flow import flow_plan
+from mm2py_jobs.open_flow import plan_of_file
 from mm2py_workers.flow_parts import FlowPlan
+from mm2py_workers.flow_target import SOURCE
 
 _COLUMNS = (
     Column.text("FLOW", "flow"),
@@ -49,9 +50,23 @@ async def _examine(path: Path, flows: list[str]) -> list[Result]:
     plans: list[FlowPlan] = []
     for flow in flows:
         try:
-            plans.append(flow_plan(path, flow))
+            plan = plan_of_file(path, flow)
         except ConfigError as error:
             known.append(Result(flow, "config", Row(Level.ERROR, error.message, error.remedy)))
+            continue
+        if SOURCE in plan.connectors:
+            plans.append(plan)
+        else:
+            known.append(
+                Result(
+                    flow,
+                    "config",
+                    Row(
+                        Level.SKIPPED,
+                        "a consumer group copies it (copy.connector=sink): not examined",
+                    ),
+                )
+            )
     for results in await asyncio.gather(*map(examine, plans)):
         known += results
     return known

@@ -19,7 +19,7 @@ from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.stall_log import TARGET, StallLog
 from mm2py.clock import Clock, or_stop, until_tick_s, wait_or_stop
 from mm2py.errors import Mm2pyError, PartitionError, RetriableError, TargetMovedError
-from mm2py.observability.logging import cause_text
+from mm2py.observability.logging import cause_text, some_of
 from mm2py.observability.metrics import PartitionMeter
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.runtime.patience import Patience
@@ -45,6 +45,7 @@ FEW_WAIT_S: Final = 5.0
 """With few uncommitted records (a crash would copy only those again) positions are written at each fifth interval, at most this late."""
 
 LAST_COMMIT_S: Final = 0.5
+SHOWN: Final = 5
 """Least time for the last commit of a transaction."""
 
 FULL_FOR_S: Final = 0.5
@@ -496,10 +497,13 @@ class WorkerTask:
             await self._commit()
             committed_at = self._clock.monotonic()
 
-    async def _commit(self) -> None:
+    async def _commit(self) -> bool:
+        """Store positions; False where that failed, and they stay pending."""
         self._arrivals.flush()
-        if await self._committer.commit():
-            await self._commit_task()
+        if not await self._committer.commit():
+            return False
+        await self._commit_task()
+        return True
 
     async def _commit_transaction(self) -> None:
         """Commit what is acknowledged of the open transaction, with its positions."""
@@ -551,12 +555,25 @@ class WorkerTask:
         await self._context.flush_events(remaining * 0.1)
         try:
             if self._commits is None:
-                await self._commit()
+                await self._store_last(graceful_s)
                 await self._maps.settle()
             else:
                 await self._commits.finish(max(remaining * 0.2, LAST_COMMIT_S))
         except Exception as error:  # noqa: BLE001 - the worker's edge: the task ends here anyway
             log.warning("last commit failed cause=%s", cause_text(error))
+
+    async def _store_last(self, graceful_s: float) -> None:
+        """Store the last positions, for as long as the stop may take; name what is behind then."""
+        until_s = min(self._deadline, self._clock.monotonic() + graceful_s)
+        while not await self._commit():
+            if self._clock.monotonic() + LAST_COMMIT_S >= until_s or not self._permit.valid:
+                behind = some_of([str(it) for it in sorted(self._committer.pending)], SHOWN)
+                log.warning(
+                    "positions are not stored partitions=%s; the next start looks for what was copied after the stored ones",
+                    behind,
+                )
+                return
+            await self._clock.sleep(LAST_COMMIT_S)
 
     async def _close(self) -> None:
         closes: list[Callable[[], Awaitable[None]]] = [self._task.stop, self._sender.close]

@@ -187,6 +187,19 @@ async def test_stop_flushes_and_commits_what_was_in_flight() -> None:
     assert bench.position("orders") == b'{"offset":2}'
 
 
+@pytest.mark.parametrize(("failures", "stored"), [(3, True), (1_000, False)])
+async def test_the_last_positions_are_tried_until_the_deadline_and_what_is_behind_is_named(
+    caplog: pytest.LogCaptureFixture, failures: int, stored: bool
+) -> None:
+    bench = Bench(FakeTask([outgoing("orders", 0, 3)]), acknowledge=False)
+    await bench.begin(lambda: bench.sender.waiting)
+    bench.store.errors = [ConnectionFailedError("the coordinator moves")] * failures
+    await bench.running.stop(5.0)
+    assert (bench.position("orders") == b'{"offset":2}') is stored
+    assert ("positions are not stored partitions=orders-0;" in caplog.text) is not stored
+    assert len(bench.clock.sleeps) < 100
+
+
 async def test_start_is_retried_while_the_target_is_away(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     bench = Bench(FakeTask([outgoing("orders", 0)]))
