@@ -107,7 +107,7 @@ def by_a_group(setup: Setup) -> Flow:
         (too_long, "names", "error", ["characters, 249 are allowed", "shorten the alias"]),
         (replicas, "new copies", "error", ["cannot be created", "set replication.factor (now 3)"]),
         (deleted_state, "internal topics", "error", ["cleanup.policy=delete", "kafka-configs.sh"]),
-        (into_itself, "clusters", "error", ["are one cluster, id", "the other cluster"]),
+        (into_itself, "clusters", "error", ["are one cluster, ", "correct bootstrap.servers"]),
         (narrow, "limits", "error", ["is compacted, its source is not"]),
         (narrow, "limits", "warning", ["takes 5000 bytes", "max.message.bytes=", "keeps records for 1000 ms", "retention.ms="]),
         (narrow, "partitions", "warning", ["(3 for 1)", "kafka-topics.sh"]),
