@@ -28,13 +28,17 @@ from mm2py.errors import ConfigError
 from mm2py.mirror.policies import build_plugin
 
 _INTERNAL: Final = re.compile(
-    r"mm2-(?:configs|offsets|status|offset-syncs).*internal|mm2py-.*internal|.+([._-]+)checkpoints\1internal"
+    r"mm2-(?:configs|offsets|status)\..+\.internal|mm2-offset-syncs.+internal"
+    r"|mm2py-(?:[a-z-]+\..+|producers)\.internal|.+([.-])checkpoints\1internal"
 )
+
+_CHECKPOINTS: Final = re.compile(r"([._-]+)checkpoints\1internal")
 
 
 def is_internal_name(topic: str) -> bool:
-    """Whether a name is that of a topic of MirrorMaker 2 or mm2py under any separator.
+    """Whether a name is that of a topic of MirrorMaker 2 or mm2py, whatever the separator of its flow.
 
+    Checkpoints under other separators are known by the aliases of a flow alone (``TopicSelection``): users have such names.
     Java names ``mm2-configs`` with dots whatever ``replication.policy.separator`` is, and recognises it by that separator:
     with another one it copies it, the passwords of both clusters included.
     """
@@ -165,7 +169,15 @@ class TopicSelection:
     def is_internal(self, topic: str) -> bool:
         """Whether a topic is a mirror's own, or a copy of one: whatever the filter and the separator, it is never copied."""
         return self._policy.is_internal_topic(topic) or any(
-            map(is_internal_name, [topic, *self._originals(topic)])
+            is_internal_name(it) or self._is_checkpoints(it)
+            for it in (topic, *self._originals(topic))
+        )
+
+    def _is_checkpoints(self, topic: str) -> bool:
+        """Whether a topic has the checkpoints of one of the flow's clusters, under any separator."""
+        return any(
+            topic.startswith(alias) and _CHECKPOINTS.fullmatch(topic.removeprefix(alias))
+            for alias in (self._source_alias, self._target_alias)
         )
 
     def unlisted(self, listed: Collection[str], copied: Iterable[str] = ()) -> list[str]:

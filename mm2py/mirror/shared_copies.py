@@ -103,6 +103,8 @@ class OtherMaps:
     def __init__(self, cluster: Cluster, own: str, *, clock: Clock) -> None:
         self._admin, self._own, self._clock = Admin(cluster), own, clock
         self._readers: dict[str, LogReader] = {}
+        self._whole: set[str] = set()
+        """Maps that were read to their end at least once."""
         self.unreadable: dict[str, str] = {}
         """Maps of which nothing is known, with the cause: whether their flows write into the same copies is not known either."""
         self.shared = SharedCopies()
@@ -118,17 +120,24 @@ class OtherMaps:
         for gone in self._readers.keys() - set(topics):
             await self._readers.pop(gone).close()
             self.shared.maps.pop(map_source(gone), None)
-        new = [it for it in topics if it not in self._readers and it not in self.unreadable]
-        turn = list(self._readers)[:MOST_AT_ONCE]
+        self._whole.intersection_update(topics)
+        self.unreadable = {it: why for it, why in self.unreadable.items() if it in topics}
+        # One that was never read to its end, or may not be read, is tried at each look: no group is placed without it.
+        new = [it for it in topics if it not in self._whole]
+        turn = [it for it in self._readers if it in self._whole][:MOST_AT_ONCE]
         for topic in new:
-            self._readers[topic] = LogReader(
-                self._admin.cluster, topic, clock=self._clock, waits_for_topic=False
-            )
+            if topic not in self._readers:
+                self._readers[topic] = LogReader(
+                    self._admin.cluster, topic, clock=self._clock, waits_for_topic=False
+                )
         for topic in turn:
             self._readers[topic] = self._readers.pop(topic)  # the last in the next turn
         for first in range(0, len(new) + len(turn), MOST_AT_ONCE):
             chosen = [*new, *turn][first : first + MOST_AT_ONCE]
-            await asyncio.gather(*map(self._read, chosen))
+            answers = await asyncio.gather(*map(self._read, chosen), return_exceptions=True)
+            for answer in answers:
+                if answer is not None:
+                    raise answer
         self.shared.learn({name: it.topic_id for name, it in listed.items()})
 
     async def close(self) -> None:
@@ -147,4 +156,8 @@ class OtherMaps:
             await self._readers[topic].read_to_end(take)
         except FatalServerError as error:
             self.unreadable[topic] = str(error)
+            self._whole.discard(topic)
             await self._readers.pop(topic).close()
+        else:
+            self._whole.add(topic)
+            self.unreadable.pop(topic, None)

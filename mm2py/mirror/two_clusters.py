@@ -4,10 +4,18 @@ Flow: both ends after they answered -> ``refuse_one_cluster`` -> nothing, or the
 not compared: a second listener, a DNS alias or a virtual IP reach the same cluster, and only its id tells.
 """
 
-from typing import NamedTuple, Self
+import logging
+from typing import Final, NamedTuple, Self
 
 from mm2py.client.connect.cluster import Cluster
 from mm2py.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+IDS_OF_IMAGES: Final = frozenset(
+    {"5L6g3nShT-eMCtK--X86sw", "4L6g3nShT-eMCtK--X86sw", "MkU3OEVBNTcwNTJENDM2Qk"}
+)
+"""Which every container has that was started without ``CLUSTER_ID``, or after the examples: no proof."""
 
 
 class ClusterEnd(NamedTuple):
@@ -31,8 +39,16 @@ def refuse_one_cluster(source: ClusterEnd, target: ClusterEnd) -> None:
     """
     if not source.cluster_id or source.cluster_id != target.cluster_id:
         return
+    if source.cluster_id in IDS_OF_IMAGES:
+        log.warning(
+            "%s and %s have the cluster id that images and examples come with, id=%s: whether they are one cluster is not known; give each cluster an id of its own",
+            source.alias,
+            target.alias,
+            source.cluster_id,
+        )
+        return
     raise ConfigError(
         f"flow {source.alias}->{target.alias}: {source.alias} at {source.addresses} and {target.alias} at"
         f" {target.addresses} are one cluster, {source.cluster_id}: it would copy its own copies for ever",
-        remedy="correct bootstrap.servers of one of the two, or remove the flow",
+        remedy="correct bootstrap.servers of one of the two, or remove the flow; clusters that were cloned need ids of their own",
     )

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import final
+from typing import Final, final
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -22,6 +22,8 @@ from mm2py.rest.connections import (
     connection_limit,
 )
 from mm2py.rest.listening import BACKLOG, BoundListener, Listener, bind
+
+LAST_TURNS: Final = 4
 
 
 @final
@@ -97,6 +99,12 @@ class RestServer:
             server.should_exit = True
             server.ended.set()
         await asyncio.gather(*(task for _, task in running), return_exceptions=True)
+        for _ in range(LAST_TURNS):
+            # What the system had accepted when the listener closed becomes a connection a turn later.
+            await asyncio.sleep(0)
+            for server, _ in running:
+                for connection in [*server.server_state.connections]:
+                    connection.transport.abort()
         if self._guard is not None:
             self._guard.close()
 

@@ -12,7 +12,8 @@ import pytest
 from tests.integration.connect_dialogue import Exchange, exchanges, hold, write_exchanges
 from tests.integration.connect_process import DISTRIBUTED, rest_of, write_worker
 from tests.integration.java_connect import JavaConnect
-from tests.integration.mirror_process import Mirror
+from tests.integration.mirror_process import Mirror, until_equal
+from tests.integration.rest_asking import ask
 from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, write
 
@@ -23,9 +24,10 @@ COMPATIBILITY = Path(__file__).parents[2] / "docs" / "reference" / "compatibilit
 
 @pytest.fixture
 def words(setup: Setup) -> dict[str, str]:
-    topic = setup.topic("recorded", 2, on=setup.b)
-    write(setup.b, topic, [Sent(partition, b"x") for partition in (0, 1) for _ in range(3)])
-    return {"KAFKA": setup.b.bootstrap_servers, "TOPIC": topic}
+    topic = setup.topic("recorded", 2)
+    write(setup.a, topic, [Sent(partition, b"x") for partition in (0, 1) for _ in range(3)])
+    servers = {"ORIGIN": setup.a.bootstrap_servers, "KAFKA": setup.b.bootstrap_servers}
+    return servers | {"TOPIC": topic}
 
 
 def _differences(expected: list[object], answers: list[Exchange]) -> list[str]:
@@ -56,7 +58,9 @@ async def test_our_worker_answers_as_java_but_for_documented_differences(
 ) -> None:
     recorded = exchanges()
     with Mirror(write_worker(setup.folder, setup.b), name="ours", program=DISTRIBUTED) as worker:
-        answers = await hold(rest_of(worker).url, words, recorded)
+        url = rest_of(worker).url
+        until_equal(lambda: ask(f"{url}health")[0], 200, "a worker that is ready, as Java's was")
+        answers = await hold(url, words, recorded)
     differences = _differences([it.get("ours", it["java"]) for it in recorded], answers)
     assert not differences, "\n".join(differences)
 

@@ -61,6 +61,7 @@ class Lane:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._failed: dict[str, str] = {}
         """By test: the first line of its failure."""
+        self._broken = False
         self._quarantined: set[str] = set()
         self._said: list[str] = []
         if not self._is_worker:
@@ -112,6 +113,10 @@ class Lane:
         output = getattr(node, "workeroutput", {})
         self._quarantined.update(cast("list[str]", output.get("quarantined", [])))
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A file that cannot be imported is not repeated: its tests have not run."""
+        self._broken |= report.failed
+
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Repeat what failed; the exit code is that of the repeats."""
@@ -124,7 +129,7 @@ class Lane:
         repeats: int = self._config.getoption("repeats") or 0
         if not repeats:
             return
-        has_failed = exitstatus == pytest.ExitCode.TESTS_FAILED and bool(self._failed)
+        has_failed = exitstatus == pytest.ExitCode.TESTS_FAILED and not self._broken
         if has_failed and self._pass_alone(repeats):
             session.exitstatus = pytest.ExitCode.OK
         for test in sorted(self._quarantined):
@@ -137,6 +142,8 @@ class Lane:
             print(line)  # noqa: T201
 
     def _pass_alone(self, most: int) -> bool:
+        if not self._failed:
+            return False
         if len(self._failed) > most:
             self._said.append(
                 f"{len(self._failed)} tests failed, more than {most}: none is repeated"
@@ -169,7 +176,10 @@ class Lane:
             )
         except subprocess.TimeoutExpired:
             return False, [f"the repeat did not end within {_LIMIT_S:.0f} s"]
-        return done.returncode == 0, (done.stdout + done.stderr).splitlines()[-_TAIL_LINES:]
+        lines = (done.stdout + done.stderr).splitlines()
+        # One that is skipped now has not passed.
+        passed = done.returncode == 0 and any(line.startswith("1 passed") for line in lines)
+        return passed, lines[-_TAIL_LINES:]
 
 
 def quarter_of(name: str) -> int:

@@ -109,7 +109,7 @@ def _limits(ours: dict[str, str], theirs: dict[str, str]) -> list[tuple[Level, s
         if kept is not None and held is not None and _is_shorter(held, kept):
             rows.append((Level.WARNING, f"keeps records for {held} {what}, its source for {'ever' if kept == _NO_LIMIT else f'{kept} {what}'}: a copy of older records is deleted at once", f"{key}={kept}"))  # fmt: skip
     policies = ours.get("cleanup.policy", ""), theirs.get("cleanup.policy", "")
-    if "compact" in policies[1] and "compact" not in policies[0]:
+    if policies[0] and "compact" in policies[1] and "compact" not in policies[0]:
         rows.append((Level.ERROR, f"is compacted, its source is not (cleanup.policy={policies[0]}): records of the same key are lost", f"cleanup.policy={policies[0]}"))  # fmt: skip
     return rows
 
@@ -144,7 +144,7 @@ async def partitions(flow: Examined) -> AsyncIterator[Row]:
 
 async def groups(flow: Examined) -> AsyncIterator[Row]:
     """No group that is synced has members on both sides: its offsets on the target are its own."""
-    if flow.connector.get("sync.group.offsets.enabled", "false") != "true":
+    if flow.connector.get("sync.group.offsets.enabled", "false").strip().lower() != "true":
         yield Row(Level.OK, "groups are not synced (sync.group.offsets.enabled)")
         return
     wanted = group_filter_from_config(flow.connector)
@@ -187,9 +187,9 @@ async def transactions(flow: Examined) -> AsyncIterator[Row]:
     ]
     for partition, start in hanging[:3]:
         yield Row(
-            Level.ERROR if flow.names.read_committed else Level.WARNING,
-            f"{opened.alias}: {partition} has a transaction open since offset {start} without a record for 15 min",
-            f"kafka-transactions.sh --bootstrap-server {opened.servers} abort --topic {partition.topic} --partition {partition.partition} --start-offset {start}",
+            Level.WARNING,
+            f"{opened.alias}: {partition} has a transaction open since offset {start} whose last record is older than 15 min: it may hang",
+            f"kafka-transactions.sh --bootstrap-server {opened.servers} find-hanging --topic {partition.topic} --partition {partition.partition} tells whether its coordinator still knows it",
         )
     if not hanging:
         yield Row(

@@ -45,8 +45,9 @@ FEW_WAIT_S: Final = 5.0
 """With few uncommitted records (a crash would copy only those again) positions are written at each fifth interval, at most this late."""
 
 LAST_COMMIT_S: Final = 0.5
+"""Least time for the last commit of a transaction, and between two tries of the last commit without one."""
+
 SHOWN: Final = 5
-"""Least time for the last commit of a transaction."""
 
 FULL_FOR_S: Final = 0.5
 """How long memory may be full before partitions are held; a target that accepts batches frees memory sooner."""
@@ -544,6 +545,7 @@ class WorkerTask:
             and not self._commits_at_failure
         ):
             return  # as in Connect: the transaction is aborted, and its records are copied again
+        until_s = self._clock.monotonic() + remaining
         self._sender.drop_unopened()
         # A fifth of the time is kept for the last commit.
         if not await self._sender.flush(remaining * 0.8):
@@ -555,16 +557,15 @@ class WorkerTask:
         await self._context.flush_events(remaining * 0.1)
         try:
             if self._commits is None:
-                await self._store_last(graceful_s)
+                await self._store_last(until_s)
                 await self._maps.settle()
             else:
                 await self._commits.finish(max(remaining * 0.2, LAST_COMMIT_S))
         except Exception as error:  # noqa: BLE001 - the worker's edge: the task ends here anyway
             log.warning("last commit failed cause=%s", cause_text(error))
 
-    async def _store_last(self, graceful_s: float) -> None:
+    async def _store_last(self, until_s: float) -> None:
         """Store the last positions, for as long as the stop may take; name what is behind then."""
-        until_s = min(self._deadline, self._clock.monotonic() + graceful_s)
         while not await self._commit():
             if self._clock.monotonic() + LAST_COMMIT_S >= until_s or not self._permit.valid:
                 behind = some_of([str(it) for it in sorted(self._committer.pending)], SHOWN)

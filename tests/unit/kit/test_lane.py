@@ -50,6 +50,15 @@ def test_stands():
         await asyncio.Event().wait()
     asyncio.run(run())
 """
+SKIPS: Final = """
+import pytest
+from pathlib import Path
+def test_skips():
+    seen = Path(__file__).with_name("seen")
+    if seen.exists(): pytest.skip("the tool is gone")
+    seen.touch()
+    assert not 'wrong'
+"""
 QUARANTINED: Final = """
 import pytest
 @pytest.mark.quarantine("the broker forgets it", "2026-11-28")
@@ -86,6 +95,7 @@ def run(folder: Path, body: str, *words: str) -> tuple[int, str]:
         (0, BEHIND, 1, "failed twice: test_it.py::test_leaves_something (teardown: Assertion"),
         (0, HANGS, 1, "failed twice: test_it.py::test_hangs (call: Failed: Timeout"),
         (0, STANDS, 1, "failed twice: test_it.py::test_stands (call: Failed: Timeout"),
+        (0, SKIPS, 1, "failed twice: test_it.py::test_skips"),
         (2, QUARANTINED, 0, "quarantine: test_it.py::test_unsteady: failed"),
         (0, NINE, 1, "9 tests failed, more than 8"),
         (0, "import nothing_of_this_name", 2, "ModuleNotFoundError"),
@@ -97,6 +107,7 @@ def run(folder: Path, body: str, *words: str) -> tuple[int, str]:
         "behind",
         "hangs",
         "stands",
+        "skips",
         "quarantine",
         "nine",
         "uncollected",
@@ -107,6 +118,12 @@ def test_what_fails_is_repeated_alone_and_named(
 ) -> None:
     ended, printed = run(tmp_path, body, "-n", str(processes))
     assert (ended, said in printed) == (code, True), printed
+
+
+def test_a_file_that_cannot_be_imported_is_not_hidden_by_a_flaky_test(tmp_path: Path) -> None:
+    (tmp_path / "test_broken.py").write_text("import nothing_of_this_name\n")
+    ended, printed = run(tmp_path, ONCE, "-n", "2", "test_broken.py")
+    assert (ended != 0, "test_broken.py" in printed) == (True, True), printed
 
 
 def test_every_file_is_in_one_quarter_and_each_has_some() -> None:
