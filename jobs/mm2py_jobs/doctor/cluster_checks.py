@@ -7,7 +7,11 @@ from typing import Final
 from mm2py.errors import Mm2pyError, ServerError, UnsupportedVersionError
 from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
 from mm2py.protocol.acls import AclOperation
-from mm2py.protocol.error_codes import GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED
+from mm2py.protocol.error_codes import (
+    GROUP_AUTHORIZATION_FAILED,
+    TOPIC_ALREADY_EXISTS,
+    TOPIC_AUTHORIZATION_FAILED,
+)
 from mm2py.protocol.topics import BrokerNode, NewTopic
 from mm2py_jobs.doctor.examined import SIDES, Examined, Level, Opened, Row, Side, some
 
@@ -15,7 +19,6 @@ SOON_S: Final = 14 * 86_400.0
 """A certificate that ends within this time is a warning."""
 REACH_S: Final = 5.0
 _PURPOSE: Final = "doctor"
-_ALREADY_THERE: Final = 36
 
 
 async def brokers(flow: Examined) -> AsyncIterator[Row]:
@@ -203,7 +206,7 @@ async def creatable(opened: Opened, topics: dict[str, NewTopic]) -> AsyncIterato
     causes: dict[tuple[int, str, str], list[str]] = {}
     answers = await opened.admin.create_topics([*topics.values()], validate_only=True)
     for name, error in answers.items():
-        if error is not None and error.code != _ALREADY_THERE:
+        if error is not None and error.code != TOPIC_ALREADY_EXISTS:
             text = error.message.replace(name, "...")
             causes.setdefault((error.code, text, error.remedy), []).append(name)
     for (code, text, remedy), names in causes.items():

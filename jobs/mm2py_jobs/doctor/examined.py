@@ -14,6 +14,7 @@ from mm2py.client.connect.group_admin import GroupAdmin, GroupCatalog
 from mm2py.clock import Clock
 from mm2py.config.definitions import parse_config
 from mm2py.mirror.policies import policy_from_config
+from mm2py.observability.logging import some_of
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.types import FlowName
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
@@ -129,6 +130,4 @@ class Examined:
 
 def some(names: Collection[str]) -> str:
     """Name a few things and count the others."""
-    listed = sorted(names)
-    more = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
-    return ", ".join(listed[:SHOWN]) + more
+    return some_of(sorted(names), SHOWN)
