@@ -65,6 +65,16 @@ import pytest
 def test_unsteady(): assert not 'wrong'
 def test_well(): pass
 """
+LOGS: Final = """
+import logging
+def test_leaves_a_level_and_a_handler():
+    logging.getLogger("mm2py").setLevel("DEBUG")
+    logging.getLogger().addHandler(left := logging.NullHandler())
+    left.name = "left"
+def test_finds_none():
+    assert logging.getLogger("mm2py").level == 0
+    assert "left" not in [it.name for it in logging.getLogger().handlers]
+"""
 NINE: Final = "".join(f"def test_{it}(): assert 0\n" for it in range(9))
 
 
@@ -98,6 +108,7 @@ def run(folder: Path, body: str, *words: str) -> tuple[int, str]:
         (0, SKIPS, 1, "failed twice: test_it.py::test_skips"),
         (2, QUARANTINED, 0, "quarantine: test_it.py::test_unsteady: failed"),
         (0, NINE, 1, "9 tests failed, more than 8"),
+        (0, LOGS, 0, "2 passed"),
         (0, "import nothing_of_this_name", 2, "ModuleNotFoundError"),
     ],
     ids=[
@@ -110,6 +121,7 @@ def run(folder: Path, body: str, *words: str) -> tuple[int, str]:
         "skips",
         "quarantine",
         "nine",
+        "logs",
         "uncollected",
     ],
 )

@@ -4,7 +4,6 @@ import asyncio
 import io
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -24,15 +23,6 @@ from mm2py.testing.clock import FakeClock
 
 
 log = logging.getLogger("test")
-
-
-@pytest.fixture(autouse=True)
-def _root_logger() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 def _raised(error: Exception) -> Exception:
@@ -194,24 +184,6 @@ NOW_MS = 1_700_000_000_000
 
 def process_loggers() -> ProcessLoggers:
     return ProcessLoggers(FakeClock(NOW_MS))
-
-
-@pytest.fixture
-def levels_restored() -> Iterator[None]:
-    """Give every logger its level back; loggers themselves cannot be taken away."""
-    before = {
-        logger: logger.level
-        for logger in [logging.getLogger(), *logging.Logger.manager.loggerDict.values()]
-        if isinstance(logger, logging.Logger)
-    }
-    yield
-    for logger in logging.Logger.manager.loggerDict.values():
-        if isinstance(logger, logging.Logger):
-            logger.setLevel(before.get(logger, logging.NOTSET))
-    logging.getLogger().setLevel(before[logging.getLogger()])
-
-
-pytestmark = pytest.mark.usefixtures("levels_restored")
 
 
 def test_a_namespace_changes_its_logger_and_all_that_begin_with_it() -> None:
