@@ -16,6 +16,7 @@ import typer
 from pydantic import BaseModel
 
 from mm2py.errors import Mm2pyError, UsageError
+from mm2py.observability.quantities import UNKNOWN, duration_text, size_text
 from mm2py_workers.answers import Shown, count_of, member_of, text_of, texts_of
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ UNHEALTHY: Final = 3
 NOT_EQUAL: Final = 4
 """Copies were compared, and are not equal."""
 
-UNKNOWN: Final = "-"
 _WIDTH_WHEN_PIPED: Final = 10_000
 """Wider than any row: what a program reads is never folded."""
 
@@ -247,28 +247,6 @@ def printable(text: str) -> str:
 def shown_name(name: str) -> str:
     """Return a name of a cluster as people can see it: a group may have the empty one."""
     return name or '""'
-
-
-def duration_text(milliseconds: int | None) -> str:
-    """Say how long."""
-    if milliseconds is None:
-        return UNKNOWN
-    seconds = milliseconds / 1000
-    for limit, divisor, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
-        if seconds < limit:
-            return f"{seconds / divisor:.1f} {unit}"
-    return f"{seconds / 86_400:,.0f} d"
-
-
-def size_text(value: float | None) -> str:
-    """Say how many bytes."""
-    if value is None:
-        return UNKNOWN
-    for unit in ("B", "KB", "MB"):
-        if value < 1000:
-            return f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} GB"
 
 
 def _utc_text(moment_ms: int | None) -> str:

@@ -85,6 +85,12 @@ class MirrorAdmin(Protocol):
         """Find offsets by timestamp (EARLIEST, LATEST or ms); a partition without an answer carries its error."""
         ...
 
+    async def partition_sizes(
+        self, topics: Mapping[str, Sequence[int]]
+    ) -> Mapping[TopicPartition, int]:
+        """Return bytes in the log by partition, as far as brokers disclose them."""
+        ...
+
     async def describe_topic_acls(self) -> Sequence[Acl] | None:
         """Return the ACLs of topics; None without an authorizer."""
         ...
@@ -264,6 +270,10 @@ class SourceReader(Protocol):
 
     def lag(self, tp: TopicPartition) -> int:
         """Offsets to the end, -1 while unknown."""
+        ...
+
+    def end(self, tp: TopicPartition) -> int:
+        """High watermark; -1 while unknown."""
         ...
 
     def silent_s(self, tp: TopicPartition) -> float:

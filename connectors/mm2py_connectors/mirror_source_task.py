@@ -35,6 +35,7 @@ from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import EARLIEST, LATEST, TopicPartition
 from mm2py_connectors.clients import (
     AdminFactory,
+    AdminSession,
     LogFactory,
     ReaderEvents,
     ReaderFactory,
@@ -54,6 +55,7 @@ from mm2py_connectors.loop_suppression import LoopFilter, compacted_topics
 from mm2py_connectors.mirror_source_config import MirrorSourceTaskConfig
 from mm2py_connectors.partition_deal import parse_ends, parse_partitions
 from mm2py_connectors.range_ends import RangeEnds
+from mm2py_connectors.retention_watch import RetentionWatch
 
 log = logging.getLogger(__name__)
 
@@ -141,6 +143,7 @@ class MirrorSourceTask(BatchSourceTask):
         self._held: set[TopicPartition] = set()
         self._polled_at = -inf
         self._end_watch: asyncio.Task[None] | None = None
+        self._retention_watch: asyncio.Task[None] | None = None
         self._ending = False
 
     async def start(self) -> None:
@@ -169,6 +172,10 @@ class MirrorSourceTask(BatchSourceTask):
             raise
         self._reader = opened
         self._end_watch = asyncio.create_task(self._watch_ends(opened.reader))
+        watch = RetentionWatch(
+            self._open_source_admin, self._progress, self._why_stalled, self._context
+        )
+        self._retention_watch = asyncio.create_task(watch.run(self._targets.keys))
         if self._config.emit_offset_syncs_enabled and self._targets:
             self._open_syncs()
         log.info(
@@ -301,8 +308,9 @@ class MirrorSourceTask(BatchSourceTask):
 
     async def stop(self) -> None:
         """Close connections; the last offset syncs get a moment to arrive."""
-        beside = [it for it in (self._sync_start, self._end_watch) if it is not None]
-        self._sync_start = self._end_watch = None
+        watches = self._sync_start, self._end_watch, self._retention_watch
+        beside = [it for it in watches if it is not None]
+        self._sync_start = self._end_watch = self._retention_watch = None
         for background in beside:
             background.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
@@ -405,9 +413,12 @@ class MirrorSourceTask(BatchSourceTask):
         await self._loops.open()
         return self._loops
 
+    def _open_source_admin(self, role: str = "retention-admin") -> AdminSession:
+        props = self._client_props("source", "admin", role)
+        return self._admins(props, self._config.source_cluster_alias, self._context.clock)
+
     async def _compacted_topics(self) -> frozenset[str]:
-        props = self._client_props("source", "admin", "conflicts-admin")
-        opened = self._admins(props, self._config.source_cluster_alias, self._context.clock)
+        opened = self._open_source_admin("conflicts-admin")
         try:
             await opened.session.connect()
             return await compacted_topics(opened.admin, {tp.topic for tp in self._targets})
@@ -537,16 +548,44 @@ class MirrorSourceTask(BatchSourceTask):
                 continue
             (self._lag_known.discard if behind < 0 else self._lag_known.add)(source)
             if behind >= 0:
-                self._ends.look(source, reader.position(source) + behind)
+                self._ends.look(source, reader.end(source))
             delivered = self._delivered.get(source, -1)
             if behind >= 0 and delivered < self._handed.get(source, -1):
                 # Read but not acknowledged is lag too; offsets without records count only here.
-                behind += reader.position(source) - (delivered + 1)
+                behind = max(behind, reader.end(source) - (delivered + 1))
             elif behind >= 0 and not polled and source not in self._held:
                 behind += reader.waiting(source)
             if not behind and silent_s > CURRENT_S:
                 continue  # a report without lag says that all up to now is copied
             self._context.report_lag(source, behind, self._newest_ms.get(source, -1))
+
+    def _progress(self, source: TopicPartition) -> tuple[int, int, int] | None:
+        """Return the next offset that is not copied, the log's end, and the newest copied timestamp."""
+        if self._reader is None or source in self._failed:
+            return None
+        reader = self._reader.reader
+        behind, end = reader.lag(source), reader.end(source)
+        if behind < 0 or reader.silent_s(source) > UNKNOWN_AFTER_S:
+            return None
+        delivered = self._delivered.get(source, -1)
+        is_under_way = delivered < self._handed.get(source, -1)
+        position = min(end - behind, delivered + 1) if is_under_way else end - behind
+        return position, end, self._newest_ms.get(source, -1)
+
+    def _why_stalled(self, source: TopicPartition) -> str:
+        """Return why nothing of a partition is copied; empty where its state says so, or it is not known."""
+        known_otherwise = source in self._held or source in self._failed or source in self._stalled
+        if self._reader is None or known_otherwise:
+            return ""
+        target = self._config.target_cluster_alias
+        if self._delivered.get(source, -1) < self._handed.get(source, -1):
+            return f"cluster {target} has not acknowledged what was sent; see its brokers (mm2py doctor)"
+        if self._reader.reader.waiting(source):
+            return "what was read is not sent: other partitions or flow.max.bytes.per.second take all there is; see mm2py lag"
+        return (
+            f"cluster {self._config.source_cluster_alias} answers without records: its readers of committed records wait for a"
+            " transaction that is open; see kafka-transactions.sh find-hanging"
+        )
 
     async def _watch_ends(self, reader: SourceReader) -> None:
         """Keep lags true of held and throttled partitions, and while no poll comes, as without a permit."""

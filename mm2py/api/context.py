@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.clock import Clock
+from mm2py.observability.metrics import Forecast
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.types import TopicPartition
 
@@ -262,6 +263,10 @@ class TaskContext(Protocol):
 
     def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
         """Report how far behind the source end a partition is, and its newest copied timestamp."""
+        ...
+
+    def report_forecast(self, partition: TopicPartition, forecast: Forecast | None) -> None:
+        """Report when the source deletes what is not copied; None where that is not in sight."""
         ...
 
     def report_finding(self, what: str, text: str, *, count: int = 1, harms: bool = True) -> None:

@@ -32,6 +32,7 @@ from mm2py.flows.view_models import (
     ConfigView,
     Direction,
     FlowView,
+    ForecastView,
     GroupView,
     HistoryView,
     PartitionView,
@@ -43,6 +44,7 @@ from mm2py.flows.views import (
     CopyName,
     Members,
     flow_view,
+    forecast_views,
     history_view,
     partition_views,
     shown_value,
@@ -198,6 +200,10 @@ class FlowService:
         """Return every partition, or those of one topic; ``ForwardError`` where another worker leads the flow."""
         members = await self._members(flow)
         return partition_views(flow, members, self._parts.mask, self._copy_name(flow), topic)
+
+    async def forecast(self, flow: FlowName) -> list[ForecastView]:
+        """Return when retention overtakes which partitions; ``ForwardError`` where another worker leads the flow."""
+        return forecast_views(flow, await self._members(flow), self._parts.clock.now_ms())
 
     async def topics(self, flow: FlowName) -> list[TopicView]:
         """Return lag and rates by topic; ``ForwardError`` where another worker leads the flow."""

@@ -101,6 +101,24 @@ class PartitionView(View):
     conflicts: int
 
 
+class ForecastView(View):
+    """When the source deletes the first record of a partition that is not copied yet, at the rates of the last minutes.
+
+    ``by``: the topic's property that does it, ``limit`` its value (ms or bytes). ``at_ms`` since the epoch and ``in_s`` from now on, 0 where
+    it has begun. ``records`` offsets wait, of ``size_bytes`` in the source's log, null where its brokers do not disclose that.
+    """
+
+    flow: str
+    topic: str
+    partition: int
+    by: str
+    limit: int
+    at_ms: int
+    in_s: float
+    records: int
+    size_bytes: int | None
+
+
 class TopicView(View):
     """One source topic; sums over its partitions, ``lag_ms`` is the largest, as of ``FlowView``; ``state`` is the worst."""
 

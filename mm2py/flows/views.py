@@ -16,6 +16,7 @@ from mm2py.flows.view_models import (
     ConnectorView,
     ErrorView,
     FlowView,
+    ForecastView,
     HistoryView,
     PartitionView,
     TaskView,
@@ -189,6 +190,26 @@ def partition_views(
         if topic in (None, it.source.topic)
     ]
     return sorted(views, key=lambda it: (it.topic, it.partition))
+
+
+def forecast_views(flow: FlowName, members: Members, now_ms: int) -> list[ForecastView]:
+    """Return when retention overtakes which partitions, the soonest first; those that keep up are not in it."""
+    views = [
+        ForecastView(
+            flow=str(flow),
+            topic=it.source.topic,
+            partition=it.source.partition,
+            by=said.by,
+            limit=said.limit,
+            at_ms=said.at_ms,
+            in_s=max(0.0, (said.at_ms - now_ms) / 1000),
+            records=said.records,
+            size_bytes=_known(said.size_bytes),
+        )
+        for _, it in members.partitions()
+        if (said := it.forecast) is not None
+    ]
+    return sorted(views, key=lambda it: (it.at_ms, it.topic, it.partition))
 
 
 def topic_views(flow: FlowName, members: Members, copy_name: CopyName) -> list[TopicView]:

@@ -29,6 +29,21 @@ SHORTEST_RATE_MS: Final = 1_000
 _Mark = tuple[int, int, int]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """When the source deletes the first record of a partition that is not copied yet, at the rates of the last minutes.
+
+    ``by``: the topic's property that does it, ``limit`` its value; ``at_ms`` since the epoch, in the past where it has begun.
+    ``records`` offsets wait, of ``size_bytes`` in the source's log, -1 where brokers do not disclose that.
+    """
+
+    by: str
+    limit: int
+    at_ms: int
+    records: int
+    size_bytes: int
+
+
 @final
 class PartitionMeter:
     """What one source partition has done; its counters only grow while the partition is assigned."""
@@ -39,6 +54,7 @@ class PartitionMeter:
         "caught_up_ms",
         "cause",
         "conflicts",
+        "forecast",
         "lag_records",
         "looped",
         "newest_ms",
@@ -67,6 +83,7 @@ class PartitionMeter:
         self.state = "RUNNING"
         self.paused = False
         self.cause = ""
+        self.forecast: Forecast | None = None
         # When, records and bytes: twice, at most RATE_MARK_MS apart and the older one at most twice that.
         self._marks: tuple[_Mark, _Mark] | None = None
 
@@ -106,6 +123,7 @@ class PartitionMeter:
             bytes_per_s=bytes_per_s,
             looped=self.looped,
             conflicts=self.conflicts,
+            forecast=self.forecast,
         )
 
     def bytes_per_s(self, now_ms: int) -> float:
@@ -118,6 +136,7 @@ class PartitionMeter:
         self.state, self.cause = said.state, said.cause
         self.records, self.bytes = said.records, said.size_bytes
         self.looped, self.conflicts = said.looped, said.conflicts
+        self.forecast = said.forecast
         if said.lag_records > 0 or said.lag_ms > 0:
             # Its lag in time is the age of the moment that the other process knows.
             self.caught_up_ms = max(self.caught_up_ms, now_ms - said.lag_ms)
@@ -177,6 +196,7 @@ class PartitionSnapshot:
     bytes_per_s: float
     looped: int = 0
     conflicts: int = 0
+    forecast: Forecast | None = None
 
     @property
     def age_ms(self) -> int | None:

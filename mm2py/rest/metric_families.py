@@ -134,10 +134,14 @@ def _flow_problems(reading: WorkerReading) -> _Samples:
         yield (str(flow.flow),), flow.problems
 
 
-def _of_node(value: Callable[[NodeSnapshot], float]) -> Callable[[WorkerReading], _Samples]:
+def _of_node(
+    value: Callable[[NodeSnapshot], float | None],
+) -> Callable[[WorkerReading], _Samples]:
     def samples(reading: WorkerReading) -> _Samples:
         for node in reading.nodes:
-            yield (str(node.flow),), value(node)
+            known = value(node)
+            if known is not None:
+                yield (str(node.flow),), known
 
     return samples
 
@@ -166,6 +170,11 @@ def _findings(reading: WorkerReading) -> _Samples:
 
 def _failed(node: NodeSnapshot) -> float:
     return sum(part.state == PartitionState.FAILED.value for part in node.partitions)
+
+
+def _overtaken_s(node: NodeSnapshot) -> float | None:
+    soonest = min((it.forecast.at_ms for it in node.partitions if it.forecast), default=None)
+    return None if soonest is None else max(0.0, (soonest - node.at_ms) / MS_PER_S)
 
 
 def _partition_state(reading: WorkerReading) -> _Samples:
@@ -316,6 +325,12 @@ OWN_METRICS: Final = (
         _FLOW,
         "Source partitions of this worker that failed.",
         _of_node(_failed),
+    ),
+    MetricSpec(
+        "mm2py_retention_overtakes_seconds",
+        _FLOW,
+        "When the source deletes the first record of this worker's partitions that is not copied; absent while they keep up.",
+        _of_node(_overtaken_s),
     ),
     MetricSpec(
         "mm2py_partition_state",

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from mm2py.api.context import PartitionState, SourceGap
 from mm2py.api.records import SourceOffset, SourcePartition
+from mm2py.observability.metrics import Forecast
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
 
@@ -51,6 +52,7 @@ class FakeTaskContext:
         self.ids: list[tuple[TopicPartition, bytes]] = []
         self.findings: dict[str, tuple[str, int, bool]] = {}
         self.figures: dict[str, int] = {}
+        self.forecasts: dict[TopicPartition, Forecast | None] = {}
         self.kept_out: frozenset[TopicPartition] = frozenset()
         self.buffer_bytes = 32 << 20
         self.left_out: set[TopicPartition] = set()
@@ -104,6 +106,10 @@ class FakeTaskContext:
         """Keep the newest lag of a partition."""
         self.lag_reports += 1
         self.lags[partition] = (lag_records, newest_ms)
+
+    def report_forecast(self, partition: TopicPartition, forecast: Forecast | None) -> None:
+        """Keep the newest forecast of a partition."""
+        self.forecasts[partition] = forecast
 
     def report_finding(self, what: str, text: str, *, count: int = 1, harms: bool = True) -> None:
         """Keep text, count and whether it harms, by name."""

@@ -16,6 +16,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.send.sender import Sender
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.clients import connection_settings, producer_settings
+from mm2py.observability.metrics import Forecast
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.types import TopicPartition
 from tests.integration.traffic import producer
@@ -79,6 +80,9 @@ class Context:
 
     def report_finding(self, what: str, text: str, *, count: int = 1, harms: bool = True) -> None:
         pass
+
+    def report_forecast(self, partition: TopicPartition, forecast: Forecast | None) -> None:
+        """Retention is not watched here."""
 
     def report_figure(self, name: str, value: int) -> None:
         """There is no scrape here."""

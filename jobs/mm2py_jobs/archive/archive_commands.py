@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from mm2py_cli.output import FAILED, OK, Column, Output, Printer, say, size_text
+from mm2py.observability.quantities import size_text
+from mm2py_cli.output import FAILED, OK, Column, Output, Printer, say
 from mm2py_jobs.open_flow import flow_sides
 from mm2py_jobs.spark.session import SparkPlace, require_spark
 from mm2py_workers.answers import count_of, rows_of

@@ -11,9 +11,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from mm2py.clock import Clock
 from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState, Wanted
+from mm2py.observability.quantities import size_text
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.types import TopicPartition
-from mm2py_cli.output import OK, Column, Printer, say, size_text
+from mm2py_cli.output import OK, Column, Printer, say
 from mm2py_jobs.copy.backfill_report import OrderReport, report
 from mm2py_jobs.copy.plan import Plan
 from mm2py_workers.answers import count_of, rows_of

@@ -255,6 +255,11 @@ class Fetcher:
         position = parked[0].base_offset if parked else cursor.position
         return max(0, cursor.high_watermark - position)
 
+    def end(self, tp: TopicPartition) -> int:
+        """Where the log of ``tp`` ends, those above an open transaction too; -1 while unknown."""
+        cursor = self._cursors.get(tp)
+        return -1 if cursor is None else cursor.high_watermark
+
     def silent_s(self, tp: TopicPartition) -> float:
         """Return for how long it is not known where the log of ``tp`` ends; about 0 while its broker answers."""
         cursor = self._cursors.get(tp)

@@ -24,6 +24,7 @@ from mm2py.flows.view_models import (
     ConfigView,
     Direction,
     FlowView,
+    ForecastView,
     GroupView,
     HistoryView,
     PartitionView,
@@ -106,6 +107,7 @@ def router(service: FlowService, parts: FlowParts, forward: Forwarding) -> APIRo
         ("/flows/{flow}/partitions", reads.partitions),
         ("/flows/{flow}/topics", reads.topics),
         ("/flows/{flow}/lag", reads.topics),
+        ("/flows/{flow}/forecast", reads.forecast),
         ("/flows/{flow}/history", reads.history),
         ("/flows/{flow}/config", reads.config),
         ("/flows/{flow}/groups", reads.groups),
@@ -197,6 +199,10 @@ class _Reads:
     async def topics(self, request: Request, flow: FlowPath) -> list[TopicView]:
         """List the source topics of a flow with lag and rates, the oldest first."""
         return await self._service.topics(named_flow(self._service, request, flow))
+
+    async def forecast(self, request: Request, flow: FlowPath) -> list[ForecastView]:
+        """List when the source's retention overtakes which partitions, the soonest first; those that keep up are not in it."""
+        return await self._service.forecast(named_flow(self._service, request, flow))
 
     async def history(self, request: Request, flow: FlowPath) -> list[HistoryView]:
         """List who changed what of a flow, newest first."""

@@ -23,7 +23,7 @@ from mm2py.mirror.source_offsets import (
     source_offset,
     source_offset_key,
 )
-from mm2py.observability.metrics import Figure, Finding, FlowMeter, PartitionMeter
+from mm2py.observability.metrics import Figure, Finding, FlowMeter, Forecast, PartitionMeter
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks.offset_committer import OffsetStore
@@ -365,6 +365,10 @@ class WorkerTaskContext:
     def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
         """Pass a lag to the partition's meter."""
         self.meter(partition).report_lag(lag_records, newest_ms, self.clock.now_ms())
+
+    def report_forecast(self, partition: TopicPartition, forecast: Forecast | None) -> None:
+        """Pass a forecast to the meters."""
+        self.meter(partition).forecast = forecast
 
     def report_finding(self, what: str, text: str, *, count: int = 1, harms: bool = True) -> None:
         """Pass a finding to the flow's meter; the log gets one line per change of what harms."""

@@ -151,6 +151,10 @@ class FakeReader:
         """Return ``lags``, -1 where it is not known."""
         return self.lags.get(tp, -1)
 
+    def end(self, tp: TopicPartition) -> int:
+        """Return where a log ends, as far as its lag is known."""
+        return self.position(tp) + self.lags[tp] if tp in self.lags else -1
+
     def silent_s(self, tp: TopicPartition) -> float:
         """Return ``silent``, 0 where there is none."""
         return self.silent.get(tp, 0.0)

@@ -65,6 +65,7 @@ class FakeAdmin:
         self.logs: dict[TopicPartition, list[int]] = {}
         """Timestamps of the records of each log; offsets begin at ``log_start``."""
         self.log_start = 0
+        self.sizes: dict[TopicPartition, int] = {}
 
     async def list_topics(self) -> Mapping[str, TopicDescription]:
         self.listings += 1
@@ -119,6 +120,11 @@ class FakeAdmin:
         if at == LATEST:
             return self.log_start + len(times)
         return next((self.log_start + n for n, it in enumerate(times) if it >= at), -1)
+
+    async def partition_sizes(
+        self, topics: Mapping[str, Sequence[int]]
+    ) -> Mapping[TopicPartition, int]:
+        return self.sizes
 
     async def describe_topic_acls(self) -> Sequence[Acl] | None:
         return self.acls

@@ -14,7 +14,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from mm2py.client.connect.certificates import BROKER, REST, Shown, certificates_of
 from mm2py.config.rest_settings import RestSettings
 from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState
-from mm2py.observability.metrics import Figure, Finding, FlowMeter, Metrics, NodeSnapshot
+from mm2py.observability.metrics import (
+    Figure,
+    Finding,
+    FlowMeter,
+    Forecast,
+    Metrics,
+    NodeSnapshot,
+)
 from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.credentials import Credentials
 from mm2py.rest.metric_families import FLOW_STATES
@@ -94,6 +101,8 @@ def fed(clock: FakeClock) -> FlowMeter:
     clock.jump(4.0)
     part.records, part.bytes = 30, 3_000
     part.report_lag(7, clock.now_ms() - 8_000, clock.now_ms())
+    at_ms = clock.now_ms() + 43 * 60_000
+    part.forecast = Forecast(by="retention.ms", limit=1, at_ms=at_ms, records=7, size_bytes=-1)
     found = Finding(task="c-0", what="groups in use on the target", text="g", count=3, harms=False)
     meter.note_finding(found)
     for word, count in {"SYNCED": 4, "BEHIND": 2, "NOT_SYNCED": 1}.items():
@@ -142,6 +151,8 @@ def test_a_fed_meter_is_shown_with_its_numbers() -> None:
         "mm2py_newest_record_timestamp_seconds": clock.now_ms() / 1000 - 8,
     }.items():
         assert scrape.value(name, TOPIC) == pytest.approx(value)
+    overtaken = "mm2py_retention_overtakes_seconds"
+    assert scrape.value(overtaken, {"flow": "A->B"}) == 43 * 60
     for prefix, labels in (
         ("kafka_connect_mirror_mirrorsourceconnector", COPY),
         ("kafka_connect_mirror_source_connector", {**COPY, "destination": "B"}),

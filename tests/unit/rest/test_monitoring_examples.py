@@ -195,6 +195,10 @@ SCENES: Mapping[str, tuple[Mapping[str, str], Collection[str]]] = {
         },
         ["HeartbeatOld"],
     ),
+    "retention that overtakes the copy tomorrow and the day after": (
+        {f"mm2py_retention_overtakes_seconds{{{FLOW}}}": f"80000{FLAT}"},
+        ["RetentionOvertakes"],
+    ),
     "a group that is refused": (
         {f'mm2py_groups{{{FLOW},kind="group",state="NOT_SYNCED"}}': f"1{FLAT}"},
         ["GroupsNotSynced"],

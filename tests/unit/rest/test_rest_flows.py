@@ -7,10 +7,12 @@ import httpx
 import pytest
 
 from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY
+from mm2py.observability.metrics import UNKNOWN, Forecast, NodeSnapshot, PartitionSnapshot
 from mm2py.rest.app import internal_app
 from mm2py.runtime.errors import ForwardError, HerderError
 from mm2py.runtime.group.request_signing import sign_request
 from mm2py.runtime.herder.api import ConnectorState, WorkState
+from mm2py.testing.clock import FakeClock
 from mm2py.types import State, TopicPartition
 from mm2py_jobs.aliases import PATHS
 from tests.unit.rest.flow_fakes import AB, BA, IDENTITY, NAME, Rig, follower, partition, snapshot
@@ -105,6 +107,25 @@ def test_heartbeats_are_no_topic(rig: Rig) -> None:
     assert "no right to write" in found["errors"][0]["message"]
     for rows in ("partitions", "topics", "lag"):
         assert [it["topic"] for it in rig.ask("GET", f"/flows/A->B/{rows}").json] == ["t"]
+
+
+def test_a_forecast_lists_what_retention_overtakes_the_soonest_first(rig: Rig) -> None:
+    def overtaken(topic: str, at_ms: int, size_bytes: int) -> PartitionSnapshot:
+        said = Forecast(
+            by="retention.ms", limit=60_000, at_ms=at_ms, records=7, size_bytes=size_bytes
+        )
+        return replace(partition(topic, 0, 7), forecast=said)
+
+    late = overtaken("late", FakeClock().now_ms() + 9_500, 4_000)
+    past = overtaken("past", FakeClock().now_ms() - 9_500, UNKNOWN)
+    rig.herders[AB].snapshot = snapshot("worker:8083", AB, partition("t", 0, 7), late, past)
+    rows = rig.ask("GET", "/flows/A->B/forecast").json
+    assert [(it["topic"], it["in_s"], it["size_bytes"]) for it in rows] == [
+        ("past", 0.0, None),
+        ("late", 9.5, 4_000),
+    ]
+    sent = snapshot("worker:8083", AB, late)
+    assert NodeSnapshot.from_json(sent.to_json()) == sent
 
 
 def test_the_lag_of_all_flows_is_sorted_and_cut(rig: Rig) -> None:
@@ -422,6 +443,7 @@ def test_the_api_is_described(rig: Rig) -> None:
         "/flows/{flow}/partitions",
         "/flows/{flow}/topics",
         "/flows/{flow}/lag",
+        "/flows/{flow}/forecast",
         "/flows/{flow}/history",
         "/flows/{flow}/config",
         "/flows/{flow}/groups",

@@ -1,0 +1,390 @@
+"""When the source deletes what is not copied yet: by age and by size, for the partitions of one task that are behind.
+
+Flow: what the task sees of a partition each ``CHECK_S`` -> ``Course`` -> ``Forecast`` -> the context. Nothing is asked while
+nothing is behind; then configs and sizes of the topics that are, and where a copy stands still, how old its next record is.
+
+A broker deletes whole segments: by age when the newest record of one is older than ``retention.ms``, by size when what is left
+has ``retention.bytes`` (Kafka's UnifiedLog.deleteOldSegments). So a record is deleted at the forecast's time or later. Tiered
+storage: the two limits are those of the whole log. A topic that is only compacted loses no record by either.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Final, final
+
+from mm2py.api.context import TaskContext
+from mm2py.errors import Mm2pyError
+from mm2py.observability.logging import some_of
+from mm2py.observability.metrics import UNKNOWN, Forecast
+from mm2py.observability.quantities import duration_text, size_text
+from mm2py.protocol.configs import ConfigEntry
+from mm2py.types import EARLIEST, TopicPartition
+from mm2py_connectors.clients import AdminSession, MirrorAdmin
+
+log = logging.getLogger(__name__)
+
+CHECK_S: Final = 10.0
+WINDOW_S: Final = 300.0
+"""Rates are a mean over at most so long."""
+LIMITS_S: Final = 120.0
+"""How long configs and sizes of a topic are taken as they were."""
+LEAST_CHANGE: Final = 0.05
+"""A lag that grows by less than this part of what passes or is written keeps up, as far as one can see."""
+LEAST_CHANGE_S: Final = 5.0
+SOON_S: Final = 3600.0
+"""A loss that is nearer makes the flow DEGRADED."""
+NOTED_S: Final = 86_400.0
+"""A loss that is nearer is told."""
+_ROUNDS: Final = 8
+"""Of the search for a record's age: to 1/256 of ``retention.ms``."""
+_MOST_NAMED: Final = 3
+_STALLED_LOOKS: Final = 3
+_POLICY: Final = "cleanup.policy"
+_AGE: Final = "retention.ms"
+_SIZE: Final = "retention.bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a topic's retention deletes: ``age_ms`` and ``size_bytes`` of a partition; None is no limit."""
+
+    age_ms: int | None
+    size_bytes: int | None
+
+    @classmethod
+    def of(cls, entries: Iterable[ConfigEntry]) -> "Limits":
+        """Read a topic's configs."""
+        age_ms = size_bytes = None
+        for it in entries:
+            if it.name == _POLICY and "delete" not in (it.value or ""):
+                return cls(None, None)
+            limit = int(it.value) if it.value and it.value.isdigit() else None
+            if it.name == _AGE:
+                age_ms = limit
+            elif it.name == _SIZE:
+                size_bytes = limit
+        return cls(age_ms, size_bytes)
+
+
+_NONE: Final = Limits(None, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """One look at a partition: the next offset to copy, the log's end, and when the next record was written (ms, -1 unknown)."""
+
+    at_ms: int
+    position: int
+    end: int
+    written_ms: int
+
+    @property
+    def waiting(self) -> int:
+        """Offsets that are not copied."""
+        return max(0, self.end - self.position)
+
+
+@final
+class Course:
+    """How one partition went on in the last minutes, since it was seen behind."""
+
+    def __init__(self) -> None:
+        self._sights: deque[Sight] = deque()
+        self._dated = -1
+        """The position whose record's age was asked for."""
+
+    @property
+    def last(self) -> Sight:
+        """The newest look at it."""
+        return self._sights[-1]
+
+    @property
+    def stands(self) -> bool:
+        """Whether nothing was copied since the look before."""
+        return len(self._sights) > 1 and self._sights[-2].position == self.last.position
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it was seen behind before: what arrives meanwhile is none."""
+        return len(self._sights) > 1
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether nothing was copied for two looks, though more was written."""
+        if len(self._sights) < _STALLED_LOOKS:
+            return False
+        before = self._sights[-_STALLED_LOOKS]
+        return before.position == self.last.position and before.end < self.last.end
+
+    @property
+    def wants_date(self) -> bool:
+        """Whether it stands at a record whose age is not known: the newest copied one may be much older."""
+        return self.stands and self._dated != self.last.position
+
+    def add(self, sight: Sight) -> None:
+        """Take over a look; those that are too old are forgotten, and what is known of the next record's age is kept."""
+        if self._sights and self.last.position == sight.position:
+            sight = replace(sight, written_ms=self.last.written_ms)
+        self._sights.append(sight)
+        while sight.at_ms - self._sights[0].at_ms > WINDOW_S * 1000:
+            self._sights.popleft()
+
+    def date(self, written_ms: int) -> None:
+        """Note when the record was written that is the next to be copied."""
+        self._dated = position = self.last.position
+        for index, it in enumerate(self._sights):
+            if it.position == position:
+                self._sights[index] = replace(it, written_ms=written_ms)
+
+    def forecast(self, limits: Limits, record_bytes: float) -> Forecast | None:
+        """Return when the first record is lost at the present rates, None where it is not in sight.
+
+        ``record_bytes``: mean size of one offset in the source's log, -1 where it is not known.
+        """
+        now = self._sights[-1]
+        ways = [
+            (in_s, name, limit)
+            for in_s, name, limit in (
+                (self._by_age(limits.age_ms), _AGE, limits.age_ms),
+                (self._by_size(limits.size_bytes, record_bytes), _SIZE, limits.size_bytes),
+            )
+            if in_s is not None and limit is not None
+        ]
+        if not ways:
+            return None
+        in_s, name, limit = min(ways)
+        size = round(now.waiting * record_bytes) if record_bytes >= 0 else UNKNOWN
+        return Forecast(
+            by=name,
+            limit=limit,
+            at_ms=now.at_ms + round(in_s * 1000),
+            records=now.waiting,
+            size_bytes=size,
+        )
+
+    def _by_age(self, limit_ms: int | None) -> float | None:
+        """Return in how many seconds the next record is as old as the limit."""
+        now = self._sights[-1]
+        if limit_ms is None or now.written_ms == UNKNOWN:
+            return None
+        age_ms = now.at_ms - now.written_ms
+        first = next(it for it in self._sights if it.written_ms != UNKNOWN)
+        took_s = (now.at_ms - first.at_ms) / 1000
+        grew_s = took_s - (now.written_ms - first.written_ms) / 1000
+        is_near = age_ms * 2 > limit_ms
+        least = 0.0 if is_near else max(LEAST_CHANGE_S, LEAST_CHANGE * took_s)
+        return _reach((limit_ms - age_ms) / 1000, grew_s, took_s, least)
+
+    def _by_size(self, limit: int | None, record_bytes: float) -> float | None:
+        """Return in how many seconds as much waits as the log may have."""
+        if limit is None or record_bytes <= 0:
+            return None
+        first, now = self._sights[0], self._sights[-1]
+        took_s = (now.at_ms - first.at_ms) / 1000
+        is_near = now.waiting * record_bytes * 2 > limit
+        least = 0.0 if is_near else LEAST_CHANGE * (now.end - first.end)
+        grew = now.waiting - first.waiting
+        return _reach(limit / record_bytes - now.waiting, grew, took_s, least)
+
+
+def _reach(left: float, grew: float, took_s: float, least: float) -> float | None:
+    """Return in how many seconds nothing is left, at the rate of what was seen."""
+    if left <= 0:
+        return 0.0
+    return None if grew <= least or took_s <= 0 else left * took_s / grew
+
+
+# -- one task --------------------------------------------------------------------------------------
+
+Progress = Callable[[TopicPartition], tuple[int, int, int] | None]
+"""Next offset to copy, the log's end and the newest copied timestamp (ms, -1 unknown); None while that is not known."""
+
+
+@final
+class RetentionWatch:
+    """Forecasts of one task's partitions; a partition that keeps up has none."""
+
+    def __init__(
+        self,
+        open_admin: Callable[[], AdminSession],
+        progress: Progress,
+        why_stalled: Callable[[TopicPartition], str],
+        context: TaskContext,
+    ) -> None:
+        self._open_admin = open_admin
+        self._progress = progress
+        self._why_stalled = why_stalled
+        self._context = context
+        self._session: AdminSession | None = None
+        self._courses: dict[TopicPartition, Course] = {}
+        self._limits: dict[str, Limits] = {}
+        self._record_bytes: dict[TopicPartition, float] = {}
+        self._asked_at = -inf
+        self._refusal = ""
+
+    async def run(self, partitions: Callable[[], Collection[TopicPartition]]) -> None:
+        """Look each ``CHECK_S`` until cancelled, and close the connection then, where one was needed."""
+        clock = self._context.clock
+        try:
+            while True:
+                await clock.sleep(CHECK_S)
+                self._look(partitions())
+                behind = [tp for tp, course in self._courses.items() if course.is_known]
+                try:
+                    async with asyncio.timeout(CHECK_S):
+                        await self._learn(behind)
+                except (Mm2pyError, TimeoutError) as error:
+                    # What is known stays, and ages: a source that is away deletes nothing that one could copy in time.
+                    self._refusal = str(error)
+                    log.debug("retention of what is behind is not known cause=%r", error)
+                self._report(behind)
+        finally:
+            session, self._session = self._session, None
+            if session is not None:
+                await session.session.close()
+
+    def _look(self, partitions: Collection[TopicPartition]) -> None:
+        now_ms = self._context.clock.now_ms()
+        for tp in self._courses.keys() - set(partitions):
+            self._forget(tp)
+        for tp in partitions:
+            course, seen = self._courses.get(tp), self._progress(tp)
+            if seen is None and course is not None:
+                seen = (
+                    course.last.position,
+                    course.last.end,
+                    UNKNOWN,
+                )  # it stands, as far as one can see
+            if seen is None:
+                continue
+            position, end, newest_ms = seen
+            if position >= end:
+                self._forget(tp)
+                continue
+            sight = Sight(at_ms=now_ms, position=position, end=end, written_ms=newest_ms)
+            self._courses.setdefault(tp, Course()).add(sight)
+
+    def _forget(self, tp: TopicPartition) -> None:
+        if self._courses.pop(tp, None) is not None:
+            self._record_bytes.pop(tp, None)
+            self._context.report_forecast(tp, None)
+
+    # -- what only the source knows ----------------------------------------------------------------
+
+    async def _learn(self, behind: Collection[TopicPartition]) -> None:
+        now = self._context.clock.monotonic()
+        if now - self._asked_at > LIMITS_S:
+            self._asked_at = now
+            self._limits.clear()
+        unknown = {tp.topic for tp in behind} - self._limits.keys()
+        undated = [tp for tp in behind if self._courses[tp].wants_date]
+        if not (unknown or undated):
+            return
+        admin = await self._admin()
+        if unknown:
+            configs = await admin.describe_topic_configs(unknown)
+            found = {topic: Limits.of(entries) for topic, entries in configs.items()}
+            self._limits |= found
+            await self._measure(
+                [it for it in behind if (known := found.get(it.topic)) and known.size_bytes], admin
+            )
+        await self._date(undated, admin)
+        self._refusal = ""
+
+    async def _admin(self) -> MirrorAdmin:
+        if self._session is None:
+            opened = self._open_admin()
+            try:
+                await opened.session.connect()
+            except BaseException:
+                await opened.session.close()
+                raise
+            self._session = opened
+        return self._session.admin
+
+    async def _measure(self, limited: Sequence[TopicPartition], admin: MirrorAdmin) -> None:
+        """Learn the mean size of an offset; of a broker that does not disclose sizes it stays unknown."""
+        if not limited:
+            return
+        topics = {
+            tp.topic: [it.partition for it in limited if it.topic == tp.topic] for tp in limited
+        }
+        sizes = await admin.partition_sizes(topics)
+        starts = await admin.list_offsets(dict.fromkeys(limited, EARLIEST))
+        for tp in limited:
+            if tp in sizes and starts[tp].error is None:
+                offsets = self._courses[tp].last.end - starts[tp].offset
+                self._record_bytes[tp] = sizes[tp] / max(1, offsets)
+
+    async def _date(self, undated: Collection[TopicPartition], admin: MirrorAdmin) -> None:
+        """Find when the records were written that partitions wait at: where time ends for what is below them."""
+        now_ms = self._context.clock.now_ms()
+        spans = {
+            tp: (now_ms - limit, now_ms)
+            for tp in undated
+            if (limit := self._limits.get(tp.topic, _NONE).age_ms) is not None
+        }
+        for _ in range(_ROUNDS if spans else 0):
+            middles = {tp: (low + high) // 2 for tp, (low, high) in spans.items()}
+            for tp, found in (await admin.list_offsets(middles)).items():
+                if found.error is not None:
+                    raise found.error
+                low, high = spans[tp]
+                # The first record of that time or later is behind the one that waits: this one is older.
+                is_older = not 0 <= found.offset <= self._courses[tp].last.position
+                spans[tp] = (low, middles[tp]) if is_older else (middles[tp], high)
+        for tp, (low, _) in spans.items():
+            self._courses[tp].date(low)
+
+    # -- what is told ------------------------------------------------------------------------------
+
+    def _report(self, behind: Collection[TopicPartition]) -> None:
+        now_ms = self._context.clock.now_ms()
+        told: dict[TopicPartition, Forecast] = {}
+        for tp in behind:
+            limits = self._limits.get(tp.topic)
+            size = self._record_bytes.get(tp, UNKNOWN)
+            forecast = None if limits is None else self._courses[tp].forecast(limits, size)
+            self._context.report_forecast(tp, forecast)
+            if forecast is not None and forecast.at_ms - now_ms < NOTED_S * 1000:
+                told[tp] = forecast
+        first = min(told.items(), key=lambda it: it[1].at_ms, default=None)
+        text = "" if first is None else _text(*first, others=len(told) - 1, now_ms=now_ms)
+        is_soon = first is not None and first[1].at_ms - now_ms < SOON_S * 1000
+        self._context.report_finding("retention", text, count=len(told), harms=is_soon)
+        self._report_stalled(behind)
+        unknown = sorted({tp.topic for tp in behind} - self._limits.keys()) if self._refusal else []
+        self._context.report_finding(
+            "retention not known",
+            f"whether the source deletes records of {some_of(unknown, _MOST_NAMED)} before they are copied cannot be said: {self._refusal}"
+            if unknown
+            else "",
+            count=len(unknown),
+            harms=False,
+        )
+
+    def _report_stalled(self, behind: Collection[TopicPartition]) -> None:
+        """Name what stands still though more arrives; what is paused, held or failed says so itself."""
+        whys = {tp: self._why_stalled(tp) for tp in behind if self._courses[tp].is_stalled}
+        stalled = {str(tp): why for tp, why in whys.items() if why}
+        names = some_of(sorted(stalled), _MOST_NAMED)
+        text = f"nothing is copied of {names}: {next(iter(stalled.values()))}" if stalled else ""
+        self._context.report_finding("stalled", text, count=len(stalled))
+
+
+def _text(tp: TopicPartition, forecast: Forecast, *, others: int, now_ms: int) -> str:
+    """Return what is lost when, as people read it."""
+    waiting = f"{forecast.records} records"
+    if forecast.size_bytes != UNKNOWN:
+        waiting += f" ({size_text(forecast.size_bytes)})"
+    left_s = (forecast.at_ms - now_ms) / 1000
+    when = f"in {duration_text(round(left_s * 1000))}" if left_s > 0 else "now"
+    more = f", and {others} more partitions after it" if others else ""
+    return (
+        f"at this rate {forecast.by}={forecast.limit} of the source overtakes {tp} {when}{more}; {waiting} of it are not copied:"
+        f" raise {forecast.by} of {tp.topic} on the source, or see why the copy is slow (mm2py lag)"
+    )

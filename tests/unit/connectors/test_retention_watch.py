@@ -1,0 +1,215 @@
+"""Retention is forecast for what is behind: by age and by size, never late, and not for a copy that keeps up."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from mm2py.errors import FatalServerError
+from mm2py.observability.metrics import Forecast
+from mm2py.protocol.configs import ConfigEntry, ConfigSource
+from mm2py.testing.clock import FakeClock
+from mm2py.testing.contexts import FakeTaskContext
+from mm2py.types import TopicPartition
+from mm2py_connectors.clients import AdminSession
+from mm2py_connectors.retention_watch import CHECK_S, Course, Limits, RetentionWatch, Sight
+from tests.unit.connectors.mirror_fakes import FakeAdmin, FakeSession
+
+TP = TopicPartition("orders", 7)
+HOUR_MS = 3_600_000
+START_MS = 1_700_000_000_000
+
+
+def entries(**configs: str) -> tuple[ConfigEntry, ...]:
+    return tuple(
+        ConfigEntry(name.replace("_", "."), value, ConfigSource.DYNAMIC_TOPIC_CONFIG)
+        for name, value in configs.items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("configs", "limits"),
+    [
+        ({"retention_ms": "60000", "retention_bytes": "-1"}, (60_000, None)),
+        ({"retention_ms": "-1", "retention_bytes": "500"}, (None, 500)),
+        ({"cleanup_policy": "compact", "retention_ms": "60000"}, (None, None)),
+        ({"cleanup_policy": "compact,delete", "retention_ms": "60000"}, (60_000, None)),
+        ({}, (None, None)),
+    ],
+    ids=["age", "size", "compacted", "both", "unknown"],
+)
+def test_limits_are_those_by_which_the_broker_deletes(
+    configs: dict[str, str], limits: tuple[int | None, int | None]
+) -> None:
+    known = Limits.of(entries(**configs))
+    assert (known.age_ms, known.size_bytes) == limits
+
+
+@pytest.mark.parametrize(
+    ("copied", "written", "age_s", "limits", "record_bytes", "expected"),
+    [
+        # Per second: offsets copied, offsets written; how old the next record is at the first look.
+        (0, 100, 0, Limits(HOUR_MS, None), -1, ("retention.ms", 3570)),
+        (50, 100, 1770, Limits(HOUR_MS, None), -1, ("retention.ms", 3630)),
+        (99, 100, 10, Limits(HOUR_MS, None), -1, None),
+        (100, 100, 3000, Limits(HOUR_MS, None), -1, None),
+        (0, 100, 4000, Limits(HOUR_MS, None), -1, ("retention.ms", 0)),
+        (0, 100, 0, Limits(None, 1_000_000), 10, ("retention.bytes", 960)),
+        (90, 100, 0, Limits(None, 1_000_000), 10, ("retention.bytes", 9870)),
+        (0, 100, 0, Limits(HOUR_MS, 1_000_000), 10, ("retention.bytes", 960)),
+        (0, 100, 0, Limits(HOUR_MS, 1_000_000), -1, ("retention.ms", 3570)),
+        (0, 100, 0, Limits(None, None), 10, None),
+        (120, 100, 3000, Limits(HOUR_MS, 1_000_000), 10, None),
+    ],
+    ids=["stands", "half", "noise", "steady", "late", "size", "size-slow", "size-first", "no-size", "none", "catches-up"],
+)  # fmt: skip
+def test_a_forecast_is_what_the_last_minutes_lead_to(
+    copied: int,
+    written: int,
+    age_s: int,
+    limits: Limits,
+    record_bytes: float,
+    expected: tuple[str, int] | None,
+) -> None:
+    course = Course()
+    for second in range(0, 31, 10):
+        end = 1000 + second * written
+        at_ms = START_MS + second * 1000
+        position = second * copied
+        # A record that was written at `written` per second is that much younger.
+        written_ms = START_MS - age_s * 1000 + position * 1000 // written
+        course.add(Sight(at_ms=at_ms, position=position, end=end, written_ms=written_ms))
+    said = course.forecast(limits, record_bytes)
+    now_ms = START_MS + 30_000
+    found = said and (said.by, round((said.at_ms - now_ms) / 1000))
+    assert found == expected
+    assert said is None or (said.records, said.limit > 0) == (course.last.waiting, True)
+
+
+@dataclass
+class Bench:
+    clock: FakeClock
+    context: FakeTaskContext
+    admin: FakeAdmin
+    session: FakeSession
+    seen: dict[TopicPartition, tuple[int, int, int]] = field(
+        default_factory=dict[TopicPartition, tuple[int, int, int]]
+    )
+    why: str = ""
+
+    async def checks(self, count: int, written: int = 0) -> Forecast | None:
+        """Let so many checks pass, ``written`` records arriving before each; return the last forecast."""
+        for _ in range(count):
+            self.seen = {tp: (at, end + written, ms) for tp, (at, end, ms) in self.seen.items()}
+            await self.clock.advance(CHECK_S)
+        return self.context.forecasts.get(TP)
+
+
+@asynccontextmanager
+async def watch() -> AsyncGenerator[Bench]:
+    context, admin, session = FakeTaskContext(), FakeAdmin({"orders": 8}), FakeSession()
+    bench = Bench(context.clock, context, admin, session)
+    admin.configs["orders"] = entries(retention_ms=str(HOUR_MS), retention_bytes="-1")
+
+    def look(tp: TopicPartition) -> tuple[int, int, int] | None:
+        return bench.seen.get(tp)
+
+    found = RetentionWatch(
+        lambda: AdminSession(session, admin),
+        look,
+        lambda _: bench.why,
+        context,
+    )
+    running = asyncio.create_task(found.run(lambda: [TP]))
+    await context.clock.settle()
+    try:
+        yield bench
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_nothing_is_asked_while_nothing_is_behind() -> None:
+    async with watch() as bench:
+        bench.seen[TP] = (100, 100, START_MS)
+        assert await bench.checks(5) is None
+        assert (bench.session.connected, bench.context.findings) == (0, {})
+
+
+async def test_a_copy_that_stands_is_told_at_the_second_look_and_until_it_has_caught_up() -> None:
+    async with watch() as bench:
+        # The last copied record is old, those that wait are of the last seconds: an idle topic that got a burst.
+        bench.admin.logs[TP] = [START_MS - HOUR_MS * 3 // 4] * 100 + [START_MS - 1000] * 900
+        bench.seen[TP] = (100, 1000, START_MS - HOUR_MS * 3 // 4)
+        said = await bench.checks(3, written=10)
+        assert said is not None
+        # To a part of the limit, and never late.
+        assert 0 <= START_MS - 1000 + HOUR_MS - said.at_ms <= HOUR_MS / 200
+        text, count, harms = bench.context.findings["retention"]
+        assert "retention.ms=3600000 of the source overtakes orders-7 in" in text
+        assert (count, harms) == (1, True)
+        bench.seen[TP] = (1030, 1030, bench.clock.now_ms())
+        assert await bench.checks(1) is None
+        assert bench.context.findings == {}
+    assert bench.session.closed == bench.session.connected == 1
+
+
+async def test_a_loss_that_is_far_is_told_and_does_no_harm() -> None:
+    async with watch() as bench:
+        bench.admin.configs["orders"] = entries(retention_ms=str(20 * HOUR_MS))
+        bench.admin.logs[TP] = [START_MS] * 2000
+        bench.seen[TP] = (100, 1000, START_MS)
+        assert await bench.checks(3) is not None
+        assert not bench.context.findings["retention"][2]
+        # A source that does not answer any more deletes by time all the same.
+        before = bench.context.forecasts[TP]
+        bench.seen.clear()
+        after = await bench.checks(3)
+        assert before is not None
+        assert after is not None
+        assert abs(after.at_ms - before.at_ms) < 1000
+
+
+async def test_by_size_the_mean_of_the_log_counts() -> None:
+    async with watch() as bench:
+        bench.admin.configs["orders"] = entries(retention_ms="-1", retention_bytes="1000000")
+        bench.admin.log_start, bench.admin.sizes = 0, {TP: 100_000}
+        bench.seen[TP] = (100, 990, START_MS)
+        said = await bench.checks(3, written=10)
+        assert said is not None
+        assert (said.by, said.records) == ("retention.bytes", 920)
+        assert 90 * said.records < said.size_bytes < 100 * said.records
+
+
+async def test_what_may_not_be_read_is_told() -> None:
+    async with watch() as bench:
+        bench.admin.unreadable["orders"] = FatalServerError(
+            29, "TOPIC_AUTHORIZATION_FAILED", "no DescribeConfigs"
+        )
+        bench.seen[TP] = (100, 1000, START_MS)
+        assert await bench.checks(3) is None
+        text, _, harms = bench.context.findings["retention not known"]
+        assert "deletes records of orders" in text
+        assert "DescribeConfigs" in text
+        assert not harms
+
+
+async def test_what_stands_still_though_more_arrives_is_named_at_the_third_look_with_its_cause() -> (
+    None
+):
+    async with watch() as bench:
+        bench.why = "the target acknowledges nothing"
+        bench.seen[TP] = (100, 1000, START_MS)
+        await bench.checks(3)
+        assert "stalled" not in bench.context.findings  # nothing arrives either
+        await bench.checks(1, written=1)
+        assert bench.context.findings["stalled"] == (
+            "nothing is copied of orders-7: the target acknowledges nothing",
+            1,
+            True,
+        )
+        bench.seen[TP] = (101, 1001, START_MS)
+        await bench.checks(1, written=1)
+        assert "stalled" not in bench.context.findings
