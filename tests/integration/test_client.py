@@ -294,6 +294,7 @@ async def test_deleted_records_are_passed_over(setup: Setup) -> None:
         assert [(r.offset, r.value) for _, r in await read_by(reader)] == [(3, b"d")]
 
 
+@pytest.mark.faults
 async def test_a_broker_restart_between_and_during_reads_is_survived(
     setup: Setup, new_region: NewRegion
 ) -> None:

@@ -55,6 +55,7 @@ async def test_idle_stores_cost_next_to_nothing(setup: Setup) -> None:
         assert spent_s < 0.08
 
 
+@pytest.mark.faults
 async def test_followers_come_back_after_the_broker(
     new_region: Callable[[str], Region], unique: Callable[[str], str]
 ) -> None:

@@ -164,7 +164,9 @@ def test_a_missing_right_has_the_line_that_grants_it(
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-@pytest.mark.parametrize("how", ["no one listens", "frozen"])
+@pytest.mark.parametrize(
+    "how", ["no one listens", pytest.param("frozen", marks=pytest.mark.faults)]
+)
 def test_a_cluster_that_does_not_answer_is_named_and_the_other_one_checked(
     setup: Setup, new_region: NewRegion, side: str, how: str
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_node_that_cannot_start_shows_the_end_of_its_output() -> None:
         region.close()
 
 
+@pytest.mark.faults
 def test_a_region_moves_to_other_ports_when_someone_took_its_own() -> None:
     first, second = Region("first"), Region("second")
     try:

@@ -43,6 +43,7 @@ def flow(setup: Setup, topic: str) -> Flow:
     return setup.flow(topic, ENABLED)
 
 
+@pytest.mark.faults
 def test_kills_and_stops_under_load_double_nothing(flow: Flow, topic: str) -> None:
     with Load(flow.source, topic, PARTITIONS, rate=RATE) as load:
         for turn, ends_by in enumerate(("kill", "stop", "kill")):
@@ -125,6 +126,7 @@ def test_what_a_killed_worker_left_open_is_aborted_when_its_successor_starts(
         assert all(end > held[p] for p, end in ends(flow.target, remote).items())
 
 
+@pytest.mark.faults
 def test_what_a_flow_wrote_before_it_was_exactly_once_is_not_written_again(
     setup: Setup, topic: str
 ) -> None:

@@ -247,6 +247,7 @@ def test_a_plan_names_lag_groups_and_writers_and_changes_nothing(stage: Stage) -
         assert (topics_of(a), topics_of(b)) == before
 
 
+@pytest.mark.faults
 def test_heartbeats_do_not_hold_a_failover_up(stage: Stage) -> None:
     """The default file selects the topic ``heartbeats`` like any other, and it is written each second."""
     a, b = stage.a, stage.b
@@ -263,6 +264,7 @@ def test_heartbeats_do_not_hold_a_failover_up(stage: Stage) -> None:
         until(lambda: sum(ends(b, topic).values()) == 42, 90, "the copy", alive=drivers.mirror)
 
 
+@pytest.mark.faults
 def test_a_failover_and_a_failback_wait_for_what_quotas_hold_back(stage: Stage) -> None:
     a, b = stage.a, stage.b
     topic = stage.unique("orders")
@@ -443,6 +445,7 @@ def test_a_flow_that_no_worker_knows_yet_is_not_taken_for_one_that_has_stopped(
         assert now.is_stopped, now
 
 
+@pytest.mark.faults
 def test_a_failback_waits_for_a_job_of_the_flow_that_it_begins_again(stage: Stage) -> None:
     topic = stage.unique("orders")
     with stage.home(topic) as drivers:
@@ -672,6 +675,7 @@ def test_topics_with_prefixes_move_with_their_groups_and_over_rest(stage: Stage)
         assert sum(ends(a, back).values()) == 5
 
 
+@pytest.mark.faults
 def test_a_failover_that_is_cancelled_lets_clients_write_on(
     stage: Stage,
     monkeypatch: pytest.MonkeyPatch,

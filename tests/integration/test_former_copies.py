@@ -74,6 +74,7 @@ async def shown(flow: Flow, source: TopicPartition) -> tuple[TranslationView, Gr
     return translated, part
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("change", ["deleted", "renamed"])
 def test_a_copy_that_was_lost_while_no_worker_ran_is_reported_and_its_group_begins_in_the_new_one(
     setup: Setup, change: str

@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 Unique = Callable[[str], str]
 
 
-@pytest.fixture(params=["compacted", "transactional"])
+@pytest.fixture(params=["compacted", pytest.param("transactional", marks=pytest.mark.faults)])
 def scene(
     request: pytest.FixtureRequest,
     region_a: KafkaAddress,

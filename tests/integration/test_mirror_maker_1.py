@@ -121,6 +121,7 @@ def uncommitted_at_rest(files: Files, topic: str) -> int:
     return seen[-1][1] - seen[-1][0]
 
 
+@pytest.mark.faults
 def test_clean_stops_double_nothing_and_a_kill_only_what_was_not_committed(
     files: Files, topic: str
 ) -> None:
@@ -165,6 +166,7 @@ def test_clean_stops_double_nothing_and_a_kill_only_what_was_not_committed(
     assert uncommitted <= 5 * TRICKLE, "what came since the last commit, half a second before"
 
 
+@pytest.mark.faults
 def test_two_processes_share_the_partitions_and_one_takes_over(files: Files, topic: str) -> None:
     with (
         Load(files.source, topic, PARTITIONS, rate=RATE) as load,

@@ -116,6 +116,7 @@ def test_same_names_keep_everything_and_the_time_that_the_source_has_given(
     assert min(times) > 1_600_000_000_000, "the time of the source's broker, not of the writer"
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
 def test_the_markers_of_transactions_are_no_lag(setup: Setup, topic: str, level: str) -> None:
     own = {"consumer.override.isolation.level": level}
@@ -166,6 +167,7 @@ def test_a_killed_member_loses_nothing_and_the_others_take_its_partitions(
         wait_committed(mirror, flow, topic)
 
 
+@pytest.mark.faults
 def test_a_killed_worker_is_continued_by_the_next(flow: Flow, topic: str) -> None:
     with Load(flow.source, topic, PARTITIONS, rate=RATE) as load:
         with Mirror(flow.file, name="killed") as mirror:
@@ -485,6 +487,7 @@ def test_a_flow_goes_from_source_to_sink_and_back_and_only_one_of_them_copies(
         assert "MirrorSourceConnector" not in names
 
 
+@pytest.mark.faults
 def test_two_workers_share_the_group_and_one_that_is_stopped_hands_its_part_over(
     flow: Flow, topic: str
 ) -> None:

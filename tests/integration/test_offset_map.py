@@ -280,6 +280,7 @@ def wait_until_covered(mirror: Mirror, flow: Flow, topic: str) -> None:
     until_equal(lambda: committed_positions(flow, topic), wanted, alive=mirror)
 
 
+@pytest.mark.faults
 async def test_every_offset_translates_right_in_both_directions(setup: Setup) -> None:
     topic = setup.unique("census")
     config = {"segment.ms": "60000", "min.cleanable.dirty.ratio": "0.001", "retention.ms": "-1"}

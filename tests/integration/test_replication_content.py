@@ -158,6 +158,7 @@ NEW_PARTITIONS = 4
 TASKS = 2
 
 
+@pytest.mark.faults
 def test_topics_that_appear_one_after_the_other_are_collected_and_hold_up_no_other(
     setup: Setup,
 ) -> None:

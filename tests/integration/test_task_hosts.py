@@ -107,6 +107,7 @@ def test_a_killed_host_takes_its_tasks_alone_and_nothing_is_lost(flow: Flow, top
         assert not any(map(runs, started(mirror))), "hosts end before their worker"
 
 
+@pytest.mark.faults
 def test_hosts_end_with_a_killed_worker_and_commit_what_they_wrote(flow: Flow, topic: str) -> None:
     with Load(flow.source, topic, PARTITIONS, rate=RATE) as load:
         with Mirror(flow.file, name="killed") as mirror:
@@ -120,6 +121,7 @@ def test_hosts_end_with_a_killed_worker_and_commit_what_they_wrote(flow: Flow, t
             assert_equal(*wait_for_copy(mirror, flow, topic))
 
 
+@pytest.mark.faults
 def test_a_host_that_thaws_behind_its_permit_writes_nothing_until_its_worker_renews_it(
     flow: Flow, topic: str
 ) -> None:
@@ -148,6 +150,7 @@ def test_a_host_that_thaws_behind_its_permit_writes_nothing_until_its_worker_ren
         assert mirror.stop() == 0
 
 
+@pytest.mark.faults
 def test_a_host_that_was_frozen_alone_goes_on_without_a_trace_in_the_copy(
     flow: Flow, topic: str
 ) -> None:

@@ -248,6 +248,7 @@ def test_topics_that_are_merged_by_several_tasks_lose_nothing_in_kills_and_stops
     assert not any(ends(setup.b, flow.remote(names[0])).values()), "all of it went elsewhere"
 
 
+@pytest.mark.faults
 def test_clean_stops_double_nothing_of_what_is_routed(setup: Setup, topic: str) -> None:
     other = setup.topic("routed", PARTITIONS, on=setup.b)
     flow = a_flow(setup.folder, setup.a, setup.b, topic, merging(rf".*\.{topic}", other))

@@ -123,6 +123,7 @@ def test_a_partition_of_which_the_target_has_nothing_is_not_equal(
     assert exit_code(report) == UNHEALTHY
 
 
+@pytest.mark.faults
 def test_what_a_mirror_copied_is_equal_under_load_with_transactions_merges_and_other_codecs(
     setup: Setup, lanes_session: OpenSession
 ) -> None:
