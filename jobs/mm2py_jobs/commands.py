@@ -392,9 +392,9 @@ def doctor(
     """
 
     def run() -> int:
-        from mm2py_jobs.doctor.doctor_command import examine_file
+        from mm2py_jobs.doctor.doctor_command import print_examination
 
-        return examine_file(
+        return print_examination(
             file, flow, Printer(output), is_whole=whole or output in (Output.JSON, Output.YAML)
         )
 

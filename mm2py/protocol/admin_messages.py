@@ -108,10 +108,16 @@ def _entry(
     )
 
 
-def describe_log_dirs(
-    topics: Mapping[str, Sequence[int]],
-) -> Call[Mapping[TopicPartition, int]]:
-    """Read the size in bytes of the replicas on one broker; partitions without a replica there are left out."""
+@dataclass(frozen=True, slots=True)
+class LogDirs:
+    """The folders of one broker: sizes of replicas in bytes, those without one left out; ``free`` bytes of all, None before 3.3 (KIP-827)."""
+
+    sizes: Mapping[TopicPartition, int]
+    free: int | None
+
+
+def describe_log_dirs(topics: Mapping[str, Sequence[int]]) -> Call[LogDirs]:
+    """Read the sizes of replicas on one broker, and how much it can take."""
     for topic in topics:
         required(topic, "topic")
 
@@ -121,16 +127,54 @@ def describe_log_dirs(
             topics=[kind(topic=name, partitions=list(each)) for name, each in topics.items()]
         )
 
-    def convert(answer: admin_schema.DescribeLogDirsResponse) -> Mapping[TopicPartition, int]:
-        return {
+    def convert(answer: admin_schema.DescribeLogDirsResponse) -> LogDirs:
+        sizes = {
             TopicPartition(topic.name, each.partition_index): each.partition_size
             for folder in answer.results
             for topic in folder.topics
             for each in topic.partitions
             if not each.is_future_key
         }
+        free = [-1 if it.usable_bytes is None else it.usable_bytes for it in answer.results]
+        return LogDirs(sizes, sum(free) if free and min(free) >= 0 else None)
 
     return schema_call(request, admin_schema.DescribeLogDirsResponse, convert, (1, 4))
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuota:
+    """One quota (KIP-546): ``entity`` by type (user, client-id, ip), None is the default of that type; ``values`` by name, in bytes or percent."""
+
+    entity: Mapping[str, str | None]
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuotas:
+    """All quotas of clients, or why they may not be read."""
+
+    error_code: int
+    error_message: str | None
+    quotas: tuple[ClientQuota, ...]
+
+
+def describe_client_quotas() -> Call[ClientQuotas]:
+    """Read the quotas of all clients."""
+
+    def request() -> admin_schema.DescribeClientQuotasRequest:
+        return admin_schema.DescribeClientQuotasRequest(components=[], strict=False)
+
+    def convert(answer: admin_schema.DescribeClientQuotasResponse) -> ClientQuotas:
+        quotas = [
+            ClientQuota(
+                {it.entity_type: it.entity_name for it in entry.entity},
+                {it.key: it.value for it in entry.values},
+            )
+            for entry in answer.entries or []
+        ]
+        return ClientQuotas(answer.error_code, answer.error_message, tuple(quotas))
+
+    return schema_call(request, admin_schema.DescribeClientQuotasResponse, convert, (0, 1))
 
 
 def incremental_alter_configs(

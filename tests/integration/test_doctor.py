@@ -1,9 +1,11 @@
 """``mm2py doctor``: each check is broken on a real broker, and named with the command that mends it."""
 
 import json
+import os
 import subprocess
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -15,9 +17,13 @@ from mm2py_cli.app import app
 from mm2py_jobs.doctor.examine import CHECKS, examine
 from mm2py_jobs.open_flow import flow_plan
 from tests.integration.cluster_changes import forbid_creating, forbid_writing
+from tests.integration.flow_questions import Asked, path_of
 from tests.integration.mirror_process import MM2PY, Flow, running, until
 from tests.integration.secured import SecuredRegion
 from tests.integration.setups import Setup
+from tests.integration.small_disk import FEW_INDEXES, small_disk
+from tests.integration.test_quotas import set_quota
+from tests.integration.traffic import Sent, commit, write
 from tests.kit.kafka.ports import free_ports
 from tests.kit.kafka.region import ForeignRegion, KafkaAddress, Region
 from tests.kit.regions import NewRegion
@@ -50,10 +56,12 @@ def test_a_flow_that_will_work_has_no_warning_before_and_while_it_runs(setup: Se
     assert (code, {it["level"] for it in rows}) == (0, {"ok"}), rows
     assert {it["check"] for it in rows} == {check.name for check in CHECKS}
     assert "1 topics with 3 partitions" in said(rows, "topics", "ok")
-    with running(flow.file):
+    with running(flow.file) as mirror:
         code, rows = examined(flow)
         assert (code, {it["level"] for it in rows}) == (0, {"ok"}), rows
         assert "3 internal topics" in said(rows, "internal topics", "ok")
+        served = Asked(mirror).done("GET", f"{path_of(flow)}/doctor")
+        assert served == rows
     shown = subprocess.run([MM2PY, "doctor", str(flow.file)], capture_output=True, text=True)
     assert (shown.returncode, shown.stdout, shown.stderr) == (0, "", "nothing is wrong\n")
 
@@ -65,6 +73,21 @@ def narrow(setup: Setup) -> Flow:
     config = {"max.message.bytes": "5000", "retention.ms": "1000", "cleanup.policy": "compact"}
     setup.create_topic(setup.b, flow.remote(topic), 3, config=config)
     return flow
+
+
+def slow(setup: Setup) -> Flow:
+    """A quota bounds one of its clients."""
+    flow = setup.flow(setup.topic("slow"))
+    name = f"{flow.name}|MirrorSourceConnector-0|replication-consumer"
+    set_quota(setup.a, "consumer", name, rate=10_000)
+    return flow
+
+
+def of_later(setup: Setup) -> Flow:
+    topic = setup.topic("later")
+    at_ms = SYSTEM_CLOCK.now_ms() + 1_800_000
+    write(setup.a, topic, [Sent(0, b"early", timestamp_ms=at_ms)])
+    return setup.flow(topic)
 
 
 def misspelt(setup: Setup) -> Flow:
@@ -110,6 +133,9 @@ def by_a_group(setup: Setup) -> Flow:
         (into_itself, "clusters", "error", ["are one cluster, ", "correct bootstrap.servers"]),
         (narrow, "limits", "error", ["is compacted, its source is not"]),
         (narrow, "limits", "warning", ["takes 5000 bytes", "max.message.bytes=", "keeps records for 1000 ms", "retention.ms="]),
+        (narrow, "drift", "warning", ["max.message.bytes of", "the flow writes it each 600 s"]),
+        (slow, "quotas", "warning", ["a quota of 10.0 KB/s and broker (consumer_byte_rate of client-id", "raise it: kafka-configs.sh"]),
+        (of_later, "clocks", "warning", ["min in the future", "LogAppendTime"]),
         (narrow, "partitions", "warning", ["(3 for 1)", "kafka-topics.sh"]),
     ],
 )  # fmt: skip
@@ -216,6 +242,30 @@ async def test_a_transaction_that_hangs(setup: Setup) -> None:
     assert f"find-hanging --topic {topic} --partition 0" in row.remedy, (
         "records may be older than their writing"
     )
+
+
+async def test_a_clock_that_is_behind_that_of_the_brokers(setup: Setup) -> None:
+    topic = setup.topic("clocks")
+    flow = setup.flow(topic)
+    commit(setup.a, f"group-of-{topic}", topic, {0: 0})
+    results = await examine(flow_plan(flow.file, flow.name), Later(-1))
+    rows = [it.row for it in results if it.check == "clocks" and flow.source_alias in it.row.text]
+    assert "a broker's clock is 86" in rows[0].text
+    assert "NTP" in rows[0].remedy
+
+
+@pytest.mark.faults
+def test_a_target_whose_disk_is_too_small_for_what_is_to_come(setup: Setup, tmp_path: Path) -> None:
+    topic = setup.topic("large")
+    write(setup.a, topic, [Sent(0, os.urandom(900_000)) for _ in range(80)])
+    with (
+        small_disk(tmp_path) as disk,
+        Region("small", properties=FEW_INDEXES, folder=disk, min_free_bytes=1) as target,
+    ):
+        code, rows = examined(setup.flow(topic, target=target))
+        found = said(rows, "bytes to copy", "error")
+        assert (code, "72.0 MB of 1 topics" in found) == (3, True), rows
+        assert "its disks run full | give its brokers disk" in found
 
 
 async def test_a_certificate_that_ends_soon(setup: Setup, secured: SecuredRegion) -> None:

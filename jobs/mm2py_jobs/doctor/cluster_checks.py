@@ -1,11 +1,12 @@
 """Checks of each cluster by itself: its brokers, certificates, rights, and the topics that the flow keeps there."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Final
 
 from mm2py.errors import Mm2pyError, ServerError, UnsupportedVersionError
 from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
+from mm2py.observability.quantities import duration_text, size_text
 from mm2py.protocol.acls import AclOperation
 from mm2py.protocol.error_codes import (
     GROUP_AUTHORIZATION_FAILED,
@@ -13,11 +14,19 @@ from mm2py.protocol.error_codes import (
     TOPIC_AUTHORIZATION_FAILED,
 )
 from mm2py.protocol.topics import BrokerNode, NewTopic
+from mm2py.types import TopicPartition
 from mm2py_jobs.doctor.examined import SIDES, Examined, Level, Opened, Row, Side, some
 
 SOON_S: Final = 14 * 86_400.0
 """A certificate that ends within this time is a warning."""
 REACH_S: Final = 5.0
+AHEAD_S: Final = 5.0
+LATER_S: Final = 60.0
+"""A record from further in the future than this is told."""
+MOST_TOPICS: Final = 200
+"""Whose newest records are asked for."""
+MAX_TIMESTAMP: Final = -3
+_COMMITS: Final = "__consumer_offsets"
 _PURPOSE: Final = "doctor"
 
 
@@ -144,6 +153,78 @@ def _acls(opened: Opened) -> str:
     return f"kafka-acls.sh --bootstrap-server {opened.servers} --add --allow-principal User:{user}"
 
 
+async def quotas(flow: Examined) -> AsyncIterator[Row]:
+    """No quota of the brokers holds the flow's clients up (KIP-546); one for another client's id alone is none of ours."""
+    for side in SIDES:
+        opened = flow.sides[side]
+        try:
+            found = await opened.admin.client_quotas()
+        except UnsupportedVersionError:
+            yield Row(Level.SKIPPED, f"{opened.alias}: brokers before 2.6 do not tell quotas")
+            continue
+        rate = "consumer_byte_rate" if side == "source" else "producer_byte_rate"
+        ours = [it for it in found if rate in it.values and _concerns(it.entity, opened, flow)]
+        for quota in ours:
+            who = ", ".join(f"{kind} {name or '<default>'}" for kind, name in quota.entity.items())
+            yield Row(
+                Level.WARNING,
+                f"{opened.alias}: a quota of {size_text(quota.values[rate])}/s and broker ({rate} of {who}) bounds the copy",
+                f"raise it: kafka-configs.sh --bootstrap-server {opened.servers} --alter --add-config {rate}=..., or set flow.max.bytes.per.second to it",
+            )
+        if not ours:
+            yield Row(Level.OK, f"{opened.alias}: no quota")
+
+
+def _concerns(entity: Mapping[str, str | None], opened: Opened, flow: Examined) -> bool:
+    sasl = opened.admin.cluster.settings.sasl
+    user = "" if sasl is None else sasl.username
+    for kind, name in entity.items():
+        if kind == "user" and name is not None and name != user:
+            return False
+        # The clients of a flow have its name in theirs, or begin with Connect's words.
+        if kind == "client-id" and name is not None and str(flow.flow) not in name and not name.startswith("connector-"):  # fmt: skip
+            return False
+    return "ip" not in entity
+
+
+async def clocks(flow: Examined) -> AsyncIterator[Row]:
+    """No clock is ahead of this machine's: brokers stamp commits of groups (KIP-734 finds the newest); one that is behind shows nowhere."""
+    for side in SIDES:
+        opened = flow.sides[side]
+        now_ms = flow.clock.now_ms()
+        newest = await _newest_ms(opened, [_COMMITS])
+        ahead_s = (max(newest.values(), default=0) - now_ms) / 1000
+        if ahead_s > AHEAD_S:
+            yield Row(
+                Level.WARNING,
+                f"{opened.alias}: a broker's clock is {ahead_s:.0f} s ahead of this machine's, or this one is behind",
+                "synchronise both with NTP (chronyc tracking): ages, RPO and certificates are judged by them",
+            )
+        later = dict[str, float]()
+        if side == "source":
+            newest = await _newest_ms(opened, [*await flow.chosen()][:MOST_TOPICS])
+            for tp, at_ms in newest.items():
+                if at_ms - now_ms > LATER_S * 1000:
+                    later[tp.topic] = max(later.get(tp.topic, 0), (at_ms - now_ms) / 1000)
+        if later:
+            yield Row(
+                Level.WARNING,
+                f"{opened.alias}: records of {some(later)} have times up to {duration_text(round(max(later.values()) * 1000))} in the future:"
+                " retention keeps them for longer, and nothing behind them is found by time",
+                "correct the clocks of their writers, or set message.timestamp.type=LogAppendTime",
+            )
+        if ahead_s <= AHEAD_S and not later:
+            yield Row(Level.OK, f"{opened.alias}: nothing is of the future")
+
+
+async def _newest_ms(opened: Opened, names: Sequence[str]) -> dict[TopicPartition, int]:
+    """Return the largest timestamp of each partition that has records and may be seen."""
+    found = (await opened.admin.cluster.metadata(names)).topics
+    wanted = [TopicPartition(it.name, part.partition) for it in found for part in it.partitions]
+    listed = await opened.admin.list_offsets(dict.fromkeys(wanted, MAX_TIMESTAMP))
+    return {tp: it.timestamp for tp, it in listed.items() if it.error is None and it.offset >= 0}
+
+
 async def group_rights(flow: Examined) -> AsyncIterator[Row]:
     """Groups can be listed and read on the source."""
     opened = flow.sides["source"]
@@ -152,9 +233,9 @@ async def group_rights(flow: Examined) -> AsyncIterator[Row]:
     except ServerError as error:
         yield Row(Level.ERROR, f"{opened.alias}: groups cannot be listed: {error.message}", f"{_acls(opened)} --operation Describe --cluster")  # fmt: skip
         return
-    offsets = await opened.admin.topic_rights(["__consumer_offsets"])
-    if AclOperation.READ not in offsets.get("__consumer_offsets", {AclOperation.READ}):
-        yield _missing(opened, AclOperation.READ, "following commits", ["__consumer_offsets"])
+    offsets = await opened.admin.topic_rights([_COMMITS])
+    if AclOperation.READ not in offsets.get(_COMMITS, {AclOperation.READ}):
+        yield _missing(opened, AclOperation.READ, "following commits", [_COMMITS])
     elif catalog.missing:
         yield Row(Level.WARNING, f"{opened.alias}: groups of some brokers are not known: {catalog.missing}")  # fmt: skip
     else:

@@ -4,9 +4,10 @@ Flow: ``examine(plan)`` -> both clusters side by side -> ``CHECKS`` in order -> 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from mm2py.client.connect.admin import Admin
@@ -14,7 +15,7 @@ from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.errors import ConfigError, Mm2pyError
 from mm2py_jobs.doctor import cluster_checks, flow_checks
 from mm2py_jobs.doctor.examined import SIDES, Examined, Level, Opened, Row, Side
-from mm2py_jobs.open_flow import FlowNow, admin_cluster, flow_in_force
+from mm2py_jobs.open_flow import FlowNow, admin_cluster, flow_in_force, plan_of_file
 from mm2py_workers.flow_parts import FlowPlan
 from mm2py_workers.flow_target import SOURCE, FlowTarget
 
@@ -40,6 +41,8 @@ CHECKS: Final = (
     Check("brokers", SIDES, cluster_checks.brokers),
     Check("certificates", SIDES, cluster_checks.certificates),
     Check("clusters", SIDES, cluster_checks.one_cluster),
+    Check("quotas", SIDES, cluster_checks.quotas),
+    Check("clocks", SIDES, cluster_checks.clocks),
     Check("topics", ("source",), flow_checks.topics),
     Check("rights", SIDES, cluster_checks.rights, is_of_copies=True),
     Check("names", ("source",), flow_checks.names, is_of_copies=True),
@@ -48,6 +51,7 @@ CHECKS: Final = (
     Check("limits", SIDES, flow_checks.limits, is_of_copies=True),
     Check("partitions", SIDES, flow_checks.partitions, is_of_copies=True),
     Check("group rights", ("source",), cluster_checks.group_rights),
+    Check("drift", SIDES, flow_checks.drift, is_of_copies=True),
     Check("groups", SIDES, flow_checks.groups),
     Check("transactions", ("source",), flow_checks.transactions),
     Check("bytes to copy", SIDES, flow_checks.disk, is_of_copies=True),
@@ -72,6 +76,36 @@ class Result:
             "finding": text,
             "remedy": remedy,
         }
+
+
+async def examine_file(
+    path: Path, flows: Sequence[str], clock: Clock = SYSTEM_CLOCK
+) -> list[Result]:
+    """Examine flows of a file side by side: a cluster that is silent costs its time once."""
+    known: list[Result] = []
+    plans: list[FlowPlan] = []
+    for flow in flows:
+        try:
+            plan = plan_of_file(path, flow)
+        except ConfigError as error:
+            known.append(Result(flow, "config", Row(Level.ERROR, error.message, error.remedy)))
+            continue
+        if SOURCE in plan.connectors:
+            plans.append(plan)
+        else:
+            known.append(
+                Result(
+                    flow,
+                    "config",
+                    Row(
+                        Level.SKIPPED,
+                        "a consumer group copies it (copy.connector=sink): not examined",
+                    ),
+                )
+            )
+    for results in await asyncio.gather(*(examine(it, clock) for it in plans)):
+        known += results
+    return known
 
 
 async def examine(plan: FlowPlan, clock: Clock = SYSTEM_CLOCK) -> list[Result]:

@@ -111,15 +111,24 @@ class Examined:
         Raises:
             ServerError: they may not be read.
         """
+        return {
+            name: {entry.name: entry.value or "" for entry in entries}
+            for name, entries in (await self.entries(side, names)).items()
+        }
+
+    async def entries(
+        self, side: Side, names: Collection[str]
+    ) -> dict[str, tuple[ConfigEntry, ...]]:
+        """Return the configs of topics with where each comes from.
+
+        Raises:
+            ServerError: they may not be read.
+        """
         known = self._configs[side]
         unknown = [name for name in names if name not in known]
         if unknown:
             known |= await self.sides[side].admin.describe_topic_configs(unknown)
-        return {
-            name: {entry.name: entry.value or "" for entry in known[name]}
-            for name in names
-            if name in known
-        }
+        return {name: known[name] for name in names if name in known}
 
     async def groups(self, side: Side) -> GroupCatalog:
         """Return the groups of a cluster."""

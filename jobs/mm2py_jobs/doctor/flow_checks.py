@@ -4,9 +4,12 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from mm2py.errors import UnsupportedVersionError
-from mm2py.mirror.filters import group_filter_from_config
+from mm2py.mirror.filters import config_property_filter_from_config, group_filter_from_config
+from mm2py.observability.quantities import size_text
+from mm2py.protocol.configs import ConfigSource
 from mm2py.protocol.topics import NewTopic
 from mm2py.types import TopicPartition
+from mm2py_connectors.config_sync import config_operations
 from mm2py_jobs.doctor.cluster_checks import creatable
 from mm2py_jobs.doctor.examined import Examined, Level, Row, some
 
@@ -16,6 +19,8 @@ HANGS_AFTER_MS: Final = 15 * 60_000
 """``transaction.max.timeout.ms``: no coordinator leaves a transaction open for longer."""
 MOST_PARTITIONS: Final = 2_000
 """Whose producers are asked for."""
+_FULL: Final = 0.9
+"""Of the free bytes: what comes while it is copied needs some, too."""
 _NO_LIMIT: Final = -1
 
 
@@ -123,6 +128,35 @@ def _number(configs: dict[str, str], key: str) -> int | None:
     return int(text) if text.lstrip("-").isdigit() else None
 
 
+async def drift(flow: Examined) -> AsyncIterator[Row]:
+    """Copies have the configs that sync.topic.configs gives them; what no filter lets through is the target's own."""
+    copies = await flow.copies()
+    ours = await flow.entries("source", [*copies])
+    theirs = await flow.entries("target", [*copies.values()])
+    wanted = config_property_filter_from_config(flow.connector)
+    differ: dict[str, list[str]] = {}
+    for topic, copy in copies.items():
+        there = {it.name: it for it in theirs.get(copy, ())}
+        for change in config_operations(ours.get(topic, ()), wanted):
+            has = there.get(change.name)
+            is_set = has is not None and has.value == change.value
+            is_own = has is not None and has.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+            if is_own if change.op == "DELETE" else not is_set:
+                differ.setdefault(change.name, []).append(copy)
+    is_synced = flow.config.sync_topic_configs_enabled
+    for name, topics in differ.items():
+        yield Row(
+            Level.WARNING,
+            f"{name} of {some(topics)} is not that of the source"
+            + ("" if is_synced else ": sync.topic.configs.enabled=false"),
+            f"the flow writes it each {flow.config.sync_topic_configs_interval_seconds:.0f} s; where it does not, mm2py flow describe '{flow.flow}' has the target's refusal"
+            if is_synced
+            else f"set it with kafka-configs.sh --bootstrap-server {flow.sides['target'].servers} --alter --topic {sorted(topics)[0]} --add-config {name}=...",
+        )
+    if copies and not differ:
+        yield Row(Level.OK, f"configs of {len(copies)} copies are those of their sources")
+
+
 async def partitions(flow: Examined) -> AsyncIterator[Row]:
     """A copy has the partitions of its source: with more, keys are elsewhere for who writes there after a failover."""
     there = await flow.topics("target")
@@ -198,7 +232,7 @@ async def transactions(flow: Examined) -> AsyncIterator[Row]:
 
 
 async def disk(flow: Examined) -> AsyncIterator[Row]:
-    """What is to be copied, as far as the source tells sizes."""
+    """What is to be copied fits into the target, as far as brokers tell sizes."""
     copies = await flow.copies()
     new = {
         name: topic.partitions
@@ -206,8 +240,14 @@ async def disk(flow: Examined) -> AsyncIterator[Row]:
         if name not in copies
     }
     sizes = await flow.sides["source"].admin.partition_sizes(new)
-    total = sum(sizes.values())
-    yield Row(
-        Level.OK,
-        f"{total / 1e9:.1f} GB of {len(new)} topics without a copy are to come, times replication.factor={flow.config.replication_factor}",
-    )
+    total, factor = sum(sizes.values()), flow.config.replication_factor
+    factor = factor if factor > 0 else 1  # the brokers' own default is at least that
+    text = f"{size_text(total)} of {len(new)} topics without a copy are to come, times replication.factor={flow.config.replication_factor}"
+    target = flow.sides["target"]
+    free = await target.admin.free_bytes()
+    if free is None:
+        yield Row(Level.OK, f"{text}; brokers of {target.alias} do not tell how much they can take")
+    elif total * factor > free * _FULL:
+        yield Row(Level.ERROR, f"{text}; {target.alias} has {size_text(free)} left: its disks run full", "give its brokers disk, exclude topics, or set start.positions to what is needed")  # fmt: skip
+    else:
+        yield Row(Level.OK, f"{text}; {target.alias} has {size_text(free)} left")

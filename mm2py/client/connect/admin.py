@@ -24,7 +24,7 @@ from mm2py.errors import (
 )
 from mm2py.protocol import admin_messages, group_messages, messages
 from mm2py.protocol.acls import Acl, AclOperation
-from mm2py.protocol.admin_messages import ActiveProducer
+from mm2py.protocol.admin_messages import ActiveProducer, ClientQuota
 from mm2py.protocol.configs import ConfigEntry, ConfigOperation, ConfigResource, ConfigResourceType
 from mm2py.protocol.error_codes import (
     INVALID_REQUEST,
@@ -246,14 +246,37 @@ class Admin:
     ) -> Mapping[TopicPartition, int]:
         """Return the size of each partition's largest replica; partitions whose size brokers do not disclose are left out."""
         sizes: dict[TopicPartition, int] = {}
-        await self.cluster.metadata([])
-        for node_id in self.cluster.broker_ids:
-            connection = await self.cluster.connection(node_id, ADMIN)
-            for partition, size in (
-                await connection.call(admin_messages.describe_log_dirs(topics))
-            ).items():
+        for each in await self._log_dirs(topics):
+            for partition, size in each.sizes.items():
                 sizes[partition] = max(size, sizes.get(partition, 0))
         return sizes
+
+    async def free_bytes(self) -> int | None:
+        """Return how much all brokers together can take; None where one of them does not disclose it (before 3.3)."""
+        free = [each.free for each in await self._log_dirs({})]
+        known = [it for it in free if it is not None]
+        return sum(known) if known and len(known) == len(free) else None
+
+    async def client_quotas(self) -> tuple[ClientQuota, ...]:
+        """Return the quotas of all clients.
+
+        Raises:
+            ServerError: they may not be read.
+            UnsupportedVersionError: brokers before 2.6 do not tell (KIP-546).
+        """
+        answer = await self.cluster.call_any(admin_messages.describe_client_quotas())
+        error = _error(answer.error_code, answer.error_message or "", "DescribeClientQuotas")
+        if error is not None:
+            raise error
+        return answer.quotas
+
+    async def _log_dirs(self, topics: Mapping[str, Sequence[int]]) -> list[admin_messages.LogDirs]:
+        await self.cluster.metadata([])
+        found: list[admin_messages.LogDirs] = []
+        for node_id in self.cluster.broker_ids:
+            connection = await self.cluster.connection(node_id, ADMIN)
+            found.append(await connection.call(admin_messages.describe_log_dirs(topics)))
+        return found
 
     # ---- ACLs ----
 

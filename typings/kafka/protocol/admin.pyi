@@ -409,5 +409,24 @@ class DescribeLogDirsResponse(ApiMessage):
         error_code: int
         log_dir: str
         topics: list[DescribeLogDirsTopic]
+        usable_bytes: int | None
     error_code: int
     results: list[DescribeLogDirsResult]
+
+class DescribeClientQuotasRequest(ApiMessage):
+    class ComponentData(DataContainer): ...
+    def __init__(self, *, components: list[ComponentData] = ..., strict: bool = ..., version: int | None = ...) -> None: ...
+
+class DescribeClientQuotasResponse(ApiMessage):
+    class EntryData(DataContainer):
+        class EntityData(DataContainer):
+            entity_type: str
+            entity_name: str | None
+        class ValueData(DataContainer):
+            key: str
+            value: float
+        entity: list[EntityData]
+        values: list[ValueData]
+    error_code: int
+    error_message: str | None
+    entries: list[EntryData] | None

@@ -1,0 +1,76 @@
+"""The doctor over REST: ``GET /flows/{flow}/doctor``, described at ``/openapi.json``; changes nothing.
+
+Flow: request -> the same checks as ``mm2py doctor FILE``, from this worker with its credentials -> rows. Whoever asks while one runs gets its answer.
+"""
+
+import asyncio
+
+from fastapi import APIRouter, Depends
+from starlette.requests import Request
+
+from mm2py.flows.service import FlowService
+from mm2py.flows.view_models import View
+from mm2py.rest.bodies import check_media_types, refuse_unknown
+from mm2py.rest.job_routes import JobRoutes, RouteHost
+from mm2py.rest.routes.flows import RESPONSES, FlowPath, named_flow
+from mm2py.types import FlowName
+
+
+class DoctorView(View):
+    """What one check found: ``level`` is ok, skipped, warning or error; ``remedy`` a command or what to set, empty where nothing is wrong."""
+
+    flow: str
+    check: str
+    level: str
+    finding: str
+    remedy: str
+
+
+def open_doctor(host: RouteHost) -> JobRoutes:
+    """Serve ``/flows/{flow}/doctor``; the entry point ``mm2py.routes``."""
+    doctor = _Doctor(host)
+    routes = APIRouter(
+        tags=["doctor"],
+        dependencies=[Depends(check_media_types), Depends(refuse_unknown)],
+        responses=RESPONSES,
+    )
+    routes.add_api_route("/flows/{flow}/doctor", doctor.show, methods=["GET"])
+    return JobRoutes(routes, doctor.close)
+
+
+class _Doctor:
+    def __init__(self, host: RouteHost) -> None:
+        self._host = host
+        self._flows: FlowService = host.flows
+        self._running: dict[FlowName, asyncio.Task[list[DoctorView]]] = {}
+
+    async def show(self, request: Request, flow: FlowPath) -> list[DoctorView]:
+        """Ask both clusters what would keep the flow from working, with the command that mends it; takes up to 30 s where one is silent."""
+        name = named_flow(self._flows, request, flow)
+        running = self._running.get(name)
+        if running is None or running.done():
+            running = self._running[name] = asyncio.create_task(self._examine(name))
+        return await asyncio.shield(running)
+
+    async def close(self) -> None:
+        """End examinations that still run."""
+        for running in self._running.values():
+            running.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    async def _examine(self, flow: FlowName) -> list[DoctorView]:
+        # A worker that is never asked loads none of it.
+        from mm2py_jobs.doctor.examine import examine_file
+
+        results = await examine_file(self._host.file, [str(flow)], self._host.clock)
+        mask = self._host.mask.apply
+        return [
+            DoctorView(
+                flow=it.flow,
+                check=it.check,
+                level=str(it.row.level),
+                finding=mask(it.row.text),
+                remedy=mask(it.row.remedy),
+            )
+            for it in results
+        ]
