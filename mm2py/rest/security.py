@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from ipaddress import ip_address
 from typing import Final, final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
@@ -25,7 +25,7 @@ from mm2py.config.rest_settings import RestSettings, is_loopback
 from mm2py.rest.answers import error_response, framework_text
 from mm2py.rest.credentials import Caller, Credentials, claimed_name
 from mm2py.rest.listener_tls import CERTIFICATE_NAME
-from mm2py.rest.page import is_of_page
+from mm2py.rest.page import PAGE_HEADER, is_of_page
 from mm2py.rest.parts import CALLER
 from mm2py.rest.raw_path import plain_segment
 from mm2py.rest.request_body import BodyReader, replayed
@@ -37,6 +37,10 @@ _UNAUTHORIZED: Final = "User cannot access the resource."
 _BASIC: Final = 'Basic realm="mm2py", charset="UTF-8"'
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _POLICY_VIOLATION: Final = 1008
+ACCESS_HEADER: Final = "X-Mm2py-Access"
+"""Of answers to the page: ``change``, or ``read`` for a caller who may only read."""
+USER_HEADER: Final = "X-Mm2py-User"
+"""Of answers to the page: the caller's name, percent-encoded."""
 BODIES_AT_ONCE: Final = 16
 LOGIN_LOG_S: Final = 10.0
 LOGIN_TRIES: Final = 20
@@ -132,6 +136,8 @@ class Gate:
             return
         assert caller is not None
         inner = dict(scope, **{CALLER: caller})
+        if PAGE_HEADER in headers:
+            send = _told_access(send, caller)
         if scope["method"] not in _READS:
             send = _Audited(send, scope, caller)
         body = await self._bodies.read(scope, receive)
@@ -164,6 +170,19 @@ class Gate:
         """Let a browser ask its user for the password; other callers get Connect's answer, which names no scheme."""
         asks = self._credentials.by_password and is_of_page(scope["path"], headers)
         return {"WWW-Authenticate": _BASIC} if asks else {}
+
+
+def _told_access(send: Send, caller: Caller) -> Send:
+    """Tell the page who asks and whether it may change something: it shows no button that would be refused."""
+
+    async def tell(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            told = MutableHeaders(scope=message)
+            told[ACCESS_HEADER] = "change" if caller.operator else "read"
+            told[USER_HEADER] = quote(caller.name)
+        await send(message)
+
+    return tell
 
 
 @final

@@ -1,7 +1,8 @@
 // Where the page is (its address), what it asks the worker for, and when it draws.
 import { FlowPage, PARTS } from "./flow.js";
+import { ChangeDialog } from "./changing.js";
 import { Overview } from "./overview.js";
-import { API, pathOf, Poll } from "./polling.js";
+import { Access, API, pathOf, Poll } from "./polling.js";
 import { html, render } from "./view.js";
 import { age, time } from "./words.js";
 
@@ -60,6 +61,7 @@ function wanted({ view, flow, part, chosen }) {
   const base = pathOf("flows", flow);
   const paths = { flow: [base, EVERY_MS.flow] };
   if (part !== "tasks") paths[part] = [`${base}/${part}`, EVERY_MS[part]];
+  if (part === "topics") paths.config = [`${base}/config`, EVERY_MS.config];
   if (part === "topics" && chosen !== undefined) paths.partitions = [`${base}/partitions?topic=${encodeURIComponent(chosen)}`, EVERY_MS.partitions];
   return paths;
 }
@@ -105,13 +107,16 @@ function Page() {
   const main = found.flows || found.flow;
   document.title = place.view === "flow" ? `${place.flow} - mm2py` : "mm2py";
   return html`<a class="skip" href="#main" onClick=${skip}>Skip to the numbers</a>
-    <header><a class="brand" href="#/">mm2py</a> <span class="muted">worker ${API.host}</span> <${Freshness} poll=${main} /></header>
+    <header><a class="brand" href="#/">mm2py</a> <span class="muted">worker ${API.host}${Access.caller ? `, as ${Access.caller}${Access.mayChange ? "" : " (may only read)"}` : ""}</span> <${Freshness} poll=${main} /></header>
     <main id="main" tabindex="-1" class=${main.stale ? "stale" : ""}>
       ${place.view === "flow"
         ? html`<${FlowPage} key=${place.flow} name=${place.flow} part=${place.part} chosen=${place.chosen} polls=${found} stale=${main.stale} />`
         : html`<h1 class="aside">Flows of this worker</h1><${Overview} poll=${main} narrow=${narrow.matches} />`}
-    </main>`;
+    </main>
+    <${ChangeDialog} after=${askAgain} />`;
 }
+
+const askAgain = () => polls.forEach((poll) => poll.ask());
 
 function skip(event) {
   event.preventDefault();

@@ -2,6 +2,7 @@
 import { History, Properties } from "./changes.js";
 import { Groups } from "./groups.js";
 import { copies, findings, judge } from "./judgement.js";
+import { FlowActions } from "./orders.js";
 import { Finding } from "./overview.js";
 import { Empty, Fact, flowLink, Mark, StateMark, Waiting, When } from "./parts.js";
 import { Topics } from "./topics.js";
@@ -24,6 +25,7 @@ export function FlowPage({ name, part, chosen, polls, stale }) {
     <p class="verdict" role="status"><${Mark} kind=${stale ? "unknown" : kind} word=${`${stale ? "Last known: " : ""}${flow.state}: ${text}`} />
       ${flow.since_ms ? html`<span class="muted"> since <${When} ms=${flow.since_ms} /></span>` : null}</p>
     <ul class="findings">${findings([flow]).map((finding) => html`<${Finding} finding=${finding} stale=${stale} />`)}</ul>
+    <${FlowActions} flow=${flow} />
     <${Numbers} flow=${flow} />
     <nav aria-label=${`Parts of ${flow.flow}`} class="tabs">${Object.entries(PARTS).map(([key, title]) =>
       html`<a href=${flowLink(flow.flow, key)} aria-current=${key === part ? "page" : null}>${title}</a>`)}</nav>
@@ -33,9 +35,9 @@ export function FlowPage({ name, part, chosen, polls, stale }) {
 function Part({ flow, part, chosen, polls, copying }) {
   if (part === "tasks") return html`<${Tasks} flow=${flow} />`;
   if (part === "groups") return html`<${Groups} flow=${flow} poll=${polls.groups} chosen=${chosen} copying=${copying} />`;
-  if (part === "config") return html`<${Properties} poll=${polls.config} />`;
+  if (part === "config") return html`<${Properties} flow=${flow} poll=${polls.config} />`;
   if (part === "history") return html`<${History} flow=${flow} poll=${polls.history} />`;
-  return html`<${Topics} flow=${flow} poll=${polls.topics} chosen=${chosen} partitions=${polls.partitions} copying=${copying} />`;
+  return html`<${Topics} flow=${flow} poll=${polls.topics} chosen=${chosen} partitions=${polls.partitions} copying=${copying} config=${polls.config?.data} />`;
 }
 
 const RPO = "recovery point: how old the oldest record is that is not copied; what a loss of the source would cost now";

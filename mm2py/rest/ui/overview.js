@@ -1,6 +1,8 @@
 // The first page: what is wrong, the map, the list of flows.
+import { Action } from "./changing.js";
 import { findings, judge, MARKS, verdict } from "./judgement.js";
 import { isDrawn, FlowMap } from "./map.js";
+import { createFlow } from "./orders.js";
 import { Command, Empty, flowLink, Mark, Waiting, When } from "./parts.js";
 import { html } from "./view.js";
 import { count, duration, perSecond } from "./words.js";
@@ -76,9 +78,10 @@ export function Overview({ poll, narrow }) {
   if (!flows) return html`<${Waiting} poll=${poll} what="flows" />`;
   if (!flows.length) {
     return html`<${Empty}>No flow is enabled. Add one: write <code>A->B.enabled = true</code> into the worker's file and start it again,
-      or, between two clusters of the file, <code>mm2py flow create A/B</code>.<//>`;
+      or, between two clusters of the file, <code>mm2py flow create A/B</code>. <${Action} order=${createFlow([])}>Add a flow<//><//>`;
   }
   return html`<${Wrong} flows=${flows} stale=${poll.stale} />
     ${isDrawn(flows, narrow) ? html`<section aria-labelledby="map"><h2 id="map">Map</h2><${FlowMap} flows=${flows} narrow=${narrow} stale=${poll.stale} /></section>` : null}
-    <${List} flows=${flows} stale=${poll.stale} />`;
+    <${List} flows=${flows} stale=${poll.stale} />
+    <p><${Action} order=${createFlow([...new Set(flows.flatMap((flow) => [flow.source, flow.target]))])}>Add a flow<//></p>`;
 }

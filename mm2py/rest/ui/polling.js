@@ -3,16 +3,28 @@
 // Without the name and password that the address of a page may have: fetch refuses these.
 export const API = new URL("../", location.origin + location.pathname);
 const ANSWER_MS = 15_000;
+const CHANGE_MS = 60_000;
 const LONGEST_MS = 30_000;
 
 export const pathOf = (...segments) => segments.map(encodeURIComponent).join("/");
 
-async function read(path) {
-  const answer = await fetch(new URL(path, API), {
-    headers: { Accept: "application/json", "X-Mm2py-Page": "1" },
-    signal: AbortSignal.timeout(ANSWER_MS),
-    cache: "no-store",
-  });
+/** What the worker says that this reader may do; known from its first answer on. */
+export const Access = { caller: "", mayChange: false };
+
+export const read = (path) => ask(path, { headers: {}, signal: AbortSignal.timeout(ANSWER_MS) });
+
+/** Ask for a change; `revision` is the flow's that it is meant for (412 where it is another). */
+export function change(method, path, body, revision) {
+  const headers = revision === undefined ? {} : { "If-Match": `"${revision}"` };
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  return ask(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal: AbortSignal.timeout(CHANGE_MS) });
+}
+
+async function ask(path, request) {
+  const headers = { Accept: "application/json", "X-Mm2py-Page": "1", ...request.headers };
+  const answer = await fetch(new URL(path, API), { ...request, headers, cache: "no-store" });
+  const access = answer.headers.get("X-Mm2py-Access");
+  if (access) Object.assign(Access, { caller: decodeURIComponent(answer.headers.get("X-Mm2py-User") || ""), mayChange: access === "change" });
   const body = await answer.json().catch(() => null);
   if (!answer.ok) {
     const error = new Error(body?.message || `HTTP ${answer.status}`);

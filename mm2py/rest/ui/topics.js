@@ -1,5 +1,7 @@
 // Topics of a flow, and the partitions of one of them with held and failed ones, their cause and remedy.
 import { judgeState, rank } from "./judgement.js";
+import { Action } from "./changing.js";
+import { chooseTopics, TopicActions } from "./orders.js";
 import { Command, Empty, flowLink, StateMark, Waiting } from "./parts.js";
 import { Table } from "./table.js";
 import { html } from "./view.js";
@@ -27,13 +29,14 @@ const columns = (flow, copying) => [
   { key: "rate", title: "Rate", wide: true, number: true, value: (it) => it.records_per_s, show: (it) => perSecond(it.records_per_s) },
 ];
 
-export function Topics({ flow, poll, chosen, partitions, copying }) {
+export function Topics({ flow, poll, chosen, partitions, copying, config }) {
   const rows = poll.data;
   if (!rows) return html`<${Waiting} poll=${poll} what="topics" />`;
   if (!rows.length) {
-    return html`<${Empty}>This flow copies no topic. Choose some that the source has: <${Command} text=${`mm2py flow set ${flow.source}/${flow.target} topics='orders.*'`} /><//>`;
+    return html`<${Empty}>This flow copies no topic. Choose some that the source has: <${Action} order=${chooseTopics(flow, config)}>Choose topics<//> <${Command} text=${`mm2py flow set ${flow.source}/${flow.target} topics='orders.*'`} /><//>`;
   }
   return html`${chosen === undefined ? null : html`<${Partitions} flow=${flow} topic=${chosen} poll=${partitions} copying=${copying} />`}
+    <p><${Action} order=${chooseTopics(flow, config)}>Choose topics<//></p>
     <${Table} rows=${rows} columns=${columns(flow.flow, copying)} sort="state" id=${(it) => it.topic} text=${(it) => `${it.topic} ${it.target_topic || ""} ${it.state}`}
       label=${`Topics of ${flow.flow}`} noun="topic" chosen=${chosen} />`;
 }
@@ -41,7 +44,7 @@ export function Topics({ flow, poll, chosen, partitions, copying }) {
 function Partitions({ flow, topic, poll, copying }) {
   const rows = poll?.data && [...poll.data].sort((one, two) => rank(judgeState(one, true)) - rank(judgeState(two, true)) || one.partition - two.partition);
   return html`<section class="detail" aria-labelledby="partitions"><h3 id="partitions">Partitions of ${topic}</h3>
-    <a href=${flowLink(flow.flow, "topics")}>close</a>
+    <a href=${flowLink(flow.flow, "topics")}>close</a> ${rows?.length ? html`<${TopicActions} flow=${flow} topic=${topic} paused=${flow.paused.includes(topic)} />` : null}
     ${!rows ? html`<${Waiting} poll=${poll} what="partitions" />` : null}
     ${rows && !rows.length ? html`<${Empty}>${flow.flow} does not copy a topic of this name: <a href=${flowLink(flow.flow, "topics")}>all topics</a>.<//>` : null}
     ${rows && rows.length ? html`<p class="muted">${counted(rows.length, "partition")}, copied to ${rows[0].target_topic || "a topic that is not named yet"}</p>

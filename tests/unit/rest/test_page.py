@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from base64 import b64encode
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from mm2py.config.rest_settings import RestSettings
 from mm2py.rest.app import own_app, public_app
 from mm2py.rest.credentials import Credentials
 from mm2py.rest.page import HEADERS, PAGE_HEADER, POLICY, page_files
-from mm2py.rest.security import gate_for
+from mm2py.rest.security import ACCESS_HEADER, USER_HEADER, gate_for
 from tests.unit.rest.flow_fakes import AB, BA, Rig, partition, snapshot
 from tests.unit.rest.rest_fakes import FakeHerder, ask, flow, parts_of
 
@@ -150,6 +151,17 @@ def test_a_browser_is_asked_for_a_password_and_a_connect_client_is_not(rig: Rig)
         reply = ask(app, "GET", target)
         assert reply.status == 401
         assert "www-authenticate" not in reply.headers
+
+
+def test_the_page_is_told_who_asks_and_whether_he_may_change_something(rig: Rig) -> None:
+    app = gated(rig, Credentials({"änn": "pw", "bob": "pw"}, {}, read_only=["bob"]))
+    for name, shown, access in (("änn", "%C3%A4nn", "change"), ("bob", "bob", "read")):
+        login = b64encode(f"{name}:pw".encode()).decode()
+        headers = {"Authorization": f"Basic {login}", PAGE_HEADER: "1"}
+        reply = ask(app, "GET", "/flows", headers=headers)
+        assert (reply.headers[USER_HEADER], reply.headers[ACCESS_HEADER]) == (shown, access)
+        del headers[PAGE_HEADER]
+        assert ACCESS_HEADER not in ask(app, "GET", "/flows", headers=headers).headers
 
 
 def test_where_no_password_admits_a_caller_none_is_asked_for(rig: Rig) -> None:

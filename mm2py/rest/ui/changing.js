@@ -1,0 +1,109 @@
+// One change: its fields, then the dry run with what it would change as a difference, then the confirmation, then what was done.
+import { Access, change, read } from "./polling.js";
+import { Component, html } from "./view.js";
+import { counted } from "./words.js";
+
+let shown = null;
+
+/** An order: title, button (what the confirmation says), method, path, `at` (path of the flow, absent: none), revision of the flow that it was begun with, `fields` [{name, label, value, hint}], `body(values)`, `query`. */
+export const openChange = (order) => shown?.open(order);
+
+/** A button that opens a change; a caller who may only read has none. */
+export const Action = ({ order, children, label }) =>
+  Access.mayChange ? html`<button type="button" class="action" aria-label=${label} onClick=${() => openChange(order)}>${children || order.button}</button>` : null;
+
+const SAID = {
+  403: "You may not do this.",
+  404: "It is not there any more.",
+  409: "Not now. Nothing was changed.",
+  412: "Somebody changed the flow since this was planned. Nothing was changed.",
+  422: "Correct what you entered. Nothing was changed.",
+  400: "This is refused. Nothing was changed.",
+};
+
+function said(error, confirmed) {
+  if (SAID[error.status]) return SAID[error.status];
+  if (!confirmed) return "There is no plan.";
+  return "Whether the change was made is not known: the history of the flow tells.";
+}
+
+export class ChangeDialog extends Component {
+  constructor(props) {
+    super(props);
+    this.state = { order: null };
+    this.opened = (element) => element && !element.open && element.showModal();
+    this.close = () => this.setState({ order: null });
+  }
+
+  componentDidMount() {
+    shown = this;
+  }
+
+  open(order) {
+    const values = Object.fromEntries((order.fields || []).map((field) => [field.name, field.value || ""]));
+    this.setState({ order, values, revision: order.revision, plan: null, done: null, error: null, asking: false });
+    if (!order.fields) this.send(order, values, order.revision, true);
+  }
+
+  /** After 412 the flow of now counts: what is confirmed next is what is shown next. */
+  async again() {
+    const { order, values, error } = this.state;
+    if (error?.status === 412 && order.at) {
+      const flow = await read(order.at).catch(() => null);
+      if (flow) this.setState({ revision: flow.revision });
+      await this.send(order, values, flow?.revision ?? this.state.revision, true);
+    } else {
+      await this.send(order, values, this.state.revision, true);
+    }
+  }
+
+  async send(order, values, revision, dry) {
+    this.setState({ asking: true, error: null });
+    try {
+      const query = new URLSearchParams({ ...order.query, ...(dry ? { dry_run: true } : {}) }).toString();
+      const result = await change(order.method, `${order.path}${query ? `?${query}` : ""}`, order.body?.(values), revision);
+      if (this.state.order !== order) return;
+      this.setState(dry ? { asking: false, plan: result } : { asking: false, done: result });
+      if (!dry) this.props.after();
+    } catch (error) {
+      if (this.state.order === order) this.setState({ asking: false, error: { text: error.message, said: said(error, !dry), status: error.status }, ...(error.status === 412 ? { plan: null } : {}) });
+      this.props.after();
+    }
+  }
+
+  render() {
+    const { order, values, revision, plan, done, error, asking } = this.state;
+    if (!order) return null;
+    const enter = order.fields && !plan && !done;
+    const fresh = () => this.again();
+    return html`<dialog ref=${this.opened} onClose=${this.close} aria-labelledby="change">
+      <h2 id="change">${order.title}</h2>
+      ${order.text && !done ? html`<p>${order.text}</p>` : null}
+      ${enter ? html`<form method="dialog" onSubmit=${(event) => { event.preventDefault(); fresh(); }}>
+        ${order.fields.map((field) => html`<p><label>${field.label}<input name=${field.name} value=${values[field.name]} placeholder=${field.hint || ""} autocomplete="off" spellcheck=${false}
+          onInput=${(event) => this.setState({ values: { ...values, [field.name]: event.currentTarget.value } })} /></label></p>`)}
+        <p class="buttons"><button type="submit" class="action" disabled=${asking}>Show what it would change</button> <button type="button" onClick=${this.close}>Cancel</button></p></form>` : null}
+      ${asking && !plan ? html`<p class="muted" role="status">Asking the worker ...</p>` : null}
+      ${error ? html`<div class="finding bad" role="alert"><p><strong>${error.said}</strong></p><p>${error.text}</p></div>` : null}
+      ${plan && !done ? html`<${Planned} plan=${plan} />
+        <p class="buttons"><button type="button" class="action" disabled=${asking} onClick=${() => this.send(order, values, revision, false)}>${asking ? "Asking the worker ..." : order.button}</button>
+          ${order.fields ? html`<button type="button" onClick=${() => this.setState({ plan: null, error: null })}>Back</button>` : null}
+          <button type="button" onClick=${this.close}>Cancel</button></p>` : null}
+      ${done ? html`<p class="verdict" role="status"><span class="mark good"><span class="sign" aria-hidden="true">✔︎</span> Done${done.revision ? `, revision ${done.revision} of the history` : ""}.</span></p>
+        ${done.still_paused?.length ? html`<p>Still paused, because they were paused alone: ${done.still_paused.join(", ")}</p>` : null}
+        <p class="buttons"><button type="button" class="action" onClick=${this.close}>Close</button></p>` : null}
+      ${error && !plan && !enter && !asking ? html`<p class="buttons"><button type="button" class="action" onClick=${fresh}>Plan again</button> <button type="button" onClick=${this.close}>Cancel</button></p>` : null}
+    </dialog>`;
+  }
+}
+
+const text = (value) => (value === null ? html`<span class="muted">none</span>` : html`<code>${value}</code>`);
+
+/** What changes, one thing below the other: before and after. */
+export const Difference = ({ changes }) => html`<dl class="difference">${changes.map((change) => html`<dt>${change.key}</dt>
+  <dd><span class="before"><span class="sign" aria-hidden="true">−</span> before ${text(change.before)}</span><span class="after"><span class="sign" aria-hidden="true">+</span> after ${text(change.after)}</span></dd>`)}</dl>`;
+
+function Planned({ plan }) {
+  if (!plan.changes.length) return html`<p>Nothing of its settings changes.</p>`;
+  return html`<p>${counted(plan.changes.length, "thing")} would change:</p><${Difference} changes=${plan.changes} />`;
+}

@@ -1,0 +1,67 @@
+// The changes that the page offers for a flow, in the words of its buttons.
+import { Action } from "./changing.js";
+import { pathOf } from "./polling.js";
+import { html } from "./view.js";
+
+const post = (flow, action, more = {}) => ({ method: "POST", path: `${pathOf("flows", flow.flow)}/${action}`, at: pathOf("flows", flow.flow), revision: flow.revision, ...more });
+
+const pause = (flow) => post(flow, "pause", { title: `Pause ${flow.flow}`, button: "Pause", text: "Nothing is copied until it is resumed; positions stay. What is written meanwhile is copied then, if the source still has it." });
+const resume = (flow) => post(flow, "resume", { title: `Resume ${flow.flow}`, button: "Resume", text: "It continues with the next record after the last that was copied." });
+const resumeAll = (flow) => post(flow, "resume", { title: `Resume all topics of ${flow.flow}`, button: "Resume all topics", query: { all_topics: true } });
+const restart = (flow) => post(flow, "restart", { title: `Restart ${flow.flow}`, button: "Restart", text: "Its connectors and tasks end and begin again at their positions: nothing is copied for some seconds." });
+const restartFailed = (flow) => post(flow, "restart", { title: `Restart what failed of ${flow.flow}`, button: "Restart what failed", query: { only_failed: true } });
+
+/** Buttons for the state that a flow is in. */
+export function FlowActions({ flow }) {
+  const rests = ["PAUSED", "STOPPED"].includes(flow.state);
+  const failed = flow.state === "FAILED" || flow.failed_partitions > 0;
+  const orders = [failed && restartFailed(flow), rests ? resume(flow) : pause(flow), flow.paused.length > 0 && resumeAll(flow), restart(flow)];
+  return html`<p class="buttons">${orders.filter(Boolean).map((order) => html`<${Action} order=${order} />`)}</p>`;
+}
+
+/** Buttons for one topic of a flow. */
+export function TopicActions({ flow, topic, paused }) {
+  const one = (action, word, text) => post(flow, action, { title: `${word} ${topic}`, button: word, query: { topic }, text });
+  return html`<span class="buttons">
+    <${Action} order=${paused ? one("resume", "Resume topic", "It continues with the next record after the last that was copied.") : one("pause", "Pause topic", "Only this topic waits; its positions stay.")} />
+    <${Action} order=${one("restart", "Restart its tasks", "The tasks that have this topic end and begin again at their positions.")} /></span>`;
+}
+
+const patch = (flow, more) => ({ method: "PATCH", path: pathOf("flows", flow.flow), at: pathOf("flows", flow.flow), revision: flow.revision, button: "Change", ...more });
+const orNull = (value) => (value === "" ? null : value);
+const FILE = "empty: as in the worker's file";
+
+export const chooseTopics = (flow, config) => {
+  const now = Object.fromEntries((config || []).flatMap((it) => it.properties).map((it) => [it.key, it.value]));
+  return patch(flow, {
+    title: `Topics of ${flow.flow}`,
+    text: "Names and Java patterns, with commas between them.",
+    fields: ["topics", "topics.exclude"].map((name) => ({ name, label: name, value: now[name] || "", hint: FILE })),
+    body: (values) => ({ config: Object.fromEntries(Object.entries(values).map(([key, value]) => [key, orNull(value)])) }),
+  });
+};
+
+export const setProperty = (flow, connector, { key, value }) => patch(flow, {
+  title: `${key} of ${connector}`,
+  fields: [{ name: "value", label: key, value: value || "", hint: FILE }],
+  body: (values) => ({ connectors: { [connector]: { [key]: orNull(values.value) } } }),
+});
+
+export const addProperty = (flow) => patch(flow, {
+  title: `A property of ${flow.flow}`,
+  text: "It goes to the connectors that read it, and wins over the worker's file.",
+  fields: [{ name: "key", label: "Property", hint: "for example sync.group.offsets.enabled" }, { name: "value", label: "Value", hint: FILE }],
+  body: (values) => ({ config: { [values.key.trim()]: orNull(values.value) } }),
+});
+
+export const rollback = (flow, revision) => post(flow, "rollback", {
+  title: `${flow.flow} as of revision ${revision}`, button: "Go back", query: { revision },
+  text: revision === 0 ? "Properties and pauses become those of the worker's file." : "Properties and pauses become what they were after this revision; the history keeps what was between.",
+});
+
+export const createFlow = (aliases) => ({
+  method: "POST", path: "flows", title: "Add a flow", button: "Add",
+  text: `Between two clusters of the worker's file${aliases.length ? ` (${aliases.join(", ")} and others there)` : ""}. It begins to copy at once, on all workers.`,
+  fields: [{ name: "source", label: "From cluster", hint: "alias" }, { name: "target", label: "To cluster", hint: "alias" }, { name: "topics", label: "topics", hint: "for example orders.*" }],
+  body: (values) => ({ source: values.source.trim(), target: values.target.trim(), ...(values.topics ? { config: { topics: values.topics } } : {}) }),
+});

@@ -1,0 +1,185 @@
+"""Changes from the page: planned, shown as a difference, confirmed; refused ones explained; none for who may only read."""
+
+import json
+from dataclasses import replace
+from typing import Final
+from urllib.parse import quote
+
+import pytest
+from starlette.types import ASGIApp
+
+from mm2py.config.rest_settings import RestSettings
+from mm2py.rest.app import public_app
+from mm2py.rest.credentials import Credentials
+from mm2py.rest.security import gate_for
+from tests.integration.flow_questions import Asked, path_of, push
+from tests.integration.mirror_process import running
+from tests.integration.rest_asking import public_url
+from tests.integration.setups import Setup
+from tests.integration.test_page import HOSTILE, LOOKS, SHOTS, assert_quiet, heal, served
+from tests.integration.traffic import copied
+from tests.kit.browser import Browser, chromium
+from tests.unit.rest.flow_fakes import AB, BA, Rig
+
+pytestmark = [
+    pytest.mark.skipif(chromium() is None, reason="no Chromium: apt-get install chromium"),
+    pytest.mark.timeout(300),
+]
+
+ACTIONS: Final = "document.querySelectorAll('button.action').length"
+OPEN: Final = "document.querySelector('dialog[open]')"
+
+
+@pytest.fixture
+def browser() -> Browser:
+    path = chromium()
+    assert path is not None
+    return Browser(path)
+
+
+@pytest.fixture
+def rig() -> Rig:
+    rig = Rig()
+    for name in (AB, BA):
+        rig.add(name)
+        heal(rig, name)
+    return rig
+
+
+def gated(rig: Rig) -> ASGIApp:
+    """The API for ann, who may change, and bob, who may only read."""
+    credentials = Credentials({"ann": "pw", "bob": "pw"}, {}, read_only=["bob"])
+    gate = gate_for(RestSettings.of_worker({"rest.insecure": "true"}), credentials)
+    return public_app(replace(rig.parts, gate=gate))
+
+
+async def press(browser: Browser, text: str, inside: str = "main") -> None:
+    """Press the button with this text or label, once it can be pressed."""
+    named = f"(it.ariaLabel || it.textContent).trim() === {json.dumps(text)} && !it.disabled"
+    found = f"[...document.querySelectorAll('{inside} button')].find(it => {named})"
+    await browser.until(found)
+    await browser.evaluate(f"{found}.click()")
+
+
+async def confirm(browser: Browser, text: str, planned: str) -> None:
+    """See what is planned in the open dialog, and confirm it."""
+    await browser.until(f"{OPEN}?.innerText.includes({planned!r})")
+    await press(browser, text, "dialog[open]")
+
+
+async def enter(browser: Browser, name: str, value: str) -> None:
+    field = f"document.querySelector('dialog[open] input[name=\"{name}\"]')"
+    await browser.until(field)
+    await browser.evaluate(
+        f"(i => {{i.value = {value!r}; i.dispatchEvent(new Event('input'))}})({field})"
+    )
+
+
+async def done(browser: Browser) -> None:
+    await browser.until(f"{OPEN}?.innerText.includes('Done')")
+    await press(browser, "Close", "dialog[open]")
+    await browser.until(f"!{OPEN}")
+
+
+async def test_who_may_only_read_sees_no_button_and_who_may_change_is_named(
+    browser: Browser, rig: Rig
+) -> None:
+    async with served(gated(rig)) as url:
+        for user, may, said in (("bob", False, "as bob (may only read)"), ("ann", True, "as ann")):
+            await browser.open("about:blank")
+            await browser.open(f"{url.replace('//', f'//{user}:pw@')}ui/")
+            await browser.until_text(said)
+            for place in (
+                "",
+                "flows/A-%3EB/topics/t",
+                "flows/A-%3EB/config",
+                "flows/A-%3EB/history",
+            ):
+                await browser.open(f"{url.replace('//', f'//{user}:pw@')}ui/#/{place}")
+                await browser.until_text(said)
+                await browser.until("document.querySelector('main table, main .empty')")
+                assert bool(await browser.evaluate(ACTIONS)) is may, place
+
+
+async def test_a_plan_is_shown_before_anything_is_done_and_texts_stay_texts(
+    browser: Browser, rig: Rig
+) -> None:
+    async with served(gated(rig)) as url:
+        own = url.replace("//", "//ann:pw@")
+        await browser.open(f"{own}ui/#/flows/A-%3EB/topics")
+        await press(browser, "Choose topics")
+        await enter(browser, "topics", HOSTILE.replace(",", ""))
+        await press(browser, "Show what it would change", "dialog[open]")
+        await browser.until(f"{OPEN}?.innerText.includes('1 thing would change')")
+        assert HOSTILE in await browser.evaluate(f"{OPEN}.innerText")
+        await press(browser, "Cancel", "dialog[open]")
+        await browser.open(f"{own}ui/#/flows/A-%3EB/history")
+        await browser.until_text("Nothing was changed: the worker's file is in force.")
+        await press(browser, "Pause")
+        await confirm(browser, "Pause", "MirrorSourceConnector")
+        await done(browser)
+        await browser.until(
+            "/pause A->B by ann/.test(document.body.innerText.replace(/\\s+/g, ' '))"
+        )
+        await browser.open(f"{own}ui/#/")
+        await press(browser, "Add a flow")
+        for name, value in (("source", "A"), ("target", "nowhere")):
+            await enter(browser, name, value)
+        await press(browser, "Show what it would change", "dialog[open]")
+        await browser.until(f"{OPEN}?.querySelector('[role=alert]')")
+        assert "nowhere" in await browser.evaluate(f"{OPEN}.innerText")
+        assert not await browser.evaluate(f"{OPEN}.querySelector('img, script')")
+
+
+@pytest.mark.integration
+async def test_a_flow_is_paused_changed_and_rolled_back_from_the_page_alone(
+    browser: Browser, setup: Setup
+) -> None:
+    first, second = setup.topic("page-first"), setup.topic("page-second")
+    flow = setup.flow(first)
+    with running(flow.file) as mirror:
+        ask, url = Asked(mirror), public_url(mirror)
+        place = f"{url}ui/#/flows/{quote(flow.name, safe='')}"
+        await browser.look(width=1280, height=900, dark=False)
+        await browser.open(f"{place}/topics")
+        await press(browser, "Pause")
+        await confirm(browser, "Pause", "RUNNING")
+        await done(browser)
+        await browser.until_text("paused: it copies nothing")
+        await press(browser, "Resume")
+        await confirm(browser, "Resume", "PAUSED")
+        await done(browser)
+        await browser.until_text("Pause")
+
+        await press(browser, "Choose topics")
+        await enter(browser, "topics", f"{first},{second}")
+        await press(browser, "Show what it would change", "dialog[open]")
+        await browser.until(f"{OPEN}?.innerText.includes({second!r})")
+        SHOTS.mkdir(parents=True, exist_ok=True)
+        for width, height, dark in LOOKS:
+            await browser.look(width=width, height=height, dark=dark)
+            shade = "dark" if dark else "light"
+            await browser.screenshot(SHOTS / f"change-{width}-{shade}.png", whole=False)
+        await browser.look(width=1280, height=900, dark=False)
+        # Somebody else is first.
+        ask.done("PATCH", path_of(flow), {"config": {"offset.lag.max": "50"}})
+        await press(browser, "Change", "dialog[open]")
+        await browser.until(f"{OPEN}?.innerText.includes('Somebody changed the flow')")
+        await press(browser, "Show what it would change", "dialog[open]")
+        await confirm(browser, "Change", second)
+        await done(browser)
+        push(flow, second, 5)
+        await browser.until_text(second)
+        await browser.open(f"{place}/history")
+        await browser.until_text("Go back to the worker's file")
+        await browser.screenshot(SHOTS / "history.png")
+        await press(browser, "Go back to the worker's file")
+        await confirm(browser, "Go back", second)
+        await done(browser)
+        assert ask.properties(flow)["topics"] == first
+        actions = [it["action"] for it in ask.done("GET", f"{path_of(flow)}/history")]
+        assert actions == ["rollback", "change", "change", "resume", "pause"]
+        assert copied(flow, first) == 0
+        assert [it for it in browser.errors if "412" not in it] == []
+        browser.errors.clear()
+        assert_quiet(browser, url)
