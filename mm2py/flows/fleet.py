@@ -7,6 +7,7 @@ connectors gone -> herder stopped. Looks once a second, and for flows that other
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
@@ -16,6 +17,7 @@ from mm2py.errors import ConfigError, Mm2pyError, RetriableError
 from mm2py.flows.graph import CircleGuard, FlowNode, Sources
 from mm2py.flows.states import read_flow
 from mm2py.mirror.flow_overrides import Presence
+from mm2py.observability.metrics import FlowSample
 from mm2py.runtime.errors import ForwardError, HerderError
 from mm2py.runtime.herder.api import AskPeer
 from mm2py.runtime.herder.herder import Herder
@@ -28,6 +30,11 @@ log = logging.getLogger(__name__)
 LOOK_S: Final = 1.0
 LOOK_FAR: Final = 5
 """Every so many looks also at flows that do not run here."""
+
+SAMPLE_LOOKS: Final = 15
+"""Every so many looks the sums of each flow are kept."""
+SAMPLES: Final = 240
+"""Of a flow at most: one hour."""
 
 OPEN_S: Final = 45.0
 """How long a new herder may take until it knows who leads its group; a broker may hold a new group for some."""
@@ -81,6 +88,7 @@ class FlowFleet:
         self.nodes: dict[FlowName, FlowNode] = {}
         """The same, with what ``/flows`` needs; always the same object."""
         self._since: dict[FlowName, Since] = {}
+        self._samples: dict[FlowName, deque[FlowSample]] = {}
         self._spare_until: dict[FlowName, float] = {}
         self._unfinished: set[FlowName] = set()
         self._looking: asyncio.Task[None] | None = None
@@ -108,6 +116,9 @@ class FlowFleet:
 
     def since(self, flow: FlowName) -> Since | None:
         return self._since.get(flow)
+
+    def samples(self, flow: FlowName) -> Sequence[FlowSample]:
+        return (*self._samples.get(flow, ()),)
 
     def start(self) -> None:
         """Launch the file's flows and begin to look for others; returns at once."""
@@ -165,6 +176,9 @@ class FlowFleet:
                 if looks % LOOK_FAR == 0:
                     await self._take_added()
                 for flow in list(self.nodes):
+                    if looks % SAMPLE_LOOKS == 0:
+                        course = self._samples.setdefault(flow, deque(maxlen=SAMPLES))
+                        course.append(self.nodes[flow].herder.sample())
                     self._note(flow)
                     await self._tidy(flow)
             except Exception:  # the edge: the flows run on, and the next look may go well
@@ -232,6 +246,7 @@ class FlowFleet:
         self.nodes.pop(flow, None)
         self.herders.pop(flow, None)
         self._since.pop(flow, None)
+        self._samples.pop(flow, None)
         self._unfinished.discard(flow)
         await self.maker.remove(flow, STOP_S)
 

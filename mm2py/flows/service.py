@@ -37,6 +37,7 @@ from mm2py.flows.view_models import (
     HistoryView,
     PartitionView,
     PropertyView,
+    SampleView,
     TopicView,
     TranslationView,
 )
@@ -47,6 +48,7 @@ from mm2py.flows.views import (
     forecast_views,
     history_view,
     partition_views,
+    sample_views,
     shown_value,
     topic_views,
 )
@@ -54,7 +56,7 @@ from mm2py.mirror.backfills import JobKind
 from mm2py.mirror.flow_overrides import OverrideEntry
 from mm2py.mirror.policies import policy_from_config
 from mm2py.observability.logging import SecretMask
-from mm2py.observability.metrics import NodeSnapshot
+from mm2py.observability.metrics import FlowSample, NodeSnapshot
 from mm2py.runtime.errors import HerderError, NotFoundError
 from mm2py.runtime.herder.api import Validator
 from mm2py.storage.config_state import ConnectorConfig, texts_of
@@ -88,6 +90,10 @@ class Fleet(Protocol):
 
     def since(self, flow: FlowName, /) -> Since | None:
         """Return the state of a flow's work and since when it is there."""
+        ...
+
+    def samples(self, flow: FlowName, /) -> Sequence[FlowSample]:
+        """Return the sums of what this node copied of a flow in the last hour, the oldest first."""
         ...
 
     def guard(self, flow: FlowName, /) -> ChangeGuard:
@@ -204,6 +210,10 @@ class FlowService:
     async def forecast(self, flow: FlowName) -> list[ForecastView]:
         """Return when retention overtakes which partitions; ``ForwardError`` where another worker leads the flow."""
         return forecast_views(flow, await self._members(flow), self._parts.clock.now_ms())
+
+    def course(self, flow: FlowName) -> list[SampleView]:
+        """Return how this worker's part of a flow went in the last hour, the oldest first."""
+        return sample_views(self._parts.fleet.samples(flow))
 
     async def topics(self, flow: FlowName) -> list[TopicView]:
         """Return lag and rates by topic; ``ForwardError`` where another worker leads the flow."""

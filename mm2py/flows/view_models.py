@@ -119,6 +119,16 @@ class ForecastView(View):
     size_bytes: int | None
 
 
+class SampleView(View):
+    """One worker's part of a flow at one moment (ms since the epoch); rates since the sample before, null is not known."""
+
+    at_ms: int
+    lag_records: int | None
+    lag_ms: int | None
+    records_per_s: float | None
+    bytes_per_s: float | None
+
+
 class TopicView(View):
     """One source topic; sums over its partitions, ``lag_ms`` is the largest, as of ``FlowView``; ``state`` is the worst."""
 

@@ -19,6 +19,7 @@ from mm2py.flows.view_models import (
     ForecastView,
     HistoryView,
     PartitionView,
+    SampleView,
     TaskView,
     TopicView,
 )
@@ -29,7 +30,7 @@ from mm2py.mirror.flow_overrides import (
     parse_override_key,
 )
 from mm2py.observability.logging import HIDDEN, SecretMask
-from mm2py.observability.metrics import UNKNOWN, NodeSnapshot, PartitionSnapshot
+from mm2py.observability.metrics import UNKNOWN, FlowSample, NodeSnapshot, PartitionSnapshot
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import TOPIC_NAME, FlowName, State, TaskId, TopicPartition
 
@@ -210,6 +211,27 @@ def forecast_views(flow: FlowName, members: Members, now_ms: int) -> list[Foreca
         if (said := it.forecast) is not None
     ]
     return sorted(views, key=lambda it: (it.at_ms, it.topic, it.partition))
+
+
+def sample_views(samples: Sequence[FlowSample]) -> list[SampleView]:
+    """Return samples with the rates since the one before; a counter that fell began anew."""
+    views: list[SampleView] = []
+    for before, it in zip((None, *samples), samples, strict=False):
+        took_s = 0 if before is None else (it.at_ms - before.at_ms) / 1000
+        rates: list[float | None] = [None, None]
+        if before is not None and took_s > 0 and it.records >= before.records:
+            grown = it.records - before.records, it.size_bytes - before.size_bytes
+            rates = [round(count / took_s, 1) for count in grown]
+        views.append(
+            SampleView(
+                at_ms=it.at_ms,
+                lag_records=it.lag_records,
+                lag_ms=it.lag_ms,
+                records_per_s=rates[0],
+                bytes_per_s=rates[1],
+            )
+        )
+    return views
 
 
 def topic_views(flow: FlowName, members: Members, copy_name: CopyName) -> list[TopicView]:

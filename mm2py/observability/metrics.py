@@ -179,6 +179,20 @@ class FlowSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FlowSample:
+    """One node's part of a flow at one moment, cheap enough to be kept; lags are None where one of them is not known.
+
+    ``records`` and ``size_bytes`` are counted since the process started.
+    """
+
+    at_ms: int
+    lag_records: int | None
+    lag_ms: int | None
+    records: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSnapshot:
     """One source partition at one moment; plain data, rates are the mean of the last 10 s."""
 
@@ -426,6 +440,19 @@ class FlowMeter:
         self._events[kind] = self._events.get(kind, 0) + 1
         self._records_lost += lost
         self._records_may_be_doubled += may_be_doubled
+
+    def sample(self) -> FlowSample:
+        """Return its sums, for the course of the last hour."""
+        now_ms = self._clock.now_ms()
+        meters = self._partitions.values()
+        is_known = all(meter.lag_records >= 0 for meter in meters) and bool(meters)
+        return FlowSample(
+            at_ms=now_ms,
+            lag_records=sum(meter.lag_records for meter in meters) if is_known else None,
+            lag_ms=max(meter.lag_ms(now_ms) for meter in meters) if is_known else None,
+            records=self._gone_records + sum(meter.records for meter in meters),
+            size_bytes=self._gone_bytes + sum(meter.bytes for meter in meters),
+        )
 
     def snapshot(self) -> FlowSnapshot:
         now_ms = self._clock.now_ms()

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mm2py.config.rest_settings import RestSettings
 from mm2py.flows.view_models import GroupPartitionView, GroupView
+from mm2py.observability.metrics import FlowSample
 from mm2py.rest.app import public_app
 from mm2py.rest.credentials import Credentials
 from mm2py.rest.listening import Listener
@@ -261,6 +262,32 @@ async def test_names_that_are_markup_are_shown_as_texts_everywhere(
         await browser.open(f"{place}/groups")
         await browser.until_text("would skip")
         assert [it for it in browser.errors if "404" not in it] == []
+
+
+async def test_the_course_of_the_last_hour_says_whether_it_gets_better(
+    browser: Browser, rig: Rig
+) -> None:
+    async with served(public_app(rig.parts)) as url:
+        for lags, said in (
+            ([None, 90_000, 40_000, 3_000], "Getting better: 3.0 s behind, 30 s ago 90 s."),
+            ([0, 5_000], "Getting worse: 5.0 s behind, 15 s ago 0.0 s."),
+            ([500, 0, 900], "As far behind as 30 s ago: 0.9 s."),
+            ([0], "watched the flow for less than a minute"),
+        ):
+            rig.sampled[AB] = [
+                FlowSample(
+                    at_ms=number * 15_000, lag_records=lag, lag_ms=lag, records=number, size_bytes=0
+                )
+                for number, lag in enumerate(lags)
+            ]
+            await browser.open("about:blank")
+            await browser.open(f"{url}ui/#/flows/A-%3EB/tasks")
+            await browser.until_text(said)
+            SHOTS.mkdir(parents=True, exist_ok=True)
+            await browser.screenshot(SHOTS / f"course-{len(lags)}.png")
+            lines = "document.querySelectorAll('.trend svg').length"
+            assert await browser.evaluate(lines) == (0 if len(lags) == 1 else 4)
+        assert_quiet(browser, url)
 
 
 async def test_thousands_of_topics_are_searched_and_only_visible_ones_are_drawn(

@@ -28,6 +28,7 @@ from mm2py.flows.view_models import (
     GroupView,
     HistoryView,
     PartitionView,
+    SampleView,
     TopicView,
     TranslationView,
 )
@@ -108,6 +109,7 @@ def router(service: FlowService, parts: FlowParts, forward: Forwarding) -> APIRo
         ("/flows/{flow}/topics", reads.topics),
         ("/flows/{flow}/lag", reads.topics),
         ("/flows/{flow}/forecast", reads.forecast),
+        ("/flows/{flow}/samples", reads.samples),
         ("/flows/{flow}/history", reads.history),
         ("/flows/{flow}/config", reads.config),
         ("/flows/{flow}/groups", reads.groups),
@@ -203,6 +205,10 @@ class _Reads:
     async def forecast(self, request: Request, flow: FlowPath) -> list[ForecastView]:
         """List when the source's retention overtakes which partitions, the soonest first; those that keep up are not in it."""
         return await self._service.forecast(named_flow(self._service, request, flow))
+
+    async def samples(self, request: Request, flow: FlowPath) -> list[SampleView]:
+        """List lag and rates of this worker's part of a flow over the last hour, each 15 s, the oldest first."""
+        return self._service.course(named_flow(self._service, request, flow))
 
     async def history(self, request: Request, flow: FlowPath) -> list[HistoryView]:
         """List who changed what of a flow, newest first."""

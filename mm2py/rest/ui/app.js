@@ -11,7 +11,7 @@ const SELDOM_MS = 10_000;
 const RARELY_MS = 30_000;
 const MANY_ROWS = 1_000;
 // Groups are read from the clusters themselves, by connections of their own.
-const EVERY_MS = { flow: OFTEN_MS, topics: OFTEN_MS, partitions: OFTEN_MS, groups: RARELY_MS, config: SELDOM_MS, history: SELDOM_MS };
+const EVERY_MS = { flow: OFTEN_MS, samples: SELDOM_MS, topics: OFTEN_MS, partitions: OFTEN_MS, groups: RARELY_MS, config: SELDOM_MS, history: SELDOM_MS };
 
 const root = document.getElementById("page");
 const narrow = matchMedia("(max-width: 700px)");
@@ -59,7 +59,7 @@ function route() {
 function wanted({ view, flow, part, chosen }) {
   if (view === "overview") return { flows: ["flows", OFTEN_MS] };
   const base = pathOf("flows", flow);
-  const paths = { flow: [base, EVERY_MS.flow] };
+  const paths = { flow: [base, EVERY_MS.flow], samples: [`${base}/samples`, EVERY_MS.samples] };
   if (part !== "tasks") paths[part] = [`${base}/${part}`, EVERY_MS[part]];
   if (part === "topics") paths.config = [`${base}/config`, EVERY_MS.config];
   if (part === "topics" && chosen !== undefined) paths.partitions = [`${base}/partitions?topic=${encodeURIComponent(chosen)}`, EVERY_MS.partitions];

@@ -6,6 +6,7 @@ import { FlowActions } from "./orders.js";
 import { Finding } from "./overview.js";
 import { Empty, Fact, flowLink, Mark, StateMark, Waiting, When } from "./parts.js";
 import { Topics } from "./topics.js";
+import { Trend } from "./trend.js";
 import { html } from "./view.js";
 import { bytesPerSecond, count, duration, perSecond } from "./words.js";
 
@@ -27,6 +28,7 @@ export function FlowPage({ name, part, chosen, polls, stale }) {
     <ul class="findings">${findings([flow]).map((finding) => html`<${Finding} finding=${finding} stale=${stale} />`)}</ul>
     <${FlowActions} flow=${flow} />
     <${Numbers} flow=${flow} />
+    <${Trend} poll=${polls.samples} workers=${flow.workers.length} />
     <nav aria-label=${`Parts of ${flow.flow}`} class="tabs">${Object.entries(PARTS).map(([key, title]) =>
       html`<a href=${flowLink(flow.flow, key)} aria-current=${key === part ? "page" : null}>${title}</a>`)}</nav>
     <section aria-label=${PARTS[part]}><${Part} flow=${flow} part=${part} chosen=${chosen} polls=${polls} copying=${copies(flow) && !stale} /></section>`;

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError
-from mm2py.observability.metrics import LifeCounts, NodeSnapshot
+from mm2py.observability.metrics import FlowSample, LifeCounts, NodeSnapshot
 from mm2py.runtime.errors import (
     STALE_CONFIGURATION,
     AlreadyExistsError,
@@ -207,6 +207,10 @@ class Herder:
         snapshot = self._parts.meter.node_snapshot(self._parts.node.worker_id)
         findings = (*snapshot.findings, *self._life.work.notes())
         return replace(snapshot, problems=self._life.reported(), findings=findings)
+
+    def sample(self) -> FlowSample:
+        """Return what this node copies now, in sums."""
+        return self._parts.meter.sample()
 
     @property
     def life_counts(self) -> LifeCounts:

@@ -13,7 +13,7 @@ from mm2py.flows.fleet import Since
 from mm2py.flows.graph import CircleGuard, FlowNode
 from mm2py.flows.service import FlowParts, FlowService
 from mm2py.observability.logging import SecretMask
-from mm2py.observability.metrics import NodeSnapshot, PartitionSnapshot
+from mm2py.observability.metrics import FlowSample, NodeSnapshot, PartitionSnapshot
 from mm2py.rest.app import internal_app, public_app
 from mm2py.rest.parts import RestParts
 from mm2py.rest.routes.flows import router
@@ -186,6 +186,9 @@ class Rig:
     files: dict[FlowName, Mapping[str, Mapping[str, str]]] = field(
         default_factory=dict[FlowName, Mapping[str, Mapping[str, str]]]
     )
+    sampled: dict[FlowName, Sequence[FlowSample]] = field(
+        default_factory=dict[FlowName, Sequence[FlowSample]]
+    )
     beside: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     """Other connectors of the files of flows that are added from now on."""
     elsewhere: dict[FlowName, Sequence[Mapping[str, str]]] = field(
@@ -257,6 +260,9 @@ class Rig:
 
     def since(self, name: FlowName) -> Since | None:
         return Since("RUNNING", 5)
+
+    def samples(self, name: FlowName) -> Sequence[FlowSample]:
+        return self.sampled.get(name, [])
 
     async def open(self, name: FlowName) -> FlowNode:
         if name not in self.herders:

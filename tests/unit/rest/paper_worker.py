@@ -6,7 +6,7 @@ Connectors run on paper; their options are checked by the model of MirrorSourceC
 
 import asyncio
 import time
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from typing import Any, ClassVar, Final, Self, TypeVar, final
@@ -20,7 +20,7 @@ from mm2py.config.remote_allow_list import refusal_text, remote_problems
 from mm2py.flows.fleet import Since
 from mm2py.flows.graph import CircleGuard, FlowNode, Sources
 from mm2py.flows.service import FlowParts, FlowService
-from mm2py.observability.metrics import NodeSnapshot
+from mm2py.observability.metrics import FlowSample, NodeSnapshot
 from mm2py.rest.app import public_app
 from mm2py.rest.forwarding import Forwarder, http_client
 from mm2py.rest.parts import RestParts
@@ -116,6 +116,9 @@ class _Fleet:
 
     def since(self, flow: FlowName) -> Since | None:
         return None
+
+    def samples(self, flow: FlowName) -> Sequence[FlowSample]:
+        return ()
 
     def guard(self, flow: FlowName) -> CircleGuard:
         return CircleGuard(flow, lambda: self.nodes, self.elsewhere)

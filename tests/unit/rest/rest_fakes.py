@@ -13,7 +13,7 @@ from mm2py.clock import Clock
 from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
 from mm2py.errors import Mm2pyError
 from mm2py.observability.logging import SecretMask
-from mm2py.observability.metrics import LifeCounts, NodeSnapshot
+from mm2py.observability.metrics import FlowSample, LifeCounts, NodeSnapshot
 from mm2py.rest.forwarding import Forwarder, http_client
 from mm2py.rest.parts import RestParts
 from mm2py.runtime.errors import AlreadyExistsError, NotFoundError
@@ -252,6 +252,9 @@ class FakeHerder(Herder):
     def node_snapshot(self) -> NodeSnapshot:
         assert self.snapshot is not None
         return self.snapshot
+
+    def sample(self) -> FlowSample:
+        return FlowSample(at_ms=0, lag_records=None, lag_ms=None, records=0, size_bytes=0)
 
     def member_urls(self) -> tuple[str, ...]:
         return ()

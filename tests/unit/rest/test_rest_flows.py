@@ -7,7 +7,13 @@ import httpx
 import pytest
 
 from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY
-from mm2py.observability.metrics import UNKNOWN, Forecast, NodeSnapshot, PartitionSnapshot
+from mm2py.observability.metrics import (
+    UNKNOWN,
+    FlowSample,
+    Forecast,
+    NodeSnapshot,
+    PartitionSnapshot,
+)
 from mm2py.rest.app import internal_app
 from mm2py.runtime.errors import ForwardError, HerderError
 from mm2py.runtime.group.request_signing import sign_request
@@ -126,6 +132,23 @@ def test_a_forecast_lists_what_retention_overtakes_the_soonest_first(rig: Rig) -
     ]
     sent = snapshot("worker:8083", AB, late)
     assert NodeSnapshot.from_json(sent.to_json()) == sent
+
+
+def test_the_course_of_a_flow_has_rates_between_its_samples(rig: Rig) -> None:
+    def sample(at_s: int, records: int, lag: int | None) -> FlowSample:
+        return FlowSample(
+            at_ms=at_s * 1000, lag_records=lag, lag_ms=lag, records=records, size_bytes=records * 10
+        )
+
+    rig.sampled[AB] = [sample(0, 0, None), sample(15, 300, 7), sample(30, 300, 0), sample(45, 2, 0)]
+    rows = rig.ask("GET", "/flows/A->B/samples").json
+    assert [(it["lag_records"], it["records_per_s"], it["bytes_per_s"]) for it in rows] == [
+        (None, None, None),
+        (7, 20.0, 200.0),
+        (0, 0.0, 0.0),
+        (0, None, None),
+    ]
+    assert rig.ask("GET", "/flows/B->A/samples").json == []
 
 
 def test_the_lag_of_all_flows_is_sorted_and_cut(rig: Rig) -> None:
@@ -444,6 +467,7 @@ def test_the_api_is_described(rig: Rig) -> None:
         "/flows/{flow}/topics",
         "/flows/{flow}/lag",
         "/flows/{flow}/forecast",
+        "/flows/{flow}/samples",
         "/flows/{flow}/history",
         "/flows/{flow}/config",
         "/flows/{flow}/groups",

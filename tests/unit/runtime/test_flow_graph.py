@@ -9,7 +9,7 @@ import pytest
 
 from mm2py.errors import ConfigError, Mm2pyError, RequestTimedOutError, RetriableError
 from mm2py.flows.edits import created, deleted
-from mm2py.flows.fleet import FleetParts, FlowFleet
+from mm2py.flows.fleet import SAMPLE_LOOKS, SAMPLES, FleetParts, FlowFleet
 from mm2py.flows.graph import CircleGuard, Cycle, FlowNode, check_connectors, new_cycles
 from mm2py.mirror.flow_overrides import FlowEntry, Presence, Revision, encode_flow_record
 from mm2py.mirror.flow_state import FlowPicture
@@ -539,6 +539,12 @@ async def test_a_flow_that_was_deleted_stops_when_its_connectors_are_gone(stage:
     assert (AB in stage.fleet.nodes, runner.stopped.is_set()) == (True, True)
     again = await stage.fleet.open(BA)
     assert again.herder is not runner
+
+
+async def test_samples_are_those_of_the_last_hour_and_end_with_their_flow(stage: Stage) -> None:
+    await stage.looks(SAMPLES * SAMPLE_LOOKS + 100)
+    assert len(stage.fleet.samples(AB)) == SAMPLES
+    assert stage.fleet.samples(BA) == ()
 
 
 async def test_a_flow_of_the_file_stays_known_when_it_is_deleted(stage: Stage) -> None:
