@@ -75,6 +75,8 @@ class TopicUpkeep:
         self._sessions: list[AdminSession] = []
         self._scheduler: Scheduler | None = None
         self._topics: RemoteTopics | None = None
+        self._configs: ConfigSync | None = None
+        self._acls: AclSync | None = None
         self._context: ConnectorContext | None = None
 
     @property
@@ -120,7 +122,7 @@ class TopicUpkeep:
         """Start the jobs that the config asks for; ``refresh`` lists the connector's topics again."""
         config, scheduler, topics = self._config, self.scheduler, self.topics
         if config.sync_topic_acls_enabled:
-            acls = AclSync(
+            self._acls = acls = AclSync(
                 source.admin,
                 target.admin,
                 fence=lambda: self._fence(source.admin),
@@ -131,7 +133,7 @@ class TopicUpkeep:
             )
             scheduler.repeat("sync topic ACLs", acls.run, config.sync_topic_acls_interval_seconds)
         if config.sync_topic_configs_enabled:
-            configs = ConfigSync(
+            self._configs = configs = ConfigSync(
                 source.admin,
                 target.admin,
                 self._flow.property_filter,
@@ -185,15 +187,22 @@ class TopicUpkeep:
         return {} if self._topics is None else self._topics.waiting()
 
     def problems(self) -> Mapping[str, str]:
-        """Jobs whose last run failed and topics that wait for their copy, with the cause."""
+        """Jobs whose last run failed, topics that wait for their copy and configs that the target refuses, with the cause."""
         found = {f"topic {tp.topic} waits": cause for tp, cause in self.waiting().items()}
+        if self._configs is not None:
+            found |= {f"configs of {it}": why for it, why in self._configs.refusals.items()}
         if self._scheduler is not None:
             found.update(self._scheduler.problems)
         return found
 
     def notes(self) -> Mapping[str, str]:
         """What is worth knowing of the topics though nothing is wrong."""
-        return {} if self._topics is None else self._topics.notes()
+        found = {} if self._topics is None else dict(self._topics.notes())
+        refused = {} if self._acls is None else self._acls.refusals
+        if refused:
+            name, cause = next(iter(refused.items()))
+            found["ACLs"] = f"{len(refused)} not copied, such as {name}: {cause}"
+        return found
 
     def _not_in_backfill(self, remote_topics: Mapping[str, str]) -> Mapping[str, str]:
         """Return the topics whose configs follow the source's: a backfill changes some and puts them back."""

@@ -10,6 +10,7 @@ from mm2py.client.connect.admin import ConfigOp
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError, UnsupportedVersionError
 from mm2py.mirror.producer_ids import PRODUCERS_TOPIC
 from mm2py.protocol import error_codes as codes
+from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.error_codes import server_error
 from mm2py.protocol.topics import NewTopic
@@ -325,6 +326,34 @@ async def test_a_copy_that_the_target_refuses_waits_alone_and_is_said_once(
             "a flow's first minute: as Java lists them"
         )
         assert bench.connector.waiting() == {}
+
+
+async def test_what_the_target_refuses_of_configs_and_acls_is_a_finding_and_copying_continues() -> (
+    None
+):
+    bench = Bench(Region({"t1": 1, "t2": 1}))
+    bench.region.source.configs["t1"] = (ConfigEntry("segment.ms", "7"),)
+    bench.region.target.refuse_configs["segment.ms"] = server_error(44, "not here")
+    bench.region.source.acls = [
+        Acl(
+            AclResourceType.TOPIC,
+            "t1",
+            PatternType.LITERAL,
+            "User:u",
+            "*",
+            AclOperation.READ,
+            AclPermission.ALLOW,
+        )
+    ]
+    bench.region.target.acl_answers = [server_error(31, "no Alter")]
+    async with running(bench):
+        await bench.context.clock.advance(1)
+        (problem,) = bench.connector.problems().items()
+        assert problem[0] == "configs of A.t1"
+        assert "segment.ms: " in problem[1]
+        assert "config.properties.exclude" in problem[1]
+        assert "no Alter" in bench.connector.notes()["ACLs"]
+        assert bench.dealt() == ["t1-0", "t2-0"]
 
 
 async def test_a_topic_whose_configs_may_not_be_read_waits_alone() -> None:
