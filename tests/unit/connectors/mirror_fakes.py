@@ -120,7 +120,13 @@ class FakeAdmin:
         self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool = False
     ) -> dict[TopicPartition, ListedOffset]:
         del read_committed
-        return {tp: ListedOffset(self._offset(tp, at)) for tp, at in timestamps.items()}
+        listed: dict[TopicPartition, ListedOffset] = {}
+        for tp, at in timestamps.items():
+            offset, times = self._offset(tp, at), self.logs.get(tp, [])
+            # Of the log's ends brokers return no timestamp.
+            by_time = at >= 0 <= offset
+            listed[tp] = ListedOffset(offset, times[offset - self.log_start] if by_time else -1)
+        return listed
 
     def _offset(self, tp: TopicPartition, at: int) -> int:
         times = self.logs.get(tp, [])
