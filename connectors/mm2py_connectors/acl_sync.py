@@ -127,6 +127,7 @@ class AclSync:
             source_alias=self._source_alias,
         )
         if not wanted:
+            self._refusals.keep_only(())
             return
         results = await self._target.create_acls(wanted)
         if results and all(e is not None and e.code == SECURITY_DISABLED for e in results):
@@ -135,12 +136,9 @@ class AclSync:
                 "the target has no authorizer; set sync.topic.acls.enabled=false",
             )
             return
-        self._refusals.clear(f"all of {self._target_alias}")
-        for acl, error in zip(wanted, results, strict=True):
-            name = (
-                f"{acl.permission.name} {acl.operation.name} {acl.resource_name}"
-                f" {acl.principal} {acl.host}"
-            )
+        named = {_name(acl): error for acl, error in zip(wanted, results, strict=True)}
+        self._refusals.keep_only(named)
+        for name, error in named.items():
             if error is None:
                 self._refusals.clear(name)
             else:
@@ -155,3 +153,9 @@ class AclSync:
             "ACLs are not synced: no authorizer cluster=%s; consider sync.topic.acls.enabled=false",
             self._source_alias,
         )
+
+
+def _name(acl: Acl) -> str:
+    return (
+        f"{acl.permission.name} {acl.operation.name} {acl.resource_name} {acl.principal} {acl.host}"
+    )

@@ -286,6 +286,12 @@ class SourceReader(Protocol):
         """Return where logs begin, -1 for a partition that does not exist; without those that cannot be asked now."""
         ...
 
+    async def log_ends(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Return where logs end, also of partitions that are dropped; without those that cannot be asked now."""
+        ...
+
     async def refresh_ends(self) -> None:
         """Ask where left out and throttled partitions end now; ``Mm2pyError`` where the cluster does not answer."""
         ...

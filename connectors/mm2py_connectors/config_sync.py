@@ -1,16 +1,18 @@
 """Topic configs: what a new remote topic gets, and what keeps existing ones equal to the source.
 
 Flow: source topic configs -> filters of ``MirrorSourceConnector.targetConfig`` -> configs of a new topic,
-or incremental SET/DELETE (KIP-339) per remote topic. A refusal is logged once until it changes.
+or incremental SET/DELETE (KIP-339) per remote topic. A refusal is logged once until it changes; it holds back
+only the configs that the target refuses, though a broker takes or refuses those of a topic as one.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, final
 
 from mm2py.api.policies import ConfigPropertyFilter
 from mm2py.client.connect.admin import ConfigOp
 from mm2py.errors import ServerError
+from mm2py.protocol import error_codes as codes
 from mm2py.protocol.configs import ConfigEntry, ConfigSource
 from mm2py_connectors.change_log import ChangeLog
 from mm2py_connectors.clients import MirrorAdmin
@@ -19,6 +21,10 @@ log = logging.getLogger(__name__)
 
 TOPICS_PER_REQUEST: Final = 100
 _FORMAT: Final = "message.format.version"
+_OF_ONE_CONFIG: Final = frozenset(
+    {codes.INVALID_CONFIG, codes.INVALID_REQUEST, codes.POLICY_VIOLATION}
+)
+"""Refusals that one config may have caused; the others are about the topic."""
 
 
 def new_topic_configs(
@@ -98,10 +104,30 @@ class ConfigSync:
                 for topic, entries in described.items()
                 if (operations := config_operations(entries, self._filter))
             }
-            for remote, error in (await self._target.alter_topic_configs(changes)).items():
-                seen.add(remote)
-                self._note(remote, error)
+            refused = await self._alter(changes)
+            for remote in changes:
+                self._note(remote, refused.get(remote))
+            seen.update(changes)
         self._refusals.keep_only(seen)
+
+    async def _alter(self, changes: Mapping[str, Sequence[ConfigOp]]) -> dict[str, str]:
+        """Write what the target accepts and return the causes of the rest; refused changes are halved down to one config."""
+        refused: dict[str, list[str]] = {}
+        pending = [dict(changes)]
+        while pending:
+            part = pending.pop(0)
+            halves: tuple[dict[str, Sequence[ConfigOp]], ...] = ({}, {})
+            for remote, error in (await self._target.alter_topic_configs(part)).items():
+                operations = part[remote]
+                if error is None:
+                    continue
+                if len(operations) == 1 or error.code not in _OF_ONE_CONFIG:
+                    refused.setdefault(remote, []).append(_refusal(operations, error))
+                    continue
+                middle = len(operations) // 2
+                halves[0][remote], halves[1][remote] = operations[:middle], operations[middle:]
+            pending += [half for half in halves if half]
+        return {remote: "; ".join(sorted(causes)) for remote, causes in refused.items()}
 
     def _note_formats(self, described: Mapping[str, Iterable[ConfigEntry]]) -> None:
         """Say once which topics have a message format of their own that their copies do not get."""
@@ -120,12 +146,16 @@ class ConfigSync:
                 "%s is left out of the copy's configs topic=%s value=%s", _FORMAT, topic, old[0]
             )
 
-    def _note(self, remote: str, error: ServerError | None) -> None:
-        if error is None:
+    def _note(self, remote: str, cause: str | None) -> None:
+        if cause is None:
             self._refusals.clear(remote)
             return
         self._refusals.note(
             remote,
-            f"{error}; cluster={self._target_alias}: grant AlterConfigs, or name the config in"
+            f"{cause} (on {self._target_alias}): grant AlterConfigs, or name the config in"
             " config.properties.exclude",
         )
+
+
+def _refusal(operations: Sequence[ConfigOp], error: ServerError) -> str:
+    return f"{operations[0].name}: {error}" if len(operations) == 1 else str(error)

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final, final
 
 from mm2py.api.connector import SinkConnector
-from mm2py.api.context import ConnectorContext
+from mm2py.api.context import ConnectorContext, WaitingPartition
 from mm2py.api.sink import SinkTask, SinkTaskContext
 from mm2py.clock import Clock
 from mm2py.config.class_names import KAFKA_RELEASE, MIRROR_SINK_CONNECTOR
@@ -133,6 +133,10 @@ class MirrorSinkConnector(SinkConnector):
     def waiting(self) -> Mapping[TopicPartition, str]:
         """Source partitions without a copy on the target, with the cause."""
         return {**self._upkeep.waiting(), **self._held}
+
+    def backlog(self) -> Mapping[TopicPartition, WaitingPartition]:
+        """Return what waits in source partitions whose copy does not exist."""
+        return self._upkeep.backlog()
 
     def notes(self) -> Mapping[str, str]:
         """What is worth knowing of the topics though nothing is wrong."""

@@ -16,6 +16,7 @@ from mm2py.api.context import (
     PartitionRates,
     PublishedTasks,
     TaskContext,
+    WaitingPartition,
 )
 from mm2py.api.task import BatchSourceTask
 from mm2py.clock import SYSTEM_CLOCK, Clock
@@ -179,6 +180,10 @@ class MirrorSourceConnector(Connector):
     def waiting(self) -> Mapping[TopicPartition, str]:
         """Source partitions that no task has, because their copy does not exist, with the cause."""
         return self._upkeep.waiting()
+
+    def backlog(self) -> Mapping[TopicPartition, WaitingPartition]:
+        """Return what waits in source partitions whose copy does not exist."""
+        return self._upkeep.backlog()
 
     def notes(self) -> Mapping[str, str]:
         """What is worth knowing of the topics though nothing is wrong."""

@@ -133,6 +133,7 @@ class MirrorSourceTask(BatchSourceTask):
         self._handed: dict[TopicPartition, int] = {}
         self._delivered: dict[TopicPartition, int] = {}
         self._newest_ms: dict[TopicPartition, int] = {}
+        self._resumed: dict[TopicPartition, int] = {}
         self._to_begin: set[TopicPartition] = set()
         self._ids: dict[TopicPartition, bytes] = {}
         self._before_gap: dict[TopicPartition, int] = {}
@@ -345,6 +346,7 @@ class MirrorSourceTask(BatchSourceTask):
         props = self._client_props("source", "consumer", "replication-consumer")
         positions = self._positions(partitions, stored, props["auto.offset.reset"])
         self._covered.start(positions)
+        self._resumed |= positions
         self._to_begin.update(
             tp for tp, position in positions.items() if position < 0 and position != EARLIEST
         )
@@ -588,7 +590,7 @@ class MirrorSourceTask(BatchSourceTask):
         )
 
     async def _watch_ends(self, reader: SourceReader) -> None:
-        """Keep lags true of held and throttled partitions, and while no poll comes, as without a permit."""
+        """Keep lags true of held, throttled and failed partitions, and while no poll comes, as without a permit."""
         clock = self._context.clock
         while True:
             await clock.sleep(HELD_LAG_S)
@@ -601,8 +603,25 @@ class MirrorSourceTask(BatchSourceTask):
         try:
             async with asyncio.timeout(HELD_LAG_S):
                 await reader.refresh_ends()
+                if self._failed:
+                    await self._report_failed(reader)
         except (Mm2pyError, TimeoutError) as error:
             log.debug("ends of logs are not known cause=%r", error)
+
+    async def _report_failed(self, reader: SourceReader) -> None:
+        """What a failed partition does not copy any more is lag, too."""
+        positions = {
+            source: self._delivered[source] + 1
+            if source in self._delivered
+            else self._resumed.get(source, EARLIEST)
+            for source in self._failed
+        }
+        begins = [source for source, position in positions.items() if position == EARLIEST]
+        if begins:
+            positions |= await reader.log_starts(begins)
+        for source, end in (await reader.log_ends(tuple(self._failed))).items():
+            behind = end - positions[source] if 0 <= positions[source] <= end else -1
+            self._context.report_lag(source, behind, self._newest_ms.get(source, -1))
 
     def _report_begun(self, reader: SourceReader) -> None:
         """``latest`` and ages count from the first start: what comes later is copied, also after a restart."""

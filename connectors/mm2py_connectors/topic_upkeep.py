@@ -5,9 +5,10 @@ moving records is the connectors' own.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Final, final
 
-from mm2py.api.context import ConnectorContext, KeptOutPartitions
+from mm2py.api.context import ConnectorContext, KeptOutPartitions, WaitingPartition
 from mm2py.api.policies import ReplicationPolicy
 from mm2py.config.client_properties import Side, effective_client_properties
 from mm2py.mirror.failovers import failover_topic
@@ -18,8 +19,9 @@ from mm2py.mirror.filters import (
     topic_filter_from_config,
 )
 from mm2py.mirror.policies import policy_from_config
+from mm2py.mirror.start_positions import START_POSITIONS
 from mm2py.protocol.acls import Acl
-from mm2py.types import TopicPartition
+from mm2py.types import EARLIEST, LATEST, TopicPartition
 from mm2py_connectors.acl_sync import AclSync, read_fence
 from mm2py_connectors.clients import (
     AdminFactory,
@@ -32,6 +34,9 @@ from mm2py_connectors.config_sync import ConfigSync
 from mm2py_connectors.mirror_topics_config import MirrorTopicsConfig
 from mm2py_connectors.remote_topics import FlowTopics, RemoteTopics
 from mm2py_connectors.scheduler import Scheduler
+
+MEASURE_S: Final = 5
+"""How often it is measured what topics without a copy have: three requests to each of their leaders."""
 
 REFRESH_HEAD_START_S: Final = 2
 """A new topic has to be copied, not only seen, within the refresh interval where that is not set."""
@@ -75,6 +80,9 @@ class TopicUpkeep:
         self._sessions: list[AdminSession] = []
         self._scheduler: Scheduler | None = None
         self._topics: RemoteTopics | None = None
+        self._configs: ConfigSync | None = None
+        self._acls: AclSync | None = None
+        self._backlog: dict[TopicPartition, WaitingPartition] = {}
         self._context: ConnectorContext | None = None
 
     @property
@@ -120,7 +128,7 @@ class TopicUpkeep:
         """Start the jobs that the config asks for; ``refresh`` lists the connector's topics again."""
         config, scheduler, topics = self._config, self.scheduler, self.topics
         if config.sync_topic_acls_enabled:
-            acls = AclSync(
+            self._acls = acls = AclSync(
                 source.admin,
                 target.admin,
                 fence=lambda: self._fence(source.admin),
@@ -131,7 +139,7 @@ class TopicUpkeep:
             )
             scheduler.repeat("sync topic ACLs", acls.run, config.sync_topic_acls_interval_seconds)
         if config.sync_topic_configs_enabled:
-            configs = ConfigSync(
+            self._configs = configs = ConfigSync(
                 source.admin,
                 target.admin,
                 self._flow.property_filter,
@@ -142,6 +150,7 @@ class TopicUpkeep:
                 lambda: configs.run(self._not_in_backfill(topics.remote_topics)),
                 config.sync_topic_configs_interval_seconds,
             )
+        scheduler.repeat("measure what waits", lambda: self._measure(source.admin), MEASURE_S)
         if config.refresh_topics_enabled:
             scheduler.repeat("refresh topics", refresh, self.refresh_s, delayed=True)
 
@@ -184,16 +193,52 @@ class TopicUpkeep:
         """Source partitions whose copy does not exist, with the cause."""
         return {} if self._topics is None else self._topics.waiting()
 
+    def backlog(self) -> Mapping[TopicPartition, WaitingPartition]:
+        """Source partitions whose copy does not exist, and what waits in them as of a few seconds ago."""
+        return {
+            partition: replace(self._backlog.get(partition, WaitingPartition("")), cause=cause)
+            for partition, cause in self.waiting().items()
+        }
+
+    async def _measure(self, source: MirrorAdmin) -> None:
+        """Ask how much waits; where a flow does not begin at the beginning of its logs, the number is not known."""
+        waiting, backlog = self.waiting(), dict[TopicPartition, WaitingPartition]()
+        if not waiting or self._begins_late:
+            self._backlog = backlog
+            return
+        ends, starts, oldest = [
+            await source.list_offsets(dict.fromkeys(waiting, at)) for at in (LATEST, EARLIEST, 0)
+        ]
+        for partition in waiting:
+            end, start, first = ends[partition], starts[partition], oldest[partition]
+            if end.error is None and start.error is None:
+                known = WaitingPartition("", max(0, end.offset - start.offset), first.timestamp)
+                backlog[partition] = known
+        self._backlog = backlog
+
+    @property
+    def _begins_late(self) -> bool:
+        props = effective_client_properties(
+            self._props, "source", "consumer", role="replication-consumer"
+        )
+        return props["auto.offset.reset"] != "earliest" or bool(self._props.get(START_POSITIONS))
+
     def problems(self) -> Mapping[str, str]:
-        """Jobs whose last run failed and topics that wait for their copy, with the cause."""
+        """Jobs whose last run failed, topics that wait for their copy and configs that the target refuses, with the cause."""
         found = {f"topic {tp.topic} waits": cause for tp, cause in self.waiting().items()}
+        if self._configs is not None:
+            found |= {f"configs of {it}": why for it, why in self._configs.refusals.items()}
         if self._scheduler is not None:
             found.update(self._scheduler.problems)
         return found
 
     def notes(self) -> Mapping[str, str]:
         """What is worth knowing of the topics though nothing is wrong."""
-        return {} if self._topics is None else self._topics.notes()
+        found = {} if self._topics is None else dict(self._topics.notes())
+        if self._acls is not None and (refused := self._acls.refusals):
+            name, cause = next(iter(refused.items()))
+            found["ACLs"] = f"{len(refused)} not copied, such as {name}: {cause}"
+        return found
 
     def _not_in_backfill(self, remote_topics: Mapping[str, str]) -> Mapping[str, str]:
         """Return the topics whose configs follow the source's: a backfill changes some and puts them back."""

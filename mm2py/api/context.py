@@ -20,6 +20,18 @@ class PartitionState(StrEnum):
     FAILED = "FAILED"
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingPartition:
+    """A source partition that no task has, because its copy does not exist; -1 where a number is not known.
+
+    ``lag_records``: offsets that wait on the source; ``oldest_ms``: timestamp of the first of them.
+    """
+
+    cause: str
+    lag_records: int = -1
+    oldest_ms: int = -1
+
+
 class EventKind(StrEnum):
     """What happened to a range of source offsets; the words stand in the loss ledger."""
 

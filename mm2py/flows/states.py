@@ -146,7 +146,9 @@ class FlowWork:
                     yield f"{finding.task}: {finding.what}", finding.text
             for part in node.partitions:
                 # What a stream does not copy is a problem of its own (``StreamWatch``).
-                if part.state in _STUCK and not (on_spark and part.cause == KEPT_OUT):
+                # What waits for its copy has no task: its connector names it, once for the whole topic.
+                stuck = part.state in _STUCK and bool(part.task)
+                if stuck and not (on_spark and part.cause == KEPT_OUT):
                     yield str(part.source), part.cause
 
     def notes(self, nodes: Sequence[NodeSnapshot]) -> Iterator[str]:

@@ -30,7 +30,11 @@ from mm2py.mirror.flow_overrides import (
     parse_override_key,
 )
 from mm2py.observability.logging import HIDDEN, SecretMask
+<<<<<<< HEAD
 from mm2py.observability.metrics import UNKNOWN, FlowSample, NodeSnapshot, PartitionSnapshot
+=======
+from mm2py.observability.metrics import NodeSnapshot, PartitionSnapshot
+>>>>>>> reports
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import TOPIC_NAME, FlowName, State, TaskId, TopicPartition
 
@@ -66,15 +70,17 @@ class Members:
         Without a worker and numbers: those that no worker measures, because their task's host or worker has just
         ended, or the task has just been started.
         """
+        shown = [(node.worker, it) for node in self.snapshots for it in node.partitions]
+        counted = {it.source for _, it in shown if it.task}
+        # What waits for its copy is the leader's to report, and may be another worker's by now.
         partitions = [
-            (node.worker, part)
-            for node in self.snapshots
-            for part in node.partitions
-            if is_of_topic(part)
+            (worker, it)
+            for worker, it in shown
+            if is_of_topic(it) and (it.task or it.source not in counted)
         ]
         measured = {part.source for _, part in partitions}
         partitions += [
-            ("", _not_measured(source, task))
+            ("", PartitionSnapshot.unmeasured(source, state=State.UNASSIGNED, task=str(task)))
             for source, task in self.assigned.items()
             if source not in measured
         ]
@@ -279,23 +285,6 @@ def _known(number: int) -> int | None:
 
 def _known_rate(rate: float) -> float | None:
     return round(rate, 1) if rate >= 0 else None
-
-
-def _not_measured(source: TopicPartition, task: TaskId) -> PartitionSnapshot:
-    return PartitionSnapshot(
-        source=source,
-        target=None,
-        task=str(task),
-        state=State.UNASSIGNED,
-        cause="",
-        records=0,
-        size_bytes=0,
-        lag_records=UNKNOWN,
-        lag_ms=0,
-        newest_ms=UNKNOWN,
-        records_per_s=UNKNOWN,
-        bytes_per_s=UNKNOWN,
-    )
 
 
 def _sum_of_lags(partitions: Sequence[PartitionSnapshot]) -> int | None:

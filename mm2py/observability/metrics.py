@@ -212,10 +212,41 @@ class PartitionSnapshot:
     conflicts: int = 0
     forecast: Forecast | None = None
 
+    @classmethod
+    def unmeasured(
+        cls,
+        source: TopicPartition,
+        *,
+        state: str,
+        task: str = "",
+        cause: str = "",
+        lag_records: int = UNKNOWN,
+        lag_ms: int = 0,
+    ) -> "PartitionSnapshot":
+        """Return a partition that no task counts."""
+        return cls(
+            source=source,
+            target=None,
+            task=task,
+            state=state,
+            cause=cause,
+            records=0,
+            size_bytes=0,
+            lag_records=lag_records,
+            lag_ms=lag_ms,
+            newest_ms=UNKNOWN,
+            records_per_s=UNKNOWN,
+            bytes_per_s=UNKNOWN,
+        )
+
     @property
     def age_ms(self) -> int | None:
-        """``lag_ms``, None where it is not known; it grows while the lag is not known any more."""
-        return self.lag_ms if self.lag_records >= 0 or self.lag_ms > 0 else None
+        """``lag_ms``, None where it is not known; it grows while the lag is not known any more.
+
+        A partition that lags and was never seen without a lag has 0 ms as well.
+        """
+        dated = self.lag_records == 0 or (self.lag_records > 0 and self.newest_ms != UNKNOWN)
+        return self.lag_ms if dated or self.lag_ms > 0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -206,9 +206,7 @@ def _lag_records(part: PartitionSnapshot) -> float | None:
 
 def _rpo_s(part: PartitionSnapshot) -> float | None:
     age_ms = part.age_ms
-    # A lag of unknown age has 0 ms as well.
-    known = part.lag_records == 0 or part.lag_ms > 0 or part.newest_ms != UNKNOWN
-    return age_ms / MS_PER_S if known and age_ms is not None else None
+    return None if age_ms is None else age_ms / MS_PER_S
 
 
 def _newest_s(part: PartitionSnapshot) -> float | None:
@@ -580,7 +578,7 @@ def _mirror(prefix: str, labels: tuple[str, ...]) -> tuple[MetricSpec, ...]:
 def _consumer_lag(reading: WorkerReading) -> _Samples:
     for node in reading.nodes:
         for part in node.partitions:
-            if part.lag_records != UNKNOWN:
+            if part.task and part.lag_records != UNKNOWN:
                 # Java's client id, in the quotes that JMX puts around it.
                 client = f'"{node.flow}|{part.task}|replication-consumer"'
                 yield (client, part.source.topic, str(part.source.partition)), part.lag_records

@@ -17,6 +17,7 @@ from tests.integration.cluster_changes import (
 )
 from tests.integration.ledger_scenes import entries
 from tests.integration.mirror_process import Mirror, running, until, until_equal
+from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
 from tests.integration.traffic import (
     YEAR_MS,
@@ -35,6 +36,13 @@ pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(3
 
 def numbered(first: int, count: int, partitions: int = 1) -> list[Sent]:
     return [Sent(n % partitions, b"%d" % n) for n in range(first, first + count)]
+
+
+def lag_of(mirror: Mirror, topic: str) -> tuple[int | None, bool]:
+    """Return the lag that ``/lag`` shows of a topic, and whether it has an age."""
+    shown = {it["topic"]: it for it in ask(public_url(mirror) + "lag")[1]}
+    lag = shown.get(topic, {"lag_records": None, "lag_ms": None})
+    return lag["lag_records"], bool(lag["lag_ms"])
 
 
 def test_a_record_too_large_for_the_target_fails_its_partition_alone_until_it_is_cured(
@@ -59,6 +67,11 @@ def test_a_record_too_large_for_the_target_fails_its_partition_alone_until_it_is
             90,
             lambda: f"the other partitions, {ends(setup.b, remote)}",
             alive=mirror,
+        )
+        # Of partition 1 there are 100, the three of the batch, and 100 more.
+        behind = 203 - ends(setup.b, remote).get(1, 0)
+        until(
+            lambda: lag_of(mirror, topic) == (behind, True), 90, lambda: str(lag_of(mirror, topic))
         )
         assert mirror.stop() == 0
         assert len(mirror.lines("ERROR")) == 1
@@ -143,6 +156,8 @@ def test_a_target_that_refuses_to_create_a_topic_is_quoted_with_topic_and_proper
         assert "WARNING" in said or "ERROR" in said
         assert "replication.factor (now 2)" in said
         assert_equal(*wait_for_copy(mirror, flow, f"{prefix}-old"))
+        new = f"{prefix}-new"
+        until(lambda: lag_of(mirror, new) == (100, True), 90, lambda: str(lag_of(mirror, new)))
         # An operator creates it by hand; until then it was said once, not at every refresh.
         setup.create_topic(setup.b, remote)
         assert_equal(*wait_for_copy(mirror, flow, f"{prefix}-new", timeout_s=90))

@@ -274,6 +274,13 @@ class Fetcher:
         """Return where logs begin, of any partitions of the cluster, as ``Admin.log_starts``."""
         return await Admin(self._cluster).log_starts(partitions)
 
+    async def log_ends(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Return where logs end, of any partitions of the cluster; those without an answer are left out."""
+        answers = await Admin(self._cluster).list_offsets(dict.fromkeys(partitions, LATEST))
+        return {tp: answer.offset for tp, answer in answers.items() if answer.error is None}
+
     async def refresh_ends(self) -> None:
         """Look up the log ends that no Fetch response has, of paused and throttled partitions, with one request per leader.
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, final
 
 from mm2py.api.connector import AnyConnector
+from mm2py.api.context import WaitingPartition
 from mm2py.clock import Clock
 from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig
@@ -309,6 +310,14 @@ class AssignedWork:
             for name, connector in self._connectors.items()
             for what, text in connector.notes().items()
         ]
+
+    def backlog(self) -> Mapping[TopicPartition, WaitingPartition]:
+        """Return the source partitions that no task has, because their copy does not exist, and what waits in them."""
+        return {
+            partition: waiting
+            for connector in self._connectors.values()
+            for partition, waiting in connector.backlog().items()
+        }
 
     def _is_unproven(self, entry: _Task) -> bool:
         """Whether a task failed several times and has not run for ``PROVEN_S`` since."""

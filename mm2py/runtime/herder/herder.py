@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from mm2py.api.context import PartitionState, WaitingPartition
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError
-from mm2py.observability.metrics import FlowSample, LifeCounts, NodeSnapshot
+from mm2py.observability.metrics import FlowSample, LifeCounts, NodeSnapshot, PartitionSnapshot
 from mm2py.runtime.errors import (
     STALE_CONFIGURATION,
     AlreadyExistsError,
@@ -46,7 +47,7 @@ from mm2py.runtime.herder.work_states import (
 )
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.storage.config_state import ConnectorConfig, RestartRequest, SessionKey, texts_of
-from mm2py.types import FlowName, State, TargetState, TaskId
+from mm2py.types import FlowName, State, TargetState, TaskId, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -206,7 +207,15 @@ class Herder:
         """Return lag and rates of the partitions that this node copies, and what connectors report."""
         snapshot = self._parts.meter.node_snapshot(self._parts.node.worker_id)
         findings = (*snapshot.findings, *self._life.work.notes())
-        return replace(snapshot, problems=self._life.reported(), findings=findings)
+        measured = {part.source for part in snapshot.partitions}
+        partitions = snapshot.partitions + tuple(
+            _waiting(source, waiting, snapshot.at_ms)
+            for source, waiting in self._life.work.backlog().items()
+            if source not in measured
+        )
+        return replace(
+            snapshot, partitions=partitions, problems=self._life.reported(), findings=findings
+        )
 
     def sample(self) -> FlowSample:
         """Return what this node copies now, in sums."""
@@ -585,3 +594,13 @@ class Herder:
 
 async def _nothing() -> None:
     return
+
+
+def _waiting(source: TopicPartition, waiting: WaitingPartition, now_ms: int) -> PartitionSnapshot:
+    return PartitionSnapshot.unmeasured(
+        source,
+        state=PartitionState.HELD,
+        cause=waiting.cause,
+        lag_records=waiting.lag_records,
+        lag_ms=max(0, now_ms - waiting.oldest_ms) if waiting.oldest_ms >= 0 else 0,
+    )

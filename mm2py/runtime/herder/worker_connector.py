@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, final, runtime_checkable
 
 from mm2py.api.connector import AnyConnector
+from mm2py.api.context import WaitingPartition
 from mm2py.clock import Clock, wait_or_stop
 from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig
@@ -47,6 +48,13 @@ class _ReportsNotes(Protocol):
     """A connector that reports what is worth knowing though nothing is wrong."""
 
     def notes(self) -> Mapping[str, str]: ...
+
+
+@runtime_checkable
+class _ReportsBacklog(Protocol):
+    """A connector that knows which source partitions wait for their copy, and what waits with them."""
+
+    def backlog(self) -> Mapping[TopicPartition, WaitingPartition]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +136,11 @@ class WorkerConnector:
         """What is worth knowing though nothing is wrong; none where the connector does not report any."""
         connector: object = self._connector
         return connector.notes() if isinstance(connector, _ReportsNotes) else {}
+
+    def backlog(self) -> Mapping[TopicPartition, WaitingPartition]:
+        """Return the partitions that no task has, because their copy does not exist, and what waits in them."""
+        connector: object = self._connector
+        return connector.backlog() if isinstance(connector, _ReportsBacklog) else {}
 
     def request_reconfiguration(self) -> None:
         """Ask for new task configs; several requests before the next look are one."""

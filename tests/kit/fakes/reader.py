@@ -165,6 +165,12 @@ class FakeReader:
         """Return those of ``starts``."""
         return {tp: self.starts[tp] for tp in partitions if tp in self.starts}
 
+    async def log_ends(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Return those of ``ends``."""
+        return {tp: self.ends[tp] for tp in partitions if tp in self.ends}
+
     async def refresh_ends(self) -> None:
         """Set the lag of paused partitions from ``ends``."""
         self.ends_asked += bool(self.paused)

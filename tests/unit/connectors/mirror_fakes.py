@@ -55,10 +55,13 @@ class FakeAdmin:
         self.acls: list[Acl] | None = None
         self.acl_answers: list[ServerError | None] | None = None
         self.refuse: dict[str, ServerError] = {}
+        self.refuse_configs: dict[str, ServerError] = {}
+        """A topic's change is refused as one when it has one of these."""
         self.unreadable: dict[str, ServerError] = {}
         self.created: list[NewTopic] = []
         self.grown: list[dict[str, int]] = []
         self.altered: list[dict[str, list[ConfigOp]]] = []
+        self.written: dict[tuple[str, str], str | None] = {}
         self.created_acls: list[Acl] = []
         self.listings = 0
         self.broken: Exception | None = None
@@ -105,13 +108,25 @@ class FakeAdmin:
         self, changes: Mapping[str, Sequence[ConfigOp]]
     ) -> dict[str, ServerError | None]:
         self.altered.append({name: list(ops) for name, ops in changes.items()})
-        return {name: self.refuse.get(name) for name in changes}
+        answers: dict[str, ServerError | None] = {}
+        for name, ops in changes.items():
+            refused = [self.refuse_configs[it.name] for it in ops if it.name in self.refuse_configs]
+            answers[name] = self.refuse.get(name) or next(iter(refused), None)
+            if answers[name] is None:
+                self.written |= {(name, it.name): it.value for it in ops}
+        return answers
 
     async def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], *, read_committed: bool = False
     ) -> dict[TopicPartition, ListedOffset]:
         del read_committed
-        return {tp: ListedOffset(self._offset(tp, at)) for tp, at in timestamps.items()}
+        listed: dict[TopicPartition, ListedOffset] = {}
+        for tp, at in timestamps.items():
+            offset, times = self._offset(tp, at), self.logs.get(tp, [])
+            # Of the log's ends brokers return no timestamp.
+            by_time = at >= 0 <= offset
+            listed[tp] = ListedOffset(offset, times[offset - self.log_start] if by_time else -1)
+        return listed
 
     def _offset(self, tp: TopicPartition, at: int) -> int:
         times = self.logs.get(tp, [])

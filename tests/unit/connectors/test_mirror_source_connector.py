@@ -10,6 +10,7 @@ from mm2py.client.connect.admin import ConfigOp
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError, UnsupportedVersionError
 from mm2py.mirror.producer_ids import PRODUCERS_TOPIC
 from mm2py.protocol import error_codes as codes
+from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.error_codes import server_error
 from mm2py.protocol.topics import NewTopic
@@ -17,6 +18,7 @@ from mm2py.testing.contexts import FakeConnectorContext
 from mm2py.types import TopicPartition
 from mm2py_connectors.mirror_source import SETTLES_S, MirrorSourceConnector
 from mm2py_connectors.mirror_source_task import MirrorSourceTask
+from mm2py_connectors.topic_upkeep import MEASURE_S
 from tests.unit.connectors.group_fakes import GroupRegion
 from tests.unit.connectors.mirror_fakes import MirrorTaskContext, Region, flow_config
 
@@ -325,6 +327,63 @@ async def test_a_copy_that_the_target_refuses_waits_alone_and_is_said_once(
             "a flow's first minute: as Java lists them"
         )
         assert bench.connector.waiting() == {}
+
+
+async def test_what_waits_in_topics_without_a_copy_is_measured() -> None:
+    t1, t2 = TopicPartition("t1", 0), TopicPartition("t2", 0)
+    bench = Bench(Region({"t1": 1, "t2": 1, "t3": 1}))
+    for remote in ("A.t1", "A.t2"):
+        bench.region.target.refuse[remote] = server_error(44, "not here")
+    bench.region.source.logs, bench.region.source.log_start = {t1: [500, 400, 900]}, 1_000
+    async with running(bench):
+        await bench.context.clock.advance(MEASURE_S)
+        found = bench.connector.backlog()
+        assert {it: (w.lag_records, w.oldest_ms) for it, w in found.items()} == {
+            t1: (3, 500),
+            t2: (0, -1),
+        }
+        assert "not here" in found[t1].cause
+        bench.region.target.refuse.clear()
+        await bench.context.clock.advance(MEASURE_S)
+        assert bench.connector.backlog() == {}
+
+
+async def test_what_waits_is_not_known_where_a_flow_does_not_begin_at_the_beginning() -> None:
+    bench = Bench(Region({"t1": 1}), {"start.positions": "latest"})
+    bench.region.target.refuse["A.t1"] = server_error(44, "not here")
+    bench.region.source.logs = {TopicPartition("t1", 0): [500]}
+    async with running(bench):
+        await bench.context.clock.advance(MEASURE_S)
+        (waiting,) = bench.connector.backlog().values()
+        assert (waiting.lag_records, waiting.oldest_ms) == (-1, -1)
+
+
+async def test_what_the_target_refuses_of_configs_and_acls_is_a_finding_and_copying_continues() -> (
+    None
+):
+    bench = Bench(Region({"t1": 1, "t2": 1}))
+    bench.region.source.configs["t1"] = (ConfigEntry("segment.ms", "7"),)
+    bench.region.target.refuse_configs["segment.ms"] = server_error(44, "not here")
+    bench.region.source.acls = [
+        Acl(
+            AclResourceType.TOPIC,
+            "t1",
+            PatternType.LITERAL,
+            "User:u",
+            "*",
+            AclOperation.READ,
+            AclPermission.ALLOW,
+        )
+    ]
+    bench.region.target.acl_answers = [server_error(31, "no Alter")]
+    async with running(bench):
+        await bench.context.clock.advance(1)
+        (problem,) = bench.connector.problems().items()
+        assert problem[0] == "configs of A.t1"
+        assert "segment.ms: " in problem[1]
+        assert "config.properties.exclude" in problem[1]
+        assert "no Alter" in bench.connector.notes()["ACLs"]
+        assert bench.dealt() == ["t1-0", "t2-0"]
 
 
 async def test_a_topic_whose_configs_may_not_be_read_waits_alone() -> None:

@@ -247,6 +247,23 @@ async def test_the_lag_of_held_partitions_grows_without_a_poll_and_costs_nothing
         assert bench.reader.ends_asked == 2
 
 
+async def test_what_a_failed_partition_does_not_copy_any_more_is_lag() -> None:
+    bench = Bench(stored={T0: 9})
+    async with running(bench):
+        bench.reader.answers = [[(T0, [a_batch(10, 5)])]]
+        await bench.task.poll(1)
+        for partition in (T0, T1):
+            error = PartitionError("too large", topic="t", partition=partition.partition)
+            bench.task.failed(partition, error)
+        bench.reader.ends = {T0: 211, T1: 40}
+        bench.reader.starts = {T1: 30}
+        await bench.context.clock.advance(HELD_LAG_S)
+        assert bench.context.lags == {T0: (201, -1), T1: (10, -1)}
+        bench.reader.ends = {T0: 212}
+        await bench.context.clock.advance(HELD_LAG_S)
+        assert bench.context.lags[T0] == (202, -1)
+
+
 async def test_a_partition_given_up_is_dropped_and_its_buffers_are_returned() -> None:
     bench, lease = Bench(), Lease()
     async with running(bench):

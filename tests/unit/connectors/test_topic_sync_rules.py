@@ -117,7 +117,7 @@ def test_the_sync_sets_defaults_too_where_the_sources_count() -> None:
 async def test_refused_configs_are_said_once_per_topic(caplog: pytest.LogCaptureFixture) -> None:
     source, target = FakeAdmin({"t1": 1, "t2": 1}), FakeAdmin()
     source.configs = {"t1": ENTRIES, "t2": ENTRIES}
-    target.refuse["A.t1"] = server_error(40, "bad value")
+    target.refuse["A.t1"] = server_error(29, "no AlterConfigs")
     sync = ConfigSync(source, target, DefaultConfigPropertyFilter({}), target_alias="B")
 
     for _ in range(2):
@@ -129,6 +129,25 @@ async def test_refused_configs_are_said_once_per_topic(caplog: pytest.LogCapture
     await sync.run({"t1": "A.t1", "t2": "A.t2"})
     assert not sync.refusals
     assert [set(change) for change in target.altered] == [{"A.t1", "A.t2"}] * 3
+
+
+async def test_a_refused_config_holds_back_only_itself() -> None:
+    source, target = FakeAdmin({"t1": 1, "t2": 1}), FakeAdmin()
+    source.configs = {"t1": ENTRIES, "t2": ENTRIES}
+    target.refuse_configs["segment.ms"] = server_error(44, "not here")
+    sync = ConfigSync(source, target, DefaultConfigPropertyFilter({}), target_alias="B")
+
+    await sync.run({"t1": "A.t1", "t2": "A.t2"})
+    for remote in ("A.t1", "A.t2"):
+        assert target.written[remote, "retention.ms"] == "5"
+        assert target.written[remote, "cleanup.policy"] is None
+        assert "segment.ms: " in sync.refusals[remote]
+        assert "retention.ms" not in sync.refusals[remote]
+    assert ("A.t1", "segment.ms") not in target.written
+    target.refuse_configs.clear()
+    await sync.run({"t1": "A.t1", "t2": "A.t2"})
+    assert target.written["A.t1", "segment.ms"] == "7"
+    assert not sync.refusals
 
 
 def test_allow_all_becomes_allow_read_and_deny_stays() -> None:
