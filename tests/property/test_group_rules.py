@@ -114,7 +114,7 @@ class Group:
         raise AssertionError("the group does not come to rest")
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(60))
 @given(events=EVENTS, max_delay_ms=DELAYS, counts=WORK)
 def test_after_any_events_all_work_runs_once_and_is_evenly_shared(
     events: list[tuple[str, object]], max_delay_ms: int, counts: dict[str, int]
@@ -268,7 +268,7 @@ def rejoin(
     return "" if group.answered is None else why_not_the_same(assigned, group.answered)
 
 
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(100))
 @given(before=STEPS, attempts=ATTEMPTS)
 def test_whoever_goes_on_knows_that_nobody_else_was_given_its_work(
     before: list[tuple[str, str]],

@@ -68,7 +68,7 @@ def ask_everything(
     for operation in operations:
 
         @settings(
-            max_examples=examples(8, share=0.01),
+            max_examples=examples(4, share=0.01),
             database=None,
             phases=[Phase.generate],
             report_multiple_bugs=False,
@@ -244,7 +244,7 @@ async def answer(
     return int(sent[0]["status"]), content
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(60))
 @given(st.booleans(), METHODS, PATHS, BODIES, TYPES)
 def test_any_request_is_answered_in_shape(
     dedicated: bool, method: str, path: str, body: bytes, declared: bytes

@@ -107,38 +107,6 @@ def test_the_table_covers_every_key_that_a_cluster_hands_on() -> None:
     assert not [key for key in CLIENT_KEYS if key not in CLIENT_OPTIONS]
 
 
-@pytest.mark.parametrize(
-    ("names", "effect"),
-    [
-        ("bootstrap.servers client.id client.rack reconnect.backoff.ms retry.backoff.max.ms "
-         "fetch.min.bytes fetch.max.bytes max.partition.fetch.bytes fetch.max.wait.ms "
-         "compression.type connections.max.idle.ms receive.buffer.bytes send.buffer.bytes "
-         "max.request.size buffer.memory request.timeout.ms default.api.timeout.ms "
-         "auto.offset.reset isolation.level max.in.flight.requests.per.connection "
-         "metadata.max.age.ms security.protocol socket.connection.setup.timeout.ms "
-         "sasl.mechanism sasl.jaas.config ssl.truststore.location ssl.keystore.type "
-         "ssl.key.password ssl.truststore.certificates ssl.keystore.certificate.chain "
-         "ssl.endpoint.identification.algorithm sasl.oauthbearer.token.endpoint.url",
-         Effect.HONOURED),
-        ("client.dns.lookup metadata.recovery.strategy group.id session.timeout.ms "
-         "heartbeat.interval.ms max.poll.interval.ms enable.auto.commit delivery.timeout.ms retries "
-         "linger.ms batch.size compression.gzip.level compression.lz4.level compression.zstd.level "
-         "max.block.ms max.poll.records check.crcs partition.assignment.strategy partitioner.class "
-         "key.serializer value.deserializer exclude.internal.topics enable.metrics.push "
-         "sasl.oauthbearer.jwks.endpoint.url sasl.oauthbearer.expected.audience "
-         "sasl.login.refresh.window.jitter",
-         Effect.WITHOUT_EFFECT),
-        ("acks enable.idempotence interceptor.classes metric.reporters metrics.num.samples "
-         "ssl.cipher.suites ssl.enabled.protocols ssl.protocol ssl.provider security.providers "
-         "ssl.keymanager.algorithm ssl.secure.random.implementation", Effect.WARNED),
-        ("ssl.engine.factory.class", Effect.REFUSED),
-        ("sasl.kerberos.service.name sasl.kerberos.kinit.cmd", Effect.HONOURED),
-    ],
-)  # fmt: skip
-def test_every_property_people_use_has_its_effect(names: str, effect: Effect) -> None:
-    assert {CLIENT_OPTIONS[name].effect for name in names.split()} == {effect}
-
-
 # ---- broker addresses
 
 SERVICES = """169.254.169.254 169.254.170.2 ::ffff:169.254.169.254 fe80::1%eth0 fd00:ec2::254

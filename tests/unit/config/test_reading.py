@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import pytest
-from pydantic import ValidationError
 
 from mm2py.config.definitions import (
     ConfigModel,
@@ -28,7 +27,6 @@ from mm2py.config.limits import (
 from mm2py.config.properties import load, parse
 from mm2py.config.providers import Providers, placeholders
 from mm2py.config.remote_allow_list import remote_problems
-from mm2py.config.worker import DEDICATED_DEFAULTS, WorkerConfig
 from mm2py.errors import ConfigError
 
 DATA = Path(__file__).parents[2] / "data" / "config"
@@ -261,12 +259,6 @@ def test_texts_become_values_and_unknown_keys_are_left_alone() -> None:
     assert config.offset_syncs_topic_location == "source"
 
 
-def test_a_config_is_frozen() -> None:
-    config = parse_config(Sample, {"needed": "x"})
-    with pytest.raises(ValidationError):
-        config.count_max = 2
-
-
 @pytest.mark.parametrize(
     ("props", "said"),
     [
@@ -308,16 +300,6 @@ def test_the_driver_takes_anything_but_true_for_false() -> None:
     assert parse_boolean_leniently("True ", absent=False)
     assert not parse_boolean_leniently("yes", absent=True)
     assert parse_boolean_leniently(None, absent=True)
-
-
-def test_the_worker_defaults_that_differ_from_javas_are_these_four() -> None:
-    assert DEDICATED_DEFAULTS == {
-        "offset.flush.interval.ms": ("1000", "60000"),
-        "session.timeout.ms": ("6000", "10000"),
-        "heartbeat.interval.ms": ("2000", "3000"),
-        "scheduled.rebalance.max.delay.ms": ("3000", "300000"),
-    }
-    assert options_of(WorkerConfig)["offset.storage.partitions"].default == "25"
 
 
 # ---- limits

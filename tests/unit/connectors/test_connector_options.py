@@ -7,7 +7,6 @@ from mm2py.config.mirror_options import CONFIG_PROPERTIES_EXCLUDE
 from mm2py.errors import ConfigError
 from mm2py_connectors.config import CONNECTORS
 from mm2py_connectors.mirror_checkpoint_config import MirrorCheckpointConfig
-from mm2py_connectors.mirror_heartbeat_config import MirrorHeartbeatConfig
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig, MirrorSourceTaskConfig
 
 ALIAS = {"source.cluster.alias": "A"}
@@ -29,34 +28,6 @@ def test_defaults_are_javas_but_for_these() -> None:
         ("sync.group.offsets.interval.seconds", None, "60"),
         ("metric.reporters", "", "org.apache.kafka.common.metrics.JmxReporter"),
     }
-
-
-@pytest.mark.parametrize(
-    ("name", "default"),
-    [
-        ("tasks.max", "1"), ("enabled", "true"), ("target.cluster.alias", "target"),
-        ("admin.timeout.ms", "60000"), ("replication.policy.separator", "."), ("topics", ".*"),
-        ("topics.exclude", r"mm2.*\.internal,.*\.replica,__.*"), ("replication.factor", "2"),
-        ("offset-syncs.topic.replication.factor", "3"), ("offset-syncs.topic.location", "source"),
-        ("offset.lag.max", "100"), ("consumer.poll.timeout.ms", "1000"),
-        ("sync.topic.configs.interval.seconds", "600"), ("sync.topic.acls.enabled", "true"),
-        ("emit.offset-syncs.enabled", "true"), ("heartbeats.replication.enabled", "true"),
-        ("gap.policy", "continue"), ("recreate.policy", "continue"),
-        ("partition.failure.policy", "isolate"),
-    ],
-)  # fmt: skip
-def test_a_source_option_has_this_default(name: str, default: str) -> None:
-    assert options_of(MirrorSourceConfig)[name].default == default
-
-
-def test_checkpoint_and_heartbeat_options_have_javas_defaults() -> None:
-    checkpoint = options_of(MirrorCheckpointConfig)
-    assert checkpoint["groups.exclude"].default == "console-consumer-.*,connect-.*,__.*"
-    assert checkpoint["sync.group.offsets.enabled"].default == "false"
-    assert checkpoint["emit.checkpoints.interval.seconds"].java_default == "60"
-    heartbeat = options_of(MirrorHeartbeatConfig)
-    assert heartbeat["emit.heartbeats.interval.seconds"].default == "1"
-    assert heartbeat["heartbeats.topic.replication.factor"].default == "3"
 
 
 def test_task_options_do_not_leak_into_the_connectors() -> None:

@@ -49,45 +49,7 @@ def test_the_first_batch_without_state_may_have_any_sequence() -> None:
     assert codes(log, batch(sequence=1000), batch(sequence=0), batch(sequence=1001)) == [0, 45, 0]
 
 
-def test_sequences_wrap_behind_the_largest_int() -> None:
-    log = PartitionLog()
-    assert codes(log, batch(3, sequence=2**31 - 2), batch(sequence=1)) == [0, 0]
-
-
 def test_a_new_epoch_starts_at_zero_and_fences_the_old_one() -> None:
     log = PartitionLog()
     first = batch()
     assert codes(log, first, batch(epoch=1, sequence=1), batch(epoch=1), first) == [0, 45, 0, 47]
-
-
-def test_damaged_and_malformed_batches_are_refused() -> None:
-    log = PartitionLog()
-    damaged = bytearray(batch(2))
-    damaged[-1] ^= 1
-    shifted = bytearray(batch(2))
-    shifted[7] = 9  # base offset, outside the CRC
-    assert codes(log, bytes(damaged), bytes(shifted), b"", batch(2)[:-1]) == [2, 87, 2, 87]
-
-
-def test_a_batch_above_the_limit_is_refused_exactly() -> None:
-    log = PartitionLog(max_message_bytes=len(batch(3)))
-    assert codes(log, batch(3), batch(4, sequence=3)) == [0, 10]
-
-
-def test_expired_state_stores_a_resend_again() -> None:
-    log = PartitionLog()
-    log.append(batch(), 5)
-    log.expire_producers()
-    assert log.append(batch(), 5) == (0, 1, -1)
-
-
-def test_reading_starts_with_the_batch_that_contains_the_offset() -> None:
-    log = PartitionLog()
-    for n in (0, 3, 6):
-        log.append(batch(3, sequence=n), 5)
-    size = len(batch(3))
-    assert HEADER.unpack_from(log.read(4, 1))[0] == 3
-    assert len(log.read(4, 2 * size)) == 2 * size
-    assert log.read(9, 1000) == b""
-    log.delete_before(7)
-    assert (log.start, len(log.batches)) == (7, 1)

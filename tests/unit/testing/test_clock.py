@@ -60,22 +60,6 @@ async def test_sleepers_wake_in_order_and_see_their_own_time() -> None:
     assert seen == [("a", 1), ("a", 2), ("b", 3), ("b", 6)]
 
 
-async def test_both_clocks_move_together() -> None:
-    clock = FakeClock(1000)
-    await clock.advance(2.5)
-    assert clock.now_ms() == 3500
-
-
-async def test_a_cancelled_sleeper_is_forgotten() -> None:
-    clock = FakeClock()
-    task = asyncio.create_task(clock.sleep(1))
-    await clock.settle()
-    task.cancel()
-    await clock.settle()
-    assert clock.sleepers == 0
-    await clock.advance(2)
-
-
 # -- waiting ----------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,5 @@
 """The line of the chaos tests against an echo server on loopback."""
 
-import gc
 import socket
 import threading
 import time
@@ -68,31 +67,12 @@ def take(connection: socket.socket, size: int) -> bytes:
     return answer
 
 
-def test_what_goes_in_comes_out_unchanged_and_is_counted(line: DelayProxy, echo: int) -> None:
-    data = bytes(range(256)) * 8192
-    with connect(line.front(echo)) as connection:
-        sender = threading.Thread(target=connection.sendall, args=(data,))
-        sender.start()
-        assert take(connection, len(data)) == data
-        sender.join()
-    assert line.passed_bytes(Way.REQUESTS) == line.passed_bytes(Way.REPLIES) == len(data)
-    assert line.front(echo) == line.front(echo)
-
-
 def test_every_byte_is_late_by_the_round_trip(line: DelayProxy, echo: int) -> None:
     line.set_round_trip(ROUND_TRIP_S)
     with connect(line.front(echo)) as connection:
         began = time.monotonic()
         assert ask(connection, b"ping") == b"ping"
         assert time.monotonic() - began >= ROUND_TRIP_S
-
-
-def test_the_rate_holds_for_each_direction(line: DelayProxy, echo: int) -> None:
-    line.set_round_trip(0.0, rate_bytes_s=1_000_000)
-    with connect(line.front(echo)) as connection:
-        began = time.monotonic()
-        ask(connection, bytes(100_000))
-        assert time.monotonic() - began >= 0.1
 
 
 @pytest.mark.parametrize("way", list(Way))
@@ -120,42 +100,3 @@ def test_a_reset_ends_what_is_open_and_serves_what_comes(line: DelayProxy, echo:
             connection.recv(1)
     with connect(port) as connection:
         assert ask(connection, b"after") == b"after"
-
-
-def test_a_refusing_line_serves_nobody_until_it_is_healed(line: DelayProxy, echo: int) -> None:
-    port = line.front(echo)
-    line.refuse()
-    with pytest.raises(ConnectionResetError), connect(port) as connection:
-        assert connection.recv(1)
-    line.heal()
-    with connect(port) as connection:
-        assert ask(connection, b"after") == b"after"
-
-
-def test_a_server_that_is_away_resets_the_client(line: DelayProxy) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        port = nobody.getsockname()[1]
-    with pytest.raises(ConnectionResetError), connect(line.front(port)) as connection:
-        assert connection.recv(1)
-
-
-def test_an_end_in_order_reaches_the_server_behind_the_data(line: DelayProxy, echo: int) -> None:
-    line.set_round_trip(ROUND_TRIP_S)
-    with connect(line.front(echo)) as connection:
-        connection.sendall(b"last")
-        connection.shutdown(socket.SHUT_WR)
-        assert take(connection, 4) == b"last"
-        assert connection.recv(1) == b""
-
-
-def test_what_connects_while_the_line_closes_is_closed_too(
-    echo: int, recwarn: pytest.WarningsRecorder
-) -> None:
-    for clients in range(50):
-        with DelayProxy() as line:
-            port = line.front(echo)
-            connections = [connect(port) for _ in range(clients % 5 + 1)]
-        for connection in connections:
-            connection.close()
-    gc.collect()
-    assert [str(warning.message) for warning in recwarn.list] == []
