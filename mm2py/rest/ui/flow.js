@@ -1,6 +1,7 @@
 // The page of one flow: what is wrong with it, its numbers, and a part of it: topics, groups, tasks, properties, history.
 import { History, Properties } from "./changes.js";
 import { Groups } from "./groups.js";
+import { Forecast } from "./forecast.js";
 import { copies, findings, judge } from "./judgement.js";
 import { Finding } from "./overview.js";
 import { Empty, Fact, flowLink, Mark, StateMark, Waiting, When } from "./parts.js";
@@ -25,6 +26,7 @@ export function FlowPage({ name, part, chosen, polls, stale }) {
       ${flow.since_ms ? html`<span class="muted"> since <${When} ms=${flow.since_ms} /></span>` : null}</p>
     <ul class="findings">${findings([flow]).map((finding) => html`<${Finding} finding=${finding} stale=${stale} />`)}</ul>
     <${Numbers} flow=${flow} />
+    <${Forecast} flow=${flow} poll=${polls.forecast} stale=${stale} />
     <nav aria-label=${`Parts of ${flow.flow}`} class="tabs">${Object.entries(PARTS).map(([key, title]) =>
       html`<a href=${flowLink(flow.flow, key)} aria-current=${key === part ? "page" : null}>${title}</a>`)}</nav>
     <section aria-label=${PARTS[part]}><${Part} flow=${flow} part=${part} chosen=${chosen} polls=${polls} copying=${copies(flow) && !stale} /></section>`;
