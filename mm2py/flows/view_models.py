@@ -52,7 +52,8 @@ class FlowView(View):
     ``enabled`` only heartbeats run. ``engine`` is worker, or spark where ``mm2py stream`` copies the records. ``revision`` is
     that of the last change, 0 for none; ``since_ms`` when the state was first seen (ms since the epoch). ``notes``: the flow
     is in order, but has nothing to copy yet, or leaves partitions to a backfill. ``topics`` counts source topics without
-    heartbeats: a flow with none copies nothing of its users; None where a worker of an older build answered.
+    heartbeats: a flow with none copies nothing of its users; ``copied_topics`` those with a partition that is neither paused, held,
+    failed nor without a task. Both are None where a worker of an older build answered.
     """
 
     flow: str
@@ -65,6 +66,7 @@ class FlowView(View):
     revision: int
     workers: tuple[str, ...]
     topics: int | None = None
+    copied_topics: int | None = None
     partitions: int
     failed_partitions: int
     held_partitions: int = 0

@@ -30,11 +30,7 @@ from mm2py.mirror.flow_overrides import (
     parse_override_key,
 )
 from mm2py.observability.logging import HIDDEN, SecretMask
-<<<<<<< HEAD
-from mm2py.observability.metrics import UNKNOWN, FlowSample, NodeSnapshot, PartitionSnapshot
-=======
-from mm2py.observability.metrics import NodeSnapshot, PartitionSnapshot
->>>>>>> reports
+from mm2py.observability.metrics import FlowSample, NodeSnapshot, PartitionSnapshot
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import TOPIC_NAME, FlowName, State, TaskId, TopicPartition
 
@@ -101,6 +97,7 @@ def flow_view(
     """Return everything about one flow."""
     nodes = members.snapshots
     partitions = [it for _, it in members.partitions()]
+    of_users = [it for it in partitions if not is_heartbeats(it.source.topic)]
     wrongs = dict.fromkeys([*members.wrongs(), *work.wrongs(nodes)])
     if work.disabled:
         wrongs.clear()
@@ -119,7 +116,8 @@ def flow_view(
         state=state,
         workers=tuple(sorted(workers - {""})),
         partitions=len(partitions),
-        topics=sum(1 for it in {it.source.topic for it in partitions} if not is_heartbeats(it)),
+        topics=len({it.source.topic for it in of_users}),
+        copied_topics=len({it.source.topic for it in of_users if it.state == State.RUNNING}),
         failed_partitions=sum(1 for partition in partitions if partition.state == State.FAILED),
         held_partitions=sum(1 for it in partitions if it.state == PartitionState.HELD),
         paused=tuple(sorted(held_name(it) for it in overrides.held())),

@@ -16,12 +16,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mm2py.config.rest_settings import RestSettings
 from mm2py.flows.view_models import GroupPartitionView, GroupView
-from mm2py.observability.metrics import FlowSample
+from mm2py.observability.metrics import Finding, FlowSample, Forecast
 from mm2py.rest.app import public_app
 from mm2py.rest.credentials import Credentials
 from mm2py.rest.listening import Listener
 from mm2py.rest.security import gate_for
 from mm2py.rest.server import RestServer
+from mm2py.testing.clock import FakeClock
 from tests.integration.mirror_process import running
 from tests.integration.rest_asking import public_url
 from tests.integration.setups import Setup
@@ -78,6 +79,21 @@ def heal(rig: Rig, name: Any) -> None:
         snapshot("worker:8083", name, partition("t", 0, 7), partition("u", 0, 0)), records_lost=0
     )
     herder.configs[NAME].pop("enabled", None)
+
+
+@pytest.fixture
+def paused_rig(rig: Rig) -> Rig:
+    del rig.herders[BA]
+    for topic in ("t", "u"):
+        assert rig.ask("POST", f"/flows/A->B/pause?topic={topic}").status == 200
+    rig.herders[AB].show(
+        partitions=(
+            partition("t", 0, 0, state="PAUSED"),
+            partition("u", 0, 0, state="PAUSED"),
+            partition("heartbeats", 0, 0),
+        )
+    )
+    return rig
 
 
 @asynccontextmanager
@@ -172,6 +188,59 @@ async def test_nothing_is_green_while_nothing_is_copied_and_the_cause_and_remedy
                 assert cause in await browser.text()
             await browser.open(f"{url}ui/#/")
             await browser.until_text("What is wrong")
+        assert_quiet(browser, url)
+
+
+async def test_nothing_is_green_while_all_topics_of_a_flow_are_paused(
+    browser: Browser, paused_rig: Rig
+) -> None:
+    async with served(public_app(paused_rig.parts)) as url:
+        await browser.open(f"{url}ui/")
+        await browser.until_text("Nothing is copied: no flow is at work.")
+        said = "copies nothing: all of its 2 topics are paused"
+        for place in ("", "flows/A-%3EB/topics", "flows/A-%3EB/tasks"):
+            await browser.open(f"{url}ui/#/{place}")
+            await browser.until_text(said)
+            assert "mm2py flow resume A/B --all-topics" in await browser.text()
+            assert not await browser.evaluate(GOOD), place
+        paused_rig.herders[AB].show(
+            partitions=(partition("t", 0, 0, state="PAUSED"), partition("u", 0, 0))
+        )
+        await browser.until_text("copies, without 2 paused topics or partitions")
+        assert_quiet(browser, url)
+
+
+async def test_what_retention_overtakes_and_what_stands_still_is_on_the_page_of_the_flow(
+    browser: Browser, rig: Rig
+) -> None:
+    said = Forecast(
+        by="retention.bytes",
+        limit=1_000_000,
+        at_ms=FakeClock().now_ms() + 600_000,
+        records=1_234,
+        size_bytes=56_000,
+    )
+    text = "at this rate retention.bytes=1000000 of the source overtakes t-0 in 10.0 min"
+    soon = Finding(task=f"{NAME}-0", what="retention", text=text, count=1, harms=True)
+    still = Finding(task=f"{NAME}-0", what="stalled", text="nothing of u-0", count=1, harms=True)
+    rig.herders[AB].show(
+        partitions=(replace(partition("t", 0, 7), forecast=said), partition("u", 0, 0)),
+        findings=(soon, still),
+    )
+    async with served(public_app(rig.parts)) as url:
+        await browser.open(f"{url}ui/#/flows/A-%3EB")
+        await browser.until_text("Retention overtakes")
+        row = "document.querySelector('section[aria-labelledby=forecast] tbody').innerText"
+        cells = str(await browser.evaluate(row)).split()
+        assert {"t", "0", "10", "min", "1,234", "56", "KB", "1.0", "MB"} <= set(cells)
+        shown = await browser.text()
+        assert text in shown
+        assert "nothing of u-0" in shown
+        assert not await browser.evaluate(GOOD)
+        await browser.open(f"{url}ui/#/flows/B-%3EA")
+        await browser.until_text("Flow B->A")
+        await browser.until(GOOD)
+        assert "Retention overtakes" not in await browser.text()
         assert_quiet(browser, url)
 
 

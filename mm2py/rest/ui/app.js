@@ -59,7 +59,11 @@ function route() {
 function wanted({ view, flow, part, chosen }) {
   if (view === "overview") return { flows: ["flows", OFTEN_MS] };
   const base = pathOf("flows", flow);
-  const paths = { flow: [base, EVERY_MS.flow], samples: [`${base}/samples`, EVERY_MS.samples] };
+  const paths = {
+    flow: [base, EVERY_MS.flow],
+    samples: [`${base}/samples`, EVERY_MS.samples],
+    forecast: [`${base}/forecast`, SELDOM_MS],
+  };
   if (part !== "tasks") paths[part] = [`${base}/${part}`, EVERY_MS[part]];
   if (part === "topics") paths.config = [`${base}/config`, EVERY_MS.config];
   if (part === "topics" && chosen !== undefined) paths.partitions = [`${base}/partitions?topic=${encodeURIComponent(chosen)}`, EVERY_MS.partitions];

@@ -1,6 +1,7 @@
 // The page of one flow: what is wrong with it, its numbers, and a part of it: topics, groups, tasks, properties, history.
 import { History, Properties } from "./changes.js";
 import { Groups } from "./groups.js";
+import { Forecast } from "./forecast.js";
 import { copies, findings, judge } from "./judgement.js";
 import { FlowActions } from "./orders.js";
 import { Finding } from "./overview.js";
@@ -28,6 +29,7 @@ export function FlowPage({ name, part, chosen, polls, stale }) {
     <ul class="findings">${findings([flow]).map((finding) => html`<${Finding} finding=${finding} stale=${stale} />`)}</ul>
     <${FlowActions} flow=${flow} />
     <${Numbers} flow=${flow} />
+    <${Forecast} flow=${flow} poll=${polls.forecast} stale=${stale} />
     <${Trend} poll=${polls.samples} workers=${flow.workers.length} />
     <nav aria-label=${`Parts of ${flow.flow}`} class="tabs">${Object.entries(PARTS).map(([key, title]) =>
       html`<a href=${flowLink(flow.flow, key)} aria-current=${key === part ? "page" : null}>${title}</a>`)}</nav>

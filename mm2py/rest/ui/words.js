@@ -35,15 +35,17 @@ export function perSecond(value) {
   return `${value > 0 && value < 10 ? value.toFixed(1) : count(value)} records/s`;
 }
 
-export function bytesPerSecond(value) {
+export function bytes(value) {
   if (!known(value)) return UNKNOWN;
   let rest = value;
   for (const unit of ["B", "KB", "MB"]) {
-    if (rest < 1000) return `${rest < 10 && unit !== "B" ? rest.toFixed(1) : Math.round(rest)} ${unit}/s`;
+    if (rest < 1000) return `${rest < 10 && unit !== "B" ? rest.toFixed(1) : Math.round(rest)} ${unit}`;
     rest /= 1000;
   }
-  return `${rest.toFixed(1)} GB/s`;
+  return `${rest.toFixed(1)} GB`;
 }
+
+export const bytesPerSecond = (value) => (known(value) ? `${bytes(value)}/s` : UNKNOWN);
 
 // The reader's zone with its offset from GMT; the date only where it is not today's.
 export function time(ms, now = Date.now()) {

@@ -194,6 +194,19 @@ def test_heartbeats_are_no_topic_of_a_flow_and_held_partitions_are_counted(rig: 
     first, second = rig.ask("GET", "/flows").json
     assert (first["topics"], first["partitions"], first["held_partitions"]) == (0, 2, 0)
     assert (second["topics"], second["partitions"], second["held_partitions"]) == (2, 3, 1)
+    assert (first["copied_topics"], second["copied_topics"]) == (0, 2)
+
+
+def test_a_topic_is_copied_while_one_of_its_partitions_is(rig: Rig) -> None:
+    rig.herders[AB].snapshot = snapshot(
+        "worker:8083",
+        AB,
+        partition("t", 0, 0, state="PAUSED"),
+        partition("t", 1, 0),
+        *(partition("u", 0, 0, state="PAUSED"), partition("heartbeats", 0, 0)),
+    )
+    flow = rig.ask("GET", "/flows/A->B").json
+    assert (flow["topics"], flow["copied_topics"]) == (2, 1)
 
 
 def test_partitions_of_one_topic_can_be_asked_for(rig: Rig) -> None:
