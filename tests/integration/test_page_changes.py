@@ -20,6 +20,7 @@ from tests.integration.test_page import HOSTILE, LOOKS, SHOTS, assert_quiet, hea
 from tests.integration.traffic import copied
 from tests.kit.browser import Browser, chromium
 from tests.unit.rest.flow_fakes import AB, BA, Rig
+from tests.unit.rest.test_metrics import with_backfill
 
 pytestmark = [
     pytest.mark.skipif(chromium() is None, reason="no Chromium: apt-get install chromium"),
@@ -43,6 +44,12 @@ def rig() -> Rig:
     for name in (AB, BA):
         rig.add(name)
         heal(rig, name)
+    return rig
+
+
+@pytest.fixture
+def job_rig(rig: Rig) -> Rig:
+    with_backfill(rig.herders[AB])
     return rig
 
 
@@ -129,6 +136,24 @@ async def test_a_plan_is_shown_before_anything_is_done_and_texts_stay_texts(
         await browser.until(f"{OPEN}?.querySelector('[role=alert]')")
         assert "nowhere" in await browser.evaluate(f"{OPEN}.innerText")
         assert not await browser.evaluate(f"{OPEN}.querySelector('img, script')")
+
+
+async def test_a_backfill_shows_how_far_it_is_and_is_cancelled(
+    browser: Browser, job_rig: Rig
+) -> None:
+    async with served(gated(job_rig)) as url:
+        await browser.open(f"{url.replace('//', '//ann:pw@')}ui/#/flows/A-%3EB/jobs")
+        await browser.until_text("its driver is gone and nothing copies what is left")
+        text = await browser.text()
+        assert "57 %: 80 records copied, about 60 offsets left" in text
+        assert "Partitions: 1 copying, 1 handed over." in text
+        bar = "document.querySelector('progress').value"
+        assert await browser.evaluate(bar) == 57
+        await press(browser, "Cancel")
+        await confirm(browser, "Cancel", "What is copied stays")
+        await done(browser)
+        await browser.open(f"{url}ui/#/flows/B-%3EA/jobs")
+        await browser.until_text("No copy of history was planned.")
 
 
 @pytest.mark.integration

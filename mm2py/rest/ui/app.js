@@ -64,7 +64,8 @@ function wanted({ view, flow, part, chosen }) {
     samples: [`${base}/samples`, EVERY_MS.samples],
     forecast: [`${base}/forecast`, SELDOM_MS],
   };
-  if (part !== "tasks") paths[part] = [`${base}/${part}`, EVERY_MS[part]];
+  if (part === "jobs") paths.jobs = ["jobs/backfill", OFTEN_MS];
+  else if (part !== "tasks") paths[part] = [`${base}/${part}`, EVERY_MS[part]];
   if (part === "topics") paths.config = [`${base}/config`, EVERY_MS.config];
   if (part === "topics" && chosen !== undefined) paths.partitions = [`${base}/partitions?topic=${encodeURIComponent(chosen)}`, EVERY_MS.partitions];
   return paths;

@@ -42,7 +42,9 @@ export class ChangeDialog extends Component {
   open(order) {
     const values = Object.fromEntries((order.fields || []).map((field) => [field.name, field.value || ""]));
     this.setState({ order, values, revision: order.revision, plan: null, done: null, error: null, asking: false });
-    if (!order.fields) this.send(order, values, order.revision, true);
+    // Without a dry run, and nothing of its settings changes: the text says what it does.
+    if (order.direct) this.setState({ plan: { changes: [] } });
+    else if (!order.fields) this.send(order, values, order.revision, true);
   }
 
   /** After 412 the flow of now counts: what is confirmed next is what is shown next. */
@@ -85,7 +87,7 @@ export class ChangeDialog extends Component {
         <p class="buttons"><button type="submit" class="action" disabled=${asking}>Show what it would change</button> <button type="button" onClick=${this.close}>Cancel</button></p></form>` : null}
       ${asking && !plan ? html`<p class="muted" role="status">Asking the worker ...</p>` : null}
       ${error ? html`<div class="finding bad" role="alert"><p><strong>${error.said}</strong></p><p>${error.text}</p></div>` : null}
-      ${plan && !done ? html`<${Planned} plan=${plan} />
+      ${plan && !done ? html`${order.direct ? null : html`<${Planned} plan=${plan} />`}
         <p class="buttons"><button type="button" class="action" disabled=${asking} onClick=${() => this.send(order, values, revision, false)}>${asking ? "Asking the worker ..." : order.button}</button>
           ${order.fields ? html`<button type="button" onClick=${() => this.setState({ plan: null, error: null })}>Back</button>` : null}
           <button type="button" onClick=${this.close}>Cancel</button></p>` : null}

@@ -1,7 +1,8 @@
-// The page of one flow: what is wrong with it, its numbers, and a part of it: topics, groups, tasks, properties, history.
+// The page of one flow: what is wrong with it, its numbers, and a part of it: topics, groups, jobs, tasks, properties, history.
 import { History, Properties } from "./changes.js";
 import { Groups } from "./groups.js";
 import { Forecast } from "./forecast.js";
+import { Jobs } from "./jobs.js";
 import { copies, findings, judge } from "./judgement.js";
 import { FlowActions } from "./orders.js";
 import { Finding } from "./overview.js";
@@ -11,7 +12,7 @@ import { Trend } from "./trend.js";
 import { html } from "./view.js";
 import { bytesPerSecond, count, duration, perSecond } from "./words.js";
 
-export const PARTS = { topics: "Topics", groups: "Groups", tasks: "Connectors and tasks", config: "Properties", history: "History" };
+export const PARTS = { topics: "Topics", groups: "Groups", jobs: "Jobs", tasks: "Connectors and tasks", config: "Properties", history: "History" };
 
 export function FlowPage({ name, part, chosen, polls, stale }) {
   const { flow: poll } = polls;
@@ -38,6 +39,7 @@ export function FlowPage({ name, part, chosen, polls, stale }) {
 
 function Part({ flow, part, chosen, polls, copying }) {
   if (part === "tasks") return html`<${Tasks} flow=${flow} />`;
+  if (part === "jobs") return html`<${Jobs} flow=${flow} poll=${polls.jobs} />`;
   if (part === "groups") return html`<${Groups} flow=${flow} poll=${polls.groups} chosen=${chosen} copying=${copying} />`;
   if (part === "config") return html`<${Properties} flow=${flow} poll=${polls.config} />`;
   if (part === "history") return html`<${History} flow=${flow} poll=${polls.history} />`;
