@@ -1,5 +1,6 @@
 """What arrives: codecs, compaction, new topics, topics of a policy of one's own."""
 
+import json
 import os
 import re
 import secrets
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from mm2py.clock import SYSTEM_CLOCK
+from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY
 from tests.integration.cluster_changes import configs_of, grow
 from tests.integration.main_job import (
     CODECS,
@@ -112,6 +114,29 @@ def test_a_compacted_topic_arrives_without_its_holes(setup: Setup, new_region: N
     with running(flow.file, ready=False) as mirror:
         assert_equal(*wait_for_copy(mirror, flow, topic))
         assert not mirror.lines("lost|gap")
+
+
+@pytest.mark.faults
+def test_a_registry_finds_the_same_schemas_under_the_same_ids(setup: Setup) -> None:
+    topic = setup.unique("_schemas")
+    setup.create_topic(setup.a, topic, 1, config={"cleanup.policy": "compact"})
+
+    def registered(subject: str, version: int, number: int) -> Sent:
+        key = {"keytype": "SCHEMA", "subject": subject, "version": version, "magic": 1}
+        value = {"subject": subject, "version": version, "id": number, "schema": '"string"'}
+        return Sent(0, json.dumps(value).encode(), json.dumps(key).encode())
+
+    noop = Sent(0, None, b'{"keytype":"NOOP","magic":0}')
+    first, second = registered("orders-value", 1, 1), registered("orders-value", 2, 2)
+    write(setup.a, topic, [noop, first, second, registered("gone", 1, 3), noop])
+    flow = setup.flow(topic, {"replication.policy.class": IDENTITY_REPLICATION_POLICY})
+    with running(flow.file) as mirror:
+        assert_equal(*wait_for_copy(mirror, flow, topic, remote=topic))
+        write(setup.a, topic, [registered("gone", 1, 3)._replace(value=None), noop])
+        truth, copy = wait_for_copy(mirror, flow, topic, remote=topic)
+    assert_equal(truth, copy)
+    assert len(copy) == 1
+    assert configs_of(setup.b, topic)["cleanup.policy"] == "compact"
 
 
 def test_a_log_append_time_topic_keeps_the_times_its_source_gave(setup: Setup) -> None:
