@@ -28,6 +28,7 @@ FLOW: Final[dict[str, object]] = {
     "workers": ["w1:1"],
     "partitions": 2,
     "topics": 1,
+    "copied_topics": 1,
     "failed_partitions": 0,
     "held_partitions": 0,
     "paused": [],
