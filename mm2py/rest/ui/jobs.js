@@ -15,9 +15,9 @@ function rates({ id, state, bytes, offsets_left: left }, at) {
   if (looks.at(-1)?.at !== at) looks.push({ at, bytes, left });
   while (looks.length > 2 && at - looks[0].at > RATE_OVER_MS) looks.shift();
   seen.set(id, looks);
-  const tookS = (at - looks[0].at) / 1000;
-  if (state !== "RUNNING" || tookS < 1) return { perS: null, bytesPerS: null };
-  return { perS: (looks[0].left - left) / tookS, bytesPerS: (bytes - looks[0].bytes) / tookS };
+  const passedS = (at - looks[0].at) / 1000;
+  if (state !== "RUNNING" || passedS < 1) return { perS: null, bytesPerS: null };
+  return { perS: (looks[0].left - left) / passedS, bytesPerS: (bytes - looks[0].bytes) / passedS };
 }
 
 const direct = (job, action, button, text) => ({
