@@ -54,7 +54,7 @@ REASONS: Final[Mapping[str, str]] = {
     "retention.bytes": "the target would delete the beginning while the end is copied",
     "message.timestamp.before.max.ms": "the target would refuse records that are older than that",
 }
-PAUSED: Final = "paused alone; `mm2py flow resume` with --topic lets it be copied"
+PAUSED: Final = "paused alone; mm2py flow resume '{flow}' --topic {topic} lets it be copied"
 _RECREATED: Final = (
     "its topic was deleted and created again on the source since it was compared: the target may have the only copies of the"
     " former one; it was left alone: verify it again"
@@ -317,7 +317,9 @@ class Survey:
         described = await self._target.describe_topics({it.target_topic for it in planned})
         settings, notes, short = await self._settings(planned, described)
         refused = [it for it in whole.refused if TopicPartition(it.topic, it.partition) in copies]
-        refused += (Refusal(*it, PAUSED) for it in sorted(copies) if self._flow.holds(it))
+        refused += (
+            Refusal(*it, self._paused(it.topic)) for it in sorted(copies) if self._flow.holds(it)
+        )
         refused += (Refusal(*it, _RECREATED) for it in new)
         there = {it.source for it in planned} | {
             TopicPartition(it.topic, it.partition) for it in refused
@@ -399,7 +401,10 @@ class Survey:
     def _left_out(self, partitions: Sequence[TopicPartition]) -> tuple[str, ...]:
         held = filter(self._flow.holds, partitions)
         names = sorted({str(it) if it in self._flow.held else it.topic for it in held})
-        return (f"left out: {', '.join(names)} ({PAUSED})",) if names else ()
+        return (f"left out: {', '.join(names)} ({self._paused('NAME')})",) if names else ()
+
+    def _paused(self, topic: str) -> str:
+        return PAUSED.format(flow=self._flow.flow, topic=topic)
 
     async def _settings(
         self, planned: Sequence[PartitionPlan], copies: Mapping[str, TopicDescription]
