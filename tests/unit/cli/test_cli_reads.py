@@ -222,6 +222,9 @@ def test_topics_takes_a_pattern_and_sorts_by_name() -> None:
     assert [it["topic"] for it in rows] == ["b0", "b1"]
     ended = found.run("topics", "c")
     assert (ended.code, ended.out, ended.err) == (3, "", "no topic c is copied\n")
+    note = "MirrorSourceConnector: topics that are left out: __c (topics.exclude leaves it out)"
+    found.answers["GET", "/flows"] = [{**FLOW, "notes": [note]}]
+    assert found.run("topics", "__c").err == f"no topic __c is copied\nA->B {note}\n"
 
 
 def test_partitions_are_asked_of_every_flow() -> None:

@@ -388,7 +388,7 @@ def test_every_property_of_the_guides_table_is_known_or_told(tmp_path: Path) -> 
     told = {f.key for f in findings}
     assert told == {
         n for n in names if "retention" in n or "blacklist" in n or "readahead" in n
-    } | set(special)
+    } | {"topics", *special}
     assert not any("is not known" in f.message for f in findings)
 
 
@@ -416,3 +416,15 @@ def test_an_exclude_that_lets_internal_topics_through_is_named(say: Say) -> None
     )
     assert say.all(f"{flow}A->B.topics.exclude = secret.*".replace("= .*", "= orders")) == []
     assert say.all("A->B.enabled = true\nA->B.topics.exclude = secret.*") == []
+
+
+def test_names_of_topics_that_are_never_copied_are_named_with_the_reason(say: Say) -> None:
+    flow = "A->B.enabled = true\nA->B.topics = orders, __state, B.clicks, x.checkpoints.internal\n"
+    found = [it for it in say.all(flow) if "never copied" in it.message]
+    assert {(it.severity, it.key) for it in found} == {(Severity.WARNING, "A->B.topics")}
+    assert [it.message.split("; ")[0] for it in found] == [
+        "names B.clicks, never copied: its name says that it came from a cluster of this flow",
+        "names __state, never copied: topics.exclude leaves it out",
+        "names x.checkpoints.internal, never copied: it is the name of an internal topic of a mirror, and these are never copied",
+    ]
+    assert say.all("A->B.enabled = true\nA->B.topics = orders, ord.*, __.*") == []
