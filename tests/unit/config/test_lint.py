@@ -428,3 +428,21 @@ def test_names_of_topics_that_are_never_copied_are_named_with_the_reason(say: Sa
         "names x.checkpoints.internal, never copied: it is the name of an internal topic of a mirror, and these are never copied",
     ]
     assert say.all("A->B.enabled = true\nA->B.topics = orders, ord.*, __.*") == []
+
+
+def test_a_variable_of_a_shell_is_named_and_those_of_providers_and_routers_are_not(
+    say: Say,
+) -> None:
+    login = (
+        "A.security.protocol = SASL_SSL\nA.sasl.mechanism = PLAIN\nA.sasl.jaas.config ="
+        ' org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="{}";'
+    )
+    (found,) = say.all(login.format("x${MY_PW}"))
+    assert (found.severity, found.key) == (Severity.WARNING, "A.sasl.jaas.config")
+    assert "variables of a shell are not replaced" in found.message
+    assert "${env:NAME}" in found.remedy
+    assert "MY_PW" not in found.message + found.remedy
+    assert say.all(login.format("a$b{c}")) == []
+    router = "A->B.transforms = r\nA->B.transforms.r.replacement = x${name}\n"
+    found_of_router = say.all(f"A->B.enabled = true\n{router}")
+    assert not any("shell" in it.message for it in found_of_router)
