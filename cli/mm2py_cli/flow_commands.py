@@ -214,13 +214,13 @@ def wrongs(flow: FlowView, most: int = MOST_CAUSES) -> Iterator[str]:
         says_where = len(places) == 1 and message.startswith(places[0])
         yield message if says_where else f"{some_of(places, 1)}: {message}"
     if len(causes) > most:
-        yield f"{len(causes) - most} more causes: mm2py flow describe {flow.flow.replace('->', '/')} -o wide"
+        yield f"{len(causes) - most} more causes: mm2py flow describe '{flow.flow}' -o wide"
     named = {place for places in causes.values() for place in places}
     for worker in flow.incomplete:
         if worker not in named:
             yield f"numbers are incomplete, no answer from {worker}"
     if flow.records_lost:
-        yield f"{flow.records_lost:,} records lost (mm2py ledger names them)"
+        yield f"{flow.records_lost:,} records lost (mm2py ledger FILE '{flow.flow}' names them)"
 
 
 def _work_rows(flow: FlowView) -> Iterator[Row]:

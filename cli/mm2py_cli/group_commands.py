@@ -122,6 +122,9 @@ def describe_group(
     if printer.is_table:
         printer.fields(list(_fields(view)))
         printer.show(printer.table(view.partitions, _PARTITIONS))
+        for part in view.partitions:
+            if part.reason:
+                say(f"{part.topic}-{part.partition}: {part.reason}")
     else:
         printer.document(view)
     return _health([view])

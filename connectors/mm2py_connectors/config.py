@@ -15,7 +15,12 @@ from mm2py.config.class_names import (
 from mm2py.config.definitions import ConnectorDefinition, Problem
 from mm2py.config.findings import Severity
 from mm2py.errors import ConfigError
-from mm2py.mirror.filters import DefaultTopicFilter, is_internal_name, topic_filter_from_config
+from mm2py.mirror.filters import (
+    DefaultTopicFilter,
+    TopicSelection,
+    is_internal_name,
+    topic_filter_from_config,
+)
 from mm2py.mirror.policies import policy_from_config
 from mm2py.observability.logging import some_of
 from mm2py_connectors.mirror_checkpoint_config import MirrorCheckpointConfig
@@ -26,8 +31,8 @@ from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 _KINDS: Final = ("mm2-configs", "mm2-offsets", "mm2-status", "mm2py-flows", "mm2py-offset-map")
 
 
-def exclude_findings(props: Mapping[str, str]) -> Iterator[tuple[Severity, Problem]]:
-    """Name an exclude that lets a mirror's own topics through: they are never copied here, but by Java."""
+def topic_findings(props: Mapping[str, str]) -> Iterator[tuple[Severity, Problem]]:
+    """Name an exclude that lets a mirror's own topics through, which are never copied here, but by Java; and names that are never copied."""
     try:
         policy, chosen = policy_from_config(props), topic_filter_from_config(props)
     except ConfigError:
@@ -51,6 +56,18 @@ def exclude_findings(props: Mapping[str, str]) -> Iterator[tuple[Severity, Probl
         )
         remedy = r"add mm2.*internal and .*checkpoints.internal to topics.exclude"
         yield Severity.WARNING, Problem("topics.exclude", None, message, remedy)
+    selection = TopicSelection(
+        policy, chosen, source_alias=props.get("source.cluster.alias", ""), target_alias=target
+    )
+    reasons: dict[str, list[str]] = {}
+    for name, reason in selection.left_out().items():
+        reasons.setdefault(reason, []).append(name)
+    for reason, never in reasons.items():
+        message = f"names {some_of(never, 3)}, never copied: {reason}"
+        yield (
+            Severity.WARNING,
+            Problem("topics", None, message, "remove the name, or what leaves it out"),
+        )
 
 
 CONNECTORS: Final = (
@@ -60,7 +77,7 @@ CONNECTORS: Final = (
         MirrorSourceConfig,
         extra_names=("use.defaults.from",),
         copies="source",
-        findings=exclude_findings,
+        findings=topic_findings,
     ),
     ConnectorDefinition(
         "MirrorSinkConnector",
@@ -68,7 +85,7 @@ CONNECTORS: Final = (
         MirrorSinkConfig,
         extra_names=("use.defaults.from",),
         copies="sink",
-        findings=exclude_findings,
+        findings=topic_findings,
     ),
     ConnectorDefinition(
         "MirrorHeartbeatConnector", MIRROR_HEARTBEAT_CONNECTOR, MirrorHeartbeatConfig

@@ -124,6 +124,9 @@ class RemoteTopics:
             found["topics"] = (
                 f"not on the source, or not visible to this principal: {some_of(self._absent, LOGGED_TOPICS)}"
             )
+        if left_out := self._flow.selection.left_out():
+            shown = [f"{name} ({reason})" for name, reason in left_out.items()]
+            found["topics that are left out"] = some_of(shown, LOGGED_TOPICS)
         if self._internal_copies:
             found["copies of internal topics"] = (
                 f"{some_of(self._internal_copies, LOGGED_TOPICS)}: an earlier version or Java copied them, they may hold the"

@@ -35,7 +35,9 @@ class FlowRow:
         seen = self.snapshot
         found: list[str] = []
         if seen.records_lost:
-            found.append(f"{seen.records_lost:,} records lost (mm2py ledger names them)")
+            found.append(
+                f"{seen.records_lost:,} records lost (mm2py ledger FILE '{seen.flow}' names them)"
+            )
         if seen.records_may_be_doubled:
             found.append(f"{seen.records_may_be_doubled:,} records may be doubled")
         found += [f"failed: {text}" for text in seen.failed]

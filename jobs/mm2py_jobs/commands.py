@@ -38,7 +38,11 @@ from mm2py_jobs.failover.commands import add_failover_commands, failover_verbs
 from mm2py_jobs.spark.executor_watch import WAIT_EXECUTORS_S
 
 TopicsOption = Annotated[
-    str | None, typer.Option(metavar="REGEX", help="topics in place of those of the file")
+    str | None,
+    typer.Option(
+        metavar="REGEX",
+        help="topics in place of those of the file: names and Java patterns, comma-separated",
+    ),
 ]
 FlowName = Annotated[str, typer.Option("--flow", metavar="A->B", help="which flow")]
 RepairOption = Annotated[

@@ -382,6 +382,7 @@ def _login_finding(
 
 _COMMENT: Final = re.compile(r"(^|\s)#")
 _PLACEHOLDER: Final = re.compile(r"\s*<[^<>]+>\s*")
+_VARIABLE: Final = re.compile(r"\$\{[A-Za-z_]\w*\}", re.ASCII)
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _KNOWN_ESCAPES: Final = frozenset("tnrfu\\ :=#!")
 _QUOTES: Final = ('"', "'")
@@ -414,6 +415,7 @@ def _value_findings(config: MirrorMakerConfig, catalog: Catalog) -> list[Finding
         findings += comment
         if not comment:
             findings += _placeholder(entry)
+            findings += _shell_variable(entry, kind)
             findings += _blanks(entry, kind)
             findings += _quotes(entry, kind)
             findings += _backslashes(entry, kind)
@@ -455,6 +457,23 @@ def _placeholder(entry: Property) -> list[Finding]:
         entry,
         "contains a placeholder <...> of a guide or template",
         "replace it by the real text",
+    )
+
+
+def _shell_variable(entry: Property, kind: JavaType | None) -> list[Finding]:
+    """Name a ``${NAME}`` that a shell or a template was to replace; the text is not quoted, it may be in a password."""
+    if (
+        kind is JavaType.PATTERNS
+        or "transforms." in entry.key  # a named group of a router
+        or not _VARIABLE.search(entry.value)
+    ):
+        return []
+    return _finding_at(
+        Severity.WARNING,
+        entry,
+        "has a ${NAME} that stays as it is: variables of a shell are not replaced in the file",
+        "write ${env:NAME}, with config.providers = env and config.providers.env.class ="
+        " org.apache.kafka.common.config.provider.EnvVarConfigProvider",
     )
 
 

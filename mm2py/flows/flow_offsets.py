@@ -42,7 +42,7 @@ _PLACES: Final = {
     Place.AT_END: "everything before it was copied; the next record will have this offset",
     Place.NEVER_EXISTED: "there is no copy of a record with this offset (compacted away, a transaction marker,"
     " aborted data, or before the source's first record); the next record is at the offset given",
-    Place.LOST: "the record was lost (mm2py ledger names the range); the next one is at the offset given",
+    Place.LOST: "the record was lost (mm2py ledger FILE '{flow}' names the range); the next one is at the offset given",
     Place.EXPIRED: "both clusters have deleted it, by retention or on request, and the map does not hold it any more;"
     " the next record is at the offset given",
     Place.NOT_YET_COPIED: "it is not copied yet",
@@ -131,7 +131,9 @@ class FlowOffsets:
         if translation is None or translation.place is Place.NOT_YET_COPIED:
             await self._check_exists(cluster, partition)
         place = "no-map" if translation is None else translation.place.value
-        text = _NO_MAP if translation is None else _PLACES[translation.place]
+        text = (
+            _NO_MAP if translation is None else _PLACES[translation.place].format(flow=self._flow)
+        )
         if translation is not None and self._map.is_former(read_at):
             text = _FORMER
         if translation is not None and translation.place is Place.NOT_YET_COPIED:
@@ -292,6 +294,14 @@ class FlowOffsets:
             if exact is not None and begins is not None:
                 again = max(0, exact - begins) + behind.get(source, 0)
                 skipped = max(0, begins - exact)
+            reason = ""
+            index = self._map.index_of(source)
+            if place == Place.NOT_YET_COPIED and not is_shared and index is not None:
+                ahead = offset.offset - index.covered
+                reason = f"the group is {ahead} offsets ahead of the copy, which ends at {index.target_end}: it reads them again there"
+                if begins is not None:
+                    again = max(0, index.target_end - begins) + ahead + behind.get(source, 0)
+                    skipped = max(0, begins - index.target_end)
             views.append(
                 GroupPartitionView(
                     topic=source.topic,
@@ -305,6 +315,7 @@ class FlowOffsets:
                     reads_again=again,
                     skips=skipped,
                     place=SHARED if is_shared else place,
+                    reason=reason,
                 )
             )
         return tuple(views)

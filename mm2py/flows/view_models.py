@@ -229,6 +229,7 @@ class GroupPartitionView(View):
 
     ``continues_at`` is where it would continue on the target: its offset there, else its checkpoint; ``exact`` where
     it should. Null is not known or not there. ``place`` is as of a translation, or ``shared``: another flow writes into the copy too.
+    ``reason``: why it has no exact place while the group is ahead of the copy; what it reads again counts what is still to be copied.
     """
 
     topic: str
@@ -242,6 +243,7 @@ class GroupPartitionView(View):
     reads_again: int | None
     skips: int | None
     place: str
+    reason: str = ""
 
 
 class GroupView(View):

@@ -57,6 +57,10 @@ class DefaultTopicFilter:
     def should_replicate_topic(self, topic: str) -> bool:
         return self._include.matches(topic) and not self._exclude.matches(topic)
 
+    def excludes(self, topic: str) -> bool:
+        """Whether ``topics`` has it and ``topics.exclude`` leaves it out."""
+        return self._include.matches(topic) and self._exclude.matches(topic)
+
 
 class DefaultGroupFilter:
     """``groups`` without ``groups.exclude``."""
@@ -187,6 +191,23 @@ class TopicSelection:
         """
         named = self._filter.names if isinstance(self._filter, DefaultTopicFilter) else ()
         return sorted(it for it in {*named, *copied}.difference(listed) if self.replicate(it))
+
+    def left_out(self) -> Mapping[str, str]:
+        """Return the names of ``topics`` that can never be copied, whatever the source has, with the reason."""
+        chosen = self._filter
+        if not isinstance(chosen, DefaultTopicFilter):
+            return {}
+        reasons = {it: self._why_never(chosen, it) for it in sorted(chosen.names)}
+        return {it: reason for it, reason in reasons.items() if reason}
+
+    def _why_never(self, chosen: DefaultTopicFilter, topic: str) -> str:
+        if not self._chosen(topic):
+            return "topics.exclude leaves it out" if chosen.excludes(topic) else ""
+        if self.is_internal(topic):
+            return "it is the name of an internal topic of a mirror, and these are never copied"
+        if self.is_cycle(topic):
+            return "its name says that it came from a cluster of this flow"
+        return ""
 
     def is_cycle(self, topic: str) -> bool:
         """Whether the target is anywhere in the topic's chain of sources, or the source itself (KAFKA-9914, as Kafka 4.4)."""

@@ -16,7 +16,7 @@ from pydantic import (
     field_validator,
 )
 
-from mm2py.config.java_regex import JavaPattern
+from mm2py.config.java_regex import PatternList
 from mm2py.errors import Mm2pyError
 from mm2py.flows.changes import FLOW
 from mm2py.flows.edits import Patches
@@ -98,7 +98,8 @@ class BackfillRequest(BaseModel):
         description="the flow, `A->B`", examples=["A->B"]
     )
     topics: Annotated[str, Field(max_length=65_536)] = Field(
-        default="", description="source topics, a Java pattern; empty: all topics of the flow"
+        default="",
+        description="source topics: names and Java patterns, comma-separated; empty: all topics of the flow",
     )
     start: Annotated[str, Field(max_length=100)] = Field(
         default="earliest",
@@ -129,7 +130,7 @@ class BackfillRequest(BaseModel):
     @classmethod
     def _is_pattern(cls, text: str) -> str:
         with _as_value_error():
-            JavaPattern(text)
+            PatternList.of(text)
         return text
 
     @field_validator("start", "end")

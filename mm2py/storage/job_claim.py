@@ -363,7 +363,7 @@ def _running(job: Job, flow: str) -> BackfillRefusedError:
         )
     return BackfillRefusedError(
         f"{_named(job)} of {flow} is running",
-        remedy="watch it with mm2py backfill status, or end it with mm2py backfill cancel",
+        remedy=f"watch it with mm2py backfill status FILE --flow '{flow}', or end it with mm2py backfill cancel FILE --flow '{flow}'",
     )
 
 
@@ -375,11 +375,13 @@ def unfinished(job: Job, flow: str) -> BackfillRefusedError:
             remedy=f"end it with mm2py stream FILE --flow '{flow}' --cancel, or start it again; with flow.engine=worker the flow's workers take over",
         )
     command = (
-        "its command again" if job.archive else "mm2py backfill run, which also continues a repair,"
+        "its command again"
+        if job.archive
+        else f"mm2py backfill run FILE --flow '{flow}', which also continues a repair,"
     )
     return BackfillRefusedError(
         f"{_named(job)} of {flow} is unfinished",
-        remedy=f"run {command} or end it with mm2py backfill cancel",
+        remedy=f"run {command} or end it with mm2py backfill cancel FILE --flow '{flow}'",
     )
 
 

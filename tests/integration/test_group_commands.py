@@ -113,6 +113,38 @@ def test_groups_and_offsets_are_exact_over_rest_command_and_client(
     by_client(setup.b, flow, topic, group, first)
 
 
+def test_a_group_ahead_of_the_copy_shows_what_it_would_read_again_and_why(setup: Setup) -> None:
+    topic, group = setup.topic("ahead", 1), setup.unique("billing")
+    write(setup.a, topic, records(0, 100))
+    commit_at(setup.a, topic, group, 100)
+    flow = setup.flow(topic, SYNC)
+    with running(flow.file, ready=False) as worker:
+        remote = flow.remote(topic)
+        until(lambda: offset_of(setup.b, remote, group) == 100, 90, "group sync", alive=worker)
+        url, name = public_url(worker), f"{flow.source_alias}/{flow.target_alias}"
+        paused = CliRunner().invoke(
+            app, ["flow", "pause", name, "--topic", topic], env={"MM2PY_URL": url}
+        )
+        assert paused.exit_code == 0, paused.output
+
+        def states() -> list[str]:
+            topics = get(url, f"/flows/{flow.name}/topics")[1]
+            return [it["state"] for it in topics if it["topic"] == topic]
+
+        until(lambda: states() == ["PAUSED"], 90, lambda: str(states()), alive=worker)
+        write(setup.a, topic, records(100, 60))
+        commit_at(setup.a, topic, group, 140)
+        code, found = command(url, "describe", name, group)
+        (part,) = found["partitions"]
+        assert (code, part["place"], part["exact"]) == (0, "not-yet-copied", None)
+        assert (part["reads_again"], part["skips"], found["reads_again"]) == (40, 0, 40)
+        assert "40 offsets ahead of the copy, which ends at 100" in part["reason"]
+        shown = CliRunner().invoke(
+            app, ["group", "describe", name, group], env={"MM2PY_URL": url, "NO_COLOR": "1"}
+        )
+        assert part["reason"] in " ".join((shown.stdout + shown.stderr).split())
+
+
 def commit_at(region: KafkaAddress, topic: str, group: str, offset: int) -> None:
     client = consumer(region, group)
     client.commit(offsets=[Where(topic, 0, offset)], asynchronous=False)

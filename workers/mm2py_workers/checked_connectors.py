@@ -11,12 +11,12 @@ from typing import Final
 from mm2py.config.definitions import Problem
 from mm2py.config.findings import Severity
 from mm2py.runtime.plugins.transforms.keys import plugin_findings
-from mm2py_connectors.config import CONNECTORS, exclude_findings
+from mm2py_connectors.config import CONNECTORS, topic_findings
 
 
 def _findings(props: Mapping[str, str]) -> Iterator[tuple[Severity, Problem]]:
     yield from plugin_findings(props)
-    yield from exclude_findings(props)
+    yield from topic_findings(props)
 
 
 CHECKED_CONNECTORS: Final = tuple(

@@ -33,7 +33,7 @@ from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.copy.expiry import expiring, refused_expiry, value_of
 from mm2py_jobs.copy.plan import PartitionPlan, Plan, Refusal
 from mm2py_jobs.copy.restored_flows import is_renamed
-from mm2py_jobs.copy.survey import PAUSED, REASONS, Known, changed_settings, is_held
+from mm2py_jobs.copy.survey import REASONS, Known, changed_settings, is_held, paused_alone
 
 
 @final
@@ -196,7 +196,8 @@ class Restore:
                 continue
             end = 0 if log_ends is None else log_ends.offset
             held = not self.is_renamed and is_held(key, self._held)
-            reason = PAUSED if held else self._refusal(key, log, known, end)
+            refusal = self._refusal(key, log, known, end)
+            reason = paused_alone(self.flow, key.topic) if held else refusal
             if reason:
                 refused[key] = reason
                 continue

@@ -30,7 +30,8 @@ FlowOption = Annotated[str, typer.Option("--flow", metavar="A->B", help="the flo
 TopicsOption = Annotated[
     str,
     typer.Option(
-        "--topics", help="source topics, a Java pattern; all topics of the flow without it"
+        "--topics",
+        help="source topics: names and Java patterns, comma-separated; all topics of the flow without it",
     ),
 ]
 FromOption = Annotated[

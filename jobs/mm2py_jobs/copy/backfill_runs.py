@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, final
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
-from mm2py.config.java_regex import JavaPattern
+from mm2py.config.java_regex import PatternList
 from mm2py.errors import ConfigError, UsageError
 from mm2py.mirror.backfills import Job, JobState, Wanted, new_id, without_driver
 from mm2py.mirror.start_positions import parse_boundary
@@ -258,13 +258,13 @@ def _end_with_input() -> None:
 
 
 def check_pattern(topics: str) -> None:
-    """Refuse a wrong pattern of ``--topics``.
+    """Refuse wrong patterns of ``--topics``.
 
     Raises:
-        UsageError: it is none of Java.
+        UsageError: one of them is none of Java.
     """
     try:
-        JavaPattern(topics)
+        PatternList.of(topics)
     except ConfigError as error:
         raise UsageError(f"--topics: {error.message}", remedy=error.remedy) from error
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeVar, final
 from mm2py.client.connect.admin import Admin, ConfigOp, ListedOffset, TopicDescription
 from mm2py.client.fetch.log_reader import LogReader, RecordHandler
 from mm2py.clock import Clock
-from mm2py.config.java_regex import JavaPattern
+from mm2py.config.java_regex import PatternList
 from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
 from mm2py.mirror.backfills import CopyAgain, SettingChange
 from mm2py.mirror.ledger import IncarnationRecord, decode_ledger_record, ledger_topic
@@ -54,7 +54,6 @@ REASONS: Final[Mapping[str, str]] = {
     "retention.bytes": "the target would delete the beginning while the end is copied",
     "message.timestamp.before.max.ms": "the target would refuse records that are older than that",
 }
-PAUSED: Final = "paused alone; `mm2py flow resume` with --topic lets it be copied"
 _RECREATED: Final = (
     "its topic was deleted and created again on the source since it was compared: the target may have the only copies of the"
     " former one; it was left alone: verify it again"
@@ -84,6 +83,11 @@ class FlowTopics:
     def holds(self, partition: TopicPartition) -> bool:
         """Whether a source partition is paused, alone or with its topic."""
         return is_held(partition, self.held)
+
+
+def paused_alone(flow: FlowName, topic: str) -> str:
+    """Return why a job leaves out what was paused alone, and how it is resumed."""
+    return f"paused alone; mm2py flow resume '{flow}' --topic {topic} lets it be copied"
 
 
 def is_held(partition: TopicPartition, held: frozenset[TopicPartition]) -> bool:
@@ -317,7 +321,11 @@ class Survey:
         described = await self._target.describe_topics({it.target_topic for it in planned})
         settings, notes, short = await self._settings(planned, described)
         refused = [it for it in whole.refused if TopicPartition(it.topic, it.partition) in copies]
-        refused += (Refusal(*it, PAUSED) for it in sorted(copies) if self._flow.holds(it))
+        refused += (
+            Refusal(*it, paused_alone(self._flow.flow, it.topic))
+            for it in sorted(copies)
+            if self._flow.holds(it)
+        )
         refused += (Refusal(*it, _RECREATED) for it in new)
         there = {it.source for it in planned} | {
             TopicPartition(it.topic, it.partition) for it in refused
@@ -399,7 +407,11 @@ class Survey:
     def _left_out(self, partitions: Sequence[TopicPartition]) -> tuple[str, ...]:
         held = filter(self._flow.holds, partitions)
         names = sorted({str(it) if it in self._flow.held else it.topic for it in held})
-        return (f"left out: {', '.join(names)} ({PAUSED})",) if names else ()
+        return (
+            (f"left out: {', '.join(names)} ({paused_alone(self._flow.flow, 'NAME')})",)
+            if names
+            else ()
+        )
 
     async def _settings(
         self, planned: Sequence[PartitionPlan], copies: Mapping[str, TopicDescription]
@@ -548,11 +560,11 @@ class Survey:
 
 
 def _matching(topics: str, of: Mapping[str, T]) -> Mapping[str, T]:
-    """Return what there is of topics that match a Java pattern; empty: all."""
+    """Return what there is of topics that match one of the Java patterns, as in the property ``topics``; empty: all."""
     if not topics:
         return of
-    pattern = JavaPattern(topics)
-    return {name: it for name, it in of.items() if pattern.matches(name)}
+    patterns = PatternList.of(topics)
+    return {name: it for name, it in of.items() if patterns.matches(name)}
 
 
 async def changed_settings(

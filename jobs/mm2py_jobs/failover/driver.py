@@ -440,7 +440,7 @@ class FailoverDriver:
         return FailoverRefusedError(
             f"{missing} offsets of {self._name} are not copied and nothing was for {self._drain_s:g} s"
             + (f"; not ended: {opened}" if opened else ""),
-            remedy="see mm2py lag and mm2py flow describe, then run it again; or accept that they go to the quarantine"
+            remedy=f"see mm2py lag --flow '{self._name}' and mm2py flow describe '{self._name}', then run it again; or accept that they go to the quarantine"
             f" topic with --accept-loss {missing}; or --cancel, which removes the fence"
             + (f". Not fenced: {failover.fence_note}" if failover.fence_note else ""),
         )
@@ -553,7 +553,7 @@ class FailoverDriver:
         assert newest is not None
         raise FailoverRefusedError(
             f"another driver has taken {newest.kind} {newest.id} of {self._name} over ({newest.driver})",
-            remedy="see --status and mm2py flow list",
+            remedy=f"see --status and mm2py flow describe '{self._name}'",
         )
 
     async def _insist(self, step: Callable[[], Awaitable[T]], longest_s: float = INSIST_S) -> T:

@@ -315,7 +315,7 @@ class _Source:
                 self._problems.note(
                     tp.topic,
                     f"{offsets} offsets of partition {tp.partition} were copied and then lost by {clusters.name.target}"
-                    f" (target-lost in mm2py ledger): only {clusters.name.source} has them; mm2py verify says how they are copied again",
+                    f" (target-lost in mm2py ledger FILE '{clusters.name}'): only {clusters.name.source} has them; mm2py verify FILE --flow '{clusters.name}' says how they are copied again",
                     is_gap=True,
                 )
 

@@ -75,7 +75,7 @@ async def _smaller(
         topic=sent.source.topic,
         partition=sent.source.partition,
         offset=offset,
-        remedy=f"raise max.message.bytes of topic {target.topic} on the target, then: {_restart(sent)}",
+        remedy=f"raise max.message.bytes of topic {target.topic} on the target",
     ) from codes.server_error(sent.code, sent.message)
 
 
@@ -113,7 +113,7 @@ def refusal(sent: Sent, target: TopicPartition) -> PartitionError:
         topic=sent.source.topic,
         partition=sent.source.partition,
         offset=source_offset(sent.batch, max(sent.bad_record, 0)),
-        remedy=f"{remedy or cause.remedy or 'change the target topic or the record'}, then: {_restart(sent)}",
+        remedy=remedy or cause.remedy or "change the target topic or the record",
     )
     error.__cause__ = cause  # set here since it is not always raised; the ledger records its code
     return error
@@ -126,7 +126,3 @@ def source_offset(batch: RecordBatch, index: int) -> int:
             return first + index
         index -= count
     return batch.last_offset
-
-
-def _restart(sent: Sent) -> str:
-    return f"mm2py flow restart --topic {sent.source.topic}"

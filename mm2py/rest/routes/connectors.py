@@ -5,6 +5,7 @@ leadership are the herder's. The order of checks is Connect's: name, validation,
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 from starlette.responses import Response
@@ -23,7 +24,8 @@ from mm2py.rest.dialect_models import (
 from mm2py.rest.parts import Call, RouteSpec, caller_of
 from mm2py.rest.raw_path import encoded_segment, plain_segment
 from mm2py.runtime.errors import BadRequestError, NotFoundError
-from mm2py.runtime.herder.api import ConnectorInfo
+from mm2py.runtime.herder.api import ConnectorInfo, ConnectorState
+from mm2py.runtime.herder.work_states import with_causes
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import TargetState
 
@@ -60,7 +62,7 @@ def _expanded(call: Call, connector: Connector, words: list[str]) -> dict[str, o
     members: dict[str, object] = {}
     if "status" in words:
         try:
-            state = connector.herder.status(connector.own)
+            state = _state(connector)
         except NotFoundError:
             return None
         members["status"] = status_json(connector.shown_state(state), call.parts.mask)
@@ -255,10 +257,14 @@ def _restored_text(
 UNKNOWN: Final = "Unknown connector {}"
 
 
+def _state(connector: Connector) -> ConnectorState:
+    return with_causes(connector.herder.status(connector.own), connector.herder.node_snapshot())
+
+
 async def status(call: Call) -> Response:
     """``GET .../status``."""
     connector = call.connector("No status found for connector {}")
-    state = connector.shown_state(connector.herder.status(connector.own))
+    state = connector.shown_state(_state(connector))
     return json_response(status_json(state, call.parts.mask))
 
 
@@ -267,6 +273,8 @@ async def task_status(call: Call) -> Response:
     number = call.task
     connector = call.connector(f"No status found for task {{}}-{number}")
     work = connector.herder.task_status(connector.task(number))
+    with suppress(NotFoundError):  # a connector may have no state yet, or no more
+        work = _state(connector).tasks.get(number, work)
     return json_response({"id": number, **work_json(work, call.parts.mask)})
 
 

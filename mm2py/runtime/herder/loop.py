@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, MutableMapping
 from typing import Final, Literal, final
 
 from mm2py.clock import Clock, or_stop
-from mm2py.errors import ConfigError, RetriableError
+from mm2py.errors import ConfigError, RetriableError, ServerError
 from mm2py.observability.loggers import LoggerRegistry
+from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mm2py.runtime.errors import ForeignMemberError
 from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin, Round
 from mm2py.runtime.herder.api import HerderParts
@@ -179,6 +180,7 @@ class HerderLoop:
         self._owned = Work()
         self._must_join = True
         self._joined = False
+        self._cluster_id = ""
         self._flow_began = False
         self._eager = parts.settings.connect_protocol.strip().lower() == "eager"
         self._permit = parts.membership.permit
@@ -196,6 +198,7 @@ class HerderLoop:
 
     def enter(self) -> None:
         """Begin with what the stores hold; they have been read to their ends."""
+        self._cluster_id = self._parts.cluster_id()
         self._watches.append(self._permit.watch(self.note_state))
         self.changes.know(self._parts.config.snapshot().connectors)
         self._compare_later()
@@ -308,7 +311,22 @@ class HerderLoop:
             except MembershipLostError as error:
                 await self._lose(error.lost)
             except RetriableError as error:
-                await patience.wait(error)
+                await patience.wait(self._rebuilt(error) or error)
+
+    def _rebuilt(self, error: RetriableError) -> RetriableError | None:
+        """Return what only a restart of the worker cures: its stores hold what a former cluster had at these addresses."""
+        before, now = self._cluster_id, self._parts.cluster_id()
+        cause = error.__cause__
+        if now != before:
+            what = f"its cluster id was {before or 'unknown'} and is {now}"
+        elif isinstance(cause, ServerError) and cause.code == UNKNOWN_TOPIC_OR_PARTITION:
+            what = str(cause)
+        else:
+            return None
+        return RetriableError(
+            f"the flow's config topic is gone, the target was rebuilt or another cluster has its address: {what}",
+            remedy="restart the flow's workers, which make the internal topics again and copy every topic from its beginning",
+        )
 
     async def _round(self) -> bool:
         """Take part in one round; False: another one is due at once."""

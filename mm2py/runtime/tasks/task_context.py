@@ -137,6 +137,11 @@ class WorkerTaskContext:
         """Incarnations whose first position is not stored yet."""
 
     @property
+    def restart(self) -> str:
+        """The command that starts the flow's tasks again."""
+        return f"mm2py flow restart '{self._meter.flow}'"
+
+    @property
     def partitions(self) -> int:
         """How many source partitions the task has, as far as it named them."""
         return max(len(self._asked), len(self._states))

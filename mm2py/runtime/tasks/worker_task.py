@@ -418,6 +418,9 @@ class WorkerTask:
                 topic=source.topic,
                 partition=source.partition,
             )
+        if isinstance(error, PartitionError) and self._context.restart not in error.remedy:
+            remedy = error.remedy or "remove the cause"
+            error.remedy = f"{remedy}, then: {self._context.restart} --topic {error.topic}"
         if self._context.note_state(source, PartitionState.FAILED, error):
             self._context.report_failure(source, error)
             self._task.failed(source, error)
@@ -453,7 +456,7 @@ class WorkerTask:
                 f" because: {error}",
                 topic=source.topic,
                 partition=source.partition,
-                remedy="cure the causes above, then: mm2py flow restart",
+                remedy=f"cure the causes above, then: {self._context.restart}",
             )
         self._commits_at_failure = self._error is None
         self._crash(error)

@@ -94,6 +94,7 @@ class Region:
         self._home: Path | None = None
         self._ports: list[NodePorts] = []
         self._brokers: list[Broker] = []
+        self._cluster_id = ""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -198,14 +199,22 @@ class Region:
         if self._zookeeper is not None:
             return  # it gives the cluster its id, and nothing is formatted
         # 16 random bytes as Kafka's Uuid; one that begins with "-" reads as an option.
-        cluster_id = random_id()
+        self._cluster_id = random_id()
         for broker in self._brokers:
-            broker.begin_format(cluster_id, self._format_options)
+            broker.begin_format(self._cluster_id, self._format_options)
 
     def finish_format(self) -> None:
         """Wait until the data folders are formatted; nothing to do on a later start."""
         for broker in self._brokers:
             broker.finish_format()
+
+    def wipe(self, *, keeps_id: bool = False) -> None:
+        """Make the stopped nodes a new, empty cluster at the same addresses; an image with a fixed id keeps it."""
+        cluster_id = self._cluster_id if keeps_id else random_id()
+        for broker in self._brokers:
+            shutil.rmtree(broker.data_dir)
+            broker.begin_format(cluster_id, self._format_options)
+        self.finish_format()
 
     def retry_on_other_ports(self) -> None:
         """Start again on other ports: someone took one between our look and the broker's bind."""

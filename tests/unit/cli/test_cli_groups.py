@@ -20,6 +20,7 @@ PART: Mapping[str, object] = {
     "reads_again": 10,
     "skips": 0,
     "place": "copied",
+    "reason": "",
 }
 GROUP: Mapping[str, object] = {
     "flow": "A->B",

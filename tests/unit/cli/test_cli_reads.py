@@ -75,7 +75,7 @@ def test_what_is_wrong_is_told_on_stderr_in_one_line_each() -> None:
     ended = api({"state": "DEGRADED", "errors": errors, "records_lost": 7}).run("flow", "list")
     assert ended.err.splitlines() == [
         "A->B orders-1: record too large; raise max.message.bytes",
-        "A->B 7 records lost (mm2py ledger names them)",
+        "A->B 7 records lost (mm2py ledger FILE 'A->B' names them)",
     ]
 
 
@@ -103,7 +103,7 @@ def test_errors_of_one_cause_are_one_line_and_those_of_many_are_five(count: int)
     found = api({"state": "DEGRADED", "errors": many})
     assert found.run("flow", "list").err.splitlines()[4:] == [
         "A->B t-4: cause 4",
-        f"A->B {count} more causes: mm2py flow describe A/B -o wide",
+        f"A->B {count} more causes: mm2py flow describe 'A->B' -o wide",
     ]
     found.answers["GET", f"{PATH}/partitions"] = []
     wide = found.run("flow", "describe", "A/B", "-o", "wide").out
@@ -222,6 +222,9 @@ def test_topics_takes_a_pattern_and_sorts_by_name() -> None:
     assert [it["topic"] for it in rows] == ["b0", "b1"]
     ended = found.run("topics", "c")
     assert (ended.code, ended.out, ended.err) == (3, "", "no topic c is copied\n")
+    note = "MirrorSourceConnector: topics that are left out: __c (topics.exclude leaves it out)"
+    found.answers["GET", "/flows"] = [{**FLOW, "notes": [note]}]
+    assert found.run("topics", "__c").err == f"no topic __c is copied\nA->B {note}\n"
 
 
 def test_partitions_are_asked_of_every_flow() -> None:

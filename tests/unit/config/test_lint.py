@@ -388,7 +388,7 @@ def test_every_property_of_the_guides_table_is_known_or_told(tmp_path: Path) -> 
     told = {f.key for f in findings}
     assert told == {
         n for n in names if "retention" in n or "blacklist" in n or "readahead" in n
-    } | set(special)
+    } | {"topics", *special}
     assert not any("is not known" in f.message for f in findings)
 
 
@@ -416,3 +416,33 @@ def test_an_exclude_that_lets_internal_topics_through_is_named(say: Say) -> None
     )
     assert say.all(f"{flow}A->B.topics.exclude = secret.*".replace("= .*", "= orders")) == []
     assert say.all("A->B.enabled = true\nA->B.topics.exclude = secret.*") == []
+
+
+def test_names_of_topics_that_are_never_copied_are_named_with_the_reason(say: Say) -> None:
+    flow = "A->B.enabled = true\nA->B.topics = orders, __state, B.clicks, x.checkpoints.internal\n"
+    found = [it for it in say.all(flow) if "never copied" in it.message]
+    assert {(it.severity, it.key) for it in found} == {(Severity.WARNING, "A->B.topics")}
+    assert [it.message.split("; ")[0] for it in found] == [
+        "names B.clicks, never copied: its name says that it came from a cluster of this flow",
+        "names __state, never copied: topics.exclude leaves it out",
+        "names x.checkpoints.internal, never copied: it is the name of an internal topic of a mirror, and these are never copied",
+    ]
+    assert say.all("A->B.enabled = true\nA->B.topics = orders, ord.*, __.*") == []
+
+
+def test_a_variable_of_a_shell_is_named_and_those_of_providers_and_routers_are_not(
+    say: Say,
+) -> None:
+    login = (
+        "A.security.protocol = SASL_SSL\nA.sasl.mechanism = PLAIN\nA.sasl.jaas.config ="
+        ' org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="{}";'
+    )
+    (found,) = say.all(login.format("x${MY_PW}"))
+    assert (found.severity, found.key) == (Severity.WARNING, "A.sasl.jaas.config")
+    assert "variables of a shell are not replaced" in found.message
+    assert "${env:NAME}" in found.remedy
+    assert "MY_PW" not in found.message + found.remedy
+    assert say.all(login.format("a$b{c}")) == []
+    router = "A->B.transforms = r\nA->B.transforms.r.replacement = x${name}\n"
+    found_of_router = say.all(f"A->B.enabled = true\n{router}")
+    assert not any("shell" in it.message for it in found_of_router)

@@ -329,6 +329,15 @@ async def test_a_copy_that_the_target_refuses_waits_alone_and_is_said_once(
         assert bench.connector.waiting() == {}
 
 
+async def test_names_that_are_never_copied_are_a_note_with_the_reason() -> None:
+    bench = Bench(Region({"t1": 1, "__t2": 1}), {"topics": "t1,__t2"})
+    async with running(bench):
+        assert bench.dealt() == ["t1-0"]
+        assert bench.connector.notes() == {
+            "topics that are left out": "__t2 (topics.exclude leaves it out)"
+        }
+
+
 async def test_what_waits_in_topics_without_a_copy_is_measured() -> None:
     t1, t2 = TopicPartition("t1", 0), TopicPartition("t2", 0)
     bench = Bench(Region({"t1": 1, "t2": 1, "t3": 1}))

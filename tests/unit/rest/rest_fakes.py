@@ -250,8 +250,12 @@ class FakeHerder(Herder):
         self._did("restart_task", task)
 
     def node_snapshot(self) -> NodeSnapshot:
-        assert self.snapshot is not None
-        return self.snapshot
+        if self.snapshot is not None:
+            return self.snapshot
+        flow = self.of or FlowName(ClusterAlias("connect"), ClusterAlias("connect"))
+        return NodeSnapshot(
+            worker="", flow=flow, at_ms=0, state="RUNNING", partitions=(), events={}, records_lost=0
+        )
 
     def sample(self) -> FlowSample:
         return FlowSample(at_ms=0, lag_records=None, lag_ms=None, records=0, size_bytes=0)

@@ -410,7 +410,8 @@ async def test_a_refused_partition_fails_alone(caplog: pytest.LogCaptureFixture)
     assert bench.position("bills") == b'{"offset":1}'
     errors = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
     assert len(errors) == 1
-    assert "raise it" in errors[0]
+    assert "raise it, then: mm2py flow restart 'A->B' --topic orders" in errors[0]
+    assert errors[0].count("flow restart") == 1
 
 
 async def test_the_task_fails_when_all_its_partitions_failed() -> None:

@@ -28,7 +28,7 @@ from mm2py_jobs.archive.restore import ArchivedLog, Restore
 from mm2py_jobs.copy.copy_again import begun, cut_pages, go_back
 from mm2py_jobs.copy.dealing import rate_of
 from mm2py_jobs.copy.plan import BYTES_PER_S, PartitionPlan, Plan, Refusal, deal_lanes, estimated_s
-from mm2py_jobs.copy.survey import PAUSED, FlowTopics, Known, Survey, smaller_batches
+from mm2py_jobs.copy.survey import FlowTopics, Known, Survey, paused_alone, smaller_batches
 from mm2py_jobs.log.range_reader import LogEnds, RangeReader
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.fakes.seal import sealed
@@ -158,6 +158,17 @@ async def test_a_partition_is_refused_whose_source_does_not_tell_what_it_has_at_
     assert (plan.partitions, plan.refused[0].partition) == ((), 0)
 
 
+async def test_topics_of_a_backfill_are_names_and_patterns_with_commas_as_in_the_file() -> None:
+    names = ("a", "b", "b2", "c")
+    copies = {it: f"A.{it}" for it in names}
+    flow = FlowTopics(FlowName(ClusterAlias("A"), ClusterAlias("B")), copies, "offsets")
+    source, target = (cast("Admin", Sides(topics)) for topics in (names, ()))
+    survey = Survey(source, target, flow, clock=SYSTEM_CLOCK)
+    for topics, chosen in (("a,b.*", ["a", "b", "b2"]), ("c , a", ["a", "c"]), ("b", ["b"])):
+        plan = await survey.plan(topics, Boundary(), Boundary())
+        assert sorted(it.topic for it in plan.partitions) == chosen
+
+
 def a_restore(
     path: Path, target: Sides, partitions: int, *held: TopicPartition, begins: int = 0
 ) -> Restore:
@@ -199,7 +210,9 @@ async def test_a_restore_refuses_what_was_paused_alone_under_the_name_of_the_flo
     restore = a_restore(tmp_path, Sides(()), 2, TopicPartition("t", 1))
     plan = await restore.plan(Known({}, {}))
     assert [it.partition for it in plan.partitions] == [0]
-    assert [(it.partition, it.reason) for it in plan.refused] == [(1, PAUSED)]
+    assert [(it.partition, it.reason) for it in plan.refused] == [
+        (1, paused_alone(FlowName(ClusterAlias("A"), ClusterAlias("B")), "t"))
+    ]
 
 
 async def test_a_lane_reads_no_faster_than_its_share_of_the_limit() -> None:

@@ -27,7 +27,7 @@ def test_a_row_says_what_is_wrong_and_how_much_was_lost() -> None:
     meter.count_event("gap", lost=1_200, may_be_doubled=3)
     (row,) = table.update()
     assert row.wrongs() == [
-        "1,200 records lost (mm2py ledger names them)",
+        "1,200 records lost (mm2py ledger FILE 'A->B' names them)",
         "3 records may be doubled",
         *["A: away"] * 3,
         "and 4 more",
