@@ -52,7 +52,8 @@ class FlowView(View):
     ``enabled`` only heartbeats run. ``engine`` is worker, or spark where ``mm2py stream`` copies the records. ``revision`` is
     that of the last change, 0 for none; ``since_ms`` when the state was first seen (ms since the epoch). ``notes``: the flow
     is in order, but has nothing to copy yet, or leaves partitions to a backfill. ``topics`` counts source topics without
-    heartbeats: a flow with none copies nothing of its users; None where a worker of an older build answered.
+    heartbeats, ``running_partitions`` those of their partitions that are neither paused, held nor failed: a flow with none copies nothing of
+    its users, unless a stream does. Both are None where a worker of an older build answered.
     """
 
     flow: str
@@ -68,6 +69,7 @@ class FlowView(View):
     partitions: int
     failed_partitions: int
     held_partitions: int = 0
+    running_partitions: int | None = None
     paused: tuple[str, ...]
     lag_records: int | None
     lag_ms: int | None

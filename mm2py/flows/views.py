@@ -115,6 +115,11 @@ def flow_view(
         topics=sum(1 for it in {it.source.topic for it in partitions} if not is_heartbeats(it)),
         failed_partitions=sum(1 for partition in partitions if partition.state == State.FAILED),
         held_partitions=sum(1 for it in partitions if it.state == PartitionState.HELD),
+        running_partitions=sum(
+            1
+            for it in partitions
+            if it.state == State.RUNNING and not is_heartbeats(it.source.topic)
+        ),
         paused=tuple(sorted(held_name(it) for it in overrides.held())),
         lag_records=_sum_of_lags(partitions),
         lag_ms=_largest_lag(partitions),

@@ -21,6 +21,7 @@ from mm2py.rest.credentials import Credentials
 from mm2py.rest.listening import Listener
 from mm2py.rest.security import gate_for
 from mm2py.rest.server import RestServer
+from mm2py.types import TopicPartition
 from tests.integration.mirror_process import running
 from tests.integration.rest_asking import public_url
 from tests.integration.setups import Setup
@@ -172,6 +173,28 @@ async def test_nothing_is_green_while_nothing_is_copied_and_the_cause_and_remedy
             await browser.open(f"{url}ui/#/")
             await browser.until_text("What is wrong")
         assert_quiet(browser, url)
+
+
+async def test_a_flow_of_which_all_topics_are_paused_is_not_green(
+    browser: Browser, rig: Rig
+) -> None:
+    del rig.herders[BA]
+    async with served(public_app(rig.parts)) as url:
+        await browser.open(f"{url}ui/")
+        await browser.until(GOOD)
+        await rig.stores[AB].hold(TopicPartition("t", -1), paused=True, actor="ann")
+        copying = partition("u", 0, 0)
+        rig.herders[AB].show(partitions=(partition("t", 0, 0, state="PAUSED"), copying))
+        await browser.until_text("copies, without 1 paused topic or partition")
+        assert await browser.evaluate(f"Boolean({GOOD})")
+        beats = partition("heartbeats", 0, 0)
+        rig.herders[AB].show(partitions=(partition("t", 0, 0, state="PAUSED"), beats))
+        await browser.until_text("all its topics are paused: it copies nothing")
+        for place, seen in (("", "Nothing is copied"), ("flows/A-%3EB/topics", "PAUSED")):
+            await browser.open(f"{url}ui/#/{place}")
+            await browser.until_text(seen)
+            assert not await browser.evaluate(GOOD), place
+            assert "mm2py flow resume A/B --all-topics" in await browser.text()
 
 
 async def test_the_last_numbers_stay_grey_with_their_age_while_the_worker_does_not_answer(

@@ -18,10 +18,10 @@ export function FlowPage({ name, part, chosen, polls, stale }) {
     if (poll.status !== 404) return html`${back}<${Waiting} poll=${poll} what=${`numbers of ${name}`} />`;
     return html`${back}<${Empty}>This worker has no flow ${name}. Choose one of <a href="#/">its flows</a>.<//>`;
   }
-  const { kind, text } = judge(flow);
+  const { kind, text, word } = judge(flow);
   return html`${back}
     <h1>Flow ${flow.flow}</h1>
-    <p class="verdict" role="status"><${Mark} kind=${stale ? "unknown" : kind} word=${`${stale ? "Last known: " : ""}${flow.state}: ${text}`} />
+    <p class="verdict" role="status"><${Mark} kind=${stale ? "unknown" : kind} word=${`${stale ? "Last known: " : ""}${word}: ${text}`} />
       ${flow.since_ms ? html`<span class="muted"> since <${When} ms=${flow.since_ms} /></span>` : null}</p>
     <ul class="findings">${findings([flow]).map((finding) => html`<${Finding} finding=${finding} stale=${stale} />`)}</ul>
     <${Numbers} flow=${flow} />

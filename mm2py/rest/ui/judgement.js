@@ -18,7 +18,9 @@ const STUCK_MS = 30_000;
 
 const cli = (action, flow, more = "") => `mm2py flow ${action} ${flow.source}/${flow.target}${more}`;
 
-// Each returns [kind, text, command] where it applies; the first one counts.
+const idle = (f) => f.running_partitions === 0 && f.engine !== "spark";
+
+// Each returns [kind, text, command, word instead of the state] where it applies; the first one counts.
 const RULES = [
   (f) => f.state === "FAILED" && ["bad", "failed: it copies nothing", cli("restart", f, " --only-failed")],
   (f) => f.state === "WAITING" && ["bad", `waits for a cluster (${f.source} or ${f.target}): it copies nothing`, cli("describe", f)],
@@ -31,6 +33,9 @@ const RULES = [
   (f) => f.failed_partitions > 0 && ["bad", `${counted(f.failed_partitions, "partition")} failed`, cli("describe", f, " -o wide")],
   (f) => (f.state !== "RUNNING" || f.errors.length > 0) && ["warn", "not all of it is copied", cli("describe", f, " -o wide")],
   (f) => (f.topics === 0 || f.partitions === 0) && ["warn", "runs, and copies nothing: no source topic is chosen", cli("set", f, " topics='...'")],
+  (f) => idle(f) && f.paused.length > 0 && ["off", "all its topics are paused: it copies nothing", cli("resume", f, " --all-topics"), "ALL PAUSED"],
+  (f) => idle(f) && f.held_partitions > 0 && ["off", "a job has all its partitions: the flow itself copies nothing", cli("describe", f), "ALL HELD"],
+  (f) => idle(f) && ["warn", "none of its partitions is copied", cli("describe", f, " -o wide")],
   (f) => f.lag_records === null && ["unknown", "runs; its lag is not known", cli("describe", f, " -o wide")],
   (f) => f.lag_records > 0 && !f.records_per_s && f.lag_ms > STUCK_MS && ["warn", `${count(f.lag_records)} records behind, and nothing is copied now`, cli("describe", f, " -o wide")],
   (f) => f.lag_ms > LATE_MS && ["warn", `${duration(f.lag_ms)} behind`, `mm2py lag --flow ${f.source}/${f.target}`],
@@ -39,18 +44,18 @@ const RULES = [
   (f) => f.held_partitions > 0 && ["note", `copies, without ${counted(f.held_partitions, "held partition")}`, cli("describe", f, " -o wide")],
 ];
 
-/** How a flow is: `kind` of MARKS, `text` in words, `command` that mends or explains it. */
+/** How a flow is: `kind` of MARKS, its state in one `word`, `text` in words, `command` that mends or explains it. */
 export function judge(flow) {
   for (const rule of RULES) {
     const found = rule(flow);
-    if (found) return { kind: found[0], text: found[1], command: found[2] };
+    if (found) return { kind: found[0], text: found[1], command: found[2], word: found[3] || flow.state };
   }
   const text = flow.lag_records > 0 ? "copies what comes" : "all is copied";
-  return { kind: "good", text, command: "" };
+  return { kind: "good", text, command: "", word: flow.state };
 }
 
 /** Whether a flow copies something: while it does not, nothing of it is good, whatever its tasks and groups are. */
-export const copies = (flow) => ["RUNNING", "DEGRADED"].includes(flow.state) && flow.topics !== 0 && flow.lag_records !== null;
+export const copies = (flow) => ["RUNNING", "DEGRADED"].includes(flow.state) && flow.topics !== 0 && flow.lag_records !== null && !idle(flow);
 
 const STATES = { PAUSED: "off", "PARTLY PAUSED": "note", STOPPED: "off", DISABLED: "off", UNASSIGNED: "warn", RESTARTING: "warn", HELD: "warn", FAILED: "bad" };
 

@@ -184,6 +184,17 @@ def test_heartbeats_are_no_topic_of_a_flow_and_held_partitions_are_counted(rig: 
     assert (second["topics"], second["partitions"], second["held_partitions"]) == (2, 3, 1)
 
 
+def test_partitions_that_are_paused_held_or_failed_are_not_running(rig: Rig) -> None:
+    states = ("RUNNING", "PAUSED", "HELD", "FAILED")
+    parts = [partition("t", number, 0, state=state) for number, state in enumerate(states)]
+    rig.herders[AB].snapshot = snapshot("worker:8083", AB, partition("heartbeats", 0, 0), *parts)
+    assert rig.ask("GET", "/flows/A->B").json["running_partitions"] == 1
+    rig.herders[AB].snapshot = snapshot(
+        "worker:8083", AB, partition("heartbeats", 0, 0), *parts[1:]
+    )
+    assert rig.ask("GET", "/flows/A->B").json["running_partitions"] == 0
+
+
 def test_partitions_of_one_topic_can_be_asked_for(rig: Rig) -> None:
     parts = [partition("t", 0, 0), partition("t", 1, 0), partition("u", 0, 0)]
     rig.herders[AB].snapshot = snapshot("worker:8083", AB, *parts)
