@@ -1,4 +1,5 @@
 // Where the page is (its address), what it asks the worker for, and when it draws.
+import { underWay } from "./failover.js";
 import { FlowPage, PARTS } from "./flow.js";
 import { Overview } from "./overview.js";
 import { API, pathOf, Poll } from "./polling.js";
@@ -59,6 +60,9 @@ function wanted({ view, flow, part, chosen }) {
   if (view === "overview") return { flows: ["flows", OFTEN_MS] };
   const base = pathOf("flows", flow);
   const paths = { flow: [base, EVERY_MS.flow] };
+  const job = (kind, ...more) => pathOf("jobs", kind, flow, ...more);
+  if (part === "failover") return { ...paths, plan: [job("failover", "plan"), RARELY_MS, true], failover: [job("failover"), SELDOM_MS, true], failback: [job("failback"), SELDOM_MS, true] };
+  if (part === "ledger") return { ...paths, ledger: [`${base}/ledger`, RARELY_MS, true], failover: [job("failover"), RARELY_MS, true] };
   if (part !== "tasks") paths[part] = [`${base}/${part}`, EVERY_MS[part]];
   if (part === "topics" && chosen !== undefined) paths.partitions = [`${base}/partitions?topic=${encodeURIComponent(chosen)}`, EVERY_MS.partitions];
   return paths;
@@ -66,6 +70,7 @@ function wanted({ view, flow, part, chosen }) {
 
 function changed() {
   for (const poll of polls.values()) {
+    if (poll.path.startsWith("jobs/") && !poll.path.endsWith("/plan") && poll.data?.failover) poll.everyMs = underWay(poll.data.failover) ? OFTEN_MS : SELDOM_MS;
     if (Array.isArray(poll.data) && poll.data.length > MANY_ROWS) poll.everyMs = Math.max(poll.everyMs, SELDOM_MS);
   }
   draw();
@@ -79,9 +84,9 @@ function go() {
       polls.delete(path);
     }
   }
-  for (const [path, everyMs] of Object.values(paths)) {
+  for (const [path, everyMs, slow] of Object.values(paths)) {
     if (!polls.has(path)) {
-      const poll = new Poll(path, everyMs, changed);
+      const poll = new Poll(path, everyMs, changed, slow);
       polls.set(path, poll);
       poll.start();
     }

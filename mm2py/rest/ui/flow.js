@@ -1,14 +1,16 @@
-// The page of one flow: what is wrong with it, its numbers, and a part of it: topics, groups, tasks, properties, history.
+// The page of one flow: what is wrong with it, its numbers, and a part of it: topics, groups, failover, ledger, tasks, properties, history.
 import { History, Properties } from "./changes.js";
+import { Failover } from "./failover.js";
 import { Groups } from "./groups.js";
 import { copies, findings, judge } from "./judgement.js";
+import { Ledger } from "./ledger.js";
 import { Finding } from "./overview.js";
 import { Empty, Fact, flowLink, Mark, StateMark, Waiting, When } from "./parts.js";
 import { Topics } from "./topics.js";
 import { html } from "./view.js";
 import { bytesPerSecond, count, duration, perSecond } from "./words.js";
 
-export const PARTS = { topics: "Topics", groups: "Groups", tasks: "Connectors and tasks", config: "Properties", history: "History" };
+export const PARTS = { topics: "Topics", groups: "Groups", failover: "Failover", ledger: "Ledger", tasks: "Connectors and tasks", config: "Properties", history: "History" };
 
 export function FlowPage({ name, part, chosen, polls, stale }) {
   const { flow: poll } = polls;
@@ -33,6 +35,8 @@ export function FlowPage({ name, part, chosen, polls, stale }) {
 function Part({ flow, part, chosen, polls, copying }) {
   if (part === "tasks") return html`<${Tasks} flow=${flow} />`;
   if (part === "groups") return html`<${Groups} flow=${flow} poll=${polls.groups} chosen=${chosen} copying=${copying} />`;
+  if (part === "failover") return html`<${Failover} flow=${flow} polls=${polls} copying=${copying} />`;
+  if (part === "ledger") return html`<${Ledger} flow=${flow} poll=${polls.ledger} failover=${polls.failover} copying=${copying} />`;
   if (part === "config") return html`<${Properties} poll=${polls.config} />`;
   if (part === "history") return html`<${History} flow=${flow} poll=${polls.history} />`;
   return html`<${Topics} flow=${flow} poll=${polls.topics} chosen=${chosen} partitions=${polls.partitions} copying=${copying} />`;
@@ -50,7 +54,7 @@ function Numbers({ flow }) {
     <${Fact} name="Partitions">${count(flow.partitions)}<//>
     <${Fact} name="Failed">${count(flow.failed_partitions)} partitions<//>
     <${Fact} name="Held" title="accept nothing now, or another job has them">${count(flow.held_partitions)} partitions<//>
-    <${Fact} name="Lost">${count(flow.records_lost)} records<//>
+    <${Fact} name="Lost since start" title="since the start of each worker; the ledger has all">${count(flow.records_lost)} records<//>
     <${Fact} name="Workers">${count(flow.workers.length)}<//>
     <${Fact} name="Engine">${flow.engine}<//>
   </dl>`;

@@ -9,6 +9,8 @@ export const MARKS = {
   note: { sign: "◆", word: "note" },
   plain: { sign: "•", word: "runs" },
   good: { sign: "✔\uFE0E", word: "good" },
+  done: { sign: "✔\uFE0E", word: "done" },
+  next: { sign: "○", word: "to come" },
 };
 const ORDER = Object.keys(MARKS);
 export const rank = (kind) => ORDER.indexOf(kind);

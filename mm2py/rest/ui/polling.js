@@ -3,14 +3,18 @@
 // Without the name and password that the address of a page may have: fetch refuses these.
 export const API = new URL("../", location.origin + location.pathname);
 const ANSWER_MS = 15_000;
+const LONG_ANSWER_MS = 60_000;
 const LONGEST_MS = 30_000;
 
 export const pathOf = (...segments) => segments.map(encodeURIComponent).join("/");
 
-async function read(path) {
+// What asks clusters themselves takes longer.
+export const ask = (path) => read(path, LONG_ANSWER_MS);
+
+async function read(path, withinMs = ANSWER_MS) {
   const answer = await fetch(new URL(path, API), {
     headers: { Accept: "application/json", "X-Mm2py-Page": "1" },
-    signal: AbortSignal.timeout(ANSWER_MS),
+    signal: AbortSignal.timeout(withinMs),
     cache: "no-store",
   });
   const body = await answer.json().catch(() => null);
@@ -24,14 +28,14 @@ async function read(path) {
 
 function why(error) {
   if (error.status) return `The worker answers ${error.status}: ${error.message}`;
-  if (error.name === "TimeoutError") return `No answer within ${ANSWER_MS / 1000} s`;
+  if (error.name === "TimeoutError") return "No answer in time";
   return "This worker does not answer";
 }
 
-/** One path of the API: `data` is the last answer, `at` when it came (ms), `error` why there is no newer one. */
+/** One path of the API (`slow`: its answer asks clusters): `data` is the last answer, `at` when it came (ms), `error` why there is no newer one. */
 export class Poll {
-  constructor(path, everyMs, changed) {
-    Object.assign(this, { path, everyMs, changed, data: null, at: null, error: "", status: 0, failures: 0 });
+  constructor(path, everyMs, changed, slow) {
+    Object.assign(this, { path, everyMs, changed, slow, data: null, at: null, error: "", status: 0, failures: 0 });
     this.nextAt = null;
     this.running = this.asking = false;
     this.seen = () => (document.hidden ? this.pause() : this.ask());
@@ -60,7 +64,7 @@ export class Poll {
     if (this.asking || !this.running) return;
     this.asking = true;
     try {
-      this.data = await read(this.path);
+      this.data = await read(this.path, this.slow ? LONG_ANSWER_MS : ANSWER_MS);
       this.at = Date.now();
       this.error = "";
       this.status = this.failures = 0;
@@ -82,6 +86,6 @@ export class Poll {
 
   /** Whether what is shown is older than it should be. */
   get stale() {
-    return this.failures > 0 || (this.at !== null && Date.now() - this.at > this.everyMs + ANSWER_MS);
+    return this.failures > 0 || (this.at !== null && Date.now() - this.at > this.everyMs + (this.slow ? LONG_ANSWER_MS : ANSWER_MS));
   }
 }
