@@ -8,31 +8,22 @@ file that a failover or REST began: the file does not name those.
 import asyncio
 import json
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mm2py.api.context import EventKind, LossEvent
-from mm2py.client.connect.admin import Admin
+from mm2py.api.context import LossEvent
 from mm2py.client.connect.cluster import Cluster
-from mm2py.client.fetch.log_reader import LogReader
-from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.errors import Mm2pyError, RetriableError
-from mm2py.mirror.ledger import (
-    LedgerRecord,
-    UnknownLedgerRecord,
-    decode_ledger_record,
-    ledger_topic,
-)
-from mm2py.protocol.records import Record
+from mm2py.flows.flow_ledger import Ledger, read_ledger, topic_sums
+from mm2py.mirror.ledger import LedgerRecord, ledger_topic
 from mm2py.types import ClusterAlias, FlowName
 from mm2py_cli.config_commands import flow_named
 from mm2py_connectors.config import CONNECTORS
@@ -40,45 +31,6 @@ from mm2py_connectors.config import CONNECTORS
 log = logging.getLogger(__name__)
 
 _WIDTH_WHEN_PIPED: Final = 200
-
-
-@final
-@dataclass(slots=True)
-class Ledger:
-    """The records of one flow, oldest first."""
-
-    flow: FlowName
-    records: list[LedgerRecord] = field(default_factory=list[LedgerRecord])
-    unknown: list[tuple[int, UnknownLedgerRecord]] = field(
-        default_factory=list[tuple[int, UnknownLedgerRecord]]
-    )
-    """Offset in the ledger, and what this program cannot read."""
-
-
-@final
-@dataclass(slots=True)
-class TopicSum:
-    """Sums of one source topic in one flow, in source offsets."""
-
-    flow: str
-    topic: str
-    events: int = 0
-    lost: int = 0
-    refused: int = 0
-    truncated: int = 0
-    may_be_doubled: int = 0
-
-    def add(self, event: LossEvent) -> None:
-        """Count one event."""
-        self.events += 1
-        if event.kind.is_loss:
-            self.lost += event.count
-        elif event.kind.stops:
-            self.refused += 1
-        elif event.kind is EventKind.TRUNCATION:
-            self.truncated += event.count
-        else:
-            self.may_be_doubled += event.count
 
 
 def show_ledger(
@@ -107,37 +59,6 @@ def show_ledger(
     else:
         _print_tables(out, ledgers)
     return 0
-
-
-def topic_sums(records: Iterable[LedgerRecord]) -> list[TopicSum]:
-    """Return sums by flow and topic, in that order."""
-    sums: dict[tuple[str, str], TopicSum] = {}
-    for record in records:
-        name = (record.flow, record.event.partition.topic)
-        sums.setdefault(name, TopicSum(*name)).add(record.event)
-    return [sums[name] for name in sorted(sums)]
-
-
-async def read_ledger(cluster: Cluster, flow: FlowName) -> Ledger:
-    """Read the ledger of one flow from its connected target."""
-    ledger = Ledger(flow)
-    topic = ledger_topic(flow.source)
-    if topic not in await Admin(cluster).describe_topics([topic]):
-        return ledger
-
-    def take(_partition: int, record: Record) -> None:
-        decoded = decode_ledger_record(record.key, record.value)
-        if isinstance(decoded, UnknownLedgerRecord):
-            ledger.unknown.append((record.offset, decoded))
-        elif isinstance(decoded, LedgerRecord) and decoded.flow == str(flow):
-            ledger.records.append(decoded)
-
-    reader = LogReader(cluster, topic, clock=SYSTEM_CLOCK)
-    try:
-        await reader.read_to_end(take)
-    finally:
-        await reader.close()
-    return ledger
 
 
 async def _read_all(config: MirrorMakerConfig, only: FlowName | None) -> list[Ledger]:

@@ -82,8 +82,8 @@ class FlowOffsets:
         )
         self._group_filter = group_filter_from_config(config)
         self._topics = topic_filter_from_config(config)
-        self._source = _cluster(config, "source", flow.source, clock)
-        self._target = _cluster(config, "target", flow.target, clock)
+        self._source = side_cluster(config, "source", flow.source, clock)
+        self._target = side_cluster(config, "target", flow.target, clock)
         self._map = OffsetMapReader(self._target, flow.source, clock=clock, copy_of=self._copy_name)
         self._has_map = self._target_has_shares = False
         self._copies: dict[TopicPartition, TopicPartition] = {}
@@ -439,7 +439,10 @@ class _AllGroups:
         return await self._shares.are_supported()
 
 
-def _cluster(config: Mapping[str, str], side: Side, alias: ClusterAlias, clock: Clock) -> Cluster:
+def side_cluster(
+    config: Mapping[str, str], side: Side, alias: ClusterAlias, clock: Clock
+) -> Cluster:
+    """Return one cluster of a flow by the resolved config of its connector, not connected yet."""
     props = effective_client_properties(config, side, "admin", role="offsets")
     return Cluster(connection_settings(props), alias=alias, clock=clock)
 

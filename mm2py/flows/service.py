@@ -19,7 +19,8 @@ from mm2py.config.class_names import (
 )
 from mm2py.errors import ConfigError
 from mm2py.flows.fleet import Since
-from mm2py.flows.flow_offsets import FlowOffsets
+from mm2py.flows.flow_ledger import ledger_view, read_ledger
+from mm2py.flows.flow_offsets import FlowOffsets, side_cluster
 from mm2py.flows.graph import FlowNode, source_configs
 from mm2py.flows.states import (
     ConnectorWork,
@@ -35,6 +36,7 @@ from mm2py.flows.view_models import (
     ForecastView,
     GroupView,
     HistoryView,
+    LedgerView,
     PartitionView,
     PropertyView,
     SampleView,
@@ -168,7 +170,20 @@ class FlowService:
         async with self._reads, self._offsets(flow) as offsets:
             return await offsets.group(name)
 
+    async def ledger(self, flow: FlowName, most: int) -> LedgerView:
+        """Return what a flow lost, stopped at or may have doubled; ``RetriableError`` while its target is unreachable."""
+        config, _ = self._config_of(flow)
+        cluster = side_cluster(config, "target", flow.target, self._parts.clock)
+        async with self._reads, cluster as target:
+            ledger = await read_ledger(target, flow)
+        return ledger_view(ledger, most, self._parts.mask.apply)
+
     def _offsets(self, flow: FlowName) -> FlowOffsets:
+        config, has_checkpoints = self._config_of(flow)
+        return FlowOffsets(flow, config, self._parts.clock, has_checkpoints=has_checkpoints)
+
+    def _config_of(self, flow: FlowName) -> tuple[dict[str, str], bool]:
+        """Return the resolved config of the checkpoint connector, else of the source connector, and whether there is the former."""
         herder = self._node(flow).herder
         work = read_flow(herder)
         by_class = {
@@ -181,12 +196,7 @@ class FlowService:
             raise HerderError(f"Flow {flow} {herder.not_ready}", status=503)
         if name is None:
             raise NotFoundError(f"Flow {flow} has no connector that copies records or checkpoints")
-        return FlowOffsets(
-            flow,
-            herder.resolved_config(name),
-            self._parts.clock,
-            has_checkpoints=MIRROR_CHECKPOINT_CONNECTOR in by_class,
-        )
+        return herder.resolved_config(name), MIRROR_CHECKPOINT_CONNECTOR in by_class
 
     # ---- reading; numbers of all members are the leader's to collect
 

@@ -266,3 +266,48 @@ class GroupView(View):
     skips: int | None
     not_synced: str
     partitions: tuple[GroupPartitionView, ...]
+
+
+class LedgerEventView(View):
+    """One event of the loss ledger: source offsets, both ends inclusive; ``at_ms`` when it was noticed, since the epoch.
+
+    ``kind`` is a word of ``mm2py.api.context.EventKind``. ``first`` is null where the offset is not known, ``last`` where none is known to be in
+    the range. ``policy`` is ``property=value``, empty where none applies.
+    """
+
+    flow: str
+    at_ms: int
+    topic: str
+    partition: int
+    kind: str
+    first: int | None
+    last: int | None
+    offsets: int
+    policy: str
+    cause: str
+    task: str
+
+
+class LedgerTopicView(View):
+    """Sums of one source topic: ``refused`` partitions stopped there, everything else in source offsets."""
+
+    flow: str
+    topic: str
+    events: int
+    lost: int
+    refused: int
+    truncated: int
+    may_be_doubled: int
+
+
+class LedgerView(View):
+    """What a flow lost, stopped at or may have doubled: the newest events of ``total``, and sums of all by topic.
+
+    ``unreadable`` records are of a newer version, and in no sum.
+    """
+
+    flow: str
+    total: int
+    unreadable: int
+    topics: tuple[LedgerTopicView, ...]
+    events: tuple[LedgerEventView, ...]

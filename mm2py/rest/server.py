@@ -23,6 +23,8 @@ from mm2py.rest.connections import (
 )
 from mm2py.rest.listening import BACKLOG, BoundListener, Listener, bind
 
+ACCEPT_TURNS: Final = 2
+"""Turns of the loop after which an accepted socket is a connection of its server."""
 LAST_TURNS: Final = 4
 
 
@@ -63,6 +65,7 @@ class RestServer:
         self._app = app
         self._connections = connections
         self._guard: ConnectionGuard | None = None
+        self._listening: list[GuardedSocket] = []
         self._running: list[tuple[_Server, asyncio.Task[None]]] = []
 
     async def start(self) -> tuple[str, ...]:
@@ -93,6 +96,7 @@ class RestServer:
     async def stop(self, timeout_s: float) -> None:
         """Accept nothing more, give running requests ``timeout_s``, then cut them off."""
         running, self._running = self._running, []
+        await self._accept_no_more()
         for server, _ in running:
             # uvicorn takes 0 for "at once", and whole seconds in its types.
             server.config.timeout_graceful_shutdown = int(timeout_s)
@@ -107,6 +111,16 @@ class RestServer:
                     connection.transport.abort()
         if self._guard is not None:
             self._guard.close()
+
+    async def _accept_no_more(self) -> None:
+        # A socket that is accepted in the turn in which asyncio closes the server fails an assertion in the middle of its transport: it
+        # would stay open until the garbage collector finds it, and its client would wait for an answer.
+        listening, self._listening = self._listening, []
+        for sock in listening:
+            if sock.fileno() >= 0:
+                asyncio.get_running_loop().remove_reader(sock)
+        for _ in range(ACCEPT_TURNS):
+            await asyncio.sleep(0)
 
     async def _serve(self, bound: BoundListener) -> None:
         assert self._guard is not None
@@ -129,6 +143,7 @@ class RestServer:
         sock = GuardedSocket(bound.sock, self._guard)
         server = _Server(config)
         task = asyncio.create_task(server.serve([sock]), name=f"rest {bound.url}")
+        self._listening.append(sock)
         self._running.append((server, task))
         while not server.started:
             if task.done():

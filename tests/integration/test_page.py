@@ -15,7 +15,9 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mm2py.config.rest_settings import RestSettings
+from mm2py.flows.service import FlowService
 from mm2py.flows.view_models import GroupPartitionView, GroupView
+from mm2py.mirror.failovers import Failover, FailoverKind, OpenTransaction, Step, Tail
 from mm2py.observability.metrics import Finding, FlowSample, Forecast
 from mm2py.rest.app import public_app
 from mm2py.rest.credentials import Credentials
@@ -23,11 +25,15 @@ from mm2py.rest.listening import Listener
 from mm2py.rest.security import gate_for
 from mm2py.rest.server import RestServer
 from mm2py.testing.clock import FakeClock
+from mm2py.types import TopicPartition
+from mm2py_jobs.failover.plan import FailoverRequest, GroupRow, TopicRow
+from mm2py_jobs.failover.routes import FailoverService, failover_router
 from tests.integration.mirror_process import running
 from tests.integration.rest_asking import public_url
 from tests.integration.setups import Setup
 from tests.integration.traffic import Load, commit
 from tests.kit.browser import Browser, chromium
+from tests.unit.rest.failover_fakes import PLAN, FakeFailovers
 from tests.unit.rest.flow_fakes import AB, BA, NAME, Rig, partition, snapshot
 from tests.unit.rest.rest_fakes import flow
 
@@ -79,21 +85,6 @@ def heal(rig: Rig, name: Any) -> None:
         snapshot("worker:8083", name, partition("t", 0, 7), partition("u", 0, 0)), records_lost=0
     )
     herder.configs[NAME].pop("enabled", None)
-
-
-@pytest.fixture
-def paused_rig(rig: Rig) -> Rig:
-    del rig.herders[BA]
-    for topic in ("t", "u"):
-        assert rig.ask("POST", f"/flows/A->B/pause?topic={topic}").status == 200
-    rig.herders[AB].show(
-        partitions=(
-            partition("t", 0, 0, state="PAUSED"),
-            partition("u", 0, 0, state="PAUSED"),
-            partition("heartbeats", 0, 0),
-        )
-    )
-    return rig
 
 
 @asynccontextmanager
@@ -191,25 +182,6 @@ async def test_nothing_is_green_while_nothing_is_copied_and_the_cause_and_remedy
         assert_quiet(browser, url)
 
 
-async def test_nothing_is_green_while_all_topics_of_a_flow_are_paused(
-    browser: Browser, paused_rig: Rig
-) -> None:
-    async with served(public_app(paused_rig.parts)) as url:
-        await browser.open(f"{url}ui/")
-        await browser.until_text("Nothing is copied: no flow is at work.")
-        said = "copies nothing: all of its 2 topics are paused"
-        for place in ("", "flows/A-%3EB/topics", "flows/A-%3EB/tasks"):
-            await browser.open(f"{url}ui/#/{place}")
-            await browser.until_text(said)
-            assert "mm2py flow resume A/B --all-topics" in await browser.text()
-            assert not await browser.evaluate(GOOD), place
-        paused_rig.herders[AB].show(
-            partitions=(partition("t", 0, 0, state="PAUSED"), partition("u", 0, 0))
-        )
-        await browser.until_text("copies, without 2 paused topics or partitions")
-        assert_quiet(browser, url)
-
-
 async def test_what_retention_overtakes_and_what_stands_still_is_on_the_page_of_the_flow(
     browser: Browser, rig: Rig
 ) -> None:
@@ -242,6 +214,28 @@ async def test_what_retention_overtakes_and_what_stands_still_is_on_the_page_of_
         await browser.until(GOOD)
         assert "Retention overtakes" not in await browser.text()
         assert_quiet(browser, url)
+
+
+async def test_a_flow_of_which_all_topics_are_paused_is_not_green(
+    browser: Browser, rig: Rig
+) -> None:
+    del rig.herders[BA]
+    async with served(public_app(rig.parts)) as url:
+        await browser.open(f"{url}ui/")
+        await browser.until(GOOD)
+        await rig.stores[AB].hold(TopicPartition("t", -1), paused=True, actor="ann")
+        copying = partition("u", 0, 0)
+        rig.herders[AB].show(partitions=(partition("t", 0, 0, state="PAUSED"), copying))
+        await browser.until_text("copies, without 1 paused topic or partition")
+        assert await browser.evaluate(f"Boolean({GOOD})")
+        beats = partition("heartbeats", 0, 0)
+        rig.herders[AB].show(partitions=(partition("t", 0, 0, state="PAUSED"), beats))
+        await browser.until_text("all its topics are paused: it copies nothing")
+        for place, seen in (("", "Nothing is copied"), ("flows/A-%3EB/topics", "PAUSED")):
+            await browser.open(f"{url}ui/#/{place}")
+            await browser.until_text(seen)
+            assert not await browser.evaluate(GOOD), place
+            assert "mm2py flow resume A/B --all-topics" in await browser.text()
 
 
 async def test_the_last_numbers_stay_grey_with_their_age_while_the_worker_does_not_answer(
@@ -297,6 +291,138 @@ def group(name: str, **more: Any) -> dict[str, Any]:
         members_there=0, reads_again=10, skips=0, not_synced="", partitions=(place,),
     )  # fmt: skip
     return plain.model_copy(update=more).model_dump()
+
+
+LEDGER = {
+    "flow": "A->B", "total": 3, "unreadable": 0,
+    "topics": [
+        {"flow": "A->B", "topic": "orders", "events": 3, "lost": 120, "refused": 1, "truncated": 0, "may_be_doubled": 5}
+    ],
+    "events": [
+        {"flow": "A->B", "at_ms": 1_764_000_000_000, "topic": "orders", "partition": 2, "kind": kind, "first": first, "last": last,
+         "offsets": last - first + 1, "policy": policy, "cause": cause, "task": "MirrorSourceConnector-0"}
+        for kind, first, last, policy, cause in (
+            ("may-be-doubled", 900, 904, "", "no acknowledgement within 120 s, and the target's log cannot be read"),
+            ("too-large", 800, 800, "", "the record has 2,097,152 bytes; max.message.bytes of A.orders is 1,048,588"),
+            ("retention", 100, 219, "gap.policy=continue", f"retention.ms of orders is 60000 {HOSTILE}"),
+        )
+    ],
+}  # fmt: skip
+"""What ``/flows/A->B/ledger`` answers for a flow that lost, stopped and may have doubled."""
+
+
+class Jobs:
+    """``public_app`` of a rig with failovers, and a ledger that a test sets."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.failovers = FakeFailovers()
+        self.service = FailoverService(self.failovers.opened)
+        parts = rig.parts
+        assert parts.flows is not None
+        routes = failover_router(FlowService(rig.flow_parts), self.service)
+        parts.flows.routes.extend(routes.routes)
+        self._app = public_app(parts)
+        self.ledger: dict[str, Any] = {**LEDGER, "total": 0, "topics": [], "events": []}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if str(scope.get("path", "")).endswith("/ledger"):
+            await JSONResponse(self.ledger)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+async def in_all_looks(browser: Browser, name: str) -> None:
+    """Keep a picture in both sizes and themes; nothing is wider than the window."""
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    for width, height, dark in LOOKS:
+        await browser.look(width=width, height=height, dark=dark)
+        await browser.until(f"innerWidth === {width}")
+        assert not await browser.evaluate("document.documentElement.scrollWidth > innerWidth")
+        await browser.screenshot(SHOTS / f"{name}-{width}-{'dark' if dark else 'light'}.png")
+    await browser.look(width=1280, height=900, dark=False)
+
+
+PLANNED = replace(
+    PLAN,
+    at_ms=1_764_000_000_000,
+    would_lose=58,
+    state="RUNNING",
+    fence_rules=0,
+    fence_note="the source has no authorizer",
+    problems=("flow B->A copies no old.*: what clients write there on B stays there",),
+    topics=(
+        TopicRow(topic="orders", copy="A.orders", partitions=3, lag_records=58, lag_ms=9_100, would_lose=58, copied_to={0: 4}, problems=("topic A.orders is missing on B",), gaps=("topic A.orders is missing on B",)),
+        TopicRow(topic="bills", copy="A.bills", partitions=1, lag_records=0, lag_ms=0, would_lose=0, copied_to={0: 9}),
+    ),
+    groups=(
+        GroupRow(group=HOSTILE, state="STABLE", state_there="EMPTY", reads_again=10, skips=0, not_synced=""),
+        GroupRow(group="fine", state="STABLE", state_there="EMPTY", reads_again=0, skips=0, not_synced=""),
+    ),
+    transactions=(OpenTransaction(topic="orders", partition=0, offset=4, transactional_id="tx", since_ms=1_763_990_000_000),),
+)  # fmt: skip
+
+
+async def test_whether_a_failover_is_ready_what_it_would_lose_and_how_far_one_is(
+    browser: Browser, rig: Rig
+) -> None:
+    jobs = Jobs(rig)
+    async with served(jobs) as url:
+        await browser.look(width=1280, height=900, dark=False)
+        await browser.open(f"{url}ui/#/flows/A-%3EB/failover")
+        await browser.until_text("Ready: a failover now would lose nothing")
+        await browser.evaluate("document.querySelector('#drill ~ p button').click()")
+        await browser.until_text("Ready; clients would wait about 2.3 s")
+        jobs.failovers.planned = PLANNED
+        await browser.open("about:blank")
+        await browser.open(f"{url}ui/#/flows/A-%3EB/failover")
+        await browser.until_text("Not ready: 3 reasons")
+        text = await browser.text()
+        for seen in (
+            "58 offsets would not be copied", "orders: topic A.orders is missing on B", "Not fenced: the source has no authorizer",
+            "1 of 2 groups", HOSTILE, "abort hanging transactions", "9.1 s", "copies no old.*",
+        ):  # fmt: skip
+            assert seen in text, seen
+        good = "document.querySelector('section[aria-labelledby=ready] .good')"
+        assert not await browser.evaluate(good)
+        await in_all_looks(browser, "failover")
+        jobs.failovers.planned = PLAN
+        await jobs.service.start(AB, FailoverRequest(id="f-1"))
+        await browser.open("about:blank")
+        await browser.open(f"{url}ui/#/flows/A-%3EB/failover")
+        await browser.until_text("Failover f-1")
+        now = "[...document.querySelectorAll('.steps li')].map(it => it.innerText).find(it => it.includes('now'))"
+        assert "FENCE" in await browser.evaluate(now)
+        await in_all_looks(browser, "failover-runs")
+        jobs.failovers.ended.set()
+        await browser.until_text("DONE")
+        await jobs.service.close()
+        assert_quiet(browser, url)
+
+
+async def test_the_ledger_says_in_words_what_was_lost_where_and_why(
+    browser: Browser, rig: Rig
+) -> None:
+    jobs = Jobs(rig)
+    async with served(jobs) as url:
+        await browser.open(f"{url}ui/#/flows/A-%3EB/ledger")
+        await browser.until_text("Nothing was lost, stopped or doubled.")
+        jobs.ledger = LEDGER
+        jobs.failovers.record = Failover(
+            id="f-1", flow="A->B", kind=FailoverKind.FAILOVER, step=Step.DONE, run=1, missing=7,
+            tail=(Tail(topic="orders", partition=1, start=40, end=47, records=6),),
+        )  # fmt: skip
+        await browser.open("about:blank")
+        await browser.open(f"{url}ui/#/flows/A-%3EB/ledger")
+        await browser.until_text("120 offsets lost; stopped at 1 record or batch; 5 offsets may be")
+        await browser.until_text("mm2py-quarantine.A.orders.internal")
+        text = await browser.text()
+        for seen in (
+            "A deleted it before it was copied", "100 to 219", "gap.policy=continue", HOSTILE, "larger than B accepts", "40 to 46",
+        ):  # fmt: skip
+            assert seen in text, seen
+        assert not await browser.evaluate("document.querySelector('section .good')")
+        await in_all_looks(browser, "ledger")
+        assert_quiet(browser, url)
 
 
 async def test_names_that_are_markup_are_shown_as_texts_everywhere(
@@ -442,6 +568,11 @@ async def test_the_page_of_a_real_flow_shows_it_copying_with_its_topics_and_grou
         await browser.open(f"{place}/groups")
         await browser.until_text(name)
         await browser.screenshot(SHOTS / "groups.png")
+        await browser.open(f"{place}/failover")
+        await browser.until_text("Ready: a failover now would lose nothing")
+        await browser.screenshot(SHOTS / "failover.png")
+        await browser.open(f"{place}/ledger")
+        await browser.until_text("Nothing was lost, stopped or doubled.")
         await browser.open(f"{place}/config")
         await browser.until_text("connector.class")
         assert_quiet(browser, url)

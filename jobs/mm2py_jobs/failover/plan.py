@@ -199,6 +199,20 @@ class TimedPlan:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrillView:
+    """A timed plan as REST shows it; ``ready``: a failover would be accepted, and would drain."""
+
+    flow: str
+    at_ms: int
+    ready: bool
+    reasons: tuple[str, ...]
+    gap_ms: int
+    steps: tuple[TimedStep, ...]
+    plan: FailoverPlan
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverView:
     """The newest failover of a flow, null if there was none.
 

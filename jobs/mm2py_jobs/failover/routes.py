@@ -26,10 +26,12 @@ from mm2py.rest.routes.flows import FlowPath, named_flow
 from mm2py.runtime.errors import ConflictError
 from mm2py.types import FlowName
 from mm2py_jobs.failover.plan import (
+    DrillView,
     FailoverPlan,
     FailoverRefusedError,
     FailoverRequest,
     FailoverView,
+    TimedPlan,
 )
 from mm2py_jobs.routes import ACCEPTED, OK, JobRouter, JobRuns
 from mm2py_workers.answers import Row
@@ -75,6 +77,8 @@ def failover_router(flows: FlowService, failovers: "FailoverService") -> APIRout
     for kind in FailoverKind:
         job, of_kind = f"/jobs/{kind}/{{flow}}", _KindCalls(calls, kind)
         router.add("GET", job, of_kind.show, older=False)
+        router.add("GET", f"{job}/plan", of_kind.plan, older=False)
+        router.add("GET", f"{job}/drill", of_kind.drill, older=False)
         router.add("POST", f"{job}:plan", of_kind.plan)
         router.add("POST", f"{job}:start", of_kind.start, status=ACCEPTED)
         router.add("POST", f"{job}:cancel", of_kind.cancel, older=False)
@@ -121,6 +125,9 @@ class _Calls:
             return await self._failovers.plan(name, asked)
         return await self._failovers.start(name, asked)
 
+    async def drill(self, request: Request, flow: FlowPath, kind: FailoverKind) -> DrillView:
+        return await self._failovers.drill(named_flow(self._flows, request, flow), kind)
+
     async def cancel(
         self,
         request: Request,
@@ -165,6 +172,10 @@ class _KindCalls:
             dry_run=True,
         )
 
+    async def drill(self, request: Request, flow: FlowPath) -> DrillView:
+        """Rehearse it: ask the questions of each step, time them, and show what would refuse it; changes nothing. Takes seconds."""
+        return await self._calls.drill(request, flow, self._kind)
+
     async def start(
         self,
         request: Request,
@@ -203,6 +214,10 @@ class FailoverCommands(Protocol):
         """Return what would be done."""
         ...
 
+    async def timed_plan(self, request: FailoverRequest) -> TimedPlan:
+        """Return what would be done and how long it would take."""
+        ...
+
     async def execute(
         self, request: FailoverRequest, report: Callable[[Failover], None]
     ) -> Failover:
@@ -238,6 +253,20 @@ class FailoverService:
             plan, newest = await commands.plan(), await commands.newest()
         refused = plan.refusals(request, newest)
         return replace(self._view(flow, request.kind, newest), plan=plan, refused=refused)
+
+    async def drill(self, flow: FlowName, kind: FailoverKind) -> DrillView:
+        """Return what would be done, each step's questions timed; changes nothing."""
+        async with self._reads, self._opened(flow, kind) as commands:
+            timed = await commands.timed_plan(FailoverRequest(kind=kind))
+        return DrillView(
+            flow=timed.flow,
+            at_ms=timed.at_ms,
+            ready=timed.is_ready,
+            reasons=timed.reasons,
+            gap_ms=timed.gap_ms,
+            steps=timed.steps,
+            plan=timed.plan,
+        )
 
     async def start(self, flow: FlowName, request: FailoverRequest) -> FailoverView:
         """Begin a failover, or continue one, in this process; return its first record.

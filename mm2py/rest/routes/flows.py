@@ -27,6 +27,7 @@ from mm2py.flows.view_models import (
     ForecastView,
     GroupView,
     HistoryView,
+    LedgerView,
     PartitionView,
     SampleView,
     TopicView,
@@ -85,6 +86,9 @@ Then = Annotated[
 ]
 Rows = Annotated[int, Query(ge=1, le=MOST_ROWS, description="so many rows at most")]
 GroupRows = Annotated[int, Query(ge=1, le=10_000, description="so many groups at most, by name")]
+EventRows = Annotated[
+    int, Query(ge=1, le=10_000, description="so many of the newest events at most")
+]
 _TOPIC_NAME: Final = f"^{TOPIC_NAME.pattern}$"
 
 
@@ -112,6 +116,7 @@ def router(service: FlowService, parts: FlowParts, forward: Forwarding) -> APIRo
         ("/flows/{flow}/samples", reads.samples),
         ("/flows/{flow}/history", reads.history),
         ("/flows/{flow}/config", reads.config),
+        ("/flows/{flow}/ledger", reads.ledger),
         ("/flows/{flow}/groups", reads.groups),
         ("/flows/{flow}/groups/{group}", reads.group),
         ("/flows/{flow}/translate", reads.translate),
@@ -222,6 +227,10 @@ class _Reads:
         if revision is None:
             response.headers["ETag"] = revision_tag(self._service.flows()[name].overrides.revision)
         return self._service.config(name, revision)
+
+    async def ledger(self, request: Request, flow: FlowPath, top: EventRows = 1_000) -> LedgerView:
+        """Show what a flow lost, stopped at or may have doubled, the newest first; read from its target."""
+        return await self._service.ledger(named_flow(self._service, request, flow), top)
 
     async def groups(
         self, request: Request, flow: FlowPath, top: GroupRows = 1_000

@@ -1,4 +1,5 @@
 // Where the page is (its address), what it asks the worker for, and when it draws.
+import { underWay } from "./failover.js";
 import { FlowPage, PARTS } from "./flow.js";
 import { ChangeDialog } from "./changing.js";
 import { Overview } from "./overview.js";
@@ -59,11 +60,15 @@ function route() {
 function wanted({ view, flow, part, chosen }) {
   if (view === "overview") return { flows: ["flows", OFTEN_MS] };
   const base = pathOf("flows", flow);
-  const paths = {
+  const shared = {
     flow: [base, EVERY_MS.flow],
     samples: [`${base}/samples`, EVERY_MS.samples],
     forecast: [`${base}/forecast`, SELDOM_MS],
   };
+  const job = (kind, ...more) => pathOf("jobs", kind, flow, ...more);
+  if (part === "failover") return { ...shared, plan: [job("failover", "plan"), RARELY_MS, true], failover: [job("failover"), SELDOM_MS, true], failback: [job("failback"), SELDOM_MS, true] };
+  if (part === "ledger") return { ...shared, ledger: [`${base}/ledger`, RARELY_MS, true], failover: [job("failover"), RARELY_MS, true] };
+  const paths = { ...shared };
   if (part === "jobs") paths.jobs = ["jobs/backfill", OFTEN_MS];
   else if (part !== "tasks") paths[part] = [`${base}/${part}`, EVERY_MS[part]];
   if (part === "topics") paths.config = [`${base}/config`, EVERY_MS.config];
@@ -73,6 +78,7 @@ function wanted({ view, flow, part, chosen }) {
 
 function changed() {
   for (const poll of polls.values()) {
+    if (poll.path.startsWith("jobs/") && !poll.path.endsWith("/plan") && poll.data?.failover) poll.everyMs = underWay(poll.data.failover) ? OFTEN_MS : SELDOM_MS;
     if (Array.isArray(poll.data) && poll.data.length > MANY_ROWS) poll.everyMs = Math.max(poll.everyMs, SELDOM_MS);
   }
   draw();
@@ -86,9 +92,9 @@ function go() {
       polls.delete(path);
     }
   }
-  for (const [path, everyMs] of Object.values(paths)) {
+  for (const [path, everyMs, slow] of Object.values(paths)) {
     if (!polls.has(path)) {
-      const poll = new Poll(path, everyMs, changed);
+      const poll = new Poll(path, everyMs, changed, slow);
       polls.set(path, poll);
       poll.start();
     }

@@ -1,9 +1,11 @@
-// The page of one flow: what is wrong with it, its numbers, and a part of it: topics, groups, jobs, tasks, properties, history.
+// The page of one flow: what is wrong with it, its numbers, and a part of it: topics, groups, failover, ledger, jobs, tasks, properties, history.
 import { History, Properties } from "./changes.js";
+import { Failover } from "./failover.js";
 import { Groups } from "./groups.js";
 import { Forecast } from "./forecast.js";
 import { Jobs } from "./jobs.js";
 import { copies, findings, judge } from "./judgement.js";
+import { Ledger } from "./ledger.js";
 import { FlowActions } from "./orders.js";
 import { Finding } from "./overview.js";
 import { Empty, Fact, flowLink, Mark, StateMark, Waiting, When } from "./parts.js";
@@ -12,7 +14,7 @@ import { Trend } from "./trend.js";
 import { html } from "./view.js";
 import { bytesPerSecond, count, duration, perSecond } from "./words.js";
 
-export const PARTS = { topics: "Topics", groups: "Groups", jobs: "Jobs", tasks: "Connectors and tasks", config: "Properties", history: "History" };
+export const PARTS = { topics: "Topics", groups: "Groups", failover: "Failover", ledger: "Ledger", jobs: "Jobs", tasks: "Connectors and tasks", config: "Properties", history: "History" };
 
 export function FlowPage({ name, part, chosen, polls, stale }) {
   const { flow: poll } = polls;
@@ -22,10 +24,10 @@ export function FlowPage({ name, part, chosen, polls, stale }) {
     if (poll.status !== 404) return html`${back}<${Waiting} poll=${poll} what=${`numbers of ${name}`} />`;
     return html`${back}<${Empty}>This worker has no flow ${name}. Choose one of <a href="#/">its flows</a>.<//>`;
   }
-  const { kind, text } = judge(flow);
+  const { kind, text, word } = judge(flow);
   return html`${back}
     <h1>Flow ${flow.flow}</h1>
-    <p class="verdict" role="status"><${Mark} kind=${stale ? "unknown" : kind} word=${`${stale ? "Last known: " : ""}${flow.state}: ${text}`} />
+    <p class="verdict" role="status"><${Mark} kind=${stale ? "unknown" : kind} word=${`${stale ? "Last known: " : ""}${word}: ${text}`} />
       ${flow.since_ms ? html`<span class="muted"> since <${When} ms=${flow.since_ms} /></span>` : null}</p>
     <ul class="findings">${findings([flow]).map((finding) => html`<${Finding} finding=${finding} stale=${stale} />`)}</ul>
     <${FlowActions} flow=${flow} />
@@ -41,6 +43,8 @@ function Part({ flow, part, chosen, polls, copying }) {
   if (part === "tasks") return html`<${Tasks} flow=${flow} />`;
   if (part === "jobs") return html`<${Jobs} flow=${flow} poll=${polls.jobs} />`;
   if (part === "groups") return html`<${Groups} flow=${flow} poll=${polls.groups} chosen=${chosen} copying=${copying} />`;
+  if (part === "failover") return html`<${Failover} flow=${flow} polls=${polls} copying=${copying} />`;
+  if (part === "ledger") return html`<${Ledger} flow=${flow} poll=${polls.ledger} failover=${polls.failover} copying=${copying} />`;
   if (part === "config") return html`<${Properties} flow=${flow} poll=${polls.config} />`;
   if (part === "history") return html`<${History} flow=${flow} poll=${polls.history} />`;
   return html`<${Topics} flow=${flow} poll=${polls.topics} chosen=${chosen} partitions=${polls.partitions} copying=${copying} config=${polls.config?.data} />`;
@@ -58,7 +62,7 @@ function Numbers({ flow }) {
     <${Fact} name="Partitions">${count(flow.partitions)}<//>
     <${Fact} name="Failed">${count(flow.failed_partitions)} partitions<//>
     <${Fact} name="Held" title="accept nothing now, or another job has them">${count(flow.held_partitions)} partitions<//>
-    <${Fact} name="Lost">${count(flow.records_lost)} records<//>
+    <${Fact} name="Lost since start" title="since the start of each worker; the ledger has all">${count(flow.records_lost)} records<//>
     <${Fact} name="Workers">${count(flow.workers.length)}<//>
     <${Fact} name="Engine">${flow.engine}<//>
   </dl>`;

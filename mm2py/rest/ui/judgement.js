@@ -9,6 +9,8 @@ export const MARKS = {
   note: { sign: "◆", word: "note" },
   plain: { sign: "•", word: "runs" },
   good: { sign: "✔\uFE0E", word: "good" },
+  done: { sign: "✔\uFE0E", word: "done" },
+  next: { sign: "○", word: "to come" },
 };
 const ORDER = Object.keys(MARKS);
 export const rank = (kind) => ORDER.indexOf(kind);
@@ -19,9 +21,9 @@ const STUCK_MS = 30_000;
 const cli = (action, flow, more = "") => `mm2py flow ${action} ${flow.source}/${flow.target}${more}`;
 
 // Where a stream copies them all partitions are held, and it says itself what is wrong.
-const copiesNoTopic = (f) => f.copied_topics === 0 && f.engine !== "spark";
+const idle = (f) => f.copied_topics === 0 && f.engine !== "spark";
 
-// Each returns [kind, text, command] where it applies; the first one counts.
+// Each returns [kind, text, command, word instead of the state] where it applies; the first one counts.
 const RULES = [
   (f) => f.state === "FAILED" && ["bad", "failed: it copies nothing", cli("restart", f, " --only-failed")],
   (f) => f.state === "WAITING" && ["bad", `waits for a cluster (${f.source} or ${f.target}): it copies nothing`, cli("describe", f)],
@@ -34,8 +36,9 @@ const RULES = [
   (f) => f.failed_partitions > 0 && ["bad", `${counted(f.failed_partitions, "partition")} failed`, cli("describe", f, " -o wide")],
   (f) => (f.state !== "RUNNING" || f.errors.length > 0) && ["warn", "not all of it is copied", cli("describe", f, " -o wide")],
   (f) => (f.topics === 0 || f.partitions === 0) && ["warn", "runs, and copies nothing: no source topic is chosen", cli("set", f, " topics='...'")],
-  (f) => copiesNoTopic(f) && f.paused.length > 0 && ["off", `copies nothing: ${f.topics === 1 ? "its only topic is" : `all of its ${counted(f.topics, "topic")} are`} paused${f.held_partitions ? " or held" : ""}`, cli("resume", f, " --all-topics")],
-  (f) => copiesNoTopic(f) && ["warn", "copies nothing now: none of its partitions is at work", cli("describe", f, " -o wide")],
+  (f) => idle(f) && f.paused.length > 0 && ["off", "all its topics are paused: it copies nothing", cli("resume", f, " --all-topics"), "ALL PAUSED"],
+  (f) => idle(f) && f.held_partitions > 0 && ["off", "a job has all its partitions: the flow itself copies nothing", cli("describe", f), "ALL HELD"],
+  (f) => idle(f) && ["warn", "none of its partitions is copied", cli("describe", f, " -o wide")],
   (f) => f.lag_records === null && ["unknown", "runs; its lag is not known", cli("describe", f, " -o wide")],
   (f) => f.lag_records > 0 && !f.records_per_s && f.lag_ms > STUCK_MS && ["warn", `${count(f.lag_records)} records behind, and nothing is copied now`, cli("describe", f, " -o wide")],
   (f) => f.lag_ms > LATE_MS && ["warn", `${duration(f.lag_ms)} behind`, `mm2py lag --flow ${f.source}/${f.target}`],
@@ -44,18 +47,18 @@ const RULES = [
   (f) => f.held_partitions > 0 && ["note", `copies, without ${counted(f.held_partitions, "held partition")}`, cli("describe", f, " -o wide")],
 ];
 
-/** How a flow is: `kind` of MARKS, `text` in words, `command` that mends or explains it. */
+/** How a flow is: `kind` of MARKS, its state in one `word`, `text` in words, `command` that mends or explains it. */
 export function judge(flow) {
   for (const rule of RULES) {
     const found = rule(flow);
-    if (found) return { kind: found[0], text: found[1], command: found[2] };
+    if (found) return { kind: found[0], text: found[1], command: found[2], word: found[3] || flow.state };
   }
   const text = flow.lag_records > 0 ? "copies what comes" : "all is copied";
-  return { kind: "good", text, command: "" };
+  return { kind: "good", text, command: "", word: flow.state };
 }
 
 /** Whether a flow copies something: while it does not, nothing of it is good, whatever its tasks and groups are. */
-export const copies = (flow) => ["RUNNING", "DEGRADED"].includes(flow.state) && flow.topics !== 0 && !copiesNoTopic(flow) && flow.lag_records !== null;
+export const copies = (flow) => ["RUNNING", "DEGRADED"].includes(flow.state) && flow.topics !== 0 && flow.lag_records !== null && !idle(flow);
 
 const STATES = { PAUSED: "off", "PARTLY PAUSED": "note", STOPPED: "off", DISABLED: "off", UNASSIGNED: "warn", RESTARTING: "warn", HELD: "warn", FAILED: "bad" };
 

@@ -49,7 +49,7 @@ function course(from, to) {
 }
 
 function Arrow({ flow, from, to, stale }) {
-  const { kind, text } = judge(flow);
+  const { kind, text, word } = judge(flow);
   const shown = stale ? "unknown" : kind;
   const { path, label } = course(from, to);
   const numbers = `${duration(flow.lag_ms)} behind`;
@@ -57,7 +57,7 @@ function Arrow({ flow, from, to, stale }) {
     <path class="line" d=${path} marker-end=${`url(#head-${shown})`} />
     <g class="label" transform=${`translate(${label.x} ${label.y})`}>
       <rect x=${-LABEL.width / 2} y=${-LABEL.height / 2} width=${LABEL.width} height=${LABEL.height} rx="6" />
-      <text class="state" y="-11">${MARKS[shown].sign} ${stale ? "no answer" : flow.state}</text>
+      <text class="state" y="-11">${MARKS[shown].sign} ${stale ? "no answer" : word}</text>
       <text y="6">${flow.lag_ms === null ? "lag not known" : numbers}</text>
       <text y="22">${flow.records_per_s === null ? "rate not known" : perSecond(flow.records_per_s)}</text>
     </g>

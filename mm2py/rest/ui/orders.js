@@ -65,3 +65,16 @@ export const createFlow = (aliases) => ({
   fields: [{ name: "source", label: "From cluster", hint: "alias" }, { name: "target", label: "To cluster", hint: "alias" }, { name: "topics", label: "topics", hint: "for example orders.*" }],
   body: (values) => ({ source: values.source.trim(), target: values.target.trim(), ...(values.topics ? { config: { topics: values.topics } } : {}) }),
 });
+
+const failoverPath = (flow, kind, action) => `${pathOf("jobs", kind, flow.flow)}:${action}`;
+
+export const startFailover = (flow, kind = "failover") => ({
+  method: "POST", path: failoverPath(flow, kind, "start"), direct: true, button: kind === "failback" ? "Start failback" : "Start failover", did: "Begun: its steps are on this page.",
+  title: kind === "failback" ? `Return clients to ${flow.source}` : `Move clients to ${flow.target}`,
+  text: `Writers of ${kind === "failback" ? flow.target : flow.source} are fenced as far as ACLs allow, what is left is copied, groups get their exact offsets, and clients may write to ${kind === "failback" ? flow.source : flow.target}. It is refused where something would be lost. The plan below says what to expect.`,
+});
+
+export const cancelFailover = (flow, kind) => ({
+  method: "POST", path: failoverPath(flow, kind, "cancel"), direct: true, button: `Cancel ${kind}`, title: `Cancel the ${kind} of ${flow.flow}`,
+  text: "Writers are let in again and the flow goes on. Possible until clients may write to the other side (SWITCH).",
+});

@@ -42,10 +42,10 @@ export function Wrong({ flows, stale }) {
 }
 
 function Row({ flow, stale }) {
-  const { kind, text } = judge(flow);
+  const { kind, text, word } = judge(flow);
   return html`<tr>
     <th scope="row" class="name" title=${flow.flow}><a href=${flowLink(flow.flow)}>${flow.flow}</a></th>
-    <td><${Mark} kind=${stale ? "unknown" : kind} word=${flow.state} /><span class="muted wide"> ${text}</span></td>
+    <td><${Mark} kind=${stale ? "unknown" : kind} word=${word} /><span class="muted wide"> ${text}</span></td>
     <td class="number">${count(flow.lag_records)}</td>
     <td class="number">${duration(flow.lag_ms)}</td>
     <td class="number wide">${perSecond(flow.records_per_s)}</td>

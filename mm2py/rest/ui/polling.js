@@ -3,7 +3,7 @@
 // Without the name and password that the address of a page may have: fetch refuses these.
 export const API = new URL("../", location.origin + location.pathname);
 const ANSWER_MS = 15_000;
-const CHANGE_MS = 60_000;
+const LONG_ANSWER_MS = 60_000;
 const LONGEST_MS = 30_000;
 
 export const pathOf = (...segments) => segments.map(encodeURIComponent).join("/");
@@ -11,16 +11,19 @@ export const pathOf = (...segments) => segments.map(encodeURIComponent).join("/"
 /** What the worker says that this reader may do; known from its first answer on. */
 export const Access = { caller: "", mayChange: false };
 
-export const read = (path) => ask(path, { headers: {}, signal: AbortSignal.timeout(ANSWER_MS) });
+export const read = (path, withinMs = ANSWER_MS) => send(path, { headers: {}, signal: AbortSignal.timeout(withinMs) });
+
+// What asks clusters themselves takes longer.
+export const ask = (path) => read(path, LONG_ANSWER_MS);
 
 /** Ask for a change; `revision` is the flow's that it is meant for (412 where it is another). */
 export function change(method, path, body, revision) {
   const headers = revision === undefined ? {} : { "If-Match": `"${revision}"` };
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  return ask(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal: AbortSignal.timeout(CHANGE_MS) });
+  return send(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal: AbortSignal.timeout(LONG_ANSWER_MS) });
 }
 
-async function ask(path, request) {
+async function send(path, request) {
   const headers = { Accept: "application/json", "X-Mm2py-Page": "1", ...request.headers };
   const answer = await fetch(new URL(path, API), { ...request, headers, cache: "no-store" });
   const access = answer.headers.get("X-Mm2py-Access");
@@ -36,14 +39,14 @@ async function ask(path, request) {
 
 function why(error) {
   if (error.status) return `The worker answers ${error.status}: ${error.message}`;
-  if (error.name === "TimeoutError") return `No answer within ${ANSWER_MS / 1000} s`;
+  if (error.name === "TimeoutError") return "No answer in time";
   return "This worker does not answer";
 }
 
-/** One path of the API: `data` is the last answer, `at` when it came (ms), `error` why there is no newer one. */
+/** One path of the API (`slow`: its answer asks clusters): `data` is the last answer, `at` when it came (ms), `error` why there is no newer one. */
 export class Poll {
-  constructor(path, everyMs, changed) {
-    Object.assign(this, { path, everyMs, changed, data: null, at: null, error: "", status: 0, failures: 0 });
+  constructor(path, everyMs, changed, slow) {
+    Object.assign(this, { path, everyMs, changed, slow, data: null, at: null, error: "", status: 0, failures: 0 });
     this.nextAt = null;
     this.running = this.asking = false;
     this.seen = () => (document.hidden ? this.pause() : this.ask());
@@ -72,7 +75,7 @@ export class Poll {
     if (this.asking || !this.running) return;
     this.asking = true;
     try {
-      this.data = await read(this.path);
+      this.data = await read(this.path, this.slow ? LONG_ANSWER_MS : ANSWER_MS);
       this.at = Date.now();
       this.error = "";
       this.status = this.failures = 0;
@@ -94,6 +97,6 @@ export class Poll {
 
   /** Whether what is shown is older than it should be. */
   get stale() {
-    return this.failures > 0 || (this.at !== null && Date.now() - this.at > this.everyMs + ANSWER_MS);
+    return this.failures > 0 || (this.at !== null && Date.now() - this.at > this.everyMs + (this.slow ? LONG_ANSWER_MS : ANSWER_MS));
   }
 }

@@ -12,9 +12,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from mm2py.api.context import EventKind, LossEvent
+from mm2py.clock import SYSTEM_CLOCK
+from mm2py.flows.flow_ledger import ledger_view, read_ledger
+from mm2py.flows.flow_offsets import side_cluster
+from mm2py.flows.view_models import LedgerView
 from mm2py.mirror.ledger import LedgerRecord, encode_ledger_record
 from mm2py.protocol.records import NewRecord, encode_batch
-from mm2py.types import TopicPartition
+from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_cli.app import app
 from tests.kit.fakes.broker import FakeBroker
 
@@ -123,6 +127,31 @@ def test_json_is_one_document(ledger: Ledger) -> None:
         ("bills", 0, 5)
     ]
     assert document["unknown"][0]["value"] == b"\x02later".hex()
+
+
+def test_rest_shows_the_newest_events_with_sums_of_all_and_no_secret() -> None:
+    flow = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+
+    async def view(port: int) -> LedgerView:
+        config = {"target.cluster.bootstrap.servers": f"127.0.0.1:{port}"}
+        async with side_cluster(config, "target", flow.target, SYSTEM_CLOCK) as target:
+            ledger = await read_ledger(target, flow)
+        return ledger_view(ledger, 4, lambda text: text.replace("[before]", "***"))
+
+    with a_broker(RECORDS) as port:
+        shown = asyncio.run(view(port))
+    assert [(it.kind, it.first, it.last, it.offsets) for it in shown.events] == [
+        ("recreated", 7, None, 0),
+        ("truncation", 7, 9, 3),
+        ("may-be-doubled", 0, 4, 5),
+        ("too-large", 50, 50, 1),
+    ]
+    assert {it.cause for it in shown.events} == {"deleted *** it was copied"}
+    assert (shown.total, shown.unreadable) == (6, 1)
+    assert [(it.topic, it.lost, it.refused, it.truncated) for it in shown.topics] == [
+        ("bills", 0, 0, 3),
+        ("orders", 20, 1, 0),
+    ]
 
 
 @pytest.mark.parametrize("records", [None, []])

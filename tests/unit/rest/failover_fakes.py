@@ -7,7 +7,13 @@ from dataclasses import replace
 
 from mm2py.mirror.failovers import Failover, FailoverKind, Step
 from mm2py.types import FlowName
-from mm2py_jobs.failover.plan import FailoverPlan, FailoverRefusedError, FailoverRequest
+from mm2py_jobs.failover.plan import (
+    FailoverPlan,
+    FailoverRefusedError,
+    FailoverRequest,
+    TimedPlan,
+    TimedStep,
+)
 
 PLAN = FailoverPlan(
     flow="A->B",
@@ -51,6 +57,16 @@ class FakeFailovers:
 
     async def plan(self) -> FailoverPlan:
         return self.planned
+
+    async def timed_plan(self, request: FailoverRequest) -> TimedPlan:
+        return TimedPlan(
+            flow=self.planned.flow,
+            at_ms=self.planned.at_ms,
+            plan=self.planned,
+            steps=(TimedStep(step="PLAN", ms=120, found="2 topics"),),
+            reasons=self.planned.refusals(request, self.record),
+            gap_ms=2_300,
+        )
 
     async def execute(
         self, request: FailoverRequest, report: Callable[[Failover], None]

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import resource
 import socket
 import ssl
+import warnings
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -127,6 +129,24 @@ async def test_a_stop_lets_a_running_request_end() -> None:
     async with http_client() as client:
         with pytest.raises(httpx.ConnectError):
             await client.get(url)
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_connection_that_arrives_in_the_turn_of_the_stop_is_closed(turns: int) -> None:
+    server = RestServer([Listener(LOCAL, 0)], JSONResponse({}))
+    (url,) = await server.start()
+    clients = [socket.create_connection((LOCAL, httpx.URL(url).port)) for _ in range(3)]
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        await server.stop(0)
+        gc.collect()
+    assert [str(it.message) for it in caught] == []
+    for client in clients:
+        with client, contextlib.suppress(ConnectionResetError):
+            client.settimeout(90)
+            assert client.recv(1) == b""
 
 
 async def test_an_unencoded_arrow_in_a_name_reaches_its_connector() -> None:

@@ -69,6 +69,18 @@ async def test_a_dry_run_shows_what_refuses_and_starts_nothing() -> None:
         assert [it.accept_loss for it in commands.requests] == [9]
 
 
+async def test_a_rehearsal_is_timed_and_names_what_is_in_the_way() -> None:
+    async with stage() as (commands, service):
+        drill = await service.drill(AB, THERE)
+        assert (drill.ready, drill.reasons, drill.gap_ms) == (True, (), 2_300)
+        commands.planned = replace(commands.planned, would_lose=9)
+        drill = await service.drill(AB, THERE)
+        assert not drill.ready
+        assert "--accept-loss 9" in drill.reasons[0]
+        assert [it.step for it in drill.steps] == ["PLAN"]
+        assert commands.record is None
+
+
 async def test_readers_open_few_connections_at_once_however_many_they_are() -> None:
     async with stage() as (commands, service):
         shown = [service.show(AB, THERE) for _ in range(100)]

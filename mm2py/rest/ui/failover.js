@@ -1,0 +1,158 @@
+// "Can we fail over now, and what would we lose?": the plan of a failover, its rehearsal, and one that is under way step by step.
+import { Action } from "./changing.js";
+import { cancelFailover, startFailover } from "./orders.js";
+import { Command, Fact, Mark, Waiting, When } from "./parts.js";
+import { ask, pathOf } from "./polling.js";
+import { Component, html } from "./view.js";
+import { count, counted, duration, UNKNOWN } from "./words.js";
+
+const MOST_ROWS = 50;
+
+/** The steps of a failover in their order, with what each does. */
+export const STEPS = {
+  FENCE: (f) => `writers are kept from ${f.source}, where ACLs allow`,
+  DRAIN: (f) => `what is on ${f.source} is copied`,
+  GROUPS: (f) => `groups get their exact offsets on ${f.target}`,
+  VERIFY: (f) => `the ends of the logs of ${f.source} stand still`,
+  SWITCH: (f) => `clients may write to ${f.target}; the flow stops`,
+  TAIL: () => "what was not copied is listed and kept",
+  REVERSE: (f) => `the flow ${f.target}->${f.source} begins where both part`,
+};
+
+export const underWay = (failover) => failover && !["DONE", "CANCELLED"].includes(failover.step);
+
+const sum = (rows, key) => rows.reduce((total, it) => (total === null || it[key] === null ? null : total + it[key]), 0);
+
+/** Whether a failover would be accepted and lose nothing: kind of a mark, a sentence, and each reason against it. */
+export function readiness(view, copying) {
+  const { plan, refused } = view;
+  const gaps = plan.topics.flatMap((it) => it.gaps.map((text) => `${it.topic}: ${text}`));
+  const skipping = plan.groups.filter((it) => it.skips > 0);
+  const reasons = [...refused, ...gaps];
+  if (plan.standing) return { kind: "off", text: "Nothing to fail over", reasons };
+  if (reasons.length) return { kind: "bad", text: `Not ready: ${counted(reasons.length, "reason")}`, reasons };
+  if (skipping.length) return { kind: "warn", text: `Would be accepted; ${counted(skipping.length, "group")} would skip records`, reasons };
+  if (plan.would_lose > 0) return { kind: "warn", text: `Would be accepted, and waits for open transactions with ${counted(plan.would_lose, "offset")}`, reasons };
+  return { kind: copying ? "good" : "plain", text: "Ready: a failover now would lose nothing", reasons };
+}
+
+export function Failover({ flow, polls, copying }) {
+  const { plan, failover, failback } = polls;
+  const records = [failover, failback].map((it) => it?.data?.failover).filter((it, index) => it && it.kind === ["failover", "failback"][index]);
+  const running = records.filter(underWay);
+  if (running.length) return running.map((it) => html`<${Progress} flow=${flow} failover=${it} />`);
+  return html`${plan?.data ? html`<${Plan} flow=${flow} poll=${plan} copying=${copying && !plan.stale} />` : html`<${Waiting} poll=${plan} what="plan" />`}
+    <${Rehearsal} flow=${flow} />
+    ${records.map((it) => html`<${Progress} flow=${flow} failover=${it} />`)}`;
+}
+
+function Plan({ flow, poll, copying }) {
+  const { plan } = poll.data;
+  const { kind, text, reasons } = readiness(poll.data, copying);
+  const ages = plan.topics.map((it) => it.lag_ms);
+  const oldest = ages.includes(null) ? null : Math.max(0, ...ages);
+  return html`<section aria-labelledby="ready"><h2 id="ready">Can we fail over to ${flow.target} now?</h2>
+    <p class="verdict" role="status"><${Mark} kind=${poll.stale ? "unknown" : kind} word=${poll.stale ? `Last known: ${text}` : text} />
+      <span class="muted"> as of <${When} ms=${plan.at_ms} /></span></p>
+    ${plan.standing || reasons.length ? null : html`<p class="buttons"><${Action} order=${startFailover(flow)} /></p>`}
+    <ul class="findings">
+      ${reasons.map((it) => html`<li class="finding bad"><p>${it}</p></li>`)}
+      ${plan.problems.map((it) => html`<li class="finding warn"><p>${it}</p></li>`)}
+      ${plan.unfinished ? html`<li class="finding warn"><p>${plan.unfinished}</p></li>` : null}
+    </ul>
+    <dl class="facts">
+      <${Fact} name="Would lose" title="source offsets that are not copied and that nothing is copying">${counted(plan.would_lose, "offset")}<//>
+      <${Fact} name="Behind (records)" title="a failover waits until these are copied">${count(sum(plan.topics, "lag_records"))}<//>
+      <${Fact} name="Behind (time)">${duration(oldest)}<//>
+      <${Fact} name="Groups that read again">${counted(plan.groups.filter((it) => it.reads_again > 0).length, "group")}<//>
+      <${Fact} name="Groups that skip">${counted(plan.groups.filter((it) => it.skips > 0).length, "group")}<//>
+      <${Fact} name="Open transactions">${count(plan.transactions.length)}<//>
+      <${Fact} name="Writers now" title="producers with an id that wrote in the last 10 minutes">${plan.writers === null ? UNKNOWN : count(plan.writers.length)}<//>
+      <${Fact} name="Fence" title=${plan.fence_note}>${plan.fence_rules ? counted(plan.fence_rules, "ACL") : "none"}<//>
+      <${Fact} name="Source">${plan.source_reachable ? "answers" : "no answer"}<//>
+      <${Fact} name="Flow back">${plan.reverse_state || "is created"}<//>
+    </dl>
+    ${plan.fence_note ? html`<p class="muted">Not fenced: ${plan.fence_note}</p>` : null}
+    <${Transactions} rows=${plan.transactions} />
+    <${Losses} rows=${plan.topics.filter((it) => it.would_lose || it.problems.length)} />
+    <${Moves} rows=${plan.groups.filter((it) => it.reads_again || it.skips || it.not_synced || it.skips === null)} all=${plan.groups.length} target=${flow.target} />
+    <p class="muted">The same on the command line, and the failover itself: <${Command} text=${`mm2py failover FILE --flow '${flow.flow}' --plan`} /></p></section>`;
+}
+
+const more = (rows) => rows.length > MOST_ROWS && html`<p class="muted">and ${count(rows.length - MOST_ROWS)} more: mm2py failover FILE --plan -o json</p>`;
+
+function Transactions({ rows }) {
+  if (!rows.length) return null;
+  return html`<h3>Open transactions</h3><div class="scroll"><table><thead><tr><th scope="col">Partition</th><th scope="col">Transactional id</th>
+      <th scope="col" class="number">From offset</th><th scope="col" class="wide">Open since</th></tr></thead>
+    <tbody>${rows.slice(0, MOST_ROWS).map((it) => html`<tr><th scope="row">${it.topic}-${it.partition}</th><td>${it.transactional_id || "not disclosed"}</td>
+      <td class="number">${count(it.offset)}</td><td class="wide">${it.since_ms < 0 ? UNKNOWN : html`<${When} ms=${it.since_ms} />`}</td></tr>`)}</tbody></table></div>${more(rows)}`;
+}
+
+function Losses({ rows }) {
+  if (!rows.length) return html`<p>No topic would lose anything.</p>`;
+  return html`<h3>Topics with something in the way</h3><div class="scroll"><table><thead><tr><th scope="col">Topic</th><th scope="col" class="number">Would lose (offsets)</th>
+      <th scope="col" class="number">Behind (time)</th><th scope="col">Why</th></tr></thead>
+    <tbody>${rows.slice(0, MOST_ROWS).map((it) => html`<tr><th scope="row">${it.topic}</th><td class="number">${count(it.would_lose)}</td>
+      <td class="number">${duration(it.lag_ms)}</td><td class="cause">${it.problems.join("; ") || "not copied"}</td></tr>`)}</tbody></table></div>${more(rows)}`;
+}
+
+function Moves({ rows, all, target }) {
+  if (!all) return html`<p>No group would be moved: none has committed an offset of a copied topic, or none is chosen.</p>`;
+  if (!rows.length) return html`<p>${counted(all, "group")} would continue exactly where they are.</p>`;
+  return html`<h3>Groups that would not continue exactly</h3><p class="muted">${count(rows.length)} of ${counted(all, "group")}; a failover writes exact offsets to ${target} first.</p>
+    <div class="scroll"><table><thead><tr><th scope="col">Group</th><th scope="col" class="number">Reads again</th>
+      <th scope="col" class="number">Skips</th><th scope="col">Not synced</th></tr></thead>
+    <tbody>${rows.slice(0, MOST_ROWS).map((it) => html`<tr><th scope="row">${it.group}</th><td class="number">${count(it.reads_again)}</td>
+      <td class="number">${count(it.skips)}</td><td class="cause">${it.not_synced || "synced"}</td></tr>`)}</tbody></table></div>${more(rows)}`;
+}
+
+/** One failover or failback: which step it is at, what is behind it, why it stopped. */
+function Progress({ flow, failover }) {
+  const names = Object.keys(STEPS);
+  const at = failover.step === "DONE" ? names.length : names.indexOf(failover.step);
+  const back = failover.kind === "failback";
+  const ends = back ? { source: flow.target, target: flow.source } : flow;
+  const waits = failover.cause && underWay(failover);
+  const kind = { DONE: failover.missing > 0 ? "warn" : "done", CANCELLED: "off" }[failover.step] || (waits ? "bad" : "warn");
+  const mark = (index) => (at < 0 ? ["next", "not done"] : index < at ? ["done", "done"] : index === at ? [waits ? "bad" : "warn", waits ? "stopped here" : "now"] : ["next", "to come"]);
+  return html`<section class="detail" aria-label=${failover.kind}><h3>${back ? "Failback" : "Failover"} ${failover.id}</h3>
+    <p class="verdict"><${Mark} kind=${kind} word=${failover.step} /> <span class="muted">begun <${When} ms=${failover.started_ms} />, last step <${When} ms=${failover.at_ms} /></span></p>
+    ${failover.cause ? html`<p class="cause">Its last driver ended: ${failover.cause}. It is continued by <${Command} text=${`mm2py ${failover.kind} FILE --flow '${flow.flow}' --execute`} /></p>` : null}
+    <ol class="steps">${names.map((name, index) => html`<li><${Mark} kind=${mark(index)[0]} word=${mark(index)[1]} /> <strong>${name}</strong> ${STEPS[name](ends)}</li>`)}</ol>
+    <p class="buttons">${underWay(failover) && !failover.switched_ms ? html`<${Action} order=${cancelFailover(flow, failover.kind)} />` : null}
+      ${waits ? html`<${Action} order=${startFailover(flow, failover.kind)}>Continue it<//>` : null}
+      ${failover.kind === "failover" && failover.step === "DONE" ? html`<${Action} order=${startFailover(flow, "failback")} />` : null}</p>
+    <p>Not copied: ${failover.missing < 0 ? UNKNOWN : counted(failover.missing, "offset")}. ${failover.fence_note ? `Not fenced: ${failover.fence_note}.` : ""}
+      ${failover.switched_ms ? html`Clients may write to ${ends.target} since <${When} ms=${failover.switched_ms} />.` : ""}</p>
+    ${failover.groups.length ? html`<p>${counted(failover.groups.length, "group")} moved${failover.groups.some((it) => it.left.length) ? ", with remarks:" : "."}</p>
+      <ul>${failover.groups.filter((it) => it.left.length).slice(0, MOST_ROWS).map((it) => html`<li>${it.group}: ${it.left.join("; ")}</li>`)}</ul>` : null}</section>`;
+}
+
+/** Asks the questions of each step and shows how long they took; changes nothing. */
+class Rehearsal extends Component {
+  constructor(props) {
+    super(props);
+    this.state = { running: false, drill: null, error: "" };
+    this.run = async () => {
+      this.setState({ running: true, error: "" });
+      try {
+        this.setState({ running: false, drill: await ask(pathOf("jobs", "failover", this.props.flow.flow, "drill")) });
+      } catch (error) {
+        this.setState({ running: false, error: error.message });
+      }
+    };
+  }
+
+  render(_, { running, drill, error }) {
+    return html`<section aria-labelledby="drill"><h2 id="drill">Rehearsal</h2>
+      <p>Each step's questions are asked and timed. Nothing is changed. <button type="button" class="act" disabled=${running} onClick=${this.run}>${running ? "Rehearsing ..." : "Rehearse now"}</button></p>
+      <div role="status">${error ? html`<p class="cause">No rehearsal: ${error}</p>` : null}
+      ${drill ? html`<p class="verdict"><${Mark} kind=${drill.ready ? "good" : "bad"} word=${drill.ready ? `Ready; clients would wait about ${duration(drill.gap_ms)}` : `Not ready: ${counted(drill.reasons.length, "reason")}`} />
+          <span class="muted"> as of <${When} ms=${drill.at_ms} /></span></p>
+        <ul class="findings">${drill.reasons.map((it) => html`<li class="finding bad"><p>${it}</p></li>`)}</ul>
+        <div class="scroll"><table><thead><tr><th scope="col">Step</th><th scope="col" class="number">Took</th><th scope="col">Found</th></tr></thead>
+          <tbody>${drill.steps.map((it) => html`<tr><th scope="row">${it.step}</th><td class="number">${count(it.ms)} ms</td><td>${it.found}</td></tr>`)}</tbody></table></div>` : null}</div></section>`;
+  }
+}
+
