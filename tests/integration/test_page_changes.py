@@ -12,12 +12,12 @@ from mm2py.config.rest_settings import RestSettings
 from mm2py.rest.app import public_app
 from mm2py.rest.credentials import Credentials
 from mm2py.rest.security import gate_for
-from tests.integration.flow_questions import Asked, path_of, push
+from tests.integration.flow_questions import Asked, path_of, push, wait_for_records
 from tests.integration.mirror_process import running
 from tests.integration.rest_asking import public_url
 from tests.integration.setups import Setup
 from tests.integration.test_page import HOSTILE, LOOKS, SHOTS, assert_quiet, heal, served
-from tests.integration.traffic import copied
+from tests.integration.traffic import commit, committed, copied
 from tests.kit.browser import Browser, chromium
 from tests.unit.rest.flow_fakes import AB, BA, Rig
 from tests.unit.rest.test_metrics import with_backfill
@@ -207,4 +207,33 @@ async def test_a_flow_is_paused_changed_and_rolled_back_from_the_page_alone(
         assert copied(flow, first) == 0
         assert [it for it in browser.errors if "412" not in it] == []
         browser.errors.clear()
+        assert_quiet(browser, url)
+
+
+@pytest.mark.faults
+@pytest.mark.integration
+async def test_clients_move_to_the_other_region_and_back_from_the_page_alone(
+    browser: Browser, setup: Setup
+) -> None:
+    topic = setup.topic("page-moves")
+    group = f"group-of-{topic}"
+    flow = setup.flow(topic, {"{source}->{target}.sync.group.offsets.enabled": "true"})
+    push(flow, topic, 20)
+    commit(setup.a, group, topic, {0: 7})
+    with running(flow.file) as mirror:
+        wait_for_records(mirror, flow, topic, 20)
+        url = public_url(mirror)
+        await browser.look(width=1280, height=900, dark=False)
+        await browser.open(f"{url}ui/#/flows/{quote(flow.name, safe='')}/failover")
+        await browser.until_text("Ready: a failover now would lose nothing")
+        await press(browser, "Start failover")
+        await confirm(browser, "Start failover", "Writers of")
+        await browser.until(f"{OPEN}?.innerText.includes('Begun')")
+        await press(browser, "Close", "dialog[open]")
+        await browser.until_text("Start failback")
+        assert committed(setup.b, group, flow.remote(topic)) == {0: 7}
+        await browser.screenshot(SHOTS / "failover-done.png")
+        await press(browser, "Start failback")
+        await confirm(browser, "Start failback", "Writers of")
+        await browser.until("/Failback .*DONE/s.test(document.body.innerText)")
         assert_quiet(browser, url)

@@ -225,13 +225,16 @@ class Browser:
 
     async def press(self, key: str) -> None:
         """Press a key and let it go."""
-        for kind in ("rawKeyDown", "keyUp"):
+        # Without its character Enter activates nothing.
+        typed = {"text": "\r"} if key == "Enter" else {}
+        for kind, more in (("keyDown" if typed else "rawKeyDown", typed), ("keyUp", {})):
             await self.send(
                 "Input.dispatchKeyEvent",
                 type=kind,
                 key=key,
                 code=key,
                 windowsVirtualKeyCode=_KEYS[key],
+                **more,
             )
 
     async def screenshot(self, path: Path, *, whole: bool = True) -> None:

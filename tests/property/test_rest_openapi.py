@@ -39,7 +39,7 @@ CONFORMS: Final[list[Any]] = [
     OPENAPI.content_type_conformance,
     OPENAPI.response_schema_conformance,
 ]
-ASK_CLUSTERS: Final = ("/groups", "/groups/{group}", "/translate")
+ASK_CLUSTERS: Final = ("/groups", "/groups/{group}", "/ledger", "/translate")
 """What ends so asks the flow's clusters, which a worker on paper does not reach: it answers 503."""
 
 

@@ -30,7 +30,7 @@ const RULES = [
   (f) => f.state === "SUSPENDED" && ["bad", `the target ${f.target} does not answer: it copies nothing`, cli("describe", f)],
   (f) => f.state === "DISABLED" && ["off", "not enabled: it sends heartbeats and copies nothing", cli("create", f)],
   (f) => f.state === "PAUSED" && ["off", "paused: it copies nothing", cli("resume", f)],
-  (f) => f.state === "STOPPED" && ["off", "stopped: it copies nothing", cli("resume", f)],
+  (f) => f.state === "STOPPED" && ["off", "stopped: it copies nothing. Where it was failed over, return clients by a failback; to resume it would copy what is old", cli("describe", f)],
   (f) => ["UNASSIGNED", "RESTARTING"].includes(f.state) && ["warn", "its tasks are about to start", cli("describe", f)],
   (f) => f.incomplete.length > 0 && ["warn", `numbers are missing: ${counted(f.incomplete.length, "worker")} gave no answer`, cli("describe", f)],
   (f) => f.failed_partitions > 0 && ["bad", `${counted(f.failed_partitions, "partition")} failed`, cli("describe", f, " -o wide")],

@@ -15,7 +15,8 @@ const restartFailed = (flow) => post(flow, "restart", { title: `Restart what fai
 export function FlowActions({ flow }) {
   const rests = ["PAUSED", "STOPPED"].includes(flow.state);
   const failed = flow.state === "FAILED" || flow.failed_partitions > 0;
-  const orders = [failed && restartFailed(flow), rests ? resume(flow) : pause(flow), flow.paused.length > 0 && resumeAll(flow), restart(flow)];
+  const paused = flow.state === "PAUSED";
+  const orders = [failed && restartFailed(flow), rests ? (paused ? resume(flow) : { ...resume(flow), text: "It was stopped, as a failover does: where clients are on the other side, start a failback instead." }) : pause(flow), flow.paused.length > 0 && resumeAll(flow), restart(flow)];
   return html`<p class="buttons">${orders.filter(Boolean).map((order) => html`<${Action} order=${order} />`)}</p>`;
 }
 
