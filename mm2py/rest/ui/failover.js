@@ -41,7 +41,9 @@ export function Failover({ flow, polls, copying }) {
   const records = [failover, failback].map((it) => it?.data?.failover).filter((it, index) => it && it.kind === ["failover", "failback"][index]);
   const running = records.filter(underWay);
   if (running.length) return running.map((it) => html`<${Progress} flow=${flow} failover=${it} />`);
-  return html`${plan?.data ? html`<${Plan} flow=${flow} poll=${plan} copying=${copying && !plan.stale} />` : html`<${Waiting} poll=${plan} what="plan" />`}
+  // A plan of before the last step says nothing of now.
+  const isOld = records.some((it) => it.at_ms > (plan?.data?.plan.at_ms ?? 0));
+  return html`${plan?.data && !isOld ? html`<${Plan} flow=${flow} poll=${plan} copying=${copying && !plan.stale} />` : html`<${Waiting} poll=${plan} what="plan" />`}
     <${Rehearsal} flow=${flow} />
     ${records.map((it) => html`<${Progress} flow=${flow} failover=${it} />`)}`;
 }
@@ -123,7 +125,7 @@ function Progress({ flow, failover }) {
     <p class="buttons">${underWay(failover) && !failover.switched_ms ? html`<${Action} order=${cancelFailover(flow, failover.kind)} />` : null}
       ${waits ? html`<${Action} order=${startFailover(flow, failover.kind)}>Continue it<//>` : null}
       ${failover.kind === "failover" && failover.step === "DONE" ? html`<${Action} order=${startFailover(flow, "failback")} />` : null}</p>
-    <p>Not copied: ${failover.missing < 0 ? UNKNOWN : counted(failover.missing, "offset")}. ${failover.fence_note ? `Not fenced: ${failover.fence_note}.` : ""}
+    <p>Not copied: ${failover.missing < 0 ? UNKNOWN : counted(failover.missing, "offset")}. ${failover.fence_note ? `Not fenced: ${failover.fence_note}. ` : ""}
       ${failover.switched_ms ? html`Clients may write to ${ends.target} since <${When} ms=${failover.switched_ms} />.` : ""}</p>
     ${failover.groups.length ? html`<p>${counted(failover.groups.length, "group")} moved${failover.groups.some((it) => it.left.length) ? ", with remarks:" : "."}</p>
       <ul>${failover.groups.filter((it) => it.left.length).slice(0, MOST_ROWS).map((it) => html`<li>${it.group}: ${it.left.join("; ")}</li>`)}</ul>` : null}</section>`;
