@@ -82,6 +82,7 @@ class RemoteTopics:
         self._internal_copies: Sequence[str] = ()
         self._former_checkpoints: Sequence[str] = ()
         self._returned: Sequence[str] = ()
+        self._left_out: Mapping[str, str] = {}
         self._next_target_check = -math.inf
         self._refusals = ChangeLog(log, "remote topic cannot be created or grown, it waits")
 
@@ -124,8 +125,8 @@ class RemoteTopics:
             found["topics"] = (
                 f"not on the source, or not visible to this principal: {some_of(self._absent, LOGGED_TOPICS)}"
             )
-        if left_out := self._flow.selection.left_out():
-            shown = [f"{name} ({reason})" for name, reason in left_out.items()]
+        if self._left_out:
+            shown = [f"{name} ({reason})" for name, reason in self._left_out.items()]
             found["topics that are left out"] = some_of(shown, LOGGED_TOPICS)
         if self._internal_copies:
             found["copies of internal topics"] = (
@@ -193,6 +194,9 @@ class RemoteTopics:
             for topic in described_order([*listed], self._flow.selection.replicate)
         }
         self._absent = _absent(self._flow.selection, listed)
+        self._left_out = self._flow.selection.left_out(
+            it.name for it in listed.values() if not it.internal
+        )
         returned = self._flow.selection.returned(listed)
         if returned != self._returned:
             self._returned = returned

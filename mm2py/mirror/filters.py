@@ -172,7 +172,11 @@ class TopicSelection:
 
     def is_internal(self, topic: str) -> bool:
         """Whether a topic is a mirror's own, or a copy of one: whatever the filter and the separator, it is never copied."""
-        return self._policy.is_internal_topic(topic) or any(
+        return self._policy.is_internal_topic(topic) or self._is_own(topic)
+
+    def _is_own(self, topic: str) -> bool:
+        """Whether a topic is a mirror's own, or a copy of one."""
+        return any(
             is_internal_name(it) or self._is_checkpoints(it)
             for it in (topic, *self._originals(topic))
         )
@@ -192,19 +196,27 @@ class TopicSelection:
         named = self._filter.names if isinstance(self._filter, DefaultTopicFilter) else ()
         return sorted(it for it in {*named, *copied}.difference(listed) if self.replicate(it))
 
-    def left_out(self) -> Mapping[str, str]:
-        """Return the names of ``topics`` that can never be copied, whatever the source has, with the reason."""
+    def left_out(self, listed: Iterable[str] = ()) -> Mapping[str, str]:
+        """Return what can never be copied, with the reason: names of ``topics``, and of ``listed`` what only looks like an internal topic."""
         chosen = self._filter
-        if not isinstance(chosen, DefaultTopicFilter):
-            return {}
-        reasons = {it: self._why_never(chosen, it) for it in sorted(chosen.names)}
+        named = chosen.names if isinstance(chosen, DefaultTopicFilter) else frozenset[str]()
+        alike = {
+            it
+            for it in listed
+            if self._policy.is_internal_topic(it) and self._chosen(it) and not self._is_own(it)
+        }
+        reasons = {it: self._why_never(it) for it in sorted(named | alike)}
         return {it: reason for it, reason in reasons.items() if reason}
 
-    def _why_never(self, chosen: DefaultTopicFilter, topic: str) -> str:
+    def _why_never(self, topic: str) -> str:
+        chosen = self._filter
         if not self._chosen(topic):
-            return "topics.exclude leaves it out" if chosen.excludes(topic) else ""
-        if self.is_internal(topic):
+            is_excluded = isinstance(chosen, DefaultTopicFilter) and chosen.excludes(topic)
+            return "topics.exclude leaves it out" if is_excluded else ""
+        if self._is_own(topic):
             return "it is the name of an internal topic of a mirror, and these are never copied"
+        if self.is_internal(topic):
+            return "a name that begins with . or __ is an internal topic's, as in Java"
         if self.is_cycle(topic):
             return "its name says that it came from a cluster of this flow"
         return ""

@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import random
+import string
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -13,11 +16,12 @@ from mm2py.client.connect.group_admin import GroupAdmin
 from mm2py.protocol.call import Call
 from mm2py.protocol.groups import OffsetToCommit
 from mm2py.protocol.schema import consumer_schema, schema_call
+from mm2py.protocol.topics import NewTopic
 from tests.integration.failovers import Drivers
 from tests.integration.mirror_process import command_here, running, until
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
-from tests.integration.traffic import Sent, write
+from tests.integration.traffic import Sent, producer, write
 from tests.kit.regions import NewRegion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -55,6 +59,101 @@ def nameless_commit(topic: str, offset: int) -> Call[int]:
         return answer.topics[0].partitions[0].error_code
 
     return schema_call(request, consumer_schema.OffsetCommitResponse, code, (2, 7))
+
+
+MANY: Final = 240
+LEGAL: Final = string.ascii_letters + string.digits + "._-"
+ODD_TOPICS: Final = (
+    "-", "--help", "-0", "0", "a-0", "a.0-1", "...", "_", "None", "null", "true", "NaN", "con", "x.replica.y", "heartbeats.mine",
+    "internal", ".internal", "x" * 249, "y" * 248, "z" * 200,
+)  # fmt: skip
+ODD_SIGNS: Final = "aZ09 ./%\\\"'`$;&|<>?*#\t\n\r\x00\x1b\x7f\u00e9\u202e\u2028\ufeff\U0001f4a9"
+
+
+def many_topics(chance: random.Random) -> set[str]:
+    names = {*ODD_TOPICS}
+    while len(names) < MANY:
+        name = "".join(chance.choices(LEGAL, k=chance.randint(1, 60)))
+        # A broker refuses a topic whose metrics would have the name of another one's.
+        if name[0] not in "._" and name.replace(".", "_") not in {
+            it.replace(".", "_") for it in names
+        }:
+            names.add(name)
+    return names - {".", ".."}
+
+
+def many_groups(chance: random.Random) -> list[str]:
+    return sorted(
+        {"".join(chance.choices(ODD_SIGNS, k=chance.randint(1, 40))) for _ in range(MANY)}
+    )
+
+
+async def fill(address: str, topics: Sequence[str], groups: Sequence[str]) -> None:
+    async with Cluster.of({"bootstrap.servers": address}, alias="A") as cluster:
+        made = await Admin(cluster).create_topics([NewTopic(it, 1, 1, {}) for it in topics])
+        assert {it: error for it, error in made.items() if error is not None} == {}
+        await Admin(cluster).describe_group(groups[0])  # waits for the coordinators
+        committing = GroupAdmin(cluster)
+        for number, group in enumerate(groups):
+            place = OffsetToCommit(topics[number % len(topics)], 0, 1)
+            (refused,) = (await committing.commit(group, [place])).values()
+            assert refused is None, group
+
+
+def test_hundreds_of_odd_topics_and_groups_are_mirrored_listed_and_planned_or_named(
+    setup: Setup, new_region: NewRegion, seed: int
+) -> None:
+    chance = random.Random(seed)
+    source, target = new_region("source"), new_region("target")
+    topics, groups = sorted(many_topics(chance)), many_groups(chance)
+    asyncio.run(fill(source.bootstrap_servers, topics, groups))
+    client = producer(source)
+    for topic in topics:
+        client.produce(topic, b"1", partition=0)
+    assert client.flush(60) == 0
+    flow = setup.flow(".*", SYNC, source=source, target=target)
+    impossible = {it for it in topics if len(flow.remote(it)) > 249}
+    assert impossible >= {"x" * 249, "y" * 248}
+    alike = {it for it in topics if it.startswith((".", "__"))}
+    with running(flow.file, ready=False) as worker:
+        url = public_url(worker)
+        path = f"{url}flows/{quote(flow.name)}"
+
+        def rows() -> dict[str, dict[str, Any]]:
+            return {it["topic"]: it for it in get(f"{path}/topics")}
+
+        def missing() -> set[str]:
+            copied = {it for it, row in rows().items() if row["lag_records"] == 0}
+            return {*topics} - copied - impossible - alike
+
+        until(
+            lambda: not missing(),
+            90,
+            lambda: f"copies of {len(missing())}: {sorted(missing())}",
+            alive=worker,
+        )
+        shown = get(path)
+        notes = json.dumps(shown["notes"])
+        assert {it for it in alike if f"{it} (a name that begins" not in notes} == set()
+        named = " ".join(it["where"] for it in shown["errors"])
+        assert {it for it in impossible if f"topic {it} waits" not in named} == set()
+        assert {rows()[it]["lag_records"] for it in impossible} <= {1, None}
+        views = {it["group"] for it in get(f"{path}/groups?top=10000")}
+        assert views >= {*groups}
+        environ = {"MM2PY_URL": url, "NO_COLOR": "1"}
+        name = f"{flow.source_alias}/{flow.target_alias}"
+        for words in (
+            ("flow", "describe", name, "-o", "wide"),
+            ("topics",),
+            ("lag", "--top", "1000"),
+            ("group", "list", name, "--top", "10000"),
+        ):
+            ended = command_here(*words, environ=environ)
+            assert ended.exit_code in {0, 3}, ended.output
+            assert not {*ended.output} & {*"\x00\x1b\r\u202e\u2028"}, words
+        plan = Drivers(flow, worker).run("failover", "--plan", "-o", "json")
+        assert plan.code in {0, 3}, plan.said
+        assert "Traceback" not in plan.said
 
 
 async def committed_there(address: str) -> dict[str, list[int]]:

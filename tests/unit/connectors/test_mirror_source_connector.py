@@ -338,6 +338,15 @@ async def test_names_that_are_never_copied_are_a_note_with_the_reason() -> None:
         }
 
 
+async def test_topics_that_only_look_internal_are_a_note_and_a_mirrors_own_are_none() -> None:
+    names = (".t", "t", "__t", "mm2-offset-syncs.C.internal", "C.checkpoints.internal")
+    bench = Bench(Region(dict.fromkeys(names, 1)), {"topics": ".*", "topics.exclude": "x"})
+    async with running(bench):
+        assert bench.dealt() == ["t-0"]
+        note = bench.connector.notes()["topics that are left out"]
+        assert [it.split(" (")[0] for it in note.split("), ")] == [".t", "__t"]
+
+
 async def test_what_waits_in_topics_without_a_copy_is_measured() -> None:
     t1, t2 = TopicPartition("t1", 0), TopicPartition("t2", 0)
     bench = Bench(Region({"t1": 1, "t2": 1, "t3": 1}))
