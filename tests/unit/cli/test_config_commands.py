@@ -139,13 +139,6 @@ def test_the_marks_that_the_documentation_shows_open_a_circle_of_groups(screen: 
     assert code == 0, text
 
 
-@pytest.mark.parametrize(
-    "lines", ["", "B->A.topics=other\nB->A.copy.connector=sink\n", "B->A.loop.suppression=all\n"]
-)
-def test_lint_accepts_two_directions_that_make_no_circle(screen: Screen, lines: str) -> None:
-    assert screen.lint(CIRCLE + lines)[0] == 0
-
-
 MEETING = HEAD.replace("A,B", "A,B,C") + "C.bootstrap.servers = h:3\ntopics = orders\n"
 
 

@@ -106,13 +106,6 @@ async def test_open_falls_back_to_version_zero_of_api_versions() -> None:
         assert connection.versions[METADATA] == (12, 12)
 
 
-async def test_call_returns_the_decoded_answer() -> None:
-    async with connected() as (broker, connection):
-        result = await connection.call(metadata(["t"]))
-        assert [topic.name for topic in result.topics] == ["t"]
-        assert result.brokers[0].port == broker.port
-
-
 async def test_a_request_the_broker_does_not_speak_is_refused_by_name() -> None:
     async with connected() as (_, connection):
         with pytest.raises(UnsupportedVersionError, match=r"ListGroups not at all.*Kafka 2\.4"):
@@ -321,14 +314,6 @@ async def test_a_defect_in_the_handling_of_an_answer_ends_the_connection_and_rea
         own, _ = lost
         assert isinstance(own, ProtocolError)
         assert repr(defect) in str(own)
-
-
-async def test_a_broker_that_seemed_distant_is_near_after_one_quick_answer() -> None:
-    async with connected() as (_, connection):
-        connection.round_trip.least_s = 5.0  # a machine that was busy while it was measured
-        assert connection.round_trip.is_distant
-        await connection.ping(1)
-        assert connection.round_trip.least_s < 5.0
 
 
 async def test_a_connection_closed_between_the_wait_for_events_and_their_handling_ends_nothing_else() -> (

@@ -64,20 +64,6 @@ def test_a_truncation_goes_back_to_where_our_own_history_leaves_the_leaders() ->
     assert (cursor.last_epoch, cursor.epochs) == (0, [(0, 0)])
 
 
-async def test_a_recreated_topic_is_told_by_its_id_and_the_old_tail_is_in_the_range() -> None:
-    async with fetching(versions=BY_ID) as rig:
-        rig.fill(FIRST, range(4))
-        await rig.fetcher.assign({FIRST: 0})
-        await rig.until(lambda: rig.fetcher.position(FIRST) == 4)
-        old = rig.fetcher.incarnation(FIRST)
-        rig.broker.create_topic("t", 2)
-        rig.fill(FIRST, range(100, 110))
-        await rig.until(lambda: rig.fetcher.position(FIRST) == 10)
-        assert rig.read[FIRST] == [*range(4), *range(100, 110)]
-        assert rig.gaps == [(FIRST, 4, 3, "recreated")]
-        assert rig.fetcher.incarnation(FIRST) != old
-
-
 async def test_a_position_gets_no_incarnation_before_a_log_has_it() -> None:
     """A task that restarts in between would take the new topic for the old one, cut: its records would be skipped."""
     async with fetching(versions=BY_ID) as rig:
@@ -395,18 +381,6 @@ async def test_a_quota_that_lets_nothing_be_read_is_told_and_lag_grows_meanwhile
         await rig.until(lambda: rig.read[FIRST] == [0, 1, 2])
         await rig.until(lambda: rig.read_again[-1:] == [FIRST])
         await rig.until(lambda: fetcher.silent_s(FIRST) < 0.2)
-
-
-async def test_the_byte_rate_of_a_flow_is_kept() -> None:
-    async with fetching(bytes_per_s=400_000) as rig:
-        for number in range(20):
-            rig.fill(FIRST, range(number, number + 1), pad=10_000)
-        await rig.fetcher.assign({FIRST: 0})
-        began = time.monotonic()
-        await rig.until(lambda: rig.fetcher.position(FIRST) == 20)
-        # 200 kB at 400 kB/s, of which a quarter of a second may be saved up.
-        assert time.monotonic() - began > 0.15
-        assert rig.read[FIRST] == list(range(20))
 
 
 async def test_a_hot_partition_does_not_starve_the_others() -> None:

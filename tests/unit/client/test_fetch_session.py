@@ -148,17 +148,6 @@ async def test_batches_arrive_in_order_under_every_kind_of_session(version: int)
         assert {asked for key, asked in rig.broker.requests if key == FETCH} == {version}
 
 
-async def test_an_idle_partition_is_named_once() -> None:
-    async with fetching() as rig:
-        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
-        for number in range(5):
-            rig.fill(FIRST, range(number, number + 1))
-            await rig.until(lambda: rig.fetcher.position(FIRST) == number + 1)  # noqa: B023 - awaited here
-        epochs = [epoch for epoch, _, _ in rig.broker.cluster.fetches]
-        assert epochs == sorted(epochs)
-        assert max(named for epoch, named, _ in rig.broker.cluster.fetches if epoch > 0) == 1
-
-
 async def test_a_broker_that_forgot_the_session_gets_a_full_fetch_and_nothing_is_lost_or_doubled() -> (
     None
 ):
@@ -193,16 +182,6 @@ def a_batch(base_offset: int, count: int) -> bytearray:
     return stored_batch(base_offset, count, epoch=4)
 
 
-def test_a_batch_moves_the_position_behind_its_last_offset_and_keeps_its_epoch() -> None:
-    cursor, lease = Cursor(TP, 5), CountedLease()
-    verdict, result = cursor.take(answer(records=a_batch(5, 3)), lease)
-    assert verdict is Verdict.GO_ON
-    assert result is not None
-    assert [(b.base_offset, b.count) for b in result.batches] == [(5, 3)]
-    assert (cursor.position, cursor.last_epoch) == (8, 4)
-    assert lease.count == 2
-
-
 @pytest.mark.parametrize("on_disk", [True, False], ids=["at the broker", "on the way only"])
 def test_a_damaged_batch_is_read_once_more_and_then_fails_the_partition(on_disk: bool) -> None:
     cursor, good = Cursor(TP, 5), a_batch(5, 3)
@@ -214,13 +193,6 @@ def test_a_damaged_batch_is_read_once_more_and_then_fails_the_partition(on_disk:
     assert (cursor.position, "CRC" in cursor.cause, cursor.damaged) == (
         (5, True, True) if on_disk else (8, False, False)
     )
-
-
-def test_a_diverging_epoch_says_where_the_log_was_cut() -> None:
-    cursor = Cursor(TP, 9)
-    verdict, _ = cursor.take(answer(diverging=(3, 6)), CountedLease())
-    assert verdict is Verdict.TRUNCATED
-    assert cursor.diverged_to == 6
 
 
 @pytest.mark.parametrize(

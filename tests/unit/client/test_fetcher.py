@@ -16,22 +16,10 @@ from mm2py.protocol.batch_stage import Origins, sign
 from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.testing.waiting import eventually
-from mm2py.types import EARLIEST, LATEST, TopicPartition, start_at_offset, start_at_time
+from mm2py.types import LATEST, TopicPartition, start_at_offset, start_at_time
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.fakes.fetcher_rig import FETCH, FIRST, SECOND, Rig, fetching
 from tests.kit.lines.delay_proxy import DelayProxy
-
-
-async def test_it_reads_every_partition_in_order_from_where_it_was_told() -> None:
-    async with fetching() as rig:
-        rig.fill(FIRST, range(5))
-        rig.fill(SECOND, range(10, 13))
-        await rig.fetcher.assign({FIRST: 2, SECOND: EARLIEST})
-        rig.fill(FIRST, range(5, 7))
-        await rig.until(lambda: rig.fetcher.position(FIRST) == 7 and SECOND in rig.read)
-        assert rig.read == {FIRST: [2, 3, 4, 5, 6], SECOND: [10, 11, 12]}
-        assert rig.fetcher.lag(FIRST) == 0
-        assert rig.gaps == []
 
 
 async def test_a_time_starts_at_the_first_record_of_it_or_at_the_end() -> None:
@@ -68,19 +56,6 @@ async def test_reading_starts_at_the_offset_asked_for_or_the_nearer_end_of_the_l
         rig.fill(FIRST, range(4, 5))
         await rig.until(lambda: rig.read.get(FIRST) == list(range(began, 5)))
         assert rig.gaps == []
-
-
-async def test_a_paused_partition_is_left_alone_until_it_is_resumed() -> None:
-    async with fetching() as rig:
-        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
-        rig.fetcher.pause([FIRST])
-        rig.fill(FIRST, range(2))
-        rig.fill(SECOND, range(2))
-        await rig.until(lambda: SECOND in rig.read)
-        assert FIRST not in rig.read
-        rig.fetcher.resume([FIRST])
-        await rig.until(lambda: FIRST in rig.read)
-        assert rig.read[FIRST] == [0, 1]
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])

@@ -117,21 +117,6 @@ async def stage() -> AsyncGenerator[Stage]:
                 await member.member.leave()
 
 
-async def test_members_share_a_generation_and_a_newcomer_is_announced(stage: Stage) -> None:
-    first = await stage.one.round()
-    assert first.leads
-    watching = asyncio.create_task(stage.one.watch())
-    second = asyncio.create_task(stage.two.round())
-    await stage.clock.advance(2.0)
-    await watching
-    assert stage.one.events == ["changed:"]
-    again = await stage.one.round()
-    joined = await second
-    assert (again.generation, again.leads, set(again.members)) == (2, True, {"one-1", "two-2"})
-    assert (joined.generation, joined.leads, joined.members) == (2, False, {})
-    assert stage.group.state == "Stable"
-
-
 async def test_heartbeats_go_on_while_a_join_waits_and_confirm_the_membership(stage: Stage) -> None:
     await stage.together()
     joining = asyncio.create_task(stage.one.round())  # the other one is slow
@@ -362,18 +347,6 @@ async def test_a_group_of_another_protocol_is_refused(stage: Stage) -> None:
     await stage.one.round()
     with pytest.raises(InconsistentProtocolError):
         await stage.two.member.join((GroupProtocol("q", b""),))
-
-
-async def test_leaving_is_announced_to_the_others_and_may_be_repeated(stage: Stage) -> None:
-    await stage.together()
-    watching = asyncio.create_task(stage.one.watch())
-    await stage.two.member.leave()
-    await stage.two.member.leave()
-    assert stage.two.member.over == "the group was left"
-    assert await stage.two.member.changed() == "the group was left"
-    await stage.clock.advance(2.0)
-    await watching
-    assert (await stage.one.round()).members.keys() == {"one-1"}
 
 
 async def test_a_watcher_of_the_permit_that_fails_ends_the_membership_visibly(

@@ -66,16 +66,6 @@ def values(seen: Seen) -> Sequence[bytes | None]:
     return [value for _, _, value in seen]
 
 
-async def test_the_first_read_starts_at_the_beginning_and_later_ones_go_on() -> None:
-    async with log_reader() as (broker, reader):
-        broker.append(TP, batch("a", "b"))
-        broker.append(TopicPartition("log", 1), batch("c"))
-        assert await read(reader) == [(0, 0, b"a"), (0, 1, b"b"), (1, 0, b"c")]
-        assert await read(reader) == []
-        broker.append(TP, batch("d"))
-        assert await read(reader) == [(0, 2, b"d")]
-
-
 async def test_an_empty_topic_is_read_without_a_fetch() -> None:
     async with log_reader() as (broker, reader):
         assert await read(reader) == []
@@ -232,13 +222,6 @@ async def bench() -> AsyncGenerator[Bench]:
         await bench.reader.read_to_end(bench.handle)
         async with running(bench.reader.tail(bench.handle, on_trouble=bench.report)):
             yield bench
-
-
-async def test_new_records_of_every_partition_arrive_by_themselves(bench: Bench) -> None:
-    bench.broker.append(TP, batch("b"))
-    await bench.saw(b"a", b"b")
-    bench.broker.append(OTHER, batch("c"))
-    await bench.saw(b"a", b"b", b"c")
 
 
 async def test_the_end_is_reached_when_all_that_was_there_was_handed_on(bench: Bench) -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mm2py.client.permit import UNLIMITED, Permit, check_all
+from mm2py.client.permit import Permit, check_all
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.observability.logging import current_scope, log_scope
 from mm2py.testing.clock import FakeClock
@@ -108,10 +108,6 @@ async def test_watchers_hear_of_the_end_without_being_asked() -> None:
     async with asyncio.timeout(10):
         await ended.wait()
     assert not permit.valid
-
-
-def test_the_unlimited_permit_allows_everything() -> None:
-    assert UNLIMITED.allows(UNLIMITED.term)
 
 
 async def test_a_watcher_runs_in_its_own_scope_whoever_sees_the_end() -> None:

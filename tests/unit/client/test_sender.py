@@ -188,17 +188,6 @@ async def test_a_batch_that_was_stored_although_the_answer_was_an_error_is_not_d
     assert [offset for _, _, offset in rig.delivered] == list(range(9))
 
 
-async def test_a_lost_connection_neither_loses_nor_doubles(rig: Rig) -> None:
-    for outcome in ("disconnect", "disconnect_after_apply", "disconnect"):
-        rig.broker.fail_next(PRODUCE, outcome)
-        for _ in range(5):
-            rig.enqueue(FIRST)
-            rig.enqueue(SECOND)
-        await rig.flushed()
-    assert rig.stored(FIRST) == list(range(15))
-    assert rig.stored(SECOND) == list(range(15))
-
-
 async def answer_lost_and_forgotten(rig: Rig) -> None:
     """The second of two old batches is stored, its answer is lost, and the broker forgets their producer."""
     rig.enqueue(FIRST, stamp=LONG_AGO_MS)
@@ -228,19 +217,6 @@ async def test_a_sequence_that_the_broker_does_not_expect_is_cured_by_a_new_epoc
         rig.enqueue(FIRST)
     await rig.flushed()
     assert rig.stored(FIRST) == list(range(5))
-
-
-async def test_a_batch_above_the_targets_limit_is_split_and_nothing_behind_it_suffers(
-    rig: Rig,
-) -> None:
-    rig.broker.partition(FIRST).max_message_bytes = 1_000
-    rig.enqueue(FIRST, 40, size=100)
-    rig.enqueue(FIRST, 2)
-    rig.enqueue(SECOND, 40, size=100)
-    await rig.flushed()
-    assert rig.stored(FIRST) == list(range(42))
-    assert len(rig.broker.log(SECOND)) == 1
-    assert not rig.failed
 
 
 async def test_one_record_above_the_limit_fails_its_partition_alone(rig: Rig) -> None:
@@ -346,25 +322,6 @@ async def test_what_may_be_in_the_log_is_not_given_back(rig: Rig) -> None:
     rig.enqueue(FIRST)
     await rig.flushed()
     assert rig.stored(FIRST) == [0, 1]
-
-
-async def test_without_a_permit_a_sender_sends_nothing_and_continues_with_the_next(
-    rig: Rig,
-) -> None:
-    rig.enqueue(FIRST)
-    await rig.flushed()
-    rig.permit.revoke()
-    sent = rig.broker.count(PRODUCE)
-    for _ in range(5):
-        rig.enqueue(FIRST)
-        rig.enqueue(SECOND)
-    assert not await rig.sender.flush(10), "returns at once: nothing is under way"
-    await asyncio.sleep(0.05)  # long enough for the new lane to find its leader
-    assert rig.broker.count(PRODUCE) == sent
-    rig.permit.grant(inf)
-    await rig.flushed()
-    assert rig.stored(FIRST) == list(range(6))
-    assert rig.stored(SECOND) == list(range(5))
 
 
 async def test_what_was_under_way_when_the_permit_ended_is_stored_once_after_the_next_grant(

@@ -113,20 +113,6 @@ async def rig(*, implicit: bool = True, started: bool = True) -> AsyncGenerator[
 generations = pytest.mark.parametrize("implicit", [False, True], ids=["v1", "v2"])
 
 
-@generations
-async def test_records_and_positions_are_committed_together(implicit: bool) -> None:
-    async with rig(implicit=implicit) as one:
-        for turn in range(3):
-            one.send(T0, b"a")
-            one.send(T1, b"b", b"c")
-            await eventually(lambda: len(one.landed) % 2 == 0 and one.sender.buffered_bytes == 0)
-            await one.commit()
-            assert sorted(one.committed()) == sorted((turn + 1) * [T0, T1, OFFSETS])
-        assert one.transactions.implicit is implicit
-        assert bool(one.broker.count(ADD)) is not implicit
-        assert one.broken == []
-
-
 async def test_1_no_batch_leaves_before_its_partition_was_added() -> None:
     async with rig(implicit=False) as one:
         hold = one.broker.hold(ADD)

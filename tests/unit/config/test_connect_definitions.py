@@ -20,11 +20,10 @@ from mm2py.config.definitions import Option, options_of, parse_config
 from mm2py.config.exactly_once import (
     POLL_MS,
     contradictions,
-    exactly_once_problems,
     raise_first,
     transaction_interval_ms,
 )
-from mm2py.config.framework import CONVERTER_CONFIGS, SourceFrameworkConfig, TaskFrameworkConfig
+from mm2py.config.framework import CONVERTER_CONFIGS, SourceFrameworkConfig
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
 from mm2py_cli.config_commands import reference_text
@@ -292,11 +291,6 @@ def test_a_flow_that_is_copied_by_a_group_is_at_least_once(
     assert all(
         "at least once" in it.message and "copy.connector=source" in it.remedy for it in found
     )
-
-
-def test_a_task_without_transactions_is_refused_only_where_they_are_required() -> None:
-    options = parse_config(TaskFrameworkConfig, {"offsets.identical": "require"})
-    assert not [*exactly_once_problems(options, enabled=False)]
 
 
 # ---- config reference

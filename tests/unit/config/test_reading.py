@@ -16,7 +16,7 @@ from mm2py.config.definitions import (
     property_name,
 )
 from mm2py.config.java_regex import SLOW_S, JavaPattern, PatternList, translate
-from mm2py.config.java_values import JavaType, parse_boolean_leniently, parse_list, parse_value
+from mm2py.config.java_values import JavaType, parse_boolean_leniently, parse_value
 from mm2py.config.limits import (
     MAX_CONFIG_BYTES,
     MAX_KEY_CHARS,
@@ -61,10 +61,6 @@ def test_a_value_is_also_known_as_it_was_written() -> None:
     assert (entry.value, entry.raw_value) == ("a.b = c", r"a\.b \= c")
 
 
-def test_a_decorated_comment_is_a_comment() -> None:
-    assert parse(b"#::::::: banner :::::::\n#: x\na=1\n").values == {"a": "1"}
-
-
 def test_a_missing_file_and_a_directory_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.properties does not exist"):
         load(tmp_path / "nowhere.properties")
@@ -84,10 +80,6 @@ def test_a_missing_file_and_a_directory_are_named(tmp_path: Path) -> None:
 def test_what_is_no_properties_file_is_refused_with_its_line(data: bytes, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse(data, path="mm2")
-
-
-def test_an_escaped_backslash_in_front_of_u_is_text() -> None:
-    assert parse(rb"a=\\users").values == {"a": r"\users"}
 
 
 # ---- java regex
@@ -278,11 +270,6 @@ def test_a_wrong_value_is_refused_by_name_value_and_place(props: dict[str, str],
     with pytest.raises(ConfigError, match=said):
         parse_config(Sample, props, lambda name: "mm2:7")
     assert len(check_config(Sample, props)) == 1
-
-
-def test_a_list_is_split_at_commas_as_java_does() -> None:
-    assert parse_list("") == parse_list("  ") == ()
-    assert parse_list(" a ,b,, c ") == ("a", "b", "", "c")
 
 
 def test_numbers_and_texts_are_read_as_java_does() -> None:

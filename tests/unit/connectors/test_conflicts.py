@@ -56,12 +56,6 @@ async def test_a_write_over_there_before_ours_arrived_is_a_conflict() -> None:
     assert log.watch.classified(T, [], [log.mirrored((b"d", 0), (None, 0))]) == 0
 
 
-def test_what_comes_first_in_the_log_decides_within_one_answer() -> None:
-    log = Log()
-    first, mirrored, second = log.local(b"a"), log.mirrored((b"a", 0), (b"b", 0)), log.local(b"b")
-    assert log.watch.classified(T, [first, second], [mirrored]) == 1
-
-
 def test_a_conflict_is_counted_once_and_other_topics_not_at_all() -> None:
     log = Log()
     log.watch.classified(T, [log.local(b"a", codec=Codec.LZ4)], [])

@@ -50,11 +50,6 @@ def test_minus_one_replica_takes_the_brokers_default_and_none_is_refused() -> No
         assert check_config(MirrorSourceConfig, ALIAS | {"replication.factor": text})
 
 
-def test_an_empty_separator_is_allowed() -> None:
-    props = ALIAS | {"replication.policy.separator": ""}
-    assert parse_config(MirrorSourceConfig, props).replication_policy_separator == ""
-
-
 def test_required_exactly_once_needs_read_committed() -> None:
     props = ALIAS | {"exactly.once.support": "required"}
     with pytest.raises(ConfigError, match="read_committed"):

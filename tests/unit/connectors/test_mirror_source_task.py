@@ -210,24 +210,9 @@ async def test_heartbeats_keep_their_prefix_under_the_identity_policy() -> None:
         assert targets == ["t", "A.heartbeats"]
 
 
-async def test_poll_blocks_no_longer_than_its_contract_says() -> None:
-    bench = Bench({"consumer.poll.timeout.ms": "60000"})
-    async with running(bench):
-        await bench.task.poll(1)
-        assert bench.reader.asked == [(1000, 1)]
-
-
 async def test_a_task_gives_its_part_of_the_flows_rate_to_its_reader() -> None:
     bench = await ran({"flow.max.bytes.per.second": "1500"})
     assert [it.bytes_per_s for it in bench.region.limits] == [1500]
-
-
-async def test_hold_and_release_reach_the_reader() -> None:
-    bench = Bench()
-    async with running(bench):
-        bench.task.hold([T0, T1])
-        bench.task.release([T0])
-        assert bench.reader.paused == {T1}
 
 
 async def test_the_lag_of_held_partitions_grows_without_a_poll_and_costs_nothing_without_any() -> (
@@ -447,14 +432,6 @@ async def test_lags_stay_true_while_no_poll_comes() -> None:
         await bench.context.clock.advance(2 * HELD_LAG_S)
         assert bench.context.lags == {T0: (-1, -1), T1: (20, -1)}, "what was read lags, too"
         assert bench.reader.ends_asked == 0
-
-
-def test_source_partitions_are_stored_in_javas_member_order() -> None:
-    assert list(Bench().task.source_partition(DASH).items()) == [
-        ("cluster", "A"),
-        ("partition", 2),
-        ("topic", "a-b"),
-    ]
 
 
 async def test_deliveries_become_offset_syncs_and_commit_writes_the_last_offset() -> None:

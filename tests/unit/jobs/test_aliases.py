@@ -1,6 +1,5 @@
 """``mm2py job KIND VERB`` and ``/jobs/{kind}``: the same for all kinds, and each older name beside them."""
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -8,7 +7,6 @@ import httpx
 import pytest
 import typer
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from mm2py.mirror.failovers import FailoverKind
 from mm2py_jobs.aliases import COMMANDS, PATHS
@@ -51,15 +49,6 @@ def test_an_option_that_was_a_verb_is_one_now(old: str) -> None:
     assert not option or option in options([name])
     verb, *flags = COMMANDS[old].split(" --")
     assert {it.replace("-", "_") for it in flags} <= options(verb.split())
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=[it.name for it in KINDS])
-def test_the_help_of_a_kind_shows_its_commands_as_they_are_called(kind: object) -> None:
-    app = typer.Typer()
-    add_commands(app)
-    name = getattr(kind, "name")  # noqa: B009
-    shown = re.sub(r"\s+", " ", CliRunner().invoke(app, ["job", name, "--help"]).output)
-    assert f"mm2py job {name} " in shown
 
 
 def test_every_older_path_is_served_beside_the_new_one() -> None:

@@ -111,25 +111,6 @@ def test_only_what_is_not_on_the_target_and_never_arrives_is_a_loss() -> None:
     assert {kind.value for kind in EventKind if kind.stops} == {"poisoned", "too-large", "refused"}
 
 
-def test_a_range_found_again_is_not_written_again() -> None:
-    known = KnownEvents()
-    known.note(an_event(10, 19))
-    assert known.take(an_event(10, 19)) == ()
-    other = an_event(10, 19, TopicPartition("orders-eu", 4))
-    assert known.take(other) == (other,)
-    large = an_event(10, 10, kind=EventKind.TOO_LARGE)
-    assert known.take(large) == (large,)
-    assert known.take(large) == ()
-
-
-def test_what_surrounds_a_known_range_is_written_without_it() -> None:
-    known = KnownEvents()
-    known.note(an_event(10, 19))
-    found = known.take(an_event(5, 24))
-    assert [(event.first_offset, event.last_offset) for event in found] == [(5, 9), (20, 24)]
-    assert known.take(an_event(5, 24)) == ()
-
-
 def test_offsets_of_a_recreated_topic_are_not_those_of_the_old_one() -> None:
     known = KnownEvents()
     gap = an_event(10, 19)

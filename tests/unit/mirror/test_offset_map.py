@@ -145,18 +145,6 @@ def test_a_position_behind_the_last_record_is_the_targets_end_only_when_covered(
     ]
 
 
-def test_what_the_source_lost_is_told_from_what_never_existed() -> None:
-    partition = PartitionMap()
-    partition.add(10, 5, 0)
-    partition.note(Segment(15, 5, 0, Mark.SOURCE_LOST))
-    partition.add(21, 1, 5)
-    assert translated(partition, 9, 17, 20) == [
-        UNKNOWN,  # below the first segment of a version that did not keep the beginning
-        (LOST, 5),
-        (NEVER, 5),
-    ]
-
-
 @pytest.mark.parametrize("size", [10, 10_000])
 def test_invariant_8_the_first_segment_is_where_the_map_begins(size: int) -> None:
     from_start, taken_over = PartitionMap(), PartitionMap()
@@ -186,19 +174,6 @@ def test_an_offset_before_a_stretch_of_another_program_is_not_moved_past_it() ->
     assert back(partition, 999, 4_998) == [UNKNOWN] * 2
 
 
-def test_the_newest_copy_counts_and_older_ones_lead_back() -> None:
-    partition = PartitionMap()
-    partition.add(0, 10, 0)
-    partition.add(6, 2, 10)
-    assert translated(partition, 5, 6, 7, 8) == [
-        (COPIED, 5),
-        (COPIED, 10),
-        (COPIED, 11),
-        (COPIED, 8),  # not copied again yet
-    ]
-    assert back(partition, 6, 9, 11) == [(COPIED, 6), (COPIED, 9), (COPIED, 7)]
-
-
 def test_copies_of_a_history_that_was_cut_are_no_copies_of_the_new_one() -> None:
     partition = PartitionMap()
     partition.add(0, 10, 0)
@@ -211,19 +186,6 @@ def test_copies_of_a_history_that_was_cut_are_no_copies_of_the_new_one() -> None
     partition.add(6, 1, 10)
     assert translated(partition, 6) == [(COPIED, 10)]
     assert back(partition, 5, 6, 9, 10) == [(COPIED, 5), (LOST, 6), (LOST, 6), (COPIED, 6)]
-
-
-def test_a_target_that_went_back_has_lost_what_was_behind() -> None:
-    partition = PartitionMap()
-    partition.add(100, 10, 0)
-    partition.add(120, 10, 10)
-    assert partition.add(130, 3, 5) == TargetLoss(105, 129, 5, 19)
-    assert translated(partition, 104, 105, 125, 130) == [
-        (COPIED, 4),
-        (LOST, 5),
-        (LOST, 5),
-        (COPIED, 5),
-    ]
 
 
 def test_a_target_that_went_back_behind_the_open_page_continues_in_an_earlier_one() -> None:

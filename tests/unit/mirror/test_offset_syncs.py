@@ -82,16 +82,6 @@ def test_the_rule_gives_javas_worked_sequence() -> None:
         assert due(state, Run(upstream, 1, downstream)) == [0] * expected, (upstream, downstream)
 
 
-def test_a_gap_a_rewind_and_a_new_shift_get_their_first_record() -> None:
-    state = OffsetSyncState(100)
-    assert due(state, Run(0, 10, 0)) == [0]
-    assert due(state, Run(12, 10, 10)) == [0], "gap"
-    assert due(state, Run(22, 10, 25)) == [0], "shift"
-    assert due(state, Run(5, 10, 35)) == [0], "upstream rewind"
-    assert due(state, Run(15, 10, 0)) == [0], "downstream rewind"
-    assert due(state, Run(25, 10, 10)) == []
-
-
 def test_the_syncs_of_a_run_are_written_in_order_in_one_request() -> None:
     writer = Writer()
     emitter(writer).observe(T0, [Run(5, 300, 1000)])
@@ -99,24 +89,6 @@ def test_the_syncs_of_a_run_are_written_in_order_in_one_request() -> None:
         [OffsetSync(T0, 5, 1000), OffsetSync(T0, 106, 1101), OffsetSync(T0, 207, 1202)]
     ]
     assert writer.partitions == {TopicPartition("mm2-offset-syncs.B.internal", 0)}
-
-
-def test_a_backlog_of_many_partitions_gets_every_sync_of_javas_rule() -> None:
-    writer, clock = Writer(), EagerClock()
-    queue = OffsetSyncEmitter(writer, "syncs", lag_max=100, clock=clock)
-    partitions = [TopicPartition("t", number) for number in range(9)]
-    for first in range(0, 500, 50):
-        for partition in partitions:
-            queue.observe(partition, [Run(first, 50, first)])
-        if first == 200:
-            queue.open()
-        clock.seconds += 0.001
-    queue.promote_delayed()
-    writer.answer()
-    queue.promote_delayed()
-    for partition in partitions:
-        written = [s.upstream for post in writer.posts for s in post if s.partition == partition]
-        assert written == [0, 101, 202, 303, 404, 499]
 
 
 def test_a_quiet_partition_gets_its_last_offset_at_commit() -> None:
@@ -230,16 +202,6 @@ def test_a_closed_queue_writes_nothing() -> None:
     assert len(writer.posts) == 1
 
 
-def test_a_writer_that_opens_late_gets_everything_in_order() -> None:
-    writer = Writer()
-    queue = OffsetSyncEmitter(writer, "syncs", lag_max=100, clock=EagerClock())
-    queue.observe(T0, [Run(0, 10, 0)])
-    queue.observe(T0, [Run(20, 10, 10)])
-    assert not writer.posts
-    queue.open()
-    assert writer.syncs == [(0, 0), (20, 10)]
-
-
 TP = TopicPartition("topic1", 2)
 
 
@@ -328,14 +290,6 @@ def test_even_syncs_are_kept_at_doubling_distances(step: int, end: int, kept: li
     assert distinct(slots_of(*range(0, end + 1, step))) == kept
 
 
-def test_the_first_slots_after_each_of_nine_syncs() -> None:
-    expected = ["00000", "10000", "21000", "32000", "43200", "54200", "65400", "76400", "87640"]
-    for last, digits in enumerate(expected):
-        slots = slots_of(*range(last + 1)).upstreams()
-        assert slots[:5] == [int(digit) for digit in digits]
-        assert set(slots[5:]) == {0}
-
-
 def test_syncs_that_are_not_the_identity_are_translated_by_what_is_kept() -> None:
     slots = SyncSlots(sync(11, 4))
     translated: list[int] = []
@@ -344,16 +298,6 @@ def test_syncs_that_are_not_the_identity_are_translated_by_what_is_kept() -> Non
         translated.append(slots.translate(13))
     assert translated == [5, 6, 6, 6, 6, 6, 5]
     assert distinct(slots) == [17, 16, 15, 11]
-
-
-def test_a_restart_keeps_what_the_backlog_shows() -> None:
-    first = store(*map(sync, (100, 200, 300)))
-    first.read_to_end()
-    assert first.translate(TP, 250) == 201
-    second = store(*map(sync, (175, 275, 375, 475)))
-    second.read_to_end()
-    assert [second.translate(TP, it) for it in (250, 370, 400)] == [176, 176, 376]
-    assert distinct(slots_of(175, 275, 375, 475)) == [475, 375, 175]
 
 
 def test_irregular_syncs_and_equal_and_lower_ones() -> None:
@@ -395,13 +339,6 @@ def test_even_steps_of_any_size_drop_at_most_one_sync_each(first: int) -> None:
             assert len(known - set(now)) <= 1
             assert (now[0], now[-1]) == (first + number * step, first)
         step = step * 2 + 1
-
-
-@pytest.mark.parametrize("bits", range(1, 54, 4))
-@pytest.mark.parametrize("least", [0, 65_536])
-def test_random_steps_drop_few_syncs_at_once(bits: int, least: int) -> None:
-    chance = random.Random(bits)
-    check_drops(bits + 2, (least + chance.randrange(2**bits) for _ in range(1024)))
 
 
 def test_steps_of_one_or_two_hundred_drop_at_most_two() -> None:

@@ -20,7 +20,6 @@ from mm2py.mirror.backfills import (
     SettingChange,
     Wanted,
     Wish,
-    backfill_topic,
     decode_backfill,
     encode_backfill,
     without_driver,
@@ -51,10 +50,7 @@ from mm2py.mirror.flow_overrides import (
     UnknownFlowRecord,
     decode_flow_record,
     encode_flow_record,
-    flows_topic,
 )
-from mm2py.mirror.ledger import ledger_topic
-from mm2py.mirror.offset_map import offset_map_topic
 from mm2py.mirror.producer_ids import (
     MOST_PASSING,
     MirrorProducer,
@@ -194,13 +190,6 @@ def test_members_of_a_newer_program_are_ignored(
 def test_damaged_records_are_refused(decode: Decode, key: bytes | None, value: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode(key, value)
-
-
-def test_topics_of_our_own_are_named_after_the_source_as_internal_ones() -> None:
-    assert backfill_topic("A") == "mm2py-backfill.A.internal"
-    assert flows_topic("A") == "mm2py-flows.A.internal"
-    assert ledger_topic("A") == "mm2py-ledger.A.internal"
-    assert offset_map_topic("eu") == "mm2py-offset-map.eu.internal"
 
 
 ORDER = Order(id="o", topics="orders.*", by="ann", at_ms=5)

@@ -63,14 +63,6 @@ def test_a_part_that_compresses_badly_is_split_again() -> None:
     assert sum(part.count for part in parts) == 8
 
 
-def test_merge_joins_runs_and_keeps_holes_between_batches() -> None:
-    merged = merge([staged(0, [1, 2]), staged(2, [3], stamp=10), staged(9, [4], Codec.GZIP)])
-    assert merged.runs == ((0, 3), (9, 1))
-    assert (merged.last_offset, merged.count, merged.max_timestamp) == (9, 4, 1004)
-    (decoded,) = decode_batches(sealed(merged.data))
-    assert [record.timestamp for record in decoded.records] == [1001, 1002, 13, 1004]
-
-
 def test_parts_of_a_batch_with_holes_map_to_their_own_offsets() -> None:
     merged = merge([staged(0, [400, 400]), staged(50, [400]), staged(60, [400])])
     parts = split(merged, 1000).parts

@@ -264,13 +264,6 @@ def test_a_topic_that_the_flow_does_not_copy_cannot_be_paused(rig: Rig) -> None:
     assert rig.ask("POST", "/flows/A->B/resume?topic=other").json["changes"] == []
 
 
-def test_a_stopped_topic_is_held_until_it_is_resumed(rig: Rig) -> None:
-    assert rig.ask("POST", "/flows/A->B/stop?topic=t&partition=1").json["action"] == "stop"
-    assert rig.stores[AB].held() == {TopicPartition("t", 1)}
-    rig.ask("POST", "/flows/A->B/resume?topic=t")
-    assert rig.stores[AB].held() == frozenset()
-
-
 def test_the_tasks_that_have_a_topic_restart_where_they_run(rig: Rig) -> None:
     herder = rig.herders[AB]
     herder.assigned = {0: "t-0,t-1", 1: "u-0", 2: "t-2"}

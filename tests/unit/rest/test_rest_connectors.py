@@ -67,17 +67,6 @@ def test_running_work_that_is_done_in_part_has_the_causes_as_its_trace() -> None
     assert "trace" not in paused
 
 
-def test_create_answers_201_with_an_absolute_location_and_the_config_as_put() -> None:
-    herder = FakeHerder()
-    body = {"name": " a b>ü% ", "config": {"connector.class": SOURCE, "tasks.max": 1, "on": True}}
-    reply = request(herder, "POST", "/connectors", body=body)
-    config = {"connector.class": SOURCE, "tasks.max": "1", "on": "true", "name": "a b>ü%"}
-    assert reply.status == 201
-    assert reply.headers["location"] == f"{BASE}/connectors/a%20b%3E%C3%BC%25"
-    assert reply.json == {"name": "a b>ü%", "config": config, "tasks": [], "type": "source"}
-    assert herder.calls == [("create", "a b>ü%", config, None, "anonymous")]
-
-
 @pytest.mark.parametrize(
     ("word", "target"),
     [
@@ -121,17 +110,6 @@ def test_a_body_that_is_no_create_request_is_a_400_and_reaches_nobody(content: b
     assert (reply.status, bool(reply.message), herder.calls) == (400, True, [])
 
 
-def test_reads_show_the_config_of_an_ordinary_worker_as_it_was_put() -> None:
-    config = {"connector.class": SOURCE, "db.password": "open", "name": "c"}
-    assert request(filled(), "GET", "/connectors/c/config").json == config
-    assert request(filled(), "GET", "/connectors/c").json == {
-        "name": "c",
-        "config": config,
-        "tasks": [{"connector": "c", "task": 0}],
-        "type": "source",
-    }
-
-
 def test_a_read_during_a_rebalance_is_the_500_that_clients_retry_on() -> None:
     herder = FakeHerder(refusal=RebalanceExpectedError())
     reply = request(herder, "GET", "/connectors/c")
@@ -147,20 +125,6 @@ def test_put_answers_201_with_a_location_for_a_new_connector_and_200_for_a_known
     assert again.status == 200
     assert "location" not in again.headers
     assert again.json == first.json
-
-
-def test_a_config_that_may_not_come_from_outside_is_a_400_before_the_herder() -> None:
-    herder = filled()
-    parts = parts_of({None: herder}, remote_refusal=lambda flow, name, config: f"not {name}")
-    some: dict[str, object] = {"k": "v"}
-    for method, target, body in [
-        ("POST", "/connectors", {"name": "c", "config": some}),
-        ("PUT", "/connectors/c/config", some),
-        ("PATCH", "/connectors/c/config", some),
-    ]:
-        reply = ask(public_app(parts), method, target, body=body)
-        assert (reply.status, reply.message) == (400, "not c")
-    assert herder.calls == []
 
 
 def test_a_secret_in_a_refusal_is_masked() -> None:

@@ -20,7 +20,6 @@ from mm2py.runtime.group.request_signing import sign_request
 from mm2py.runtime.herder.api import ConnectorState, WorkState
 from mm2py.testing.clock import FakeClock
 from mm2py.types import State, TopicPartition
-from mm2py_jobs.aliases import PATHS
 from tests.unit.rest.flow_fakes import AB, BA, IDENTITY, NAME, Rig, follower, partition, snapshot
 from tests.unit.rest.paper_worker import CONFIG, PaperWorker
 from tests.unit.rest.rest_fakes import KEY, FakeHerder, Reply, ask, flow, state
@@ -315,17 +314,6 @@ def test_what_the_validator_refuses_is_not_written(rig: Rig) -> None:
     assert changes_of(rig.herders[AB]) == []
 
 
-@pytest.mark.parametrize("dry_run", ["true", "false"])
-def test_a_change_that_would_copy_in_a_circle_is_refused(rig: Rig, dry_run: str) -> None:
-    rig.add(AB, **CIRCLING)
-    rig.add(BA, topics="none", **CIRCLING)
-    body = {"config": {"topics": "orders.*"}}
-    reply = rig.ask("PATCH", f"/flows/B->A?dry_run={dry_run}", body=body)
-    assert reply.status == 400
-    assert "in a circle: A->B, B->A" in reply.message
-    assert rig.herders[BA].configs[NAME]["topics"] == "none"
-
-
 def test_a_circle_that_was_there_before_does_not_forbid_other_changes(rig: Rig) -> None:
     rig.add(AB, **CIRCLING)
     rig.add(BA, **CIRCLING)
@@ -384,29 +372,6 @@ def test_a_query_that_does_not_fit_is_refused(rig: Rig, query: str) -> None:
     assert changes_of(rig.herders[AB]) == []
 
 
-@pytest.mark.parametrize(
-    ("method", "target", "headers", "status"),
-    [
-        ("PUT", "/flows/A->B", {}, 405),
-        ("PUT", "/flows", {}, 405),
-        ("POST", "/flows/A->B/pause", {"Content-Type": "text/plain"}, 415),
-        ("GET", "/flows", {"Accept": "text/html"}, 406),
-        ("GET", "/flows/A->B/nothing", {}, 404),
-    ],
-)
-def test_framework_refusals_have_the_common_shape(
-    rig: Rig, method: str, target: str, headers: dict[str, str], status: int
-) -> None:
-    reply = rig.ask(method, target, headers=headers)
-    assert reply.status == status
-    assert reply.message
-
-
-def test_a_body_that_is_no_json_is_refused(rig: Rig) -> None:
-    headers = {"Content-Type": "application/json"}
-    assert rig.ask("PATCH", "/flows/A->B", content=b"{", headers=headers).status == 400
-
-
 # -- other workers
 
 
@@ -456,33 +421,6 @@ def test_a_signed_request_sees_the_flow_that_signed_it_alone(rig: Rig) -> None:
 
 
 # -- the document
-
-
-def test_the_api_is_described(rig: Rig) -> None:
-    document = rig.ask("GET", "/openapi.json").json
-    assert set(document["paths"]) == {
-        "/flows",
-        "/flows/{flow}",
-        "/flows/{flow}/partitions",
-        "/flows/{flow}/topics",
-        "/flows/{flow}/lag",
-        "/flows/{flow}/forecast",
-        "/flows/{flow}/samples",
-        "/flows/{flow}/history",
-        "/flows/{flow}/config",
-        "/flows/{flow}/groups",
-        "/flows/{flow}/groups/{group}",
-        "/flows/{flow}/translate",
-        "/flows/{flow}/pause",
-        "/flows/{flow}/resume",
-        "/flows/{flow}/stop",
-        "/flows/{flow}/restart",
-        "/flows/{flow}/rollback",
-        "/lag",
-        *(it for pair in PATHS.items() if "backfill" in pair[0] for it in pair),
-    }
-    patch = document["paths"]["/flows/{flow}"]["patch"]
-    assert patch["requestBody"]["required"]
 
 
 # -- flow refusals ----------------------------------------------------------------------------------

@@ -58,24 +58,6 @@ def test_a_trailing_slash_means_nothing_and_nothing_redirects(target: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("method", "target", "status"),
-    [
-        ("POST", "/connectors/", 201),
-        ("PUT", "/connectors/c/config/", 200),
-        ("PUT", "/connectors/c/pause/", 202),
-        ("DELETE", "/connectors/c/", 204),
-        ("POST", "/connectors/c/restart/", 204),
-    ],
-)
-def test_a_trailing_slash_means_nothing_for_other_methods(
-    method: str, target: str, status: int
-) -> None:
-    body: dict[str, object] = {"name": "n", "config": {}} if target == "/connectors/" else {}
-    given = body if "conf" in target or body else None
-    assert request(method, target, body=given).status == status
-
-
-@pytest.mark.parametrize(
     "spelling", [ENCODED, "%61%2fb%25>%c3%bc%2Bc%20d%3be", f"{ENCODED};matrix=1"]
 )
 def test_names_are_decoded_once_however_they_are_encoded(spelling: str) -> None:
@@ -90,37 +72,6 @@ def test_the_location_of_a_created_connector_leads_to_it() -> None:
     assert ask(app, "GET", created.headers["location"]).json == created.json | {
         "tasks": [{"connector": NAME, "task": 0}]
     }
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        "/Connectors",
-        f"/connectors/c/tasks/{'9' * 5000}/status",
-        "/connectors/c/tasks/0",
-        "/a/b/connectors",
-        "/openapi.json",
-        "/docs",
-    ],
-)
-def test_an_unknown_path_is_a_404_of_the_framework(target: str) -> None:
-    reply = request("GET", target)
-    assert (reply.status, reply.message) == (404, "HTTP 404 Not Found")
-
-
-@pytest.mark.parametrize(
-    ("method", "target"),
-    [
-        ("PUT", "/connectors"),
-        ("POST", "/connectors/c"),
-        ("DELETE", "/"),
-        ("GET", "/connectors/c/pause"),
-    ],
-)
-def test_a_wrong_method_is_a_405_without_allow(method: str, target: str) -> None:
-    reply = request(method, target)
-    assert (reply.status, reply.message) == (405, "HTTP 405 Method Not Allowed")
-    assert "allow" not in reply.headers
 
 
 @pytest.mark.parametrize("target", ["/connectors/c/pause", "/connectors/c/config"])

@@ -354,13 +354,6 @@ def test_users_are_those_of_connects_properties_file(tmp_path: Path) -> None:
     assert "canary" not in repr(found)
 
 
-def test_without_files_nobody_has_to_say_who_he_is(tmp_path: Path) -> None:
-    del tmp_path
-    found = Credentials.read(RestSettings.of_worker({}))
-    assert not found.required
-    assert found.caller(None, None) == Caller("anonymous", operator=True)
-
-
 @pytest.mark.parametrize(
     ("users", "tokens", "read_only", "text"),
     [
@@ -489,13 +482,6 @@ def test_a_config_of_a_request_is_judged_before_the_herder_sees_it(
             "Configuration may not be set over REST: " + next(iter(more))
         )
         assert b"canary" not in reply.content
-
-
-def test_a_flow_is_led_to_no_other_cluster(request_as: Ask) -> None:
-    patch = {"source.cluster.bootstrap.servers": "evil:9092"}
-    reply = request_as("ann", "PATCH", "/A/B/connectors/c/config", body=patch)
-    assert reply.status == 400
-    assert "the mirror maker file, which alone defines the clusters" in reply.message
 
 
 def test_a_head_request_needs_credentials_too(request_as: Ask) -> None:

@@ -1,7 +1,6 @@
 """A worker's membership of its group, and the assignment that the leader plans."""
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -23,7 +22,7 @@ from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TaskId, Work
 from tests.kit.fakes.group_coordinator import MemoryCoordinator, MemoryGroup
-from tests.unit.runtime.membership_rig import SESSION_S, Configs, Worker, configs, working
+from tests.unit.runtime.membership_rig import Configs, Worker, configs, working
 
 COUNTS = {"source": 5, "beat": 1}
 EVERYTHING = Work(
@@ -96,21 +95,6 @@ async def stage() -> AsyncGenerator[Stage]:
                 await worker.membership.leave()
 
 
-async def test_three_workers_that_start_together_share_evenly(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-
-    stage.group.gather_s = 3.0
-    await stage.start("a", "b", "c")
-    stage.check_all_runs_once("a", "b", "c")
-    for worker in stage.workers.values():
-        assert not worker.lost
-        assert (worker.rounds[-1].signed, worker.rounds[-1].incremental) == (True, True)
-        assert worker.rounds[-1].config_offset == 7
-    assert len([line for line in caplog.messages if line.startswith("group joined ")]) == 3
-
-
 async def test_lost_work_runs_again_as_soon_as_the_delay_is_over(stage: Stage) -> None:
     await stage.start("a", "b", "c")
     leaver = next(name for name in ("a", "b", "c") if name != stage.leader().name)
@@ -130,34 +114,6 @@ async def test_a_follower_that_asks_with_nothing_new_gets_its_last_round_again(
     await stage.clock.advance(1.0)
     assert (follower.owned, follower.membership.generation) == (before, generation)
     stage.check_all_runs_once("a", "b")
-
-
-async def test_a_worker_that_comes_back_within_the_delay_gets_its_work_back(stage: Stage) -> None:
-    await stage.start("a", "b", "c")
-    gone, before = stage.workers["c"].owned, stage.owned("a", "b")
-    await stage.leaves("c")
-    await stage.clock.advance(2.0)
-    await stage.start("c2")
-    assert stage.workers["c2"].owned == gone
-    assert stage.owned("a", "b") == before
-
-
-async def test_a_worker_that_froze_finds_its_membership_over_and_runs_nothing_twice(
-    stage: Stage,
-) -> None:
-    await stage.start("a", "b", "c")
-    frozen = stage.workers["b"]
-    stage.link("b").cut = True
-    await stage.clock.advance(SESSION_S + 0.5)
-    assert frozen.suspended
-    await stage.clock.advance(10.0)
-    assert frozen.owned, "nothing is torn down by silence"
-    stage.check_all_runs_once("a", "c")
-    stage.link("b").cut = False
-    await stage.clock.advance(10.0)
-    assert len(frozen.lost) == 1
-    assert stage.running("a", "b", "c")
-    stage.check_all_runs_once("a", "b", "c")
 
 
 @pytest.mark.parametrize(("away_s", "gather_s", "expired"), [(5.0, 0.0, False), (10.0, 3.0, True)])
@@ -368,28 +324,6 @@ def settled(*members: str) -> RoundPlan:
     return play(plan.state, plan.owners)
 
 
-def test_first_members_share_everything_at_once() -> None:
-    plan = play(FRESH, {"a": NO_WORK, "b": NO_WORK})
-    assert {who: len(work.tasks) for who, work in plan.assigned.items()} == {"a": 2, "b": 2}
-    assert plan.assigned["a"].connectors == {"c"}
-    assert not plan.assigned["b"].connectors
-    assert not any(plan.revoked.values())
-    assert plan.delay_ms == 0
-    again = play(plan.state, plan.owners)
-    assert not any(again.assigned.values())
-    assert not any(again.revoked.values())
-
-
-def test_a_joiner_gets_in_the_second_round_what_was_revoked_in_the_first() -> None:
-    plan = settled("a")
-    first = play(plan.state, {**plan.owners, "b": NO_WORK})
-    assert len(first.revoked["a"].tasks) == 2
-    assert not any(first.assigned.values()), "not before the old owner has stopped it"
-    second = play(first.state, first.owners)
-    assert second.assigned["b"] == first.revoked["a"]
-    assert not any(second.revoked.values())
-
-
 def test_a_leaver_is_waited_for_and_then_replaced() -> None:
     plan = settled("a", "b")
     gone = plan.owners["b"]
@@ -408,23 +342,6 @@ def test_nothing_is_revoked_for_balance_while_the_delay_runs() -> None:
     assert not any(first.revoked.values())
 
 
-def test_who_comes_back_within_the_delay_gets_its_work_back_and_nobody_else() -> None:
-    plan = settled("a", "b")
-    gone = plan.owners["b"]
-    first = play(plan.state, {"a": plan.owners["a"]})
-    back = play(first.state, {**first.owners, "b2": NO_WORK}, now_ms=NOW_MS + 1_000)
-    assert not any(back.assigned.values())
-    after = play(back.state, back.owners, now_ms=NOW_MS + DELAY_MS)
-    assert after.assigned == {"a": NO_WORK, "b2": gone}
-
-
-def test_a_candidate_that_left_again_gets_nothing() -> None:
-    plan = settled("a", "b")
-    first = play(plan.state, {"a": plan.owners["a"], "b2": NO_WORK})
-    after = play(first.state, {"a": plan.owners["a"]}, now_ms=NOW_MS + DELAY_MS)
-    assert after.owners == {"a": ALL}
-
-
 def test_lost_work_that_reappears_ends_the_delay() -> None:
     plan = settled("a", "b")
     first = play(plan.state, {"a": plan.owners["a"]})
@@ -432,19 +349,6 @@ def test_lost_work_that_reappears_ends_the_delay() -> None:
     assert again.delay_ms == 0
     assert again.state.delay_ends_ms is None
     assert again.owners == plan.owners
-
-
-def test_without_a_delay_lost_work_moves_at_once() -> None:
-    plan = settled("a", "b")
-    after = play(plan.state, {"a": plan.owners["a"]}, max_delay_ms=0)
-    assert after.owners == {"a": ALL}
-
-
-def test_work_that_its_living_owner_never_got_is_given_out_again_at_once() -> None:
-    plan = play(FRESH, {"a": NO_WORK, "b": NO_WORK})
-    again = play(plan.state, {"a": plan.owners["a"], "b": NO_WORK})
-    assert again.delay_ms == 0
-    assert again.assigned["b"] == plan.owners["b"]
 
 
 def test_a_new_leader_gives_out_at_once_what_nobody_runs() -> None:
@@ -457,17 +361,6 @@ def test_a_round_between_that_did_not_complete_empties_what_the_leader_remembers
     plan = settled("a", "b")
     after = play(plan.state, {"a": plan.owners["a"]}, generation=plan.state.previous_generation + 2)
     assert (after.delay_ms, after.owners) == (0, {"a": ALL})
-
-
-def test_duplicated_work_is_revoked_everywhere_and_then_given_to_one() -> None:
-    plan = settled("a", "b")
-    doubled = {"a": plan.owners["a"] | tasks(3), "b": plan.owners["b"] | tasks(3)}
-    first = play(plan.state, doubled)
-    assert TaskId("c", 3) in first.revoked["a"].tasks & first.revoked["b"].tasks
-    assert TaskId("c", 3) not in first.owners["a"].tasks | first.owners["b"].tasks
-    second = play(first.state, first.owners)
-    holders = [who for who, work in second.owners.items() if TaskId("c", 3) in work.tasks]
-    assert len(holders) == 1
 
 
 def test_deleted_connectors_and_tasks_are_revoked_where_they_run_also_by_a_new_leader() -> None:
@@ -492,11 +385,6 @@ def test_rounds_that_revoke_for_balance_are_spaced_and_the_pause_grows() -> None
     assert calm.state.revocations == 0
 
 
-def test_one_source_task_does_not_go_where_the_only_connector_runs() -> None:
-    plan = play(FRESH, {"a": NO_WORK, "b": NO_WORK}, Work(frozenset("c")) | tasks(0))
-    assert {len(work) for work in plan.owners.values()} == {1}
-
-
 def test_connectors_run_on_the_leader_and_are_revoked_elsewhere_first() -> None:
     """A change of the leader, also one of workers that spread connectors before: the tasks stay."""
     plan = play(FRESH, {"b": Work(frozenset("c")) | tasks(0, 1), "a": tasks(2, 3)})
@@ -505,13 +393,6 @@ def test_connectors_run_on_the_leader_and_are_revoked_elsewhere_first() -> None:
     second = play(plan.state, plan.owners)
     assert second.assigned == {"a": Work(frozenset("c")), "b": NO_WORK}
     assert not any(second.revoked.values())
-
-
-def test_connectors_of_a_leader_that_is_gone_do_not_wait_for_it() -> None:
-    plan = play(FRESH, {"a": tasks(2, 3)})
-    assert plan.assigned["a"].connectors == {"c"}
-    gone = play(plan.state, {"b": NO_WORK, "a": NO_WORK})
-    assert gone.owners["a"].connectors == {"c"}
 
 
 def test_eager_deals_tasks_round_robin_and_connectors_to_the_leader() -> None:

@@ -7,7 +7,7 @@ import pytest
 from mm2py.config.connect_definitions import ConfigInfos, ConfigValue
 from mm2py.errors import ConfigError, ProtocolError
 from mm2py.observability.metrics import UNKNOWN, NodeSnapshot, PartitionSnapshot
-from mm2py.runtime.errors import ForwardError, HerderError, NotFoundError, SignatureError
+from mm2py.runtime.errors import SignatureError
 from mm2py.runtime.group.request_signing import (
     SeenRequests,
     SignedHead,
@@ -18,17 +18,7 @@ from mm2py.runtime.group.request_signing import (
     verify_request,
 )
 from mm2py.storage.config_state import EMPTY, ConfigSnapshot, RestartRequest, SessionKey
-from mm2py.types import ClusterAlias, FlowName, TargetState, TaskId, TopicPartition, Work
-
-
-def test_work_is_a_pair_of_sets() -> None:
-    first = Work(frozenset({"a", "b"}), frozenset({TaskId("a", 0)}))
-    second = Work(frozenset({"b"}), frozenset({TaskId("a", 0), TaskId("a", 1)}))
-    assert len(first) == 3
-    assert first - second == Work(frozenset({"a"}))
-    assert first & second == Work(frozenset({"b"}), frozenset({TaskId("a", 0)}))
-    assert len(first | second) == 4
-    assert not Work()
+from mm2py.types import ClusterAlias, FlowName, TargetState, TaskId, TopicPartition
 
 
 def test_the_impact_of_restarts_is_javas() -> None:
@@ -87,12 +77,6 @@ def test_a_refusal_lists_all_errors_in_javas_words() -> None:
         "`/connector-plugins/{connectorType}/config/validate`"
     )
     assert ConfigInfos(name="c", error_count=0, groups=(), configs=()).refusal() is None
-
-
-def test_errors_carry_their_status() -> None:
-    assert NotFoundError("no").status == 404
-    assert HerderError("peer", status=418).status == 418
-    assert "no known leader URL" in ForwardError(None).message
 
 
 # ---- signed requests between workers

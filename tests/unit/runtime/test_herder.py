@@ -5,7 +5,6 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from importlib.metadata import EntryPoint
 from math import inf
 from typing import TypeVar
 
@@ -14,14 +13,12 @@ import pytest
 from mm2py.errors import ConfigError, ConnectionFailedError, RetriableError
 from mm2py.runtime.errors import (
     AlreadyExistsError,
-    BadRequestError,
     ForwardError,
     NotFoundError,
 )
 from mm2py.runtime.group.membership import SoloMembership
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.herder.mirror_maker import MirrorMaker
-from mm2py.runtime.plugins.plugins import Plugins
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import until
 from mm2py.types import ClusterAlias, FlowName, State, TargetState, TaskId, TopicPartition, Work
@@ -85,18 +82,6 @@ async def test_an_unreachable_cluster_is_waited_for_and_named(
     assert any(r.getMessage().startswith("back again") for r in caplog.records)
 
 
-async def test_what_cannot_be_cured_fails_the_flow_and_closes_it(cluster: Cluster) -> None:
-    node = cluster.node()
-    node.errors["prepare"] = [ConfigError("wrong cleanup policy")]
-    node.start()
-    assert node.life is not None
-    await node.life
-    assert isinstance(node.herder.failure, ConfigError)
-    assert node.meter.state == "FAILED"
-    assert list(node.herder.problems()) == ["wrong cleanup policy"]
-    assert node.events[-1] == "close"
-
-
 async def test_a_stop_ends_every_wait(cluster: Cluster) -> None:
     node = cluster.node()
     node.errors["target"] = [ConnectionFailedError("away")] * 100
@@ -109,14 +94,6 @@ async def test_a_stop_ends_every_wait(cluster: Cluster) -> None:
     await cluster.clock.advance(3)
     await second.stop()
     assert second.herder.failure is None
-
-
-async def test_work_starts_only_at_the_config_offset_of_the_round(cluster: Cluster) -> None:
-    first = cluster.node("n1").start()
-    await until(lambda: first.meter.state == "STANDBY")
-    await first.put()
-    await first.runs("c-0", "c-1")
-    assert first.membership.offsets_seen[-1] == first.config.snapshot().offset
 
 
 async def test_a_flow_whose_membership_is_in_doubt_is_suspended_until_it_is_confirmed(
@@ -300,14 +277,6 @@ async def test_held_partitions_reach_the_host_at_the_start_and_at_each_change(
     assert not node.host.held
 
 
-async def test_a_change_of_the_overrides_is_written_by_the_leader(cluster: Cluster) -> None:
-    node = await cluster.on_file()
-    assert node.overrides is not None
-    node.overrides.wanted["c"] = CONFIG | {"name": "c", "work": "5"}
-    node.overrides.changed()
-    await until(lambda: [s.config["p"] for s in node.host.running.values()] == ["5"])
-
-
 async def test_no_connector_starts_with_what_the_file_said_before_it_was_changed(
     cluster: Cluster,
 ) -> None:
@@ -333,14 +302,6 @@ async def test_a_session_key_is_written_by_the_leader_and_again_when_it_is_old(
     assert node.herder.session_key() == first
     await cluster.clock.advance(2)
     assert node.herder.session_key() not in (None, first)
-
-
-async def test_a_new_connector_is_started_once(cluster: Cluster) -> None:
-    node = await cluster.leader()
-    await node.put()
-    await node.runs("c-0", "c-1")
-    await node.cluster.clock.settle()
-    assert len(TestConnector.made) == 1
 
 
 async def test_a_leader_whose_membership_is_in_doubt_writes_nothing(cluster: Cluster) -> None:
@@ -480,24 +441,6 @@ async def test_restarts_wait_for_the_work_instead_of_being_sent_elsewhere(alone:
         await alone.said(alone.herder.restart_connector("d"))
 
 
-async def test_states_positions_and_deletion(alone: Alone) -> None:
-    herder = alone.herder
-    await alone.said(herder.create("c", CONFIG, TargetState.PAUSED, actor="x"))
-    await until(lambda: alone.state("c") == "PAUSED")
-    await alone.said(herder.resume("c", actor="x"))
-    await until(lambda: alone.state("c") == "RUNNING")
-    with pytest.raises(BadRequestError, match="STOPPED"):
-        await alone.said(herder.reset_offsets("c"))
-    await alone.said(herder.stop_connector("c", actor="x"))
-    await until(lambda: alone.state("c") == "STOPPED")
-    assert await alone.said(herder.reset_offsets("c")) == "reset"
-    changed = await alone.said(herder.patch_config("c", {"work": "0"}, actor="x"))
-    assert changed.config["work"] == "0"
-    await alone.said(herder.delete("c", actor="x"))
-    assert herder.connectors() == ()
-    await until(lambda: alone.state("c") == "")
-
-
 async def test_one_round_gives_all_that_is_configured_and_takes_what_is_not(
     cluster: Cluster,
 ) -> None:
@@ -537,19 +480,3 @@ async def test_a_flow_that_cannot_run_fails_and_the_others_go_on() -> None:
     await good.runs("c-0")
     assert await maker.stop(5.0)
     assert list(await maker.wait()) == [ONE]
-
-
-def _plugins() -> Plugins:
-    module = "tests.unit.runtime.herder_fakes"
-    return Plugins([EntryPoint("TestConnector", f"{module}:TestConnector", "mm2py.connectors")])
-
-
-def test_plugins_are_found_by_java_name_simple_name_and_entry_point() -> None:
-    for name in ("TestConnector", "org.example.TestConnector", " TestConnector ", "Test"):
-        assert _plugins().find(name).java_class == "org.example.TestConnector"
-
-
-@pytest.mark.parametrize("name", ["", "com.acme.TestConnector", "Other"])
-def test_an_unknown_connector_class_is_refused_with_what_is_installed(name: str) -> None:
-    with pytest.raises(ConfigError, match="use one of TestConnector"):
-        _plugins().find(name)

@@ -139,20 +139,6 @@ class BrokenMaps:
         self.written.append(pages)
 
 
-async def test_a_restart_continues_the_open_page(topic: MemoryTopic) -> None:
-    maps = await restored(topic, ORDERS, BILLS)
-    maps.of(ORDERS).add(0, 10, 0)
-    await maps.write()
-    again = await restored(topic, ORDERS, BILLS)
-    again.resume(ORDERS, 10)
-    again.of(ORDERS).add(10, 10, 10)
-    await again.write()
-    last = await restored(topic, ORDERS)
-    assert last.of(ORDERS).take() == []
-    last.of(ORDERS).again()
-    assert last.of(ORDERS).take()[0].segments == (Segment(0, 20, 0),)
-
-
 async def test_an_unchanged_map_is_not_written_again(topic: MemoryTopic) -> None:
     maps = await restored(topic, ORDERS)
     maps.of(ORDERS).add(0, 10, 0)
@@ -606,21 +592,6 @@ async def test_what_a_killed_task_has_copied_of_a_topic_that_was_created_again_i
     again = await restored(topic, ORDERS)
     assert (again.of(ORDERS).covered, again.target_end(ORDERS, NEW)) == (7, 17)
     assert losses == []
-
-
-async def test_a_start_continues_at_the_map_unless_the_position_was_set(topic: MemoryTopic) -> None:
-    maps = await restored(topic, ORDERS)
-    maps.of(ORDERS).add(0, 10, 0)
-    maps.stored({ORDERS: 9})
-    maps.of(ORDERS).add(10, 5, 10)
-    maps.taken({ORDERS: 14}, {ORDERS: 3})
-    await maps.write()
-    killed = await restored(topic, ORDERS)
-    assert killed.resume(ORDERS, 10) == 15  # killed between the map and the position
-    assert (killed.target_end(ORDERS, OLD), killed.of(ORDERS).epoch) == (15, 3)
-    set_back = await restored(topic, ORDERS)
-    assert set_back.resume(ORDERS, 3) == 3
-    assert set_back.target_end(ORDERS, OLD) == -1
 
 
 async def copied(topic: MemoryTopic, records: int) -> TaskOffsetMaps:

@@ -141,19 +141,6 @@ def test_records_of_a_partition_that_goes_within_the_same_poll_are_not_put() -> 
     assert stage.task.taken == [(T0, 0), (T0, 1), (T0, 2), (T1, 0), (T1, 1), (T1, 2)]
 
 
-def test_a_task_that_cannot_put_keeps_its_place_and_gets_the_same_records_again() -> None:
-    stage = begun(T0)
-    stage.task.put_errors = [not_now(), not_now()]
-    stage.turn(0, 0)
-    assert stage.consumer.paused == {T0}
-    assert stage.task.taken == []
-    for _ in range(5):
-        stage.turn(0.2)
-    assert stage.task.taken[:3] == [(T0, 0), (T0, 1), (T0, 2)]
-    assert stage.consumer.paused == set()
-    assert [offset for _, offset in stage.task.taken] == list(range(len(stage.task.taken)))
-
-
 def test_a_partition_that_comes_while_records_wait_is_paused_as_well() -> None:
     stage = begun(T0)
     stage.task.put_errors = [not_now() for _ in range(3)]
@@ -161,37 +148,6 @@ def test_a_partition_that_comes_while_records_wait_is_paused_as_well() -> None:
     stage.consumer.give(T1)
     stage.turn()
     assert stage.consumer.paused == {T0, T1}
-
-
-def test_records_of_a_revoked_partition_are_not_put_again() -> None:
-    stage = begun(T0, T1)
-    stage.task.put_errors = [not_now()]
-    stage.turn()
-    stage.consumer.take(T0)
-    stage.turn(5.0, 5.0)
-    assert {place for place, _ in stage.task.taken} == {T1}
-    assert T0 not in stage.group.committed
-
-
-def test_a_commit_that_the_task_cannot_make_rewinds_to_the_last_one() -> None:
-    stage = begun(T0)
-    stage.turn(0, 1.0)
-    assert stage.group.committed == {T0: 3}
-    stage.task.commit_errors = [not_now()]
-    stage.turn(1.0)
-    assert stage.task.taken[-3:] == [(T0, 3), (T0, 4), (T0, 5)]
-    assert stage.task.taken.count((T0, 3)) == 2
-    assert stage.task.taken.count((T0, 0)) == 1
-
-
-def test_a_commit_that_the_cluster_does_not_take_is_made_by_the_next_interval() -> None:
-    stage = begun(T0)
-    stage.turn()
-    stage.consumer.commit_errors = [not_now(), False]
-    stage.turn(1.0, 1.0)
-    assert stage.group.committed == {}
-    stage.turn(1.0)
-    assert stage.group.committed == {T0: 9}
 
 
 def test_what_is_dropped_before_the_task_is_committed_all_the_same() -> None:

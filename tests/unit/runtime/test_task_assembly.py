@@ -415,15 +415,6 @@ async def test_a_task_that_starts_paused_opens_nothing_until_it_goes_on(stage: H
     assert (stage.senders[0].started, stage.tasks[0].started) == (1, 1)
 
 
-async def test_a_paused_task_stops_in_order() -> None:
-    stage = HostStage()
-    await stage.host.start_task(spec_of(0, paused=True))
-    await until(lambda: stage.words() == ["PAUSED"])
-    await stage.host.stop_task(FIRST, 1.0)
-    assert stage.words() == ["PAUSED", "UNASSIGNED"]
-    assert (stage.tasks[0].stopped, stage.senders[0].closed) == (1, 1)
-
-
 async def test_a_task_that_waits_for_room_pauses_too(stage: HostStage) -> None:
     await stage.started()
     stage.senders[0].acknowledge = False

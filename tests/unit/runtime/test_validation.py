@@ -88,37 +88,6 @@ def test_a_good_config_has_no_errors_and_says_what_every_key_is() -> None:
     assert not _entry(infos, "key.converter.plugin.version")[1].visible
 
 
-def test_each_error_counts_and_stands_in_the_refusal() -> None:
-    infos = _infos({"tasks.max": "zero", "offset-syncs.topic.location": "moon"})
-    assert infos.error_count == 3
-    refusal = infos.refusal()
-    assert refusal is not None
-    assert "following 3 error(s):\nInvalid value zero for configuration tasks.max: " in refusal
-    assert "String must be one of: source, target" in refusal
-
-
-async def test_a_missing_required_key_is_named() -> None:
-    config = {k: v for k, v in GOOD.items() if k != "source.cluster.alias"}
-    infos = await _validator().validate(config)
-    assert _errors(infos) == [
-        'Missing required configuration "source.cluster.alias" which has no default value.'
-    ]
-
-
-def test_nulls_are_refused_where_nobody_defines_the_key() -> None:
-    infos = _infos({"my.own": None, "replication.factor": None, "topics": None})
-    assert infos.error_count == 2
-    assert infos.configs[0] == (
-        None,
-        ConfigValue(
-            name="my.own",
-            value=None,
-            errors=("Null value can not be supplied as the configuration value.",),
-        ),
-    )
-    assert _errors(infos)[1] == "Configuration 'topics' values must not be null."
-
-
 def test_unknown_keys_are_neither_listed_nor_refused() -> None:
     infos = _infos({"my.own": "x", "source.cluster.ssl.what": "y"})
     assert infos.error_count == 0
@@ -129,17 +98,6 @@ def test_what_only_building_the_connector_finds_is_an_error_too() -> None:
     infos = _infos({"connector.class": HEARTBEAT, "replication.policy.class": "no.Such"})
     assert infos.error_count == 1
     assert "no.Such" in _errors(infos)[0]
-
-
-@pytest.mark.parametrize("given", ["MirrorSource", "MirrorSourceConnector", SOURCE])
-@pytest.mark.parametrize("path", ["MirrorSource", "MirrorSourceConnector", SOURCE])
-def test_short_names_are_taken_and_answered_as_sent(given: str, path: str) -> None:
-    if path == SOURCE and given != SOURCE:
-        with pytest.raises(BadRequestError, match="does not match request type"):
-            _infos({"connector.class": given}, plugin=path)
-    else:
-        infos = _infos({"connector.class": given}, plugin=path)
-        assert (infos.name, infos.error_count) == (given, 0)
 
 
 def test_another_class_than_the_paths_is_refused() -> None:
@@ -172,53 +130,6 @@ def test_placeholders_are_resolved_and_secrets_hidden_everywhere() -> None:
     assert infos.error_count == 2
     assert "canary" not in repr(infos)
     assert _entry(infos, "sasl.jaas.config")[1].value == "[hidden]"
-
-
-def test_overrides_are_listed_under_their_prefix_and_judged_by_the_policy() -> None:
-    overrides = {
-        "producer.override.linger.ms": "5",
-        "producer.override.sasl.jaas.config": "canary",
-        "consumer.override.fetch.min.bytes": "1",
-        "producer.override.no.such.secret": "canary",
-    }
-    infos = _infos(overrides, policy=override_policy("Principal"))
-    key, value = _entry(infos, "producer.override.linger.ms")
-    assert key is not None
-    assert (key.name, key.display_name, key.type) == (
-        "producer.override.linger.ms",
-        "linger.ms",
-        "LONG",
-    )
-    assert value.errors == (
-        "The 'Principal' policy does not allow 'linger.ms' to be overridden in the connector"
-        " configuration.",
-    )
-    assert _entry(infos, "producer.override.no.such.secret")[0] is None
-    assert infos.error_count == 2
-    assert "canary" not in repr(infos)
-    assert "consumer.override" not in repr(infos)
-
-
-def test_converters_of_the_connector_bring_their_keys_under_their_prefix() -> None:
-    infos = _infos(
-        {
-            "key.converter": "StringConverter",
-            "header.converter": "org.apache.kafka.connect.converters.ByteArrayConverter",
-            "header.converter.converter.type": "tail",
-        }
-    )
-    key, value = _entry(infos, "key.converter.converter.encoding")
-    assert key is not None
-    assert (key.name, key.display_name, value.value) == (
-        "key.converter.converter.encoding", "Encoding", "UTF-8",
-    )  # fmt: skip
-    assert _entry(infos, "key.converter.converter.type")[1].value == "key"
-    assert infos.error_count == 1
-    assert _entry(infos, "header.converter.converter.type")[1].errors == (
-        "Invalid value tail for configuration converter.type: String must be one of: key, value,"
-        " header",
-    )
-    assert _entry(infos, "key.converter.plugin.version")[1].visible
 
 
 @pytest.mark.parametrize(
@@ -345,10 +256,6 @@ def test_what_a_client_or_a_mirror_would_refuse_is_an_error_at_its_key(
     found = errors(_infos(changes))
     assert list(found) == [key]
     assert text in found[key][0]
-
-
-def test_a_transaction_for_each_poll_is_taken() -> None:
-    assert errors(_infos({"transaction.boundary": "poll"})) == {}
 
 
 def test_overrides_have_the_defaults_and_importance_of_javas_producer() -> None:

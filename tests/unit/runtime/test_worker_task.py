@@ -628,10 +628,6 @@ async def test_records_without_a_copy_are_reported_behind_what_came_before_them(
 ENDS_A_FAILURE = {State.UNASSIGNED, State.DESTROYED, State.RESTARTING}
 
 
-def test_a_new_entity_is_unassigned() -> None:
-    assert Lifecycle("task", Statuses()).status.state is State.UNASSIGNED
-
-
 def test_a_failed_task_stays_failed_with_its_first_cause() -> None:
     statuses = Statuses()
     life = Lifecycle("task", statuses)

@@ -165,17 +165,6 @@ async def test_a_flow_of_another_program_is_refused() -> None:
     assert stage.lanes == []
 
 
-async def test_a_setting_is_changed_after_its_former_value_is_in_the_job_and_put_back() -> None:
-    stage = Stage()
-    job = await stage.begin(part(ONE), settings=(SETTING,))
-    known, altered = stage.at_lanes
-    assert known is not None
-    assert known.settings == (SETTING,)
-    assert altered == [("SET", "retention.ms", "-1")]
-    assert stage.flow.altered[1:] == [("SET", "retention.ms", "1000")]
-    assert job.state is JobState.DONE
-
-
 async def test_a_job_that_another_driver_is_working_on_is_left_alone() -> None:
     topic = MemoryTopic("backfill")
     stage, other = Stage(topic), Stage(topic)

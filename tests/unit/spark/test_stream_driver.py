@@ -19,7 +19,6 @@ from mm2py.mirror.backfills import (
 from mm2py.storage.job_claim import BackfillRefusedError, JobClaim
 from mm2py.storage.memory import MemoryTopic
 from mm2py.types import TopicPartition
-from mm2py_jobs.copy.live_flow import LET_GO_S
 from mm2py_jobs.copy.stream import STUCK_BEATS, StreamDriver, StreamPartitions, deal_term
 from tests.unit.spark.driver_fakes import FAILOVER, ONE, THREE, TWO, JobStage, TopicWriter, lease_of
 
@@ -76,16 +75,6 @@ async def test_a_partition_is_dealt_only_after_every_worker_has_confirmed() -> N
     assert stage.store.leases[ONE].position == 7
     assert stage.flow.set == {}  # auto.offset.reset decides
     await stage.driver.close()
-
-
-async def test_workers_that_do_not_let_go_keep_their_partitions() -> None:
-    stage = Stage()
-    stage.flow.members = ["w1:1"]
-    with pytest.raises(BackfillRefusedError, match=r"within .* w1:1"):
-        await stage.begin()
-    assert stage.clock.monotonic() >= LET_GO_S
-    await stage.store.refresh()
-    assert (stage.job.state, dict(stage.store.kept_out())) == (JobState.DONE, {})
 
 
 async def test_workers_that_do_not_let_go_of_a_late_partition_get_everything_back() -> None:

@@ -17,7 +17,7 @@ from mm2py.storage.config_fold import (
     TargetChanged,
     TasksChanged,
 )
-from mm2py.storage.config_state import EMPTY, ConfigSnapshot, RestartRequest, SessionKey
+from mm2py.storage.config_state import ConfigSnapshot, RestartRequest, SessionKey
 from mm2py.storage.connect_json import (
     Commit,
     ConfigRecord,
@@ -142,16 +142,6 @@ async def test_task_configs_are_written_before_their_commit(bench: Bench) -> Non
     ]
 
 
-async def test_two_sets_of_task_configs_do_not_mix(bench: Bench) -> None:
-    store = bench.store
-    await store.put_connector("c", {})
-    await asyncio.gather(
-        store.put_tasks("c", [{"n": "old"}] * 3),
-        store.put_tasks("c", [{"n": "new"}]),
-    )
-    assert store.snapshot().task_configs == {TaskId("c", 0): {"n": "new"}}
-
-
 async def test_states_keys_restarts_and_levels_reach_every_worker_once(bench: Bench) -> None:
     store = bench.store
     other, heard = memory_configs(bench.topic), Heard()
@@ -235,10 +225,6 @@ def fold(*records: ConfigRecord) -> tuple[ConfigSnapshot, list[ConfigEvent | Non
     return table.snapshot(), events
 
 
-def test_an_empty_topic_is_empty() -> None:
-    assert ConfigFold().snapshot() == EMPTY
-
-
 def test_the_offset_is_that_of_the_next_record() -> None:
     table = ConfigFold()
     table.advance(41)
@@ -250,27 +236,6 @@ def test_a_connector_starts_and_is_told_each_time() -> None:
     assert snapshot.connectors == {"c": CONFIG}
     assert snapshot.target("c") is TargetState.STARTED
     assert events == [ConnectorChanged("c")] * 2
-
-
-def test_task_configs_count_only_after_their_commit() -> None:
-    before, events = fold(PUT, task(0), task(1))
-    assert (before.tasks("c"), before.task_configs) == ((), {})
-    assert events[1:] == [None, None]
-    after, events = fold(PUT, task(0), task(1), Commit("c", 2))
-    assert after.tasks("c") == (TaskId("c", 0), TaskId("c", 1))
-    assert after.task_configs == {TaskId("c", n): {"v": "1"} for n in range(2)}
-    assert (after.applied, after.generations) == ({"c": CONFIG}, {"c": 0})
-    assert events[3] == TasksChanged("c")
-
-
-def test_extra_tasks_in_the_buffer_are_fine() -> None:
-    snapshot, _ = fold(PUT, task(0), task(1), task(7), Commit("c", 2))
-    assert set(snapshot.task_configs) == {TaskId("c", 0), TaskId("c", 1)}
-
-
-def test_a_partial_write_is_replaced_by_a_complete_one() -> None:
-    snapshot, _ = fold(PUT, task(0), task(0, "2"), task(1, "2"), Commit("c", 2))
-    assert snapshot.task_configs == {TaskId("c", n): {"v": "2"} for n in range(2)}
 
 
 def test_missing_task_configs_leave_the_connector_inconsistent_until_a_full_set_comes() -> None:

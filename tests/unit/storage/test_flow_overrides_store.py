@@ -62,12 +62,6 @@ async def change(store: FlowOverridesStore, name: str = SOURCE, **patch: str | N
     await store.record(name, before, after, actor="anna")
 
 
-async def test_without_a_record_the_file_counts() -> None:
-    async with started() as (store, _):
-        assert store.effective() == FILE
-        assert (store.held(), store.history()) == (frozenset(), ())
-
-
 async def test_a_change_survives_a_restart_and_the_rest_follows_the_file() -> None:
     async with started() as (store, topic):
         await change(store, topics="orders.*", tasks_max=None)
@@ -77,14 +71,6 @@ async def test_a_change_survives_a_restart_and_the_rest_follows_the_file() -> No
         assert again.effective()[SOURCE] == {"topics": "orders.*", "rate": "5"}
         assert again.overrides(SOURCE)["topics"].revision.by == "anna"
         await again.stop()
-
-
-async def test_the_text_of_the_file_takes_an_override_back() -> None:
-    async with started() as (store, _):
-        await change(store, topics="orders.*")
-        await change(store, topics=".*")
-        assert store.overrides(SOURCE) == {}
-        assert store.effective() == FILE
 
 
 async def test_the_history_says_who_changed_what() -> None:
@@ -97,12 +83,6 @@ async def test_the_history_says_who_changed_what() -> None:
             Change(key=f"override:{SOURCE}:tasks.max", before="2", after=None),
             Change(key=f"override:{SOURCE}:topics", before=".*", after="orders.*"),
         )
-
-
-async def test_an_equal_config_writes_nothing() -> None:
-    async with started() as (store, topic):
-        await change(store)
-        assert topic.records == []
 
 
 async def test_connectors_come_and_go_beside_the_file() -> None:

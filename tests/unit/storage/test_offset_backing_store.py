@@ -83,13 +83,6 @@ def test_a_key_is_found_by_content_when_another_writer_ordered_it_otherwise() ->
     assert offsets.get(KEY) == b'{"offset":2}', "the exact bytes win"
 
 
-def test_a_tombstone_ends_a_value() -> None:
-    offsets = OffsetMap()
-    offsets.put(KEY, b'{"offset":1}')
-    offsets.put(KEY, None)
-    assert offsets.get(KEY) is None
-
-
 @pytest.mark.parametrize("key", [b"", b"{}", b'["only one"]', b"\xff", b'[1,{"a":1}]'])
 def test_malformed_keys_are_named_and_skipped(key: bytes, caplog: pytest.LogCaptureFixture) -> None:
     offsets = OffsetMap()

@@ -126,17 +126,6 @@ def test_a_clear_text_password_is_a_secret(path: Path) -> None:
     assert "hunter2-clear" in secrets_of(_checked(path))
 
 
-def test_the_password_inside_a_jaas_text_is_a_secret(path: Path) -> None:
-    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
-    lines = (
-        "security.protocol = SASL_PLAINTEXT",
-        "sasl.mechanism = PLAIN",
-        f'sasl.jaas.config = {module} required username="u" password="inner=word";',
-    )
-    path.write_text(path.read_text() + "\n" + "".join(f"A.{line}\n" for line in lines))
-    assert "inner=word" in secrets_of(_checked(path))
-
-
 async def test_a_stop_ends_the_process_in_order(path: Path) -> None:
     """No cluster answers here: the flows wait, and still end at once."""
     # A child process would live by another clock than the node here.
