@@ -269,6 +269,7 @@ def test_a_level_is_checked_before_its_scope(scope: str) -> None:
         missing = request(herder, "PUT", f"/admin/loggers/x{scope}", body=body)
         text = "Desired 'level' parameter was not specified in request."
         assert (missing.status, missing.message) == (400, text)
+    assert request(herder, "PUT", f"/admin/loggers/x{scope}", body={"level": []}).status == 400
     bad = request(herder, "PUT", f"/admin/loggers/x{scope}", body={"level": "X"})
     assert (bad.status, bad.message) == (404, "invalid log level 'X'.")
     assert herder.calls == []
