@@ -103,6 +103,7 @@ def test_a_null_name_in_a_config_means_the_name_of_the_path() -> None:
     request(herder, "PATCH", "/connectors/c/config", body={"name": None, "x": "1"})
     assert herder.configs["d"] == {"name": "d"}
     assert herder.configs["c"]["name"] == "c"
+    assert request(herder, "PATCH", "/connectors/c/config", body={"name": "x"}).status == 400
 
 
 TOO_LARGE = "Field p of `offset` holds a number that is too large"
