@@ -19,7 +19,7 @@ from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, Stage
 
 
 @pytest.mark.timeout(600)
-@settings(max_examples=examples(70), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(0, 2**32))
 def test_the_invariants_of_the_control_plane_hold_in_every_play(seed: int) -> None:
     Play(seed).run()
@@ -208,7 +208,7 @@ class GroupPlay(HerderPlay):
                 await self.passes(self.ask(leader, operation, self.random.choice(NAMES)))
 
 
-@settings(max_examples=examples(25, share=0.5))
+@settings(max_examples=examples(60, share=0.5))
 @given(st.integers(0, 2**32))
 @example(399)  # a membership that is lost while the config is read
 @example(39_418)
@@ -219,7 +219,7 @@ def test_random_changes_end_as_the_model_says_and_nothing_runs_twice(seed: int) 
     asyncio.run(HerderPlay(seed).run(steps=14))
 
 
-@settings(max_examples=examples(15, share=0.5))
+@settings(max_examples=examples(40, share=0.5))
 @given(st.integers(0, 2**32))
 @example(1)  # a connector that starts again on a worker in doubt
 def test_nodes_that_are_cut_off_and_come_back_never_share_a_task(seed: int) -> None:

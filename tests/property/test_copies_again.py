@@ -249,7 +249,7 @@ def check(world: World, *, renews: bool) -> None:
     assert world.map == {source: at for at, source in world.visible.items()}
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(80))
 @given(seed=strategies.integers(0, 1 << 32), renews=strategies.booleans())
 @example(seed=19212566, renews=True)
 def test_a_repair_that_crashes_or_freezes_anywhere_loses_and_doubles_nothing(

@@ -413,7 +413,7 @@ def _check_cancel_refused(world: World, *, cancels: bool) -> None:
         assert failover.step is not Step.CANCELLED
 
 
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     seed=strategies.integers(0, 2**32),
     fences=strategies.booleans(),

@@ -461,7 +461,7 @@ async def _course(seed: int) -> None:
                 await task
 
 
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(seed=strategies.integers(0, 1 << 32))
 def test_no_job_copies_beside_a_failover_wherever_both_drivers_crash_or_stand_still(
     seed: int,

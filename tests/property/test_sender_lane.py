@@ -259,7 +259,7 @@ def play(rig: Rig, steps: list[tuple[str, int, int]]) -> None:
             rig.broker.too_large = min(rig.broker.too_large, number)
 
 
-@settings(max_examples=examples(500))
+@settings(max_examples=examples(1500))
 @given(
     steps=st.lists(STEPS, max_size=80),
     max_in_flight=st.integers(1, 5),
@@ -286,7 +286,7 @@ def test_every_record_arrives_once_and_in_order_whatever_is_lost(
     assert rig.max_seen <= max_in_flight
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(300))
 @given(steps=st.lists(STEPS, max_size=60))
 def test_rule_1_only_one_batch_is_under_way_before_the_first_acknowledgement(
     steps: list[tuple[str, int, int]],
@@ -350,7 +350,7 @@ def hostile_batch(
     return RecordBatch(data, first, first + count - 1, count, YOUNG, 3, int(codec), runs, None)
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(300))
 @given(batches=st.lists(HOSTILE, min_size=4, max_size=20), max_in_flight=st.integers(1, 5))
 @example(  # the second record of the third batch has the offset delta of the first
     batches=[(2, Codec.NONE, [(16 + 11, 0)] if n == 2 else []) for n in range(8)],

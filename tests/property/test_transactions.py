@@ -434,7 +434,7 @@ async def begun(world: World) -> list[Attempt]:
 
 
 @pytest.mark.fuzz
-@pytest.mark.parametrize("turn", range(examples(3, share=0.1)))
+@pytest.mark.parametrize("turn", range(examples(8, share=0.1)))
 @pytest.mark.parametrize("implicit", [False, True], ids=["v1", "v2"])
 async def test_whatever_ends_an_attempt_each_record_is_committed_once(
     seed: int, implicit: bool, turn: int

@@ -139,6 +139,7 @@ def test_a_null_name_in_a_config_means_the_name_of_the_path() -> None:
     request(herder, "PATCH", "/connectors/c/config", body={"name": None, "x": "1"})
     assert herder.configs["d"] == {"name": "d"}
     assert herder.configs["c"]["name"] == "c"
+    assert request(herder, "PATCH", "/connectors/c/config", body={"name": "x"}).status == 400
 
 
 TOO_LARGE = "Field p of `offset` holds a number that is too large"
@@ -305,6 +306,7 @@ def test_a_level_is_checked_before_its_scope(scope: str) -> None:
         missing = request(herder, "PUT", f"/admin/loggers/x{scope}", body=body)
         text = "Desired 'level' parameter was not specified in request."
         assert (missing.status, missing.message) == (400, text)
+    assert request(herder, "PUT", f"/admin/loggers/x{scope}", body={"level": []}).status == 400
     bad = request(herder, "PUT", f"/admin/loggers/x{scope}", body={"level": "X"})
     assert (bad.status, bad.message) == (404, "invalid log level 'X'.")
     assert herder.calls == []
