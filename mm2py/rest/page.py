@@ -18,6 +18,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mm2py.rest.answers import error_response, framework_text
 
 PAGE: Final = "/ui"
+DOCS: Final = "/docs"
+"""Leads to the API's description on the page, which needs no internet."""
 PAGE_HEADER: Final = "X-Mm2py-Page"
 """The page's own requests have it: a browser asks its user for a password only where a 401 names a scheme."""
 
@@ -115,6 +117,8 @@ def _answer(scope: Scope) -> Response | None:
     path: str = scope["path"]
     if _is_page(path):
         return _file(scope, path)
+    if path == DOCS and scope["method"] == "GET":
+        return RedirectResponse("ui/#/api", 303)
     if path == "/" and scope["method"] == "GET" and prefers_html(Headers(scope=scope)):
         # Relative, as all addresses of the page: a proxy may have it below a path of its own.
         return RedirectResponse("ui/", 303, {"Vary": "Accept"})

@@ -485,6 +485,28 @@ async def test_the_course_of_the_last_hour_says_whether_it_gets_better(
         assert_quiet(browser, url)
 
 
+async def test_docs_describes_every_path_of_the_document(browser: Browser, rig: Rig) -> None:
+    async with served(public_app(rig.parts)) as url:
+        await browser.open(f"{url}docs")
+        await browser.until_text("openapi.json")
+        described = (
+            "[...document.querySelectorAll('.operation summary code')].map(it => it.innerText)"
+        )
+        paths = (
+            "fetch('/openapi.json').then(it => it.json()).then(it => Object.entries(it.paths)"
+            ".flatMap(([path, each]) => Object.keys(each).map(it => it.toUpperCase() + ' ' + path)))"
+        )
+        assert sorted(await browser.evaluate(described)) == sorted(await browser.evaluate(paths))
+        await browser.evaluate(
+            "document.querySelectorAll('details').forEach(it => { it.open = true })"
+        )
+        await browser.until_text("only say what would change")
+        SHOTS.mkdir(parents=True, exist_ok=True)
+        await browser.look(width=1280, height=900, dark=False)
+        await browser.screenshot(SHOTS / "api.png", whole=False)
+        assert_quiet(browser, url)
+
+
 async def test_thousands_of_topics_are_searched_and_only_visible_ones_are_drawn(
     browser: Browser, rig: Rig
 ) -> None:

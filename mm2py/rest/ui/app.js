@@ -1,4 +1,5 @@
 // Where the page is (its address), what it asks the worker for, and when it draws.
+import { Api } from "./api.js";
 import { underWay } from "./failover.js";
 import { FlowPage, PARTS } from "./flow.js";
 import { ChangeDialog } from "./changing.js";
@@ -52,12 +53,14 @@ function route() {
       return segment;
     }
   });
+  if (view === "api") return { view };
   if (view !== "flows" || !flow) return { view: "overview" };
   return { view: "flow", flow, part: part in PARTS ? part : "topics", chosen: chosen || undefined };
 }
 
 /** The paths that the place needs, by the name under which its view finds them. */
 function wanted({ view, flow, part, chosen }) {
+  if (view === "api") return { api: ["openapi.json", RARELY_MS * 10] };
   if (view === "overview") return { flows: ["flows", OFTEN_MS] };
   const base = pathOf("flows", flow);
   const shared = {
@@ -115,17 +118,21 @@ function Freshness({ poll }) {
 function Page() {
   const place = route();
   const found = Object.fromEntries(Object.entries(wanted(place)).map(([name, [path]]) => [name, polls.get(path)]));
-  const main = found.flows || found.flow;
+  const main = found.flows || found.flow || found.api;
   document.title = place.view === "flow" ? `${place.flow} - mm2py` : "mm2py";
   return html`<a class="skip" href="#main" onClick=${skip}>Skip to the numbers</a>
-    <header><a class="brand" href="#/">mm2py</a> <span class="muted">worker ${API.host}${Access.caller ? `, as ${Access.caller}${Access.mayChange ? "" : " (may only read)"}` : ""}</span> <${Freshness} poll=${main} /></header>
+    <header><a class="brand" href="#/">mm2py</a> <span class="muted">worker ${API.host}${Access.caller ? `, as ${Access.caller}${Access.mayChange ? "" : " (may only read)"}` : ""}</span> <a href="#/api">API</a> <${Freshness} poll=${main} /></header>
     <main id="main" tabindex="-1" class=${main.stale ? "stale" : ""}>
-      ${place.view === "flow"
-        ? html`<${FlowPage} key=${place.flow} name=${place.flow} part=${place.part} chosen=${place.chosen} polls=${found} stale=${main.stale} />`
-        : html`<h1 class="aside">Flows of this worker</h1><${Overview} poll=${main} narrow=${narrow.matches} />`}
+      <${VIEWS[place.view]} place=${place} found=${found} main=${main} />
     </main>
     <${ChangeDialog} after=${askAgain} />`;
 }
+
+const VIEWS = {
+  flow: ({ place, found, main }) => html`<${FlowPage} key=${place.flow} name=${place.flow} part=${place.part} chosen=${place.chosen} polls=${found} stale=${main.stale} />`,
+  overview: ({ main }) => html`<h1 class="aside">Flows of this worker</h1><${Overview} poll=${main} narrow=${narrow.matches} />`,
+  api: ({ main }) => html`<${Api} poll=${main} />`,
+};
 
 const askAgain = () => polls.forEach((poll) => poll.ask());
 

@@ -109,6 +109,11 @@ def test_a_browser_that_asks_for_the_root_is_sent_to_the_page(app: ASGIApp, acce
     assert ask(app, "GET", "/ui", headers={"Accept": accept}).headers["location"] == "ui/"
 
 
+def test_docs_leads_to_the_description_on_the_page(app: ASGIApp) -> None:
+    reply = ask(app, "GET", "/docs")
+    assert (reply.status, reply.headers["location"]) == (303, "ui/#/api")
+
+
 @pytest.mark.parametrize(
     "accept",
     ["", "*/*", "application/json", "application/json, text/html", "text/html;q=0, */*", "text/html;q=x, */*"],
