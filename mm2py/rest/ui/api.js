@@ -27,10 +27,10 @@ function Operation({ method, path, about }) {
   const [first, ...rest] = (about.description || about.summary || "").split("\n\n");
   return html`<details class="operation"><summary><code><strong>${method.toUpperCase()}</strong> ${path}</code> <span class="muted">${first}</span></summary>
     ${rest.map((text) => html`<p>${text}</p>`)}
-    ${about.parameters?.length ? html`<div class="scroll"><table><thead><tr><th scope="col">Parameter</th><th scope="col">In</th><th scope="col">Kind</th><th scope="col">Meaning</th></tr></thead>
+    ${about.parameters?.length ? html`<div class="scroll" tabindex="0"><table><thead><tr><th scope="col">Parameter</th><th scope="col">In</th><th scope="col">Kind</th><th scope="col">Meaning</th></tr></thead>
       <tbody>${about.parameters.map((it) => html`<tr><th scope="row">${it.name}${it.required ? "" : html` <span class="muted">optional</span>`}</th><td>${it.in}</td><td>${kindOf(it.schema)}</td><td>${it.description || ""}</td></tr>`)}</tbody></table></div>` : null}
     ${examples.map((it) => html`<p>Body, for example <code>${JSON.stringify(it)}</code></p>`)}
-    <div class="scroll"><table><thead><tr><th scope="col">Answer</th><th scope="col">Is</th><th scope="col">When</th></tr></thead>
+    <div class="scroll" tabindex="0"><table><thead><tr><th scope="col">Answer</th><th scope="col">Is</th><th scope="col">When</th></tr></thead>
       <tbody>${Object.entries(about.responses).map(([status, it]) => html`<tr><th scope="row">${status}</th><td>${kindOf(it.content?.["application/json"]?.schema)}</td><td>${it.description}</td></tr>`)}</tbody></table></div>
   </details>`;
 }
@@ -50,5 +50,5 @@ export function Api({ poll }) {
       Sign in with name and password (Basic), a token (Bearer) or a certificate, whichever the worker's file has; readers may ask with GET.</p>
     ${[...groups].map(([tag, operations]) => html`<section aria-label=${tag}><h2>${tag}</h2>${operations.map((it) => html`<${Operation} key=${it.method + it.path} ...${it} />`)}</section>`)}
     <section aria-label="connect"><h2>connect</h2><p>As Kafka Connect's own, with its bodies and status codes.</p>
-      <div class="scroll"><table><tbody>${CONNECT.map(([path, text]) => html`<tr><th scope="row"><code>${path}</code></th><td>${text}</td></tr>`)}</tbody></table></div></section>`;
+      <div class="scroll" tabindex="0"><table><tbody>${CONNECT.map(([path, text]) => html`<tr><th scope="row"><code>${path}</code></th><td>${text}</td></tr>`)}</tbody></table></div></section>`;
 }

@@ -29,7 +29,7 @@ const columns = (flow) => [
   { key: "key", title: "Property", value: (it) => it.key, show: (it) => html`<span title=${it.key}>${it.key}</span>` },
   { key: "value", title: "Value", value: (it) => it.value || "", show: (it) => html`<span title=${it.value}>${text(it.value)}</span>` },
   { key: "origin", title: "Origin", value: (it) => it.changed_at_ms || 0, show: origin },
-  { key: "change", title: "", value: () => 0, show: (it) => html`<${Action} order=${setProperty(flow, it.connector, it)} label=${`Change ${it.key} of ${it.connector}`}>change<//>` },
+  { key: "change", title: "Change", value: () => 0, show: (it) => html`<${Action} order=${setProperty(flow, it.connector, it)} label=${`Change ${it.key} of ${it.connector}`}>change<//>` },
   { key: "connector", title: "Connector", wide: true, value: (it) => it.connector, show: (it) => it.connector },
 ];
 

@@ -85,7 +85,7 @@ const more = (rows) => rows.length > MOST_ROWS && html`<p class="muted">and ${co
 
 function Transactions({ rows }) {
   if (!rows.length) return null;
-  return html`<h3>Open transactions</h3><div class="scroll"><table><thead><tr><th scope="col">Partition</th><th scope="col">Transactional id</th>
+  return html`<h3>Open transactions</h3><div class="scroll" tabindex="0"><table><thead><tr><th scope="col">Partition</th><th scope="col">Transactional id</th>
       <th scope="col" class="number">From offset</th><th scope="col" class="wide">Open since</th></tr></thead>
     <tbody>${rows.slice(0, MOST_ROWS).map((it) => html`<tr><th scope="row">${it.topic}-${it.partition}</th><td>${it.transactional_id || "not disclosed"}</td>
       <td class="number">${count(it.offset)}</td><td class="wide">${it.since_ms < 0 ? UNKNOWN : html`<${When} ms=${it.since_ms} />`}</td></tr>`)}</tbody></table></div>${more(rows)}`;
@@ -93,7 +93,7 @@ function Transactions({ rows }) {
 
 function Losses({ rows }) {
   if (!rows.length) return html`<p>No topic would lose anything.</p>`;
-  return html`<h3>Topics with something in the way</h3><div class="scroll"><table><thead><tr><th scope="col">Topic</th><th scope="col" class="number">Would lose (offsets)</th>
+  return html`<h3>Topics with something in the way</h3><div class="scroll" tabindex="0"><table><thead><tr><th scope="col">Topic</th><th scope="col" class="number">Would lose (offsets)</th>
       <th scope="col" class="number">Behind (time)</th><th scope="col">Why</th></tr></thead>
     <tbody>${rows.slice(0, MOST_ROWS).map((it) => html`<tr><th scope="row">${it.topic}</th><td class="number">${count(it.would_lose)}</td>
       <td class="number">${duration(it.lag_ms)}</td><td class="cause">${it.problems.join("; ") || "not copied"}</td></tr>`)}</tbody></table></div>${more(rows)}`;
@@ -103,7 +103,7 @@ function Moves({ rows, all, target }) {
   if (!all) return html`<p>No group would be moved: none has committed an offset of a copied topic, or none is chosen.</p>`;
   if (!rows.length) return html`<p>${counted(all, "group")} would continue exactly where they are.</p>`;
   return html`<h3>Groups that would not continue exactly</h3><p class="muted">${count(rows.length)} of ${counted(all, "group")}; a failover writes exact offsets to ${target} first.</p>
-    <div class="scroll"><table><thead><tr><th scope="col">Group</th><th scope="col" class="number">Reads again</th>
+    <div class="scroll" tabindex="0"><table><thead><tr><th scope="col">Group</th><th scope="col" class="number">Reads again</th>
       <th scope="col" class="number">Skips</th><th scope="col">Not synced</th></tr></thead>
     <tbody>${rows.slice(0, MOST_ROWS).map((it) => html`<tr><th scope="row">${it.group}</th><td class="number">${count(it.reads_again)}</td>
       <td class="number">${count(it.skips)}</td><td class="cause">${it.not_synced || "synced"}</td></tr>`)}</tbody></table></div>${more(rows)}`;
@@ -153,7 +153,7 @@ class Rehearsal extends Component {
       ${drill ? html`<p class="verdict"><${Mark} kind=${drill.ready ? "good" : "bad"} word=${drill.ready ? `Ready; clients would wait about ${duration(drill.gap_ms)}` : `Not ready: ${counted(drill.reasons.length, "reason")}`} />
           <span class="muted"> as of <${When} ms=${drill.at_ms} /></span></p>
         <ul class="findings">${drill.reasons.map((it) => html`<li class="finding bad"><p>${it}</p></li>`)}</ul>
-        <div class="scroll"><table><thead><tr><th scope="col">Step</th><th scope="col" class="number">Took</th><th scope="col">Found</th></tr></thead>
+        <div class="scroll" tabindex="0"><table><thead><tr><th scope="col">Step</th><th scope="col" class="number">Took</th><th scope="col">Found</th></tr></thead>
           <tbody>${drill.steps.map((it) => html`<tr><th scope="row">${it.step}</th><td class="number">${count(it.ms)} ms</td><td>${it.found}</td></tr>`)}</tbody></table></div>` : null}</div></section>`;
   }
 }

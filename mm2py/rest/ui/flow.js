@@ -70,7 +70,7 @@ function Numbers({ flow }) {
 
 function Tasks({ flow }) {
   if (!flow.connectors.length) return html`<${Empty}>This flow has no connector yet: it starts, or waits for a cluster.<//>`;
-  return html`<div class="scroll"><table>
+  return html`<div class="scroll" tabindex="0"><table>
     <thead><tr><th scope="col">Connector or task</th><th scope="col">State</th><th scope="col">Worker</th></tr></thead>
     ${flow.connectors.map((it) => html`<tbody key=${it.name}>
       <tr class="group"><th scope="row">${it.name}</th><td><${StateMark} of=${it} /></td><td>${it.worker || "none"}</td></tr>

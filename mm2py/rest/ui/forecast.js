@@ -16,7 +16,7 @@ export function Forecast({ flow, poll, stale }) {
   return html`<section aria-labelledby="forecast"><h2 id="forecast">Retention overtakes</h2>
     <p class="muted">${flow.source} deletes what is not copied yet, at the rates of the last minutes. Raise the named limit of the topic on ${flow.source},
       or see why the copy is slow.</p>
-    <div class="scroll"><table>
+    <div class="scroll" tabindex="0"><table>
       <thead><tr><th scope="col">Topic</th><th scope="col" class="number">Partition</th><th scope="col">In</th><th scope="col" class="wide">At</th>
         <th scope="col" class="number">Records wait</th><th scope="col" class="number">Bytes wait</th><th scope="col" class="wide">By</th></tr></thead>
       <tbody>${rows.slice(0, MOST_ROWS).map((it) => html`<tr key=${`${it.topic} ${it.partition}`}>

@@ -48,7 +48,7 @@ function Group({ flow, group, name, copying }) {
   return html`<section class="detail" aria-labelledby="group"><h3 id="group">Group ${group.group}</h3> <a href=${back}>close</a>
     <p><${GroupMark} group=${group} copying=${copying} /> ${group.type ? `${group.type} group` : ""}</p>
     ${group.not_synced ? html`<p class="cause">Its offsets are not written to ${flow.target}: ${group.not_synced}</p>` : null}
-    <div class="scroll low"><table>
+    <div class="scroll low" tabindex="0"><table>
       <thead><tr><th scope="col">Partition</th><th scope="col" class="number">Offset on ${flow.source}</th><th scope="col" class="number">Belongs on ${flow.target}</th>
         <th scope="col" class="number">Offset on ${flow.target}</th><th scope="col" class="number">Reads again</th><th scope="col" class="number">Skips</th><th scope="col" class="wide">Place</th></tr></thead>
       <tbody>${group.partitions.map((it) => html`<tr key=${`${it.topic} ${it.partition}`}>

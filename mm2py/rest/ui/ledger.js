@@ -66,7 +66,7 @@ function Sums({ topics }) {
 
 function Events({ flow, ledger }) {
   const rows = ledger.events.slice(0, MOST_ROWS);
-  return html`<h3>Each event, the newest first</h3><div class="scroll"><table class="ledger">
+  return html`<h3>Each event, the newest first</h3><div class="scroll" tabindex="0"><table class="ledger">
     <thead><tr><th scope="col">Where</th><th scope="col">What</th><th scope="col" class="number">Offsets on ${flow.source}</th>
       <th scope="col" class="number wide">How many</th><th scope="col" class="wide">Noticed</th></tr></thead>
     ${rows.map((it) => {
@@ -82,7 +82,7 @@ function Quarantine({ flow, rows }) {
   if (!rows.length) return null;
   return html`<h3>In quarantine since the last failover</h3>
     <p class="muted">Written on ${flow.source}, not copied when clients moved. The records that ${flow.source} still had are in topics of ${flow.target}.</p>
-    <div class="scroll"><table><thead><tr><th scope="col">Partition</th><th scope="col" class="number">Offsets on ${flow.source}</th>
+    <div class="scroll" tabindex="0"><table><thead><tr><th scope="col">Partition</th><th scope="col" class="number">Offsets on ${flow.source}</th>
       <th scope="col" class="number">Records kept</th><th scope="col" class="wide">Kept in</th></tr></thead>
     <tbody>${rows.slice(0, MOST_ROWS).map((it) => html`<tr><th scope="row">${it.topic}-${it.partition}</th><td class="number">${count(it.start)} to ${count(it.end - 1)}</td>
       <td class="number">${count(it.records)}</td><td class="wide"><code>mm2py-quarantine.${flow.source}.${it.topic}.internal</code></td></tr>`)}</tbody></table></div>`;

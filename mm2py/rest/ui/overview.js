@@ -57,7 +57,7 @@ function Row({ flow, stale }) {
 function List({ flows, stale }) {
   const groups = bySource(flows);
   const named = groups.size > 1 && flows.length > groups.size;
-  return html`<section aria-labelledby="list"><h2 id="list">Flows</h2><div class="scroll"><table>
+  return html`<section aria-labelledby="list"><h2 id="list">Flows</h2><div class="scroll" tabindex="0"><table>
     <thead><tr><th scope="col">Flow</th><th scope="col">State</th><th scope="col" class="number">Lag (records)</th>
       <th scope="col" class="number" title="recovery point: how old the oldest record is that is not copied">RPO (time)</th>
       <th scope="col" class="number wide">Rate</th><th scope="col" class="number wide">Topics</th><th scope="col" class="number wide">Partitions</th></tr></thead>

@@ -48,7 +48,7 @@ function Partitions({ flow, topic, poll, copying }) {
     ${!rows ? html`<${Waiting} poll=${poll} what="partitions" />` : null}
     ${rows && !rows.length ? html`<${Empty}>${flow.flow} does not copy a topic of this name: <a href=${flowLink(flow.flow, "topics")}>all topics</a>.<//>` : null}
     ${rows && rows.length ? html`<p class="muted">${counted(rows.length, "partition")}, copied to ${rows[0].target_topic || "a topic that is not named yet"}</p>
-      <div class="scroll low"><table>
+      <div class="scroll low" tabindex="0"><table>
         <thead><tr><th scope="col" class="number">Partition</th><th scope="col">State</th><th scope="col" class="number">Lag (records)</th>
           <th scope="col" class="number" title=${RPO}>RPO (time)</th><th scope="col" class="number wide">Rate</th><th scope="col" class="wide">Task and worker</th></tr></thead>
         <tbody>${rows.map((it) => html`<tr key=${it.partition}>
