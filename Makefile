@@ -7,7 +7,7 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_EXAMPLES ?= 5000
 TEST_PROCESSES ?= 3
-FAULT_PROCESSES ?= 2
+FAULT_PROCESSES ?= 3
 QUARTER ?=
 # At most eight failed tests are repeated alone; those that pass then are named as flaky.
 LANE = $(BIN)/pytest -q --dist loadfile --no-loadscope-reorder --repeats 8

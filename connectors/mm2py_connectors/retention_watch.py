@@ -223,7 +223,8 @@ class RetentionWatch:
         self._courses: dict[TopicPartition, Course] = {}
         self._limits: dict[str, Limits] = {}
         self._record_bytes: dict[TopicPartition, float] = {}
-        self._asked_at = -inf
+        self._asked_at: dict[str, float] = {}
+        """When a topic's limits were asked for; those of before count until the next answer."""
         self._refusal = ""
 
     async def run(self, partitions: Callable[[], Collection[TopicPartition]]) -> None:
@@ -241,6 +242,8 @@ class RetentionWatch:
                     # What is known stays, and ages: a source that is away deletes nothing that one could copy in time.
                     self._refusal = str(error)
                     log.debug("retention of what is behind is not known cause=%r", error)
+                except Exception:  # the edge: the copy goes on, and the next look may go well
+                    log.exception("retention of what is behind cannot be watched")
                 self._report(behind)
         finally:
             session, self._session = self._session, None
@@ -277,10 +280,8 @@ class RetentionWatch:
 
     async def _learn(self, behind: Collection[TopicPartition]) -> None:
         now = self._context.clock.monotonic()
-        if now - self._asked_at > LIMITS_S:
-            self._asked_at = now
-            self._limits.clear()
-        unknown = {tp.topic for tp in behind} - self._limits.keys()
+        topics = {tp.topic for tp in behind}
+        unknown = {it for it in topics if now - self._asked_at.get(it, -inf) > LIMITS_S}
         undated = [tp for tp in behind if self._courses[tp].wants_date]
         if not (unknown or undated):
             return
@@ -289,6 +290,7 @@ class RetentionWatch:
             configs = await admin.describe_topic_configs(unknown)
             found = {topic: Limits.of(entries) for topic, entries in configs.items()}
             self._limits |= found
+            self._asked_at |= dict.fromkeys(unknown, now)
             await self._measure(
                 [it for it in behind if (known := found.get(it.topic)) and known.size_bytes], admin
             )
