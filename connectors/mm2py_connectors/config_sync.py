@@ -20,6 +20,7 @@ from mm2py_connectors.clients import MirrorAdmin
 log = logging.getLogger(__name__)
 
 TOPICS_PER_REQUEST: Final = 100
+_DELETES: Final = frozenset({"cleanup.policy", "retention.ms", "retention.bytes"})
 _FORMAT: Final = "message.format.version"
 _OF_ONE_CONFIG: Final = frozenset(
     {codes.INVALID_CONFIG, codes.INVALID_REQUEST, codes.POLICY_VIOLATION}
@@ -121,11 +122,18 @@ class ConfigSync:
                 operations = part[remote]
                 if error is None:
                     continue
-                if len(operations) == 1 or error.code not in _OF_ONE_CONFIG:
+                # What decides which records are deleted goes together, first: short retention is harmless beside compact alone.
+                deleting = [it for it in operations if it.name in _DELETES]
+                others = [it for it in operations if it.name not in _DELETES]
+                is_one = len(operations) == 1 or not others
+                if is_one or error.code not in _OF_ONE_CONFIG:
                     refused.setdefault(remote, []).append(_refusal(operations, error))
                     continue
-                middle = len(operations) // 2
-                halves[0][remote], halves[1][remote] = operations[:middle], operations[middle:]
+                middle = len(others) // 2
+                first, second = (
+                    (deleting, others) if deleting else (others[:middle], others[middle:])
+                )
+                halves[0][remote], halves[1][remote] = first, second
             pending += [half for half in halves if half]
         return {remote: "; ".join(sorted(causes)) for remote, causes in refused.items()}
 
@@ -158,4 +166,6 @@ class ConfigSync:
 
 
 def _refusal(operations: Sequence[ConfigOp], error: ServerError) -> str:
-    return f"{operations[0].name}: {error}" if len(operations) == 1 else str(error)
+    names = [it.name for it in operations]
+    is_named = len(names) == 1 or _DELETES.issuperset(names)
+    return f"{', '.join(names)}: {error}" if is_named else str(error)

@@ -574,19 +574,26 @@ class MirrorSourceTask(BatchSourceTask):
         position = min(end - behind, delivered + 1) if is_under_way else end - behind
         return position, end, self._newest_ms.get(source, -1)
 
-    def _why_stalled(self, source: TopicPartition) -> str:
-        """Return why nothing of a partition is copied; empty where its state says so, or it is not known."""
+    def _why_stalled(self, source: TopicPartition) -> tuple[str, bool]:
+        """Return why nothing of a partition is copied, and whether that may rightly last; empty where its state says so, or it is not known."""
         known_otherwise = source in self._held or source in self._failed or source in self._stalled
         if self._reader is None or known_otherwise:
-            return ""
+            return "", True
         target = self._config.target_cluster_alias
         if self._delivered.get(source, -1) < self._handed.get(source, -1):
-            return f"cluster {target} has not acknowledged what was sent; see its brokers (mm2py doctor)"
+            return (
+                f"cluster {target} has not acknowledged what was sent; see its brokers (mm2py doctor)",
+                False,
+            )
         if self._reader.reader.waiting(source):
-            return "what was read is not sent: other partitions or flow.max.bytes.per.second take all there is; see mm2py lag"
+            return (
+                "what was read is not sent: other partitions or flow.max.bytes.per.second take all there is; see mm2py lag",
+                False,
+            )
         return (
-            f"cluster {self._config.source_cluster_alias} answers without records: its readers of committed records wait for a"
-            " transaction that is open; see kafka-transactions.sh find-hanging"
+            f"cluster {self._config.source_cluster_alias} answers without records, most likely because a transaction is open: readers of"
+            " committed records wait for its end; see kafka-transactions.sh find-hanging",
+            True,
         )
 
     async def _watch_ends(self, reader: SourceReader) -> None:

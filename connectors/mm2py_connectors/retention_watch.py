@@ -17,7 +17,7 @@ from math import inf
 from typing import Final, final
 
 from mm2py.api.context import TaskContext
-from mm2py.errors import Mm2pyError
+from mm2py.errors import Mm2pyError, ServerError
 from mm2py.observability.logging import some_of
 from mm2py.observability.metrics import UNKNOWN, Forecast
 from mm2py.observability.quantities import duration_text, size_text
@@ -37,11 +37,16 @@ LEAST_CHANGE: Final = 0.05
 LEAST_CHANGE_S: Final = 5.0
 SOON_S: Final = 3600.0
 """A loss that is nearer makes the flow DEGRADED."""
+LONGEST_TRANSACTION_S: Final = 900.0
+"""``transaction.max.timeout.ms``: for so long a source may rightly give nothing to readers of committed records."""
 NOTED_S: Final = 86_400.0
 """A loss that is nearer is told."""
 _ROUNDS: Final = 8
 """Of the search for a record's age: to 1/256 of ``retention.ms``."""
 _MOST_NAMED: Final = 3
+_MOST_DATED: Final = 500
+"""Partitions whose age is searched in one look: each round is a request to each broker."""
+_FARTHEST_MS: Final = 365 * 86_400_000
 _STALLED_LOOKS: Final = 3
 _POLICY: Final = "cleanup.policy"
 _AGE: Final = "retention.ms"
@@ -81,6 +86,8 @@ class Sight:
     position: int
     end: int
     written_ms: int
+    is_searched: bool = False
+    """Whether ``written_ms`` was searched for: it is older than the record's time by up to a part of the limit."""
 
     @property
     def waiting(self) -> int:
@@ -96,6 +103,8 @@ class Course:
         self._sights: deque[Sight] = deque()
         self._dated = -1
         """The position whose record's age was asked for."""
+        self.since_ms = 0
+        """When it came to its position."""
 
     @property
     def last(self) -> Sight:
@@ -128,7 +137,11 @@ class Course:
     def add(self, sight: Sight) -> None:
         """Take over a look; those that are too old are forgotten, and what is known of the next record's age is kept."""
         if self._sights and self.last.position == sight.position:
-            sight = replace(sight, written_ms=self.last.written_ms)
+            sight = replace(
+                sight, written_ms=self.last.written_ms, is_searched=self.last.is_searched
+            )
+        else:
+            self.since_ms = sight.at_ms
         self._sights.append(sight)
         while sight.at_ms - self._sights[0].at_ms > WINDOW_S * 1000:
             self._sights.popleft()
@@ -138,7 +151,7 @@ class Course:
         self._dated = position = self.last.position
         for index, it in enumerate(self._sights):
             if it.position == position:
-                self._sights[index] = replace(it, written_ms=written_ms)
+                self._sights[index] = replace(it, written_ms=written_ms, is_searched=True)
 
     def forecast(self, limits: Limits, record_bytes: float) -> Forecast | None:
         """Return when the first record is lost at the present rates, None where it is not in sight.
@@ -157,6 +170,8 @@ class Course:
         if not ways:
             return None
         in_s, name, limit = min(ways)
+        if in_s * 1000 > _FARTHEST_MS:
+            return None
         size = round(now.waiting * record_bytes) if record_bytes >= 0 else UNKNOWN
         return Forecast(
             by=name,
@@ -172,7 +187,13 @@ class Course:
         if limit_ms is None or now.written_ms == UNKNOWN:
             return None
         age_ms = now.at_ms - now.written_ms
-        first = next(it for it in self._sights if it.written_ms != UNKNOWN)
+        # A time that was searched for is compared with itself alone.
+        alike = (
+            it
+            for it in self._sights
+            if it.position == now.position or not (it.is_searched or now.is_searched)
+        )
+        first = next(it for it in alike if it.written_ms != UNKNOWN)
         took_s = (now.at_ms - first.at_ms) / 1000
         grew_s = took_s - (now.written_ms - first.written_ms) / 1000
         is_near = age_ms * 2 > limit_ms
@@ -194,7 +215,8 @@ class Course:
 def _reach(left: float, grew: float, took_s: float, least: float) -> float | None:
     """Return in how many seconds nothing is left, at the rate of what was seen."""
     if left <= 0:
-        return 0.0
+        # What is older than the limit may go at any time, unless the copy gains on it.
+        return 0.0 if grew >= 0 else None
     return None if grew <= least or took_s <= 0 else left * took_s / grew
 
 
@@ -212,7 +234,7 @@ class RetentionWatch:
         self,
         open_admin: Callable[[], AdminSession],
         progress: Progress,
-        why_stalled: Callable[[TopicPartition], str],
+        why_stalled: Callable[[TopicPartition], tuple[str, bool]],
         context: TaskContext,
     ) -> None:
         self._open_admin = open_admin
@@ -226,6 +248,9 @@ class RetentionWatch:
         self._asked_at: dict[str, float] = {}
         """When a topic's limits were asked for; those of before count until the next answer."""
         self._refusal = ""
+        """Why the last look learned nothing."""
+        self._refused: dict[str, str] = {}
+        """By topic: why its limits or sizes may not be read."""
 
     async def run(self, partitions: Callable[[], Collection[TopicPartition]]) -> None:
         """Look each ``CHECK_S`` until cancelled, and close the connection then, where one was needed."""
@@ -238,9 +263,10 @@ class RetentionWatch:
                 try:
                     async with asyncio.timeout(CHECK_S):
                         await self._learn(behind)
+                    self._refusal = ""
                 except (Mm2pyError, TimeoutError) as error:
                     # What is known stays, and ages: a source that is away deletes nothing that one could copy in time.
-                    self._refusal = str(error)
+                    self._refusal = str(error) or f"no answer within {CHECK_S:.0f} s"
                     log.debug("retention of what is behind is not known cause=%r", error)
                 except Exception:  # the edge: the copy goes on, and the next look may go well
                     log.exception("retention of what is behind cannot be watched")
@@ -283,19 +309,35 @@ class RetentionWatch:
         topics = {tp.topic for tp in behind}
         unknown = {it for it in topics if now - self._asked_at.get(it, -inf) > LIMITS_S}
         undated = [tp for tp in behind if self._courses[tp].wants_date]
-        if not (unknown or undated):
+
+        def unmeasured() -> list[TopicPartition]:
+            limited = [it for it in behind if self._limits.get(it.topic, _NONE).size_bytes]
+            known = self._record_bytes.keys()
+            return [
+                it
+                for it in limited
+                if it.topic in unknown or not (it in known or it.topic in self._refused)
+            ]
+
+        if not (unknown or undated or unmeasured()):
             return
         admin = await self._admin()
-        if unknown:
-            configs = await admin.describe_topic_configs(unknown)
-            found = {topic: Limits.of(entries) for topic, entries in configs.items()}
-            self._limits |= found
-            self._asked_at |= dict.fromkeys(unknown, now)
-            await self._measure(
-                [it for it in behind if (known := found.get(it.topic)) and known.size_bytes], admin
-            )
-        await self._date(undated, admin)
-        self._refusal = ""
+        for topic in sorted(unknown):
+            await self._read_limits(topic, now, admin)
+        await self._measure(unmeasured(), admin)
+        await self._date(undated[:_MOST_DATED], admin)
+
+    async def _read_limits(self, topic: str, now: float, admin: MirrorAdmin) -> None:
+        """Learn the limits of a topic; one that may not be read hides no other."""
+        self._asked_at[topic] = now
+        try:
+            configs = await admin.describe_topic_configs([topic])
+        except ServerError as error:
+            self._limits.pop(topic, None)
+            self._refused[topic] = str(error)
+        else:
+            self._refused.pop(topic, None)
+            self._limits |= {name: Limits.of(entries) for name, entries in configs.items()}
 
     async def _admin(self) -> MirrorAdmin:
         if self._session is None:
@@ -315,7 +357,11 @@ class RetentionWatch:
         topics = {
             tp.topic: [it.partition for it in limited if it.topic == tp.topic] for tp in limited
         }
-        sizes = await admin.partition_sizes(topics)
+        try:
+            sizes = await admin.partition_sizes(topics)
+        except ServerError as error:
+            self._refused |= dict.fromkeys(topics, f"sizes may not be read: {error}")
+            return
         starts = await admin.list_offsets(dict.fromkeys(limited, EARLIEST))
         for tp in limited:
             if tp in sizes and starts[tp].error is None:
@@ -334,7 +380,8 @@ class RetentionWatch:
             middles = {tp: (low + high) // 2 for tp, (low, high) in spans.items()}
             for tp, found in (await admin.list_offsets(middles)).items():
                 if found.error is not None:
-                    raise found.error
+                    del spans[tp]  # the others need not wait for it
+                    continue
                 low, high = spans[tp]
                 # The first record of that time or later is behind the one that waits: this one is older.
                 is_older = not 0 <= found.offset <= self._courses[tp].last.position
@@ -359,23 +406,29 @@ class RetentionWatch:
         is_soon = first is not None and first[1].at_ms - now_ms < SOON_S * 1000
         self._context.report_finding("retention", text, count=len(told), harms=is_soon)
         self._report_stalled(behind)
-        unknown = sorted({tp.topic for tp in behind} - self._limits.keys()) if self._refusal else []
-        self._context.report_finding(
-            "retention not known",
-            f"whether the source deletes records of {some_of(unknown, _MOST_NAMED)} before they are copied cannot be said: {self._refusal}"
-            if unknown
-            else "",
-            count=len(unknown),
-            harms=False,
-        )
+        topics = {tp.topic for tp in behind}
+        whys = {it: self._refused[it] for it in sorted(topics) if it in self._refused}
+        if self._refusal:
+            whys |= dict.fromkeys(sorted(topics - self._limits.keys() - whys.keys()), self._refusal)
+        text = ""
+        if whys:
+            text = f"whether the source deletes records of {some_of([*whys], _MOST_NAMED)} before they are copied is not known whole: {next(iter(whys.values()))}"
+        self._context.report_finding("retention not known", text, count=len(whys), harms=False)
 
     def _report_stalled(self, behind: Collection[TopicPartition]) -> None:
         """Name what stands still though more arrives; what is paused, held or failed says so itself."""
-        whys = {tp: self._why_stalled(tp) for tp in behind if self._courses[tp].is_stalled}
-        stalled = {str(tp): why for tp, why in whys.items() if why}
+        now_ms = self._context.clock.now_ms()
+        stalled: dict[str, str] = {}
+        harms = False
+        for tp in behind:
+            course = self._courses[tp]
+            why, may_last = self._why_stalled(tp) if course.is_stalled else ("", True)
+            if why:
+                stalled[str(tp)] = why
+                harms |= not may_last or now_ms - course.since_ms > LONGEST_TRANSACTION_S * 1000
         names = some_of(sorted(stalled), _MOST_NAMED)
         text = f"nothing is copied of {names}: {next(iter(stalled.values()))}" if stalled else ""
-        self._context.report_finding("stalled", text, count=len(stalled))
+        self._context.report_finding("stalled", text, count=len(stalled), harms=harms)
 
 
 def _text(tp: TopicPartition, forecast: Forecast, *, others: int, now_ms: int) -> str:

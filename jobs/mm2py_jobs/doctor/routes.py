@@ -4,16 +4,22 @@ Flow: request -> the same checks as ``mm2py doctor FILE``, from this worker with
 """
 
 import asyncio
+from math import inf
+from typing import Final
 
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
 
-from mm2py.flows.service import FlowService
+from mm2py.flows.service import READS_AT_ONCE, FlowService
 from mm2py.flows.view_models import View
 from mm2py.rest.bodies import check_media_types, refuse_unknown
 from mm2py.rest.job_routes import JobRoutes, RouteHost
 from mm2py.rest.routes.flows import RESPONSES, FlowPath, named_flow
+from mm2py.runtime.errors import HerderError
 from mm2py.types import FlowName
+
+KEPT_S: Final = 30.0
+"""From its beginning on: whoever asks again within gets the same answer."""
 
 
 class DoctorView(View):
@@ -42,18 +48,27 @@ class _Doctor:
     def __init__(self, host: RouteHost) -> None:
         self._host = host
         self._flows: FlowService = host.flows
+        self._clock = host.clock
+        self._at_once = asyncio.Semaphore(READS_AT_ONCE)
+        self._asked_at: dict[FlowName, float] = {}
+        self._closed = False
         self._running: dict[FlowName, asyncio.Task[list[DoctorView]]] = {}
 
     async def show(self, request: Request, flow: FlowPath) -> list[DoctorView]:
         """Ask both clusters what would keep the flow from working, with the command that mends it; takes up to 30 s where one is silent."""
         name = named_flow(self._flows, request, flow)
         running = self._running.get(name)
-        if running is None or running.done():
+        if self._closed:
+            raise HerderError("The worker stops", status=503)
+        is_old = self._clock.monotonic() - self._asked_at.get(name, -inf) > KEPT_S
+        if running is None or (running.done() and is_old):
+            self._asked_at[name] = self._clock.monotonic()
             running = self._running[name] = asyncio.create_task(self._examine(name))
         return await asyncio.shield(running)
 
     async def close(self) -> None:
         """End examinations that still run."""
+        self._closed = True
         for running in self._running.values():
             running.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
@@ -62,7 +77,8 @@ class _Doctor:
         # A worker that is never asked loads none of it.
         from mm2py_jobs.doctor.examine import examine_file
 
-        results = await examine_file(self._host.file, [str(flow)], self._host.clock)
+        async with self._at_once:
+            results = await examine_file(self._host.file, [str(flow)], self._clock)
         mask = self._host.mask.apply
         return [
             DoctorView(

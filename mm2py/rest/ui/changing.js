@@ -64,9 +64,9 @@ export class ChangeDialog extends Component {
     try {
       const query = new URLSearchParams({ ...order.query, ...(dry ? { dry_run: true } : {}) }).toString();
       const result = await change(order.method, `${order.path}${query ? `?${query}` : ""}`, order.body?.(values), revision);
+      if (!dry) this.props.after();
       if (this.state.order !== order) return;
       this.setState(dry ? { asking: false, plan: result } : { asking: false, done: result });
-      if (!dry) this.props.after();
     } catch (error) {
       if (this.state.order === order) this.setState({ asking: false, error: { text: error.message, said: said(error, !dry), status: error.status }, ...(error.status === 412 ? { plan: null } : {}) });
       this.props.after();

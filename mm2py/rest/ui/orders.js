@@ -33,12 +33,14 @@ const orNull = (value) => (value === "" ? null : value);
 const FILE = "empty: as in the worker's file";
 
 export const chooseTopics = (flow, config) => {
-  const now = Object.fromEntries((config || []).flatMap((it) => it.properties).map((it) => [it.key, it.value]));
+  const source = config.filter((it) => it.connector.endsWith("MirrorSourceConnector"));
+  const now = Object.fromEntries((source.length ? source : config).flatMap((it) => it.properties).map((it) => [it.key, it.value]));
   return patch(flow, {
     title: `Topics of ${flow.flow}`,
     text: "Names and Java patterns, with commas between them.",
     fields: ["topics", "topics.exclude"].map((name) => ({ name, label: name, value: now[name] || "", hint: FILE })),
-    body: (values) => ({ config: Object.fromEntries(Object.entries(values).map(([key, value]) => [key, orNull(value)])) }),
+    // What was not touched is not sent: somebody else may have changed it.
+    body: (values) => ({ config: Object.fromEntries(Object.entries(values).filter(([key, value]) => value !== (now[key] || "")).map(([key, value]) => [key, orNull(value)])) }),
   });
 };
 

@@ -33,10 +33,10 @@ export function Topics({ flow, poll, chosen, partitions, copying, config }) {
   const rows = poll.data;
   if (!rows) return html`<${Waiting} poll=${poll} what="topics" />`;
   if (!rows.length) {
-    return html`<${Empty}>This flow copies no topic. Choose some that the source has: <${Action} order=${chooseTopics(flow, config)}>Choose topics<//> <${Command} text=${`mm2py flow set ${flow.source}/${flow.target} topics='orders.*'`} /><//>`;
+    return html`<${Empty}>This flow copies no topic. Choose some that the source has: ${config ? html`<${Action} order=${chooseTopics(flow, config)}>Choose topics<//>` : null} <${Command} text=${`mm2py flow set ${flow.source}/${flow.target} topics='orders.*'`} /><//>`;
   }
   return html`${chosen === undefined ? null : html`<${Partitions} flow=${flow} topic=${chosen} poll=${partitions} copying=${copying} />`}
-    <p><${Action} order=${chooseTopics(flow, config)}>Choose topics<//></p>
+    <p>${config ? html`<${Action} order=${chooseTopics(flow, config)}>Choose topics<//>` : null}</p>
     <${Table} rows=${rows} columns=${columns(flow.flow, copying)} sort="state" id=${(it) => it.topic} text=${(it) => `${it.topic} ${it.target_topic || ""} ${it.state}`}
       label=${`Topics of ${flow.flow}`} noun="topic" chosen=${chosen} />`;
 }

@@ -69,6 +69,7 @@ class FakeAdmin:
         """Timestamps of the records of each log; offsets begin at ``log_start``."""
         self.log_start = 0
         self.sizes: dict[TopicPartition, int] = {}
+        self.sizes_refusal: ServerError | None = None
 
     async def list_topics(self) -> Mapping[str, TopicDescription]:
         self.listings += 1
@@ -139,6 +140,8 @@ class FakeAdmin:
     async def partition_sizes(
         self, topics: Mapping[str, Sequence[int]]
     ) -> Mapping[TopicPartition, int]:
+        if self.sizes_refusal is not None:
+            raise self.sizes_refusal
         return self.sizes
 
     async def describe_topic_acls(self) -> Sequence[Acl] | None:

@@ -14,7 +14,14 @@ from mm2py.testing.clock import FakeClock
 from mm2py.testing.contexts import FakeTaskContext
 from mm2py.types import TopicPartition
 from mm2py_connectors.clients import AdminSession
-from mm2py_connectors.retention_watch import CHECK_S, Course, Limits, RetentionWatch, Sight
+from mm2py_connectors.retention_watch import (
+    CHECK_S,
+    LONGEST_TRANSACTION_S,
+    Course,
+    Limits,
+    RetentionWatch,
+    Sight,
+)
 from tests.unit.connectors.mirror_fakes import FakeAdmin, FakeSession
 
 TP = TopicPartition("orders", 7)
@@ -98,6 +105,8 @@ class Bench:
         default_factory=dict[TopicPartition, tuple[int, int, int]]
     )
     why: str = ""
+    may_last: bool = False
+    partitions: list[TopicPartition] = field(default_factory=lambda: [TP])
 
     async def checks(self, count: int, written: int = 0) -> Forecast | None:
         """Let so many checks pass, ``written`` records arriving before each; return the last forecast."""
@@ -119,10 +128,10 @@ async def watch() -> AsyncGenerator[Bench]:
     found = RetentionWatch(
         lambda: AdminSession(session, admin),
         look,
-        lambda _: bench.why,
+        lambda _: (bench.why, bench.may_last),
         context,
     )
-    running = asyncio.create_task(found.run(lambda: [TP]))
+    running = asyncio.create_task(found.run(lambda: bench.partitions))
     await context.clock.settle()
     try:
         yield bench
@@ -213,3 +222,72 @@ async def test_what_stands_still_though_more_arrives_is_named_at_the_third_look_
         bench.seen[TP] = (101, 1001, START_MS)
         await bench.checks(1, written=1)
         assert "stalled" not in bench.context.findings
+
+
+async def test_readers_of_committed_records_may_wait_as_long_as_a_transaction_may_last() -> None:
+    async with watch() as bench:
+        bench.why, bench.may_last = "a transaction is open", True
+        bench.seen[TP] = (100, 1000, START_MS)
+        await bench.checks(4, written=1)
+        assert not bench.context.findings["stalled"][2]
+        await bench.checks(round(LONGEST_TRANSACTION_S / CHECK_S), written=1)
+        assert bench.context.findings["stalled"][2]
+
+
+async def test_a_topic_that_may_not_be_read_hides_no_other() -> None:
+    async with watch() as bench:
+        bench.admin.topics["secret"] = 1
+        bench.admin.unreadable["secret"] = FatalServerError(29, "TOPIC_AUTHORIZATION_FAILED")
+        bench.admin.logs[TP] = [START_MS] * 2000
+        secret = TopicPartition("secret", 0)
+        bench.partitions.append(secret)
+        bench.seen |= {TP: (100, 1000, START_MS), secret: (1, 9, START_MS)}
+        assert await bench.checks(3) is not None
+        assert "records of secret before" in bench.context.findings["retention not known"][0]
+
+
+async def test_sizes_that_may_not_be_read_are_told_and_cost_no_forecast_by_age() -> None:
+    async with watch() as bench:
+        bench.admin.configs["orders"] = entries(retention_ms=str(HOUR_MS), retention_bytes="5000")
+        bench.admin.sizes_refusal = FatalServerError(31, "CLUSTER_AUTHORIZATION_FAILED")
+        bench.admin.logs[TP] = [START_MS] * 2000
+        bench.seen[TP] = (100, 1000, START_MS)
+        assert await bench.checks(5) is not None
+        assert "sizes may not be read" in bench.context.findings["retention not known"][0]
+
+
+def test_a_time_that_was_searched_for_is_no_growth() -> None:
+    course = Course()
+    for second, position in ((0, 100), (10, 100)):
+        at_ms = START_MS + second * 1000
+        course.add(Sight(at_ms=at_ms, position=position, end=5000, written_ms=START_MS))
+    course.date(START_MS - 39 * 60_000)  # to a 256th of seven days
+    limits = Limits(7 * 24 * HOUR_MS, None)
+    stood = course.forecast(limits, -1)
+    assert stood is not None
+    assert stood.at_ms > START_MS + 6 * 24 * HOUR_MS
+    at_ms = START_MS + 20_000
+    course.add(Sight(at_ms=at_ms, position=4000, end=5000, written_ms=at_ms - 1000))
+    assert course.forecast(limits, -1) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "limits"),
+    [
+        # Catches up from the oldest segment, of which some records are beyond the limit.
+        ((0, 9000, -90_000_000), (5000, 9010, -7_200_000), Limits(HOUR_MS, None)),
+        ((0, 9_000, 0), (5_000, 9_010, 0), Limits(None, 1000)),
+        # Kafka's largest limit: no year of which a calendar knows.
+        ((0, 9_000, 0), (0, 9_010, 0), Limits((1 << 63) - 1, None)),
+    ],
+    ids=["age", "size", "for ever"],
+)
+def test_nothing_is_forecast_of_what_catches_up_or_is_beyond_a_year(
+    first: tuple[int, int, int], last: tuple[int, int, int], limits: Limits
+) -> None:
+    course = Course()
+    for second, (position, end, age_ms) in ((0, first), (30, last)):
+        at_ms = START_MS + second * 1000
+        written_ms = START_MS + age_ms
+        course.add(Sight(at_ms=at_ms, position=position, end=end, written_ms=written_ms))
+    assert course.forecast(limits, 10) is None

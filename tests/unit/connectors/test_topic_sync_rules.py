@@ -150,6 +150,18 @@ async def test_a_refused_config_holds_back_only_itself() -> None:
     assert not sync.refusals
 
 
+async def test_what_decides_about_deletion_is_written_whole_or_not_at_all() -> None:
+    source, target = FakeAdmin({"t1": 1}), FakeAdmin()
+    source.configs = {"t1": ENTRIES}
+    target.refuse_configs["cleanup.policy"] = server_error(44, "not here")
+    sync = ConfigSync(source, target, DefaultConfigPropertyFilter({}), target_alias="B")
+    await sync.run({"t1": "A.t1"})
+    # Retention of a compacted source would delete records of a copy that may not be compacted.
+    assert ("A.t1", "retention.ms") not in target.written
+    assert target.written["A.t1", "segment.ms"] == "7"
+    assert "cleanup.policy" in sync.refusals["A.t1"]
+
+
 def test_allow_all_becomes_allow_read_and_deny_stays() -> None:
     deny_all = acl(operation=AclOperation.ALL, permission=AclPermission.DENY)
     deny_write = acl(operation=AclOperation.WRITE, permission=AclPermission.DENY)
