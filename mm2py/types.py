@@ -11,6 +11,9 @@ ClusterAlias = NewType("ClusterAlias", str)
 EARLIEST: Final = -2
 """ListOffsets timestamp of the log start (``ListOffsetsRequest.EARLIEST_TIMESTAMP``)."""
 
+MAX_TIMESTAMP: Final = -3
+"""The offset of the record with the largest timestamp, brokers from 3.0 (KIP-734)."""
+
 LATEST: Final = -1
 """ListOffsets timestamp of the log end (``ListOffsetsRequest.LATEST_TIMESTAMP``)."""
 

@@ -40,7 +40,7 @@ SOON_S: Final = 3600.0
 LONGEST_TRANSACTION_S: Final = 900.0
 """``transaction.max.timeout.ms``: for so long a source may rightly give nothing to readers of committed records."""
 NOTED_S: Final = 86_400.0
-"""A loss that is nearer is told."""
+"""A loss that is nearer is reported."""
 _ROUNDS: Final = 8
 """Of the search for a record's age: to 1/256 of ``retention.ms``."""
 _MOST_NAMED: Final = 3
@@ -131,7 +131,7 @@ class Course:
 
     @property
     def wants_date(self) -> bool:
-        """Whether it stands at a record whose age is not known: the newest copied one may be much older."""
+        """Whether it waits at a record whose age is not known: the newest copied one may be much older."""
         return self.stands and self._dated != self.last.position
 
     def add(self, sight: Sight) -> None:
@@ -268,7 +268,7 @@ class RetentionWatch:
                     # What is known stays, and ages: a source that is away deletes nothing that one could copy in time.
                     self._refusal = str(error) or f"no answer within {CHECK_S:.0f} s"
                     log.debug("retention of what is behind is not known cause=%r", error)
-                except Exception:  # the edge: the copy goes on, and the next look may go well
+                except Exception:  # the copy must not end with it; the next look may succeed
                     log.exception("retention of what is behind cannot be watched")
                 self._report(behind)
         finally:
@@ -283,11 +283,8 @@ class RetentionWatch:
         for tp in partitions:
             course, seen = self._courses.get(tp), self._progress(tp)
             if seen is None and course is not None:
-                seen = (
-                    course.last.position,
-                    course.last.end,
-                    UNKNOWN,
-                )  # it stands, as far as one can see
+                # As far as one can see it has not moved.
+                seen = course.last.position, course.last.end, UNKNOWN
             if seen is None:
                 continue
             position, end, newest_ms = seen
@@ -389,7 +386,7 @@ class RetentionWatch:
         for tp, (low, _) in spans.items():
             self._courses[tp].date(low)
 
-    # -- what is told ------------------------------------------------------------------------------
+    # -- reports -----------------------------------------------------------------------------------
 
     def _report(self, behind: Collection[TopicPartition]) -> None:
         now_ms = self._context.clock.now_ms()
@@ -416,7 +413,7 @@ class RetentionWatch:
         self._context.report_finding("retention not known", text, count=len(whys), harms=False)
 
     def _report_stalled(self, behind: Collection[TopicPartition]) -> None:
-        """Name what stands still though more arrives; what is paused, held or failed says so itself."""
+        """Name partitions of which nothing is copied though more arrives; paused, held and failed ones have a state of their own."""
         now_ms = self._context.clock.now_ms()
         stalled: dict[str, str] = {}
         harms = False

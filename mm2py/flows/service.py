@@ -221,7 +221,7 @@ class FlowService:
         """Return when retention overtakes which partitions; ``ForwardError`` where another worker leads the flow."""
         return forecast_views(flow, await self._members(flow), self._parts.clock.now_ms())
 
-    def course(self, flow: FlowName) -> list[SampleView]:
+    def samples(self, flow: FlowName) -> list[SampleView]:
         """Return how this worker's part of a flow went in the last hour, the oldest first."""
         return sample_views(self._parts.fleet.samples(flow))
 

@@ -14,6 +14,7 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.integration.mirror_process import until
+from tests.kit.kafka.java import run_java
 from tests.kit.kafka.region import KafkaAddress
 
 TIMEOUT_S: Final = 30.0
@@ -257,3 +258,21 @@ permit_deleting: Final = partial(_permit, ResourceType.TOPIC, AclOperation.DELET
 forbid_transactions: Final = partial(_forbid, ResourceType.TRANSACTIONAL_ID, AclOperation.WRITE)
 """Take Write on one transactional id from all principals; it can still be described."""
 permit_transactions: Final = partial(_permit, ResourceType.TRANSACTIONAL_ID, AclOperation.WRITE)
+
+
+def set_quota(region: KafkaAddress, kind: str, client_id: str, rate: int) -> None:
+    """Set a quota of a client, or of each one by default, in bytes per second; with 0 take it away."""
+    name = f"{kind}_byte_rate"
+    change = ["--add-config", f"{name}={rate}"] if rate else ["--delete-config", name]
+    entity = ["--entity-name", client_id] if client_id else ["--entity-default"]
+    done = run_java(
+        "kafka.admin.ConfigCommand",
+        "--bootstrap-server",
+        region.bootstrap_servers,
+        "--alter",
+        "--entity-type",
+        "clients",
+        *entity,
+        *change,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

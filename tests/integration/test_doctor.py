@@ -16,13 +16,12 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py_cli.app import app
 from mm2py_jobs.doctor.examine import CHECKS, examine
 from mm2py_jobs.open_flow import flow_plan
-from tests.integration.cluster_changes import forbid_creating, forbid_writing
+from tests.integration.cluster_changes import forbid_creating, forbid_writing, set_quota
 from tests.integration.flow_questions import Asked, path_of
 from tests.integration.mirror_process import MM2PY, Flow, running, until
 from tests.integration.secured import SecuredRegion
 from tests.integration.setups import Setup
 from tests.integration.small_disk import FEW_INDEXES, small_disk
-from tests.integration.test_quotas import set_quota
 from tests.integration.traffic import Sent, commit, write
 from tests.kit.kafka.ports import free_ports
 from tests.kit.kafka.region import ForeignRegion, KafkaAddress, Region

@@ -52,12 +52,12 @@ def hasty() -> Iterator[Region]:
 def test_retention_is_forecast_before_it_takes_a_record_that_is_not_copied(
     setup: Setup, hasty: Region, by: str
 ) -> None:
-    stands, keeps_up = (setup.unique(f"forecast-{word}") for word in ("stands", "keeps-up"))
-    for topic in (stands, keeps_up):
+    stalled, keeps_up = (setup.unique(f"forecast-{word}") for word in ("stalled", "keeps-up"))
+    for topic in (stalled, keeps_up):
         setup.create_topic(hasty, topic, 1, config=LIMITS[by])
-    flow = write_flow(setup.folder, hasty, setup.b, f"{stands},{keeps_up}")
+    flow = write_flow(setup.folder, hasty, setup.b, f"{stalled},{keeps_up}")
     with (
-        Load(hasty, stands, 1, rate=RATE, value_bytes=VALUE_BYTES) as load,
+        Load(hasty, stalled, 1, rate=RATE, value_bytes=VALUE_BYTES) as load,
         Load(hasty, keeps_up, 1, rate=RATE, value_bytes=VALUE_BYTES),
         running(flow.file) as mirror,
     ):
@@ -69,18 +69,18 @@ def test_retention_is_forecast_before_it_takes_a_record_that_is_not_copied(
             assert status == 200
             return [ForecastView.model_validate(it) for it in answer]
 
-        until(lambda: ends(flow.target, flow.remote(stands)), 90, "a first copy", alive=mirror)
-        ask.done("POST", f"{path_of(flow)}/pause", topic=stands)
+        until(lambda: ends(flow.target, flow.remote(stalled)), 90, "a first copy", alive=mirror)
+        ask.done("POST", f"{path_of(flow)}/pause", topic=stalled)
         until(rows, 90, "a forecast", alive=mirror)
         seen: list[ForecastView] = []
 
         def is_lost() -> bool:
             seen.extend(rows())
-            return log_start(hasty, stands) > ends(flow.target, flow.remote(stands))[0]
+            return log_start(hasty, stalled) > ends(flow.target, flow.remote(stalled))[0]
 
         until(is_lost, 180, "retention to take what is not copied", alive=mirror)
         lost_ms = SYSTEM_CLOCK.now_ms()
-    assert {it.topic for it in seen} == {stands}
+    assert {it.topic for it in seen} == {stalled}
     assert {it.by for it in seen} == {"retention.ms" if by == "age" else "retention.bytes"}
     log.info("forecast %.1f s before", (lost_ms - seen[0].at_ms) / 1000)
     assert seen[0].in_s > 0

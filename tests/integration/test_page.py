@@ -3,16 +3,14 @@
 Flow: flows over fakes (or a worker on real brokers) behind a real listener -> ``Browser`` -> texts, requests, errors.
 """
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 import pytest
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from mm2py.config.rest_settings import RestSettings
 from mm2py.flows.service import FlowService
@@ -21,51 +19,39 @@ from mm2py.mirror.failovers import Failover, FailoverKind, OpenTransaction, Step
 from mm2py.observability.metrics import Finding, FlowSample, Forecast
 from mm2py.rest.app import public_app
 from mm2py.rest.credentials import Credentials
-from mm2py.rest.listening import Listener
 from mm2py.rest.security import gate_for
-from mm2py.rest.server import RestServer
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
 from mm2py_jobs.failover.plan import FailoverRequest, GroupRow, TopicRow
 from mm2py_jobs.failover.routes import FailoverService, failover_router
+from tests.integration import page_stage
 from tests.integration.mirror_process import running
+from tests.integration.page_stage import (
+    GOOD,
+    HOSTILE,
+    LOOKS,
+    MARKS,
+    SHOTS,
+    assert_quiet,
+    heal,
+    served,
+)
 from tests.integration.rest_asking import public_url
 from tests.integration.setups import Setup
 from tests.integration.traffic import Load, commit
-from tests.kit.browser import Browser, chromium
+from tests.kit.browser import Browser
 from tests.unit.rest.failover_fakes import PLAN, FakeFailovers
-from tests.unit.rest.flow_fakes import AB, BA, NAME, Rig, partition, snapshot
+from tests.unit.rest.flow_fakes import AB, BA, NAME, Rig, partition
 from tests.unit.rest.rest_fakes import flow
 
-pytestmark = [
-    pytest.mark.skipif(chromium() is None, reason="no Chromium: apt-get install chromium"),
-    pytest.mark.timeout(300),
-]
+pytestmark = MARKS
 
-SHOTS: Final = Path(".mm2py") / "screenshots"
-HOSTILE: Final = "<img src=x onerror=alert(1)>\"'&</script><script>alert(2)</script>"
-LOOKS: Final = [(1280, 900, False), (1280, 900, True), (390, 844, False), (390, 844, True)]
-GOOD: Final = "document.querySelector('.good:not(marker)')"
+browser, rig = page_stage.browser, page_stage.rig
+
 DENIED: Final = (
     "the target B refuses user mm: WRITE on topic A.t (TOPIC_AUTHORIZATION_FAILED); kafka-acls.sh"
     " --bootstrap-server b:9092 --add --allow-principal User:mm --operation Write --topic A.t"
 )
-
-
-@pytest.fixture
-def browser() -> Browser:
-    path = chromium()
-    assert path is not None
-    return Browser(path)
-
-
-@pytest.fixture
-def rig() -> Rig:
-    rig = Rig()
-    for name in (AB, BA):
-        rig.add(name)
-        heal(rig, name)
-    return rig
 
 
 @pytest.fixture
@@ -77,30 +63,6 @@ def evil_rig(rig: Rig) -> Rig:
     changed = rig.ask("PATCH", "/flows/A->B", body={"config": {"topics": "<b>x</b>"}})
     assert changed.status == 200
     return rig
-
-
-def heal(rig: Rig, name: Any) -> None:
-    herder = rig.herders[name]
-    herder.snapshot = replace(
-        snapshot("worker:8083", name, partition("t", 0, 7), partition("u", 0, 0)), records_lost=0
-    )
-    herder.configs[NAME].pop("enabled", None)
-
-
-@asynccontextmanager
-async def served(app: ASGIApp, port: int = 0) -> AsyncGenerator[str]:
-    server = RestServer([Listener("127.0.0.1", port)], app)
-    (url,) = await server.start()
-    try:
-        yield url
-    finally:
-        await server.stop(0)
-
-
-def assert_quiet(browser: Browser, url: str) -> None:
-    """Neither an error in the console, nor a request to another host."""
-    assert browser.errors == []
-    assert {urlsplit(it).netloc for it in browser.requests} == {urlsplit(url).netloc}
 
 
 async def test_a_browser_at_the_root_sees_each_flow_with_state_lag_and_rate(

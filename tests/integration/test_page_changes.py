@@ -1,4 +1,4 @@
-"""Changes from the page: planned, shown as a difference, confirmed; refused ones explained; none for who may only read."""
+"""Changes from the page: planned, shown as a difference, confirmed; refusals are explained, and readers have no button."""
 
 import json
 from dataclasses import replace
@@ -12,39 +12,23 @@ from mm2py.config.rest_settings import RestSettings
 from mm2py.rest.app import public_app
 from mm2py.rest.credentials import Credentials
 from mm2py.rest.security import gate_for
+from tests.integration import page_stage
 from tests.integration.flow_questions import Asked, path_of, push, wait_for_records
 from tests.integration.mirror_process import running
+from tests.integration.page_stage import HOSTILE, LOOKS, MARKS, SHOTS, assert_quiet, served
 from tests.integration.rest_asking import public_url
 from tests.integration.setups import Setup
-from tests.integration.test_page import HOSTILE, LOOKS, SHOTS, assert_quiet, heal, served
 from tests.integration.traffic import commit, committed, copied
-from tests.kit.browser import Browser, chromium
-from tests.unit.rest.flow_fakes import AB, BA, Rig
-from tests.unit.rest.test_metrics import with_backfill
+from tests.kit.browser import Browser
+from tests.unit.rest.backfill_fakes import with_backfill
+from tests.unit.rest.flow_fakes import AB, Rig
 
-pytestmark = [
-    pytest.mark.skipif(chromium() is None, reason="no Chromium: apt-get install chromium"),
-    pytest.mark.timeout(300),
-]
+pytestmark = MARKS
+
+browser, rig = page_stage.browser, page_stage.rig
 
 ACTIONS: Final = "document.querySelectorAll('button.action').length"
 OPEN: Final = "document.querySelector('dialog[open]')"
-
-
-@pytest.fixture
-def browser() -> Browser:
-    path = chromium()
-    assert path is not None
-    return Browser(path)
-
-
-@pytest.fixture
-def rig() -> Rig:
-    rig = Rig()
-    for name in (AB, BA):
-        rig.add(name)
-        heal(rig, name)
-    return rig
 
 
 @pytest.fixture

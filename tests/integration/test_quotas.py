@@ -9,12 +9,12 @@ from contextlib import contextmanager
 import pytest
 
 from tests.chaos.census import Census
+from tests.integration.cluster_changes import set_quota
 from tests.integration.exactly_once import ENABLED, assert_each_once
 from tests.integration.flow_questions import wait_for_records
 from tests.integration.mirror_process import SHORT_SESSION, Mirror, until
 from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, assert_equal, copied, read, wait_for_copy, write
-from tests.kit.kafka.java import run_java
 from tests.kit.kafka.region import KafkaAddress, Region, start_regions
 
 pytestmark = [
@@ -60,24 +60,6 @@ def two_regions() -> Iterator[Regions]:
         target.close()
 
 
-def set_quota(region: KafkaAddress, kind: str, client_id: str, rate: int = RATE) -> None:
-    """Set a quota of a client, or of each one by default, in bytes per second; with 0 take it away."""
-    name = f"{kind}_byte_rate"
-    change = ["--add-config", f"{name}={rate}"] if rate else ["--delete-config", name]
-    entity = ["--entity-name", client_id] if client_id else ["--entity-default"]
-    done = run_java(
-        "kafka.admin.ConfigCommand",
-        "--bootstrap-server",
-        region.bootstrap_servers,
-        "--alter",
-        "--entity-type",
-        "clients",
-        *entity,
-        *change,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @contextmanager
 def throttled(*sides: tuple[KafkaAddress, str], rate: int = SHARED_RATE) -> Generator[None]:
     """Regions throttle each consumer or producer meanwhile."""
@@ -102,7 +84,7 @@ def test_a_byte_rate_is_kept_without_an_error(
     flow = setup.flow(topic, properties, source=source, target=target)
     client_id = LIMITS[limit].format(source=flow.source_alias, target=flow.target_alias)
     if client_id:
-        set_quota(target if limit == "producer" else source, limit, client_id)
+        set_quota(target if limit == "producer" else source, limit, client_id, RATE)
     records = [Sent(n % 2, os.urandom(VALUE_BYTES)) for n in range(RECORDS)]
     write(source, topic, records, linger_ms=5)
     with Mirror(flow.file) as mirror:
@@ -165,7 +147,7 @@ def test_the_memory_of_a_task_is_bounded_while_a_quota_of_the_target_holds_all_p
         target=target,
     )
     setup.create_topic(target, flow.remote(topic), HELD_PARTITIONS)  # so many leaders take a moment
-    set_quota(target, "producer", LIMITS["producer"])
+    set_quota(target, "producer", LIMITS["producer"], RATE)
     value = os.urandom(LARGE_BYTES)
     with Mirror(flow.file) as mirror:
         mirror.wait_ready()

@@ -14,7 +14,7 @@ from mm2py.protocol.error_codes import (
     TOPIC_AUTHORIZATION_FAILED,
 )
 from mm2py.protocol.topics import BrokerNode, NewTopic
-from mm2py.types import TopicPartition
+from mm2py.types import MAX_TIMESTAMP, TopicPartition
 from mm2py_jobs.doctor.examined import SIDES, Examined, Level, Opened, Row, Side, some
 
 SOON_S: Final = 14 * 86_400.0
@@ -22,10 +22,9 @@ SOON_S: Final = 14 * 86_400.0
 REACH_S: Final = 5.0
 AHEAD_S: Final = 5.0
 LATER_S: Final = 60.0
-"""A record from further in the future than this is told."""
+"""A record from further in the future than this is a warning."""
 MOST_TOPICS: Final = 200
 """Whose newest records are asked for."""
-MAX_TIMESTAMP: Final = -3
 _COMMITS: Final = "__consumer_offsets"
 _PURPOSE: Final = "doctor"
 

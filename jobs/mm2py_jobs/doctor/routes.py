@@ -7,16 +7,15 @@ import asyncio
 from math import inf
 from typing import Final
 
-from fastapi import APIRouter, Depends
 from starlette.requests import Request
 
 from mm2py.flows.service import READS_AT_ONCE, FlowService
 from mm2py.flows.view_models import View
-from mm2py.rest.bodies import check_media_types, refuse_unknown
 from mm2py.rest.job_routes import JobRoutes, RouteHost
-from mm2py.rest.routes.flows import RESPONSES, FlowPath, named_flow
+from mm2py.rest.routes.flows import FlowPath, named_flow
 from mm2py.runtime.errors import HerderError
 from mm2py.types import FlowName
+from mm2py_jobs.routes import JobRouter
 
 KEPT_S: Final = 30.0
 """From its beginning on: whoever asks again within gets the same answer."""
@@ -35,13 +34,9 @@ class DoctorView(View):
 def open_doctor(host: RouteHost) -> JobRoutes:
     """Serve ``/flows/{flow}/doctor``; the entry point ``mm2py.routes``."""
     doctor = _Doctor(host)
-    routes = APIRouter(
-        tags=["doctor"],
-        dependencies=[Depends(check_media_types), Depends(refuse_unknown)],
-        responses=RESPONSES,
-    )
-    routes.add_api_route("/flows/{flow}/doctor", doctor.show, methods=["GET"])
-    return JobRoutes(routes, doctor.close)
+    router = JobRouter("doctor")
+    router.add("GET", "/flows/{flow}/doctor", doctor.show)
+    return JobRoutes(router.routes, doctor.close)
 
 
 class _Doctor:
@@ -81,12 +76,5 @@ class _Doctor:
             results = await examine_file(self._host.file, [str(flow)], self._clock)
         mask = self._host.mask.apply
         return [
-            DoctorView(
-                flow=it.flow,
-                check=it.check,
-                level=str(it.row.level),
-                finding=mask(it.row.text),
-                remedy=mask(it.row.remedy),
-            )
-            for it in results
+            DoctorView(**{key: mask(text) for key, text in it.document().items()}) for it in results
         ]

@@ -11,6 +11,7 @@ from typing import Final
 from starlette.responses import Response
 
 from mm2py.observability.logging import HIDDEN
+from mm2py.observability.metrics import NodeSnapshot
 from mm2py.rest.answers import empty, json_response
 from mm2py.rest.bodies import config_map, json_object, offset_entries, read_json, text_of
 from mm2py.rest.connector_names import Connector, long_name
@@ -25,6 +26,7 @@ from mm2py.rest.parts import Call, RouteSpec, caller_of
 from mm2py.rest.raw_path import encoded_segment, plain_segment
 from mm2py.runtime.errors import BadRequestError, NotFoundError
 from mm2py.runtime.herder.api import ConnectorInfo, ConnectorState
+from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.herder.work_states import with_causes
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import TargetState
@@ -42,7 +44,10 @@ async def list_connectors(call: Call) -> Response:
     listed = _all(call)
     if not words:
         return json_response([each.shown for each in listed])
-    expanded = {each.shown: _expanded(call, each, words) for each in listed}
+    # One of a flow: it has each partition, and the flow several connectors.
+    herders = {each.herder for each in listed} if "status" in words else set[Herder]()
+    nodes = {herder: herder.node_snapshot() for herder in herders}
+    expanded = {each.shown: _expanded(call, each, words, nodes) for each in listed}
     return json_response(
         {name: members for name, members in expanded.items() if members is not None}
     )
@@ -58,14 +63,17 @@ def _all(call: Call) -> list[Connector]:
     ]
 
 
-def _expanded(call: Call, connector: Connector, words: list[str]) -> dict[str, object] | None:
+def _expanded(
+    call: Call, connector: Connector, words: list[str], nodes: Mapping[Herder, NodeSnapshot]
+) -> dict[str, object] | None:
     members: dict[str, object] = {}
     if "status" in words:
         try:
-            state = _state(connector)
+            stored = connector.herder.status(connector.own)
         except NotFoundError:
             return None
-        members["status"] = status_json(connector.shown_state(state), call.parts.mask)
+        state = connector.shown_state(with_causes(stored, nodes[connector.herder]))
+        members["status"] = status_json(state, call.parts.mask)
     if "info" in words:
         info = connector.herder.info_now(connector.own)
         if info is None:

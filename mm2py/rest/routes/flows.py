@@ -213,7 +213,7 @@ class _Reads:
 
     async def samples(self, request: Request, flow: FlowPath) -> list[SampleView]:
         """List lag and rates of this worker's part of a flow over the last hour, each 15 s, the oldest first."""
-        return self._service.course(named_flow(self._service, request, flow))
+        return self._service.samples(named_flow(self._service, request, flow))
 
     async def history(self, request: Request, flow: FlowPath) -> list[HistoryView]:
         """List who changed what of a flow, newest first."""

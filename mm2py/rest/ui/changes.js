@@ -1,12 +1,10 @@
 // Who changed what, and the properties in force with the origin of each value.
 import { Action, Difference } from "./changing.js";
 import { addProperty, rollback, setProperty } from "./orders.js";
-import { Empty, Waiting, When } from "./parts.js";
+import { Empty, valueText, Waiting, When } from "./parts.js";
 import { Table } from "./table.js";
 import { html } from "./view.js";
 import { count } from "./words.js";
-
-const text = (value) => (value === null ? html`<span class="muted">none</span>` : html`<code>${value}</code>`);
 
 export function History({ flow, poll }) {
   const rows = poll.data;
@@ -21,13 +19,13 @@ export function History({ flow, poll }) {
 }
 
 function origin(it) {
-  if (it.changed_by !== null) return html`<span>${it.changed_by}, <${When} ms=${it.changed_at_ms} />, revision ${count(it.revision)}; the file has ${text(it.file_value)}</span>`;
+  if (it.changed_by !== null) return html`<span>${it.changed_by}, <${When} ms=${it.changed_at_ms} />, revision ${count(it.revision)}; the file has ${valueText(it.file_value)}</span>`;
   return it.file_value === null ? "set by mm2py" : "file";
 }
 
 const columns = (flow) => [
   { key: "key", title: "Property", value: (it) => it.key, show: (it) => html`<span title=${it.key}>${it.key}</span>` },
-  { key: "value", title: "Value", value: (it) => it.value || "", show: (it) => html`<span title=${it.value}>${text(it.value)}</span>` },
+  { key: "value", title: "Value", value: (it) => it.value || "", show: (it) => html`<span title=${it.value}>${valueText(it.value)}</span>` },
   { key: "origin", title: "Origin", value: (it) => it.changed_at_ms || 0, show: origin },
   { key: "change", title: "Change", value: () => 0, show: (it) => html`<${Action} order=${setProperty(flow, it.connector, it)} label=${`Change ${it.key} of ${it.connector}`}>change<//>` },
   { key: "connector", title: "Connector", wide: true, value: (it) => it.connector, show: (it) => it.connector },

@@ -1,4 +1,5 @@
 // One change: its fields, then the dry run with what it would change as a difference, then the confirmation, then what was done.
+import { valueText } from "./parts.js";
 import { Access, change, read } from "./polling.js";
 import { Component, html } from "./view.js";
 import { counted } from "./words.js";
@@ -99,11 +100,9 @@ export class ChangeDialog extends Component {
   }
 }
 
-const text = (value) => (value === null ? html`<span class="muted">none</span>` : html`<code>${value}</code>`);
-
 /** What changes, one thing below the other: before and after. */
 export const Difference = ({ changes }) => html`<dl class="difference">${changes.map((change) => html`<dt>${change.key}</dt>
-  <dd><span class="before"><span class="sign" aria-hidden="true">−</span> before ${text(change.before)}</span><span class="after"><span class="sign" aria-hidden="true">+</span> after ${text(change.after)}</span></dd>`)}</dl>`;
+  <dd><span class="before"><span class="sign" aria-hidden="true">−</span> before ${valueText(change.before)}</span><span class="after"><span class="sign" aria-hidden="true">+</span> after ${valueText(change.after)}</span></dd>`)}</dl>`;
 
 function Planned({ plan }) {
   if (!plan.changes.length) return html`<p>Nothing of its settings changes.</p>`;

@@ -17,6 +17,9 @@ export const Fact = ({ name, children, title }) =>
 
 export const Command = ({ text }) => text && html`<code class="command">${text}</code>`;
 
+/** A value of a property, or that there is none. */
+export const valueText = (value) => (value === null ? html`<span class="muted">none</span>` : html`<code>${value}</code>`);
+
 export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
 
 /** Since when: with the zone's offset, for machines too. */

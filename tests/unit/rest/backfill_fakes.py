@@ -3,10 +3,14 @@
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from mm2py.mirror.backfills import Order
+from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState, Order
+from mm2py.storage.backfill_store import BackfillStore
+from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.types import FlowName
 from mm2py_jobs.copy.backfill_jobs import CommandEnd
+from tests.unit.rest.rest_fakes import FakeHerder
 
 PLAN: Mapping[str, Sequence[object]] = {"lanes": [], "partitions": [], "refused": []}
 
@@ -47,3 +51,21 @@ class FakeCommands:
         """Let the run end."""
         assert self.ended is not None
         self.ended.set_result(CommandEnd(code, "", lines))
+
+
+def with_backfill(herder: FakeHerder) -> None:
+    """Let the newest backfill of its flow be a paused one of two partitions, one of them finished."""
+    store = herder.backfill_store = BackfillStore(MemoryTable(MemoryTopic("backfill")))
+    job = Job(id="j", state=JobState.PAUSED, run=1, lanes=1)
+    lease = Lease(
+        topic="t", partition=0, job="j", run=1, state=LeaseState.COPYING, start=0, end=100, position=40,
+        target_start=0, target_end=40, bytes=4_000,
+    )  # fmt: skip
+    handed_over = replace(lease, partition=1, state=LeaseState.HANDED_OVER, position=100)
+
+    async def begin() -> None:
+        await store.start()
+        await store.post([job, lease, handed_over])
+        await store.refresh()
+
+    asyncio.run(begin())

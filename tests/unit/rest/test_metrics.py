@@ -1,6 +1,5 @@
 """``GET /metrics``: what it shows of fed meters, its names, and who may read it."""
 
-import asyncio
 import base64
 import re
 from collections.abc import Mapping
@@ -13,7 +12,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mm2py.client.connect.certificates import BROKER, REST, Shown, certificates_of
 from mm2py.config.rest_settings import RestSettings
-from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState
 from mm2py.observability.metrics import (
     Figure,
     Finding,
@@ -29,10 +27,9 @@ from mm2py.rest.parts import RestParts
 from mm2py.rest.security import gate_for
 from mm2py.runtime.herder.api import ConnectorState, WorkState
 from mm2py.runtime.herder.herder import Herder
-from mm2py.storage.backfill_store import BackfillStore
-from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.clock import FakeClock
 from mm2py.types import FlowName, State, TopicPartition
+from tests.unit.rest.backfill_fakes import with_backfill
 from tests.unit.rest.paper_worker import PaperWorker
 from tests.unit.rest.rest_fakes import SOURCE, FakeHerder, Reply, ask, flow, parts_of, state
 
@@ -111,24 +108,6 @@ def fed(clock: FakeClock) -> FlowMeter:
     meter.count_event("retention", lost=5)
     meter.count_event("may-be-doubled", may_be_doubled=2)
     return meter
-
-
-def with_backfill(herder: FakeHerder) -> None:
-    """Let the newest backfill of its flow be a paused one of two partitions, one of them finished."""
-    store = herder.backfill_store = BackfillStore(MemoryTable(MemoryTopic("backfill")))
-    job = Job(id="j", state=JobState.PAUSED, run=1, lanes=1)
-    lease = Lease(
-        topic="t", partition=0, job="j", run=1, state=LeaseState.COPYING, start=0, end=100, position=40,
-        target_start=0, target_end=40, bytes=4_000,
-    )  # fmt: skip
-    handed_over = replace(lease, partition=1, state=LeaseState.HANDED_OVER, position=100)
-
-    async def begin() -> None:
-        await store.start()
-        await store.post([job, lease, handed_over])
-        await store.refresh()
-
-    asyncio.run(begin())
 
 
 def dedicated(meter: FlowMeter) -> RestParts:
