@@ -82,6 +82,23 @@ async def test_a_browser_at_the_root_sees_each_flow_with_state_lag_and_rate(
         assert_quiet(browser, url)
 
 
+async def test_a_drawing_between_a_new_address_and_its_event_shows_the_old_place(
+    browser: Browser, rig: Rig
+) -> None:
+    async with served(public_app(rig.parts)) as url:
+        await browser.open(url)
+        await browser.until_text("2 of 2 flows copy.")
+        await browser.evaluate(
+            "history.replaceState(null, '', '#/flows/A-%3EB/tasks');"
+            "document.dispatchEvent(new Event('visibilitychange'));"
+            "new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
+        )
+        assert "2 of 2 flows copy." in await browser.text()
+        await browser.evaluate("dispatchEvent(new HashChangeEvent('hashchange'))")
+        await browser.until("document.title === 'A->B - mm2py'")
+        assert_quiet(browser, url)
+
+
 def _suspended(rig: Rig) -> None:
     rig.herders[AB].show(state="SUSPENDED")
 

@@ -18,6 +18,8 @@ const EVERY_MS = { flow: OFTEN_MS, samples: SELDOM_MS, topics: OFTEN_MS, partiti
 const root = document.getElementById("page");
 const narrow = matchMedia("(max-width: 700px)");
 const polls = new Map();
+// The place that is polled for. The address is ahead of it until the browser has told of its change.
+let place;
 let waiting = false;
 
 function draw() {
@@ -88,7 +90,8 @@ function changed() {
 }
 
 function go() {
-  const paths = wanted(route());
+  place = route();
+  const paths = wanted(place);
   for (const [path, poll] of polls) {
     if (!Object.values(paths).some(([kept]) => kept === path)) {
       poll.stop();
@@ -116,7 +119,6 @@ function Freshness({ poll }) {
 }
 
 function Page() {
-  const place = route();
   const found = Object.fromEntries(Object.entries(wanted(place)).map(([name, [path]]) => [name, polls.get(path)]));
   const main = found.flows || found.flow || found.api;
   document.title = place.view === "flow" ? `${place.flow} - mm2py` : "mm2py";
