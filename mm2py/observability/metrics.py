@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from mm2py.clock import Clock
 from mm2py.errors import ProtocolError
+from mm2py.observability.ages import Ages, AgeWindow
 from mm2py.types import FlowName, TopicPartition
 
 UNKNOWN = -1
@@ -50,12 +51,14 @@ class PartitionMeter:
 
     __slots__ = (
         "_marks",
+        "age",
         "bytes",
         "caught_up_ms",
         "cause",
         "conflicts",
         "forecast",
         "lag_records",
+        "latency",
         "looped",
         "newest_ms",
         "paused",
@@ -84,6 +87,8 @@ class PartitionMeter:
         self.paused = False
         self.cause = ""
         self.forecast: Forecast | None = None
+        self.age, self.latency = AgeWindow(), AgeWindow()
+        """How old the newest record was when it was read, and when its copy was acknowledged."""
         # When, records and bytes: twice, at most RATE_MARK_MS apart and the older one at most twice that.
         self._marks: tuple[_Mark, _Mark] | None = None
 
@@ -94,6 +99,12 @@ class PartitionMeter:
         if lag_records == 0:
             self.caught_up_ms = now_ms
         self._mark(now_ms)
+
+    def note_copied(self, newest_ms: int, now_ms: int) -> None:
+        """Note the newest timestamp of records whose copies are acknowledged."""
+        if newest_ms > self.newest_ms:
+            self.newest_ms = newest_ms
+        self.latency.note(now_ms - newest_ms, now_ms)
 
     def lag_ms(self, now_ms: int) -> int:
         """Return how old the oldest record not yet copied can be at most, 0 when nothing lags, or nothing is known.
@@ -124,6 +135,8 @@ class PartitionMeter:
             looped=self.looped,
             conflicts=self.conflicts,
             forecast=self.forecast,
+            age=self.age.ages(now_ms),
+            latency=self.latency.ages(now_ms),
         )
 
     def bytes_per_s(self, now_ms: int) -> float:
@@ -137,6 +150,8 @@ class PartitionMeter:
         self.records, self.bytes = said.records, said.size_bytes
         self.looped, self.conflicts = said.looped, said.conflicts
         self.forecast = said.forecast
+        self.age.take(said.age)
+        self.latency.take(said.latency)
         if said.lag_records > 0 or said.lag_ms > 0:
             # Its lag in time is the age of the moment that the other process knows.
             self.caught_up_ms = max(self.caught_up_ms, now_ms - said.lag_ms)
@@ -211,6 +226,8 @@ class PartitionSnapshot:
     looped: int = 0
     conflicts: int = 0
     forecast: Forecast | None = None
+    age: Ages | None = None
+    latency: Ages | None = None
 
     @classmethod
     def unmeasured(

@@ -7,7 +7,7 @@ may run in a thread; it makes one family at a time, so that few objects exist at
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, final
 
@@ -15,13 +15,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from mm2py.api.context import EventKind, PartitionState
-from mm2py.client.connect.certificates import Shown
 from mm2py.flows.states import DEGRADED, DISABLED
-from mm2py.mirror.backfills import Job, JobState, Lease, LeaseState
+from mm2py.mirror.backfills import JobState, Lease, LeaseState
 from mm2py.mirror.checkpoints import GROUP_STATES
+from mm2py.observability.ages import Ages
 from mm2py.observability.metrics import UNKNOWN, LifeCounts, NodeSnapshot, PartitionSnapshot
 from mm2py.observability.processes import ProcessReading
-from mm2py.types import FlowName, State, TaskId
+from mm2py.rest.worker_reading import WorkerReading, number_of
+from mm2py.types import State
 
 WORK_STATES: Final = tuple(state.value for state in State)
 FLOW_STATES: Final = (*WORK_STATES, DEGRADED, DISABLED, "SUSPENDED", "WAITING")
@@ -37,59 +38,6 @@ class Compat(StrEnum):
 
     STRIMZI = "strimzi"
     REDPANDA = "redpanda"
-
-
-# -- what is shown ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class RunningWork:
-    """A connector (``task`` is None) or task of this worker; ``connector`` is its name at the root."""
-
-    flow: str
-    connector: str
-    task: TaskId | None
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class FlowReading:
-    """A flow of the dedicated mode as this worker sees it."""
-
-    flow: FlowName
-    state: str
-    problems: int
-
-
-@dataclass(frozen=True, slots=True)
-class BackfillReading:
-    """The newest backfill of a flow that this worker leads."""
-
-    flow: FlowName
-    job: Job
-    leases: Collection[Lease]
-
-
-@dataclass(frozen=True, slots=True)
-class LifeReading:
-    """What happened to the work of one herder; ``flow`` is empty on an ordinary worker."""
-
-    flow: str
-    counts: LifeCounts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerReading:
-    """Everything that one scrape shows, read on the event loop."""
-
-    version: str
-    nodes: list[NodeSnapshot] = field(default_factory=list[NodeSnapshot])
-    flows: list[FlowReading] = field(default_factory=list[FlowReading])
-    works: list[RunningWork] = field(default_factory=list[RunningWork])
-    backfills: list[BackfillReading] = field(default_factory=list[BackfillReading])
-    lives: list[LifeReading] = field(default_factory=list[LifeReading])
-    certificates: Mapping[Shown, float] = field(default_factory=dict[Shown, float])
-    process: ProcessReading | None = None
 
 
 _Samples = Iterator[tuple[tuple[str, ...], float]]
@@ -178,10 +126,8 @@ def _overtaken_s(node: NodeSnapshot) -> float | None:
 
 
 def _partition_state(reading: WorkerReading) -> _Samples:
-    for node in reading.nodes:
-        flow = str(node.flow)
-        for part in node.partitions:
-            yield (flow, part.source.topic, str(part.source.partition), part.state), 1
+    for flow, part in reading.partitions:
+        yield (str(flow), part.source.topic, number_of(part.source), part.state), 1
 
 
 _Value = Callable[[PartitionSnapshot], float | None]
@@ -190,12 +136,10 @@ _Value = Callable[[PartitionSnapshot], float | None]
 
 def _of_partition(value: _Value) -> Callable[[WorkerReading], _Samples]:
     def samples(reading: WorkerReading) -> _Samples:
-        for node in reading.nodes:
-            flow = str(node.flow)
-            for part in node.partitions:
-                known = value(part)
-                if known is not None:
-                    yield (flow, part.source.topic, str(part.source.partition)), known
+        for flow, part in reading.partitions:
+            known = value(part)
+            if known is not None:
+                yield (str(flow), part.source.topic, number_of(part.source)), known
 
     return samples
 
@@ -274,6 +218,11 @@ def _groups(reading: WorkerReading) -> _Samples:
 def _certificates(reading: WorkerReading) -> _Samples:
     for shown, expires_s in reading.certificates.items():
         yield tuple(shown), expires_s
+
+
+def _broker_errors(reading: WorkerReading) -> _Samples:
+    for error, times in reading.broker_errors.items():
+        yield tuple(error), times
 
 
 def _of_process(
@@ -463,6 +412,12 @@ OWN_METRICS: Final = (
         _restarts,
     ),
     MetricSpec(
+        "mm2py_broker_errors_total",
+        ("cluster", "address", "error"),
+        "Times that a broker was unreachable, refused the login, or was lost with requests under way.",
+        _broker_errors,
+    ),
+    MetricSpec(
         "mm2py_certificate_expiry_timestamp_seconds",
         ("owner", "cluster", "address"),
         "Until when a certificate is valid, since the epoch.",
@@ -533,13 +488,11 @@ def _mirror(prefix: str, labels: tuple[str, ...]) -> tuple[MetricSpec, ...]:
 
     def of_copy(value: _Value) -> Callable[[WorkerReading], _Samples]:
         def samples(reading: WorkerReading) -> _Samples:
-            for flow, part in (
-                (node.flow, part) for node in reading.nodes for part in node.partitions
-            ):
+            for flow, part in reading.partitions:
                 known = value(part)
                 if part.target is None or known is None:
                     continue  # the name of the copy is known with the first record
-                topic, number = part.target.topic, str(part.target.partition)
+                topic, number = part.target.topic, number_of(part.target)
                 yield (flow.source, flow.target, topic, number, flow.target)[: len(labels)], known
 
         return samples
@@ -572,16 +525,46 @@ def _mirror(prefix: str, labels: tuple[str, ...]) -> tuple[MetricSpec, ...]:
             "Bytes per second, mean of the last seconds.",
             of_copy(lambda part: rate(part.bytes_per_s)),
         ),
+        *(
+            MetricSpec(f"{prefix}_{name}{end}", labels, meaning + of, of_copy(_age(ages, number)))
+            for name, meaning, ages in _AGES
+            for end, of, number in _OF_WINDOW
+        ),
     )
 
 
+_AGES: Final[Sequence[tuple[str, str, Callable[[PartitionSnapshot], Ages | None]]]] = (
+    ("record_age_ms", "Age of the newest record of what was read", lambda part: part.age),
+    (
+        "replication_latency_ms",
+        "Age of the newest record of what the target acknowledged",
+        lambda part: part.latency,
+    ),
+)
+_OF_WINDOW: Final[Sequence[tuple[str, str, Callable[[Ages], float | None]]]] = (
+    ("", " last.", lambda ages: ages.last),
+    ("_min", ", least of a minute.", lambda ages: ages.least),
+    ("_max", ", greatest of a minute.", lambda ages: ages.greatest),
+    ("_avg", ", mean of a minute.", lambda ages: ages.mean),
+)
+
+
+def _age(
+    of: Callable[[PartitionSnapshot], Ages | None], number: Callable[[Ages], float | None]
+) -> _Value:
+    def value(part: PartitionSnapshot) -> float | None:
+        ages = of(part)
+        return None if ages is None else number(ages)
+
+    return value
+
+
 def _consumer_lag(reading: WorkerReading) -> _Samples:
-    for node in reading.nodes:
-        for part in node.partitions:
-            if part.task and part.lag_records != UNKNOWN:
-                # Java's client id, in the quotes that JMX puts around it.
-                client = f'"{node.flow}|{part.task}|replication-consumer"'
-                yield (client, part.source.topic, str(part.source.partition)), part.lag_records
+    for flow, part in reading.partitions:
+        if part.task and part.lag_records != UNKNOWN:
+            # Java's client id, in the quotes that JMX puts around it.
+            client = f'"{flow}|{part.task}|replication-consumer"'
+            yield (client, part.source.topic, str(part.source.partition)), part.lag_records
 
 
 def _task_status(reading: WorkerReading) -> _Samples:

@@ -18,7 +18,7 @@ from mm2py_jobs.doctor.examine import CHECKS, examine
 from mm2py_jobs.open_flow import flow_plan
 from tests.integration.cluster_changes import forbid_creating, forbid_writing, set_quota
 from tests.integration.flow_questions import Asked, path_of
-from tests.integration.mirror_process import MM2PY, Flow, running, until
+from tests.integration.mirror_process import MM2PY, Flow, Mirror, running, until
 from tests.integration.secured import SecuredRegion
 from tests.integration.setups import Setup
 from tests.integration.small_disk import FEW_INDEXES, small_disk
@@ -278,6 +278,18 @@ async def test_a_certificate_that_ends_soon(setup: Setup, secured: SecuredRegion
     for clock, level in ((SYSTEM_CLOCK, "ok"), (Later(20), "warning")):
         rows = [it.row for it in await examine(plan, clock) if it.check == "certificates"]
         assert [(it.level, "ends in" in it.text) for it in rows] == [(level, True)]
+
+
+def test_a_worker_that_is_not_reached_where_its_group_has_it(setup: Setup) -> None:
+    flow = setup.flow(setup.topic("apart"), {"session.timeout.ms": "60000"})
+    with Mirror(flow.file) as mirror:
+        line = mirror.wait_for_log(f"group joined group={flow.source_alias}-mm2")
+        mirror.kill()
+        code, rows = examined(flow)
+    found = said(rows, "workers", "warning")
+    address = line.partition("leader=http://")[2].partition("/")[0]
+    assert (code, f"the worker at {address} cannot be reached" in found) == (0, True), rows
+    assert "internal.listener" in found
 
 
 @pytest.mark.faults

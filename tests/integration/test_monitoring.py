@@ -158,6 +158,13 @@ def test_every_panel_has_data_no_alert_is_wrong_and_a_worker_that_ends_is_notice
             assert "firing" not in prometheus.alerts().values()
             groups = f'mm2py_groups{{flow="{flow.name}",state="SYNCED"}} == 1'
             until(lambda: prometheus.samples(groups), 90, "the group is synced", alive=worker)
+            # The example's config leaves the names of other dashboards out.
+            text = httpx.get(f"http://{found[1]}/metrics?compat=strimzi").text
+            for name in ("record_age_ms_max", "replication_latency_ms_max"):
+                sample = rf'mirrorsourceconnector_{name}{{.*topic="{flow.remote(topic)}"}} (\S+)'
+                shown = re.search(sample, text)
+                assert shown is not None, text
+                assert float(shown[1]) > 0
             assert worker.stop() == 0
             until(
                 lambda: {"WorkerDown", "NoWorker"} <= prometheus.alerts().keys(),

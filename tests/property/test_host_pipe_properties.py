@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mm2py.api.context import LossEvent
+from mm2py.client.connect.broker_errors import BrokerError
 from mm2py.errors import ConfigError, FatalError, Mm2pyError, PartitionError, ProtocolError
 from mm2py.observability.metrics import PartitionSnapshot
 from mm2py.runtime.hosts.pipe import (
@@ -66,6 +67,7 @@ calls = st.one_of(
     post(InProcessTaskHost.hold, st.frozensets(partition, max_size=5)),
     post(HostService.permit, st.integers(0, 99), st.integers(0, 2**31), st.floats(0, 1e15)),
     post(HostReports.lives),
+    post(HostReports.broker_errors, st.tuples(st.tuples(st.builds(BrokerError), st.integers(1)))),
     post(TaskReports.status_changed, task, st.sampled_from(State), st.none() | failure),
     post(TaskReports.measured, st.tuples(snapshot, snapshot), st.tuples(snapshot)),
     post(TaskReports.happened, event),
@@ -90,6 +92,9 @@ class Recorder:
 
     def lives(self) -> None:
         self.seen.append(("lives", ()))
+
+    def broker_errors(self, errors: tuple[tuple[BrokerError, int], ...]) -> None:
+        self.seen.append(("broker_errors", (errors,)))
 
     def status_changed(self, task: TaskId, state: State, failure: Failure | None) -> None:
         self.seen.append(("status_changed", (task, state, failure)))
@@ -135,6 +140,7 @@ class Recorder:
             self.hold,
             self.permit,
             self.lives,
+            self.broker_errors,
             self.status_changed,
             self.measured,
             self.happened,

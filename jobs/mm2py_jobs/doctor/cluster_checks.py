@@ -2,17 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
+from urllib.parse import urlsplit
 
-from mm2py.errors import Mm2pyError, ServerError, UnsupportedVersionError
+from mm2py.errors import Mm2pyError, ProtocolError, ServerError, UnsupportedVersionError
 from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
 from mm2py.observability.quantities import duration_text, size_text
 from mm2py.protocol.acls import AclOperation
+from mm2py.protocol.connect_group import decode_metadata
 from mm2py.protocol.error_codes import (
     GROUP_AUTHORIZATION_FAILED,
     TOPIC_ALREADY_EXISTS,
     TOPIC_AUTHORIZATION_FAILED,
 )
+from mm2py.protocol.groups import GroupMember
 from mm2py.protocol.topics import BrokerNode, NewTopic
 from mm2py.types import MAX_TIMESTAMP, TopicPartition
 from mm2py_jobs.doctor.examined import SIDES, Examined, Level, Opened, Row, Side, some
@@ -304,6 +308,48 @@ def _missing_create(opened: Opened, names: list[str]) -> Row:
         f"{opened.alias}: no right to create {some(names)}",
         f"{_acls(opened)} --operation Create --cluster",
     )
+
+
+async def workers(flow: Examined) -> AsyncIterator[Row]:
+    """Workers of the flow reach each other's REST: changes go to the leader, states and secrets of tasks come from it (KIP-710); Connect's group has their addresses."""
+    group = await flow.sides["target"].admin.describe_group(flow.plan.worker.group_id)
+    urls = [_url_of(it) for it in group.members]
+    # Java's dedicated workers without REST have no address.
+    addresses = {(it.hostname, it.port) for it in map(urlsplit, urls) if it.hostname}
+    answers = await asyncio.gather(*(_knock(*it) for it in addresses))
+    for row in filter(None, answers):
+        yield row
+    if not any(answers):
+        yield Row(
+            Level.OK,
+            f"{len(addresses)} of {len(urls)} workers have an address, and are reached there",
+        )
+
+
+def _url_of(member: GroupMember) -> str:
+    try:
+        return decode_metadata(member.metadata).url
+    except ProtocolError:
+        return ""  # of the moment in which a round is not over
+
+
+async def _knock(host: str, port: int | None) -> Row | None:
+    try:
+        async with asyncio.timeout(REACH_S):
+            _, writer = await asyncio.open_connection(host, port)
+    except (OSError, TimeoutError) as error:
+        text = (
+            f"no answer within {REACH_S:.0f} s" if isinstance(error, TimeoutError) else str(error)
+        )
+        return Row(
+            Level.WARNING,
+            f"the worker at {host}:{port} cannot be reached from here: {text}",
+            "open the port of its internal.listener between workers, and set rest.advertised.host.name to what the others reach",
+        )
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+    return None
 
 
 def away(sides: dict[Side, Opened]) -> Iterator[Row]:

@@ -52,6 +52,7 @@ CHECKS: Final = (
     Check("partitions", SIDES, flow_checks.partitions, is_of_copies=True),
     Check("group rights", ("source",), cluster_checks.group_rights),
     Check("drift", SIDES, flow_checks.drift, is_of_copies=True),
+    Check("workers", ("target",), cluster_checks.workers),
     Check("groups", SIDES, flow_checks.groups),
     Check("transactions", ("source",), flow_checks.transactions),
     Check("bytes to copy", SIDES, flow_checks.disk, is_of_copies=True),

@@ -10,6 +10,7 @@ import logging
 from typing import final
 
 from mm2py.client.backoff import Backoff
+from mm2py.client.connect.broker_errors import BrokerError, Trouble, errors_of
 from mm2py.client.connect.certificates import BROKER, CLIENT, Shown, certificates_of
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.connect.credentials import Credentials
@@ -63,6 +64,7 @@ class ConnectionPool:
         self._alias, self._clock = alias, clock
         self._lines = lines_of(clock)
         self._certificates = certificates_of(clock)
+        self._errors = errors_of(clock)
         self._credentials = Credentials(settings, clock)
         self._open: dict[tuple[int, str], BrokerConnection] = {}
         self._opening: dict[tuple[int, str], asyncio.Task[BrokerConnection]] = {}
@@ -159,6 +161,8 @@ class ConnectionPool:
         refused: bool = False,
     ) -> None:
         now = self._clock.monotonic()
+        trouble = Trouble.REFUSED if refused else Trouble.UNREACHABLE
+        self._errors.add(BrokerError(self._alias, str(broker), trouble))
         state.turn.pass_on()
         state.round_trip = RoundTrip()  # the next machine at this address may be another one
         state.not_before = now + state.backoff.next_s()
@@ -213,6 +217,7 @@ class ConnectionPool:
         if self._closed or not in_flight or not state.up:
             return
         now = self._clock.monotonic()
+        self._errors.add(BrokerError(self._alias, connection.address, Trouble.LOST))
         state.up = False
         state.lost_at, state.repeat_at = now, now + REPEAT_S
         state.not_before = now + state.backoff.next_s()

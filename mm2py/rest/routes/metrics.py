@@ -16,21 +16,21 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from mm2py.client.connect.broker_errors import errors_of
 from mm2py.client.connect.certificates import certificates_of
 from mm2py.flows.states import DISABLED, FlowWork, read_flow
 from mm2py.flows.views import is_of_topic
 from mm2py.observability.processes import ProcessWatch
 from mm2py.rest.connector_names import long_name
-from mm2py.rest.metric_families import (
+from mm2py.rest.metric_families import Compat, WorkerCollector
+from mm2py.rest.parts import RestParts
+from mm2py.rest.worker_reading import (
     BackfillReading,
-    Compat,
     FlowReading,
     LifeReading,
     RunningWork,
-    WorkerCollector,
     WorkerReading,
 )
-from mm2py.rest.parts import RestParts
 from mm2py.runtime.errors import BadRequestError
 from mm2py.runtime.herder.herder import Herder
 from mm2py.types import FlowName, State
@@ -38,6 +38,7 @@ from mm2py.types import FlowName, State
 PATH: Final = "/metrics"
 COMPAT: Final = "compat"
 NO_COMPAT: Final = "none"
+BY: Final = "by"
 
 
 def metrics_route(parts: RestParts) -> Route:
@@ -58,12 +59,14 @@ class _Scrapes:
         self._processes = ProcessWatch()
 
     async def get(self, request: Request) -> Response:
-        """``GET /metrics``; ``compat`` names whose dashboards to serve, by default all."""
-        compat = _compat(request)
+        """``GET /metrics``; ``compat`` names whose dashboards to serve, by default all; ``by=topic`` has no series of partitions."""
+        compat, by_topic = _compat(request), _is_by_topic(request)
         async with self._one_at_a_time:
             reading = await _read(self._parts)
             process = await asyncio.to_thread(self._processes.read)
-            collector = WorkerCollector(replace(reading, process=process), compat)
+            collector = WorkerCollector(
+                replace(reading, process=process, by_topic=by_topic), compat
+            )
             parts = await asyncio.to_thread(_rendered, collector)
         return StreamingResponse(_each(parts), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
@@ -100,10 +103,18 @@ def _compat(request: Request) -> Collection[Compat]:
         raise BadRequestError(f"query.{COMPAT}: one of {known}") from None
 
 
+def _is_by_topic(request: Request) -> bool:
+    word = request.query_params.get(BY, "partition")
+    if word not in {"partition", "topic"}:
+        raise BadRequestError(f"query.{BY}: one of partition, topic")
+    return word == "topic"
+
+
 async def _read(parts: RestParts) -> WorkerReading:
     """Read one flow after the other; other work of the event loop runs in between."""
     dates = dict(certificates_of(parts.clock).dates)
-    reading = WorkerReading(version=parts.commit, certificates=dates)
+    errors = dict(errors_of(parts.clock).counts)
+    reading = WorkerReading(version=parts.commit, certificates=dates, broker_errors=errors)
     for flow, herder in list(parts.herders().items()):
         work = read_flow(herder)
         reading.lives.append(LifeReading("" if flow is None else str(flow), herder.life_counts))

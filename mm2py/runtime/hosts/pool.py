@@ -11,6 +11,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Final, Protocol, final
 
+from mm2py.client.connect.broker_errors import BrokerError, errors_of
 from mm2py.clock import Clock, tick
 from mm2py.errors import FatalError, Mm2pyError, ProtocolError
 from mm2py.runtime.hosts.pipe import Channel, HostPipe
@@ -73,7 +74,7 @@ class HostLink(HostReports):
         self.alive = True
         self.own = False
         """Whether it was started for one task alone."""
-        self.host.serve(self.started, self.lives, self.log_line)
+        self.host.serve(self.started, self.lives, self.broker_errors, self.log_line)
         self._running = asyncio.create_task(self._run(), name=f"task host {process.pid}")
 
     async def greeted(self) -> None:
@@ -140,6 +141,9 @@ class HostLink(HostReports):
 
     def lives(self) -> None:
         """Sign of life: nothing else was sent for a while."""
+
+    def broker_errors(self, errors: tuple[tuple[BrokerError, int], ...]) -> None:
+        errors_of(self._clock).add_all(errors)
 
     def log_line(self, level: str, logger: str, scope: str, text: str, trace: str) -> None:
         write_line(level, logger, scope, text, trace)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final, Protocol, final
 
 from mm2py.api.context import EventSink, LossEvent
+from mm2py.client.connect.broker_errors import BrokerError
 from mm2py.clock import Clock, set_within
 from mm2py.errors import Mm2pyError
 from mm2py.mirror.ledger import ReportedEvents
@@ -47,6 +48,10 @@ class HostReports(Protocol):
 
     def lives(self) -> None:
         """A sign of life."""
+        ...
+
+    def broker_errors(self, errors: tuple[tuple[BrokerError, int], ...]) -> None:
+        """What the host's clients counted since it last said so."""
         ...
 
     def log_line(self, level: str, logger: str, scope: str, text: str, trace: str) -> None:
@@ -258,6 +263,7 @@ class MeterRelay:
                 meter.paused,
                 meter.target,
                 meter.task,
+                meter.forecast,
             )
             if self._sent.get(meter.source) != lasting:
                 self._sent[meter.source] = lasting

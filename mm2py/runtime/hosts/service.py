@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, final
 
+from mm2py.client.connect.broker_errors import errors_of
 from mm2py.client.permit import Permit
 from mm2py.clock import Clock, tick
 from mm2py.errors import ProtocolError
@@ -216,7 +217,10 @@ class HostService:
             if self._pipe.clogged:
                 continue
             sent = [opened.meters.send() for opened in self._flows.values()]
-            silent = 0 if any(sent) else silent + 1
+            errors = errors_of(self._clock).take()
+            if errors:
+                self._worker.post(HostReports.broker_errors, errors)
+            silent = 0 if any(sent) or errors else silent + 1
             if silent >= SIGN_OF_LIFE_TICKS:
                 silent = 0
                 self._worker.post(HostReports.lives)

@@ -452,7 +452,8 @@ class OrderedWorkerTask(WorkerTask):
             meter = self._meters[source]
             meter.records += batch.count
             meter.bytes += len(batch.data)
-            meter.newest_ms = max(meter.newest_ms, batch.max_timestamp)
+            if batch.max_timestamp >= 0:
+                meter.note_copied(batch.max_timestamp, self._clock.now_ms())
         if self._held:
             self._holds.drained_at(target)
         if self._starved and self._has_room():

@@ -340,12 +340,15 @@ class WorkerTask:
         new = [(source, target) for source, target, _ in outgoing if source not in meters]
         if new:
             self._open_meters(new)
+        now_ms = self._clock.now_ms()
         for source, target, batches in outgoing:
             if failed and source in failed:
                 for batch in batches:
                     if batch.lease is not None:
                         batch.lease.release()
                 continue
+            if batches and (newest_ms := batches[-1].max_timestamp) >= 0:
+                meters[source].age.note(now_ms - newest_ms, now_ms)
             enqueue(source, target, batches)
         self._holds.hold_full(outgoing)
 
@@ -381,8 +384,8 @@ class WorkerTask:
             self._first_record(delivery.target.topic)
         meter.records += sum(run.records for run in runs)
         meter.bytes += delivery.size_bytes
-        if newest > meter.newest_ms:
-            meter.newest_ms = newest
+        if newest >= 0:
+            meter.note_copied(newest, self._clock.now_ms())
         try:
             self._task.delivered(delivery)
         except Exception as error:  # noqa: BLE001 - plug-in code at the worker's edge: fails the task

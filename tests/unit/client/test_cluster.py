@@ -9,9 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from mm2py.client.connect.admin import Admin, ConfigOp
+from mm2py.client.connect.broker_errors import BrokerError, BrokerErrors, Trouble, errors_of
 from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.connect.group_admin import UNKNOWN, GroupAdmin, GroupListing
 from mm2py.client.connect.outage_lines import Outage, OutageLines
+from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import (
     ConnectionFailedError,
     RequestTimedOutError,
@@ -189,6 +191,25 @@ async def test_a_broker_that_comes_back_is_found_and_each_change_is_logged_once(
         kinds = [message.split(" cluster=")[0] for message in caplog.messages]
         assert kinds.count("broker connection lost") == 1
         assert kinds.count("broker connected") == 2
+        counts = errors_of(SYSTEM_CLOCK).counts
+        address = f"127.0.0.1:{broker.port}"
+        assert counts[BrokerError("x", address, Trouble.LOST)] == 1
+        assert counts[BrokerError("x", address, Trouble.UNREACHABLE)] >= 1
+
+
+def test_counted_trouble_is_taken_once_and_the_oldest_is_forgotten_first() -> None:
+    errors = BrokerErrors()
+    first, second = (BrokerError("x", f"b{n}:1", Trouble.REFUSED) for n in (1, 2))
+    errors.add(first)
+    errors.add(second, 2)
+    assert errors.take() == ((first, 1), (second, 2))
+    assert errors.take() == ()
+    errors.add(first, 3)
+    assert errors.take() == ((first, 3),)
+    for number in range(999):
+        errors.add(BrokerError("y", f"b{number}:1", Trouble.LOST))
+    assert (first in errors.counts, second in errors.counts) == (True, False)
+    assert len(errors.take()) == 999
 
 
 async def test_the_clients_of_a_process_share_a_line_about_a_broker_that_is_away(

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from mm2py.client.connect.broker_errors import BrokerError, Trouble, errors_of
 from mm2py.client.connect.certificates import BROKER, REST, Shown, certificates_of
 from mm2py.config.rest_settings import RestSettings
 from mm2py.observability.metrics import (
@@ -98,6 +99,9 @@ def fed(clock: FakeClock) -> FlowMeter:
     clock.jump(4.0)
     part.records, part.bytes = 30, 3_000
     part.report_lag(7, clock.now_ms() - 8_000, clock.now_ms())
+    for age_ms in (30, 10, 20):
+        part.age.note(age_ms, clock.now_ms())
+        part.latency.note(age_ms * 2, clock.now_ms())
     at_ms = clock.now_ms() + 43 * 60_000
     part.forecast = Forecast(by="retention.ms", limit=1, at_ms=at_ms, records=7, size_bytes=-1)
     found = Finding(task="c-0", what="groups in use on the target", text="g", count=3, harms=False)
@@ -140,9 +144,44 @@ def test_a_fed_meter_is_shown_with_its_numbers() -> None:
         assert scrape.value(f"{prefix}_byte_count", labels) == 3_000
         assert scrape.value(f"{prefix}_record_rate", labels) == pytest.approx(7.5)
         assert scrape.value(f"{prefix}_byte_rate", labels) == pytest.approx(750)
+        for end, age_ms in {"": 20, "_min": 10, "_max": 30, "_avg": 20}.items():
+            assert scrape.value(f"{prefix}_record_age_ms{end}", labels) == age_ms
+            assert scrape.value(f"{prefix}_replication_latency_ms{end}", labels) == age_ms * 2
     client = f'"A->B|{NAME}-0|replication-consumer"'
     labels = {"clientid": client, "topic": "t", "partition": "0"}
     assert scrape.value("kafka_consumer_fetch_manager_records_lag", labels) == 7
+
+
+def test_by_topic_a_series_is_of_all_partitions_and_numbers_of_the_flow_stay() -> None:
+    clock = FakeClock()
+    meter = fed(clock)
+    other = meter.partition(TopicPartition("t", 1))
+    other.target, other.records, other.state = TopicPartition("A.t", 1), 5, "FAILED"
+    other.report_lag(2, clock.now_ms(), clock.now_ms())
+    other.latency.note(100, clock.now_ms())
+    meter.partition(TopicPartition("u", 0)).report_lag(-1, -1, clock.now_ms())
+    scrape = scraped(dedicated(meter), "?by=topic")
+    of = {"flow": "A->B", "topic": "t", "partition": ""}
+    copy = {**COPY, "partition": ""}
+    mirror = "kafka_connect_mirror_mirrorsourceconnector"
+    for name, labels, value in (
+        ("mm2py_records_replicated_total", of, 35),
+        ("mm2py_source_lag_records", of, 9),
+        ("mm2py_source_lag_records", {**of, "topic": "u"}, None),
+        ("mm2py_rpo_seconds", of, 4),
+        ("mm2py_partition_state", {**of, "state": "FAILED"}, 1),
+        ("mm2py_failed_partitions", {"flow": "A->B"}, 1),
+        ("mm2py_partitions", {"flow": "A->B", "state": "RUNNING"}, 2),
+        (f"{mirror}_record_count", copy, 35),
+        (f"{mirror}_replication_latency_ms_max", copy, 100),
+        (f"{mirror}_replication_latency_ms_min", copy, 20),
+    ):
+        assert scrape.value(name, labels) == value, name
+    numbers = {dict(labels).get("partition", "") for _, labels in scrape.samples}
+    assert numbers == {""}
+    assert ask(public_app(parts_of()), "GET", "/metrics?by=x").message == (
+        "query.by: one of partition, topic"
+    )
 
 
 def test_the_ledger_is_counted_by_kind() -> None:
@@ -309,6 +348,7 @@ def test_the_page_lists_exactly_what_is_emitted() -> None:
     with_backfill(herder)
     parts = parts_of({AB: herder}, dedicated=True)
     certificates_of(parts.clock).note(Shown(REST), 1.0)
+    errors_of(parts.clock).add(BrokerError("A", "a:9092", Trouble.LOST), 2)
     scrape = scraped(parts)
     assert {name: kind for name, (kind, _) in listed.items()} == scrape.types
     assert {name: {labels} for name, (_, labels) in listed.items()} == {

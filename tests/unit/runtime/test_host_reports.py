@@ -13,7 +13,7 @@ import pytest
 from mm2py.api.context import EventKind, LossEvent
 from mm2py.client.permit import Permit
 from mm2py.observability.logging import SecretMask
-from mm2py.observability.metrics import Figure, Finding, FlowMeter, PartitionSnapshot
+from mm2py.observability.metrics import Figure, Finding, FlowMeter, Forecast, PartitionSnapshot
 from mm2py.runtime.hosts.pipe import Channel, HostPipe
 from mm2py.runtime.hosts.reports import LedgerRelay, MeterRelay, PipeLogHandler
 from mm2py.runtime.hosts.thaw import thawing_loop
@@ -158,6 +158,20 @@ async def test_partitions_wait_for_the_ledger_each_for_its_own_events(host: Host
         (RETURNS, 1),
         (ORDERS, 2),
     ]
+
+
+async def test_a_forecast_that_is_withdrawn_reaches_the_worker_though_nothing_was_copied(
+    host: Host,
+) -> None:
+    meter = FlowMeter(FLOW, FakeClock())
+    relay = MeterRelay(meter, FakeClock(), host.channel)
+    part = meter.partition(ORDERS)
+    part.forecast = Forecast(by="retention.ms", limit=1, at_ms=1, records=1, size_bytes=-1)
+    assert relay.send()
+    await until(lambda: host.worker.meter.partition(ORDERS).forecast == part.forecast)
+    part.forecast = None
+    assert relay.send()
+    await until(lambda: host.worker.meter.partition(ORDERS).forecast is None)
 
 
 async def test_findings_of_tasks_reach_the_worker_and_end_with_their_task(host: Host) -> None:

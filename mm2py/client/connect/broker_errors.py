@@ -1,0 +1,76 @@
+"""How often brokers could not be used, counted for all clients of a process.
+
+Flow: ``ConnectionPool`` -> ``add``; in a task host ``take`` -> ``HostReports.broker_errors`` -> ``add`` in the worker -> ``GET /metrics``.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Final, NamedTuple, final
+from weakref import WeakKeyDictionary
+
+from mm2py.clock import Clock
+
+_MOST: Final = 1_000
+"""Addresses come and go; what was noted longest ago is forgotten first."""
+
+
+class Trouble(StrEnum):
+    """What a broker was not good for."""
+
+    UNREACHABLE = "unreachable"
+    """An attempt to connect failed."""
+    REFUSED = "refused"
+    """The login or a certificate was refused, by either side."""
+    LOST = "lost"
+    """A connection ended with requests under way, also where one had no answer in time."""
+
+
+class BrokerError(NamedTuple):
+    """One kind of trouble with one address of a cluster."""
+
+    cluster: str
+    address: str
+    trouble: Trouble
+
+
+@final
+class BrokerErrors:
+    """Counts since the process began."""
+
+    def __init__(self) -> None:
+        self._counts: dict[BrokerError, int] = {}
+        self._taken: Counter[BrokerError] = Counter()
+
+    @property
+    def counts(self) -> Mapping[BrokerError, int]:
+        """What was counted."""
+        return self._counts
+
+    def add(self, error: BrokerError, times: int = 1) -> None:
+        """Count trouble."""
+        self._counts[error] = self._counts.pop(error, 0) + times
+        if len(self._counts) > _MOST:
+            oldest = next(iter(self._counts))
+            del self._counts[oldest], self._taken[oldest]
+
+    def add_all(self, errors: Iterable[tuple[BrokerError, int]]) -> None:
+        """Count what another process counted."""
+        for error, times in errors:
+            self.add(error, times)
+
+    def take(self) -> tuple[tuple[BrokerError, int], ...]:
+        """Return what came since it was last taken."""
+        if self._taken == self._counts:
+            return ()
+        new = Counter(self._counts) - self._taken
+        self._taken = Counter(self._counts)
+        return tuple(new.items())
+
+
+_OF_CLOCK: Final[WeakKeyDictionary[Clock, BrokerErrors]] = WeakKeyDictionary()
+
+
+def errors_of(clock: Clock) -> BrokerErrors:
+    """Return what all clients with a clock share: a process has one, a test its own."""
+    return _OF_CLOCK.setdefault(clock, BrokerErrors())
