@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple, NewType
+from typing import Final, NamedTuple, NewType, TypeGuard
 
 ClusterAlias = NewType("ClusterAlias", str)
 """Name of a cluster in the user's properties file."""
@@ -18,11 +18,21 @@ LATEST: Final = -1
 """ListOffsets timestamp of the log end (``ListOffsetsRequest.LATEST_TIMESTAMP``)."""
 
 
-TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-"""A legal name of a topic (``org.apache.kafka.common.internals.Topic``), but for ``.`` and ``..``."""
+LONGEST_TOPIC_NAME: Final = 249
+"""In characters (``org.apache.kafka.common.internals.Topic.MAX_NAME_LENGTH``)."""
+
+TOPIC_NAME: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{LONGEST_TOPIC_NAME}}}")
+"""A legal name of a topic, but for ``.`` and ``..``, which ``is_topic_name`` knows."""
 
 _FIRST_ASKED: Final = -100
 """Below all timestamps that ListOffsets gives a meaning of its own."""
+
+
+def is_topic_name(name: object) -> TypeGuard[str]:
+    """Whether brokers accept it as the name of a topic (``Topic.validate``)."""
+    return (
+        isinstance(name, str) and name not in {".", ".."} and TOPIC_NAME.fullmatch(name) is not None
+    )
 
 
 def start_at_time(timestamp_ms: int) -> int:

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from mm2py.errors import ProtocolError
 from mm2py.mirror.versioned_json import VERSION, decode_as, encode
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission, AclResourceType, PatternType
-from mm2py.types import TopicPartition
+from mm2py.types import LONGEST_TOPIC_NAME, TopicPartition
 
 MOST_LOSS: Final = (1 << 53) - 1
 """The largest number of offsets that can be accepted: what JSON holds exactly."""
@@ -28,7 +28,6 @@ HANGS_MS: Final = 15 * 60_000
 """Kafka's ``transaction.max.timeout.ms``: no coordinator of its defaults leaves a transaction open for longer."""
 _COMPRESSED: Final = 2
 _LONGEST_PLAIN: Final = 64 * 1024
-_LONGEST_TOPIC: Final = 249
 
 
 def failover_topic(source_alias: str) -> str:
@@ -47,7 +46,7 @@ def quarantine_topic(source_alias: str, topic: str) -> str:
     It ends in ``.internal`` too: no mirror carries it further.
     """
     name = f"mm2py-quarantine.{source_alias}.{topic}.internal"
-    if len(name) <= _LONGEST_TOPIC:
+    if len(name) <= LONGEST_TOPIC_NAME:
         return name
     mark = sha256(topic.encode()).hexdigest()[:12]
     return f"mm2py-quarantine.{source_alias[:100]}.{mark}.internal"

@@ -20,7 +20,7 @@ from mm2py.config.class_names import (
     canonical_class,
 )
 from mm2py.errors import ConfigError
-from mm2py.types import TOPIC_NAME
+from mm2py.types import is_topic_name
 
 POLICY_CLASS: Final = "replication.policy.class"
 _BUILT_IN: Final[Mapping[str, type[DefaultReplicationPolicy]]] = {
@@ -84,7 +84,7 @@ def _broken_rule(policy: ReplicationPolicy) -> str:
             source = policy.topic_source(str(copy))
         except Exception as error:  # noqa: BLE001 - a third party's code
             return f"for topic {topic} of {alias} it raises {error!r}"
-        if not (isinstance(copy, str) and TOPIC_NAME.fullmatch(copy)):
+        if not is_topic_name(copy):
             return f"{copy!r}, the copy of {topic} of {alias}, is no legal name of a topic"
         if copy in copies:
             return f"{copies[copy]} and {topic} of {alias} share the copy {copy}"

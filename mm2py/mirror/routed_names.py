@@ -17,7 +17,7 @@ from mm2py.config.java_values import parse_boolean_leniently, parse_list
 from mm2py.config.mirror_options import TopicFilterConfig
 from mm2py.errors import ConfigError
 from mm2py.mirror.policies import policy_from_config
-from mm2py.types import TOPIC_NAME
+from mm2py.types import is_topic_name
 
 SAMPLE: Final = "mm2py-sample"
 """A name that any pattern for all topics takes."""
@@ -115,5 +115,5 @@ def _samples(pattern: str) -> Iterator[str]:
         for filling in ("x", "0", SAMPLE, ""):
             name = _REPEATS.sub(filling, part.replace("\\.", "\0")).replace("\0", ".")
             name = name.strip("^$")
-            if TOPIC_NAME.fullmatch(name):
+            if is_topic_name(name):
                 yield name

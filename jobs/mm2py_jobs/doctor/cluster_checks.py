@@ -146,14 +146,8 @@ def _missing(opened: Opened, operation: AclOperation, purpose: str, topics: list
     return Row(
         Level.ERROR if needed else Level.WARNING,
         f"{opened.alias}: no {word} on {some(topics)}, needed for {purpose}",
-        f"{_acls(opened)} --operation {word} {' '.join(f'--topic {it}' for it in sorted(topics)[:3])}",
+        opened.admin.cluster.granting(word, " ".join(f"--topic {it}" for it in sorted(topics)[:3])),
     )
-
-
-def _acls(opened: Opened) -> str:
-    sasl = opened.admin.cluster.settings.sasl
-    user = (sasl.username if sasl is not None else "") or "..."
-    return f"kafka-acls.sh --bootstrap-server {opened.servers} --add --allow-principal User:{user}"
 
 
 async def quotas(flow: Examined) -> AsyncIterator[Row]:
@@ -234,7 +228,7 @@ async def group_rights(flow: Examined) -> AsyncIterator[Row]:
     try:
         catalog = await flow.groups("source")
     except ServerError as error:
-        yield Row(Level.ERROR, f"{opened.alias}: groups cannot be listed: {error.message}", f"{_acls(opened)} --operation Describe --cluster")  # fmt: skip
+        yield Row(Level.ERROR, f"{opened.alias}: groups cannot be listed: {error.message}", opened.admin.cluster.granting("Describe", "--cluster"))  # fmt: skip
         return
     offsets = await opened.admin.topic_rights([_COMMITS])
     if AclOperation.READ not in offsets.get(_COMMITS, {AclOperation.READ}):
@@ -306,7 +300,7 @@ def _missing_create(opened: Opened, names: list[str]) -> Row:
     return Row(
         Level.ERROR,
         f"{opened.alias}: no right to create {some(names)}",
-        f"{_acls(opened)} --operation Create --cluster",
+        opened.admin.cluster.granting("Create", "--cluster"),
     )
 
 

@@ -8,13 +8,11 @@ from mm2py.mirror.filters import config_property_filter_from_config, group_filte
 from mm2py.observability.quantities import size_text
 from mm2py.protocol.configs import ConfigSource
 from mm2py.protocol.topics import NewTopic
-from mm2py.types import TopicPartition
+from mm2py.types import LONGEST_TOPIC_NAME, TopicPartition
 from mm2py_connectors.config_sync import config_operations
 from mm2py_jobs.doctor.cluster_checks import creatable
 from mm2py_jobs.doctor.examined import Examined, Level, Row, some
 
-LONGEST_NAME: Final = 249
-"""Of a topic (``Topic.MAX_NAME_LENGTH``)."""
 HANGS_AFTER_MS: Final = 15 * 60_000
 """``transaction.max.timeout.ms``: no coordinator leaves a transaction open for longer."""
 MOST_PARTITIONS: Final = 2_000
@@ -58,9 +56,9 @@ async def names(flow: Examined) -> AsyncIterator[Row]:
         by_copy.setdefault(flow.names.copy_of(topic), []).append(topic)
     wrong = False
     for copy, sources in by_copy.items():
-        if len(copy) > LONGEST_NAME:
+        if len(copy) > LONGEST_TOPIC_NAME:
             wrong = True
-            yield Row(Level.ERROR, f"the copy of {sources[0]} would have {len(copy)} characters, {LONGEST_NAME} are allowed", "exclude the topic, or shorten the alias")  # fmt: skip
+            yield Row(Level.ERROR, f"the copy of {sources[0]} would have {len(copy)} characters, {LONGEST_TOPIC_NAME} are allowed", "exclude the topic, or shorten the alias")  # fmt: skip
         if len(sources) > 1:
             wrong = True
             yield Row(Level.ERROR, f"{some(sources)} would be copied into one topic, {copy}", "exclude all but one in topics.exclude")  # fmt: skip
@@ -74,7 +72,7 @@ async def new_copies(flow: Examined) -> AsyncIterator[Row]:
     wanted = {
         copy: NewTopic(copy, len(topic.partitions), flow.config.replication_factor)
         for name, topic in (await flow.chosen()).items()
-        if (copy := flow.names.copy_of(name)) not in there and len(copy) <= LONGEST_NAME
+        if (copy := flow.names.copy_of(name)) not in there and len(copy) <= LONGEST_TOPIC_NAME
     }
     async for row in creatable(flow.sides["target"], wanted):
         is_factor = row.level is Level.ERROR and "REPLICATION" in row.text

@@ -186,11 +186,17 @@ class Cluster:
         error = server_error(
             code, f"{who} may not {operation} {kind} {name} of cluster {self.alias}"
         )
-        error.remedy = (
-            f"kafka-acls.sh --bootstrap-server {self.settings.addresses} --add --allow-principal"
-            f" User:{user or '...'} --operation {operation} --{kind} {name}"
-        )
+        error.remedy = self.granting(operation, f"--{kind} {name}")
         return error
+
+    def granting(self, operation: str, resources: str) -> str:
+        """Return the command that grants an operation to our user; ``resources`` are its options, ``--topic t --cluster``."""
+        sasl = self.settings.sasl
+        user = (sasl.username if sasl is not None else "") or "..."
+        return (
+            f"kafka-acls.sh --bootstrap-server {self.settings.addresses} --add --allow-principal"
+            f" User:{user} --operation {operation} {resources}"
+        )
 
     async def close(self) -> None:
         """Close all connections; safe before ``connect`` and safe twice."""

@@ -8,7 +8,6 @@ elsewhere have no offsets that anything translates. The chain runs on a thread o
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -31,7 +30,7 @@ from mm2py.runtime.tasks.errant_records import ErrantRecords, Stage
 from mm2py.runtime.tasks.record_task import packed_batch
 from mm2py.runtime.tasks.task_transactions import TaskTransactions
 from mm2py.runtime.tasks.worker_task import WorkerTask
-from mm2py.types import TopicPartition
+from mm2py.types import TopicPartition, is_topic_name
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +43,6 @@ END_S: Final = 1.0
 
 SHOWN_TOPICS: Final = 5
 
-_LEGAL_TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 """Java's ``Topic.validate``."""
 
 
@@ -364,8 +362,7 @@ def _unreadable(source: TopicPartition, batch: RecordBatch, cause: ProtocolError
 
 
 def _may_exist(topic: object, partition: object) -> bool:
-    named = isinstance(topic, str) and _LEGAL_TOPIC.fullmatch(topic) is not None
-    return named and type(partition) is int and partition >= 0
+    return is_topic_name(topic) and type(partition) is int and partition >= 0
 
 
 # ---- the loop of such a task
