@@ -7,9 +7,12 @@ import pytest
 from confluent_kafka import Producer
 
 from mm2py.errors import ConfigError, PartitionError
+from mm2py.types import TopicPartition
 from mm2py_jobs.spark import Mm2pyDataSource
-from mm2py_jobs.spark.data_source import ReadOptions
+from mm2py_jobs.spark.data_source import Mm2pyStreamReader, ask_cluster, read_range
+from mm2py_jobs.spark.read_options import Range, ReadOptions
 from mm2py_jobs.spark.session import OpenSession
+from tests.integration.cluster_changes import delete_records
 from tests.integration.setups import Setup
 from tests.integration.traffic import YEAR_MS, Logs, Sent, read, write
 from tests.integration.transactions import write_mixed
@@ -37,18 +40,18 @@ def rows_of(session: OpenSession, region: KafkaAddress, topic: str, **options: s
     frame = (
         session.spark.read.format("mm2py")
         .option("bootstrap.servers", region.bootstrap_servers)
-        .options(topics=topic, **options)
+        .options(**{"topics": topic, "includeHeaders": "true"} | options)
         .load()
     )
     selected = frame.selectExpr(
-        "topic", "partition", "offset", "unix_millis(timestamp) ms", "timestamp_type", "key", "value", "headers"
+        "topic", "partition", "offset", "unix_millis(timestamp) ms", "timestampType", "key", "value", "headers"
     )  # fmt: skip
     rows = [
         Row(
             row["partition"],
             row["offset"],
             row["ms"],
-            row["timestamp_type"],
+            row["timestampType"],
             optional(row["key"]),
             optional(row["value"]),
             tuple((it["key"], optional(it["value"])) for it in row["headers"]),
@@ -126,7 +129,7 @@ def test_a_stream_reads_everything_once_in_bounded_batches_and_continues_from_it
         query = (
             spark.readStream.format("mm2py")
             .option("bootstrap.servers", setup.a.bootstrap_servers)
-            .options(topics=topic, maxOffsetsPerTrigger="300")
+            .options(topics=topic, startingOffsets="earliest", maxOffsetsPerTrigger="300")
             .load()
             .writeStream.format("parquet")
             .option("path", str(setup.folder / "out"))
@@ -145,12 +148,120 @@ def test_a_stream_reads_everything_once_in_bounded_batches_and_continues_from_it
     assert found == [(it.partition, it.offset, it.value) for it in expected(read(setup.a, topic))]
 
 
+def ranges(options: dict[str, str], region: KafkaAddress) -> list[Range]:
+    found = ReadOptions({"kafka.bootstrap.servers": region.bootstrap_servers} | options)
+    return ask_cluster(found.properties, found.ranges)
+
+
+def test_a_program_for_spark_s_kafka_source_finds_its_columns_and_choices(
+    setup: Setup, lanes_session: OpenSession
+) -> None:
+    topic = setup.topic("kafka", 2)
+    write(setup.a, topic, [Sent(n % 2, b"%d" % n) for n in range(20)])
+    spark = lanes_session.spark
+    spark.dataSource.register(Mm2pyDataSource)
+    for choice in (
+        {"subscribe": topic},
+        {"subscribePattern": f"{topic[:-1]}."},
+        {"assign": json.dumps({topic: [0, 1]})},
+    ):
+        frame = (
+            spark.read.format("mm2py")
+            .option("kafka.bootstrap.servers", setup.a.bootstrap_servers)
+            .option("kafkaConsumer.pollTimeoutMs", "1000")
+            .options(**choice)
+            .load()
+        )
+        assert frame.columns == ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]  # fmt: skip
+        values = frame.selectExpr("CAST(value AS STRING) v").collect()
+        assert sorted(int(row["v"]) for row in values) == list(range(20))
+
+
+def test_ranges_of_times_are_those_of_a_lookup_and_of_a_few_partitions_many_tasks(
+    setup: Setup,
+) -> None:
+    topic = setup.topic("times", 2)
+    write(setup.a, topic, [Sent(0, b"v", timestamp_ms=OLD_MS + n) for n in range(100)])
+    write(setup.a, topic, [Sent(1, b"v", timestamp_ms=OLD_MS + n) for n in range(10)])
+    zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
+
+    def found(**options: str) -> list[Range]:
+        return sorted(ranges({"subscribe": topic} | options, setup.a))
+
+    at = json.dumps({topic: {"0": OLD_MS + 40}})
+    assert found(startingOffsetsByTimestamp=at, endingTimestamp=str(OLD_MS + 60)) == [
+        Range(zero, 40, 60),
+        Range(one, 0, 10),
+    ]
+    late = {"startingTimestamp": str(OLD_MS + 50)}
+    with pytest.raises(PartitionError, match=f"{topic}-1: startingTimestamp: no record from"):
+        found(**late)
+    assert found(**late, startingOffsetsByTimestampStrategy="latest") == [Range(zero, 50, 100)]
+    pieces = found(minPartitions="11")
+    assert [it.end - it.first for it in pieces] == [10] * 11
+    assert [it.partition for it in pieces] == [zero] * 10 + [one]
+    assert {it.end - it.first for it in found(maxRecordsPerPartition="7")} <= {5, 6, 7}
+    assert found(failOnDataLoss="false", endingOffsets=json.dumps({topic: {"0": 999, "1": 0}})) == [
+        Range(zero, 0, 100, earliest=True)
+    ]
+
+
+def test_a_stream_begins_at_the_end_waits_for_enough_and_names_what_is_lost(setup: Setup) -> None:
+    topic = setup.topic("streams")
+    write(setup.a, topic, [Sent(0, b"v")] * 10)
+
+    def reader(**options: str) -> Mm2pyStreamReader:
+        given = {"kafka.bootstrap.servers": setup.a.bootstrap_servers, "subscribe": topic}
+        return Mm2pyStreamReader(ReadOptions(given | options, stream=True))
+
+    assert reader().initialOffset() == {topic: {"0": 10}}
+    start = {topic: {"0": 4}}
+    patient = reader(minOffsetsPerTrigger="7")
+    assert patient.latestOffset(start, patient.getDefaultReadLimit()) == start
+    write(setup.a, topic, [Sent(0, b"v")])
+    assert patient.latestOffset(start, patient.getDefaultReadLimit()) == {topic: {"0": 11}}
+    hasty = reader(minOffsetsPerTrigger="100", maxTriggerDelay="0s")
+    assert hasty.latestOffset(start, hasty.getDefaultReadLimit()) == {topic: {"0": 11}}
+    for lost, what in (({topic: {"0": 50}}, "has lost its end"), ({topic: {"0": 4, "1": 1}}, "is gone")):  # fmt: skip
+        with pytest.raises(PartitionError, match=what):
+            reader().latestOffset(lost, reader().getDefaultReadLimit())
+        careless = reader(failOnDataLoss="false")
+        assert careless.latestOffset(lost, careless.getDefaultReadLimit()) == {topic: {"0": 11}}
+
+
+def test_without_fail_on_data_loss_what_is_gone_is_left_out(setup: Setup) -> None:
+    topic = setup.topic("lossy")
+    write(setup.a, topic, [Sent(0, b"%d" % n) for n in range(10)])
+    delete_records(setup.a, topic, 0, 6)
+    tp = TopicPartition(topic, 0)
+    given = {"bootstrap.servers": setup.a.bootstrap_servers}
+
+    def read_lossy(first: int, end: int) -> list[int]:
+        batches = read_range(given, tp, first, end, read_committed=False, skips_lost=True)
+        return [it.base_offset for it in batches]
+
+    assert read_lossy(2, 10)[-1] <= 9
+    assert read_lossy(2, 5) == []
+    with pytest.raises(PartitionError, match="offsets 2 to 10 were to be read"):
+        list(read_range(given, tp, 2, 10, read_committed=False))
+
+
 @pytest.mark.parametrize(
     ("options", "cause"),
     [
         ({"topics": "no-such-.*"}, "has no such topic"),
         ({"topics": ""}, '"topics" is missing'),
-        ({"topics": "a", "startingOffset": "earliest"}, "'startingoffset' is not known"),
+        ({}, '"subscribe" is missing'),
+        ({"topics": "a", "subscribe": "a"}, "topics and subscribe exclude each other"),
+        ({"subscribe": "no-such"}, "has no such topic: no-such"),
+        ({"assign": "a"}, "assign=a is no JSON"),
+        ({"assign": '{"no-such": [0]}'}, "has no such topic: no-such"),
+        ({"topics": "a", "kafka.auto.offset.reset": "latest"}, "is not supported"),
+        ({"topics": "a", "failOnDataLoss": "maybe"}, "neither true nor false"),
+        ({"topics": "a", "startingTimestamp": "now"}, "no time in ms"),
+        ({"topics": "a", "startingOffsetsByTimestamp": "earliest"}, "no JSON of times"),
+        ({"topics": "a", "maxTriggerDelay": "soon"}, "no time"),
+        ({"topics": "a", "startingOffset": "earliest"}, "'startingOffset' is not known"),
         ({"topics": "a", "startingOffsets": "first"}, "neither earliest, latest nor JSON"),
         ({"topics": "a", "isolation.level": "serializable"}, "isolation.level"),
         ({"topics": "a", "maxOffsetsPerTrigger": "0"}, "not a positive number"),
@@ -160,16 +271,12 @@ def test_a_wrong_option_is_named(
     region_a: KafkaAddress, options: dict[str, str], cause: str
 ) -> None:
     with pytest.raises(ConfigError, match=cause):
-        ReadOptions({"bootstrap.servers": region_a.bootstrap_servers} | options).ranges()
+        ranges(options, region_a)
 
 
 def test_offsets_that_are_not_in_the_log_are_refused_with_its_numbers(setup: Setup) -> None:
     topic = setup.topic("short")
     write(setup.a, topic, [Sent(0, b"%d" % n) for n in range(10)])
-    options = {
-        "bootstrap.servers": setup.a.bootstrap_servers,
-        "topics": topic,
-        "endingOffsets": json.dumps({topic: {"0": 11}}),
-    }
+    options = {"topics": topic, "endingOffsets": json.dumps({topic: {"0": 11}})}
     with pytest.raises(PartitionError, match=f"{topic}-0: endingOffsets 11 .* which has 0 to 10"):
-        ReadOptions(options).ranges()
+        ranges(options, setup.a)

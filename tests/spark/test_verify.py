@@ -20,7 +20,8 @@ from mm2py_jobs.archive.archive import archive_flow
 from mm2py_jobs.archive.archive_format import Shape, chain_of
 from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.open_flow import flow_sides
-from mm2py_jobs.spark.data_source import Mm2pyReader, ReadOptions, ask_cluster
+from mm2py_jobs.spark.data_source import Mm2pyReader, ask_cluster
+from mm2py_jobs.spark.read_options import ReadOptions
 from mm2py_jobs.spark.session import LaneFunction, OpenSession, run_lanes
 from mm2py_jobs.verify.verify import verify_flow
 from mm2py_jobs.verify.verify_command import exit_code

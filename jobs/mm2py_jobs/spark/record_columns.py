@@ -13,10 +13,10 @@ from mm2py.protocol.records import Record, decode_batch
 from mm2py.types import TopicPartition
 from mm2py_jobs.log.log_batches import LogBatch
 
-SPARK_SCHEMA: Final = (
-    "topic string, partition int, offset bigint, timestamp timestamp, timestamp_type int, key binary, value binary,"
-    " headers array<struct<key: string, value: binary>>"
-)
+KAFKA_SCHEMA: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+"""Of Spark's own Kafka source."""
+HEADERS_SCHEMA: Final = ", headers array<struct<key: string, value: binary>>"
+"""What ``includeHeaders`` adds."""
 
 _HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 
@@ -33,11 +33,21 @@ ARROW_SCHEMA: Final = pa.schema(
     ]
 )
 
+_KAFKA_NAMES: Final = {"timestamp_type": "timestampType"}
+
 _ROWS: Final = 10_000
 _BYTES: Final = 16 * 1024 * 1024
 """An Arrow batch is handed on when it has so many rows or bytes."""
 
 _LAST_MS: Final = (2**63 - 1) // 1000
+
+
+def as_spark(batch: pa.RecordBatch, *, headers: bool) -> pa.RecordBatch:
+    """Return the same rows with the names and in the order of ``KAFKA_SCHEMA``; nothing is copied."""
+    names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestamp_type"]
+    names += ["headers"] if headers else []
+    columns = [batch.column(it) for it in names]
+    return pa.RecordBatch.from_arrays(columns, [_KAFKA_NAMES.get(it, it) for it in names])
 
 
 @final
