@@ -7,7 +7,7 @@ topic. A refused change and a dry run have written nothing.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -292,8 +292,15 @@ class FlowChanges:
 
         return await self._turn(request, plan)
 
-    async def restart(self, request: Request, *, only_failed: bool) -> ChangeResult:
-        """Restart connectors and tasks of a flow, or those that failed.
+    async def restart(
+        self,
+        request: Request,
+        elsewhere: Elsewhere,
+        *,
+        only_failed: bool,
+        stuck: Collection[str] = (),
+    ) -> ChangeResult:
+        """Restart connectors and tasks of a flow, or those that failed and those that are ``stuck``: a partition of them failed.
 
         Raises:
             ConflictError: all of it is stopped, nothing would restart.
@@ -305,17 +312,27 @@ class FlowChanges:
             if stopped and len(stopped) == len(work.connectors):
                 raise ConflictError(f"Flow {request.flow} is STOPPED; resume it instead")
             live = [it for it in work.connectors if it.state is not None and it not in stopped]
+            works = dict(FlowWork(live).works())
+            states = _restarts(works.items(), only_failed=only_failed)
+            also = [
+                task
+                for it in live
+                for task, state in it.tasks.items()
+                if only_failed and str(task) in stuck and state_name(state) != State.FAILED
+            ]
+            states += _restarts(((str(task), works[str(task)]) for task in also), only_failed=False)
 
             async def carry_out() -> None:
                 for connector in live:
                     await node.herder.restart(
                         connector.name, only_failed=only_failed, include_tasks=True
                     )
+                await _restart_tasks(node.herder, also, elsewhere)
 
             return Change(
                 action="restart",
                 target=str(request.flow),
-                states=_restarts(FlowWork(live).works(), only_failed=only_failed),
+                states=states,
                 carry_out=carry_out,
             )
 
@@ -351,12 +368,8 @@ class FlowChanges:
             )
 
             async def carry_out() -> None:
-                for change in states:
-                    task = tasks[change.key.partition(":")[2]]
-                    try:
-                        await herder.restart_task(task)
-                    except ForwardError as error:
-                        await elsewhere(error, task)
+                chosen = [tasks[change.key.partition(":")[2]] for change in states]
+                await _restart_tasks(herder, chosen, elsewhere)
 
             return Change(
                 action="restart", target=held_name(part), states=states, carry_out=carry_out
@@ -630,6 +643,14 @@ def _restarts(
         for name, state in works
         if not only_failed or state_name(state) == State.FAILED
     ]
+
+
+async def _restart_tasks(herder: Herder, tasks: Iterable[TaskId], elsewhere: Elsewhere) -> None:
+    for task in tasks:
+        try:
+            await herder.restart_task(task)
+        except ForwardError as error:
+            await elsewhere(error, task)
 
 
 def _copying(configs: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:

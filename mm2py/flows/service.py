@@ -63,7 +63,7 @@ from mm2py.runtime.errors import HerderError, NotFoundError
 from mm2py.runtime.herder.api import Validator
 from mm2py.storage.config_state import ConnectorConfig, texts_of
 from mm2py.storage.flow_overrides_store import ChangeGuard
-from mm2py.types import FlowName, TopicPartition
+from mm2py.types import FlowName, State, TopicPartition
 
 MEMBER_S: Final = 2.0
 """How long a member may take to report what it copies; a longer time is an error of the flow."""
@@ -216,6 +216,11 @@ class FlowService:
         """Return every partition, or those of one topic; ``ForwardError`` where another worker leads the flow."""
         members = await self._members(flow)
         return partition_views(flow, members, self._parts.mask, self._copy_name(flow), topic)
+
+    async def stuck_tasks(self, flow: FlowName) -> frozenset[str]:
+        """Return the tasks of which a partition failed; ``ForwardError`` where another worker leads the flow."""
+        members = await self._members(flow)
+        return frozenset(it.task for _, it in members.partitions() if it.state == State.FAILED)
 
     async def forecast(self, flow: FlowName) -> list[ForecastView]:
         """Return when retention overtakes which partitions; ``ForwardError`` where another worker leads the flow."""

@@ -9,7 +9,7 @@ has made. So a fence is known where it is in force, also when the other cluster 
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from hashlib import sha256
@@ -201,13 +201,23 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """When a step began and ended (ms since the epoch), ``ended_ms`` 0 while it lasts; if it was repeated after another one, the last time."""
+
+    step: Step
+    began_ms: int
+    ended_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failover:
     """One change of sides of a flow; ``run`` counts its drivers, ``driver`` is the newest.
 
     ``accept_loss`` is the most source offsets that may stay behind, -1 for none. ``unplanned``: begun without the source. ``ends`` are
     where the source's logs stood still; ``ends_there`` where those of their copies ended then; ``starts`` where the flow back begins.
     ``transactions`` are those that the drain waits for, or that were open when it went past them. ``fence_note`` names who could not be
-    kept from writing, ``cause`` why the last driver ended before its time.
+    kept from writing, ``cause`` why the last driver ended before its time. ``steps`` in the order in which they began; with those of a
+    driver that ended early, the time until another one continued.
     """
 
     id: str
@@ -231,6 +241,20 @@ class Failover:
     transactions: tuple[OpenTransaction, ...] = ()
     starts: tuple[Place, ...] = ()
     cause: str = ""
+    steps: tuple[StepTime, ...] = ()
+
+    def recorded(self, now_ms: int) -> "Failover":
+        """Return the record of a moment: the step that it is at has begun, and the one before has ended."""
+        latest = self.steps[-1] if self.steps else None
+        if latest is not None and latest.step is self.step:
+            return replace(self, at_ms=now_ms)
+        steps = self.steps
+        if latest is not None and not latest.ended_ms:
+            steps = (*steps[:-1], replace(latest, ended_ms=max(now_ms, latest.began_ms)))
+        if not self.step.is_over:
+            before = tuple(it for it in steps if it.step is not self.step)
+            steps = (*before, StepTime(step=self.step, began_ms=now_ms))
+        return replace(self, at_ms=now_ms, steps=steps)
 
     def goes_on(self, *, unplanned: bool) -> bool:
         """Whether a run continues it as it was accepted: its clients wait. One that is to continue without its source is checked again."""

@@ -5,7 +5,6 @@ Flow: flows over fakes (or a worker on real brokers) behind a real listener -> `
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -13,45 +12,45 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from mm2py.config.rest_settings import RestSettings
-from mm2py.flows.service import FlowService
-from mm2py.flows.view_models import GroupPartitionView, GroupView
-from mm2py.mirror.failovers import Failover, FailoverKind, OpenTransaction, Step, Tail
+from mm2py.mirror.failovers import Failover, FailoverKind, Step, Tail
 from mm2py.observability.metrics import Finding, FlowSample, Forecast
 from mm2py.rest.app import public_app
 from mm2py.rest.credentials import Credentials
 from mm2py.rest.security import gate_for
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
-from mm2py_jobs.failover.plan import FailoverRequest, GroupRow, TopicRow
-from mm2py_jobs.failover.routes import FailoverService, failover_router
 from tests.integration import page_stage
 from tests.integration.mirror_process import running
 from tests.integration.page_stage import (
+    DENIED,
     GOOD,
     HOSTILE,
+    LEDGER,
     LOOKS,
     MARKS,
+    OPEN,
+    PLANNED,
     SHOTS,
+    Jobs,
     assert_quiet,
+    confirm,
+    enter,
+    group,
     heal,
+    in_all_looks,
+    press,
     served,
 )
 from tests.integration.rest_asking import public_url
 from tests.integration.setups import Setup
 from tests.integration.traffic import Load, commit
 from tests.kit.browser import Browser
-from tests.unit.rest.failover_fakes import PLAN, FakeFailovers
 from tests.unit.rest.flow_fakes import AB, BA, NAME, Rig, partition
 from tests.unit.rest.rest_fakes import flow
 
 pytestmark = MARKS
 
 browser, rig = page_stage.browser, page_stage.rig
-
-DENIED: Final = (
-    "the target B refuses user mm: WRITE on topic A.t (TOPIC_AUTHORIZATION_FAILED); kafka-acls.sh"
-    " --bootstrap-server b:9092 --add --allow-principal User:mm --operation Write --topic A.t"
-)
 
 
 @pytest.fixture
@@ -74,8 +73,8 @@ async def test_a_browser_at_the_root_sees_each_flow_with_state_lag_and_rate(
         assert await browser.evaluate("location.pathname") == "/ui/"
         arrows = "[...document.querySelectorAll('a.arrow')].map(a => a.getAttribute('aria-label'))"
         assert await browser.evaluate(arrows) == [
-            "A->B: copies what comes; 0.1 s behind; 4.0 records/s",
-            "B->A: copies what comes; 0.1 s behind; 4.0 records/s",
+            "A->B: RUNNING 0.1 s behind 4.0 records/s: copies what comes",
+            "B->A: RUNNING 0.1 s behind 4.0 records/s: copies what comes",
         ]
         assert "as of " in await browser.text()
         assert "GMT" in await browser.text()
@@ -260,100 +259,20 @@ async def test_a_hidden_tab_asks_nothing_and_asks_at_once_when_it_is_seen(
         await browser.until_requests(hidden_at + 2)
 
 
-def group(name: str, **more: Any) -> dict[str, Any]:
-    place = GroupPartitionView(
-        topic="t", partition=0, target_topic="A.t", committed=100, exact=90, checkpoint=80,
-        committed_there=80, continues_at=80, reads_again=10, skips=0, place="copied",
-    )  # fmt: skip
-    plain = GroupView(
-        flow="A->B", group=name, type="consumer", state="STABLE", state_there="EMPTY", members=2,
-        members_there=0, reads_again=10, skips=0, not_synced="", partitions=(place,),
-    )  # fmt: skip
-    return plain.model_copy(update=more).model_dump()
-
-
-LEDGER = {
-    "flow": "A->B", "total": 3, "unreadable": 0,
-    "topics": [
-        {"flow": "A->B", "topic": "orders", "events": 3, "lost": 120, "refused": 1, "truncated": 0, "may_be_doubled": 5}
-    ],
-    "events": [
-        {"flow": "A->B", "at_ms": 1_764_000_000_000, "topic": "orders", "partition": 2, "kind": kind, "first": first, "last": last,
-         "offsets": last - first + 1, "policy": policy, "cause": cause, "task": "MirrorSourceConnector-0"}
-        for kind, first, last, policy, cause in (
-            ("may-be-doubled", 900, 904, "", "no acknowledgement within 120 s, and the target's log cannot be read"),
-            ("too-large", 800, 800, "", "the record has 2,097,152 bytes; max.message.bytes of A.orders is 1,048,588"),
-            ("retention", 100, 219, "gap.policy=continue", f"retention.ms of orders is 60000 {HOSTILE}"),
-        )
-    ],
-}  # fmt: skip
-"""What ``/flows/A->B/ledger`` answers for a flow that lost, stopped and may have doubled."""
-
-
-class Jobs:
-    """``public_app`` of a rig with failovers, and a ledger that a test sets."""
-
-    def __init__(self, rig: Rig) -> None:
-        self.failovers = FakeFailovers()
-        self.service = FailoverService(self.failovers.opened)
-        parts = rig.parts
-        assert parts.flows is not None
-        routes = failover_router(FlowService(rig.flow_parts), self.service)
-        parts.flows.routes.extend(routes.routes)
-        self._app = public_app(parts)
-        self.ledger: dict[str, Any] = {**LEDGER, "total": 0, "topics": [], "events": []}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if str(scope.get("path", "")).endswith("/ledger"):
-            await JSONResponse(self.ledger)(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
-
-
-async def in_all_looks(browser: Browser, name: str) -> None:
-    """Keep a picture in both sizes and themes; nothing is wider than the window."""
-    SHOTS.mkdir(parents=True, exist_ok=True)
-    for width, height, dark in LOOKS:
-        await browser.look(width=width, height=height, dark=dark)
-        await browser.until(f"innerWidth === {width}")
-        assert not await browser.evaluate("document.documentElement.scrollWidth > innerWidth")
-        await browser.screenshot(SHOTS / f"{name}-{width}-{'dark' if dark else 'light'}.png")
-    await browser.look(width=1280, height=900, dark=False)
-
-
-PLANNED = replace(
-    PLAN,
-    at_ms=1_764_000_000_000,
-    would_lose=58,
-    state="RUNNING",
-    fence_rules=0,
-    fence_note="the source has no authorizer",
-    problems=("flow B->A copies no old.*: what clients write there on B stays there",),
-    topics=(
-        TopicRow(topic="orders", copy="A.orders", partitions=3, lag_records=58, lag_ms=9_100, would_lose=58, copied_to={0: 4}, problems=("topic A.orders is missing on B",), gaps=("topic A.orders is missing on B",)),
-        TopicRow(topic="bills", copy="A.bills", partitions=1, lag_records=0, lag_ms=0, would_lose=0, copied_to={0: 9}),
-    ),
-    groups=(
-        GroupRow(group=HOSTILE, state="STABLE", state_there="EMPTY", reads_again=10, skips=0, not_synced=""),
-        GroupRow(group="fine", state="STABLE", state_there="EMPTY", reads_again=0, skips=0, not_synced=""),
-    ),
-    transactions=(OpenTransaction(topic="orders", partition=0, offset=4, transactional_id="tx", since_ms=1_763_990_000_000),),
-)  # fmt: skip
-
-
 async def test_whether_a_failover_is_ready_what_it_would_lose_and_how_far_one_is(
     browser: Browser, rig: Rig
 ) -> None:
     jobs = Jobs(rig)
     async with served(jobs) as url:
+        own = url.replace("//", "//ann:pw@")
         await browser.look(width=1280, height=900, dark=False)
-        await browser.open(f"{url}ui/#/flows/A-%3EB/failover")
+        await browser.open(f"{own}ui/#/flows/A-%3EB/failover")
         await browser.until_text("Ready: a failover now would lose nothing")
         await browser.evaluate("document.querySelector('#drill ~ p button').click()")
         await browser.until_text("Ready; clients would wait about 2.3 s")
         jobs.failovers.planned = PLANNED
         await browser.open("about:blank")
-        await browser.open(f"{url}ui/#/flows/A-%3EB/failover")
+        await browser.open(f"{own}ui/#/flows/A-%3EB/failover")
         await browser.until_text("Not ready: 3 reasons")
         text = await browser.text()
         for seen in (
@@ -364,16 +283,33 @@ async def test_whether_a_failover_is_ready_what_it_would_lose_and_how_far_one_is
         good = "document.querySelector('section[aria-labelledby=ready] .good')"
         assert not await browser.evaluate(good)
         await in_all_looks(browser, "failover")
-        jobs.failovers.planned = PLAN
-        await jobs.service.start(AB, FailoverRequest(id="f-1"))
-        await browser.open("about:blank")
-        await browser.open(f"{url}ui/#/flows/A-%3EB/failover")
-        await browser.until_text("Failover f-1")
+        # Not without the number, and not with a smaller one.
+        await press(browser, "Accept the loss and start failover")
+        await enter(browser, "accept_loss", "57")
+        await press(browser, "Show what it would change", "dialog[open]")
+        await browser.until(f"{OPEN}?.innerText.includes('58 offsets would not be copied')")
+        accept = (
+            f"[...{OPEN}.querySelectorAll('button')].find(it => it.innerText.startsWith('Accept'))"
+        )
+        assert await browser.evaluate(f"{accept}.disabled")
+        assert "--accept-loss 58 accepts that" in await browser.evaluate(f"{OPEN}.innerText")
+        await press(browser, "Back", "dialog[open]")
+        await enter(browser, "accept_loss", "58")
+        await press(browser, "Show what it would change", "dialog[open]")
+        await confirm(browser, "Accept the loss and start failover", "It would be accepted.")
+        await browser.until(f"{OPEN}?.innerText.includes('Begun')")
+        await press(browser, "Close", "dialog[open]")
+        (request,) = jobs.failovers.requests
+        assert (request.accept_loss, request.unplanned) == (58, False)
+        await browser.until("/Failover\\b.*FENCE/s.test(document.body.innerText)")
+        assert "Continue it" not in await browser.text()  # this worker drives it
         now = "[...document.querySelectorAll('.steps li')].map(it => it.innerText).find(it => it.includes('now'))"
         assert "FENCE" in await browser.evaluate(now)
         await in_all_looks(browser, "failover-runs")
         jobs.failovers.ended.set()
         await browser.until_text("DONE")
+        fence = "[...document.querySelectorAll('.steps li')].map(it => it.innerText).find(it => it.includes('FENCE'))"
+        await browser.until(f"/from .*GMT.*, 2.5 s/.test({fence})")
         await jobs.service.close()
         assert_quiet(browser, url)
 
@@ -383,7 +319,8 @@ async def test_the_ledger_says_in_words_what_was_lost_where_and_why(
 ) -> None:
     jobs = Jobs(rig)
     async with served(jobs) as url:
-        await browser.open(f"{url}ui/#/flows/A-%3EB/ledger")
+        own = url.replace("//", "//ann:pw@")
+        await browser.open(f"{own}ui/#/flows/A-%3EB/ledger")
         await browser.until_text("Nothing was lost, stopped or doubled.")
         jobs.ledger = LEDGER
         jobs.failovers.record = Failover(
@@ -391,7 +328,7 @@ async def test_the_ledger_says_in_words_what_was_lost_where_and_why(
             tail=(Tail(topic="orders", partition=1, start=40, end=47, records=6),),
         )  # fmt: skip
         await browser.open("about:blank")
-        await browser.open(f"{url}ui/#/flows/A-%3EB/ledger")
+        await browser.open(f"{own}ui/#/flows/A-%3EB/ledger")
         await browser.until_text("120 offsets lost; stopped at 1 record or batch; 5 offsets may be")
         await browser.until_text("mm2py-quarantine.A.orders.internal")
         text = await browser.text()

@@ -1,21 +1,27 @@
 """Changes from the page: planned, shown as a difference, confirmed; refusals are explained, and readers have no button."""
 
-import json
-from dataclasses import replace
 from typing import Final
 from urllib.parse import quote
 
 import pytest
-from starlette.types import ASGIApp
 
-from mm2py.config.rest_settings import RestSettings
-from mm2py.rest.app import public_app
-from mm2py.rest.credentials import Credentials
-from mm2py.rest.security import gate_for
 from tests.integration import page_stage
 from tests.integration.flow_questions import Asked, path_of, push, wait_for_records
 from tests.integration.mirror_process import running
-from tests.integration.page_stage import HOSTILE, LOOKS, MARKS, SHOTS, assert_quiet, served
+from tests.integration.page_stage import (
+    HOSTILE,
+    LOOKS,
+    MARKS,
+    OPEN,
+    SHOTS,
+    assert_quiet,
+    confirm,
+    done,
+    enter,
+    gated,
+    press,
+    served,
+)
 from tests.integration.rest_asking import public_url
 from tests.integration.setups import Setup
 from tests.integration.traffic import commit, committed, copied
@@ -28,7 +34,6 @@ pytestmark = MARKS
 browser, rig = page_stage.browser, page_stage.rig
 
 ACTIONS: Final = "document.querySelectorAll('button.action').length"
-OPEN: Final = "document.querySelector('dialog[open]')"
 
 
 @pytest.fixture
@@ -37,45 +42,10 @@ def job_rig(rig: Rig) -> Rig:
     return rig
 
 
-def gated(rig: Rig) -> ASGIApp:
-    """The API for ann, who may change, and bob, who may only read."""
-    credentials = Credentials({"ann": "pw", "bob": "pw"}, {}, read_only=["bob"])
-    gate = gate_for(RestSettings.of_worker({"rest.insecure": "true"}), credentials)
-    return public_app(replace(rig.parts, gate=gate))
-
-
-async def press(browser: Browser, text: str, inside: str = "main") -> None:
-    """Press the button with this text or label, once it can be pressed."""
-    named = f"(it.ariaLabel || it.textContent).trim() === {json.dumps(text)} && !it.disabled"
-    found = f"[...document.querySelectorAll('{inside} button')].find(it => {named})"
-    await browser.until(found)
-    await browser.evaluate(f"{found}.click()")
-
-
-async def confirm(browser: Browser, text: str, planned: str) -> None:
-    """See what is planned in the open dialog, and confirm it."""
-    await browser.until(f"{OPEN}?.innerText.includes({planned!r})")
-    await press(browser, text, "dialog[open]")
-
-
-async def enter(browser: Browser, name: str, value: str) -> None:
-    field = f"document.querySelector('dialog[open] input[name=\"{name}\"]')"
-    await browser.until(field)
-    await browser.evaluate(
-        f"(i => {{i.value = {value!r}; i.dispatchEvent(new Event('input'))}})({field})"
-    )
-
-
-async def done(browser: Browser) -> None:
-    await browser.until(f"{OPEN}?.innerText.includes('Done')")
-    await press(browser, "Close", "dialog[open]")
-    await browser.until(f"!{OPEN}")
-
-
 async def test_who_may_only_read_sees_no_button_and_who_may_change_is_named(
     browser: Browser, rig: Rig
 ) -> None:
-    async with served(gated(rig)) as url:
+    async with served(gated(rig.parts)) as url:
         for user, may, said in (("bob", False, "as bob (may only read)"), ("ann", True, "as ann")):
             await browser.open("about:blank")
             await browser.open(f"{url.replace('//', f'//{user}:pw@')}ui/")
@@ -97,7 +67,7 @@ async def test_who_may_only_read_sees_no_button_and_who_may_change_is_named(
 async def test_a_plan_is_shown_before_anything_is_done_and_texts_stay_texts(
     browser: Browser, rig: Rig
 ) -> None:
-    async with served(gated(rig)) as url:
+    async with served(gated(rig.parts)) as url:
         own = url.replace("//", "//ann:pw@")
         await browser.open(f"{own}ui/#/flows/A-%3EB/topics")
         await press(browser, "Choose topics")
@@ -127,7 +97,7 @@ async def test_a_plan_is_shown_before_anything_is_done_and_texts_stay_texts(
 async def test_a_backfill_shows_how_far_it_is_and_is_cancelled(
     browser: Browser, job_rig: Rig
 ) -> None:
-    async with served(gated(job_rig)) as url:
+    async with served(gated(job_rig.parts)) as url:
         await browser.open(f"{url.replace('//', '//ann:pw@')}ui/#/flows/A-%3EB/jobs")
         await browser.until_text("its driver is gone and nothing copies what is left")
         text = await browser.text()

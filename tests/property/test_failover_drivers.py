@@ -7,6 +7,7 @@ import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final, final
 
 import pytest
@@ -146,6 +147,7 @@ class World:
         if failover.step is Step.DONE:
             assert self.fenced or not failover.fenced  # (5)
             self.check_done()
+            check_times(failover)
         else:
             assert self.frozen or not self.fenced  # (5)
             assert self.first_native is None
@@ -442,6 +444,15 @@ def test_drivers_that_crash_or_stand_still_anywhere_end_legal(
         transacts=transacts,
     )
     asyncio.run(course)
+
+
+def check_times(failover: Failover) -> None:
+    """Each step that was done has its times, whoever did it, and one begins when the one before ends."""
+    steps = failover.steps
+    assert [it.step for it in steps][-3:] == [Step.SWITCH, Step.TAIL, Step.REVERSE]
+    assert all(failover.started_ms <= it.began_ms <= it.ended_ms for it in steps)
+    assert all(one.ended_ms <= two.began_ms for one, two in pairwise(steps))
+    assert steps[-1].ended_ms == failover.at_ms
 
 
 async def test_what_is_not_copied_refuses_without_the_number_and_is_quarantined_with_it() -> None:

@@ -295,7 +295,7 @@ class FailoverDriver:
                     if failover.step is not Step.TAIL:
                         raise
                     return failover
-                await self._write(failover)
+                failover = await self._write(failover)
         except Mm2pyError as error:
             await self._record_cause(error)
             raise
@@ -314,8 +314,7 @@ class FailoverDriver:
         )
         await self._write(failover)
         await self._change(lambda: self._sides.lift_fence(source=True))
-        failover = replace(failover, step=Step.CANCELLED)
-        await self._write(failover)
+        failover = await self._write(replace(failover, step=Step.CANCELLED))
         # A suspended driver may have fenced meanwhile; from here on it finds the cancel, and removes its fence itself.
         await self._change(lambda: self._sides.lift_fence(source=True))
         return failover
@@ -358,17 +357,18 @@ class FailoverDriver:
                 unplanned=request.unplanned,
                 started_ms=self._clock.now_ms(),
             )
-        await self._write(failover)
-        return failover
+        return await self._write(failover)
 
     def _mine(self, failover: Failover, accept_loss: int) -> Failover:
         return replace(
             failover, run=failover.run + 1, driver=self._claim.me, accept_loss=accept_loss, cause=""
         )
 
-    async def _write(self, failover: Failover) -> None:
-        """Record the next step (1)."""
-        record = replace(failover, at_ms=self._clock.now_ms())
+    async def _write(self, failover: Failover) -> Failover:
+        """Record the next step (1); return the record, which has the times of the steps."""
+        before = self._claim.known
+        steps = before.steps if before is not None and before.id == failover.id else ()
+        record = replace(failover, steps=steps).recorded(self._clock.now_ms())
 
         async def write() -> None:
             await self._check_mine(record)
@@ -378,6 +378,7 @@ class FailoverDriver:
         await self._insist(write)
         log.info("failover flow=%s step=%s", self._name, record.step)
         self._report(record)
+        return record
 
     async def _record_cause(self, error: Mm2pyError) -> None:
         """Record why this driver ends, if the record can be written."""
@@ -385,7 +386,7 @@ class FailoverDriver:
         if self._lost or recorded is None or not self._claim.holds:
             return
         # What a step has recorded stays: it cannot be measured again once clients write to the target.
-        record = replace(recorded, cause=str(error), at_ms=self._clock.now_ms())
+        record = replace(recorded.recorded(self._clock.now_ms()), cause=str(error))
         try:
             await self._store.write(record)
         except Mm2pyError as problem:

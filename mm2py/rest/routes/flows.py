@@ -407,16 +407,21 @@ class _Changes:
         given: Given,
         part: Part,
         *,
-        only_failed: Annotated[bool, Query(description="only what has failed")] = False,
+        only_failed: Annotated[
+            bool, Query(description="only what has failed, and tasks of which a partition has")
+        ] = False,
     ) -> ChangeResult:
         """Restart the connectors and tasks of a flow, or the tasks that have one topic or partition."""
         asked = self._asked(given)
-        if part is None:
-            return await self._changes.restart(asked, only_failed=only_failed)
 
         async def elsewhere(error: ForwardError, task: TaskId) -> None:
             await self._restart_there(given.request, asked.flow, error, task)
 
+        if part is None:
+            stuck = await self._service.stuck_tasks(asked.flow) if only_failed else ()
+            return await self._changes.restart(
+                asked, elsewhere, only_failed=only_failed, stuck=stuck
+            )
         return await self._changes.restart_part(asked, part, elsewhere, only_failed=only_failed)
 
     def _asked(self, given: _Given) -> Asked:

@@ -76,6 +76,7 @@ function wanted({ view, flow, part, chosen }) {
   const paths = { ...shared };
   if (part === "jobs") paths.jobs = ["jobs/backfill", OFTEN_MS];
   else if (part !== "tasks") paths[part] = [`${base}/${part}`, EVERY_MS[part]];
+  if (part === "groups" && chosen !== undefined) paths.groups = [`${base}/groups`, SELDOM_MS];
   if (part === "topics") paths.config = [`${base}/config`, EVERY_MS.config];
   if (part === "topics" && chosen !== undefined) paths.partitions = [`${base}/partitions?topic=${encodeURIComponent(chosen)}`, EVERY_MS.partitions];
   return paths;
@@ -99,7 +100,8 @@ function go() {
     }
   }
   for (const [path, everyMs, slow] of Object.values(paths)) {
-    if (!polls.has(path)) {
+    if (polls.has(path)) polls.get(path).everyMs = everyMs;
+    else {
       const poll = new Poll(path, everyMs, changed, slow);
       polls.set(path, poll);
       poll.start();

@@ -2,11 +2,11 @@
 import { valueText } from "./parts.js";
 import { Access, change, read } from "./polling.js";
 import { Component, html } from "./view.js";
-import { counted } from "./words.js";
+import { counted, UNKNOWN } from "./words.js";
 
 let shown = null;
 
-/** An order: title, button (what the confirmation says), method, path, `at` (path of the flow, absent: none), revision of the flow that it was begun with, `fields` [{name, label, value, hint}], `body(values)`, `query`. */
+/** An order: title, button (what the confirmation says), method, path, `at` (path of the flow, absent: none), revision of the flow that it was begun with, `fields` [{name, label, value, hint}], `body(values)`, `query` or `query(values)`; `planPath`: of a dry run that has a path of its own. */
 export const openChange = (order) => shown?.open(order);
 
 /** A button that opens a change; a caller who may only read has none. */
@@ -63,8 +63,10 @@ export class ChangeDialog extends Component {
   async send(order, values, revision, dry) {
     this.setState({ asking: true, error: null });
     try {
-      const query = new URLSearchParams({ ...order.query, ...(dry ? { dry_run: true } : {}) }).toString();
-      const result = await change(order.method, `${order.path}${query ? `?${query}` : ""}`, order.body?.(values), revision);
+      const asked = typeof order.query === "function" ? order.query(values) : order.query;
+      const query = new URLSearchParams({ ...asked, ...(dry && !order.planPath ? { dry_run: true } : {}) }).toString();
+      const path = (dry && order.planPath) || order.path;
+      const result = await change(order.method, `${path}${query ? `?${query}` : ""}`, order.body?.(values), revision);
       if (!dry) this.props.after();
       if (this.state.order !== order) return;
       this.setState(dry ? { asking: false, plan: result } : { asking: false, done: result });
@@ -89,7 +91,7 @@ export class ChangeDialog extends Component {
       ${asking && !plan ? html`<p class="muted" role="status">Asking the worker ...</p>` : null}
       ${error ? html`<div class="finding bad" role="alert"><p><strong>${error.said}</strong></p><p>${error.text}</p></div>` : null}
       ${plan && !done ? html`${order.direct ? null : html`<${Planned} plan=${plan} />`}
-        <p class="buttons"><button type="button" class="action" disabled=${asking} onClick=${() => this.send(order, values, revision, false)}>${asking ? "Asking the worker ..." : order.button}</button>
+        <p class="buttons"><button type="button" class="action" disabled=${asking || plan.refused?.length > 0} onClick=${() => this.send(order, values, revision, false)}>${asking ? "Asking the worker ..." : order.button}</button>
           ${order.fields ? html`<button type="button" onClick=${() => this.setState({ plan: null, error: null })}>Back</button>` : null}
           <button type="button" onClick=${this.close}>Cancel</button></p>` : null}
       ${done ? html`<p class="verdict" role="status"><span class="mark good"><span class="sign" aria-hidden="true">✔︎</span> ${order.did || "Done"}${done.revision ? `, revision ${done.revision} of the history` : ""}${order.did ? "" : "."}</span></p>
@@ -105,6 +107,8 @@ export const Difference = ({ changes }) => html`<dl class="difference">${changes
   <dd><span class="before"><span class="sign" aria-hidden="true">−</span> before ${valueText(change.before)}</span><span class="after"><span class="sign" aria-hidden="true">+</span> after ${valueText(change.after)}</span></dd>`)}</dl>`;
 
 function Planned({ plan }) {
+  if (plan.refused) return html`<p>${plan.plan.would_lose < 0 ? UNKNOWN : counted(plan.plan.would_lose, "offset")} would not be copied.</p>
+    ${plan.refused.length ? html`<div class="finding bad" role="alert"><p><strong>It would be refused:</strong></p>${plan.refused.map((it) => html`<p>${it}</p>`)}</div>` : html`<p>It would be accepted.</p>`}`;
   if (!plan.changes.length) return html`<p>Nothing of its settings changes.</p>`;
   return html`<p>${counted(plan.changes.length, "thing")} would change:</p><${Difference} changes=${plan.changes} />`;
 }

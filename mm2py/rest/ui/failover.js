@@ -1,6 +1,6 @@
 // "Can we fail over now, and what would we lose?": the plan of a failover, its rehearsal, and one that is under way step by step.
 import { Action } from "./changing.js";
-import { cancelFailover, startFailover } from "./orders.js";
+import { acceptLoss, cancelFailover, startFailover } from "./orders.js";
 import { Command, Fact, Mark, Waiting, When } from "./parts.js";
 import { ask, pathOf } from "./polling.js";
 import { Component, html } from "./view.js";
@@ -38,9 +38,9 @@ export function readiness(view, copying) {
 
 export function Failover({ flow, polls, copying }) {
   const { plan, failover, failback } = polls;
-  const records = [failover, failback].map((it) => it?.data?.failover).filter((it, index) => it && it.kind === ["failover", "failback"][index]);
+  const records = [failover, failback].map((it, index) => it?.data?.failover?.kind === ["failover", "failback"][index] && { ...it.data.failover, drivenHere: it.data.driven_here }).filter(Boolean);
   const running = records.filter(underWay);
-  if (running.length) return running.map((it) => html`<${Progress} flow=${flow} failover=${it} />`);
+  if (running.length) return running.map((it) => html`<${Progress} flow=${flow} failover=${it} plan=${plan?.data?.plan} />`);
   // A plan of before the last step says nothing of now.
   const isOld = records.some((it) => it.at_ms > (plan?.data?.plan.at_ms ?? 0));
   return html`${plan?.data && !isOld ? html`<${Plan} flow=${flow} poll=${plan} copying=${copying && !plan.stale} />` : html`<${Waiting} poll=${plan} what="plan" />`}
@@ -56,7 +56,8 @@ function Plan({ flow, poll, copying }) {
   return html`<section aria-labelledby="ready"><h2 id="ready">Can we fail over to ${flow.target} now?</h2>
     <p class="verdict" role="status"><${Mark} kind=${poll.stale ? "unknown" : kind} word=${poll.stale ? `Last known: ${text}` : text} />
       <span class="muted"> as of <${When} ms=${plan.at_ms} /></span></p>
-    ${plan.standing || reasons.length ? null : html`<p class="buttons"><${Action} order=${startFailover(flow)} /></p>`}
+    ${plan.standing ? null : html`<p class="buttons">${reasons.length ? null : html`<${Action} order=${startFailover(flow)} />`}
+      ${plan.would_lose > 0 || !plan.source_reachable ? html`<${Action} order=${acceptLoss(flow, plan)} />` : null}</p>`}
     <ul class="findings">
       ${reasons.map((it) => html`<li class="finding bad"><p>${it}</p></li>`)}
       ${plan.problems.map((it) => html`<li class="finding warn"><p>${it}</p></li>`)}
@@ -110,26 +111,32 @@ function Moves({ rows, all, target }) {
 }
 
 /** One failover or failback: which step it is at, what is behind it, why it stopped. */
-function Progress({ flow, failover }) {
+function Progress({ flow, failover, plan }) {
   const names = Object.keys(STEPS);
   const at = failover.step === "DONE" ? names.length : names.indexOf(failover.step);
   const back = failover.kind === "failback";
   const ends = back ? { source: flow.target, target: flow.source } : flow;
   const waits = failover.cause && underWay(failover);
+  const left = plan?.kind === failover.kind ? plan : { kind: failover.kind, would_lose: Math.max(0, failover.missing), source_reachable: true };
   const kind = { DONE: failover.missing > 0 ? "warn" : "done", CANCELLED: "off" }[failover.step] || (waits ? "bad" : "warn");
+  const times = new Map((failover.steps || []).map((it) => [it.step, it]));
   const mark = (index) => (at < 0 ? ["next", "not done"] : index < at ? ["done", "done"] : index === at ? [waits ? "bad" : "warn", waits ? "stopped here" : "now"] : ["next", "to come"]);
   return html`<section class="detail" aria-label=${failover.kind}><h3>${back ? "Failback" : "Failover"} ${failover.id}</h3>
     <p class="verdict"><${Mark} kind=${kind} word=${failover.step} /> <span class="muted">begun <${When} ms=${failover.started_ms} />, last step <${When} ms=${failover.at_ms} /></span></p>
-    ${failover.cause ? html`<p class="cause">Its last driver ended: ${failover.cause}. It is continued by <${Command} text=${`mm2py ${failover.kind} FILE --flow '${flow.flow}' --execute`} /></p>` : null}
-    <ol class="steps">${names.map((name, index) => html`<li><${Mark} kind=${mark(index)[0]} word=${mark(index)[1]} /> <strong>${name}</strong> ${STEPS[name](ends)}</li>`)}</ol>
+    ${failover.cause ? html`<p class="cause">Its last driver ended: ${failover.cause}. It is continued below, or by <${Command} text=${`mm2py ${failover.kind} FILE --flow '${flow.flow}' --execute`} /></p>` : null}
+    <ol class="steps">${names.map((name, index) => html`<li><${Mark} kind=${mark(index)[0]} word=${mark(index)[1]} /> <strong>${name}</strong> ${STEPS[name](ends)} <${Took} time=${times.get(name)} /></li>`)}</ol>
     <p class="buttons">${underWay(failover) && !failover.switched_ms ? html`<${Action} order=${cancelFailover(flow, failover.kind)} />` : null}
-      ${waits ? html`<${Action} order=${startFailover(flow, failover.kind)}>Continue it<//>` : null}
+      ${underWay(failover) && !failover.drivenHere ? html`<${Action} order=${startFailover(flow, failover.kind)}>Continue it<//>` : null}
+      ${waits && !failover.switched_ms ? html`<${Action} order=${acceptLoss(flow, left)} />` : null}
       ${failover.kind === "failover" && failover.step === "DONE" ? html`<${Action} order=${startFailover(flow, "failback")} />` : null}</p>
     <p>Not copied: ${failover.missing < 0 ? UNKNOWN : counted(failover.missing, "offset")}. ${failover.fence_note ? `Not fenced: ${failover.fence_note}. ` : ""}
       ${failover.switched_ms ? html`Clients may write to ${ends.target} since <${When} ms=${failover.switched_ms} />.` : ""}</p>
     ${failover.groups.length ? html`<p>${counted(failover.groups.length, "group")} moved${failover.groups.some((it) => it.left.length) ? ", with remarks:" : "."}</p>
       <ul>${failover.groups.filter((it) => it.left.length).slice(0, MOST_ROWS).map((it) => html`<li>${it.group}: ${it.left.join("; ")}</li>`)}</ul>` : null}</section>`;
 }
+
+/** When a step began and how long it took; a record of an older build has no times. */
+const Took = ({ time }) => (time ? html`<span class="muted">from <${When} ms=${time.began_ms} />${time.ended_ms ? `, ${duration(time.ended_ms - time.began_ms)}` : ""}</span>` : null);
 
 /** Asks the questions of each step and shows how long they took; changes nothing. */
 class Rehearsal extends Component {

@@ -4,10 +4,14 @@ import { Table } from "./table.js";
 import { html } from "./view.js";
 import { count, counted, UNKNOWN } from "./words.js";
 
+// Why it has no exact place on the target in one of its partitions.
+const untranslated = (group) => group.partitions.find((it) => it.reason)?.reason || "";
+
 function judged(group, copying) {
   if (group.skips > 0) return ["bad", "would skip"];
   if (group.reads_again === null || group.skips === null) return ["unknown", "not known"];
   if (group.not_synced) return ["warn", "not synced"];
+  if (untranslated(group)) return ["warn", "not translated"];
   if (group.reads_again > 0) return ["note", "reads again"];
   return [copying ? "good" : "plain", "in place"];
 }
@@ -19,14 +23,16 @@ function GroupMark({ group, copying }) {
 
 const members = (state, number) => (state ? `${state}${number === null ? "" : `, ${counted(number, "member")}`}` : "not there");
 
+const why = (group) => group.not_synced || untranslated(group);
+
 const columns = (flow, copying) => [
   { key: "group", title: "Group", value: (it) => it.group, show: (it) => html`<a href=${flowLink(flow.flow, "groups", it.group)} title=${it.group}>${it.group}</a>` },
-  { key: "state", title: "If it moved now", worst: true, value: (it) => (it.skips ?? 1e15) + (it.not_synced ? 1 : 0), show: (it) => html`<${GroupMark} group=${it} copying=${copying} />` },
+  { key: "state", title: "If it moved now", worst: true, value: (it) => (it.skips ?? 1e15) + (it.not_synced || untranslated(it) ? 1 : 0), show: (it) => html`<${GroupMark} group=${it} copying=${copying} />` },
   { key: "again", title: "Reads again", number: true, hint: "records that a consumer moving now would read a second time", value: (it) => it.reads_again, show: (it) => count(it.reads_again) },
   { key: "skips", title: "Skips", number: true, hint: "records that a consumer moving now would not read", value: (it) => it.skips, show: (it) => count(it.skips) },
   { key: "here", title: `On ${flow.source}`, wide: true, value: (it) => it.state, show: (it) => members(it.state, it.members) },
   { key: "there", title: `On ${flow.target}`, wide: true, value: (it) => it.state_there, show: (it) => members(it.state_there, it.members_there) },
-  { key: "why", title: "Not synced", wide: true, value: (it) => it.not_synced, show: (it) => html`<span title=${it.not_synced}>${it.not_synced || "synced"}</span>` },
+  { key: "why", title: "Not synced", wide: true, value: why, show: (it) => html`<span title=${why(it)}>${why(it) || "synced"}</span>` },
 ];
 
 export function Groups({ flow, poll, chosen, copying }) {
@@ -54,6 +60,7 @@ function Group({ flow, group, name, copying }) {
       <tbody>${group.partitions.map((it) => html`<tr key=${`${it.topic} ${it.partition}`}>
         <th scope="row">${it.topic}-${it.partition}</th><td class="number">${count(it.committed)}</td><td class="number">${count(it.exact)}</td>
         <td class="number">${it.committed_there === null ? "none" : count(it.committed_there)}</td><td class="number">${count(it.reads_again)}</td>
-        <td class="number">${count(it.skips)}</td><td class="wide">${it.place || UNKNOWN}</td></tr>`)}</tbody>
+        <td class="number">${count(it.skips)}</td><td class="wide">${it.place || UNKNOWN}</td></tr>
+        ${it.reason ? html`<tr key=${`${it.topic} ${it.partition} why`}><td></td><td class="cause" colspan="6">${it.reason}</td></tr>` : null}`)}</tbody>
     </table></div></section>`;
 }

@@ -2,6 +2,7 @@
 import { Action } from "./changing.js";
 import { pathOf } from "./polling.js";
 import { html } from "./view.js";
+import { counted } from "./words.js";
 
 const post = (flow, action, more = {}) => ({ method: "POST", path: `${pathOf("flows", flow.flow)}/${action}`, at: pathOf("flows", flow.flow), revision: flow.revision, ...more });
 
@@ -76,6 +77,18 @@ export const startFailover = (flow, kind = "failover") => ({
   title: kind === "failback" ? `Return clients to ${flow.source}` : `Move clients to ${flow.target}`,
   text: `Writers of ${kind === "failback" ? flow.target : flow.source} are fenced as far as ACLs allow, what is left is copied, groups get their exact offsets, and clients may write to ${kind === "failback" ? flow.source : flow.target}. It is refused where something would be lost. The plan below says what to expect.`,
 });
+
+/** For records that are not copied, and for a source that is gone: the number first, and what it would still be refused for. */
+export function acceptLoss(flow, { kind, would_lose: lost, source_reachable: answers }) {
+  const [from, to] = kind === "failback" ? [flow.target, flow.source] : [flow.source, flow.target];
+  return {
+    method: "POST", path: failoverPath(flow, kind, "start"), planPath: failoverPath(flow, kind, "plan"), button: `Accept the loss and start ${kind}`, did: "Begun: its steps are on this page.",
+    title: `Move clients to ${to} without all records`,
+    text: `${counted(lost, "offset")} of ${from} would not be copied, as far as is known. What ${from} still has of them is kept in quarantine topics on ${to}${answers ? "" : ` when it answers again: until then ${from} is given up`}.`,
+    fields: [{ name: "accept_loss", label: "Offsets that may be lost at most", value: String(lost), hint: "a number" }],
+    query: (values) => ({ accept_loss: values.accept_loss.trim(), unplanned: !answers }),
+  };
+}
 
 export const cancelFailover = (flow, kind) => ({
   method: "POST", path: failoverPath(flow, kind, "cancel"), direct: true, button: `Cancel ${kind}`, title: `Cancel the ${kind} of ${flow.flow}`,

@@ -32,6 +32,7 @@ from mm2py.mirror.failovers import (
     Place,
     Rule,
     Step,
+    StepTime,
     Tail,
     decode_failover,
     encode_failover,
@@ -265,9 +266,28 @@ def test_a_failover_of_thousands_of_partitions_fits_into_a_record() -> None:
 def test_a_failover_of_a_program_that_knew_no_transactions_is_read() -> None:
     failover = Failover(id="f", flow="A->B", kind=FailoverKind.FAILOVER, step=Step.DRAIN, run=1)
     key, value = encode_failover(failover)
-    former = value.replace(b',"transactions":[]', b"")
+    former = value.replace(b',"transactions":[]', b"").replace(b'"steps":[],', b"")
     assert former != value
     assert decode_failover(key, former) == failover
+
+
+def test_each_step_of_a_failover_has_its_times_and_a_repeated_one_those_of_the_last_time() -> None:
+    failover = Failover(id="f", flow="A->B", kind=FailoverKind.FAILOVER, step=Step.FENCE, run=1)
+    course = [
+        *((Step.FENCE, 10), (Step.DRAIN, 20), (Step.DRAIN, 25), (Step.VERIFY, 30)),
+        *((Step.FENCE, 40), (Step.SWITCH, 35), (Step.DONE, 60)),
+    ]
+    for step, now_ms in course:
+        failover = replace(failover, step=step).recorded(now_ms)
+        assert failover.at_ms == now_ms
+    # The clock was set back by 5 ms within the second FENCE.
+    assert failover.steps == (
+        StepTime(step=Step.DRAIN, began_ms=20, ended_ms=30),
+        StepTime(step=Step.VERIFY, began_ms=30, ended_ms=40),
+        StepTime(step=Step.FENCE, began_ms=40, ended_ms=40),
+        StepTime(step=Step.SWITCH, began_ms=35, ended_ms=60),
+    )
+    assert decode_failover(*encode_failover(failover)) == failover
 
 
 def test_a_quarantine_topic_is_named_after_its_source_whatever_the_length() -> None:

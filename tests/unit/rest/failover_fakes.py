@@ -15,6 +15,7 @@ from mm2py_jobs.failover.plan import (
     TimedStep,
 )
 
+BEGUN_MS = 1_764_000_000_000
 PLAN = FailoverPlan(
     flow="A->B",
     kind="failover",
@@ -74,12 +75,13 @@ class FakeFailovers:
         if refused := self.planned.refusals(request, self.record):
             raise FailoverRefusedError(refused[0])
         self.requests.append(request)
-        self.record = Failover(
+        begun = Failover(
             id=request.id, flow=self.planned.flow, kind=request.kind, step=Step.FENCE, run=1
         )
+        self.record = begun.recorded(BEGUN_MS)
         report(self.record)
         await self.ended.wait()
-        self.record = replace(self.record, step=Step.DONE)
+        self.record = replace(self.record, step=Step.DONE).recorded(BEGUN_MS + 2_500)
         return self.record
 
     async def cancel(self, report: Callable[[Failover], None], *, dry_run: bool) -> Failover:

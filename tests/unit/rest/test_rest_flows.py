@@ -19,7 +19,7 @@ from mm2py.runtime.errors import ForwardError, HerderError
 from mm2py.runtime.group.request_signing import sign_request
 from mm2py.runtime.herder.api import ConnectorState, WorkState
 from mm2py.testing.clock import FakeClock
-from mm2py.types import State, TopicPartition
+from mm2py.types import State, TaskId, TopicPartition
 from tests.unit.rest.flow_fakes import AB, BA, IDENTITY, NAME, Rig, follower, partition, snapshot
 from tests.unit.rest.paper_worker import CONFIG, PaperWorker
 from tests.unit.rest.rest_fakes import KEY, FakeHerder, Reply, ask, flow, state
@@ -346,6 +346,15 @@ def test_only_what_failed_is_restarted_on_request(rig: Rig) -> None:
     reply = rig.ask("POST", "/flows/A->B/restart?only_failed=true")
     assert reply.json["changes"] == []
     assert rig.herders[AB].calls == [("restart", NAME, True, True)]
+
+
+def test_a_task_of_which_a_partition_failed_is_restarted_as_what_failed(rig: Rig) -> None:
+    herder = rig.herders[AB]
+    failed = replace(partition("t", 0, 7, state="FAILED", cause="too large"), task=f"{NAME}-0")
+    herder.show(partitions=(failed,))
+    reply = rig.ask("POST", "/flows/A->B/restart?only_failed=true")
+    assert [it["key"] for it in reply.json["changes"]] == [f"{NAME}-0"]
+    assert herder.calls == [("restart", NAME, True, True), ("restart_task", TaskId(NAME, 0))]
 
 
 def test_one_topic_or_partition_is_paused_and_resumed(rig: Rig) -> None:

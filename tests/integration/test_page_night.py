@@ -1,0 +1,347 @@
+"""What an operator sees at night, in a browser: each thing that breaks is on the page with its cause and what mends it, and
+nothing is green for what is not copied.
+
+Flow: a worker on real brokers, and the page of its flows -> something is broken -> ``Night.sees``. How long each took is kept
+beside the pictures, in ``night.json``: it is this machine's, so no test asserts it.
+"""
+
+import json
+import os
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final, final
+from urllib.parse import quote
+
+import pytest
+from confluent_kafka import Consumer
+
+from tests.integration import page_stage
+from tests.integration.cluster_changes import (
+    delete_topic,
+    forbid_writing,
+    permit_writing,
+    set_config,
+)
+from tests.integration.flow_questions import SINGLE_REPLICA, Asked, path_of, wait_for_records
+from tests.integration.mirror_process import (
+    PROMPT,
+    Flow,
+    Mirror,
+    running,
+    until,
+    write_file,
+)
+from tests.integration.page_stage import GOOD, MARKS, SHOTS, assert_quiet, confirm, done, press
+from tests.integration.rest_asking import public_url
+from tests.integration.secured import PLAIN, SecuredRegion
+from tests.integration.setups import Setup
+from tests.integration.traffic import Sent, commit, wait_for_copy, write
+from tests.kit.browser import Browser
+from tests.kit.kafka.ports import free_ports
+from tests.kit.kafka.region import KafkaAddress
+from tests.kit.regions import NewRegion
+
+pytestmark = [*MARKS, pytest.mark.faults, pytest.mark.integration]
+
+browser = page_stage.browser
+
+WRONG: Final = "no-way"
+SOON: Final = {
+    "{source}->{target}.sync.group.offsets.enabled": "true",
+    "{source}->{target}.refresh.groups.interval.seconds": "1",
+    "refresh.topics.interval.seconds": "1",
+    "sync.topic.configs.enabled": "false",
+}
+
+
+def numbered(count: int, partitions: int = 1) -> list[Sent]:
+    return [Sent(n % partitions, b"%d" % n) for n in range(count)]
+
+
+@final
+class Night:
+    """One browser at the page of a worker, and a clock that begins when something is broken."""
+
+    def __init__(self, browser: Browser, mirror: Mirror) -> None:
+        self.browser, self._url = browser, public_url(mirror)
+        self._broken_at = time.monotonic()
+
+    def place(self, flow: str = "", *more: str) -> str:
+        """Return the address of a flow's part, or that of the overview."""
+        parts = ["flows", flow, *more] if flow else []
+        return f"{self._url}ui/#/{'/'.join(quote(it, safe='') for it in parts)}"
+
+    async def at(self, flow: str = "", *more: str) -> None:
+        """Have a place open."""
+        await self.browser.look(width=1280, height=900, dark=False)
+        await self.browser.open(self.place(flow, *more))
+
+    def broken(self) -> None:
+        """Count from now on."""
+        self._broken_at = time.monotonic()
+
+    async def sees(self, row: str, *texts: str, green: bool = False) -> None:
+        """Wait until a reader sees these texts; unless something else is copied, nothing is green then."""
+        wanted = " && ".join(
+            f"document.body?.innerText.includes({json.dumps(text)})" for text in texts
+        )
+        await self.browser.until(wanted if green else f"{wanted} && !{GOOD}")
+        self._keep(row, time.monotonic() - self._broken_at)
+        await self.browser.screenshot(SHOTS / f"night-{row.replace(' ', '-')}.png")
+
+    def _keep(self, row: str, took_s: float) -> None:
+        SHOTS.mkdir(parents=True, exist_ok=True)
+        file = SHOTS / "night.json"
+        rows: dict[str, float] = json.loads(file.read_text("utf-8")) if file.exists() else {}
+        file.write_text(json.dumps({**rows, row: round(took_s, 1)}, indent=1), "utf-8")
+
+    async def well(self) -> None:
+        """Wait until something is green."""
+        await self.browser.until(GOOD)
+
+    async def quiet(self) -> None:
+        """Nothing failed in the page; it asks no more, so that its worker may end."""
+        assert_quiet(self.browser, self._url)
+        await self.browser.open("about:blank")
+        self.browser.requests.clear()
+
+
+def at_start(setup: Setup, secured: SecuredRegion) -> dict[str, Flow]:
+    """Write one file with a flow for each mistake that a worker meets when it starts; each has a source alias of its own."""
+    nobody = f"127.0.0.1:{free_ports(1)[0]}"
+    sources = {
+        "login": secured.properties("LOGIN", "PLAIN", PLAIN, username="alice", password=WRONG),
+        "certificate": secured.properties("EXPIRED"),
+        "plaintext": {"bootstrap.servers": secured.region.listener_servers("TLS")},
+        "address": {"bootstrap.servers": nobody},
+    }
+    mark = setup.unique("n").replace("-", "")
+    target = f"t{mark}"
+    lines = {
+        "clusters": ", ".join([*(f"{each}{mark}" for each in sources), target]),
+        f"{target}.bootstrap.servers": setup.b.bootstrap_servers,
+        "emit.heartbeats.enabled": "false",
+        **dict.fromkeys(SINGLE_REPLICA, "1"),
+    }
+    for each, properties in sources.items():
+        lines |= {f"{each}{mark}.{key}": value for key, value in properties.items()}
+        lines[f"{each}{mark}->{target}.enabled"] = "true"
+    file = setup.folder / "night.properties"
+    write_file(file, lines)
+    return {each: Flow(secured.region, setup.b, f"{each}{mark}", target, file) for each in sources}
+
+
+async def test_what_keeps_a_worker_from_a_cluster_when_it_starts(
+    browser: Browser, setup: Setup, secured: SecuredRegion
+) -> None:
+    flows = at_start(setup, secured)
+    rows = {
+        "login": ("refused the login of user alice by PLAIN", "sasl.jaas.config"),
+        "certificate": ("has expired", "renew the brokers' certificate"),
+        "plaintext": ("is a TLS listener", "security.protocol"),
+        "address": (
+            "Connection refused",
+            "check that the broker runs and that the address is right",
+        ),
+    }
+    with running(flows["login"].file, ready=False) as mirror:
+        night = Night(browser, mirror)
+        await night.at()
+        everything = [text for texts in rows.values() for text in texts]
+        await night.sees("at start", *everything)
+        for row, texts in rows.items():
+            night.broken()
+            await night.at(flows[row].name, "topics")
+            await night.sees(f"at start {row}", *texts)
+        await night.quiet()
+
+
+async def test_a_target_that_stops_freezes_or_refuses_to_be_written(
+    browser: Browser, setup: Setup, new_region: NewRegion
+) -> None:
+    target = new_region("night", properties={"super.users": "User:nobody"})
+    prefix = setup.unique("night")
+    closed, open_ = f"{prefix}-closed", f"{prefix}-open"
+    for topic in (closed, open_):
+        setup.create_topic(setup.a, topic)
+        write(setup.a, topic, numbered(10))
+    flow = setup.flow(f"{prefix}-.*", SOON | PROMPT, target=target)
+    with running(flow.file) as mirror:
+        wait_for_copy(mirror, flow, closed)
+        wait_for_copy(mirror, flow, open_)
+        night = Night(browser, mirror)
+        await night.at()
+        await night.well()
+        forbid_writing(target, flow.remote(closed))
+        write(setup.a, closed, numbered(10))
+        night.broken()
+        copy = flow.remote(closed)
+        refused = (f"may not Write topic {copy}", "kafka-acls.sh", f"--topic {copy}")
+        await night.sees("acl", *refused)
+        await night.at(flow.name, "topics", closed)
+        await night.sees("acl topic", "HELD", *refused, green=True)  # the other topic is
+        await browser.until(row_is(closed, green=False))
+        await browser.until(row_is(open_, green=True))
+        permit_writing(target, copy)
+        await night.at()
+        await night.well()
+        for row, how, back in (
+            ("target frozen", target.freeze, target.thaw),
+            ("target stopped", target.stop, target.start),
+        ):
+            write(setup.a, open_, numbered(10))
+            how()
+            night.broken()
+            try:
+                await night.sees(row, f"the target {flow.target_alias} does not answer")
+                await night.at(flow.name, "topics")
+                await night.sees(f"{row} topics", f"{flow.target_alias} does not answer")
+                await night.at()
+            finally:
+                back()
+            await night.well()
+
+
+def row_is(topic: str, *, green: bool) -> str:
+    """An expression: the row of a topic is there, and is green or not."""
+    row = f"[...document.querySelectorAll('.rows tbody tr')].find(it => it.innerText.includes({json.dumps(topic)}))"
+    sign = "" if green else "!"
+    return f"{row} && {sign}{row}.querySelector('.good')"
+
+
+async def test_a_record_too_large_is_named_stops_alone_and_is_cured_from_the_page(
+    browser: Browser, setup: Setup
+) -> None:
+    topic, other = setup.topic("night-large", 2), setup.topic("night-small")
+    flow = setup.flow(f"{topic},{other}", SOON)
+    setup.create_topic(setup.b, flow.remote(topic), 2, config={"max.message.bytes": "5000"})
+    write(setup.a, topic, numbered(10, 2))
+    write(setup.a, other, numbered(10))
+    with running(flow.file) as mirror:
+        wait_for_copy(mirror, flow, topic)
+        wait_for_copy(mirror, flow, other)
+        night = Night(browser, mirror)
+        await night.at()
+        await night.well()
+        write(setup.a, topic, [Sent(1, os.urandom(20_000))])
+        night.broken()
+        copy = flow.remote(topic)
+        cause = (f"{topic}-1 at offset 5", "max.message.bytes", copy)
+        await night.sees("too large", *cause)
+        await night.at(flow.name, "topics", topic)
+        await night.sees("too large topic", "FAILED", *cause, green=True)
+        await browser.until(row_is(topic, green=False))
+        write(setup.a, other, numbered(10))
+        wait_for_records(mirror, flow, other, 20)
+        await browser.until(row_is(other, green=True))
+        await night.at(flow.name, "ledger")
+        await night.sees("too large ledger", f"{topic}-1", "larger than")
+        set_config(setup.b, copy, "max.message.bytes", "100000")
+        night.broken()
+        await night.at(flow.name, "topics")
+        await press(browser, "Restart what failed")
+        await confirm(browser, "Restart what failed", "")
+        await done(browser)
+        await browser.until(row_is(topic, green=True))
+        await night.sees("too large cured", "RUNNING: all is copied", green=True)
+        wait_for_records(mirror, flow, topic, 11)
+        await night.at(flow.name, "ledger")
+        await browser.until_text("stopped at 1 record")
+        await night.quiet()
+
+
+async def test_a_source_topic_that_is_deleted_and_a_copy_that_cannot_be_created(
+    browser: Browser, setup: Setup
+) -> None:
+    prefix = setup.unique("night")
+    old, gone = f"{prefix}-old", f"{prefix}-gone"
+    flow = setup.flow(f"{prefix}-.*", SOON | {"replication.factor": "2"})
+    for topic in (old, gone):
+        setup.create_topic(setup.a, topic)
+        setup.create_topic(setup.b, flow.remote(topic))
+        write(setup.a, topic, numbered(10))
+    with running(flow.file) as mirror:
+        wait_for_copy(mirror, flow, old)
+        wait_for_copy(mirror, flow, gone)
+        night = Night(browser, mirror)
+        await night.at()
+        await night.well()
+        delete_topic(setup.a, gone)
+        night.broken()
+        await night.sees("deleted", "gone on the source", gone, "copies stay", green=True)
+        night.broken()
+        setup.create_topic(setup.a, f"{prefix}-new")
+        write(setup.a, f"{prefix}-new", numbered(10))
+        copy = flow.remote(f"{prefix}-new")
+        await night.sees("replication factor", copy, "replication.factor (now 2)")
+        await night.at(flow.name, "topics")
+        await browser.until(row_is(f"{prefix}-new", green=False))
+        await night.quiet()
+
+
+async def test_a_typing_error_in_topics_and_a_flow_that_is_not_enabled(
+    browser: Browser, setup: Setup
+) -> None:
+    beats = {"emit.heartbeats.enabled": "true", "heartbeats.replication.enabled": "true"}
+    mistyped = setup.flow("ordes-misspelt", SOON | beats)
+    disabled = setup.flow(
+        setup.topic("night"), SOON | beats | {"{source}->{target}.enabled": "false"}
+    )
+    with running(mistyped.file, ready=False) as mirror:
+        night = Night(browser, mirror)
+        await night.at()
+        await night.sees(
+            "typing error", "no source topic is chosen", "ordes-misspelt", "mm2py flow set"
+        )
+        await night.at(mistyped.name, "tasks")
+        await night.sees("typing error tasks", "no source topic is chosen")
+        await night.quiet()
+    with running(disabled.file, ready=False) as mirror:
+        night = Night(browser, mirror)
+        await night.at()
+        await night.sees("not enabled", "not enabled", "mm2py flow create")
+        await night.at(disabled.name, "tasks")
+        await night.sees("not enabled tasks", "not enabled")
+        await night.quiet()
+
+
+@contextmanager
+def member(region: KafkaAddress, group: str, topic: str) -> Generator[None]:
+    """Have one member in a group, which has its partitions."""
+    client = Consumer({"bootstrap.servers": region.bootstrap_servers, "group.id": group})
+    client.subscribe([topic])
+    until(lambda: client.poll(0.1) is None and client.assignment(), 90, f"a member of {group}")
+    try:
+        yield
+    finally:
+        client.close()
+
+
+async def test_groups_that_are_not_synced_and_a_failover_with_records_left(
+    browser: Browser, setup: Setup
+) -> None:
+    topic, busy, ahead = setup.topic("night"), setup.unique("busy"), setup.unique("ahead")
+    flow = setup.flow(topic, SOON)
+    write(setup.a, topic, numbered(100))
+    for group in (busy, ahead):
+        commit(setup.a, group, topic, {0: 50})
+    with running(flow.file) as mirror:
+        wait_for_copy(mirror, flow, topic)
+        ask, night = Asked(mirror), Night(browser, mirror)
+        with member(setup.b, busy, flow.remote(topic)):
+            commit(setup.a, busy, topic, {0: 60})
+            night.broken()
+            await night.at(flow.name, "groups", busy)
+            await night.sees("group active", "members on the target", green=True)
+            await browser.until(row_is(busy, green=False))
+        ask.done("POST", f"{path_of(flow)}/pause", topic=topic)
+        write(setup.a, topic, numbered(58))
+        commit(setup.a, ahead, topic, {0: 140})
+        night.broken()
+        await night.at(flow.name, "groups", ahead)
+        await night.sees("group not translated", "ahead of the copy, which ends at 100")
+        night.broken()
+        await night.at(flow.name, "failover")
+        await night.sees("failover behind", "Not ready", "58 offsets")
+        await night.quiet()
