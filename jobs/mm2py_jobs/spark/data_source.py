@@ -1,4 +1,4 @@
-"""``spark.read.format("mm2py")`` and ``readStream``: topics as a DataFrame, without a connector jar.
+"""``format("mm2py")`` of ``spark.read`` and ``readStream``: topics as a DataFrame, without a connector jar (``data_sink`` writes).
 
 Flow: ``ReadOptions`` -> ranges of offsets, fixed on the driver -> one task per range -> ``RangeReader`` -> Arrow batches.
 A task that is tried again reads exactly the same records; of a batch read from ``earliest`` what the log still has.
@@ -32,10 +32,11 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from mm2py.client.connect.cluster import Cluster
-from mm2py.errors import PartitionError
+from mm2py.errors import ConfigError, PartitionError
 from mm2py.types import TopicPartition
 from mm2py_jobs.log.log_batches import LogBatch
 from mm2py_jobs.log.range_reader import OffsetsGoneError, RangeReader
+from mm2py_jobs.spark.data_sink import Mm2pyStreamWriter, Mm2pyWriter, WriteOptions
 from mm2py_jobs.spark.read_options import Offsets, Range, ReadOptions
 from mm2py_jobs.spark.record_columns import (
     HEADERS_SCHEMA,
@@ -100,6 +101,18 @@ class Mm2pyDataSource(DataSource):
     def streamReader(self, schema: "StructType") -> "Mm2pyStreamReader":  # noqa: N802 - Spark's name
         """Return what reads micro-batches."""
         return Mm2pyStreamReader(ReadOptions(_plain(self.options), stream=True))
+
+    def writer(self, schema: "StructType", overwrite: bool) -> Mm2pyWriter:  # noqa: FBT001 - as Spark calls it
+        """Return what appends rows to topics."""
+        if overwrite:
+            raise ConfigError(
+                "mode overwrite: records of a topic are not replaced", remedy='write mode("append")'
+            )
+        return Mm2pyWriter(WriteOptions(_plain(self.options), schema))
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> Mm2pyStreamWriter:  # noqa: FBT001, N802 - Spark's name
+        """Return the sink of a query; its output mode does not matter, rows are appended."""
+        return Mm2pyStreamWriter(WriteOptions(_plain(self.options), schema))
 
     def _options(self) -> ReadOptions:
         return ReadOptions(_plain(self.options))

@@ -6,7 +6,7 @@ Names, defaults and what excludes what are those of Spark's "Structured Streamin
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from itertools import pairwise
 from typing import Final, NamedTuple, cast, final
 
@@ -39,8 +39,8 @@ _NAMES: Final = (
 )
 _OURS: Final = {name.lower(): name for name in _NAMES}
 _KAFKA: Final = "kafka."
-_IGNORED: Final = ("groupidprefix", "kafkaconsumer.", "fetchoffset.")
-"""Of consumers of a group, which are none of ours."""
+_IGNORED: Final = ("groupidprefix", "kafkaconsumer.", "fetchoffset.", "checkpointlocation", "asyncprogresstracking")  # fmt: skip
+"""Of consumers of a group, which are none of ours, and of Spark's queries themselves."""
 _REFUSED: Final = ("auto.offset.reset", "key.deserializer", "value.deserializer", "enable.auto.commit", "interceptor.classes")  # fmt: skip
 """Spark refuses them as well: what they say is said by options, or by the columns."""
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
@@ -93,7 +93,7 @@ class ReadOptions:
 
     def __init__(self, options: Mapping[str, str], *, stream: bool = False) -> None:
         named = {_OURS[key.lower()]: text for key, text in options.items() if key.lower() in _OURS}
-        self.properties = _properties(options)
+        self.properties = client_properties(options, _OURS, _REFUSED)
         settings = consumer_settings(self.properties, scope='format("mm2py")')
         self.read_committed = settings.isolation_level == "read_committed"
         self._chosen = _choice(named)
@@ -217,20 +217,27 @@ class ReadOptions:
         return min(offset, ends.end)
 
 
-def _properties(options: Mapping[str, str]) -> dict[str, str]:
+def client_properties(
+    options: Mapping[str, str], ours: Collection[str], refused: Collection[str]
+) -> dict[str, str]:
+    """Return the Kafka client properties among options, without ``kafka.`` before them.
+
+    Raises:
+        ConfigError: an option is none of ``ours`` (in lower case) nor a property, is ``refused``, or names no cluster.
+    """
     properties: dict[str, str] = {}
     for key, text in options.items():
         name = key.lower()
-        if name in _OURS or name.startswith(_IGNORED):
+        if name in ours or name.startswith(_IGNORED):
             continue
         if "." not in name:
             raise ConfigError(
                 f"option {key!r} is not known",
-                remedy=f"write one of {', '.join(_NAMES)}, or a Kafka client property",
+                remedy=f"write one of {', '.join(_OURS.get(it, it) for it in ours)}, or a Kafka client property",
             )
         plain = name.removeprefix(_KAFKA)
-        if plain in _REFUSED:
-            raise ConfigError(f"option {key!r} is not supported, as in Spark's Kafka source")
+        if plain in refused:
+            raise ConfigError(f"option {key!r} is not supported, as in Spark's own Kafka source and sink")  # fmt: skip
         properties[plain] = text
     if not properties.get("bootstrap.servers"):
         raise ConfigError(

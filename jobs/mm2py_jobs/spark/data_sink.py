@@ -1,0 +1,215 @@
+"""``df.write.format("mm2py")`` and ``writeStream``: rows to topics, as Spark's own Kafka sink takes and checks them.
+
+Flow: columns and options, checked on the driver -> one task per partition of the frame -> Arrow batches -> ``RecordSender`` -> the task ends
+when each of its records is acknowledged. At least once: a task that is tried again writes its rows again.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, cast, final
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from mm2py.api.mirror_maker_1 import Headers, OutgoingRecord
+from mm2py.config.librdkafka import producer_settings
+from mm2py.errors import ConfigError, FatalError
+from mm2py_jobs.spark.read_options import client_properties
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+    from mm2py_connectors.record_sender import Idle, Sent
+
+_OPTIONS: Final = {"topic", "includeheaders"}
+_REFUSED: Final = ("key.serializer", "value.serializer")
+_TIMEOUT: Final = "delivery.timeout.ms"
+_TIMEOUT_MS: Final = 120_000
+"""Java's default."""
+_TEXT: Final = (StringType, BinaryType)
+_HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+
+
+class _Column(NamedTuple):
+    """A column of the sink, and its types."""
+
+    name: str
+    types: tuple[type[DataType], ...]
+    needed: bool = False
+
+
+_COLUMNS: Final = (
+    _Column("value", _TEXT, needed=True),
+    _Column("key", _TEXT),
+    _Column("topic", (StringType,)),
+    _Column("partition", (IntegerType,)),
+    _Column("headers", (ArrayType,)),
+)
+"""Others are left out, as Spark does."""
+
+
+@final
+class WriteOptions:
+    """The options of one write, checked against the columns of the frame.
+
+    Raises:
+        ConfigError: an option is unknown, missing or wrong, or a column is.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        named = {key.lower(): text for key, text in options.items() if key.lower() in _OPTIONS}
+        self.properties = client_properties(options, _OPTIONS, _REFUSED)
+        self.topic = named.get("topic")
+        self.columns = [it.name for it in _COLUMNS if _is_there(it, schema)]
+        if self.topic is None and "topic" not in self.columns:
+            raise ConfigError(
+                "neither a column nor an option names the topic", remedy='write option("topic", "orders")'
+            )  # fmt: skip
+        producer_settings(self.properties, scope='format("mm2py")')
+        timeout = self.properties.get(_TIMEOUT, str(_TIMEOUT_MS))
+        self.timeout_s = int(timeout) / 1000 if timeout.isdecimal() else _TIMEOUT_MS / 1000
+
+
+def _is_there(column: _Column, schema: StructType) -> bool:
+    found = next((it.dataType for it in schema.fields if it.name == column.name), None)
+    if found is None and column.needed:
+        raise ConfigError(f"the frame has no column {column.name!r}")
+    if found is None:
+        return False
+    wrong = not isinstance(found, column.types)
+    if isinstance(found, ArrayType):
+        wrong = _shape(found.elementType) != _shape(_HEADER)
+    if wrong:
+        words = " or ".join(it.typeName() for it in column.types)
+        raise ConfigError(f"column {column.name!r} is {found.simpleString()}, not {words}")
+    return True
+
+
+def _shape(of: DataType) -> list[tuple[str, DataType]] | None:
+    return [(it.name, it.dataType) for it in of.fields] if isinstance(of, StructType) else None
+
+
+class Written(WriterCommitMessage):
+    """What one task wrote."""
+
+    def __init__(self, records: int) -> None:
+        self.records = records
+
+
+def write_rows(options: WriteOptions, batches: "Iterator[RecordBatch]") -> Written:
+    """Write rows in their order and wait for each; runs in a task.
+
+    Raises:
+        FatalError: a record was refused, has no topic, or the target has taken nothing for ``delivery.timeout.ms``.
+    """
+    # Only executors that write load librdkafka.
+    from mm2py_connectors.record_sender import RecordSender, Sent
+
+    values = producer_settings(options.properties, scope='format("mm2py")').values
+    sender = RecordSender(values, _refuse)
+    count = 0
+    try:
+        for batch in batches:
+            idle = _patience(options.timeout_s)
+            with sender.hold(idle):
+                for record in _records(options, batch):
+                    if not record.topic:
+                        raise FatalError(
+                            f"row {count} has no topic",
+                            remedy="fill the column topic, or set the option topic",
+                        )
+                    place = (record.topic, -1 if record.partition is None else record.partition, count)  # fmt: skip
+                    sender.send(Sent(place, record), idle)
+                    count += 1
+                sender.serve(idle)
+        idle = _patience(options.timeout_s)
+        with sender.hold(idle):
+            sender.flush(idle)
+    finally:
+        sender.close()
+    return Written(count)
+
+
+def _records(options: WriteOptions, batch: "RecordBatch") -> Iterator[OutgoingRecord]:
+    rows = batch.num_rows
+    by_name = {name: batch.column(name).to_pylist() for name in options.columns}
+
+    def column(name: str, default: object = None) -> Sequence[object]:
+        return by_name.get(name) or [default] * rows
+
+    topics = column("topic", options.topic) if options.topic is None else [options.topic] * rows
+    for topic, key, value, partition, headers in zip(
+        topics, column("key"), column("value"), column("partition"), column("headers"), strict=True
+    ):
+        yield OutgoingRecord(
+            cast("str", topic or ""),
+            _bytes(key),
+            _bytes(value),
+            _headers(headers),
+            None,
+            cast("int | None", partition),
+        )
+
+
+def _bytes(value: object) -> bytes | None:
+    return value.encode() if isinstance(value, str) else cast("bytes | None", value)
+
+
+def _headers(value: object) -> Headers:
+    found = cast("list[dict[str, object]] | None", value) or ()
+    return [(cast("str", it["key"]), cast("bytes | None", it["value"])) for it in found]
+
+
+def _patience(timeout_s: float) -> "Idle":
+    until_s = time.monotonic() + timeout_s
+
+    def idle() -> None:
+        if time.monotonic() > until_s:
+            raise FatalError(
+                f"the target has not taken what was sent for {timeout_s:g} s ({_TIMEOUT})",
+                remedy="look whether its brokers can be reached and take records",
+            )
+
+    return idle
+
+
+def _refuse(sent: "Sent", text: str) -> None:
+    topic, _, row = sent.place
+    cause = text.partition(" was not taken by the target: ")[2]
+    raise FatalError(f"row {row} of this task was not taken by topic {topic}: {cause}")
+
+
+@final
+class Mm2pyWriter(DataSourceArrowWriter):
+    """A batch write."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: "Iterator[RecordBatch]") -> Written:  # type: ignore[override]  # as pyspark's own Arrow class
+        """Write the rows of one task."""
+        return write_rows(self._options, iterator)
+
+
+@final
+class Mm2pyStreamWriter(DataSourceStreamArrowWriter):
+    """The sink of a streaming query."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: "Iterator[RecordBatch]") -> Written:  # type: ignore[override]  # as pyspark's own Arrow class
+        """Write the rows of one task of a micro-batch."""
+        return write_rows(self._options, iterator)
