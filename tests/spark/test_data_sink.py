@@ -6,7 +6,15 @@ from typing import Final
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from mm2py.errors import ConfigError, FatalError
 from mm2py_jobs.spark import Mm2pyDataSource
@@ -22,10 +30,17 @@ SERVERS: Final = "kafka.bootstrap.servers"
 SCHEMA: Final = "key string, value binary, topic string, partition int, headers array<struct<key: string, value: binary>>"
 
 
+TYPES: Final[dict[str, DataType]] = {
+    "binary": BinaryType(),
+    "string": StringType(),
+    "int": IntegerType(),
+    "array<int>": ArrayType(IntegerType()),
+}
+
+
 def columns(text: str) -> StructType:
-    found = StructType.fromDDL(text)
-    assert isinstance(found, StructType)
-    return found
+    fields = (it.split(" ") for it in text.split(", "))
+    return StructType([StructField(name, TYPES[kind]) for name, kind in fields])
 
 
 def values(logs: Logs) -> list[bytes | None]:
