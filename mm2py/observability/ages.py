@@ -4,16 +4,14 @@ Flow: the task notes one age per partition and poll or acknowledgement in an ``A
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 SAMPLE_MS: Final = 30_000
 """Java's ``metrics.sample.window.ms``; ``metrics.num.samples`` is 2."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ages:
-    """In ms; the three of the window are None where nothing was noted in it."""
+class Ages(NamedTuple):
+    """In ms; the three of the window are None where nothing was noted in it. A tuple: one crosses the pipe for each partition."""
 
     last: int
     noted_ms: int
@@ -88,16 +86,21 @@ class AgeWindow:
         """Return what is known, None before the first record."""
         if self._noted_ms < 0:
             return None
-        valid = [
-            it
-            for it in (self._former, self._now)
-            if it is not None and now_ms - it.begun_ms < 2 * SAMPLE_MS
-        ]
-        count = sum(it.count for it in valid)
+        last, noted_ms, now, former = self._last, self._noted_ms, self._now, self._former
+        over_ms = now_ms - 2 * SAMPLE_MS
+        if now is None or now.begun_ms <= over_ms:
+            return Ages(last, noted_ms, None, None, None)
+        if former is None or former.begun_ms <= over_ms:
+            return Ages(last, noted_ms, now.least, now.greatest, now.total / now.count)
         return Ages(
-            last=self._last,
-            noted_ms=self._noted_ms,
-            least=min((it.least for it in valid), default=None),
-            greatest=max((it.greatest for it in valid), default=None),
-            mean=sum(it.total for it in valid) / count if count else None,
+            last,
+            noted_ms,
+            min(now.least, former.least),
+            max(now.greatest, former.greatest),
+            (now.total + former.total) / (now.count + former.count),
         )
+
+    @property
+    def noted_ms(self) -> int:
+        """When it was noted last, -1 before."""
+        return self._noted_ms

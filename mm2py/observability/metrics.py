@@ -117,7 +117,7 @@ class PartitionMeter:
         known = [at for at in (self.newest_ms, self.caught_up_ms) if at != UNKNOWN]
         return max(0, now_ms - max(known)) if known else 0
 
-    def snapshot(self, now_ms: int) -> "PartitionSnapshot":
+    def snapshot(self, now_ms: int, *, ages: bool = True) -> "PartitionSnapshot":
         records_per_s, bytes_per_s = self._rates(now_ms)
         return PartitionSnapshot(
             source=self.source,
@@ -135,8 +135,8 @@ class PartitionMeter:
             looped=self.looped,
             conflicts=self.conflicts,
             forecast=self.forecast,
-            age=self.age.ages(now_ms),
-            latency=self.latency.ages(now_ms),
+            age=self.age.ages(now_ms) if ages else None,
+            latency=self.latency.ages(now_ms) if ages else None,
         )
 
     def bytes_per_s(self, now_ms: int) -> float:

@@ -35,6 +35,11 @@ log = logging.getLogger(__name__)
 LEDGER_WAIT_S: Final = 1.0
 """Longest wait for the ledger as a whole before the partitions that it has not written are named."""
 
+AGES_EVERY: Final = 5
+"""Ages change with each record, and few look at them: they are sent with each fifth report."""
+
+_NEVER: Final = (-1, -1)
+
 ANSWER_WITHIN_S: Final = 10.0
 """The worker itself waits up to 5 s for its ledger to be read."""
 
@@ -241,6 +246,8 @@ class MeterRelay:
         self._clock = clock
         self._channel = channel
         self._sent: dict[TopicPartition, tuple[object, ...]] = {}
+        self._aged: dict[TopicPartition, tuple[int, int]] = {}
+        self._turn = 0
         self._found: dict[tuple[str, str], Finding] = {}
         self._figures: dict[tuple[str, str], Figure] = {}
         self._gone: list[PartitionSnapshot] = []
@@ -250,6 +257,8 @@ class MeterRelay:
         """Send what changed; whether there was anything."""
         now_ms = self._clock.now_ms()
         changed: list[PartitionSnapshot] = []
+        ages = not self._turn % AGES_EVERY
+        self._turn += 1
         for meter in self._meter.partitions:
             # Times and rates change without an event; the worker computes its own.
             lasting: tuple[object, ...] = (
@@ -265,9 +274,13 @@ class MeterRelay:
                 meter.task,
                 meter.forecast,
             )
-            if self._sent.get(meter.source) != lasting:
+            aged = (meter.age.noted_ms, meter.latency.noted_ms)
+            is_aged = ages and self._aged.get(meter.source, _NEVER) != aged
+            if is_aged:
+                self._aged[meter.source] = aged
+            if is_aged or self._sent.get(meter.source) != lasting:
                 self._sent[meter.source] = lasting
-                changed.append(meter.snapshot(now_ms))
+                changed.append(meter.snapshot(now_ms, ages=is_aged))
         gone, self._gone = self._gone, []
         if changed or gone:
             self._channel.post(TaskReports.measured, tuple(changed), tuple(gone))
@@ -297,6 +310,7 @@ class MeterRelay:
 
     def _forgotten(self, meter: PartitionMeter) -> None:
         self._sent.pop(meter.source, None)
+        self._aged.pop(meter.source, None)
         if not self._gone:
             # All partitions of a task in one report, which precedes the answer that the task has stopped.
             asyncio.get_running_loop().call_soon(self.send)

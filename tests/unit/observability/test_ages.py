@@ -26,4 +26,4 @@ def test_what_another_process_noted_is_shown_until_its_minute_is_over() -> None:
     window.take(None)
     window.take(said)
     assert window.ages(60_999) == said
-    assert window.ages(61_000) == Ages(last=3, noted_ms=1_000, least=None, greatest=None, mean=None)
+    assert window.ages(61_000) == Ages(3, 1_000, None, None, None)

@@ -12,6 +12,7 @@ import pytest
 
 from mm2py.api.context import EventKind, LossEvent
 from mm2py.client.permit import Permit
+from mm2py.observability.ages import Ages
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Figure, Finding, FlowMeter, Forecast, PartitionSnapshot
 from mm2py.runtime.hosts.pipe import Channel, HostPipe
@@ -172,6 +173,26 @@ async def test_a_forecast_that_is_withdrawn_reaches_the_worker_though_nothing_wa
     part.forecast = None
     assert relay.send()
     await until(lambda: host.worker.meter.partition(ORDERS).forecast is None)
+
+
+async def test_ages_reach_the_worker_with_each_fifth_report_also_of_a_partition_that_rests(
+    host: Host,
+) -> None:
+    clock = FakeClock()
+    meter, now_ms = FlowMeter(FLOW, clock), clock.now_ms()
+    relay = MeterRelay(meter, clock, host.channel)
+    part, there = meter.partition(ORDERS), host.worker.meter.partition(ORDERS)
+    assert relay.send()
+    part.records = 1
+    part.age.note(7, now_ms)
+    part.latency.note(9, now_ms)
+    assert relay.send()
+    await until(lambda: there.records == 1)
+    assert there.age.ages(now_ms) is None
+    assert [relay.send() for _ in range(4)] == [False, False, False, True]
+    await until(lambda: there.age.ages(now_ms) == Ages(7, now_ms, 7, 7, 7.0))
+    assert there.latency.ages(now_ms) == Ages(9, now_ms, 9, 9, 9.0)
+    assert [relay.send() for _ in range(5)] == [False] * 5
 
 
 async def test_findings_of_tasks_reach_the_worker_and_end_with_their_task(host: Host) -> None:
