@@ -197,6 +197,14 @@ class RecordSender:
         """Between a look at ``_leaving`` and the hand-over that depends on it, nothing is given up."""
         self.dropped = 0
 
+    @property
+    def waiting(self) -> tuple[int, str]:
+        """How many records are neither acknowledged nor refused, and why the first of them failed, where one did."""
+        failed = self._failures
+        producers = [it for it in (self._producer, self._alone) if it is not None]
+        cause = f"{failed[0].sent.place[0]}: {failed[0].error.str()}" if failed else ""
+        return sum(map(len, producers)) + len(failed), cause
+
     @contextmanager
     def hold(self, idle: Idle) -> Generator[None]:
         """Hold the producer while the block runs; other streams wait, and stay alive meanwhile."""

@@ -17,7 +17,7 @@ from math import inf
 from typing import Final, final
 
 from mm2py.api.context import TaskContext
-from mm2py.errors import Mm2pyError, ServerError
+from mm2py.errors import FatalServerError, Mm2pyError
 from mm2py.observability.logging import some_of
 from mm2py.observability.metrics import UNKNOWN, Forecast
 from mm2py.observability.quantities import duration_text, size_text
@@ -103,6 +103,8 @@ class Course:
         self._sights: deque[Sight] = deque()
         self._dated = -1
         """The position whose record's age was asked for."""
+        self.searched = 0
+        """How often the age of a record was searched for."""
         self.since_ms = 0
         """When it came to its position."""
 
@@ -305,7 +307,15 @@ class RetentionWatch:
         now = self._context.clock.monotonic()
         topics = {tp.topic for tp in behind}
         unknown = {it for it in topics if now - self._asked_at.get(it, -inf) > LIMITS_S}
-        undated = [tp for tp in behind if self._courses[tp].wants_date]
+
+        def undated() -> list[TopicPartition]:
+            # What no age limits is not searched for, nor in the way of the others.
+            limits = self._limits
+            wanted = [tp for tp in behind if limits.get(tp.topic, _NONE).age_ms is not None]
+            return sorted(
+                (tp for tp in wanted if self._courses[tp].wants_date),
+                key=lambda tp: self._courses[tp].searched,
+            )
 
         def unmeasured() -> list[TopicPartition]:
             limited = [it for it in behind if self._limits.get(it.topic, _NONE).size_bytes]
@@ -316,25 +326,25 @@ class RetentionWatch:
                 if it.topic in unknown or not (it in known or it.topic in self._refused)
             ]
 
-        if not (unknown or undated or unmeasured()):
+        if not (unknown or undated() or unmeasured()):
             return
         admin = await self._admin()
         for topic in sorted(unknown):
             await self._read_limits(topic, now, admin)
         await self._measure(unmeasured(), admin)
-        await self._date(undated[:_MOST_DATED], admin)
+        await self._date(undated()[:_MOST_DATED], admin)
 
     async def _read_limits(self, topic: str, now: float, admin: MirrorAdmin) -> None:
         """Learn the limits of a topic; one that may not be read hides no other."""
-        self._asked_at[topic] = now
         try:
             configs = await admin.describe_topic_configs([topic])
-        except ServerError as error:
+        except FatalServerError as error:
             self._limits.pop(topic, None)
             self._refused[topic] = str(error)
         else:
             self._refused.pop(topic, None)
             self._limits |= {name: Limits.of(entries) for name, entries in configs.items()}
+        self._asked_at[topic] = now  # what has no answer is asked for again by the next look
 
     async def _admin(self) -> MirrorAdmin:
         if self._session is None:
@@ -356,7 +366,7 @@ class RetentionWatch:
         }
         try:
             sizes = await admin.partition_sizes(topics)
-        except ServerError as error:
+        except FatalServerError as error:
             self._refused |= dict.fromkeys(topics, f"sizes may not be read: {error}")
             return
         starts = await admin.list_offsets(dict.fromkeys(limited, EARLIEST))
@@ -368,6 +378,8 @@ class RetentionWatch:
     async def _date(self, undated: Collection[TopicPartition], admin: MirrorAdmin) -> None:
         """Find when the records were written that partitions wait at: where time ends for what is below them."""
         now_ms = self._context.clock.now_ms()
+        for tp in undated:
+            self._courses[tp].searched += 1
         spans = {
             tp: (now_ms - limit, now_ms)
             for tp in undated

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -293,6 +293,24 @@ class Figure:
     value: int | None
 
 
+class TopicCounts(NamedTuple):
+    """What partitions of a topic have counted that are this node's no more, so that its sums never fall."""
+
+    records: int = 0
+    size_bytes: int = 0
+    looped: int = 0
+    conflicts: int = 0
+
+    def plus(self, meter: PartitionMeter) -> "TopicCounts":
+        """Return them with a partition's."""
+        return TopicCounts(
+            self.records + meter.records,
+            self.size_bytes + meter.bytes,
+            self.looped + meter.looped,
+            self.conflicts + meter.conflicts,
+        )
+
+
 @dataclass(slots=True)
 class LifeCounts:
     """What happened to the flow's part on this node since the process started."""
@@ -327,6 +345,8 @@ class NodeSnapshot:
     problems: Mapping[str, str] = field(default_factory=dict[str, str])
     findings: tuple[Finding, ...] = ()
     figures: tuple[Figure, ...] = ()
+    gone: Mapping[str, TopicCounts] = field(default_factory=dict[str, TopicCounts])
+    """By source topic."""
 
     def to_json(self) -> bytes:
         """Return it for the way to another node."""
@@ -368,6 +388,7 @@ class FlowMeter:
         self._partitions: dict[TopicPartition, PartitionMeter] = {}
         self._gone_records = 0
         self._gone_bytes = 0
+        self._gone: dict[str, TopicCounts] = {}
         self._events: dict[str, int] = {}
         self._records_lost = 0
         self._records_may_be_doubled = 0
@@ -431,6 +452,7 @@ class FlowMeter:
         if meter is not None:
             self._gone_records += meter.records
             self._gone_bytes += meter.bytes
+            self._gone[source.topic] = self._gone.get(source.topic, TopicCounts()).plus(meter)
             if self.on_forget is not None:
                 self.on_forget(meter)
 
@@ -481,6 +503,7 @@ class FlowMeter:
             records_may_be_doubled=self._records_may_be_doubled,
             findings=self.findings,
             figures=self.figures,
+            gone=dict(self._gone),
         )
 
     def count_event(self, kind: str, *, lost: int = 0, may_be_doubled: int = 0) -> None:

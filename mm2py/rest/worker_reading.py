@@ -13,7 +13,13 @@ from mm2py.client.connect.broker_errors import BrokerError
 from mm2py.client.connect.certificates import Shown
 from mm2py.mirror.backfills import Job, Lease
 from mm2py.observability.ages import joined
-from mm2py.observability.metrics import UNKNOWN, LifeCounts, NodeSnapshot, PartitionSnapshot
+from mm2py.observability.metrics import (
+    UNKNOWN,
+    LifeCounts,
+    NodeSnapshot,
+    PartitionSnapshot,
+    TopicCounts,
+)
 from mm2py.observability.processes import ProcessReading
 from mm2py.types import FlowName, TaskId, TopicPartition
 
@@ -68,7 +74,7 @@ class WorkerReading:
     broker_errors: Mapping[BrokerError, int] = field(default_factory=dict[BrokerError, int])
     process: ProcessReading | None = None
     by_topic: bool = False
-    """Whether a series is of a topic: sums of its partitions, for ages the largest, with an empty label `partition`."""
+    """Whether a series is of a topic: sums of its partitions, the largest RPO, with an empty label `partition`."""
 
     @cached_property
     def partitions(self) -> list[tuple[FlowName, PartitionSnapshot]]:
@@ -79,20 +85,25 @@ class WorkerReading:
         for node in self.nodes:
             for part in node.partitions:
                 topics.setdefault((node.flow, part.source.topic), []).append(part)
-        return [(flow, _topic(parts)) for (flow, _), parts in topics.items()]
+        gone = {(node.flow, topic): it for node in self.nodes for topic, it in node.gone.items()}
+        return [
+            (flow, _topic(parts, gone.get((flow, topic))))
+            for (flow, topic), parts in topics.items()
+        ]
 
 
 EVERY_PARTITION: Final = -1
 
 
-def _topic(parts: Sequence[PartitionSnapshot]) -> PartitionSnapshot:
-    """Return one series for all partitions of a topic; a sum that is not known of each is not known."""
+def _topic(parts: Sequence[PartitionSnapshot], gone: TopicCounts | None) -> PartitionSnapshot:
+    """Return one series for all partitions of a topic; what is not known of each is not known."""
 
     def total(value: Callable[[PartitionSnapshot], float]) -> float:
         values = [value(part) for part in parts]
         return UNKNOWN if any(it < 0 for it in values) else sum(values)
 
-    first = parts[0]
+    first, gone = parts[0], gone or TopicCounts()
+    dated = all(part.age_ms is not None for part in parts)
     copy = next((part.target for part in parts if part.target is not None), None)
     return replace(
         first,
@@ -100,15 +111,15 @@ def _topic(parts: Sequence[PartitionSnapshot]) -> PartitionSnapshot:
         target=None if copy is None else TopicPartition(copy.topic, EVERY_PARTITION),
         task="",
         state=min((part.state for part in parts), key=_worst_first),
-        records=sum(part.records for part in parts),
-        size_bytes=sum(part.size_bytes for part in parts),
+        records=gone.records + sum(part.records for part in parts),
+        size_bytes=gone.size_bytes + sum(part.size_bytes for part in parts),
         lag_records=int(total(lambda part: part.lag_records)),
-        lag_ms=max(part.lag_ms for part in parts),
-        newest_ms=max(part.newest_ms for part in parts),
+        lag_ms=max(part.lag_ms for part in parts) if dated else 0,
+        newest_ms=max(part.newest_ms for part in parts) if dated else UNKNOWN,
         records_per_s=total(lambda part: part.records_per_s),
         bytes_per_s=total(lambda part: part.bytes_per_s),
-        looped=sum(part.looped for part in parts),
-        conflicts=sum(part.conflicts for part in parts),
+        looped=gone.looped + sum(part.looped for part in parts),
+        conflicts=gone.conflicts + sum(part.conflicts for part in parts),
         age=joined(part.age for part in parts),
         latency=joined(part.latency for part in parts),
     )

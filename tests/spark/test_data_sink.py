@@ -105,6 +105,7 @@ def test_a_stream_from_topic_to_topic_continues_from_its_checkpoint(
             .writeStream.format("mm2py")
             .option(SERVERS, setup.b.bootstrap_servers)
             .options(topic=target, checkpointLocation=str(setup.folder / "state"))
+            .queryName(f"copy of {source}")
             .trigger(availableNow=True)
             .start()
         )
@@ -150,6 +151,11 @@ def test_what_the_target_does_not_take_ends_the_task_with_its_row(setup: Setup) 
         write_rows(options, rows_of(b"v", b"x" * 5000, b"w", topic=topic))
     with pytest.raises(FatalError, match="row 0 has no topic"):
         write_rows(options, rows_of(b"v"))
+    wrong = WriteOptions({SERVERS: servers, "kafka.delivery.timeout.ms": "1500", "topic": topic}, columns("value binary, partition int"))  # fmt: skip
+    with pytest.raises(FatalError, match=f"{topic}: .*Unknown partition"):
+        write_rows(wrong, iter([pa.RecordBatch.from_pydict({"value": [b"v"], "partition": [7]})]))
+    with pytest.raises(FatalError, match="row 0 has the partition -1"):
+        write_rows(wrong, iter([pa.RecordBatch.from_pydict({"value": [b"v"], "partition": [-1]})]))
     away = {SERVERS: f"127.0.0.1:{free_ports(1)[0]}", "kafka.delivery.timeout.ms": "1500"}
-    with pytest.raises(FatalError, match=r"not taken what was sent for 1\.5 s"):
+    with pytest.raises(FatalError, match=r"taken nothing for 1\.5 s .*, 1 records wait"):
         write_rows(WriteOptions(away, schema), rows_of(b"v", topic=topic))

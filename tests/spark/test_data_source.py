@@ -1,7 +1,8 @@
 """``format("mm2py")`` on real brokers, compared with what confluent-kafka reads; ranges are fixed on the driver."""
 
 import json
-from typing import Final, NamedTuple
+from itertools import chain
+from typing import Final, NamedTuple, cast
 
 import pytest
 from confluent_kafka import Producer
@@ -11,6 +12,7 @@ from mm2py.types import TopicPartition
 from mm2py_jobs.spark import Mm2pyDataSource
 from mm2py_jobs.spark.data_source import Mm2pyStreamReader, ask_cluster, read_range
 from mm2py_jobs.spark.read_options import Range, ReadOptions
+from mm2py_jobs.spark.record_columns import RecordColumns
 from mm2py_jobs.spark.session import OpenSession
 from tests.integration.cluster_changes import delete_records
 from tests.integration.setups import Setup
@@ -206,6 +208,11 @@ def test_ranges_of_times_are_those_of_a_lookup_and_of_a_few_partitions_many_task
     ]
 
 
+def test_nothing_to_read_is_a_frame_without_rows(setup: Setup, lanes_session: OpenSession) -> None:
+    topic = setup.topic("empty")
+    assert rows_of(lanes_session, setup.a, topic) == []
+
+
 def test_a_stream_begins_at_the_end_waits_for_enough_and_names_what_is_lost(setup: Setup) -> None:
     topic = setup.topic("streams")
     write(setup.a, topic, [Sent(0, b"v")] * 10)
@@ -217,16 +224,26 @@ def test_a_stream_begins_at_the_end_waits_for_enough_and_names_what_is_lost(setu
     assert reader().initialOffset() == {topic: {"0": 10}}
     start = {topic: {"0": 4}}
     patient = reader(minOffsetsPerTrigger="7")
-    assert patient.latestOffset(start, patient.getDefaultReadLimit()) == start
+    everything = patient.getDefaultReadLimit()
+    assert patient.latestOffset(start, everything) == {topic: {"0": 10}}, "the first one is at once"
+    assert patient.latestOffset(start, everything) == start
     write(setup.a, topic, [Sent(0, b"v")])
-    assert patient.latestOffset(start, patient.getDefaultReadLimit()) == {topic: {"0": 11}}
-    hasty = reader(minOffsetsPerTrigger="100", maxTriggerDelay="0s")
-    assert hasty.latestOffset(start, hasty.getDefaultReadLimit()) == {topic: {"0": 11}}
+    assert patient.latestOffset(start, everything) == {topic: {"0": 11}}
+    hasty = reader(minOffsetsPerTrigger="100", maxTriggerDelay="0")
+    for _ in range(2):
+        assert hasty.latestOffset(start, everything) == {topic: {"0": 11}}
+    bounded = reader()
+    bounded.prepareForTriggerAvailableNow()
+    begin = bounded.initialOffset()
+    write(setup.a, topic, [Sent(0, b"v")])
+    assert bounded.latestOffset(begin, everything) == {topic: {"0": 12}}
+    write(setup.a, topic, [Sent(0, b"v")])
+    assert bounded.latestOffset(begin, everything) == {topic: {"0": 12}}
     for lost, what in (({topic: {"0": 50}}, "has lost its end"), ({topic: {"0": 4, "1": 1}}, "is gone")):  # fmt: skip
         with pytest.raises(PartitionError, match=what):
             reader().latestOffset(lost, reader().getDefaultReadLimit())
         careless = reader(failOnDataLoss="false")
-        assert careless.latestOffset(lost, careless.getDefaultReadLimit()) == {topic: {"0": 11}}
+        assert careless.latestOffset(lost, careless.getDefaultReadLimit()) == {topic: {"0": 13}}
 
 
 def test_without_fail_on_data_loss_what_is_gone_is_left_out(setup: Setup) -> None:
@@ -236,12 +253,20 @@ def test_without_fail_on_data_loss_what_is_gone_is_left_out(setup: Setup) -> Non
     tp = TopicPartition(topic, 0)
     given = {"bootstrap.servers": setup.a.bootstrap_servers}
 
-    def read_lossy(first: int, end: int) -> list[int]:
-        batches = read_range(given, tp, first, end, read_committed=False, skips_lost=True)
-        return [it.base_offset for it in batches]
+    def read_lossy(first: int, end: int, of: TopicPartition = tp) -> list[int]:
+        columns = RecordColumns(of, first, end)
+        batches = read_range(
+            given, of, first, end, read_committed=False, skips_lost=True, continues_at=columns.begin_at
+        )  # fmt: skip
+        rows = [*chain.from_iterable(map(columns.take, batches)), *columns.rest()]
+        return [cast("int", it["offset"]) for batch in rows for it in batch.to_pylist()]
 
-    assert read_lossy(2, 10)[-1] <= 9
+    assert read_lossy(2, 10) == [6, 7, 8, 9]
     assert read_lossy(2, 5) == []
+    assert read_lossy(0, 5, TopicPartition(f"{topic}-gone", 0)) == []
+    gone = {"kafka.bootstrap.servers": setup.a.bootstrap_servers, "subscribe": f"{topic},{topic}-gone"}  # fmt: skip
+    careless = Mm2pyStreamReader(ReadOptions(gone | {"failOnDataLoss": "false"}, stream=True))
+    assert careless.initialOffset() == {topic: {"0": 10}}
     with pytest.raises(PartitionError, match="offsets 2 to 10 were to be read"):
         list(read_range(given, tp, 2, 10, read_committed=False))
 

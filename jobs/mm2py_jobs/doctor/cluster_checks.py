@@ -313,7 +313,11 @@ async def workers(flow: Examined) -> AsyncIterator[Row]:
     answers = await asyncio.gather(*(_knock(*it) for it in addresses))
     for row in filter(None, answers):
         yield row
-    if not any(answers):
+    if not all(it.metadata for it in group.members):
+        yield Row(Level.SKIPPED, "the group deals its work anew just now: ask again")
+    elif not urls:
+        yield Row(Level.OK, "no worker runs")
+    elif not any(answers):
         yield Row(
             Level.OK,
             f"{len(addresses)} of {len(urls)} workers have an address, and are reached there",

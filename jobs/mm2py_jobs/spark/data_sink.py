@@ -31,7 +31,7 @@ from mm2py_jobs.spark.read_options import client_properties
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-    from mm2py_connectors.record_sender import Idle, Sent
+    from mm2py_connectors.record_sender import RecordSender, Sent
 
 _OPTIONS: Final = {"topic", "includeheaders"}
 _REFUSED: Final = ("key.serializer", "value.serializer")
@@ -119,10 +119,10 @@ def write_rows(options: WriteOptions, batches: "Iterator[RecordBatch]") -> Writt
 
     values = producer_settings(options.properties, scope='format("mm2py")').values
     sender = RecordSender(values, _refuse)
+    idle = _Patience(sender, options.timeout_s)
     count = 0
     try:
         for batch in batches:
-            idle = _patience(options.timeout_s)
             with sender.hold(idle):
                 for record in _records(options, batch):
                     if not record.topic:
@@ -130,11 +130,12 @@ def write_rows(options: WriteOptions, batches: "Iterator[RecordBatch]") -> Writt
                             f"row {count} has no topic",
                             remedy="fill the column topic, or set the option topic",
                         )
+                    if record.partition is not None and record.partition < 0:
+                        raise FatalError(f"row {count} has the partition {record.partition}")
                     place = (record.topic, -1 if record.partition is None else record.partition, count)  # fmt: skip
                     sender.send(Sent(place, record), idle)
-                    count += 1
+                    count = idle.handed = count + 1
                 sender.serve(idle)
-        idle = _patience(options.timeout_s)
         with sender.hold(idle):
             sender.flush(idle)
     finally:
@@ -172,17 +173,25 @@ def _headers(value: object) -> Headers:
     return [(cast("str", it["key"]), cast("bytes | None", it["value"])) for it in found]
 
 
-def _patience(timeout_s: float) -> "Idle":
-    until_s = time.monotonic() + timeout_s
+class _Patience:
+    """Called while the target is waited for: raises when it has taken nothing for so long."""
 
-    def idle() -> None:
-        if time.monotonic() > until_s:
+    def __init__(self, sender: "RecordSender", timeout_s: float) -> None:
+        self.handed = 0
+        """Records that were handed to the sender."""
+        self._sender, self._timeout_s = sender, timeout_s
+        self._taken, self._since_s = 0, time.monotonic()
+
+    def __call__(self) -> None:
+        waiting, cause = self._sender.waiting
+        taken, now_s = self.handed - waiting, time.monotonic()
+        if taken > self._taken:
+            self._taken, self._since_s = taken, now_s
+        elif now_s > self._since_s + self._timeout_s:
             raise FatalError(
-                f"the target has not taken what was sent for {timeout_s:g} s ({_TIMEOUT})",
+                f"the target has taken nothing for {self._timeout_s:g} s ({_TIMEOUT}), {waiting} records wait: {cause or 'no answer'}",
                 remedy="look whether its brokers can be reached and take records",
             )
-
-    return idle
 
 
 def _refuse(sent: "Sent", text: str) -> None:

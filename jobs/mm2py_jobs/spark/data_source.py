@@ -16,6 +16,7 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
+from math import inf
 from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql.datasource import (
@@ -31,11 +32,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.errors import ConfigError, PartitionError
 from mm2py.types import TopicPartition
 from mm2py_jobs.log.log_batches import LogBatch
-from mm2py_jobs.log.range_reader import OffsetsGoneError, RangeReader
+from mm2py_jobs.log.range_reader import LogEnds, OffsetsGoneError, RangeReader
 from mm2py_jobs.spark.data_sink import Mm2pyStreamWriter, Mm2pyWriter, WriteOptions
 from mm2py_jobs.spark.read_options import Offsets, Range, ReadOptions
 from mm2py_jobs.spark.record_columns import (
@@ -63,7 +65,8 @@ class _PartitionRange(InputPartition):
 
 
 def _read(options: ReadOptions, partition: InputPartition) -> "Iterator[RecordBatch]":
-    assert isinstance(partition, _PartitionRange)
+    if not isinstance(partition, _PartitionRange):
+        return  # pyspark's own, where there is nothing to read
     tp, first, end, earliest = partition.found
     columns = RecordColumns(tp, first, end)
     batches = read_range(
@@ -74,6 +77,7 @@ def _read(options: ReadOptions, partition: InputPartition) -> "Iterator[RecordBa
         read_committed=options.read_committed,
         earliest=earliest,
         skips_lost=not options.fails_on_loss,
+        continues_at=columns.begin_at,
     )
     for batch in batches:
         for rows in columns.take(batch):
@@ -143,9 +147,10 @@ class Mm2pyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._last: Offsets | None = None
-        """With the trigger availableNow: nothing after it is read."""
-        self._began_s = time.monotonic()
+        self._is_bounded = False
+        self._last: Mapping[TopicPartition, LogEnds] | None = None
+        """With the trigger availableNow: nothing after these ends is read."""
+        self._began_s = -inf
         """When the last micro-batch began."""
 
     def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 - Spark's name
@@ -163,41 +168,37 @@ class Mm2pyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Fix the end of the query."""
-        self._last = self.reportLatestOffset()
+        """Let the query end where the logs end at its first look, which comes after its beginning is known."""
+        self._is_bounded = True
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 - Spark's name
         """Return where the logs end."""
-        ends = ask_cluster(self._options.properties, self._options.log_ends)
-        return _document({tp: end.end for tp, end in ends.items()})
+        return _document({tp: end.end for tp, end in self._log_ends().items()})
+
+    def _log_ends(self) -> Mapping[TopicPartition, LogEnds]:
+        return ask_cluster(self._options.properties, self._options.log_ends)
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's name
         """Return the end of the next micro-batch; a limit is shared out by how much waits in each partition."""
-        ends = self._last or self.reportLatestOffset()
-        waiting = {
-            (topic, number): end - _begin(start, topic, number)
-            for topic, partitions in ends.items()
-            for number, end in partitions.items()
-        }
-        self._check_loss(start, ends, waiting)
+        ends = self._last if self._last is not None else self._log_ends()
+        self._last = ends if self._is_bounded else None
+        begins = {tp: _begin(start, tp, end.start) for tp, end in ends.items()}
+        waiting = {tp: end.end - begins[tp] for tp, end in ends.items()}
+        self._check_loss(start, waiting)
         total = sum(max(0, it) for it in waiting.values())
         least, waits_s = self._options.least_rows, time.monotonic() - self._began_s
-        if self._last is None and total < (least or 0) and waits_s < self._options.longest_delay_s:
+        if (
+            not self._is_bounded
+            and total < (least or 0)
+            and waits_s < self._options.longest_delay_s
+        ):
             return start
         self._began_s = time.monotonic()
         shares = _shared(waiting, limit.max_rows) if isinstance(limit, ReadMaxRows) else waiting
         # A log that is shorter than what was read of it goes on at its end.
-        return {
-            topic: {
-                number: _begin(start, topic, number) + shares[topic, number]
-                for number in partitions
-            }
-            for topic, partitions in ends.items()
-        }
+        return _document({tp: begin + shares[tp] for tp, begin in begins.items()})
 
-    def _check_loss(
-        self, start: Offsets, ends: Offsets, waiting: Mapping[tuple[str, str], int]
-    ) -> None:
+    def _check_loss(self, start: Offsets, waiting: Mapping[TopicPartition, int]) -> None:
         """Name topics that are gone, and logs that are shorter than what was read of them.
 
         Raises:
@@ -207,9 +208,9 @@ class Mm2pyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             TopicPartition(topic, int(number))
             for topic, partitions in start.items()
             for number in partitions
-            if number not in ends.get(topic, {})
+            if TopicPartition(topic, int(number)) not in waiting
         ]
-        cut = [TopicPartition(topic, int(it)) for (topic, it), size in waiting.items() if size < 0]
+        cut = [tp for tp, size in waiting.items() if size < 0]
         for tp, what in (*((tp, "is gone") for tp in gone), *((tp, "has lost its end, or is another topic") for tp in cut)):  # fmt: skip
             if self._options.fails_on_loss:
                 raise PartitionError(
@@ -223,7 +224,8 @@ class Mm2pyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch."""
         ranges = [
-            Range(TopicPartition(topic, int(number)), _begin(start, topic, number), last)
+            # What a new partition has lost before it was found is lost, as in Spark's source.
+            Range(tp := TopicPartition(topic, int(number)), _begin(start, tp, 0), last)
             for topic, partitions in end.items()
             for number, last in partitions.items()
         ]
@@ -242,12 +244,12 @@ def _document(offsets: Mapping[TopicPartition, int]) -> Offsets:
     return by_partition
 
 
-def _begin(start: Offsets, topic: str, number: str) -> int:
-    """Return where a partition continues; one that came later begins with its first record."""
-    return start.get(topic, {}).get(number, 0)
+def _begin(start: Offsets, tp: TopicPartition, new: int) -> int:
+    """Return where a partition continues, ``new`` for one that came later."""
+    return start.get(tp.topic, {}).get(str(tp.partition), new)
 
 
-def _shared(waiting: Mapping[tuple[str, str], int], most: int) -> dict[tuple[str, str], int]:
+def _shared(waiting: Mapping[TopicPartition, int], most: int) -> dict[TopicPartition, int]:
     """Share ``most`` rows out by what waits; each partition with anything gets one at least."""
     total = sum(max(0, it) for it in waiting.values())
     if total <= most:
@@ -270,6 +272,10 @@ def ask_cluster(
     return asyncio.run(ask())
 
 
+def _unheard(_offset: int) -> None:
+    """The caller does not listen."""
+
+
 def read_range(
     properties: Mapping[str, str],
     tp: TopicPartition,
@@ -279,14 +285,19 @@ def read_range(
     read_committed: bool,
     earliest: bool = False,
     skips_lost: bool = False,
+    continues_at: Callable[[int], None] = _unheard,
 ) -> Iterator[LogBatch]:
     """Yield the data batches of a range, with ``earliest`` from where the log begins by now; errors as ``RangeReader.read``.
 
-    With ``skips_lost`` what the log does not have is left out, wherever it is.
+    With ``skips_lost`` what the log does not have is left out, wherever it is; ``continues_at`` is told what is read next: the next batch may
+    begin before it.
     """
 
     async def batches() -> AsyncGenerator[list[LogBatch]]:
         async with Cluster.of(properties, alias=properties["bootstrap.servers"]) as cluster:
+            if skips_lost and not await _is_there(cluster, tp):
+                log.warning("partition is gone, its records are left out partition=%s first=%d end=%d", tp, first, end)  # fmt: skip
+                return
             reader = RangeReader(cluster, read_committed=read_committed)
             begin, rest = first, True
             while rest:
@@ -298,8 +309,11 @@ def read_range(
                     is_begin = earliest and gone.offset == begin
                     if not skips_lost and not (is_begin and gone.log_start > begin):
                         raise
+                    if skips_lost:
+                        log.warning("records are lost and left out partition=%s offset=%d log_start=%d", tp, gone.offset, gone.log_start)  # fmt: skip
                     # A log that ends before has nothing of the rest.
                     begin, rest = min(gone.log_start, end), gone.log_start > gone.offset
+                    continues_at(begin)
 
     with asyncio.Runner() as runner:
         pieces = batches()
@@ -312,6 +326,11 @@ def read_range(
                 yield from piece
         finally:
             runner.run(pieces.aclose())
+
+
+async def _is_there(cluster: Cluster, tp: TopicPartition) -> bool:
+    topic = (await Admin(cluster).describe_topics([tp.topic])).get(tp.topic)
+    return topic is not None and (topic.error is not None or tp.partition in topic.partitions)
 
 
 async def _next(pieces: AsyncGenerator[list[LogBatch]]) -> list[LogBatch]:

@@ -39,21 +39,23 @@ _NAMES: Final = (
 )
 _OURS: Final = {name.lower(): name for name in _NAMES}
 _KAFKA: Final = "kafka."
-_IGNORED: Final = ("groupidprefix", "kafkaconsumer.", "fetchoffset.", "checkpointlocation", "asyncprogresstracking")  # fmt: skip
+_IGNORED: Final = ("groupidprefix", "kafkaconsumer.", "fetchoffset.", "checkpointlocation", "asyncprogresstracking", "queryname", "path")  # fmt: skip
 """Of consumers of a group, which are none of ours, and of Spark's queries themselves."""
 _REFUSED: Final = ("auto.offset.reset", "key.deserializer", "value.deserializer", "enable.auto.commit", "interceptor.classes")  # fmt: skip
 """Spark refuses them as well: what they say is said by options, or by the columns."""
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
-_DELAY: Final = re.compile(r"(\d+)\s*(ms|s|min|m|h|d)?")
+_DELAY: Final = re.compile(r"(\d+)\s*(us|ms|s|min|m|h|d)?")
 _UNIT_S: Final = {
-    "ms": 0.001,
+    "us": 1e-6,
+    "ms": 1e-3,
     "s": 1.0,
     "m": 60.0,
     "min": 60.0,
     "h": 3600.0,
     "d": 86_400.0,
-    "": 1.0,
+    "": 1e-3,
 }
+"""Of Spark's ``timeStringAsMs``."""
 
 Ends = Mapping[TopicPartition, LogEnds]
 Offsets = dict[str, dict[str, int]]
@@ -96,14 +98,14 @@ class ReadOptions:
         self.properties = client_properties(options, _OURS, _REFUSED)
         settings = consumer_settings(self.properties, scope='format("mm2py")')
         self.read_committed = settings.isolation_level == "read_committed"
-        self._chosen = _choice(named)
+        self.fails_on_loss = _one_of(named, "failOnDataLoss", "true", "false") == "true"
+        self._chosen = _choice(named, skips_absent=stream and not self.fails_on_loss)
         begin = LATEST if stream else EARLIEST
         self.starting = _bound(named, "starting", begin)
         self.ending = _bound(named, "ending", LATEST)
         if stream and any(name.startswith("ending") for name in named):
             raise ConfigError("endingOffsets is only for spark.read; a stream has no end")
         self._takes_latest = _one_of(named, "startingOffsetsByTimestampStrategy", "error", "latest") == "latest"  # fmt: skip
-        self.fails_on_loss = _one_of(named, "failOnDataLoss", "true", "false") == "true"
         self.has_headers = _one_of(named, "includeHeaders", "false", "true") == "true"
         self.least_tasks = _number(named, "minPartitions")
         self.most_of_task = _number(named, "maxRecordsPerPartition")
@@ -152,7 +154,7 @@ class ReadOptions:
         return self.cut(whole)
 
     def cut(self, ranges: list[Range]) -> list[Range]:
-        """Return at least ``minPartitions`` ranges of at most ``maxRecordsPerPartition`` offsets, the largest first."""
+        """Return about ``minPartitions`` ranges, as Spark shares them out, of at most ``maxRecordsPerPartition`` offsets; the largest first."""
         total = sum(it.end - it.first for it in ranges)
         pieces: list[Range] = []
         for it in ranges:
@@ -251,7 +253,7 @@ def client_properties(
 _Chooser = Callable[[Admin], Awaitable[list[TopicPartition]]]
 
 
-def _choice(named: Mapping[str, str]) -> _Chooser:
+def _choice(named: Mapping[str, str], *, skips_absent: bool) -> _Chooser:
     given = [name for name in _CHOICES if name in named]
     if len(given) > 1:
         raise ConfigError(f"{' and '.join(given)} exclude each other")
@@ -262,7 +264,7 @@ def _choice(named: Mapping[str, str]) -> _Chooser:
         return _assigned(text)
     if given[0] == "subscribe":
         names = sorted({it for it in parse_list(text) if it})
-        return lambda admin: _named(admin, names)
+        return lambda admin: _named(admin, names, skips_absent=skips_absent)
     patterns = tuple(it for it in parse_list(text) if it) if given[0] == "topics" else (text,)
     matches = PatternList(patterns).matches
 
@@ -277,10 +279,14 @@ def _choice(named: Mapping[str, str]) -> _Chooser:
     return matched
 
 
-async def _named(admin: Admin, names: Iterable[str]) -> list[TopicPartition]:
+async def _named(
+    admin: Admin, names: Iterable[str], *, skips_absent: bool = False
+) -> list[TopicPartition]:
     described = await admin.describe_topics(names)
     for name in names:
         found = described.get(name)
+        if found is None and skips_absent:
+            continue  # a stream that may lose data outlives its topics
         if found is None:
             raise ConfigError(f"{admin.cluster.settings.addresses} has no such topic: {name}")
         if found.error is not None:

@@ -82,6 +82,10 @@ class RecordColumns:
         if len(self._offsets) >= _ROWS or self._bytes >= _BYTES:
             yield from self.rest()
 
+    def begin_at(self, first: int) -> None:
+        """Leave out what is below an offset from now on."""
+        self._first = first
+
     def rest(self) -> Iterator[pa.RecordBatch]:
         """Yield what was gathered since the last time."""
         if self._offsets:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mm2py.errors import FatalServerError
+from mm2py.errors import FatalServerError, RetriableServerError
 from mm2py.observability.metrics import Forecast
 from mm2py.protocol.configs import ConfigEntry, ConfigSource
 from mm2py.testing.clock import FakeClock
@@ -244,6 +244,29 @@ async def test_a_topic_that_may_not_be_read_hides_no_other() -> None:
         bench.seen |= {TP: (100, 1000, START_MS), secret: (1, 9, START_MS)}
         assert await bench.checks(3) is not None
         assert "records of secret before" in bench.context.findings["retention not known"][0]
+
+
+async def test_an_answer_that_does_not_come_is_asked_for_again_at_the_next_look() -> None:
+    async with watch() as bench:
+        bench.admin.unreadable["orders"] = RetriableServerError(7, "REQUEST_TIMED_OUT")
+        bench.admin.logs[TP] = [START_MS] * 2000
+        bench.seen[TP] = (100, 1000, START_MS)
+        assert await bench.checks(3) is None
+        assert "REQUEST_TIMED_OUT" in bench.context.findings["retention not known"][0]
+        bench.admin.unreadable.clear()
+        assert await bench.checks(2) is not None
+        assert "retention not known" not in bench.context.findings
+
+
+async def test_what_no_age_limits_does_not_keep_others_from_being_dated() -> None:
+    async with watch() as bench:
+        bench.admin.topics["kept"] = 1000
+        bench.admin.configs["kept"] = entries(retention_ms="-1", retention_bytes="-1")
+        bench.admin.logs[TP] = [START_MS] * 2000
+        kept = [TopicPartition("kept", number) for number in range(1000)]
+        bench.partitions[:0] = kept
+        bench.seen |= dict.fromkeys([*kept, TP], (100, 1000, -1))
+        assert await bench.checks(4) is not None
 
 
 async def test_sizes_that_may_not_be_read_are_told_and_cost_no_forecast_by_age() -> None:

@@ -160,19 +160,26 @@ def test_by_topic_a_series_is_of_all_partitions_and_numbers_of_the_flow_stay() -
     other.report_lag(2, clock.now_ms(), clock.now_ms())
     other.latency.note(100, clock.now_ms())
     meter.partition(TopicPartition("u", 0)).report_lag(-1, -1, clock.now_ms())
+    moved = meter.partition(TopicPartition("t", 2))
+    moved.records = 1_000
+    meter.forget(moved.source)
+    for number, lag in ((0, 100), (1, 0)):
+        meter.partition(TopicPartition("v", number)).report_lag(lag, -1, clock.now_ms())
     scrape = scraped(dedicated(meter), "?by=topic")
     of = {"flow": "A->B", "topic": "t", "partition": ""}
     copy = {**COPY, "partition": ""}
     mirror = "kafka_connect_mirror_mirrorsourceconnector"
     for name, labels, value in (
-        ("mm2py_records_replicated_total", of, 35),
+        ("mm2py_records_replicated_total", of, 1_035),
         ("mm2py_source_lag_records", of, 9),
         ("mm2py_source_lag_records", {**of, "topic": "u"}, None),
         ("mm2py_rpo_seconds", of, 4),
+        ("mm2py_source_lag_records", {**of, "topic": "v"}, 100),
+        ("mm2py_rpo_seconds", {**of, "topic": "v"}, None),
         ("mm2py_partition_state", {**of, "state": "FAILED"}, 1),
         ("mm2py_failed_partitions", {"flow": "A->B"}, 1),
-        ("mm2py_partitions", {"flow": "A->B", "state": "RUNNING"}, 2),
-        (f"{mirror}_record_count", copy, 35),
+        ("mm2py_partitions", {"flow": "A->B", "state": "RUNNING"}, 4),
+        (f"{mirror}_record_count", copy, 1_035),
         (f"{mirror}_replication_latency_ms_max", copy, 100),
         (f"{mirror}_replication_latency_ms_min", copy, 20),
     ):
