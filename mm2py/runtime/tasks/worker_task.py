@@ -18,7 +18,13 @@ from mm2py.api.task import BatchSourceTask, CopiedLogs, Delivery, Outgoing, Take
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.stall_log import TARGET, StallLog
 from mm2py.clock import Clock, or_stop, until_tick_s, wait_or_stop
-from mm2py.errors import Mm2pyError, PartitionError, RetriableError, TargetMovedError
+from mm2py.errors import (
+    Mm2pyError,
+    OversizedRecordError,
+    PartitionError,
+    RetriableError,
+    TargetMovedError,
+)
 from mm2py.observability.logging import cause_text, some_of
 from mm2py.observability.metrics import PartitionMeter
 from mm2py.protocol.record_batch import RecordBatch
@@ -422,10 +428,14 @@ class WorkerTask:
                 partition=source.partition,
             )
         if isinstance(error, PartitionError) and self._context.restart not in error.remedy:
-            remedy = error.remedy or "remove the cause"
-            error.remedy = f"{remedy}, then: {self._context.restart} --topic {error.topic}"
+            remedy, then = error.remedy or "remove the cause", self._context.retry_note(error)
+            error.remedy = (
+                f"{remedy}, {then or 'then'}: {self._context.restart} --topic {error.topic}"
+            )
         if self._context.note_state(source, PartitionState.FAILED, error):
             self._context.report_failure(source, error)
+            if isinstance(error, OversizedRecordError):
+                self._context.report_oversized(source, target, error)
             self._task.failed(source, error)
             self._after_failure(source, error)
 
