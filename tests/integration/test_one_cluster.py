@@ -161,24 +161,18 @@ def test_a_chain_that_leads_back_ends_and_is_named(
     names = {"a": first, "b": second}
     copies_b, copies_a = ({it.format(**names) for it in side} for side in (there, here))
     with running(to_b.file, name="right") as right, running(to_a.file, name="left") as left:
-        for region, copies, worker in ((b, copies_b, right), (a, copies_a, left)):
-            until(
-                lambda region=region, copies=copies: with_text(region, mark) >= copies,  # type: ignore[misc]  # bound in the loop
-                90,
-                lambda region=region: str(with_text(region, mark)),  # type: ignore[misc]  # bound in the loop
-                alive=worker,
-            )
-        for flow, worker in ((to_b, right), (to_a, left)):
-            until(
-                lambda flow=flow, worker=worker: "came from the source" in view(worker, flow),
-                90,
-                "the note",
-            )  # type: ignore[misc]  # bound in the loop
-        for turn in range(2):  # a list of topics that is made later than all copies
-            late = f"{mark}-late-{turn}"
-            setup.create_topic(a, late, 1)
-            write(a, late, [Sent(0, b"3")])
-            until(lambda late=late: any(it.endswith(late) for it in with_text(b, mark)), 90, late)  # type: ignore[misc]  # bound in the loop
+        until(
+            lambda: with_text(b, mark) >= copies_b and with_text(a, mark) >= copies_a,
+            90,
+            lambda: f"{with_text(b, mark)} {with_text(a, mark)}",
+            alive=right,
+        )
+        until(lambda: "came from the source" in view(right, to_b), 90, "the note of one side")
+        until(lambda: "came from the source" in view(left, to_a), 90, "the note of the other side")
+        # A list of topics that is made later than all copies.
+        late = f"{mark}-late"
+        setup.create_topic(a, late, 1)
+        until(lambda: f"{one[0]}.{late}" in with_text(b, mark), 90, late, alive=right)
         assert {it for it in with_text(b, mark) if "late" not in it} == copies_b | {second}
         assert {it for it in with_text(a, mark) if "late" not in it} == copies_a | {first}
 
