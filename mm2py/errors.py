@@ -122,5 +122,27 @@ class PartitionError(Mm2pyError):
         self.offset = offset
 
 
+class OversizedRecordError(PartitionError):
+    """A record is larger than the target's topic takes; the partition continues when that takes more.
+
+    ``needed_bytes`` is the size of the smallest batch that holds it, ``limit_bytes`` what the topic took then, 0 where that may not be read.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        topic: str,
+        partition: int,
+        offset: int = -1,
+        remedy: str = "",
+        needed_bytes: int = 0,
+        limit_bytes: int = 0,
+    ) -> None:
+        super().__init__(message, topic=topic, partition=partition, offset=offset, remedy=remedy)
+        self.needed_bytes = needed_bytes
+        self.limit_bytes = limit_bytes
+
+
 class ProtocolError(Mm2pyError):
     """A peer sent bytes that are not Kafka's protocol; the connection is closed."""

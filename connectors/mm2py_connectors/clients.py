@@ -280,6 +280,10 @@ class SourceReader(Protocol):
         """For how long it is not known where the log ends; about 0 while its broker answers."""
         ...
 
+    def throttled_s(self) -> Mapping[int, float]:
+        """For how long brokers are asked nothing because of a quota, by node id."""
+        ...
+
     async def log_starts(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:

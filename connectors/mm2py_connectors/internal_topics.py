@@ -6,7 +6,7 @@ Flow: name, replication factor -> created, or assumed to exist where it exists o
 import logging
 from typing import Final
 
-from mm2py.errors import FatalError, RetriableError, UnsupportedVersionError
+from mm2py.errors import FatalError, RetriableError, ServerError, UnsupportedVersionError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.topics import NewTopic
 from mm2py_connectors.clients import MirrorAdmin
@@ -21,6 +21,17 @@ _ASSUMED_TO_EXIST: Final = frozenset(
         codes.CLUSTER_AUTHORIZATION_FAILED,
     }
 )
+
+
+COLLISION: Final = (
+    "names that differ in dots and underscores alone exclude each other: delete that topic if it is of a former"
+    " replication.policy.separator and no client reads it, or set the separator back"
+)
+
+
+def collides(error: ServerError) -> bool:
+    """Whether a broker refuses a name for another one whose metrics would have the same (``Topic.hasCollision``)."""
+    return error.code == codes.INVALID_TOPIC_EXCEPTION and "collides with" in error.message
 
 
 async def create_compacted_topic(
@@ -56,6 +67,8 @@ async def create_compacted_topic(
                 f"set {factor_property} (now {replication_factor}) to at most the number of brokers"
                 f" of {cluster}"
             )
+        elif collides(error):
+            remedy = f"{COLLISION}, or keep dots in internal names: replication.policy.internal.topic.separator.enabled=false"
         raise FatalError(
             f"topic {topic} cannot be created on {cluster}: {error.message}", remedy=remedy
         ) from error

@@ -15,6 +15,7 @@ from mm2py.api.context import PartitionState, SourceGap, TaskContext
 from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.api.task import BatchSourceTask, Delivery, Outgoing
 from mm2py.client.backoff import Backoff
+from mm2py.client.pacing import throttle_note
 from mm2py.client.stall_log import SOURCE, StallLog
 from mm2py.config.client_properties import ClientKind, Side, effective_client_properties
 from mm2py.config.definitions import parse_config
@@ -76,6 +77,8 @@ NEWS_REPORTS: Final = 3
 
 SYNC_FLUSH_S: Final = 1.0
 """How long the last offset syncs may take when a task stops."""
+
+THROTTLE: Final = "quota of the source"
 
 LAST_LOOK_S: Final = 1.0
 """How long a task that stops may ask whether its topics are still the same."""
@@ -602,6 +605,11 @@ class MirrorSourceTask(BatchSourceTask):
         while True:
             await clock.sleep(HELD_LAG_S)
             polled = clock.monotonic() - self._polled_at < HELD_LAG_S
+            alias = self._config.source_cluster_alias
+            text = throttle_note(
+                "what is read", f"cluster {alias}", reader.throttled_s(), "consumer_byte_rate"
+            )
+            self._context.report_finding(THROTTLE, text, harms=False)
             await self._ask_ends(reader)
             if self._held or not polled:
                 self._report_lag(self._targets.keys(), polled=polled)

@@ -26,6 +26,7 @@ from mm2py.types import TopicPartition
 from mm2py_connectors.change_log import ChangeLog
 from mm2py_connectors.clients import MirrorAdmin
 from mm2py_connectors.config_sync import new_topic_configs
+from mm2py_connectors.internal_topics import COLLISION, collides
 
 log = logging.getLogger(__name__)
 
@@ -189,6 +190,7 @@ class RemoteTopics:
         if listed is self._listed and not self._shrunk:
             return False
         self._listed = listed
+        self._flow.selection.learn(listed)
         partitions = {
             topic: len(listed[topic].partitions)
             for topic in described_order([*listed], self._flow.selection.replicate)
@@ -368,10 +370,13 @@ class RemoteTopics:
                 " grant DescribeConfigs on it"
             )
         else:
-            problem = f"{error.message} on {self._flow.target_alias}: {self._remedy(error.code)}"
+            problem = f"{error.message} on {self._flow.target_alias}: {self._remedy(error)}"
         self._refusals.note(remote, problem)
 
-    def _remedy(self, code: int) -> str:
+    def _remedy(self, error: ServerError) -> str:
+        code = error.code
+        if collides(error):
+            return COLLISION
         if code == codes.INVALID_REPLICATION_FACTOR:
             return (
                 f"set replication.factor (now {self._flow.replication_factor}) to at most the number of"

@@ -5,7 +5,8 @@ Flow: ``throttle_ms`` of a response -> ``Throttle.honour`` -> ``Throttle.remaini
 ``LongPoll.wait_ms``. Callers do the sleeping.
 """
 
-from collections.abc import Hashable
+import math
+from collections.abc import Hashable, Mapping
 from typing import Final, final
 
 from mm2py.clock import Clock
@@ -29,6 +30,25 @@ def quota_holds(node_id: int, client_id: str) -> RetriableError:
         f"a quota of broker {node_id} has held back all that is read for {WITHHELD_S:.0f} s",
         remedy=f"raise consumer_byte_rate of client {client_id} or of its user: a batch that is larger than the rate"
         " allows in all windows of the quota (ten seconds) is never returned",
+    )
+
+
+SHOWN_S: Final = 5.0
+"""A quota that is kept pauses for moments; only what lasts longer than this is shown."""
+
+
+def throttle_note(what: str, cluster: str, left_s: Mapping[int, float], quota: str) -> str:
+    """Return what is to be shown of brokers that announced a throttle: node id and seconds that are left; empty for short ones.
+
+    ``what`` is held back by them, ``quota`` the name of the quota (``producer_byte_rate``).
+    """
+    long = {node_id: left for node_id, left in left_s.items() if left > SHOWN_S}
+    if not long:
+        return ""
+    nodes = ", ".join(f"broker {node_id}: {math.ceil(long[node_id])} s" for node_id in sorted(long))
+    return (
+        f"a quota of {cluster} holds back {what}; time left: {nodes} (throttle_time_ms); mm2py doctor names the quota,"
+        f" {quota} of the flow's clients raises it"
     )
 
 
@@ -58,6 +78,10 @@ class Throttle:
             self._withheld_since = now
         if throttle_ms > 0:
             self._until = max(self._until, now + throttle_ms / 1000)
+
+    def lift(self) -> None:
+        """Forget the announced time: the connection that it was announced on is closed."""
+        self._until = 0.0
 
     def withheld_s(self) -> float:
         """Return for how long every response has been withheld, 0 when the last one was not."""

@@ -28,9 +28,13 @@ from mm2py.errors import ConfigError
 from mm2py.mirror.policies import build_plugin
 
 _INTERNAL: Final = re.compile(
-    r"mm2-(?:configs|offsets|status)\..+\.internal|mm2-offset-syncs.+internal"
-    r"|mm2py-(?:[a-z-]+\..+|producers)\.internal|.+([.-])checkpoints\1internal"
+    r".*mm2-(?:configs|offsets|status)\..+\.internal|.*mm2-offset-syncs.+internal"
+    r"|.*mm2py-(?:[a-z-]+\..+|producers)\.internal|.+([.-])checkpoints\1internal"
 )
+"""With any prefix: copies that a mirror with another separator made hold the same."""
+
+_STORES: Final = re.compile(r"mm2-(?:configs|offsets|status)\.(.+)\.internal")
+"""Connect's topics of a flow, on its target like its checkpoints; with the alias of the source."""
 
 _CHECKPOINTS: Final = re.compile(r"([._-]+)checkpoints\1internal")
 
@@ -38,7 +42,7 @@ _CHECKPOINTS: Final = re.compile(r"([._-]+)checkpoints\1internal")
 def is_internal_name(topic: str) -> bool:
     """Whether a name is that of a topic of MirrorMaker 2 or mm2py, whatever the separator of its flow.
 
-    Checkpoints under other separators are known by the aliases of a flow alone (``TopicSelection``): users have such names.
+    Checkpoints under other separators are known by aliases alone (``TopicSelection``): users have such names.
     Java names ``mm2-configs`` with dots whatever ``replication.policy.separator`` is, and recognises it by that separator:
     with another one it copies it, the passwords of both clusters included.
     """
@@ -160,6 +164,12 @@ class TopicSelection:
         self._source_alias = source_alias
         self._target_alias = target_alias
         self._replicate_heartbeats = replicate_heartbeats
+        self._aliases = {source_alias, target_alias}
+
+    def learn(self, listed: Iterable[str]) -> None:
+        """Take the aliases of other flows from the topics of the source: the name of a mirror's topics is beside its checkpoints."""
+        named = map(_STORES.fullmatch, listed)
+        self._aliases.update(it[1] for it in named if it is not None)
 
     def replicate(self, topic: str) -> bool:
         """Whether ``topic`` of the source is copied."""
@@ -182,10 +192,10 @@ class TopicSelection:
         )
 
     def _is_checkpoints(self, topic: str) -> bool:
-        """Whether a topic has the checkpoints of one of the flow's clusters, under any separator."""
-        return any(
+        """Whether a topic has the checkpoints of one of the flow's clusters, or of a mirror's that writes to the source, under any separator."""
+        return topic.endswith("internal") and any(
             topic.startswith(alias) and _CHECKPOINTS.fullmatch(topic.removeprefix(alias))
-            for alias in (self._source_alias, self._target_alias)
+            for alias in self._aliases
         )
 
     def unlisted(self, listed: Collection[str], copied: Iterable[str] = ()) -> list[str]:

@@ -50,5 +50,6 @@ def refuse_one_cluster(source: ClusterEnd, target: ClusterEnd) -> None:
     raise ConfigError(
         f"flow {source.alias}->{target.alias}: {source.alias} at {source.addresses} and {target.alias} at"
         f" {target.addresses} are one cluster, {source.cluster_id}: it would copy its own copies for ever",
-        remedy="correct bootstrap.servers of one of the two, or remove the flow; clusters that were cloned need ids of their own",
+        remedy="correct bootstrap.servers of one of the two, or remove the flow; two clusters of which one was"
+        " cloned need ids of their own: stop one and change cluster.id in meta.properties of all its log directories",
     )

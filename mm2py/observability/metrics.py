@@ -311,6 +311,17 @@ class TopicCounts(NamedTuple):
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Oversized:
+    """A partition that FAILED at a record for which the target topic's ``max.message.bytes`` is too small; sizes are of batches."""
+
+    task: str
+    source: TopicPartition
+    target: str
+    needed_bytes: int
+    limit_bytes: int
+
+
 @dataclass(slots=True)
 class LifeCounts:
     """What happened to the flow's part on this node since the process started."""
@@ -384,6 +395,8 @@ class FlowMeter:
         """Set when the flow has reached its clusters and knows its work, or has failed."""
         self.on_forget: Callable[[PartitionMeter], None] | None = None
         """Called with each partition that is dropped, and its last counts."""
+        self.on_oversized: Callable[[Oversized], None] | None = None
+        """Called when a partition failed for the size of a record; None where its limit is not watched."""
         self._clock = clock
         self._partitions: dict[TopicPartition, PartitionMeter] = {}
         self._gone_records = 0

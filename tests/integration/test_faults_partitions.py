@@ -15,6 +15,7 @@ from tests.integration.cluster_changes import (
     set_config,
     topics_of,
 )
+from tests.integration.flow_questions import path_of
 from tests.integration.ledger_scenes import entries
 from tests.integration.mirror_process import Mirror, running, until, until_equal
 from tests.integration.rest_asking import ask, public_url
@@ -91,6 +92,33 @@ def test_a_record_too_large_for_the_target_fails_its_partition_alone_until_it_is
         assert_equal(*wait_for_copy(mirror, flow, topic))
         assert mirror.stop() == 0
         assert not mirror.complaints()
+
+
+@pytest.mark.parametrize("partitions", [3, 1], ids=["one-of-three", "the-task-as-a-whole"])
+def test_a_partition_that_failed_for_a_large_record_continues_when_the_limit_is_raised(
+    setup: Setup, partitions: int
+) -> None:
+    topic = setup.topic("outgrown", partitions)
+    flow = setup.flow(topic, {"sync.topic.configs.enabled": "false"})
+    remote = flow.remote(topic)
+    setup.create_topic(setup.b, remote, partitions, config={"max.message.bytes": "5000"})
+    records = [Sent(0, b"before"), Sent(0, os.urandom(20_000)), Sent(0, b"behind")]
+    write(setup.a, topic, [*records, *numbered(0, 30, partitions)])
+    with Mirror(flow.file) as mirror:
+        said = mirror.wait_for_log("ERROR .*partition failed")
+        assert "within 20 s of that its task is started again" in said
+        set_config(setup.b, remote, "max.message.bytes", "10000")  # not enough: nothing is tried
+        set_config(setup.b, remote, "max.message.bytes", "100000")
+        assert_equal(*wait_for_copy(mirror, flow, topic))
+        assert len(mirror.lines("the target takes larger records")) == 1
+        path = public_url(mirror) + path_of(flow).removeprefix("/")
+        until(
+            lambda: ask(path)[1]["state"] == "RUNNING",
+            90,
+            lambda: str(ask(path)),
+            alive=mirror,
+        )
+        assert mirror.stop() == 0
 
 
 def test_ten_partitions_that_the_target_does_not_take_leave_ten_others_flowing(

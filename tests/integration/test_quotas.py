@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -11,8 +12,9 @@ import pytest
 from tests.chaos.census import Census
 from tests.integration.cluster_changes import set_quota
 from tests.integration.exactly_once import ENABLED, assert_each_once
-from tests.integration.flow_questions import wait_for_records
+from tests.integration.flow_questions import path_of, wait_for_records
 from tests.integration.mirror_process import SHORT_SESSION, Mirror, until
+from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, assert_equal, copied, read, wait_for_copy, write
 from tests.kit.kafka.region import KafkaAddress, Region, start_regions
@@ -33,6 +35,9 @@ RECORDS = 600
 RATE = 500_000
 SHARED_RATE = 150_000
 """Of each client of the shared regions, where ten seconds' worth is free."""
+TINY_RATE, LONG_S = 2_000, 200
+"""What is sent at once is worth many minutes of it."""
+
 WINDOWS = {"quota.window.num": "3"}
 """Of a second each; by default ten seconds' worth of bytes are free."""
 
@@ -97,6 +102,41 @@ def test_a_byte_rate_is_kept_without_an_error(
         assert not mirror.complaints()
         assert not mirror.lines("connection (lost|closed)|reconnect")
     assert rate / RATE < 1.6, f"{rate / 1e3:.0f} KB/s, allowed are {RATE / 1e3:.0f}"
+
+
+def test_a_quota_that_was_lifted_is_not_waited_for(setup: Setup, two_regions: Regions) -> None:
+    """The broker reads nothing of a muted connection until the time that it announced, here many minutes, is over."""
+    source, target = two_regions
+    topic = setup.topic("lifted", 2, on=source)
+    flow = setup.flow(topic, source=source, target=target)
+    client_id = LIMITS["producer"].format(source=flow.source_alias, target=flow.target_alias)
+    records = [Sent(n % 2, os.urandom(VALUE_BYTES)) for n in range(RECORDS)]
+    set_quota(target, "producer", client_id, TINY_RATE)
+    with Mirror(flow.file) as mirror:
+        mirror.wait_ready()
+        path = public_url(mirror) + path_of(flow).removeprefix("/")
+
+        def notes() -> str:
+            return str(ask(path)[1]["notes"])
+
+        write(source, topic, records, linger_ms=5)
+        shown = r"holds back what is written; time left: broker 1: (\d+) s"
+        until(lambda: re.search(shown, notes()), 90, notes, alive=mirror)
+        left = [int(it) for it in re.findall(shown, notes())]
+        until(
+            lambda: (now := re.findall(shown, notes())) and int(now[0]) < left[0],
+            90,
+            notes,
+            alive=mirror,
+        )
+        assert left[0] > LONG_S
+        set_quota(target, "producer", client_id, 0)
+        said = mirror.wait_for_log("a quota was changed, the connection is opened anew")
+        assert float(said.rpartition("remaining_s=")[2].split()[0]) > LONG_S
+        assert_equal(*wait_for_copy(mirror, flow, topic))
+        until(lambda: "holds back" not in notes(), 90, notes, alive=mirror)
+        assert mirror.stop() == 0
+        assert not mirror.lines("ERROR")
 
 
 def test_transactions_end_in_time_under_a_quota(setup: Setup) -> None:

@@ -14,6 +14,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.group.coordinator import CoordinatorLink
 from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
+from mm2py.client.send.limits import topic_limits
 from mm2py.clock import Clock
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.clients import ConnectionSettings, connection_settings
@@ -362,6 +363,7 @@ class FlowParts:
             settings=self.worker,
             close=self.close,
             fence_producers=self.tables.fence_producers,
+            topic_limits=partial(topic_limits, cluster),
         )
 
 

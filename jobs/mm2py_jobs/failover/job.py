@@ -12,8 +12,10 @@ from typing import final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.secret_names import secrets_in
 from mm2py.mirror.backfills import new_id
 from mm2py.mirror.failovers import Failover, FailoverKind, Step, failover_topic
+from mm2py.observability.logging import SecretMask
 from mm2py.types import FlowName
 from mm2py_jobs.failover.clusters import FailoverClusters
 from mm2py_jobs.failover.driver import FailoverDriver
@@ -23,6 +25,7 @@ from mm2py_jobs.failover.plan import (
     FailoverRefusedError,
     FailoverRequest,
     TimedPlan,
+    masked,
 )
 from mm2py_jobs.failover.steps import FailoverSides
 from mm2py_jobs.failover.survey import plan_failover, time_plan
@@ -46,14 +49,26 @@ async def opened(
     if kind is FailoverKind.FAILBACK:
         plan, back = back, plan
     async with FailoverClusters(plan, back, clock) as clusters:
-        yield FailoverJob(clusters, control, kind)
+        secrets = [it.resolve(config) for it in (plan, back) for config in it.connectors.values()]
+        mask = SecretMask(secrets_in(plan.props, back.props, *secrets))
+        yield FailoverJob(clusters, control, kind, mask.apply)
 
 
 @final
 class FailoverJob:
-    """The verbs of a failover; all but ``execute`` and ``cancel`` are read-only. Implements ``FailoverCommands``."""
+    """The verbs of a failover; all but ``execute`` and ``cancel`` are read-only. Implements ``FailoverCommands``.
 
-    def __init__(self, clusters: FailoverClusters, control: RestFlows, kind: FailoverKind) -> None:
+    ``mask`` hides the secrets of the flow in what is shown.
+    """
+
+    def __init__(
+        self,
+        clusters: FailoverClusters,
+        control: RestFlows,
+        kind: FailoverKind,
+        mask: Callable[[str], str],
+    ) -> None:
+        self._mask = mask
         self.clusters, self.control = clusters, control
         self.sides = FailoverSides(clusters, control)
         self._kind = kind
@@ -61,17 +76,18 @@ class FailoverJob:
     async def newest(self) -> Failover | None:
         """Return the newest failover of the flow."""
         await self._open_store(creates=False)
-        return self.clusters.store.failover
+        return masked(self.clusters.store.failover, self._mask)
 
     async def plan(self) -> FailoverPlan:
         """Return what would be done; ``RetriableError`` if the target does not answer."""
         await self._open_store(creates=False)
         plan = await plan_failover(self.clusters, self.sides, self.control, self._kind)
-        return replace(plan, standing=await self._standing(plan))
+        return masked(replace(plan, standing=await self._standing(plan)), self._mask)
 
     async def timed_plan(self, request: FailoverRequest) -> TimedPlan:
         """Return what would be done and how long it would take; raises like ``plan``."""
-        return await time_plan(self.clusters, self.sides, self.plan, request)
+        timed = await time_plan(self.clusters, self.sides, self.plan, request)
+        return masked(timed, self._mask)
 
     async def execute(
         self,
@@ -86,7 +102,8 @@ class FailoverJob:
             report: called with each record.
             planned: called with the plan, if one had to be made.
         """
-        begun = await self.newest()
+        await self._open_store(creates=False)
+        begun = self.clusters.store.failover
         if begun is None or not begun.goes_on(unplanned=request.unplanned):
             plan = await self.plan()
             planned(plan)
@@ -103,7 +120,8 @@ class FailoverJob:
             FailoverRefusedError: there is none, or clients may have written to the target.
         """
         driver = self._driver(report)
-        failover = driver.check_cancel(await self.newest())
+        await self._open_store(creates=False)
+        failover = driver.check_cancel(self.clusters.store.failover)
         return failover if dry_run else await driver.cancel()
 
     def _driver(self, report: Callable[[Failover], None]) -> FailoverDriver:

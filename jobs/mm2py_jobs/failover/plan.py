@@ -3,9 +3,10 @@
 ``FailoverRequest`` is the order; ``mm2py_jobs.failover.survey`` fills ``FailoverPlan``. Asks no cluster.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Final, final
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from enum import Enum
+from typing import Final, TypeVar, cast, final
 
 from mm2py.errors import FatalError
 from mm2py.mirror.failovers import Failover, FailoverKind, OpenTransaction
@@ -20,6 +21,34 @@ DRAIN_S: Final = 120.0
 
 class FailoverRefusedError(FatalError):
     """A check refuses; nothing was changed, or the message names what was."""
+
+
+_NAMES: Final = frozenset({"topic", "copy", "group", "flow", "id"})
+"""Members that name something in a cluster: one that is equal to a secret is shown, or it could not be found."""
+
+V = TypeVar("V")
+
+
+def masked(view: V, mask: Callable[[str], str]) -> V:
+    """Return a plan, record or view with secrets hidden in its texts: causes quote configs and what brokers answer."""
+    return cast("V", _masked(view, mask))
+
+
+def _masked(value: object, mask: Callable[[str], str]) -> object:
+    if isinstance(value, Enum):
+        return value
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return tuple(_masked(it, mask) for it in cast("tuple[object, ...]", value))
+    if is_dataclass(value) and not isinstance(value, type):
+        hidden = {
+            it.name: _masked(getattr(value, it.name), mask)
+            for it in fields(value)
+            if it.init and it.name not in _NAMES
+        }
+        return replace(value, **hidden)
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

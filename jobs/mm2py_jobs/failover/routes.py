@@ -32,6 +32,7 @@ from mm2py_jobs.failover.plan import (
     FailoverRequest,
     FailoverView,
     TimedPlan,
+    masked,
 )
 from mm2py_jobs.routes import ACCEPTED, OK, JobRouter, JobRuns
 from mm2py_workers.answers import Row
@@ -67,7 +68,7 @@ def open_failovers(host: RouteHost) -> JobRoutes:
         async with job.opened(host.file, str(flow), kind, flows.RestFlows(api)) as opened:
             yield opened
 
-    failovers = FailoverService(open_job)
+    failovers = FailoverService(open_job, host.mask.apply)
     return JobRoutes(failover_router(host.flows, failovers), failovers.close)
 
 
@@ -237,8 +238,8 @@ OpenCommands = Callable[[FlowName, FailoverKind], AbstractAsyncContextManager[Fa
 class FailoverService:
     """The failovers of one worker."""
 
-    def __init__(self, opened: OpenCommands) -> None:
-        self._opened = opened
+    def __init__(self, opened: OpenCommands, mask: Callable[[str], str]) -> None:
+        self._opened, self._mask = opened, mask
         self._reads = asyncio.Semaphore(READS_AT_ONCE)
         self.driven = JobRuns[tuple[FlowName, FailoverKind]]()
 
@@ -252,13 +253,14 @@ class FailoverService:
         async with self._reads, self._opened(flow, request.kind) as commands:
             plan, newest = await commands.plan(), await commands.newest()
         refused = plan.refusals(request, newest)
-        return replace(self._view(flow, request.kind, newest), plan=plan, refused=refused)
+        view = replace(self._view(flow, request.kind, newest), plan=plan, refused=refused)
+        return masked(view, self._mask)
 
     async def drill(self, flow: FlowName, kind: FailoverKind) -> DrillView:
         """Return what would be done, each step's questions timed; changes nothing."""
         async with self._reads, self._opened(flow, kind) as commands:
             timed = await commands.timed_plan(FailoverRequest(kind=kind))
-        return DrillView(
+        view = DrillView(
             flow=timed.flow,
             at_ms=timed.at_ms,
             ready=timed.is_ready,
@@ -267,6 +269,7 @@ class FailoverService:
             steps=timed.steps,
             plan=timed.plan,
         )
+        return masked(view, self._mask)
 
     async def start(self, flow: FlowName, request: FailoverRequest) -> FailoverView:
         """Begin a failover, or continue one, in this process; return its first record.
@@ -332,7 +335,9 @@ class FailoverService:
 
     def _view(self, flow: FlowName, kind: FailoverKind, failover: Failover | None) -> FailoverView:
         return FailoverView(
-            flow=str(flow), driven_here=(flow, kind) in self.driven, failover=failover
+            flow=str(flow),
+            driven_here=(flow, kind) in self.driven,
+            failover=masked(failover, self._mask),
         )
 
 

@@ -260,6 +260,11 @@ class Fetcher:
         cursor = self._cursors.get(tp)
         return -1 if cursor is None else cursor.high_watermark
 
+    def throttled_s(self) -> Mapping[int, float]:
+        """Return for how long brokers are asked nothing because of a quota, by node id."""
+        left = {node.node_id: node.throttle.remaining_s() for node in self._routes.nodes}
+        return {node_id: left_s for node_id, left_s in left.items() if left_s > 0}
+
     def silent_s(self, tp: TopicPartition) -> float:
         """Return for how long it is not known where the log of ``tp`` ends; about 0 while its broker answers."""
         cursor = self._cursors.get(tp)

@@ -72,6 +72,31 @@ def _cut(batch: RecordBatch, limit_bytes: int) -> list[RecordBatch]:
     return result.parts
 
 
+async def topic_limits(cluster: Cluster, topics: Collection[str]) -> dict[str, int]:
+    """Return ``max.message.bytes`` of topics, 0 where it may not be read; without those that are not answered for now."""
+    sizes: dict[str, int] = {}
+    names = sorted(topics)
+    for start in range(0, len(names), TOPICS_PER_REQUEST):
+        chunk = names[start : start + TOPICS_PER_REQUEST]
+        asked = [ConfigResource(ConfigResourceType.TOPIC, name) for name in chunk]
+        call = describe_configs(asked, keys=[MAX_MESSAGE_BYTES])
+        try:
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                answers = await cluster.call_any(call)
+        except (RetriableError, TimeoutError):
+            continue
+        except Mm2pyError:
+            # May not be read: the target refuses what is too large.
+            sizes |= dict.fromkeys(chunk, 0)
+            continue
+        sizes |= {
+            answer.resource.name: _number(answer, MAX_MESSAGE_BYTES)
+            for answer in answers
+            if answer.error_code not in codes.RETRIABLE
+        }
+    return sizes
+
+
 @final
 class TargetLimits:
     """Cached limits of one cluster; requested rarely, for many topics at a time."""
@@ -107,7 +132,7 @@ class TargetLimits:
                 # An old limit is used until the response, so other callers neither wait nor request it again.
                 again = {name: (self._sizes[name][0], now) for name in chunk if name in self._sizes}
                 self._sizes.update(again)
-                sizes = await self._sizes_of(chunk)
+                sizes = await topic_limits(self._cluster, chunk)
                 self._sizes.update({name: (size, now) for name, size in sizes.items()})
 
     async def remembered_ms(self, node_id: int) -> int:
@@ -121,22 +146,6 @@ class TargetLimits:
             known = await self._expiration_of(node_id), self._clock.monotonic()
             self._expirations[node_id] = known
         return remembered_ms(known[0])
-
-    async def _sizes_of(self, topics: Sequence[str]) -> dict[str, int]:
-        asked = [ConfigResource(ConfigResourceType.TOPIC, name) for name in topics]
-        call = describe_configs(asked, keys=[MAX_MESSAGE_BYTES])
-        try:
-            async with asyncio.timeout(ASK_TIMEOUT_S):
-                answers = await self._cluster.call_any(call)
-        except (RetriableError, TimeoutError):
-            return {}
-        except Mm2pyError:
-            return dict.fromkeys(topics, 0)  # may not be read: the target refuses what is too large
-        return {
-            answer.resource.name: _number(answer, MAX_MESSAGE_BYTES)
-            for answer in answers
-            if answer.error_code not in codes.RETRIABLE
-        }
 
     async def _expiration_of(self, node_id: int) -> int:
         resource = ConfigResource(ConfigResourceType.BROKER, str(node_id))

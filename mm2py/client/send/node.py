@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Final, final
 
 from mm2py.client.backoff import Backoff
+from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.pacing import Throttle
@@ -17,7 +18,7 @@ from mm2py.client.send.lane import MergePlan, SenderLane, Sent
 from mm2py.client.send.owner import LaneOwner
 from mm2py.client.send.transactions import Transactions
 from mm2py.clock import Clock
-from mm2py.errors import Mm2pyError, ProtocolError
+from mm2py.errors import Mm2pyError, ProtocolError, RetriableError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.kernel import native
 from mm2py.protocol.produce import (
@@ -69,6 +70,9 @@ FIRST_PAUSE_S: Final = 0.05
 MOST_PAUSE_S: Final = 8.0
 """Pauses between the first and between later pings to a broker that seems distant."""
 
+QUOTAS_EVERY_S: Final = 5.0
+"""Between two looks at the cluster's quotas, while one of them makes this connection wait for longer than that."""
+
 QUIET_FAILURES: Final = 3
 """Failed attempts to connect before the stall is reported: brokers restart."""
 
@@ -113,12 +117,23 @@ class ProduceNode:
         self._calm = 0 if transactions is not None else CALM_ANSWERS
         self._asked = 0  # requests that are not answered
         self._muted: asyncio.TimerHandle | None = None
+        self._following: asyncio.Task[None] | None = None
         self._rests_until = 0.0
 
     @property
     def is_distant(self) -> bool:
         """Whether the round trip is so long that one connection may not be enough; False while unknown."""
         return self._connection is not None and self._connection.round_trip.is_distant
+
+    @property
+    def node_id(self) -> int:
+        """Id of the broker."""
+        return self._node_id
+
+    @property
+    def throttled_s(self) -> float:
+        """For how long nothing is sent because of a quota, 0 when not throttled."""
+        return self._throttle.remaining_s()
 
     @property
     def rests(self) -> bool:
@@ -312,6 +327,49 @@ class ProduceNode:
             self._calm = 0
         if self._connection is not None:
             self._connection.put_off(throttle_ms)
+        is_followed = self._following is not None and not self._following.done()
+        if not is_followed and self._throttle.remaining_s() > QUOTAS_EVERY_S:
+            self._following = self._owner.spawn(self._follow_throttle())
+
+    async def _follow_throttle(self) -> None:
+        """Report a long throttle, and open the connection anew when a quota was changed.
+
+        The broker reads a muted connection only when the announced time is over, even if the quota is gone by then (4.3), and
+        Java's producer waits for it. Over a new connection one request is sent above a quota that is still there.
+        """
+        before: frozenset[object] | None = None
+        while (left_s := self._throttle.remaining_s()) > 0:
+            self._owner.throttled()
+            quotas = await self._quotas(before)
+            if None not in (before, quotas) and quotas != before:
+                log.info(
+                    "a quota was changed, the connection is opened anew node=%d remaining_s=%.0f",
+                    self._node_id,
+                    left_s,
+                )
+                self._throttle.lift()
+                if self._connection is not None:
+                    self._connection.reset("a quota of the cluster was changed")
+                if self._muted is not None:
+                    self._muted.cancel()
+                    self._unmuted()
+                break
+            before = quotas
+            await self._clock.sleep(min(QUOTAS_EVERY_S, left_s))
+        self._owner.throttled()
+
+    async def _quotas(self, before: frozenset[object] | None) -> frozenset[object] | None:
+        """Return the cluster's quotas; ``before`` while it does not answer, None where they may not be read."""
+        try:
+            quotas = await Admin(self._cluster).client_quotas()
+        except RetriableError:
+            return before
+        except Mm2pyError as error:
+            log.debug("quotas may not be read, the announced time is waited for cause=%s", error)
+            return None
+        return frozenset(
+            (tuple(sorted(it.entity.items())), tuple(sorted(it.values.items()))) for it in quotas
+        )
 
     def _unmuted(self) -> None:
         self._muted = None

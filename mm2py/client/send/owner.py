@@ -74,6 +74,10 @@ class LaneOwner(Protocol):
         """Settle a batch with its response: error code (0 none), base offset, the broker's message and the named record."""
         ...
 
+    def throttled(self) -> None:
+        """Report for how long brokers take nothing because of a quota: it is long, has changed or is over."""
+        ...
+
     def lost(self, lane: SenderLane, sent: Sent, error: Exception) -> None:
         """Settle a batch without a usable response, in most cases because the connection was lost."""
         ...

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from mm2py.client.send.lane import TOO_LARGE, Sent
-from mm2py.errors import PartitionError
+from mm2py.errors import OversizedRecordError, PartitionError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.record_batch import Codec, RecordBatch
 from mm2py.protocol.splice import recompress, repack, split
@@ -69,13 +69,15 @@ async def _smaller(
         return Repair(result.parts, limit)
     offset, needed = (batch.base_offset, size) if too_large is None else too_large
     takes = f"{max_bytes} bytes" if max_bytes else "less"
-    raise PartitionError(
+    raise OversizedRecordError(
         f"one record needs a batch of {needed} bytes, the target takes {takes} "
         f"({codes.error_name(sent.code)})",
         topic=sent.source.topic,
         partition=sent.source.partition,
         offset=offset,
         remedy=f"raise max.message.bytes of topic {target.topic} on the target",
+        needed_bytes=needed,
+        limit_bytes=max_bytes,
     ) from codes.server_error(sent.code, sent.message)
 
 
@@ -108,12 +110,20 @@ def refusal(sent: Sent, target: TopicPartition) -> PartitionError:
     """Return the error of a batch that cannot be repaired, with the record at fault."""
     cause = codes.server_error(sent.code, sent.message)
     remedy = REMEDIES.get(sent.code, "").format(topic=target.topic)
-    error = PartitionError(
-        f"{target} on the target refused a batch: {cause.message}",
-        topic=sent.source.topic,
-        partition=sent.source.partition,
-        offset=source_offset(sent.batch, max(sent.bad_record, 0)),
-        remedy=remedy or cause.remedy or "change the target topic or the record",
+    text = f"{target} on the target refused a batch: {cause.message}"
+    (topic, partition), offset = sent.source, source_offset(sent.batch, max(sent.bad_record, 0))
+    remedy = remedy or cause.remedy or "change the target topic or the record"
+    error = (
+        OversizedRecordError(
+            text,
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            remedy=remedy,
+            needed_bytes=len(sent.batch.data),
+        )
+        if sent.code in TOO_LARGE
+        else PartitionError(text, topic=topic, partition=partition, offset=offset, remedy=remedy)
     )
     error.__cause__ = cause  # set here since it is not always raised; the ledger records its code
     return error

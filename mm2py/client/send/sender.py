@@ -77,6 +77,10 @@ def _ignore_doubt(_source: TopicPartition, _first: int, _last: int, _error: Exce
     """The caller does not listen."""
 
 
+def _ignore_throttles(_left_s: Mapping[int, float]) -> None:
+    """The caller does not listen."""
+
+
 @final
 class Sender:
     """Sends batches to one cluster under one producer id.
@@ -121,6 +125,7 @@ class Sender:
         self._on_failed = on_failed
         self._on_stalled = on_stalled
         self._on_doubt = on_doubt
+        self._on_throttled: Callable[[Mapping[int, float]], None] = _ignore_throttles
         self._mirror_ids = mirror_ids
         self._permit, self._term = permit, permit.term
         self._whole_batches = whole_batches
@@ -289,6 +294,10 @@ class Sender:
                 return
             else:
                 return
+
+    def watch_throttles(self, changed: Callable[[Mapping[int, float]], None]) -> None:
+        """As ``TaskSender.watch_throttles``."""
+        self._on_throttled = changed
 
     def drop_unopened(self) -> None:
         """Drop, at a stop, the queues of partitions in OPENING.
@@ -502,6 +511,12 @@ class Sender:
         if lane.target in self._stalled:
             self._stalled.discard(lane.target)
             self._on_stalled(lane.target, None)
+
+    def throttled(self) -> None:
+        left: dict[int, float] = {}
+        for node in self._nodes.values():
+            left[node.node_id] = max(left.get(node.node_id, 0.0), node.throttled_s)
+        self._on_throttled(left)
 
     def doubted(self, source: TopicPartition, first: int, last: int, error: Exception) -> None:
         self._on_doubt(source, first, last, error)

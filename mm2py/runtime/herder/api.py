@@ -3,7 +3,7 @@
 Flow: composition root -> ``HerderParts`` -> ``mm2py.runtime.herder.herder.Herder`` -> values of this module.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -168,7 +168,8 @@ class HerderParts:
 
     ``clusters`` maps a description (``target cluster B at b1:9092``) to what connects it; ``prepare``
     creates and checks the internal topics; ``cluster_id`` is asked after both; ``resolve`` replaces
-    placeholders; ``close`` closes what was opened; ``fence_producers`` fences transactional ids on the target. ``overrides``, ``backfills`` and
+    placeholders; ``close`` closes what was opened; ``fence_producers`` fences transactional ids on the target,
+    ``topic_limits`` asks it for ``max.message.bytes``. ``overrides``, ``backfills`` and
     ``take_back`` (ends a stream whose driver is gone, for a cause) are None on an ordinary worker, whose ``guard`` gets all connectors before and after a change and refuses it by
     raising; overrides have their own.
     """
@@ -195,3 +196,4 @@ class HerderParts:
     settings: WorkerConfig
     close: Callable[[], Awaitable[None]]
     fence_producers: Callable[[Sequence[str]], Awaitable[None]]
+    topic_limits: Callable[[Collection[str]], Awaitable[Mapping[str, int]]]

@@ -20,11 +20,13 @@ from mm2py.runtime.herder.assigned_work import AssignedWork
 from mm2py.runtime.herder.backfill_watch import BackfillWatch
 from mm2py.runtime.herder.fencing import Fencing
 from mm2py.runtime.herder.leader_duties import TaskPublication
+from mm2py.runtime.herder.limit_watch import LimitWatch
 from mm2py.runtime.herder.loop import QUIET_S, HerderLoop
 from mm2py.runtime.herder.queue import HerderQueue
 from mm2py.runtime.herder.stream_watch import StreamWatch
 from mm2py.runtime.patience import attempt
 from mm2py.storage.backfill_store import BackfillStore
+from mm2py.types import TaskId
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +70,9 @@ class Supervisor:
             None
             if parts.backfills is None or parts.take_back is None
             else StreamWatch(parts.backfills, parts.config.snapshot, parts.take_back, clock=clock)
+        )
+        self._limits = LimitWatch(
+            parts.meter, self.work, parts.topic_limits, self._restart_tasks, clock=clock
         )
         self._stop = asyncio.Event()
         self._retry = asyncio.Event()
@@ -257,9 +262,16 @@ class Supervisor:
         self._queue.wake()
         self._retry.set()
 
+    def _restart_tasks(self, tasks: frozenset[TaskId]) -> None:
+        async def restart() -> None:
+            await self.work.restart_tasks(tasks, self._parts.config.snapshot(), announced=True)
+
+        self._queue.post(restart)
+
     async def _end(self, loop: HerderLoop) -> None:
         parts = self._parts
         self._waits.clear()
+        await self._limits.close()
         if self._stop.is_set():
             parts.meter.state = "STOPPING"
             self._queue.close(HerderError(WORKER_ENDS))

@@ -21,6 +21,7 @@ from mm2py.observability.metrics import (
     Figure,
     Finding,
     FlowMeter,
+    Oversized,
     PartitionMeter,
     PartitionSnapshot,
 )
@@ -83,6 +84,7 @@ class TaskReports:
             self.measured,
             self.found,
             self.figured,
+            self.outgrown,
             self.topic_used,
             self.happened,
             self.written,
@@ -112,6 +114,11 @@ class TaskReports:
         """Take figures that are new, changed or, without a value, withdrawn."""
         for figure in figures:
             self._reports.meter.note_figure(figure)
+
+    def outgrown(self, partition: Oversized) -> None:
+        """Watch the limit that a partition failed for; its state was ``measured`` before."""
+        if self._reports.meter.on_oversized is not None:
+            self._reports.meter.on_oversized(partition)
 
     def topic_used(self, task: TaskId, topic: str) -> None:
         """Note that the task's first record of a target topic was acknowledged."""
@@ -252,6 +259,7 @@ class MeterRelay:
         self._figures: dict[tuple[str, str], Figure] = {}
         self._gone: list[PartitionSnapshot] = []
         meter.on_forget = self._forgotten
+        meter.on_oversized = self._outgrown
 
     def send(self) -> bool:
         """Send what changed; whether there was anything."""
@@ -307,6 +315,10 @@ class MeterRelay:
         findings = (*withdrawn, *changed)
         self._found = now
         return findings
+
+    def _outgrown(self, partition: Oversized) -> None:
+        self.send()  # the worker watches only what it knows to be FAILED
+        self._channel.post(TaskReports.outgrown, partition)
 
     def _forgotten(self, meter: PartitionMeter) -> None:
         self._sent.pop(meter.source, None)

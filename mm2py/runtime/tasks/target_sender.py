@@ -60,6 +60,10 @@ class TaskSender(Protocol):
         """Ask the target's brokers for topics that the connector does not create, as Java's producer does."""
         ...
 
+    def watch_throttles(self, changed: Callable[[Mapping[int, float]], None], /) -> None:
+        """Call ``changed`` with the seconds for which brokers take nothing because of a quota, by node id, while that is long and once after it."""
+        ...
+
     def drop_unopened(self) -> None:
         """At the end: drop what waits for partitions of which nothing was sent yet."""
         ...

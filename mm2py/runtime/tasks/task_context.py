@@ -14,7 +14,13 @@ from mm2py.api.context import EventKind, EventSink, LossEvent, PartitionState, S
 from mm2py.api.records import SourceOffset, SourcePartition
 from mm2py.clock import Clock
 from mm2py.config.framework import LossPolicies
-from mm2py.errors import FatalServerError, PartitionError, ProtocolError, ServerError
+from mm2py.errors import (
+    FatalServerError,
+    OversizedRecordError,
+    PartitionError,
+    ProtocolError,
+    ServerError,
+)
 from mm2py.mirror.offset_map import TargetLoss
 from mm2py.mirror.source_offsets import (
     committed_topic_id,
@@ -23,7 +29,14 @@ from mm2py.mirror.source_offsets import (
     source_offset,
     source_offset_key,
 )
-from mm2py.observability.metrics import Figure, Finding, FlowMeter, Forecast, PartitionMeter
+from mm2py.observability.metrics import (
+    Figure,
+    Finding,
+    FlowMeter,
+    Forecast,
+    Oversized,
+    PartitionMeter,
+)
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.runtime.tasks.offset_committer import OffsetStore
@@ -45,6 +58,9 @@ WITHOUT_LOSS: Final = {
 KEPT_OUT: Final = (
     "a backfill or a stream on Spark copies this partition, the flow's workers continue behind it"
 )
+LIMITS_EVERY_S: Final = 10.0
+"""Between two looks of a worker at the limits that failed partitions wait for; rarely is there one."""
+
 TOO_LARGE: Final = frozenset({codes.MESSAGE_TOO_LARGE, codes.RECORD_LIST_TOO_LARGE})
 
 
@@ -308,6 +324,31 @@ class WorkerTaskContext:
             return  # the gap is in the ledger
         offset = error.offset if isinstance(error, PartitionError) else -1
         self._report(_kind_of(error), partition, offset, offset, str(error))
+
+    def retry_note(self, error: Exception) -> str:
+        """Return when a failed partition is tried again without a restart; empty where it is not."""
+        if (
+            isinstance(error, OversizedRecordError)
+            and error.limit_bytes
+            and self._meter.on_oversized is not None
+        ):
+            return f"within {2 * LIMITS_EVERY_S:.0f} s of that its task is started again, or at once with"
+        return ""
+
+    def report_oversized(
+        self, partition: TopicPartition, target: TopicPartition, error: OversizedRecordError
+    ) -> None:
+        """Let the worker watch the limit that a partition failed for, after its state is noted."""
+        if self._meter.on_oversized is not None:
+            self._meter.on_oversized(
+                Oversized(
+                    task=self.task_id,
+                    source=partition,
+                    target=target.topic,
+                    needed_bytes=error.needed_bytes,
+                    limit_bytes=error.limit_bytes,
+                )
+            )
 
     def report_doubt(
         self, partition: TopicPartition, first_offset: int, last_offset: int, cause: Exception

@@ -8,17 +8,24 @@ flow's permit nothing is polled, sent or committed. A paused task polls nothing;
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from mm2py.api.context import PartitionState
 from mm2py.api.task import BatchSourceTask, CopiedLogs, Delivery, Outgoing, TakesOver
+from mm2py.client.pacing import throttle_note
 from mm2py.client.permit import UNLIMITED, Permit
 from mm2py.client.stall_log import TARGET, StallLog
 from mm2py.clock import Clock, or_stop, until_tick_s, wait_or_stop
-from mm2py.errors import Mm2pyError, PartitionError, RetriableError, TargetMovedError
+from mm2py.errors import (
+    Mm2pyError,
+    OversizedRecordError,
+    PartitionError,
+    RetriableError,
+    TargetMovedError,
+)
 from mm2py.observability.logging import cause_text, some_of
 from mm2py.observability.metrics import PartitionMeter
 from mm2py.protocol.record_batch import RecordBatch
@@ -48,6 +55,8 @@ LAST_COMMIT_S: Final = 0.5
 """Least time for the last commit of a transaction, and between two tries of the last commit without one."""
 
 SHOWN: Final = 5
+
+THROTTLE: Final = "quota of the target"
 
 FULL_FOR_S: Final = 0.5
 """How long memory may be full before partitions are held; a target that accepts batches frees memory sooner."""
@@ -97,6 +106,7 @@ class WorkerTask:
             context.report_doubt,
             context.maps.copied,
         )
+        self._sender.watch_throttles(self._show_throttles)
         self._transactions = transactions
         self._uncommitted: list[Delivery] = []
         self._arrivals = Arrivals(self._report, by_itself=transactions is None)
@@ -422,10 +432,14 @@ class WorkerTask:
                 partition=source.partition,
             )
         if isinstance(error, PartitionError) and self._context.restart not in error.remedy:
-            remedy = error.remedy or "remove the cause"
-            error.remedy = f"{remedy}, then: {self._context.restart} --topic {error.topic}"
+            remedy, then = error.remedy or "remove the cause", self._context.retry_note(error)
+            error.remedy = (
+                f"{remedy}, {then or 'then'}: {self._context.restart} --topic {error.topic}"
+            )
         if self._context.note_state(source, PartitionState.FAILED, error):
             self._context.report_failure(source, error)
+            if isinstance(error, OversizedRecordError):
+                self._context.report_oversized(source, target, error)
             self._task.failed(source, error)
             self._after_failure(source, error)
 
@@ -448,6 +462,11 @@ class WorkerTask:
         else:
             meter.state, meter.cause = PartitionState.HELD.value, str(error)
             self._holds.hold_stalled(source, target)
+
+    def _show_throttles(self, left_s: Mapping[int, float]) -> None:
+        cluster = self._settings.target_name
+        text = throttle_note("what is written", cluster, left_s, "producer_byte_rate")
+        self._context.report_finding(THROTTLE, text, harms=False)
 
     def _after_failure(self, source: TopicPartition, error: Exception) -> None:
         self._room.set()

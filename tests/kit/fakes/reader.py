@@ -65,6 +65,7 @@ class FakeReader:
         self.positions: dict[TopicPartition, int] = {}
         self.lags: dict[TopicPartition, int] = {}
         self.silent: dict[TopicPartition, float] = {}
+        self.throttled: dict[int, float] = {}
         """Seconds for which it is not known where logs end."""
         self.topic_ids: dict[TopicPartition, bytes] = {}
         self.epochs: dict[TopicPartition, int] = {}
@@ -154,6 +155,10 @@ class FakeReader:
     def end(self, tp: TopicPartition) -> int:
         """Return where a log ends, as far as its lag is known."""
         return self.position(tp) + self.lags[tp] if tp in self.lags else -1
+
+    def throttled_s(self) -> Mapping[int, float]:
+        """Return ``throttled``."""
+        return self.throttled
 
     def silent_s(self, tp: TopicPartition) -> float:
         """Return ``silent``, 0 where there is none."""

@@ -6,6 +6,7 @@ then again from ``launch`` on the same data. Knows nothing of the other nodes; `
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -115,6 +116,19 @@ class Broker:
             raise self._failed(f"formatting the data folder ended with {code}")
         if self._formatted is not None:
             self._formatted.keep(self.data_dir)
+
+    def clone(self, other: "Broker") -> None:
+        """Take the data of another node, and the id in it."""
+        shutil.rmtree(self.data_dir)
+        shutil.copytree(other.data_dir, self.data_dir)
+        self._cluster_id = other._cluster_id
+
+    def take_id(self, cluster_id: str) -> None:
+        """Write another cluster id into ``meta.properties`` of its data."""
+        file = self.data_dir / "meta.properties"
+        text = re.sub(r"(?m)^cluster\.id=.*$", f"cluster.id={cluster_id}", file.read_text("ascii"))
+        file.write_text(text, "ascii")
+        self._cluster_id = cluster_id
 
     def launch(self) -> None:
         """Start the process if it does not run; does not wait."""

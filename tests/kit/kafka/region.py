@@ -216,6 +216,18 @@ class Region:
             broker.begin_format(cluster_id, self._format_options)
         self.finish_format()
 
+    def clone(self, other: "Region") -> None:
+        """Become what a copied disk makes of another cluster, with its id; neither runs."""
+        self._cluster_id = other._cluster_id
+        for broker, original in zip(self._brokers, other.nodes, strict=True):
+            broker.clone(original)
+
+    def take_new_id(self) -> None:
+        """Give the stopped cluster another id, which keeps its data."""
+        self._cluster_id = random_id()
+        for broker in self._brokers:
+            broker.take_id(self._cluster_id)
+
     def retry_on_other_ports(self) -> None:
         """Start again on other ports: someone took one between our look and the broker's bind."""
         for broker in self._brokers:

@@ -422,6 +422,19 @@ async def test_a_lag_is_unknown_once_its_source_is_silent_and_not_reported_as_0_
         assert bench.context.lags == {T0: (0, -1), T1: (7, -1)}
 
 
+async def test_a_throttle_of_the_source_is_shown_with_the_time_that_is_left() -> None:
+    bench = Bench(stored={T0: 9})
+    async with running(bench):
+        bench.reader.throttled = {1: 40.2, 2: 0.5}
+        await bench.context.clock.advance(HELD_LAG_S)
+        text, _, harms = bench.context.findings["quota of the source"]
+        assert "holds back what is read; time left: broker 1: 41 s (" in text
+        assert not harms
+        bench.reader.throttled = {2: 0.5}
+        await bench.context.clock.advance(HELD_LAG_S)
+        assert "quota of the source" not in bench.context.findings, "kept quotas pause for moments"
+
+
 async def test_lags_stay_true_while_no_poll_comes() -> None:
     bench = Bench(stored={T0: 9, T1: 9})
     async with running(bench):

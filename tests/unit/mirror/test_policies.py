@@ -304,6 +304,7 @@ def test_internal_topics_are_never_copied_whatever_the_separator_and_the_exclude
     internal += ["mm2py-producers.internal", names.offset_syncs_topic("C")]
     internal += [names.checkpoints_topic("C"), "C.checkpoints.internal", "B_checkpoints_internal"]
     internal += ["mm2-offset-syncs_C_internal", "C-checkpoints-internal"]
+    internal += ["C-mm2-configs.D.internal", "C_mm2py-ledger.D.internal", "Cxmm2-status.D.internal"]
     assert [it for it in internal if chosen.replicate(it)] == []
     if policy == "DefaultReplicationPolicy" and separator:
         copies = [names.remote_topic("C", it) for it in internal]
@@ -313,6 +314,19 @@ def test_internal_topics_are_never_copied_whatever_the_separator_and_the_exclude
         users += " flink_checkpoints_internal mm2py-billing_internal mm2-status_board_internal"
     for topic in users.split():
         assert chosen.replicate(topic)
+
+
+def test_checkpoints_of_another_mirror_are_known_by_its_other_topics() -> None:
+    chosen = TopicSelection(
+        policy_from_config({"replication.policy.separator": "-"}),
+        DefaultTopicFilter({"topics.exclude": "nothing"}),
+        source_alias="A",
+        target_alias="B",
+    )
+    listed = ["X_checkpoints_internal", "flink_checkpoints_internal", "mm2-configs.X.internal"]
+    assert chosen.replicate("X_checkpoints_internal")
+    chosen.learn(listed)
+    assert [it for it in listed if chosen.replicate(it)] == ["flink_checkpoints_internal"]
 
 
 def test_the_flow_a_to_b_chooses_what_4_3_1_chose_but_names_that_came_from_a() -> None:

@@ -14,17 +14,19 @@ from starlette.types import Receive, Scope, Send
 from mm2py.errors import FatalError, ProtocolError, RetriableError
 from mm2py.flows.service import READS_AT_ONCE
 from mm2py.mirror.failovers import Failover, FailoverKind, Step
+from mm2py.observability.logging import HIDDEN, SecretMask
 from mm2py.rest.parts import CALLER
 from mm2py.runtime.errors import ConflictError
 from mm2py.testing.waiting import until
 from mm2py_jobs.failover.flows import RestFlows
-from mm2py_jobs.failover.plan import FailoverRequest, FailoverView
+from mm2py_jobs.failover.plan import FailoverRequest, FailoverView, TopicRow
 from mm2py_jobs.failover.routes import FailoverService, OwnApi
 from tests.unit.rest.failover_fakes import PLAN, FakeFailovers
 from tests.unit.rest.flow_fakes import AB
 
 THERE = FailoverKind.FAILOVER
 REQUEST = FailoverRequest(id="f")
+HUNTER = "hunter2-of-the-source"
 
 
 def step_of(view: FailoverView) -> Step:
@@ -35,7 +37,7 @@ def step_of(view: FailoverView) -> Step:
 @asynccontextmanager
 async def stage() -> AsyncGenerator[tuple[FakeFailovers, FailoverService]]:
     commands = FakeFailovers()
-    service = FailoverService(commands.opened)
+    service = FailoverService(commands.opened, SecretMask([HUNTER]).apply)
     try:
         yield commands, service
     finally:
@@ -79,6 +81,39 @@ async def test_a_rehearsal_is_timed_and_names_what_is_in_the_way() -> None:
         assert "--accept-loss 9" in drill.reasons[0]
         assert [it.step for it in drill.steps] == ["PLAN"]
         assert commands.record is None
+
+
+async def test_secrets_are_hidden_in_plan_drill_record_and_refusals_and_names_are_not() -> None:
+    async with stage() as (commands, service):
+        row = TopicRow(
+            topic=HUNTER,
+            copy=f"A.{HUNTER}",
+            partitions=1,
+            lag_records=0,
+            lag_ms=0,
+            would_lose=0,
+            copied_to={0: 1},
+            problems=(f"retention.ms differs: {HUNTER}",),
+        )
+        commands.planned = replace(
+            commands.planned, standing=f"no login with {HUNTER}", problems=(HUNTER,), topics=(row,)
+        )
+        planned = await service.plan(AB, REQUEST)
+        assert planned.refused == (f"no login with {HIDDEN}", HIDDEN)[: len(planned.refused)]
+        assert planned.refused
+        for plan in (planned.plan, (await service.drill(AB, THERE)).plan):
+            assert plan is not None
+            (shown,) = plan.topics
+            assert (shown.topic, shown.copy) == (row.topic, row.copy)
+            assert shown.problems == (f"retention.ms differs: {HIDDEN}",)
+            assert (plan.standing, plan.problems) == (f"no login with {HIDDEN}", (HIDDEN,))
+        assert HIDDEN in (await service.drill(AB, THERE)).reasons[0]
+        commands.planned = PLAN
+        await service.start(AB, REQUEST)
+        assert commands.record is not None
+        commands.record = replace(commands.record, cause=f"refused: {HUNTER}")
+        record = (await service.show(AB, THERE)).failover
+        assert record == replace(commands.record, cause=f"refused: {HIDDEN}")
 
 
 async def test_readers_open_few_connections_at_once_however_many_they_are() -> None:

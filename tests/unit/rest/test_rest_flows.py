@@ -103,6 +103,30 @@ def test_numbers_of_all_members_are_put_together_and_who_is_missing_is_named(rig
     ]
 
 
+def test_a_partition_whose_copy_was_deleted_counts_once_while_another_workers_task_has_it(
+    rig: Rig,
+) -> None:
+    """The worker with the connector reports that it waits for its copy, that of the task measures it."""
+    waits = PartitionSnapshot.unmeasured(
+        TopicPartition("t", 1), state="HELD", cause="its remote topic is about to be created"
+    )
+    rig.herders[AB].snapshot = snapshot("worker:8083", AB, partition("t", 0, 7), waits)
+    rig.herders[AB].urls = ("http://worker:8083/", "http://n2:1/")
+    rig.peers.answers = {"http://n2:1/": snapshot("n2:1", AB, partition("t", 1, 5))}
+    found = rig.ask("GET", "/flows/A->B").json
+    assert (found["partitions"], found["lag_records"], found["held_partitions"]) == (2, 12, 0)
+    rows = rig.ask("GET", "/flows/A->B/partitions").json
+    assert [(it["partition"], it["worker"], it["lag_records"]) for it in rows] == [
+        (0, "worker:8083", 7),
+        (1, "n2:1", 5),
+    ]
+    (topic,) = rig.ask("GET", "/flows/A->B/topics").json
+    assert topic["lag_records"] == 12
+    rig.peers.answers = {"http://n2:1/": snapshot("n2:1", AB)}
+    found = rig.ask("GET", "/flows/A->B").json
+    assert (found["partitions"], found["held_partitions"]) == (2, 1), "no task has it"
+
+
 def test_heartbeats_are_no_topic(rig: Rig) -> None:
     beat = partition("source partition {'sourceClusterAlias': 'A'} to heartbeats", 0, 0)
     broken = replace(beat, state="FAILED", cause="no right to write")

@@ -5,7 +5,7 @@ side by side on one ``FakeClock``.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint
 from math import inf
@@ -512,6 +512,8 @@ class Node:
         self.fenced: list[tuple[str, ...]] = []
         self.fence_gate: asyncio.Event | None = None
         self.fence_errors: list[Exception] = []
+        self.limits: dict[str, int] = {}
+        self.limits_asked: list[list[str]] = []
         self.config = memory_configs(cluster.configs)
         self.status = memory_statuses(cluster.statuses)
         self.offsets = FakeStore()
@@ -557,6 +559,7 @@ class Node:
             settings=WorkerConfig.model_validate(keys | settings),
             close=lambda: self._step("close"),
             fence_producers=self._fence_producers,
+            topic_limits=self._topic_limits,
         )
         self.herder = Herder(self.parts, clock=cluster.clock)
         self.life: asyncio.Task[None] | None = None
@@ -604,6 +607,10 @@ class Node:
         self.fenced.append(tuple(transactional_ids))
         if self.fence_gate is not None:
             await self.fence_gate.wait()
+
+    async def _topic_limits(self, topics: Collection[str]) -> Mapping[str, int]:
+        self.limits_asked.append(sorted(topics))
+        return {name: self.limits[name] for name in topics if name in self.limits}
 
     def _host(self, watcher: TaskWatcher, guard: StartGuard) -> ObedientHost:
         self.guards.append(guard)

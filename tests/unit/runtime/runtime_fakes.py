@@ -106,6 +106,7 @@ class FakeSender:
         self.waiting: list[Waiting] = []
         self.sent: list[Waiting] = []
         self.start_errors: list[Exception] = []
+        self.on_throttled: Callable[[Mapping[int, float]], None] = lambda _: None
         self.closed = 0
         self.started = 0
         self.flush_result: bool | None = None
@@ -191,6 +192,9 @@ class FakeSender:
 
     def let_create(self, topics: Collection[str]) -> None:
         self.asked_for.update(topics)
+
+    def watch_throttles(self, changed: Callable[[Mapping[int, float]], None]) -> None:
+        self.on_throttled = changed
 
     def drop_unopened(self) -> None:
         """Everything is open here."""
