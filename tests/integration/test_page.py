@@ -38,6 +38,7 @@ from tests.integration.page_stage import (
     group,
     heal,
     in_all_looks,
+    named,
     press,
     served,
 )
@@ -137,7 +138,7 @@ async def test_nothing_is_green_while_nothing_is_copied_and_the_cause_and_remedy
         (_typing_error, "no source topic is chosen", "mm2py flow set A/B topics='...'"),
         (_nothing_known, "its lag is not known", "mm2py flow describe A/B -o wide"),
         (_stuck, "9,000 records behind, and nothing is copied now", "mm2py flow describe A/B"),
-        (_failed, DENIED, "mm2py flow describe A/B -o wide"),
+        (_failed, DENIED, "mm2py flow restart A/B --only-failed"),
         (_held, DENIED, "mm2py flow describe A/B -o wide"),
     ]
     async with served(public_app(rig.parts)) as url:
@@ -209,11 +210,11 @@ async def test_a_flow_of_which_all_topics_are_paused_is_not_green(
         beats = partition("heartbeats", 0, 0)
         rig.herders[AB].show(partitions=(partition("t", 0, 0, state="PAUSED"), beats))
         await browser.until_text("all its topics are paused: it copies nothing")
-        for place, seen in (("", "Nothing is copied"), ("flows/A-%3EB/topics", "PAUSED")):
+        for place, seen in (("", "Nothing is copied"), ("flows/A-%3EB/topics", "2 of 2 topics")):
             await browser.open(f"{url}ui/#/{place}")
             await browser.until_text(seen)
+            await browser.until_text("mm2py flow resume A/B --all-topics")
             assert not await browser.evaluate(GOOD), place
-            assert "mm2py flow resume A/B --all-topics" in await browser.text()
 
 
 async def test_the_last_numbers_stay_grey_with_their_age_while_the_worker_does_not_answer(
@@ -483,22 +484,28 @@ async def test_a_reader_who_signs_in_with_a_password_sees_the_numbers(
 
 
 @pytest.mark.integration
-async def test_the_page_of_a_real_flow_shows_it_copying_with_its_topics_and_groups(
+async def test_the_page_of_real_flows_shows_them_copying_with_topics_and_groups(
     browser: Browser, setup: Setup
 ) -> None:
-    topic, name = setup.topic("page", 2), setup.unique("<b>readers</b>")
-    mirror_flow = setup.flow(topic, {"{source}->{target}.sync.group.offsets.enabled": "true"})
+    topic, name = setup.topic("orders", 2), setup.unique("<b>readers</b>")
+    back = setup.topic("returns", 2, on=setup.b)
+    both_ways = {"{target}->{source}.enabled": "true", "{target}->{source}.topics": back}
+    synced = {"{source}->{target}.sync.group.offsets.enabled": "true"}
+    mirror_flow = named(setup.flow(topic, both_ways | synced), "east", "west")
     SHOTS.mkdir(parents=True, exist_ok=True)
-    with Load(setup.a, topic, 2, rate=200) as load, running(mirror_flow.file) as mirror:
+    with (
+        Load(setup.a, topic, 2, rate=200) as load,
+        Load(setup.b, back, 2, rate=100),
+        running(mirror_flow.file) as mirror,
+    ):
         url = public_url(mirror)
         load.wait_acked(500)
         commit(setup.a, name, topic, {0: 50, 1: 50})
-        await browser.look(width=1280, height=800, dark=False)
+        await browser.look(width=1280, height=700, dark=False)
         await browser.open(url)
-        await browser.until(GOOD)
-        await browser.until_text(mirror_flow.name)
+        await browser.until_text("Nothing is wrong: 2 of 2 flows copy.")
         place = f"{url}ui/#/flows/{quote(mirror_flow.name, safe='')}"
-        await browser.screenshot(SHOTS / "overview.png")
+        await browser.screenshot(SHOTS / "overview.png", whole=False)
         await browser.open(f"{place}/topics/{topic}")
         await browser.until_text(f"Partitions of {topic}")
         await browser.until_text(mirror_flow.remote(topic))
@@ -508,9 +515,16 @@ async def test_the_page_of_a_real_flow_shows_it_copying_with_its_topics_and_grou
         await browser.screenshot(SHOTS / "groups.png")
         await browser.open(f"{place}/failover")
         await browser.until_text("Ready: a failover now would lose nothing")
-        await browser.screenshot(SHOTS / "failover.png")
+        await browser.look(width=1280, height=1000, dark=False)
+        await browser.screenshot(SHOTS / "failover.png", whole=False)
         await browser.open(f"{place}/ledger")
         await browser.until_text("Nothing was lost, stopped or doubled.")
         await browser.open(f"{place}/config")
         await browser.until_text("connector.class")
+        await press(browser, "Check now")
+        await browser.until(
+            "/\\d findings?, the worst first.|Nothing is wrong./.test(document.body.innerText)"
+        )
+        await browser.until_text("internal topics")
+        await browser.screenshot(SHOTS / "checks.png")
         assert_quiet(browser, url)

@@ -20,6 +20,7 @@ from tests.integration.page_stage import (
     MARKS,
     OPEN,
     PLANNED,
+    SHOTS,
     Jobs,
     group,
     press,
@@ -109,10 +110,14 @@ async def test_no_place_of_the_page_has_a_finding_of_wcag_aa(
     async with served(jobs) as url:
         own = url.replace("//", "//ann:pw@")
         await browser.look(width=width, height=height, dark=dark)
+        SHOTS.mkdir(parents=True, exist_ok=True)
         for place, seen in PLACES:
             await browser.open(f"{own}ui/#/{place}")
             await browser.until_text(seen)
             assert await violations(browser, axe) == [], place
+            name = "-".join(place.replace("A-%3EB", "ab").replace("B-%3EA", "ba").split("/"))
+            shade = "dark" if dark else "light"
+            await browser.screenshot(SHOTS / f"place-{name or 'overview'}-{width}-{shade}.png")
         await browser.open(f"{own}ui/#/flows/A-%3EB/history")
         await press(browser, "Pause")
         await browser.until(f"{OPEN}?.innerText.includes('would change')")

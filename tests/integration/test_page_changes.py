@@ -9,6 +9,7 @@ from tests.integration import page_stage
 from tests.integration.flow_questions import Asked, path_of, push, wait_for_records
 from tests.integration.mirror_process import running
 from tests.integration.page_stage import (
+    GOOD,
     HOSTILE,
     LOOKS,
     MARKS,
@@ -26,6 +27,7 @@ from tests.integration.rest_asking import public_url
 from tests.integration.setups import Setup
 from tests.integration.traffic import commit, committed, copied
 from tests.kit.browser import Browser
+from tests.kit.regions import NewRegion
 from tests.unit.rest.backfill_fakes import with_backfill
 from tests.unit.rest.flow_fakes import AB, Rig
 
@@ -193,3 +195,59 @@ async def test_clients_move_to_the_other_region_and_back_from_the_page_alone(
         await confirm(browser, "Start failback", "Writers of")
         await browser.until("/Failback .*DONE/s.test(document.body.innerText)")
         assert_quiet(browser, url)
+
+
+@pytest.mark.faults
+@pytest.mark.integration
+async def test_a_region_is_lost_clients_move_and_return_when_it_is_back_from_the_page_alone(
+    browser: Browser, setup: Setup, new_region: NewRegion
+) -> None:
+    lost = new_region("lost")
+    topic = setup.topic("page-lost", on=lost)
+    group = f"group-of-{topic}"
+    both_ways = {"{target}->{source}.enabled": "true", "{target}->{source}.topics": topic}
+    synced = {"{source}->{target}.sync.group.offsets.enabled": "true"}
+    flow = setup.flow(topic, both_ways | synced, source=lost)
+    push(flow, topic, 20)
+    commit(lost, group, topic, {0: 7})
+    with running(flow.file) as mirror:
+        wait_for_records(mirror, flow, topic, 20)
+        url = public_url(mirror)
+        place = f"{url}ui/#/flows/{quote(flow.name, safe='')}"
+        await browser.look(width=1280, height=900, dark=False)
+        await browser.open(f"{place}/failover")
+        await browser.until_text("Ready: a failover now would lose nothing")
+        lost.kill()
+        await browser.until_text("the source does not answer")
+        await browser.screenshot(SHOTS / "lost.png")
+        assert not await browser.evaluate(GOOD)
+        await browser.until_text("none of its topics is copied")
+        await browser.until_text("Groups that skip\nnot known")
+        accept = f"Start failover without {flow.source_alias}"
+        await press(browser, accept)
+        await press(browser, "Show what it would change", "dialog[open]")
+        await confirm(browser, accept, "It would be accepted.")
+        await browser.until(f"{OPEN}?.innerText.includes('Begun')")
+        await press(browser, "Close", "dialog[open]")
+        await browser.until("/Failover .*TAIL/s.test(document.body.innerText)")
+        await browser.until(f"{step('SWITCH')}.includes('done')")
+        # No writer was kept from a region that is gone.
+        assert "left out" in await browser.evaluate(step("FENCE"))
+        await browser.screenshot(SHOTS / "lost-switched.png")
+        assert committed(setup.b, group, flow.remote(topic)) == {0: 7}
+        lost.start()
+        await press(browser, "Continue it")
+        await confirm(browser, "Start failover", "Writers of")
+        await browser.until(f"{OPEN}?.innerText.includes('Begun')")
+        await press(browser, "Close", "dialog[open]")
+        await browser.until(f"/\\d s$/.test({step('REVERSE')})")
+        await press(browser, "Start failback")
+        await confirm(browser, "Start failback", "Writers of")
+        await browser.until("/Failback .*DONE/s.test(document.body.innerText)")
+        assert [it for it in browser.errors if " 503 " not in it and " 504 " not in it] == []
+
+
+def step(name: str) -> str:
+    """An expression: the line of one step of a failover, empty while it is not there."""
+    lines = "[...document.querySelectorAll('.steps li')].map(it => it.innerText)"
+    return f"({lines}.find(it => it.includes('{name}')) || '')"

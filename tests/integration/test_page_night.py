@@ -32,7 +32,16 @@ from tests.integration.mirror_process import (
     until,
     write_file,
 )
-from tests.integration.page_stage import GOOD, MARKS, SHOTS, assert_quiet, confirm, done, press
+from tests.integration.page_stage import (
+    GOOD,
+    MARKS,
+    SHOTS,
+    assert_quiet,
+    confirm,
+    done,
+    named,
+    press,
+)
 from tests.integration.rest_asking import public_url
 from tests.integration.secured import PLAIN, SecuredRegion
 from tests.integration.setups import Setup
@@ -213,8 +222,8 @@ def row_is(topic: str, *, green: bool) -> str:
 async def test_a_record_too_large_is_named_stops_alone_and_is_cured_from_the_page(
     browser: Browser, setup: Setup
 ) -> None:
-    topic, other = setup.topic("night-large", 2), setup.topic("night-small")
-    flow = setup.flow(f"{topic},{other}", SOON)
+    topic, other = setup.topic("orders", 2), setup.topic("bills")
+    flow = named(setup.flow(f"{topic},{other}", SOON), "north", "south")
     setup.create_topic(setup.b, flow.remote(topic), 2, config={"max.message.bytes": "5000"})
     write(setup.a, topic, numbered(10, 2))
     write(setup.a, other, numbered(10))
@@ -231,6 +240,8 @@ async def test_a_record_too_large_is_named_stops_alone_and_is_cured_from_the_pag
         await night.sees("too large", *cause)
         await night.at(flow.name, "topics", topic)
         await night.sees("too large topic", "FAILED", *cause, green=True)
+        await browser.look(width=1120, height=840, dark=False)
+        await browser.screenshot(SHOTS / "broken.png", whole=False)
         await browser.until(row_is(topic, green=False))
         write(setup.a, other, numbered(10))
         wait_for_records(mirror, flow, other, 20)

@@ -52,6 +52,8 @@ function Plan({ flow, poll, copying }) {
   const { plan } = poll.data;
   const { kind, text, reasons } = readiness(poll.data, copying);
   const ages = plan.topics.map((it) => it.lag_ms);
+  // What only the source knows.
+  const asked = (value) => (plan.source_reachable ? value : null);
   const oldest = ages.includes(null) ? null : Math.max(0, ...ages);
   return html`<section aria-labelledby="ready"><h2 id="ready">Can we fail over to ${flow.target} now?</h2>
     <p class="verdict" role="status"><${Mark} kind=${poll.stale ? "unknown" : kind} word=${poll.stale ? `Last known: ${text}` : text} />
@@ -64,21 +66,22 @@ function Plan({ flow, poll, copying }) {
       ${plan.unfinished ? html`<li class="finding warn"><p>${plan.unfinished}</p></li>` : null}
     </ul>
     <dl class="facts">
-      <${Fact} name="Would lose" title="source offsets that are not copied and that nothing is copying">${counted(plan.would_lose, "offset")}<//>
+      <${Fact} name="Would lose" title="source offsets that are not copied and that nothing is copying">${plan.source_reachable ? "" : "at least "}${counted(plan.would_lose, "offset")}<//>
       <${Fact} name="Behind (records)" title="a failover waits until these are copied">${count(sum(plan.topics, "lag_records"))}<//>
       <${Fact} name="Behind (time)">${duration(oldest)}<//>
-      <${Fact} name="Groups that read again">${counted(plan.groups.filter((it) => it.reads_again > 0).length, "group")}<//>
-      <${Fact} name="Groups that skip">${counted(plan.groups.filter((it) => it.skips > 0).length, "group")}<//>
-      <${Fact} name="Open transactions">${count(plan.transactions.length)}<//>
-      <${Fact} name="Writers now" title="producers with an id that wrote in the last 10 minutes">${plan.writers === null ? UNKNOWN : count(plan.writers.length)}<//>
+      <${Fact} name="Groups that read again">${counted(asked(plan.groups.filter((it) => it.reads_again > 0).length), "group")}<//>
+      <${Fact} name="Groups that skip">${counted(asked(plan.groups.filter((it) => it.skips > 0).length), "group")}<//>
+      <${Fact} name="Open transactions">${count(asked(plan.transactions.length))}<//>
+      <${Fact} name="Writers now" title="producers with an id that wrote in the last 10 minutes">${count(plan.writers && asked(plan.writers.length))}<//>
       <${Fact} name="Fence" title=${plan.fence_note}>${plan.fence_rules ? counted(plan.fence_rules, "ACL") : "none"}<//>
       <${Fact} name="Source">${plan.source_reachable ? "answers" : "no answer"}<//>
       <${Fact} name="Flow back">${plan.reverse_state || "is created"}<//>
     </dl>
     ${plan.fence_note ? html`<p class="muted">Not fenced: ${plan.fence_note}</p>` : null}
     <${Transactions} rows=${plan.transactions} />
-    <${Losses} rows=${plan.topics.filter((it) => it.would_lose || it.problems.length)} />
-    <${Moves} rows=${plan.groups.filter((it) => it.reads_again || it.skips || it.not_synced || it.skips === null)} all=${plan.groups.length} target=${flow.target} />
+    <${Losses} rows=${plan.topics.filter((it) => it.would_lose || it.problems.length)} known=${plan.source_reachable} />
+    ${plan.source_reachable ? null : html`<p>Groups of ${flow.source} are not known while it does not answer: they would get the offsets of their checkpoints.</p>`}
+    <${Moves} rows=${plan.groups.filter((it) => it.reads_again || it.skips || it.not_synced || it.skips === null)} all=${plan.groups.length} known=${plan.source_reachable} target=${flow.target} />
     <p class="muted">The same on the command line, and the failover itself: <${Command} text=${`mm2py failover FILE --flow '${flow.flow}' --plan`} /></p></section>`;
 }
 
@@ -92,22 +95,22 @@ function Transactions({ rows }) {
       <td class="number">${count(it.offset)}</td><td class="wide">${it.since_ms < 0 ? UNKNOWN : html`<${When} ms=${it.since_ms} />`}</td></tr>`)}</tbody></table></div>${more(rows)}`;
 }
 
-function Losses({ rows }) {
-  if (!rows.length) return html`<p>No topic would lose anything.</p>`;
-  return html`<h3>Topics with something in the way</h3><div class="scroll" tabindex="0"><table><thead><tr><th scope="col">Topic</th><th scope="col" class="number">Would lose (offsets)</th>
-      <th scope="col" class="number">Behind (time)</th><th scope="col">Why</th></tr></thead>
-    <tbody>${rows.slice(0, MOST_ROWS).map((it) => html`<tr><th scope="row">${it.topic}</th><td class="number">${count(it.would_lose)}</td>
-      <td class="number">${duration(it.lag_ms)}</td><td class="cause">${it.problems.join("; ") || "not copied"}</td></tr>`)}</tbody></table></div>${more(rows)}`;
+function Losses({ rows, known }) {
+  if (!rows.length) return known ? html`<p>No topic would lose anything.</p>` : html`<p>What was written last and would be lost is not known.</p>`;
+  return html`<h3>Topics with something in the way</h3><div class="scroll" tabindex="0"><table class="ledger"><thead><tr><th scope="col">Topic</th><th scope="col" class="number">Would lose (offsets)</th>
+      <th scope="col" class="number">Behind (time)</th></tr></thead>
+    ${rows.slice(0, MOST_ROWS).map((it) => html`<tbody><tr><th scope="row">${it.topic}</th><td class="number">${count(it.would_lose)}</td><td class="number">${duration(it.lag_ms)}</td></tr>
+      <tr><td class="cause" colspan="3">${it.problems.join("; ") || "not copied"}</td></tr></tbody>`)}</table></div>${more(rows)}`;
 }
 
-function Moves({ rows, all, target }) {
+function Moves({ rows, all, known, target }) {
+  if (!all && !known) return null;
   if (!all) return html`<p>No group would be moved: none has committed an offset of a copied topic, or none is chosen.</p>`;
-  if (!rows.length) return html`<p>${counted(all, "group")} would continue exactly where they are.</p>`;
+  if (!rows.length) return html`<p>${counted(all, "group")} would continue exactly where ${all === 1 ? "it is" : "they are"}.</p>`;
   return html`<h3>Groups that would not continue exactly</h3><p class="muted">${count(rows.length)} of ${counted(all, "group")}; a failover writes exact offsets to ${target} first.</p>
-    <div class="scroll" tabindex="0"><table><thead><tr><th scope="col">Group</th><th scope="col" class="number">Reads again</th>
-      <th scope="col" class="number">Skips</th><th scope="col">Not synced</th></tr></thead>
-    <tbody>${rows.slice(0, MOST_ROWS).map((it) => html`<tr><th scope="row">${it.group}</th><td class="number">${count(it.reads_again)}</td>
-      <td class="number">${count(it.skips)}</td><td class="cause">${it.not_synced || "synced"}</td></tr>`)}</tbody></table></div>${more(rows)}`;
+    <div class="scroll" tabindex="0"><table class="ledger"><thead><tr><th scope="col">Group</th><th scope="col" class="number">Reads again</th><th scope="col" class="number">Skips</th></tr></thead>
+    ${rows.slice(0, MOST_ROWS).map((it) => html`<tbody><tr><th scope="row">${it.group}</th><td class="number">${count(it.reads_again)}</td><td class="number">${count(it.skips)}</td></tr>
+      <tr><td class="cause" colspan="3">${it.not_synced ? `not synced: ${it.not_synced}` : "synced"}</td></tr></tbody>`)}</table></div>${more(rows)}`;
 }
 
 /** One failover or failback: which step it is at, what is behind it, why it stopped. */
@@ -120,7 +123,7 @@ function Progress({ flow, failover, plan }) {
   const left = plan?.kind === failover.kind ? plan : { kind: failover.kind, would_lose: Math.max(0, failover.missing), source_reachable: true };
   const kind = { DONE: failover.missing > 0 ? "warn" : "done", CANCELLED: "off" }[failover.step] || (waits ? "bad" : "warn");
   const times = new Map((failover.steps || []).map((it) => [it.step, it]));
-  const mark = (index) => (at < 0 ? ["next", "not done"] : index < at ? ["done", "done"] : index === at ? [waits ? "bad" : "warn", waits ? "stopped here" : "now"] : ["next", "to come"]);
+  const mark = (index) => (at < 0 ? ["next", "not done"] : index < at ? (failover.unplanned && !times.has(names[index]) ? ["off", "left out"] : ["done", "done"]) : index === at ? [waits ? "bad" : "warn", waits ? "stopped here" : "now"] : ["next", "to come"]);
   return html`<section class="detail" aria-label=${failover.kind}><h3>${back ? "Failback" : "Failover"} ${failover.id}</h3>
     <p class="verdict"><${Mark} kind=${kind} word=${failover.step} /> <span class="muted">begun <${When} ms=${failover.started_ms} />, last step <${When} ms=${failover.at_ms} /></span></p>
     ${failover.cause ? html`<p class="cause">Its last driver ended: ${failover.cause}. It is continued below, or by <${Command} text=${`mm2py ${failover.kind} FILE --flow '${flow.flow}' --execute`} /></p>` : null}

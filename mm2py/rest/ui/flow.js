@@ -1,5 +1,6 @@
 // The page of one flow: what is wrong with it, its numbers, and a part of it: topics, groups, failover, ledger, jobs, tasks, properties, history.
 import { History, Properties } from "./changes.js";
+import { Doctor } from "./doctor.js";
 import { Failover } from "./failover.js";
 import { Groups } from "./groups.js";
 import { Forecast } from "./forecast.js";
@@ -12,7 +13,7 @@ import { Empty, Fact, flowLink, Mark, StateMark, Waiting, When } from "./parts.j
 import { Topics } from "./topics.js";
 import { Trend } from "./trend.js";
 import { html } from "./view.js";
-import { bytesPerSecond, count, duration, perSecond } from "./words.js";
+import { bytesPerSecond, count, counted, duration, perSecond } from "./words.js";
 
 export const PARTS = { topics: "Topics", groups: "Groups", failover: "Failover", ledger: "Ledger", jobs: "Jobs", tasks: "Connectors and tasks", config: "Properties", history: "History" };
 
@@ -45,7 +46,7 @@ function Part({ flow, part, chosen, polls, copying }) {
   if (part === "groups") return html`<${Groups} flow=${flow} poll=${polls.groups} chosen=${chosen} copying=${copying} />`;
   if (part === "failover") return html`<${Failover} flow=${flow} polls=${polls} copying=${copying} />`;
   if (part === "ledger") return html`<${Ledger} flow=${flow} poll=${polls.ledger} failover=${polls.failover} copying=${copying} />`;
-  if (part === "config") return html`<${Properties} flow=${flow} poll=${polls.config} />`;
+  if (part === "config") return html`<${Doctor} flow=${flow} /><${Properties} flow=${flow} poll=${polls.config} />`;
   if (part === "history") return html`<${History} flow=${flow} poll=${polls.history} />`;
   return html`<${Topics} flow=${flow} poll=${polls.topics} chosen=${chosen} partitions=${polls.partitions} copying=${copying} config=${polls.config?.data} />`;
 }
@@ -55,14 +56,14 @@ const RPO = "recovery point: how old the oldest record is that is not copied; wh
 function Numbers({ flow }) {
   return html`<dl class="facts">
     <${Fact} name="RPO (time)" title=${RPO}>${duration(flow.lag_ms)}<//>
-    <${Fact} name="Lag">${flow.lag_records === null ? "not known" : `${count(flow.lag_records)} records`}<//>
+    <${Fact} name="Lag">${counted(flow.lag_records, "record")}<//>
     <${Fact} name="Rate">${perSecond(flow.records_per_s)}<//>
     <${Fact} name="Bytes">${bytesPerSecond(flow.bytes_per_s)}<//>
     <${Fact} name="Topics" title="without heartbeats">${count(flow.topics)}<//>
     <${Fact} name="Partitions">${count(flow.partitions)}<//>
-    <${Fact} name="Failed">${count(flow.failed_partitions)} partitions<//>
-    <${Fact} name="Held" title="accept nothing now, or another job has them">${count(flow.held_partitions)} partitions<//>
-    <${Fact} name="Lost since start" title="since the start of each worker; the ledger has all">${count(flow.records_lost)} records<//>
+    <${Fact} name="Failed">${counted(flow.failed_partitions, "partition")}<//>
+    <${Fact} name="Held" title="accept nothing now, or another job has them">${counted(flow.held_partitions, "partition")}<//>
+    <${Fact} name="Lost since start" title="since the start of each worker; the ledger has all">${counted(flow.records_lost, "record")}<//>
     <${Fact} name="Workers">${count(flow.workers.length)}<//>
     <${Fact} name="Engine">${flow.engine}<//>
   </dl>`;

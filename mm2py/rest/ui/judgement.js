@@ -33,7 +33,8 @@ const RULES = [
   (f) => f.state === "STOPPED" && ["off", "stopped: it copies nothing. Where it was failed over, return clients by a failback; to resume it would copy what is old", cli("describe", f)],
   (f) => ["UNASSIGNED", "RESTARTING"].includes(f.state) && ["warn", "its tasks are about to start", cli("describe", f)],
   (f) => f.incomplete.length > 0 && ["warn", `numbers are missing: ${counted(f.incomplete.length, "worker")} gave no answer`, cli("describe", f)],
-  (f) => f.failed_partitions > 0 && ["bad", `${counted(f.failed_partitions, "partition")} failed`, cli("describe", f, " -o wide")],
+  (f) => f.failed_partitions > 0 && ["bad", `${counted(f.failed_partitions, "partition")} failed; once the cause is mended, restart what failed`, cli("restart", f, " --only-failed")],
+  (f) => idle(f) && f.topics > 0 && f.errors.length > 0 && ["bad", "none of its topics is copied", cli("describe", f, " -o wide")],
   (f) => (f.state !== "RUNNING" || f.errors.length > 0) && ["warn", "not all of it is copied", cli("describe", f, " -o wide")],
   (f) => (f.topics === 0 || f.partitions === 0) && ["warn", "runs, and copies nothing: no source topic is chosen", cli("set", f, " topics='...'")],
   (f) => idle(f) && f.paused.length > 0 && ["off", "all its topics are paused: it copies nothing", cli("resume", f, " --all-topics"), "ALL PAUSED"],
@@ -91,7 +92,8 @@ export function findings(flows) {
     const causes = byCause(flow.errors);
     if (!["good", "note"].includes(kind) && !causes.length) add(kind, [], text, command);
     const how = kind === "bad" ? "bad" : "warn";
-    for (const cause of causes) add(how, cause.places, cause.message, command || cli("describe", flow));
+    // "flow" is no place of its own.
+    for (const cause of causes) add(how, cause.places.filter((it) => it !== "flow"), cause.message, command || cli("describe", flow));
     for (const worker of flow.incomplete) add("warn", [], `no numbers from ${worker}`, command);
     if (flow.records_lost > 0) {
       add("warn", [], `${counted(flow.records_lost, "record")} lost: the ledger names each range and why`, "mm2py ledger FILE");
@@ -108,7 +110,7 @@ export function verdict(flows) {
   const copying = kinds.filter((kind) => kind === "good" || kind === "note").length;
   const broken = kinds.filter((kind) => ["bad", "warn", "unknown"].includes(kind)).length;
   if (!flows.length) return { kind: "off", text: "No flow is defined in this worker's file." };
-  if (broken) return { kind: kinds.includes("bad") ? "bad" : "warn", text: `${broken} of ${counted(flows.length, "flow")} need a look.` };
+  if (broken) return { kind: kinds.includes("bad") ? "bad" : "warn", text: `${broken} of ${counted(flows.length, "flow")} ${broken === 1 ? "needs" : "need"} a look.` };
   if (!copying) return { kind: "off", text: "Nothing is copied: no flow is at work." };
   return { kind: "good", text: `Nothing is wrong: ${count(copying)} of ${counted(flows.length, "flow")} ${copying === 1 ? "copies" : "copy"}.` };
 }

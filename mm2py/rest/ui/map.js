@@ -8,7 +8,7 @@ const MOST_CLUSTERS = 7;
 const MOST_FLOWS = 12;
 const NODE = { width: 150, height: 48 };
 const LABEL = { width: 160, height: 58 };
-const LETTERS = 16;
+const LETTERS = 14;
 
 export const isDrawn = (flows, narrow) => flows.length > 0 && flows.length <= MOST_FLOWS && clustersOf(flows).length <= (narrow ? 2 : MOST_CLUSTERS);
 

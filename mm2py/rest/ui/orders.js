@@ -82,7 +82,7 @@ export const startFailover = (flow, kind = "failover") => ({
 export function acceptLoss(flow, { kind, would_lose: lost, source_reachable: answers }) {
   const [from, to] = kind === "failback" ? [flow.target, flow.source] : [flow.source, flow.target];
   return {
-    method: "POST", path: failoverPath(flow, kind, "start"), planPath: failoverPath(flow, kind, "plan"), button: `Accept the loss and start ${kind}`, did: "Begun: its steps are on this page.",
+    method: "POST", path: failoverPath(flow, kind, "start"), planPath: failoverPath(flow, kind, "plan"), button: answers ? `Accept the loss and start ${kind}` : `Start ${kind} without ${from}`, did: "Begun: its steps are on this page.",
     title: `Move clients to ${to} without all records`,
     text: `${counted(lost, "offset")} of ${from} would not be copied, as far as is known. What ${from} still has of them is kept in quarantine topics on ${to}${answers ? "" : ` when it answers again: until then ${from} is given up`}.`,
     fields: [{ name: "accept_loss", label: "Offsets that may be lost at most", value: String(lost), hint: "a number" }],

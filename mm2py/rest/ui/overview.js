@@ -9,6 +9,8 @@ import { count, duration, perSecond } from "./words.js";
 
 const MOST_PLACES = 4;
 const MOST_LINES = 30;
+// What is asked first of a flow, beside what is wrong: can it fail over, was something lost, who changed it.
+const QUESTIONS = [["failover", "Failover"], ["ledger", "Ledger"], ["history", "History"]];
 
 function Places({ where }) {
   if (!where.length) return null;
@@ -51,6 +53,7 @@ function Row({ flow, stale }) {
     <td class="number wide">${perSecond(flow.records_per_s)}</td>
     <td class="number wide">${count(flow.topics)}</td>
     <td class="number wide">${count(flow.partitions)}</td>
+    <td class="wide">${QUESTIONS.map(([part, word]) => html`<a class="more" href=${flowLink(flow.flow, part)} aria-label=${`${word} of ${flow.flow}`}>${word}</a> `)}</td>
   </tr>`;
 }
 
@@ -60,9 +63,9 @@ function List({ flows, stale }) {
   return html`<section aria-labelledby="list"><h2 id="list">Flows</h2><div class="scroll" tabindex="0"><table>
     <thead><tr><th scope="col">Flow</th><th scope="col">State</th><th scope="col" class="number">Lag (records)</th>
       <th scope="col" class="number" title="recovery point: how old the oldest record is that is not copied">RPO (time)</th>
-      <th scope="col" class="number wide">Rate</th><th scope="col" class="number wide">Topics</th><th scope="col" class="number wide">Partitions</th></tr></thead>
+      <th scope="col" class="number wide">Rate</th><th scope="col" class="number wide">Topics</th><th scope="col" class="number wide">Partitions</th><th scope="col" class="wide">Look at</th></tr></thead>
     ${[...groups].map(([source, part]) => html`<tbody>
-      ${named ? html`<tr class="group"><th scope="rowgroup" colspan="7">from ${source}</th></tr>` : null}
+      ${named ? html`<tr class="group"><th scope="rowgroup" colspan="8">from ${source}</th></tr>` : null}
       ${part.map((flow) => html`<${Row} key=${flow.flow} flow=${flow} stale=${stale} />`)}</tbody>`)}
   </table></div></section>`;
 }

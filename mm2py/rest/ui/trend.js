@@ -1,7 +1,7 @@
 // How a flow went in the last hour: RPO, lag and rate as lines, and in one sentence whether it gets better.
 import { Empty, When } from "./parts.js";
 import { html } from "./view.js";
-import { bytesPerSecond, count, duration, perSecond } from "./words.js";
+import { bytesPerSecond, count, counted, duration, perSecond } from "./words.js";
 
 const [WIDTH, HEIGHT] = [260, 44];
 const AGO_MS = 10 * 60_000;
@@ -9,7 +9,7 @@ const SAME = 0.1;
 
 const LINES = [
   { key: "lag_ms", title: "RPO (time)", say: duration },
-  { key: "lag_records", title: "Lag", say: (value) => `${count(value)} records` },
+  { key: "lag_records", title: "Lag", say: (value) => counted(value, "record") },
   { key: "records_per_s", title: "Rate", say: perSecond },
   { key: "bytes_per_s", title: "Bytes", say: bytesPerSecond },
 ];

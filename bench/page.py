@@ -1,0 +1,140 @@
+"""``python -m bench.page``: what an open page costs a worker, of one flow, of fifty flows, and of one with thousands of topics.
+
+Flow: regions -> one process with the flows -> what the page asks, again and again -> seconds of an answer, CPU of the worker for
+it -> the share of a core at the page's pace. The worker's own work without a page is measured before, and taken off.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Final, NamedTuple
+
+from bench.clusters import Clusters
+from bench.measure import ProcessTree
+from bench.mm2py_worker import public_url, start_mm2py
+from bench.topics import Topics
+from tests.kit.kafka.reaper import REAPER
+
+TARGET: Final = "hub"
+START_S: Final = 600.0
+QUIET_S: Final = 20.0
+ASKED: Final = 40
+OFTEN_S: Final = 2.0
+"""How often a page asks for ``/flows`` and for one flow."""
+SELDOM_S: Final = 10.0
+"""How often for thousands of topics, for samples and the forecast."""
+
+
+class Case(NamedTuple):
+    """A worker of some flows, with so many topics of one partition each."""
+
+    flows: int
+    topics: int
+
+    def asks(self) -> Sequence[tuple[str, float]]:
+        """Return what a page asks and how often: the overview of many flows, else the topics of one."""
+        if self.flows > 1:
+            return [("flows", OFTEN_S)]
+        flow = f"flows/region0-%3E{TARGET}"
+        topics_s = SELDOM_S if self.topics > 1_000 else OFTEN_S
+        return [
+            *((flow, OFTEN_S), (f"{flow}/topics", topics_s)),
+            *((f"{flow}/{it}", SELDOM_S) for it in ("samples", "forecast", "config")),
+        ]
+
+
+class Cost(NamedTuple):
+    """Of one answer: its median time, and the worker's CPU for it."""
+
+    path: str
+    every_s: float
+    took_ms: float
+    cpu_ms: float
+
+    @property
+    def share(self) -> float:
+        """The part of a core, in percent, while one page is open."""
+        return self.cpu_ms / 10 / self.every_s
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bench.page", description=__doc__)
+    parser.add_argument("--flows", type=int, default=50, help="of the case with many flows")
+    parser.add_argument("--topics", type=int, default=5_000, help="of the case with many topics")
+    options = parser.parse_args(arguments)
+    for case in (Case(1, 10), Case(options.flows, 10), Case(1, options.topics)):
+        with tempfile.TemporaryDirectory(prefix="mm2py-page-") as name, ExitStack() as stack:
+            folder = Path(name)
+            REAPER.watch_folder(folder)
+            stack.callback(REAPER.forget_folder, folder)
+            costs = _measure(folder, stack, case)
+        sys.stdout.write(f"{case.flows} flows with {case.topics} topics each\n")
+        for it in costs:
+            sys.stdout.write(
+                f"  {it.path:32} {it.took_ms:8.1f} ms, CPU {it.cpu_ms:6.1f} ms, each {it.every_s:g} s: {it.share:.2f} %\n"
+            )
+        sys.stdout.write(f"  one open page: {sum(it.share for it in costs):.2f} % of a core\n")
+        sys.stdout.flush()
+    return 0
+
+
+def _measure(folder: Path, stack: ExitStack, case: Case) -> Sequence[Cost]:
+    clusters = stack.enter_context(Clusters(folder))
+    source, target = clusters.source.bootstrap_servers, clusters.target.bootstrap_servers
+    Topics(source).create_all([f"orders.{number:04d}" for number in range(case.topics)], 1)
+    regions = [f"region{number}" for number in range(case.flows)]
+    lines = [
+        f"clusters = {', '.join([*regions, TARGET])}",
+        f"{TARGET}.bootstrap.servers = {target}",
+        "listeners = http://127.0.0.1:0",
+        *("tasks.max = 1", "emit.heartbeats.enabled = false", "replication.factor = 1"),
+        *(
+            f"{what}.replication.factor = 1"
+            for what in ("checkpoints.topic", "heartbeats.topic", "offset-syncs.topic")
+        ),
+        *(f"{what}.storage.replication.factor = 1" for what in ("offset", "status", "config")),
+    ]
+    for region in regions:
+        lines += [
+            f"{region}.bootstrap.servers = {source}",
+            f"{region}->{TARGET}.enabled = true",
+            f"{region}->{TARGET}.topics = orders.*",
+        ]
+    file = folder / "page.properties"
+    file.write_text("\n".join(lines) + "\n", encoding="latin-1")
+    worker = stack.enter_context(start_mm2py(file, folder / "page.log"))
+    url, tree = public_url(worker), ProcessTree(worker.pid)
+    deadline = time.monotonic() + START_S
+    while worker.log().count("source task started") < case.flows:
+        worker.check_running()
+        if time.monotonic() > deadline:
+            raise RuntimeError("the flows do not copy")
+        time.sleep(1)
+    time.sleep(QUIET_S)  # what a start leaves to be done
+    before_s, began = tree.cpu_s(), time.monotonic()
+    time.sleep(QUIET_S)
+    own = (tree.cpu_s() - before_s) / (time.monotonic() - began)
+    return [_cost(url, tree, own, *asked) for asked in case.asks()]
+
+
+def _cost(url: str, tree: ProcessTree, own: float, path: str, every_s: float) -> Cost:
+    took: list[float] = []
+    before_s, began = tree.cpu_s(), time.monotonic()
+    for _ in range(ASKED):
+        asked_at = time.monotonic()
+        with urllib.request.urlopen(url.rstrip("/") + "/" + path, timeout=60) as answer:  # noqa: S310 - http to ourselves
+            answer.read()
+        took.append(time.monotonic() - asked_at)
+    cpu_s = tree.cpu_s() - before_s - own * (time.monotonic() - began)
+    return Cost(path, every_s, median(took) * 1000, cpu_s * 1000 / ASKED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
