@@ -26,9 +26,14 @@ START_S: Final = 600.0
 QUIET_S: Final = 20.0
 ASKED: Final = 40
 OFTEN_S: Final = 2.0
-"""How often a page asks for ``/flows`` and for one flow."""
+"""How often a page asks for one flow, and for ``/flows`` of up to twelve."""
+MANY_FLOWS_S: Final = 5.0
+"""How often for more, and for one flow with thousands of topics."""
 SELDOM_S: Final = 10.0
-"""How often for thousands of topics, for samples and the forecast."""
+"""How often for samples and properties."""
+MANY_TOPICS_S: Final = 20.0
+RARELY_S: Final = 30.0
+"""How often for thousands of topics, and for what retention overtakes of them."""
 
 
 class Case(NamedTuple):
@@ -40,12 +45,13 @@ class Case(NamedTuple):
     def asks(self) -> Sequence[tuple[str, float]]:
         """Return what a page asks and how often: the overview of many flows, else the topics of one."""
         if self.flows > 1:
-            return [("flows", OFTEN_S)]
-        flow = f"flows/region0-%3E{TARGET}"
-        topics_s = SELDOM_S if self.topics > 1_000 else OFTEN_S
+            return [("flows", MANY_FLOWS_S if self.flows > 12 else OFTEN_S)]
+        flow, large = f"flows/region0-%3E{TARGET}", self.topics > 1_000
         return [
-            *((flow, OFTEN_S), (f"{flow}/topics", topics_s)),
-            *((f"{flow}/{it}", SELDOM_S) for it in ("samples", "forecast", "config")),
+            (flow, MANY_FLOWS_S if large else OFTEN_S),
+            (f"{flow}/topics", MANY_TOPICS_S if large else OFTEN_S),
+            (f"{flow}/forecast", RARELY_S if large else SELDOM_S),
+            *((f"{flow}/{it}", SELDOM_S) for it in ("samples", "config")),
         ]
 
 

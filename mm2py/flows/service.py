@@ -375,8 +375,9 @@ class FlowService:
         )
 
     def _node(self, flow: FlowName) -> FlowNode:
-        node = self.flows().get(flow)
-        if node is None:
+        # Not by ``flows``: it looks at each flow, and all of them are described at once.
+        node = self._parts.fleet.nodes.get(flow)
+        if node is None or not node.overrides.present:
             raise NotFoundError(f"No flow {flow}")
         return node
 

@@ -86,13 +86,14 @@ export class Poll {
     }
     this.asking = false;
     if (!this.running) return;
+    // It may ask for another pace, by what was answered.
+    this.changed();
     if (!document.hidden) {
       const pauseMs = Math.min(LONGEST_MS, this.everyMs * 2 ** Math.min(this.failures, 8));
       const waitMs = this.failures ? pauseMs : this.everyMs;
       this.nextAt = Date.now() + waitMs;
       this.timer = setTimeout(() => this.ask(), waitMs);
     }
-    this.changed();
   }
 
   /** Whether what is shown is older than it should be. */

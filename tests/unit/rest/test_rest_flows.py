@@ -1,5 +1,6 @@
 """``/flows`` and ``/lag`` over fakes: answers, refusals, dry runs, forwarding, misspelt requests."""
 
+import cProfile
 from dataclasses import replace
 from typing import Any
 
@@ -370,6 +371,23 @@ def test_only_what_failed_is_restarted_on_request(rig: Rig) -> None:
     reply = rig.ask("POST", "/flows/A->B/restart?only_failed=true")
     assert reply.json["changes"] == []
     assert rig.herders[AB].calls == [("restart", NAME, True, True)]
+
+
+@pytest.mark.parametrize("flows", [5, 50])
+def test_a_list_of_flows_looks_at_each_flow_a_few_times_however_many_there_are(flows: int) -> None:
+    rig = Rig()
+    for number in range(flows):
+        rig.add(flow(f"A{number}", "B"))
+    profile = cProfile.Profile()
+    profile.enable()
+    assert len(rig.ask("GET", "/flows").json) == flows
+    profile.disable()
+    looks = sum(
+        it.callcount
+        for it in profile.getstats()
+        if getattr(it.code, "co_qualname", "") == "FlowOverridesStore.present"
+    )
+    assert flows <= looks <= 8 * flows
 
 
 def test_a_task_of_which_a_partition_failed_is_restarted_as_what_failed(rig: Rig) -> None:
