@@ -35,11 +35,9 @@ def masked(view: V, mask: Callable[[str], str]) -> V:
 
 
 def _masked(value: object, mask: Callable[[str], str]) -> object:
-    if isinstance(value, Enum):
-        return value
     if isinstance(value, str):
-        return mask(value)
-    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return value if isinstance(value, Enum) else mask(value)
+    if type(value) is tuple:
         return tuple(_masked(it, mask) for it in cast("tuple[object, ...]", value))
     if is_dataclass(value) and not isinstance(value, type):
         hidden = {
@@ -47,7 +45,7 @@ def _masked(value: object, mask: Callable[[str], str]) -> object:
             for it in fields(value)
             if it.init and it.name not in _NAMES
         }
-        return replace(value, **hidden)
+        return cast("object", replace(value, **hidden))
     return value
 
 

@@ -129,7 +129,7 @@ function Progress({ flow, failover, plan }) {
     ${failover.cause ? html`<p class="cause">Its last driver ended: ${failover.cause}. It is continued below, or by <${Command} text=${`mm2py ${failover.kind} FILE --flow '${flow.flow}' --execute`} /></p>` : null}
     <ol class="steps">${names.map((name, index) => html`<li><${Mark} kind=${mark(index)[0]} word=${mark(index)[1]} /> <strong>${name}</strong> ${STEPS[name](ends)} <${Took} time=${times.get(name)} /></li>`)}</ol>
     <p class="buttons">${underWay(failover) && !failover.switched_ms ? html`<${Action} order=${cancelFailover(flow, failover.kind)} />` : null}
-      ${underWay(failover) && !failover.drivenHere ? html`<p class="muted">This worker does not drive it${failover.cause ? "" : "; a command or another worker may: this one would take its place"}.</p><${Action} order=${startFailover(flow, failover.kind)}>Continue it<//>` : null}
+      ${underWay(failover) && !failover.drivenHere ? html`<span class="muted">This worker does not drive it${failover.cause ? "" : "; a command or another worker may: this one would take its place"}.</span> <${Action} order=${startFailover(flow, failover.kind)}>Continue it<//>` : null}
       ${waits && !failover.switched_ms ? html`<${Action} order=${acceptLoss(flow, left)} />` : null}
       ${failover.kind === "failover" && failover.step === "DONE" ? html`<${Action} order=${startFailover(flow, "failback")} />` : null}</p>
     <p>Not copied: ${failover.missing < 0 ? UNKNOWN : counted(failover.missing, "offset")}. ${failover.fence_note ? `Not fenced: ${failover.fence_note}. ` : ""}

@@ -74,7 +74,7 @@ class LimitWatch:
             await self._clock.sleep(LIMITS_EVERY_S)
             self._drop_others()
             topics = {it.target for it in self._waiting.values()}
-            limits = await self._limits(topics) if topics else {}
+            limits: Mapping[str, int] = await self._limits(topics) if topics else {}
             raised = [
                 it for it in self._waiting.values() if self._is_raised(it, limits.get(it.target, 0))
             ]
