@@ -18,7 +18,7 @@ from mm2py.protocol.groups import OffsetToCommit
 from mm2py.protocol.schema import consumer_schema, schema_call
 from mm2py.protocol.topics import NewTopic
 from tests.integration.failovers import Drivers
-from tests.integration.mirror_process import command_here, running, until
+from tests.integration.mirror_process import Flow, command_here, running, until
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, producer, write
@@ -138,8 +138,20 @@ def test_hundreds_of_odd_topics_and_groups_are_mirrored_listed_and_planned_or_na
         named = " ".join(it["where"] for it in shown["errors"])
         assert {it for it in impossible if f"topic {it} waits" not in named} == set()
         assert {rows()[it]["lag_records"] for it in impossible} <= {1, None}
-        views = {it["group"] for it in get(f"{path}/groups?top=10000")}
-        assert views >= {*groups}
+        assert {*rows()} == {*topics} - alike
+        copied = {*rows()} - impossible
+        assert {it["target_topic"] for it in get(f"{path}/topics") if it["topic"] in copied} == {
+            flow.remote(it) for it in copied
+        }
+        assert (shown["partitions"], shown["held_partitions"]) == (len(rows()), len(impossible))
+        places = {it: topics[number % len(topics)] for number, it in enumerate(groups)}
+        expected = {it: committed_at(at, flow, copied) for it, at in places.items()}
+        until(
+            lambda: views(path) == expected,
+            90,
+            lambda: f"what the groups have: {differences(views(path), expected)}",
+            alive=worker,
+        )
         environ = {"MM2PY_URL": url, "NO_COLOR": "1"}
         name = f"{flow.source_alias}/{flow.target_alias}"
         for words in (
@@ -151,9 +163,44 @@ def test_hundreds_of_odd_topics_and_groups_are_mirrored_listed_and_planned_or_na
             ended = command_here(*words, environ=environ)
             assert ended.exit_code in {0, 3}, ended.output
             assert not {*ended.output} & {*"\x00\x1b\r\u202e\u2028"}, words
+        table = command_here("group", "list", name, "--top", "10000", "-o", "json", environ=environ)
+        assert {it["group"] for it in json.loads(table.stdout)} == {*groups}
+        table = command_here("topics", "-o", "json", environ=environ)
+        assert {it["topic"] for it in json.loads(table.stdout)} == {*rows()}
         plan = Drivers(flow, worker).run("failover", "--plan", "-o", "json")
         assert plan.code in {0, 3}, plan.said
+        planned = plan.document
+        assert {
+            it["topic"]: it["copied_to"] for it in planned["topics"] if it["topic"] in copied
+        } == {it: {"0": 1} for it in copied}
+        assert {it["topic"] for it in planned["topics"]} == {*rows()}
+        assert {it["group"] for it in planned["groups"]} == {*groups}
         assert "Traceback" not in plan.said
+
+
+Rows = dict[str, list[tuple[object, ...]]]
+
+
+def views(path: str) -> Rows:
+    """Return what is shown of each group: its topic, the copy, and its offsets on both sides."""
+    members = ("topic", "partition", "target_topic", "committed", "committed_there")
+    return {
+        it["group"]: [tuple(part[member] for member in members) for part in it["partitions"]]
+        for it in get(f"{path}/groups?top=10000")
+    }
+
+
+def differences(there: Rows, expected: Rows) -> Sequence[object]:
+    """Return the first groups that are shown otherwise."""
+    names = sorted(there.keys() | expected.keys())
+    return [
+        (it, there.get(it), expected.get(it)) for it in names if there.get(it) != expected.get(it)
+    ][:5]
+
+
+def committed_at(topic: str, flow: Flow, copied: set[str]) -> list[tuple[object, ...]]:
+    """Return what is to be shown of a group that has read the one record of a topic; one that is not copied has nothing there."""
+    return [(topic, 0, flow.remote(topic), 1, 1 if topic in copied else None)]
 
 
 async def committed_there(address: str) -> dict[str, list[int]]:
