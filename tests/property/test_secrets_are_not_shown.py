@@ -114,7 +114,8 @@ def look(line: str, password: str, environ: Mapping[str, str]) -> None:
         file = Path(folder) / "mm2.properties"
         file.write_text(f"{HEAD}{line}\n", encoding="latin-1")
         try:
-            texts = list(shown(file, environ))
+            # The folder's name is random, and may have four characters of a word.
+            texts = [text.replace(folder, "") for text in shown(file, environ)]
         finally:
             logging.getLogger().handlers[:] = handlers
     for part in parts_of(password):
