@@ -35,7 +35,7 @@ pytestmark = MARKS
 
 browser, rig = page_stage.browser, page_stage.rig
 
-ACTIONS: Final = "document.querySelectorAll('button.action').length"
+ACTIONS: Final = "document.querySelectorAll('button.action:not(.asks)').length"
 
 
 @pytest.fixture

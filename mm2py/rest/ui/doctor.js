@@ -25,7 +25,7 @@ export class Doctor extends Component {
   render(_, { running, rows, error }) {
     const wrong = rows?.filter((it) => ["error", "warning"].includes(it.level)).length;
     return html`<section aria-labelledby="doctor"><h2 id="doctor">Checks</h2>
-      <p>Properties, rights, topics, limits and clocks are checked on both clusters. Nothing is changed. <button type="button" class="action" disabled=${running} onClick=${this.run}>${running ? "Checking ..." : "Check now"}</button></p>
+      <p>Properties, rights, topics, limits and clocks are checked on both clusters. Nothing is changed. <button type="button" class="action asks" disabled=${running} onClick=${this.run}>${running ? "Checking ..." : "Check now"}</button></p>
       <div role="status">${error ? html`<p class="cause">No checks: ${error}</p>` : null}
       ${rows ? html`<p>${wrong ? `${counted(wrong, "finding")}, the worst first.` : "Nothing is wrong."}</p>
         <div class="scroll" tabindex="0"><table class="ledger"><thead><tr><th scope="col">Check</th><th scope="col">Level</th></tr></thead>

@@ -158,7 +158,7 @@ class Rehearsal extends Component {
 
   render(_, { running, drill, error }) {
     return html`<section aria-labelledby="drill"><h2 id="drill">Rehearsal</h2>
-      <p>Each step's questions are asked and timed. Nothing is changed. <button type="button" class="action" disabled=${running} onClick=${this.run}>${running ? "Rehearsing ..." : "Rehearse now"}</button></p>
+      <p>Each step's questions are asked and timed. Nothing is changed. <button type="button" class="action asks" disabled=${running} onClick=${this.run}>${running ? "Rehearsing ..." : "Rehearse now"}</button></p>
       <div role="status">${error ? html`<p class="cause">No rehearsal: ${error}</p>` : null}
       ${drill ? html`<p class="verdict"><${Mark} kind=${drill.ready ? "good" : "bad"} word=${drill.ready ? `Ready; clients would wait about ${duration(drill.gap_ms)}` : `Not ready: ${counted(drill.reasons.length, "reason")}`} />
           <span class="muted"> as of <${When} ms=${drill.at_ms} /></span></p>
