@@ -1,4 +1,4 @@
-"""When the next request may be sent, and how long it may wait at the broker: quota (KIP-219), byte rate, holds. No I/O.
+"""When the next request may be sent, and how long it may wait at the broker: quota (KIP-219), byte rate, holds, turns. No I/O.
 
 Flow: ``throttle_ms`` of a response -> ``Throttle.honour`` -> ``Throttle.remaining_s``; bytes read ->
 ``ByteRate.spend`` -> ``ByteRate.room_bytes`` and ``ByteRate.delay_s``; partitions held and released ->
@@ -6,6 +6,7 @@ Flow: ``throttle_ms`` of a response -> ``Throttle.honour`` -> ``Throttle.remaini
 """
 
 import math
+from collections import deque
 from collections.abc import Hashable, Mapping
 from typing import Final, final
 
@@ -167,3 +168,23 @@ class LongPoll:
             return longest_ms
         held_ms = (self._clock.monotonic() - next(reversed(self._since.values()))) * 1000
         return min(longest_ms, max(_SHORTEST_WAIT_MS, int(held_ms) // _HELD_PART))
+
+
+@final
+class RequestPace:
+    """Turns of what only asks: at most ``per_s`` requests to an address within any second, whichever client shares it."""
+
+    __slots__ = ("_clock", "_per_s", "_turns")
+
+    def __init__(self, per_s: int, clock: Clock) -> None:
+        self._per_s, self._clock = per_s, clock
+        self._turns: dict[str, deque[float]] = {}
+
+    async def turn(self, address: str) -> None:
+        """Wait until one more request may be sent to an address; turns are given in the order of the calls."""
+        turns = self._turns.setdefault(address, deque(maxlen=self._per_s))
+        now = self._clock.monotonic()
+        at = now if len(turns) < self._per_s else max(now, turns[0] + 1)
+        turns.append(at)
+        while (pause_s := at - self._clock.monotonic()) > 0:
+            await self._clock.sleep(pause_s)

@@ -4,14 +4,18 @@ Flow: ``examine(plan)`` -> both clusters side by side -> ``CHECKS`` in order -> 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, final
 
 from mm2py.client.connect.admin import Admin
+from mm2py.client.connect.cluster import Cluster
+from mm2py.client.pacing import RequestPace
 from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import ConfigError, Mm2pyError
 from mm2py_jobs.doctor import cluster_checks, flow_checks
 from mm2py_jobs.doctor.examined import SIDES, Examined, Level, Opened, Row, Side
@@ -24,6 +28,10 @@ OPEN_S: Final = 8.0
 CHECK_S: Final = 8.0
 ALL_S: Final = 28.0
 """For a flow: a doctor who is waited for is no help at night."""
+PER_S: Final = 5
+"""Requests to a broker within any second, of all flows together; logins are not counted."""
+AT_ONCE: Final = 3
+"""Flows of a file: the questions of more would wait for their turn for longer than a check may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +87,39 @@ class Result:
         }
 
 
+@final
+class Shared:
+    """What flows of a file share: turns, and which clusters did not answer, so that each silence costs its time once."""
+
+    def __init__(self, clock: Clock, pace: RequestPace | None = None) -> None:
+        self._pace = pace or RequestPace(PER_S, clock)
+        self._away: list[tuple[ConnectionSettings, str]] = []
+
+    async def open(self, cluster: Cluster, ask: Callable[[], Awaitable[object]]) -> str:
+        """Connect and ask within ``OPEN_S``; return why there is no answer, or nothing."""
+        settings = cluster.settings.model_copy(update={"client_id": ""})
+        for other, cause in self._away:
+            if other == settings:
+                return cause
+        cluster.pace(self._pace)
+        try:
+            async with asyncio.timeout(OPEN_S):
+                await cluster.connect()
+                await ask()
+        except (Mm2pyError, TimeoutError) as error:
+            cause = str(error) if isinstance(error, Mm2pyError) else f"no answer within {OPEN_S:.0f} s"  # fmt: skip
+            self._away.append((settings, cause))
+            return cause
+        return ""
+
+
 async def examine_file(
-    path: Path, flows: Sequence[str], clock: Clock = SYSTEM_CLOCK
+    path: Path,
+    flows: Sequence[str],
+    clock: Clock = SYSTEM_CLOCK,
+    pace: RequestPace | None = None,
 ) -> list[Result]:
-    """Examine flows of a file side by side: a cluster that is silent costs its time once."""
+    """Examine flows of a file, a few at once; ``pace`` is that of whoever asks several times."""
     known: list[Result] = []
     plans: list[FlowPlan] = []
     for flow in flows:
@@ -104,28 +141,36 @@ async def examine_file(
                     ),
                 )
             )
-    for results in await asyncio.gather(*(examine(it, clock) for it in plans)):
+    shared, at_once = Shared(clock, pace), asyncio.Semaphore(AT_ONCE)
+
+    async def one(plan: FlowPlan) -> list[Result]:
+        async with at_once:
+            return await examine(plan, clock, shared)
+
+    for results in await asyncio.gather(*map(one, plans)):
         known += results
     return known
 
 
-async def examine(plan: FlowPlan, clock: Clock = SYSTEM_CLOCK) -> list[Result]:
+async def examine(
+    plan: FlowPlan, clock: Clock = SYSTEM_CLOCK, shared: Shared | None = None
+) -> list[Result]:
     """Examine one flow; changes nothing, and ends within ``ALL_S`` whatever the clusters do."""
     name = str(plan.name)
     try:
-        return await _examined(plan, clock)
+        return await _examined(plan, clock, shared or Shared(clock))
     except (
         ConfigError
     ) as error:  # of the clients: a file that cannot be read, a property that is wrong
         return [Result(name, "config", Row(Level.ERROR, error.message, error.remedy))]
 
 
-async def _examined(plan: FlowPlan, clock: Clock) -> list[Result]:
+async def _examined(plan: FlowPlan, clock: Clock, shared: Shared) -> list[Result]:
     results: list[Result] = []
     name = str(plan.name)
     try:
         async with asyncio.timeout(ALL_S), AsyncExitStack() as opened:
-            found, row = await _opened(plan, clock, opened)
+            found, row = await _opened(plan, clock, shared, opened)
             results += [Result(name, "clusters", it) for it in row]
             for check in CHECKS:
                 results += [Result(name, check.name, it) for it in await _rows(check, found)]
@@ -140,45 +185,43 @@ async def _examined(plan: FlowPlan, clock: Clock) -> list[Result]:
 
 
 async def _opened(
-    plan: FlowPlan, clock: Clock, stack: AsyncExitStack
+    plan: FlowPlan, clock: Clock, shared: Shared, stack: AsyncExitStack
 ) -> tuple[Examined, list[Row]]:
     """Open both sides, each for as long as ``OPEN_S``; one that does not answer has the cause."""
     connector: Mapping[str, str] = plan.resolve(plan.connectors[SOURCE])
     rows: list[Row] = []
     target = FlowTarget(plan.name, plan.props, clock)
     stack.push_async_callback(target.close)
-    try:
-        async with asyncio.timeout(OPEN_S):
-            await target.cluster.connect()
-            now: FlowNow = await flow_in_force(plan, target.tables, clock)
-            connector = now.connector or connector
-    except (Mm2pyError, TimeoutError) as error:
-        rows.append(Row(Level.WARNING, f"changes made over REST are not known, the file alone counts: {_cause(error)}"))  # fmt: skip
-    sides = dict(
-        zip(
-            SIDES,
-            await asyncio.gather(*(_side(plan, connector, it, clock, stack) for it in SIDES)),
-            strict=True,
-        )
+
+    async def in_force() -> None:
+        nonlocal connector
+        now: FlowNow = await flow_in_force(plan, target.tables, clock)
+        connector = now.connector or connector
+
+    if cause := await shared.open(target.cluster, in_force):
+        rows.append(Row(Level.WARNING, f"changes made over REST are not known, the file alone counts: {cause}"))  # fmt: skip
+    opened = await asyncio.gather(
+        *(_side(plan, connector, it, clock, shared, stack) for it in SIDES)
     )
+    sides = dict(zip(SIDES, opened, strict=True))
     rows += cluster_checks.away(sides)
     return Examined(plan, connector, sides, clock), rows
 
 
 async def _side(
-    plan: FlowPlan, connector: Mapping[str, str], side: Side, clock: Clock, stack: AsyncExitStack
+    plan: FlowPlan,
+    connector: Mapping[str, str],
+    side: Side,
+    clock: Clock,
+    shared: Shared,
+    stack: AsyncExitStack,
 ) -> Opened:
     alias = plan.name.source if side == "source" else plan.name.target
     cluster = admin_cluster(connector, side, alias, role="doctor", clock=clock)
     stack.push_async_callback(cluster.close)
-    admin = Admin(cluster)
-    try:
-        async with asyncio.timeout(OPEN_S):
-            await cluster.connect()
-            await cluster.metadata([])
-    except (Mm2pyError, TimeoutError) as error:
-        return Opened(str(alias), admin, f"{side} cluster {alias} does not answer: {_cause(error)}")
-    return Opened(str(alias), admin)
+    cause = await shared.open(cluster, partial(cluster.metadata, []))
+    away = f"{side} cluster {alias} does not answer: {cause}" if cause else ""
+    return Opened(str(alias), Admin(cluster), away)
 
 
 async def _rows(check: Check, flow: Examined) -> list[Row]:
@@ -199,7 +242,3 @@ async def _rows(check: Check, flow: Examined) -> list[Row]:
     except Mm2pyError as error:
         rows.append(Row(Level.WARNING, f"could not be checked: {error.message}", error.remedy))
     return rows or [Row(Level.OK, "nothing to check")]
-
-
-def _cause(error: BaseException) -> str:
-    return str(error) if isinstance(error, Mm2pyError) else f"no answer within {OPEN_S:.0f} s"

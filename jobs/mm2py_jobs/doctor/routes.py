@@ -9,6 +9,7 @@ from typing import Final
 
 from starlette.requests import Request
 
+from mm2py.client.pacing import RequestPace
 from mm2py.flows.service import READS_AT_ONCE, FlowService
 from mm2py.flows.view_models import View
 from mm2py.rest.job_routes import JobRoutes, RouteHost
@@ -46,6 +47,7 @@ class _Doctor:
         self._clock = host.clock
         self._at_once = asyncio.Semaphore(READS_AT_ONCE)
         self._asked_at: dict[FlowName, float] = {}
+        self._pace: RequestPace | None = None
         self._closed = False
         self._running: dict[FlowName, asyncio.Task[list[DoctorView]]] = {}
 
@@ -70,10 +72,11 @@ class _Doctor:
 
     async def _examine(self, flow: FlowName) -> list[DoctorView]:
         # A worker that is never asked loads none of it.
-        from mm2py_jobs.doctor.examine import examine_file
+        from mm2py_jobs.doctor.examine import PER_S, examine_file
 
+        self._pace = self._pace or RequestPace(PER_S, self._clock)
         async with self._at_once:
-            results = await examine_file(self._host.file, [str(flow)], self._clock)
+            results = await examine_file(self._host.file, [str(flow)], self._clock, self._pace)
         mask = self._host.mask.apply
         return [
             DoctorView(**{key: mask(text) for key, text in it.document().items()}) for it in results

@@ -16,6 +16,7 @@ from mm2py.client.backoff import Backoff
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.connect.metadata_cache import BrokerAddress, Leader, MetadataCache
 from mm2py.client.connect.pool import ConnectionPool
+from mm2py.client.pacing import RequestPace
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.errors import (
@@ -159,6 +160,10 @@ class Cluster:
 
     async def __aexit__(self, *_exception: object) -> None:
         await self.close()
+
+    def pace(self, pace: RequestPace) -> None:
+        """Have questions over connections that are opened from now on wait for their turn; for clients that only ask."""
+        self._connections.pace = pace
 
     async def connect(self) -> None:
         """Find a broker and discover the others; one attempt per address.

@@ -22,6 +22,7 @@ from mm2py.client.connect.open_socket import AddressTurn, connect_socket, reason
 from mm2py.client.connect.round_trip import FIRST_PINGS, RoundTrip
 from mm2py.client.connect.tls import tls_failure
 from mm2py.client.connect.wire import Buffer, Wire, start_tls
+from mm2py.client.pacing import RequestPace
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import (
     ConnectionFailedError,
@@ -95,6 +96,8 @@ class BrokerConnection:
         self.round_trip = round_trip
         self.certificate_expires_s: float | None = None
         """Until when the broker's certificate is valid; None without TLS."""
+        self.pace: RequestPace | None = None
+        """What ``call`` waits for; negotiation, logins and ``exchange`` do not."""
         self._settings = settings
         self._credentials = credentials
         self._on_closed: Callable[[BrokerConnection, str, int], None] | None = None
@@ -322,6 +325,8 @@ class BrokerConnection:
             UnsupportedVersionError: the broker supports no version that we can use.
         """
         version = self.negotiated(call.api_key, call.min_version, call.max_version, call.name)
+        if self.pace is not None:
+            await self.pace.turn(self.address)
         return await self._call_at(call, version, timeout_ms)
 
     async def ping(self, times: int = FIRST_PINGS) -> None:

@@ -18,6 +18,7 @@ from mm2py.client.connect.metadata_cache import BrokerAddress
 from mm2py.client.connect.open_socket import AddressTurn
 from mm2py.client.connect.outage_lines import REPEAT_S, Outage, lines_of
 from mm2py.client.connect.round_trip import RoundTrip
+from mm2py.client.pacing import RequestPace
 from mm2py.clock import Clock
 from mm2py.config.clients import ConnectionSettings
 from mm2py.errors import AuthenticationError, ConfigError, ConnectionFailedError, RetriableError
@@ -70,6 +71,8 @@ class ConnectionPool:
         self._opening: dict[tuple[int, str], asyncio.Task[BrokerConnection]] = {}
         self._addresses: dict[tuple[str, int], _Reachability] = {}
         self._closed = False
+        self.pace: RequestPace | None = None
+        """Of connections that are opened from now on."""
 
     async def get(self, broker: BrokerAddress, purpose: str) -> BrokerConnection:
         """Return the open connection to a broker for a purpose, opening it if necessary.
@@ -139,6 +142,7 @@ class ConnectionPool:
             self._failed(broker, state, error)
             self._certificates.forget(Shown(BROKER, self._alias, str(broker)))
             raise
+        connection.pace = self.pace
         self._open[key] = connection
         self._certificates.note(
             Shown(BROKER, self._alias, str(broker)), connection.certificate_expires_s

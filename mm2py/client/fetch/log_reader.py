@@ -364,6 +364,8 @@ class LogReader:
         pause_s = self._throttle.remaining_s()
         if pause_s > 0:  # muted for longer than a request may take, the connection would seem lost
             await self._clock.sleep(pause_s)
+        if connection.pace is not None:
+            await connection.pace.turn(connection.address)
         answer = await connection.exchange(
             (frame,),
             correlation_id,

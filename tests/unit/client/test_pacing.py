@@ -5,7 +5,7 @@ import pytest
 from mm2py.client.backoff import Backoff
 from mm2py.client.fetch.cursor import Cursor
 from mm2py.client.fetch.session import LEAST_BYTES, shares
-from mm2py.client.pacing import ByteRate, LongPoll, Throttle
+from mm2py.client.pacing import ByteRate, LongPoll, RequestPace, Throttle
 from mm2py.types import TopicPartition
 
 MIB = 1 << 20
@@ -156,3 +156,19 @@ def test_reset_starts_over_and_thousands_of_failures_do_not_overflow() -> None:
     backoff.reset()
     assert backoff.failures == 0
     assert round(backoff.next_s(), 3) == 0.1
+
+
+async def test_no_second_has_more_turns_than_are_allowed_and_addresses_do_not_wait_for_each_other() -> (
+    None
+):
+    clock = Hand()
+    pace = RequestPace(5, clock)
+    given: dict[str, list[float]] = {"a": [], "b": []}
+    for number in range(40):
+        for address, turns in given.items():
+            await pace.turn(address)
+            turns.append(clock.now)
+        clock.now += 0.05 * (number % 7)
+    for turns in given.values():
+        assert all(late - early >= 1 for early, late in zip(turns, turns[5:], strict=False))
+    assert given["a"][4] - given["a"][0] < 1, "the first ones do not wait"
