@@ -1,18 +1,13 @@
 """The metrics of ``GET /metrics``: names, labels, and how a reading of this worker becomes samples.
 
-Flow: ``WorkerReading`` (plain data) -> ``WorkerCollector.collect`` -> families of prometheus_client.
-docs/reference/metrics.md lists ``OWN_METRICS`` and ``COMPAT_METRICS``. The collector shares nothing with the event loop and
-may run in a thread; it makes one family at a time, so that few objects exist at once.
+Flow: ``WorkerReading`` (plain data) -> ``rendered`` -> text, metric by metric.
+docs/reference/metrics.md lists ``OWN_METRICS`` and ``COMPAT_METRICS``. It shares nothing with the event loop and may run in a thread.
 """
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, final
-
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
+from typing import Final
 
 from mm2py.api.context import EventKind, PartitionState
 from mm2py.flows.states import DEGRADED, DISABLED
@@ -21,7 +16,8 @@ from mm2py.mirror.checkpoints import GROUP_STATES
 from mm2py.observability.ages import Ages
 from mm2py.observability.metrics import UNKNOWN, LifeCounts, NodeSnapshot, PartitionSnapshot
 from mm2py.observability.processes import ProcessReading
-from mm2py.rest.worker_reading import WorkerReading, number_of
+from mm2py.rest.metric_text import MetricSpec, Samples, SeriesMetric, Value
+from mm2py.rest.worker_reading import Series, WorkerReading, labels_text, number_of
 from mm2py.types import State
 
 WORK_STATES: Final = tuple(state.value for state in State)
@@ -33,6 +29,9 @@ EVENT_KINDS: Final = tuple(kind.value for kind in EventKind)
 MS_PER_S: Final = 1000
 
 
+Metric = MetricSpec | SeriesMetric
+
+
 class Compat(StrEnum):
     """Products whose metric names are also exported."""
 
@@ -40,52 +39,29 @@ class Compat(StrEnum):
     REDPANDA = "redpanda"
 
 
-_Samples = Iterator[tuple[tuple[str, ...], float]]
-"""Label values, in the order of the metric's labels, and the value."""
-
-
-@dataclass(frozen=True, slots=True)
-class MetricSpec:
-    """One metric; a name that ends in ``_total`` is a counter, any other a gauge."""
-
-    name: str
-    labels: tuple[str, ...]
-    meaning: str
-    samples: Callable[[WorkerReading], _Samples]
-
-    def family(self, reading: WorkerReading) -> CounterMetricFamily | GaugeMetricFamily:
-        """Return the metric with its samples, which may be none."""
-        counter = self.name.endswith("_total")
-        kind = CounterMetricFamily if counter else GaugeMetricFamily
-        family = kind(self.name, self.meaning, labels=self.labels)
-        for labels, value in self.samples(reading):
-            family.add_metric(labels, value)
-        return family
-
-
 # -- samples by flow, by partition, by connector and task ---------------------------------------------
 
 
-def _one_hot(labels: tuple[str, ...], states: Sequence[str], state: str) -> _Samples:
+def _one_hot(labels: tuple[str, ...], states: Sequence[str], state: str) -> Samples:
     """Return one sample per state, 1 for ``state``."""
     for each in states if state in states else (*states, state):
         yield (*labels, each), float(each == state)
 
 
-def _flow_state(reading: WorkerReading) -> _Samples:
+def _flow_state(reading: WorkerReading) -> Samples:
     for flow in reading.flows:
         yield from _one_hot((str(flow.flow),), FLOW_STATES, flow.state)
 
 
-def _flow_problems(reading: WorkerReading) -> _Samples:
+def _flow_problems(reading: WorkerReading) -> Samples:
     for flow in reading.flows:
         yield (str(flow.flow),), flow.problems
 
 
 def _of_node(
     value: Callable[[NodeSnapshot], float | None],
-) -> Callable[[WorkerReading], _Samples]:
-    def samples(reading: WorkerReading) -> _Samples:
+) -> Callable[[WorkerReading], Samples]:
+    def samples(reading: WorkerReading) -> Samples:
         for node in reading.nodes:
             known = value(node)
             if known is not None:
@@ -94,20 +70,20 @@ def _of_node(
     return samples
 
 
-def _partitions_by_state(reading: WorkerReading) -> _Samples:
+def _partitions_by_state(reading: WorkerReading) -> Samples:
     for node in reading.nodes:
         states = Counter(part.state for part in node.partitions)
         for state in dict.fromkeys((*PARTITION_STATES, *states)):
             yield (str(node.flow), state), states[state]
 
 
-def _events_by_kind(reading: WorkerReading) -> _Samples:
+def _events_by_kind(reading: WorkerReading) -> Samples:
     for node in reading.nodes:
         for kind in dict.fromkeys((*EVENT_KINDS, *node.events)):
             yield (str(node.flow), kind), node.events.get(kind, 0)
 
 
-def _findings(reading: WorkerReading) -> _Samples:
+def _findings(reading: WorkerReading) -> Samples:
     for node in reading.nodes:
         counts: Counter[str] = Counter()
         for finding in node.findings:
@@ -125,23 +101,16 @@ def _overtaken_s(node: NodeSnapshot) -> float | None:
     return None if soonest is None else max(0.0, (soonest - node.at_ms) / MS_PER_S)
 
 
-def _partition_state(reading: WorkerReading) -> _Samples:
-    for flow, part in reading.partitions:
-        yield (str(flow), part.source.topic, number_of(part.source), part.state), 1
+def _own(series: Series) -> str:
+    return series.own
 
 
-_Value = Callable[[PartitionSnapshot], float | None]
-"""A number of a partition, None while it is not known."""
+def _state(series: Series) -> str:
+    return f'{series.own},state="{series.part.state}"'
 
 
-def _of_partition(value: _Value) -> Callable[[WorkerReading], _Samples]:
-    def samples(reading: WorkerReading) -> _Samples:
-        for flow, part in reading.partitions:
-            known = value(part)
-            if known is not None:
-                yield (str(flow), part.source.topic, number_of(part.source)), known
-
-    return samples
+def _of_partition(name: str, meaning: str, value: Value) -> SeriesMetric:
+    return SeriesMetric(name, _PARTITION, meaning, _own, value)
 
 
 def _lag_records(part: PartitionSnapshot) -> float | None:
@@ -157,54 +126,54 @@ def _newest_s(part: PartitionSnapshot) -> float | None:
     return None if part.newest_ms == UNKNOWN else part.newest_ms / MS_PER_S
 
 
-def _connector_state(reading: WorkerReading) -> _Samples:
+def _connector_state(reading: WorkerReading) -> Samples:
     for work in reading.works:
         if work.task is None:
             yield from _one_hot((work.flow, work.connector), WORK_STATES, work.state)
 
 
-def _task_state(reading: WorkerReading) -> _Samples:
+def _task_state(reading: WorkerReading) -> Samples:
     for work in reading.works:
         if work.task is not None:
             labels = (work.flow, work.connector, str(work.task.number))
             yield from _one_hot(labels, WORK_STATES, work.state)
 
 
-def _backfill_state(reading: WorkerReading) -> _Samples:
+def _backfill_state(reading: WorkerReading) -> Samples:
     for backfill in reading.backfills:
         yield from _one_hot((str(backfill.flow),), JOB_STATES, backfill.job.state.value)
 
 
-def _of_leases(value: Callable[[Lease], int]) -> Callable[[WorkerReading], _Samples]:
-    def samples(reading: WorkerReading) -> _Samples:
+def _of_leases(value: Callable[[Lease], int]) -> Callable[[WorkerReading], Samples]:
+    def samples(reading: WorkerReading) -> Samples:
         for backfill in reading.backfills:
             yield (str(backfill.flow),), sum(value(lease) for lease in backfill.leases)
 
     return samples
 
 
-def _backfill_partitions(reading: WorkerReading) -> _Samples:
+def _backfill_partitions(reading: WorkerReading) -> Samples:
     for backfill in reading.backfills:
         states = Counter(lease.state for lease in backfill.leases)
         for state in LeaseState:
             yield (str(backfill.flow), state.value), states[state]
 
 
-def _of_life(value: Callable[[LifeCounts], int]) -> Callable[[WorkerReading], _Samples]:
-    def samples(reading: WorkerReading) -> _Samples:
+def _of_life(value: Callable[[LifeCounts], int]) -> Callable[[WorkerReading], Samples]:
+    def samples(reading: WorkerReading) -> Samples:
         for life in reading.lives:
             yield (life.flow,), value(life.counts)
 
     return samples
 
 
-def _restarts(reading: WorkerReading) -> _Samples:
+def _restarts(reading: WorkerReading) -> Samples:
     for life in reading.lives:
         for what in RESTARTED:
             yield (life.flow, what), life.counts.restarts.get(what, 0)
 
 
-def _groups(reading: WorkerReading) -> _Samples:
+def _groups(reading: WorkerReading) -> Samples:
     for node in reading.nodes:
         groups: Counter[tuple[str, str]] = Counter()
         for figure in node.figures:
@@ -215,20 +184,20 @@ def _groups(reading: WorkerReading) -> _Samples:
             yield (str(node.flow), kind, state), count
 
 
-def _certificates(reading: WorkerReading) -> _Samples:
+def _certificates(reading: WorkerReading) -> Samples:
     for shown, expires_s in reading.certificates.items():
         yield tuple(shown), expires_s
 
 
-def _broker_errors(reading: WorkerReading) -> _Samples:
+def _broker_errors(reading: WorkerReading) -> Samples:
     for error, times in reading.broker_errors.items():
         yield tuple(error), times
 
 
 def _of_process(
     value: Callable[[ProcessReading], float | None],
-) -> Callable[[WorkerReading], _Samples]:
-    def samples(reading: WorkerReading) -> _Samples:
+) -> Callable[[WorkerReading], Samples]:
+    def samples(reading: WorkerReading) -> Samples:
         counted = None if reading.process is None else value(reading.process)
         if counted is not None:
             yield (), counted
@@ -239,7 +208,7 @@ def _of_process(
 _FLOW: Final = ("flow",)
 _PARTITION: Final = ("flow", "topic", "partition")
 
-OWN_METRICS: Final = (
+OWN_METRICS: Final[tuple[Metric, ...]] = (
     MetricSpec(
         "mm2py_build_info",
         ("version",),
@@ -279,53 +248,47 @@ OWN_METRICS: Final = (
         "When the source deletes the first record of this worker's partitions that is not copied; absent while they keep up.",
         _of_node(_overtaken_s),
     ),
-    MetricSpec(
+    SeriesMetric(
         "mm2py_partition_state",
         (*_PARTITION, "state"),
         "1 for the partition's current state.",
-        _partition_state,
+        _state,
+        lambda _: 1,
     ),
-    MetricSpec(
+    _of_partition(
         "mm2py_records_replicated_total",
-        _PARTITION,
         "Records that the target acknowledged.",
-        _of_partition(lambda part: part.records),
+        lambda part: part.records,
     ),
-    MetricSpec(
+    _of_partition(
         "mm2py_bytes_replicated_total",
-        _PARTITION,
         "Bytes of batches that the target acknowledged.",
-        _of_partition(lambda part: part.size_bytes),
+        lambda part: part.size_bytes,
     ),
-    MetricSpec(
+    _of_partition(
         "mm2py_records_looped_total",
-        _PARTITION,
         "Records that were not copied because another mirror wrote them to the source.",
-        _of_partition(lambda part: part.looped),
+        lambda part: part.looped,
     ),
-    MetricSpec(
+    _of_partition(
         "mm2py_write_conflicts_total",
-        _PARTITION,
         "Records of mirrors that are in conflict with a local record of the same key.",
-        _of_partition(lambda part: part.conflicts),
+        lambda part: part.conflicts,
     ),
-    MetricSpec(
+    _of_partition(
         "mm2py_source_lag_records",
-        _PARTITION,
         "Records between the position and the end of the source partition.",
-        _of_partition(_lag_records),
+        _lag_records,
     ),
-    MetricSpec(
+    _of_partition(
         "mm2py_rpo_seconds",
-        _PARTITION,
         "Largest possible age of the oldest record not yet copied; 0 without lag.",
-        _of_partition(_rpo_s),
+        _rpo_s,
     ),
-    MetricSpec(
+    _of_partition(
         "mm2py_newest_record_timestamp_seconds",
-        _PARTITION,
         "Largest record timestamp copied, since the epoch.",
-        _of_partition(_newest_s),
+        _newest_s,
     ),
     MetricSpec(
         "mm2py_ledger_events_total",
@@ -483,53 +446,44 @@ OWN_METRICS: Final = (
 # -- names of MirrorMaker 2 dashboards ----------------------------------------------------------------
 
 
-def _mirror(prefix: str, labels: tuple[str, ...]) -> tuple[MetricSpec, ...]:
-    """Return Java's metrics of a copied partition; ``destination`` repeats the target."""
+def _of_copy(series: Series) -> str:
+    return series.copy
 
-    def of_copy(value: _Value) -> Callable[[WorkerReading], _Samples]:
-        def samples(reading: WorkerReading) -> _Samples:
-            for flow, part in reading.partitions:
-                known = value(part)
-                if part.target is None or known is None:
-                    continue  # the name of the copy is known with the first record
-                topic, number = part.target.topic, number_of(part.target)
-                yield (flow.source, flow.target, topic, number, flow.target)[: len(labels)], known
 
-        return samples
+def _of_moved(series: Series) -> str:
+    return series.moved
 
-    def rate(per_s: float) -> float | None:
-        return per_s if per_s >= 0 else None
 
-    return (
-        MetricSpec(
-            f"{prefix}_record_count",
-            labels,
-            "Records that the target acknowledged.",
-            of_copy(lambda part: part.records),
-        ),
-        MetricSpec(
-            f"{prefix}_record_rate",
-            labels,
+def _rate(per_s: float) -> float | None:
+    return per_s if per_s >= 0 else None
+
+
+def _mirror(
+    prefix: str, labels: tuple[str, ...], of: Callable[[Series], str]
+) -> tuple[SeriesMetric, ...]:
+    """Return Java's metrics of a copied partition."""
+    values: Sequence[tuple[str, str, Value]] = (
+        ("record_count", "Records that the target acknowledged.", lambda part: part.records),
+        (
+            "record_rate",
             "Records per second, mean of the last seconds.",
-            of_copy(lambda part: rate(part.records_per_s)),
+            lambda part: _rate(part.records_per_s),
         ),
-        MetricSpec(
-            f"{prefix}_byte_count",
-            labels,
-            "Bytes that the target acknowledged.",
-            of_copy(lambda part: part.size_bytes),
-        ),
-        MetricSpec(
-            f"{prefix}_byte_rate",
-            labels,
+        ("byte_count", "Bytes that the target acknowledged.", lambda part: part.size_bytes),
+        (
+            "byte_rate",
             "Bytes per second, mean of the last seconds.",
-            of_copy(lambda part: rate(part.bytes_per_s)),
+            lambda part: _rate(part.bytes_per_s),
         ),
         *(
-            MetricSpec(f"{prefix}_{name}{end}", labels, meaning + of, of_copy(_age(ages, number)))
+            (name + end, meaning + suffix, _age(ages, number))
             for name, meaning, ages in _AGES
-            for end, of, number in _OF_WINDOW
+            for end, suffix, number in _OF_WINDOW
         ),
+    )
+    return tuple(
+        SeriesMetric(f"{prefix}_{name}", labels, meaning, of, value, is_of_copies=True)
+        for name, meaning, value in values
     )
 
 
@@ -551,7 +505,7 @@ _OF_WINDOW: Final[Sequence[tuple[str, str, Callable[[Ages], float | None]]]] = (
 
 def _age(
     of: Callable[[PartitionSnapshot], Ages | None], number: Callable[[Ages], float | None]
-) -> _Value:
+) -> Value:
     def value(part: PartitionSnapshot) -> float | None:
         ages = of(part)
         return None if ages is None else number(ages)
@@ -559,15 +513,16 @@ def _age(
     return value
 
 
-def _consumer_lag(reading: WorkerReading) -> _Samples:
-    for flow, part in reading.partitions:
-        if part.task and part.lag_records != UNKNOWN:
-            # Java's client id, in the quotes that JMX puts around it.
-            client = f'"{flow}|{part.task}|replication-consumer"'
-            yield (client, part.source.topic, str(part.source.partition)), part.lag_records
+def _of_consumer(series: Series) -> str:
+    part = series.part
+    if not part.task:
+        return ""
+    # Java's client id, in the quotes that JMX puts around it.
+    client = f'"{series.flow}|{part.task}|replication-consumer"'
+    return labels_text(_CONSUMED, (client, part.source.topic, number_of(part.source)))
 
 
-def _task_status(reading: WorkerReading) -> _Samples:
+def _task_status(reading: WorkerReading) -> Samples:
     for work in reading.works:
         if work.task is not None:
             yield (work.connector, str(work.task.number), work.state.lower()), 1
@@ -594,38 +549,32 @@ _WORKER: Final = (
     ),
 )
 _COPY: Final = ("source", "target", "topic", "partition")
+_CONSUMED: Final = ("clientid", "topic", "partition")
 
-COMPAT_METRICS: Final[Mapping[Compat, tuple[MetricSpec, ...]]] = {
+COMPAT_METRICS: Final[Mapping[Compat, tuple[Metric, ...]]] = {
     Compat.STRIMZI: (
-        *_mirror("kafka_connect_mirror_mirrorsourceconnector", _COPY),
-        MetricSpec(
+        *_mirror("kafka_connect_mirror_mirrorsourceconnector", _COPY, _of_copy),
+        SeriesMetric(
             "kafka_consumer_fetch_manager_records_lag",
-            ("clientid", "topic", "partition"),
+            _CONSUMED,
             "Records between the position and the end of the source partition.",
-            _consumer_lag,
+            _of_consumer,
+            _lag_records,
         ),
         *_WORKER,
     ),
     Compat.REDPANDA: (
-        *_mirror("kafka_connect_mirror_source_connector", (*_COPY, "destination")),
+        *_mirror("kafka_connect_mirror_source_connector", (*_COPY, "destination"), _of_moved),
         *_WORKER,
     ),
 }
 
 
-@final
-class WorkerCollector(Collector):
-    """Collector of one scrape: our own names, and those of ``compat``."""
-
-    def __init__(self, reading: WorkerReading, compat: Collection[Compat]) -> None:
-        self._reading = reading
-        specs = [
-            *OWN_METRICS,
-            *(it for each in Compat if each in compat for it in COMPAT_METRICS[each]),
-        ]
-        self._specs = {spec.name: spec for spec in specs}
-
-    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        """Yield all families, also those without a sample."""
-        for spec in self._specs.values():
-            yield spec.family(self._reading)
+def rendered(reading: WorkerReading, compat: Collection[Compat]) -> Iterator[str]:
+    """Return the text of one scrape, metric by metric: our own names, and those of ``compat``; metrics without a sample, too."""
+    metrics = [
+        *OWN_METRICS,
+        *(it for each in Compat if each in compat for it in COMPAT_METRICS[each]),
+    ]
+    for metric in {it.name: it for it in metrics}.values():
+        yield metric.text(reading)

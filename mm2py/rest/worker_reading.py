@@ -6,7 +6,7 @@ Flow: herders and meters -> ``WorkerReading`` -> ``metric_families``. ``by_topic
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, final
 
 from mm2py.api.context import PartitionState
 from mm2py.client.connect.broker_errors import BrokerError
@@ -77,49 +77,119 @@ class WorkerReading:
     """Whether a series is of a topic: sums of its partitions, the largest RPO, with an empty label `partition`."""
 
     @cached_property
-    def partitions(self) -> list[tuple[FlowName, PartitionSnapshot]]:
-        """What has a series of its own."""
+    def partitions(self) -> "list[Series]":
+        """What has a series of its own: each flow has one node here, and each partition one meter in it."""
         if not self.by_topic:
-            return [(node.flow, part) for node in self.nodes for part in node.partitions]
-        topics: dict[tuple[FlowName, str], list[PartitionSnapshot]] = {}
+            return [Series(node.flow, part) for node in self.nodes for part in node.partitions]
+        found: dict[tuple[FlowName, str], list[PartitionSnapshot]] = {}
         for node in self.nodes:
             for part in node.partitions:
-                topics.setdefault((node.flow, part.source.topic), []).append(part)
+                found.setdefault((node.flow, part.source.topic), []).append(part)
         gone = {(node.flow, topic): it for node in self.nodes for topic, it in node.gone.items()}
-        return [
-            (flow, _topic(parts, gone.get((flow, topic))))
-            for (flow, topic), parts in topics.items()
-        ]
+        return [Series(at[0], _topic(parts, gone.get(at))) for at, parts in found.items()]
+
+    @cached_property
+    def copies(self) -> "list[Series]":
+        """What has a series under names that know the copy alone; partitions that are copied into one have one."""
+        found: dict[tuple[FlowName, TopicPartition], list[PartitionSnapshot]] = {}
+        for series in self.partitions:
+            target = series.part.target
+            if target is not None:  # known with the first record
+                found.setdefault((series.flow, target), []).append(series.part)
+        return [Series(flow, _one(parts)) for (flow, _), parts in found.items()]
+
+
+@final
+class Series:
+    """A partition, or a topic, with the labels of its samples as text."""
+
+    def __init__(self, flow: FlowName, part: PartitionSnapshot) -> None:
+        self.flow, self.part = flow, part
+
+    @cached_property
+    def own(self) -> str:
+        """Under our own names."""
+        source = self.part.source
+        return labels_text(
+            ("flow", "topic", "partition"), (str(self.flow), source.topic, number_of(source))
+        )
+
+    @cached_property
+    def copy(self) -> str:
+        """Under Java's names; empty where the copy is not known."""
+        target = self.part.target
+        if target is None:
+            return ""
+        values = (*self.flow, target.topic, number_of(target))
+        return labels_text(("source", "target", "topic", "partition"), values)
+
+    @cached_property
+    def moved(self) -> str:
+        """Under Redpanda's names of Java's: ``destination`` repeats the target."""
+        destination = labels_text(("destination",), (self.flow.target,))
+        return f"{self.copy},{destination}" if self.copy else ""
+
+
+def labels_text(names: Sequence[str], values: Sequence[str]) -> str:
+    """Return labels as they are between the braces of a sample."""
+    return ",".join(
+        f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True)
+    )
+
+
+def _escaped(value: str) -> str:
+    if "\\" in value or '"' in value or "\n" in value:
+        return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return value
 
 
 EVERY_PARTITION: Final = -1
 
 
+def _whole(one: TopicPartition) -> TopicPartition:
+    return TopicPartition(one.topic, EVERY_PARTITION)
+
+
 def _topic(parts: Sequence[PartitionSnapshot], gone: TopicCounts | None) -> PartitionSnapshot:
-    """Return one series for all partitions of a topic; what is not known of each is not known."""
+    """Return one series for all partitions of a topic, with what they counted on this node before."""
+    whole, gone = _joined(parts), gone or TopicCounts()
+    copy = next((part.target for part in parts if part.target is not None), None)
+    return replace(
+        whole,
+        source=_whole(whole.source),
+        target=None if copy is None else _whole(copy),
+        task="",
+        records=gone.records + whole.records,
+        size_bytes=gone.size_bytes + whole.size_bytes,
+        looped=gone.looped + whole.looped,
+        conflicts=gone.conflicts + whole.conflicts,
+    )
+
+
+def _one(parts: Sequence[PartitionSnapshot]) -> PartitionSnapshot:
+    return parts[0] if len(parts) == 1 else _joined(parts)
+
+
+def _joined(parts: Sequence[PartitionSnapshot]) -> PartitionSnapshot:
+    """Return several as one, under the name of the first: sums, the worst state, the largest age; what is not known of each is not known."""
 
     def total(value: Callable[[PartitionSnapshot], float]) -> float:
         values = [value(part) for part in parts]
         return UNKNOWN if any(it < 0 for it in values) else sum(values)
 
-    first, gone = parts[0], gone or TopicCounts()
     dated = all(part.age_ms is not None for part in parts)
-    copy = next((part.target for part in parts if part.target is not None), None)
     return replace(
-        first,
-        source=TopicPartition(first.source.topic, EVERY_PARTITION),
-        target=None if copy is None else TopicPartition(copy.topic, EVERY_PARTITION),
-        task="",
+        parts[0],
         state=min((part.state for part in parts), key=_worst_first),
-        records=gone.records + sum(part.records for part in parts),
-        size_bytes=gone.size_bytes + sum(part.size_bytes for part in parts),
+        records=sum(part.records for part in parts),
+        size_bytes=sum(part.size_bytes for part in parts),
         lag_records=int(total(lambda part: part.lag_records)),
         lag_ms=max(part.lag_ms for part in parts) if dated else 0,
         newest_ms=max(part.newest_ms for part in parts) if dated else UNKNOWN,
         records_per_s=total(lambda part: part.records_per_s),
         bytes_per_s=total(lambda part: part.bytes_per_s),
-        looped=gone.looped + sum(part.looped for part in parts),
-        conflicts=gone.conflicts + sum(part.conflicts for part in parts),
+        looped=sum(part.looped for part in parts),
+        conflicts=sum(part.conflicts for part in parts),
         age=joined(part.age for part in parts),
         latency=joined(part.latency for part in parts),
     )

@@ -1,17 +1,14 @@
 """``GET /metrics``: what this worker copies, in the text format of Prometheus.
 
-Flow: request -> herders and meters read on the event loop -> ``WorkerCollector``, rendered in a thread -> text.
+Flow: request -> herders and meters read on the event loop -> ``metric_families.rendered`` in a thread -> text.
 Each worker shows its own partitions, connectors and tasks, so sums over all workers are right.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
 from typing import Final, final
 
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -22,7 +19,8 @@ from mm2py.flows.states import DISABLED, FlowWork, read_flow
 from mm2py.flows.views import is_of_topic
 from mm2py.observability.processes import ProcessWatch
 from mm2py.rest.connector_names import long_name
-from mm2py.rest.metric_families import Compat, WorkerCollector
+from mm2py.rest.metric_families import Compat, rendered
+from mm2py.rest.metric_text import CONTENT_TYPE
 from mm2py.rest.parts import RestParts
 from mm2py.rest.worker_reading import (
     BackfillReading,
@@ -64,27 +62,14 @@ class _Scrapes:
         async with self._one_at_a_time:
             reading = await _read(self._parts)
             process = await asyncio.to_thread(self._processes.read)
-            collector = WorkerCollector(
-                replace(reading, process=process, by_topic=by_topic), compat
-            )
-            parts = await asyncio.to_thread(_rendered, collector)
-        return StreamingResponse(_each(parts), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+            reading = replace(reading, process=process, by_topic=by_topic)
+            parts = await asyncio.to_thread(_rendered, reading, compat)
+        return StreamingResponse(_each(parts), headers={"Content-Type": CONTENT_TYPE})
 
 
-@final
-class _Single(Collector):
-    """A collector of one family."""
-
-    def __init__(self, family: Metric) -> None:
-        self._family = family
-
-    def collect(self) -> Iterator[Metric]:
-        yield self._family
-
-
-def _rendered(collector: WorkerCollector) -> list[bytes]:
+def _rendered(reading: WorkerReading, compat: Collection[Compat]) -> list[bytes]:
     """Return the text, metric by metric: to join 20 MB would hold up other threads for a tenth of a second."""
-    return [generate_latest(_Single(family)) for family in collector.collect()]
+    return [text.encode() for text in rendered(reading, compat)]
 
 
 async def _each(parts: list[bytes]) -> AsyncIterator[bytes]:

@@ -191,6 +191,27 @@ def test_by_topic_a_series_is_of_all_partitions_and_numbers_of_the_flow_stay() -
     )
 
 
+@pytest.mark.parametrize(("query", "partition"), [("", "0"), ("?by=topic", "")])
+def test_partitions_that_are_copied_into_one_have_one_series_under_the_name_of_the_copy(
+    query: str, partition: str
+) -> None:
+    meter = fed(FakeClock())
+    merged = meter.partition(TopicPartition("merged", 3))
+    merged.target, merged.records = TopicPartition("A.t", 0), 100
+    scrape = scraped(dedicated(meter), query)  # which refuses a series that it has seen
+    name = "kafka_connect_mirror_mirrorsourceconnector_record_count"
+    assert scrape.value(name, COPY | {"partition": partition}) == 30 + 100
+
+
+def test_texts_of_labels_are_what_they_were() -> None:
+    meter, topic = FlowMeter(flow("A\\n", 'B"'), FakeClock()), 'a\\"b\nc'
+    meter.partition(TopicPartition(topic, 0)).records = 1
+    herder = MeteredHerder(FlowMeter(AB, FakeClock()), None)
+    scrape = scraped(replace(parts_of({None: herder}), meters=lambda: (meter,)))
+    labels = {"flow": 'A\\n->B"', "topic": topic, "partition": "0"}
+    assert scrape.value("mm2py_records_replicated_total", labels) == 1
+
+
 def test_the_ledger_is_counted_by_kind() -> None:
     scrape = scraped(dedicated(fed(FakeClock())))
     for kind, count in {"retention": 1, "may-be-doubled": 1, "poisoned": 0}.items():
