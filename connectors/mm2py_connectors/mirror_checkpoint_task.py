@@ -21,7 +21,11 @@ from mm2py.errors import Mm2pyError, ProtocolError
 from mm2py.mirror.checkpoints import Checkpoint, decode_checkpoint, encode_checkpoint
 from mm2py.mirror.filters import group_filter_from_config, topic_filter_from_config
 from mm2py.mirror.policies import policy_from_config
-from mm2py.mirror.source_offsets import checkpoint_source_partition, source_offset
+from mm2py.mirror.source_offsets import (
+    checkpoint_of,
+    checkpoint_source_partition,
+    source_offset,
+)
 from mm2py.protocol.consumer_offsets import CONSUMER_OFFSETS
 from mm2py.protocol.records import Record
 from mm2py.types import TopicPartition
@@ -167,7 +171,9 @@ class MirrorCheckpointTask(SourceTask):
         return await self._round(translator)
 
     def delivered(self, record: SourceRecord, target_offset: int) -> None:
-        """Nothing is kept per record."""
+        """Report how long the checkpoint took, as Java does: from its poll on, not from the commit of the group."""
+        latency_ms = self._clock.now_ms() - record.timestamp_ms
+        self._context.report_checkpoint(*checkpoint_of(record.source_partition), latency_ms)
 
     async def commit(self) -> None:
         """Nothing to commit."""

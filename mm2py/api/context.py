@@ -292,3 +292,7 @@ class TaskContext(Protocol):
     def report_figure(self, name: str, value: int) -> None:
         """Report a number of the task for ``GET /metrics``, from a small set of names; it lasts until the next one."""
         ...
+
+    def report_checkpoint(self, group: str, partition: TopicPartition, latency_ms: int) -> None:
+        """Report that a checkpoint is on the target: of ``partition`` there, ``latency_ms`` after it was made."""
+        ...

@@ -29,6 +29,13 @@ def checkpoint_source_partition(group: str, partition: TopicPartition) -> Source
     return {"partition": partition.partition, "topic": partition.topic, "group": group}
 
 
+def checkpoint_of(partition: SourcePartition) -> tuple[str, TopicPartition]:
+    """Return group and partition of what ``checkpoint_source_partition`` made."""
+    number = partition["partition"]
+    assert isinstance(number, int)
+    return str(partition["group"]), TopicPartition(str(partition["topic"]), number)
+
+
 def heartbeat_source_partition(source_alias: str, target_alias: str) -> SourcePartition:
     """Return the source partition of the heartbeats of a flow."""
     return {"sourceClusterAlias": source_alias, "targetClusterAlias": target_alias}

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from mm2py.clock import Clock
 from mm2py.errors import ProtocolError
 from mm2py.observability.ages import Ages, AgeWindow
+from mm2py.observability.checkpoint_ages import CheckpointMeter
 from mm2py.types import FlowName, TopicPartition
 
 UNKNOWN = -1
@@ -407,6 +408,8 @@ class FlowMeter:
         self._records_may_be_doubled = 0
         self._findings: dict[tuple[str, str], Finding] = {}
         self._figures: dict[tuple[str, str], Figure] = {}
+        self.checkpoints = CheckpointMeter(clock)
+        """How long checkpoints of this process's tasks took."""
         self.life = LifeCounts()
         """Counted by the flow's herder in this process."""
 
@@ -476,11 +479,12 @@ class FlowMeter:
         self.forget_findings(task)
 
     def forget_findings(self, task: str) -> None:
-        """Drop the findings and figures of a task that ended."""
+        """Drop the findings, figures and checkpoints of a task that ended."""
         for key in [key for key in self._findings if key[0] == task]:
             del self._findings[key]
         for key in [key for key in self._figures if key[0] == task]:
             del self._figures[key]
+        self.checkpoints.forget(task)
 
     def apply(
         self, partitions: Iterable[PartitionSnapshot], gone: Iterable[PartitionSnapshot] = ()

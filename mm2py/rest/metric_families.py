@@ -16,8 +16,14 @@ from mm2py.mirror.checkpoints import GROUP_STATES
 from mm2py.observability.ages import Ages
 from mm2py.observability.metrics import UNKNOWN, LifeCounts, NodeSnapshot, PartitionSnapshot
 from mm2py.observability.processes import ProcessReading
-from mm2py.rest.metric_text import MetricSpec, Samples, SeriesMetric, Value
-from mm2py.rest.worker_reading import Series, WorkerReading, labels_text, number_of
+from mm2py.rest.metric_text import MetricSpec, Samples, SeriesMetric, SeriesSamples
+from mm2py.rest.worker_reading import (
+    CHECKPOINT_LABELS,
+    Series,
+    WorkerReading,
+    labels_text,
+    number_of,
+)
 from mm2py.types import State
 
 WORK_STATES: Final = tuple(state.value for state in State)
@@ -101,16 +107,24 @@ def _overtaken_s(node: NodeSnapshot) -> float | None:
     return None if soonest is None else max(0.0, (soonest - node.at_ms) / MS_PER_S)
 
 
-def _own(series: Series) -> str:
-    return series.own
+_Value = Callable[[PartitionSnapshot], float | None]
+"""A number of a partition, None while it is not known."""
 
 
-def _state(series: Series) -> str:
-    return f'{series.own},state="{series.part.state}"'
+def _series(
+    value: _Value, labels: Callable[[Series], str]
+) -> Callable[[WorkerReading], SeriesSamples]:
+    def samples(reading: WorkerReading) -> SeriesSamples:
+        for series in reading.partitions:
+            known, text = value(series.part), labels(series)
+            if known is not None and text:
+                yield text, known
+
+    return samples
 
 
-def _of_partition(name: str, meaning: str, value: Value) -> SeriesMetric:
-    return SeriesMetric(name, _PARTITION, meaning, _own, value)
+def _of_partition(name: str, meaning: str, value: _Value) -> SeriesMetric:
+    return SeriesMetric(name, _PARTITION, meaning, _series(value, lambda it: it.own))
 
 
 def _lag_records(part: PartitionSnapshot) -> float | None:
@@ -252,8 +266,7 @@ OWN_METRICS: Final[tuple[Metric, ...]] = (
         "mm2py_partition_state",
         (*_PARTITION, "state"),
         "1 for the partition's current state.",
-        _state,
-        lambda _: 1,
+        _series(lambda _: 1, lambda it: f'{it.own},state="{it.part.state}"'),
     ),
     _of_partition(
         "mm2py_records_replicated_total",
@@ -446,23 +459,15 @@ OWN_METRICS: Final[tuple[Metric, ...]] = (
 # -- names of MirrorMaker 2 dashboards ----------------------------------------------------------------
 
 
-def _of_copy(series: Series) -> str:
-    return series.copy
-
-
-def _of_moved(series: Series) -> str:
-    return series.moved
-
-
 def _rate(per_s: float) -> float | None:
     return per_s if per_s >= 0 else None
 
 
 def _mirror(
-    prefix: str, labels: tuple[str, ...], of: Callable[[Series], str]
+    prefix: str, labels: tuple[str, ...], text: Callable[[Series], str]
 ) -> tuple[SeriesMetric, ...]:
     """Return Java's metrics of a copied partition."""
-    values: Sequence[tuple[str, str, Value]] = (
+    values: Sequence[tuple[str, str, _Value]] = (
         ("record_count", "Records that the target acknowledged.", lambda part: part.records),
         (
             "record_rate",
@@ -481,8 +486,18 @@ def _mirror(
             for end, suffix, number in _OF_WINDOW
         ),
     )
+
+    def of_copies(value: _Value) -> Callable[[WorkerReading], SeriesSamples]:
+        def samples(reading: WorkerReading) -> SeriesSamples:
+            for series in reading.copies:
+                known = value(series.part)
+                if known is not None:
+                    yield text(series), known
+
+        return samples
+
     return tuple(
-        SeriesMetric(f"{prefix}_{name}", labels, meaning, of, value, is_of_copies=True)
+        SeriesMetric(f"{prefix}_{name}", labels, meaning, of_copies(value))
         for name, meaning, value in values
     )
 
@@ -505,12 +520,36 @@ _OF_WINDOW: Final[Sequence[tuple[str, str, Callable[[Ages], float | None]]]] = (
 
 def _age(
     of: Callable[[PartitionSnapshot], Ages | None], number: Callable[[Ages], float | None]
-) -> Value:
+) -> _Value:
     def value(part: PartitionSnapshot) -> float | None:
         ages = of(part)
         return None if ages is None else number(ages)
 
     return value
+
+
+def _checkpoints(prefix: str, more: tuple[str, ...] = ()) -> tuple[SeriesMetric, ...]:
+    """Return Java's metrics of checkpoints, ``MirrorCheckpointMetrics``; ``more`` labels repeat the target."""
+
+    def latency(number: Callable[[Ages], float | None]) -> Callable[[WorkerReading], SeriesSamples]:
+        def samples(reading: WorkerReading) -> SeriesSamples:
+            for of, ages in reading.checkpoints.items():
+                known = number(ages)
+                if known is not None:
+                    again = labels_text(more, [of.flow.target] * len(more))
+                    yield f"{of.labels},{again}" if again else of.labels, known
+
+        return samples
+
+    return tuple(
+        SeriesMetric(
+            f"{prefix}_checkpoint_latency_ms{end}",
+            (*CHECKPOINT_LABELS, *more),
+            "From the poll of a checkpoint until the target acknowledged it" + of,
+            latency(number),
+        )
+        for end, of, number in _OF_WINDOW
+    )
 
 
 def _of_consumer(series: Series) -> str:
@@ -553,18 +592,21 @@ _CONSUMED: Final = ("clientid", "topic", "partition")
 
 COMPAT_METRICS: Final[Mapping[Compat, tuple[Metric, ...]]] = {
     Compat.STRIMZI: (
-        *_mirror("kafka_connect_mirror_mirrorsourceconnector", _COPY, _of_copy),
+        *_mirror("kafka_connect_mirror_mirrorsourceconnector", _COPY, lambda it: it.copy),
+        *_checkpoints("kafka_connect_mirror_mirrorcheckpointconnector"),
         SeriesMetric(
             "kafka_consumer_fetch_manager_records_lag",
             _CONSUMED,
             "Records between the position and the end of the source partition.",
-            _of_consumer,
-            _lag_records,
+            _series(_lag_records, _of_consumer),
         ),
         *_WORKER,
     ),
     Compat.REDPANDA: (
-        *_mirror("kafka_connect_mirror_source_connector", (*_COPY, "destination"), _of_moved),
+        *_mirror(
+            "kafka_connect_mirror_source_connector", (*_COPY, "destination"), lambda it: it.moved
+        ),
+        *_checkpoints("kafka_connect_mirror_checkpoint_connector", ("destination",)),
         *_WORKER,
     ),
 }

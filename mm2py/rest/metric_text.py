@@ -1,22 +1,21 @@
 """One metric of ``GET /metrics`` in the text format of Prometheus, version 0.0.4.
 
-Flow: ``MetricSpec`` (few samples, labels as values) or ``SeriesMetric`` (a sample of each ``Series``, whose labels are text already) ->
-``text`` -> lines. Ten thousand partitions make half a million samples, so no object is made for one.
+Flow: ``MetricSpec`` (few samples, labels as values) or ``SeriesMetric`` (a sample of each partition, labels as text) -> ``text`` -> lines.
+Ten thousand partitions make a third of a million samples, so no object is made for one.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from mm2py.observability.metrics import PartitionSnapshot
-from mm2py.rest.worker_reading import Series, WorkerReading, labels_text
+from mm2py.rest.worker_reading import WorkerReading, labels_text
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 Samples = Iterator[tuple[tuple[str, ...], float]]
 """Label values, in the order of the metric's labels, and the value."""
-Value = Callable[[PartitionSnapshot], float | None]
-"""A number of a partition, None while it is not known."""
+SeriesSamples = Iterator[tuple[str, float]]
+"""Labels as they are between the braces, and the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +40,17 @@ class MetricSpec:
 
 @dataclass(frozen=True, slots=True)
 class SeriesMetric:
-    """One metric with a sample of each partition; ``of`` returns the text of its labels, empty where it has none."""
+    """One metric with many samples, whose labels are text already."""
 
     name: str
     labels: tuple[str, ...]
     meaning: str
-    of: Callable[[Series], str]
-    value: Value
-    is_of_copies: bool = False
-    """Whether its series are those of copies: source partitions that are copied into one are one."""
+    samples: Callable[[WorkerReading], SeriesSamples]
 
     def text(self, reading: WorkerReading) -> str:
         """Return its lines, also where it has no sample."""
-        name, of, value = self.name, self.of, self.value
-        lines = [_head(name, self.meaning)]
-        for series in reading.copies if self.is_of_copies else reading.partitions:
-            known, labels = value(series.part), of(series)
-            if known is not None and labels:
-                lines.append(f"{name}{{{labels}}} {known}\n")
+        name, lines = self.name, [_head(self.name, self.meaning)]
+        lines += [f"{name}{{{labels}}} {value}\n" for labels, value in self.samples(reading)]
         return "".join(lines)
 
 

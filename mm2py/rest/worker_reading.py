@@ -6,13 +6,14 @@ Flow: herders and meters -> ``WorkerReading`` -> ``metric_families``. ``by_topic
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from mm2py.api.context import PartitionState
 from mm2py.client.connect.broker_errors import BrokerError
 from mm2py.client.connect.certificates import Shown
 from mm2py.mirror.backfills import Job, Lease
-from mm2py.observability.ages import joined
+from mm2py.observability.ages import Ages, joined
+from mm2py.observability.checkpoint_ages import CheckpointAges
 from mm2py.observability.metrics import (
     UNKNOWN,
     LifeCounts,
@@ -69,6 +70,9 @@ class WorkerReading:
     flows: list[FlowReading] = field(default_factory=list[FlowReading])
     works: list[RunningWork] = field(default_factory=list[RunningWork])
     backfills: list[BackfillReading] = field(default_factory=list[BackfillReading])
+    checkpoint_ages: list[tuple[FlowName, CheckpointAges]] = field(
+        default_factory=list[tuple[FlowName, CheckpointAges]]
+    )
     lives: list[LifeReading] = field(default_factory=list[LifeReading])
     certificates: Mapping[Shown, float] = field(default_factory=dict[Shown, float])
     broker_errors: Mapping[BrokerError, int] = field(default_factory=dict[BrokerError, int])
@@ -97,6 +101,33 @@ class WorkerReading:
             if target is not None:  # known with the first record
                 found.setdefault((series.flow, target), []).append(series.part)
         return [Series(flow, _one(parts)) for (flow, _), parts in found.items()]
+
+    @cached_property
+    def checkpoints(self) -> "Mapping[CheckpointSeries, Ages]":
+        """How long checkpoints took; a group that moves from task to task has one series, and with ``by_topic`` one for each topic."""
+        found: dict[CheckpointSeries, list[Ages]] = {}
+        for flow, (key, ages) in self.checkpoint_ages:
+            partition = _whole(key.partition) if self.by_topic else key.partition
+            found.setdefault(CheckpointSeries(flow, key.group, partition), []).append(ages)
+        joint = {of: joined(several) for of, several in found.items()}
+        return {of: ages for of, ages in joint.items() if ages is not None}
+
+
+CHECKPOINT_LABELS: Final = ("source", "target", "group", "topic", "partition")
+
+
+class CheckpointSeries(NamedTuple):
+    """Whose checkpoints; ``partition`` as the target names it."""
+
+    flow: FlowName
+    group: str
+    partition: TopicPartition
+
+    @property
+    def labels(self) -> str:
+        """Return its labels under Java's names."""
+        values = (*self.flow, self.group, self.partition.topic, number_of(self.partition))
+        return labels_text(CHECKPOINT_LABELS, values)
 
 
 @final

@@ -52,6 +52,7 @@ class FakeTaskContext:
         self.ids: list[tuple[TopicPartition, bytes]] = []
         self.findings: dict[str, tuple[str, int, bool]] = {}
         self.figures: dict[str, int] = {}
+        self.checkpoints: dict[tuple[str, TopicPartition], int] = {}
         self.forecasts: dict[TopicPartition, Forecast | None] = {}
         self.kept_out: frozenset[TopicPartition] = frozenset()
         self.buffer_bytes = 32 << 20
@@ -121,3 +122,7 @@ class FakeTaskContext:
     def report_figure(self, name: str, value: int) -> None:
         """Keep a number by its name."""
         self.figures[name] = value
+
+    def report_checkpoint(self, group: str, partition: TopicPartition, latency_ms: int) -> None:
+        """Keep the latency of the newest checkpoint."""
+        self.checkpoints[group, partition] = latency_ms

@@ -87,6 +87,9 @@ class Context:
     def report_figure(self, name: str, value: int) -> None:
         """There is no scrape here."""
 
+    def report_checkpoint(self, group: str, partition: TopicPartition, latency_ms: int) -> None:
+        """There is no checkpoint here."""
+
     def report_lag(self, partition: TopicPartition, lag_records: int, newest_ms: int) -> None:
         self.lags[partition] = lag_records
 

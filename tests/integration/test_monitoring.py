@@ -160,8 +160,12 @@ def test_every_panel_has_data_no_alert_is_wrong_and_a_worker_that_ends_is_notice
             until(lambda: prometheus.samples(groups), 90, "the group is synced", alive=worker)
             # The example's config leaves the names of other dashboards out.
             text = httpx.get(f"http://{found[1]}/metrics?compat=strimzi").text
-            for name in ("record_age_ms_max", "replication_latency_ms_max"):
-                sample = rf'mirrorsourceconnector_{name}{{.*topic="{flow.remote(topic)}"}} (\S+)'
+            for name in (
+                "mirrorsourceconnector_record_age_ms_max",
+                "mirrorsourceconnector_replication_latency_ms_max",
+                "mirrorcheckpointconnector_checkpoint_latency_ms_max",
+            ):
+                sample = rf'{name}{{.*topic="{flow.remote(topic)}".*}} (\S+)'
                 shown = re.search(sample, text)
                 assert shown is not None, text
                 assert float(shown[1]) > 0

@@ -109,6 +109,7 @@ async def _read(parts: RestParts) -> WorkerReading:
             # Heartbeats and checkpoints count under a name that no topic has.
             shown = tuple(filter(is_of_topic, node.partitions))
             reading.nodes.append(replace(node, partitions=shown))
+            reading.checkpoint_ages.extend((flow, it) for it in herder.checkpoint_ages)
             problems = sum(1 for _ in work.wrongs([node]))
             # Alerts know the state alone: that of a flow that is not to copy is never one to be woken for.
             state = DISABLED if work.disabled else work.state([node])
@@ -117,6 +118,7 @@ async def _read(parts: RestParts) -> WorkerReading:
         await asyncio.sleep(0)
     for meter in parts.meters():
         reading.nodes.append(meter.node_snapshot(""))
+        reading.checkpoint_ages.extend((meter.flow, it) for it in meter.checkpoints.all())
         await asyncio.sleep(0)
     return reading
 

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from mm2py.api.context import PartitionState, WaitingPartition
 from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError
+from mm2py.observability.checkpoint_ages import CheckpointAges
 from mm2py.observability.metrics import FlowSample, LifeCounts, NodeSnapshot, PartitionSnapshot
 from mm2py.runtime.errors import (
     STALE_CONFIGURATION,
@@ -220,6 +221,11 @@ class Herder:
     def sample(self) -> FlowSample:
         """Return what this node copies now, in sums."""
         return self._parts.meter.sample()
+
+    @property
+    def checkpoint_ages(self) -> tuple[CheckpointAges, ...]:
+        """How long checkpoints of this node's tasks took."""
+        return self._parts.meter.checkpoints.all()
 
     @property
     def life_counts(self) -> LifeCounts:

@@ -16,6 +16,7 @@ from mm2py.client.connect.broker_errors import BrokerError
 from mm2py.clock import Clock, set_within
 from mm2py.errors import Mm2pyError
 from mm2py.mirror.ledger import ReportedEvents
+from mm2py.observability.checkpoint_ages import CheckpointAges
 from mm2py.observability.logging import SecretMask, current_scope, log_scope
 from mm2py.observability.metrics import (
     Figure,
@@ -84,6 +85,7 @@ class TaskReports:
             self.measured,
             self.found,
             self.figured,
+            self.checkpointed,
             self.outgrown,
             self.topic_used,
             self.happened,
@@ -114,6 +116,11 @@ class TaskReports:
         """Take figures that are new, changed or, without a value, withdrawn."""
         for figure in figures:
             self._reports.meter.note_figure(figure)
+
+    def checkpointed(self, ages: tuple[CheckpointAges, ...]) -> None:
+        """Take how long newer checkpoints took."""
+        for each in ages:
+            self._reports.meter.checkpoints.take(each)
 
     def outgrown(self, partition: Oversized) -> None:
         """Watch the limit that a partition failed for; its state was ``measured`` before."""
@@ -298,7 +305,10 @@ class MeterRelay:
         figures = self._changed_figures()
         if figures:
             self._channel.post(TaskReports.figured, figures)
-        return bool(changed or gone or findings or figures)
+        checkpoints = self._meter.checkpoints.changed() if ages else ()
+        if checkpoints:
+            self._channel.post(TaskReports.checkpointed, checkpoints)
+        return bool(changed or gone or findings or figures or checkpoints)
 
     def _changed_figures(self) -> tuple[Figure, ...]:
         now = {(figure.task, figure.name): figure for figure in self._meter.figures}

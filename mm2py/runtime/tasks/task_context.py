@@ -29,6 +29,7 @@ from mm2py.mirror.source_offsets import (
     source_offset,
     source_offset_key,
 )
+from mm2py.observability.checkpoint_ages import CheckpointKey
 from mm2py.observability.metrics import (
     Figure,
     Finding,
@@ -432,6 +433,10 @@ class WorkerTaskContext:
     def report_figure(self, name: str, value: int) -> None:
         """Pass a number to the flow's meter."""
         self._meter.note_figure(Figure(task=self.task_id, name=name, value=value))
+
+    def report_checkpoint(self, group: str, partition: TopicPartition, latency_ms: int) -> None:
+        """Pass a latency to the flow's meter."""
+        self._meter.checkpoints.note(CheckpointKey(self.task_id, group, partition), latency_ms)
 
     def meter(self, partition: TopicPartition) -> PartitionMeter:
         """Return the meter of one of the task's partitions; it ends with the task."""

@@ -52,6 +52,14 @@ class Bench:
 
     async def polled(self, seconds: float = 1.5) -> list[Checkpoint]:
         """Return the checkpoints of the next seconds."""
+        return [
+            decode_checkpoint(record.key, record.value)
+            for record in await self.records(seconds)
+            if isinstance(record.key, bytes) and isinstance(record.value, bytes)
+        ]
+
+    async def records(self, seconds: float) -> list[SourceRecord]:
+        """Return their records."""
         end, records = self.clock.monotonic() + seconds, list[SourceRecord]()
         while self.clock.monotonic() < end:
             polling = asyncio.create_task(self.task.poll())
@@ -59,11 +67,7 @@ class Bench:
                 await self.clock.advance(0.1)
             records += polling.result()
             await self.clock.advance(0.1)
-        return [
-            decode_checkpoint(record.key, record.value)
-            for record in records
-            if isinstance(record.key, bytes) and isinstance(record.value, bytes)
-        ]
+        return records
 
     async def idle(self, seconds: float) -> None:
         """Let time pass; there must be nothing to write."""
@@ -245,6 +249,22 @@ async def test_a_checkpoint_names_the_copy_and_where_it_would_continue() -> None
             checkpoint("group13", "topic5", 6, 7, 8),
         ]
         assert await bench.polled() == []
+
+
+async def test_a_checkpoint_that_the_target_has_is_reported_with_the_time_since_its_poll() -> None:
+    region = GroupRegion()
+    region.log(*SYNCS).sync("topic1", 2, 3, 4)
+    region.at_source.put("group9", topic1_2=10)
+    async with running(region) as bench:
+        polled = await bench.records(1.5)
+        assert bench.context.checkpoints == {}
+        made_ms = polled[0].timestamp_ms
+        await bench.clock.advance(1.0)
+        bench.task.delivered(polled[0], 0)
+        took_ms = bench.clock.now_ms() - made_ms
+        assert took_ms >= 1_000
+        at = "group9", TopicPartition("A.topic1", 2)
+        assert bench.context.checkpoints == {at: took_ms}
 
 
 async def test_checkpoints_go_back_only_with_their_group() -> None:

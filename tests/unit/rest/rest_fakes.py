@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 from mm2py.clock import Clock
 from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
 from mm2py.errors import Mm2pyError
+from mm2py.observability.checkpoint_ages import CheckpointAges
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowSample, LifeCounts, NodeSnapshot
 from mm2py.rest.forwarding import Forwarder, http_client
@@ -104,6 +105,10 @@ class FakeHerder(Herder):
     @property
     def configured(self) -> Mapping[str, Mapping[str, str]]:
         return self.file
+
+    @property
+    def checkpoint_ages(self) -> tuple[CheckpointAges, ...]:
+        return ()
 
     @property
     def life_counts(self) -> LifeCounts:

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mm2py.client.connect.broker_errors import BrokerError, Trouble, errors_of
 from mm2py.client.connect.certificates import BROKER, REST, Shown, certificates_of
 from mm2py.config.rest_settings import RestSettings
+from mm2py.observability.checkpoint_ages import CheckpointAges, CheckpointKey
 from mm2py.observability.metrics import (
     Figure,
     Finding,
@@ -88,6 +89,10 @@ class MeteredHerder(FakeHerder):
     def node_snapshot(self) -> NodeSnapshot:
         return self._meter.node_snapshot(self.worker_id)
 
+    @property
+    def checkpoint_ages(self) -> tuple[CheckpointAges, ...]:
+        return self._meter.checkpoints.all()
+
 
 def fed(clock: FakeClock) -> FlowMeter:
     """A meter with one partition that copied 30 records, has 7 to go, and was caught up 4 s ago."""
@@ -106,6 +111,7 @@ def fed(clock: FakeClock) -> FlowMeter:
     part.forecast = Forecast(by="retention.ms", limit=1, at_ms=at_ms, records=7, size_bytes=-1)
     found = Finding(task="c-0", what="groups in use on the target", text="g", count=3, harms=False)
     meter.note_finding(found)
+    meter.checkpoints.note(CheckpointKey("c-0", "fed", TopicPartition("A.t", 0)), 40)
     for word, count in {"SYNCED": 4, "BEHIND": 2, "NOT_SYNCED": 1}.items():
         meter.note_figure(Figure(task="c-0", name=f"groups {word}", value=count))
         meter.note_figure(Figure(task="c-1", name=f"groups {word}", value=10))
@@ -210,6 +216,31 @@ def test_texts_of_labels_are_what_they_were() -> None:
     scrape = scraped(replace(parts_of({None: herder}), meters=lambda: (meter,)))
     labels = {"flow": 'A\\n->B"', "topic": topic, "partition": "0"}
     assert scrape.value("mm2py_records_replicated_total", labels) == 1
+
+
+@pytest.mark.parametrize(("query", "partition", "last"), [("", "0", 9), ("?by=topic", "", 20)])
+def test_checkpoints_have_their_latency_by_group_and_copy(
+    query: str, partition: str, last: int
+) -> None:
+    clock = FakeClock()
+    meter = fed(clock)
+    note, at = meter.checkpoints.note, TopicPartition("A.t", 0)
+    note(CheckpointKey("c-0", "billing", at), 5)
+    note(CheckpointKey("c-1", "billing", at), 7)  # the group has moved to another task
+    clock.jump(1.0)
+    note(CheckpointKey("c-1", "billing", at), 9)
+    clock.jump(1.0)
+    note(CheckpointKey("c-1", "billing", TopicPartition("A.t", 1)), 20)
+    scrape = scraped(dedicated(meter), query)
+    labels = COPY | {"partition": partition, "group": "billing"}
+    for prefix, more in (
+        ("mirrorcheckpointconnector", {}),
+        ("checkpoint_connector", {"destination": "B"}),
+    ):
+        name = f"kafka_connect_mirror_{prefix}_checkpoint_latency_ms"
+        assert scrape.value(name, labels | more) == last
+        assert scrape.value(f"{name}_min", labels | more) == 5
+        assert scrape.value(f"{name}_max", labels | more) == last
 
 
 def test_the_ledger_is_counted_by_kind() -> None:

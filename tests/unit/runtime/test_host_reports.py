@@ -13,10 +13,11 @@ import pytest
 from mm2py.api.context import EventKind, LossEvent
 from mm2py.client.permit import Permit
 from mm2py.observability.ages import Ages
+from mm2py.observability.checkpoint_ages import CheckpointAges, CheckpointKey
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import Figure, Finding, FlowMeter, Forecast, PartitionSnapshot
 from mm2py.runtime.hosts.pipe import Channel, HostPipe
-from mm2py.runtime.hosts.reports import LedgerRelay, MeterRelay, PipeLogHandler
+from mm2py.runtime.hosts.reports import AGES_EVERY, LedgerRelay, MeterRelay, PipeLogHandler
 from mm2py.runtime.hosts.thaw import thawing_loop
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import eventually as until
@@ -56,6 +57,10 @@ class Worker:
         for figure in figures:
             self.meter.note_figure(figure)
 
+    def checkpointed(self, ages: tuple[CheckpointAges, ...]) -> None:
+        for each in ages:
+            self.meter.checkpoints.take(each)
+
     async def written(self) -> tuple[TopicPartition, ...]:
         self.asked += 1
         await self.wrote.wait()
@@ -84,6 +89,7 @@ async def host() -> AsyncGenerator[Host]:
         worker.measured,
         worker.found,
         worker.figured,
+        worker.checkpointed,
     )
     listening = [asyncio.create_task(end.listen()) for end in (near, far)]
     yield Host(worker, near, near.channel(0))
@@ -225,6 +231,21 @@ async def test_figures_of_tasks_reach_the_worker_and_end_with_their_task(host: H
     meter.forget_task("c-0")
     assert relay.send()
     await until(lambda: host.worker.meter.figures == (changed,))
+
+
+async def test_latencies_of_checkpoints_reach_the_worker_once_each(host: Host) -> None:
+    meter = FlowMeter(FLOW, FakeClock())
+    relay = MeterRelay(meter, FakeClock(), host.channel)
+    key = CheckpointKey("c-0", "billing", ORDERS)
+    for latency_ms in (10, 30):
+        meter.checkpoints.note(key, latency_ms)
+    assert relay.send()
+    await until(lambda: host.worker.meter.checkpoints.all() == meter.checkpoints.all())
+    ((shown, ages),) = host.worker.meter.checkpoints.all()
+    assert (shown, ages.last, ages.least, ages.greatest, ages.mean) == (key, 30, 10, 30, 20)
+    assert not any(relay.send() for _ in range(AGES_EVERY)), "nothing has changed"
+    host.worker.meter.forget_task("c-0")
+    assert host.worker.meter.checkpoints.all() == ()
 
 
 async def test_a_worker_that_has_closed_the_flow_leaves_positions_where_they_are(
