@@ -329,22 +329,30 @@ class RetentionWatch:
         if not (unknown or undated() or unmeasured()):
             return
         admin = await self._admin()
-        for topic in sorted(unknown):
-            await self._read_limits(topic, now, admin)
+        if unknown:
+            await self._read_limits(sorted(unknown), now, admin)
         await self._measure(unmeasured(), admin)
         await self._date(undated()[:_MOST_DATED], admin)
 
-    async def _read_limits(self, topic: str, now: float, admin: MirrorAdmin) -> None:
-        """Learn the limits of a topic; one that may not be read hides no other."""
+    async def _read_limits(self, topics: Sequence[str], now: float, admin: MirrorAdmin) -> None:
+        """Learn the limits of topics with one question; where one may not be read, with one for each half: it hides no other."""
         try:
-            configs = await admin.describe_topic_configs([topic])
+            configs = await admin.describe_topic_configs(topics)
         except FatalServerError as error:
-            self._limits.pop(topic, None)
-            self._refused[topic] = str(error)
+            middle = len(topics) // 2
+            if middle:
+                await self._read_limits(topics[:middle], now, admin)
+                await self._read_limits(topics[middle:], now, admin)
+                return
+            for topic in topics:
+                self._limits.pop(topic, None)
+                self._refused[topic] = str(error)
         else:
-            self._refused.pop(topic, None)
+            for topic in topics:
+                self._refused.pop(topic, None)
             self._limits |= {name: Limits.of(entries) for name, entries in configs.items()}
-        self._asked_at[topic] = now  # what has no answer is asked for again by the next look
+        # What has no answer is asked for again by the next look.
+        self._asked_at |= dict.fromkeys(topics, now)
 
     async def _admin(self) -> MirrorAdmin:
         if self._session is None:
@@ -361,9 +369,9 @@ class RetentionWatch:
         """Learn the mean size of an offset; of a broker that does not disclose sizes it stays unknown."""
         if not limited:
             return
-        topics = {
-            tp.topic: [it.partition for it in limited if it.topic == tp.topic] for tp in limited
-        }
+        topics: dict[str, list[int]] = {}
+        for tp in limited:
+            topics.setdefault(tp.topic, []).append(tp.partition)
         try:
             sizes = await admin.partition_sizes(topics)
         except FatalServerError as error:

@@ -57,6 +57,7 @@ class FakeAdmin:
         self.refuse: dict[str, ServerError] = {}
         self.refuse_configs: dict[str, ServerError] = {}
         """A topic's change is refused as one when it has one of these."""
+        self.described: list[tuple[str, ...]] = []
         self.unreadable: dict[str, ServerError] = {}
         self.created: list[NewTopic] = []
         self.grown: list[dict[str, int]] = []
@@ -100,6 +101,7 @@ class FakeAdmin:
     async def describe_topic_configs(
         self, names: Collection[str]
     ) -> dict[str, tuple[ConfigEntry, ...]]:
+        self.described.append(tuple(names))
         for name in names:
             if name in self.unreadable:
                 raise self.unreadable[name]
