@@ -124,7 +124,7 @@ class PartitionMeter:
             source=self.source,
             target=self.target,
             task=self.task,
-            state="PAUSED" if self.paused and self.state != "FAILED" else self.state,
+            state=self.shown_state,
             cause=self.cause,
             records=self.records,
             size_bytes=self.bytes,
@@ -139,6 +139,11 @@ class PartitionMeter:
             age=self.age.ages(now_ms) if ages else None,
             latency=self.latency.ages(now_ms) if ages else None,
         )
+
+    @property
+    def shown_state(self) -> str:
+        """Its state for displays: a pause hides all but a failure."""
+        return "PAUSED" if self.paused and self.state != "FAILED" else self.state
 
     def bytes_per_s(self, now_ms: int) -> float:
         """Return the mean of the last seconds, -1 where it is not known."""

@@ -74,13 +74,15 @@ def test_a_record_too_large_for_the_target_fails_its_partition_alone_until_it_is
         until(
             lambda: lag_of(mirror, topic) == (behind, True), 90, lambda: str(lag_of(mirror, topic))
         )
-        states = ask(public_url(mirror) + "connectors?expand=status")[1]
-        (traces,) = [
-            [it.get("trace", "") for it in each["status"]["tasks"]]
-            for name, each in states.items()
-            if name.endswith("MirrorSourceConnector")
-        ]
-        assert f"{topic}-1 is FAILED: {topic}-1 at offset 101" in "".join(traces)
+
+        def traces() -> str:
+            states = ask(public_url(mirror) + "connectors?expand=status")[1]
+            return "".join(
+                it.get("trace", "") for each in states.values() for it in each["status"]["tasks"]
+            )
+
+        cause = f"{topic}-1 is FAILED: {topic}-1 at offset 101"
+        until(lambda: cause in traces(), 90, traces, alive=mirror)
         assert mirror.stop() == 0
         assert len(mirror.lines("ERROR")) == 1
     # The record before it came in the same batch and may have been kept back with it.

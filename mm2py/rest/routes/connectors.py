@@ -5,13 +5,11 @@ leadership are the herder's. The order of checks is Connect's: name, validation,
 """
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Final
 
 from starlette.responses import Response
 
 from mm2py.observability.logging import HIDDEN
-from mm2py.observability.metrics import NodeSnapshot
 from mm2py.rest.answers import empty, json_response
 from mm2py.rest.bodies import config_map, json_object, offset_entries, read_json, text_of
 from mm2py.rest.connector_names import Connector, long_name
@@ -25,9 +23,7 @@ from mm2py.rest.dialect_models import (
 from mm2py.rest.parts import Call, RouteSpec, caller_of
 from mm2py.rest.raw_path import encoded_segment, plain_segment
 from mm2py.runtime.errors import BadRequestError, NotFoundError
-from mm2py.runtime.herder.api import ConnectorInfo, ConnectorState
-from mm2py.runtime.herder.herder import Herder
-from mm2py.runtime.herder.work_states import with_causes
+from mm2py.runtime.herder.api import ConnectorInfo
 from mm2py.storage.config_state import ConnectorConfig
 from mm2py.types import TargetState
 
@@ -44,10 +40,7 @@ async def list_connectors(call: Call) -> Response:
     listed = _all(call)
     if not words:
         return json_response([each.shown for each in listed])
-    # One of a flow: it has each partition, and the flow several connectors.
-    herders = {each.herder for each in listed} if "status" in words else set[Herder]()
-    nodes = {herder: herder.node_snapshot() for herder in herders}
-    expanded = {each.shown: _expanded(call, each, words, nodes) for each in listed}
+    expanded = {each.shown: _expanded(call, each, words) for each in listed}
     return json_response(
         {name: members for name, members in expanded.items() if members is not None}
     )
@@ -63,16 +56,14 @@ def _all(call: Call) -> list[Connector]:
     ]
 
 
-def _expanded(
-    call: Call, connector: Connector, words: list[str], nodes: Mapping[Herder, NodeSnapshot]
-) -> dict[str, object] | None:
+def _expanded(call: Call, connector: Connector, words: list[str]) -> dict[str, object] | None:
     members: dict[str, object] = {}
     if "status" in words:
         try:
             stored = connector.herder.status(connector.own)
         except NotFoundError:
             return None
-        state = connector.shown_state(with_causes(stored, nodes[connector.herder]))
+        state = connector.shown_state(stored)
         members["status"] = status_json(state, call.parts.mask)
     if "info" in words:
         info = connector.herder.info_now(connector.own)
@@ -265,14 +256,10 @@ def _restored_text(
 UNKNOWN: Final = "Unknown connector {}"
 
 
-def _state(connector: Connector) -> ConnectorState:
-    return with_causes(connector.herder.status(connector.own), connector.herder.node_snapshot())
-
-
 async def status(call: Call) -> Response:
     """``GET .../status``."""
     connector = call.connector("No status found for connector {}")
-    state = connector.shown_state(_state(connector))
+    state = connector.shown_state(connector.herder.status(connector.own))
     return json_response(status_json(state, call.parts.mask))
 
 
@@ -281,8 +268,6 @@ async def task_status(call: Call) -> Response:
     number = call.task
     connector = call.connector(f"No status found for task {{}}-{number}")
     work = connector.herder.task_status(connector.task(number))
-    with suppress(NotFoundError):  # a connector may have no state yet, or no more
-        work = _state(connector).tasks.get(number, work)
     return json_response({"id": number, **work_json(work, call.parts.mask)})
 
 

@@ -478,6 +478,11 @@ class AssignedWork:
 
     # ---- states
 
+    def explain(self, work: str | TaskId, trace: str) -> None:
+        """Publish why RUNNING work here is done in part; empty where it is done."""
+        trace = self._parts.node.mask.apply(trace)
+        self._put(work, Status(State.RUNNING), trace=trace or None)
+
     def _put(self, work: str | TaskId, status: Status, *, trace: str | None = None) -> None:
         if self._permit.term != self._term:
             return  # the work was lost with its membership: another worker's states count

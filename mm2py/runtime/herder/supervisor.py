@@ -24,6 +24,7 @@ from mm2py.runtime.herder.limit_watch import LimitWatch
 from mm2py.runtime.herder.loop import QUIET_S, HerderLoop
 from mm2py.runtime.herder.queue import HerderQueue
 from mm2py.runtime.herder.stream_watch import StreamWatch
+from mm2py.runtime.herder.trace_watch import TraceWatch
 from mm2py.runtime.patience import attempt
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.types import TaskId
@@ -74,6 +75,7 @@ class Supervisor:
         self._limits = LimitWatch(
             parts.meter, self.work, parts.topic_limits, self._restart_tasks, clock=clock
         )
+        self._traces = TraceWatch(parts.meter, self.work, parts.status, clock=clock)
         self._stop = asyncio.Event()
         self._retry = asyncio.Event()
         self._failures = 0
@@ -202,6 +204,7 @@ class Supervisor:
         if self._streams is not None:
             self._streams.open()
         self._queue.open()
+        self._traces.open()
         loop.enter()
         return True
 
@@ -272,6 +275,7 @@ class Supervisor:
         parts = self._parts
         self._waits.clear()
         await self._limits.close()
+        self._traces.close()
         if self._stop.is_set():
             parts.meter.state = "STOPPING"
             self._queue.close(HerderError(WORKER_ENDS))

@@ -4,20 +4,12 @@ Flow: ``StoredStatus`` -> ``WorkState`` -> ``ConnectorState`` -> ``plan_restart`
 same plan and carries out its own part.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
-from mm2py.api.context import PartitionState
-from mm2py.observability.metrics import NodeSnapshot
 from mm2py.runtime.herder.api import ConnectorInfo, ConnectorState, HerderParts, WorkState
-from mm2py.runtime.tasks.task_context import KEPT_OUT
 from mm2py.storage.config_state import RestartRequest
 from mm2py.storage.status_records import StoredStatus
 from mm2py.types import State, TaskId, Work
-
-MOST_CAUSES: Final = 20
-_NOT_COPIED: Final = frozenset({PartitionState.FAILED.value, PartitionState.HELD.value})
 
 
 def work_state(stored: StoredStatus) -> WorkState:
@@ -48,38 +40,6 @@ def connector_info(name: str, parts: HerderParts) -> ConnectorInfo | None:
     return ConnectorInfo(
         name, config, snapshot.tasks(name), parts.node.catalog.connector_type(config)
     )
-
-
-def with_causes(state: ConnectorState, node: NodeSnapshot) -> ConnectorState:
-    """Return ``state`` with what ``node`` does not copy as the trace of RUNNING work: Connect has no state for work that is done in part."""
-
-    def caused(work: WorkState, causes: Sequence[str]) -> WorkState:
-        if work.state is not State.RUNNING or not causes:
-            return work
-        more = [f"{len(causes) - MOST_CAUSES} more"] if len(causes) > MOST_CAUSES else []
-        return replace(work, trace="\n".join([*causes[:MOST_CAUSES], *more]))
-
-    tasks = {
-        number: caused(task, _causes(str(TaskId(state.name, number)), node))
-        for number, task in state.tasks.items()
-    }
-    own = f"{state.name}: "
-    problems = [
-        f"{where.removeprefix(own)}: {cause}"
-        for where, cause in node.problems.items()
-        if where.startswith(own)
-    ]
-    return replace(state, connector=caused(state.connector, problems), tasks=tasks)
-
-
-def _causes(task: str, node: NodeSnapshot) -> list[str]:
-    findings = [f"{it.what}: {it.text}" for it in node.findings if it.harms and it.task == task]
-    stuck = [
-        f"{it.source} is {it.state}: {it.cause}"
-        for it in node.partitions
-        if it.task == task and it.state in _NOT_COPIED and it.cause != KEPT_OUT
-    ]
-    return findings + stuck
 
 
 def plan_restart(request: RestartRequest, state: ConnectorState) -> Work:

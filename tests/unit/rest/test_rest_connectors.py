@@ -1,18 +1,15 @@
 """Connect's dialect: connectors and tasks, status, restart, offsets, plugins, loggers, root and health."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 
 from mm2py.errors import ConfigError, RetriableError
-from mm2py.observability.metrics import Finding
 from mm2py.rest.app import public_app
 from mm2py.runtime.errors import ForbiddenError, NotFoundError, RebalanceExpectedError
 from mm2py.runtime.herder.api import Health, OffsetEntry, WorkState
 from mm2py.runtime.herder.herder import Herder
-from mm2py.types import ClusterAlias, FlowName, State, TargetState, TaskId
-from tests.unit.rest.flow_fakes import partition, snapshot
+from mm2py.types import FlowName, State, TargetState, TaskId
 from tests.unit.rest.rest_fakes import BASE, SOURCE, FakeHerder, Reply, ask, parts_of, state
 
 JSON = {"Content-Type": "application/json"}
@@ -32,39 +29,6 @@ def test_an_expanded_listing_leaves_out_a_connector_without_a_status() -> None:
     reply = request(filled(), "GET", "/connectors?expand=status&expand=info")
     assert list(reply.json) == ["c"]
     assert set(reply.json["c"]) == {"status", "info"}
-
-
-def test_running_work_that_is_done_in_part_has_the_causes_as_its_trace() -> None:
-    flow = FlowName(ClusterAlias("A"), ClusterAlias("B"))
-    bad = [
-        partition("t", number, 1, task="c-0", state=it, cause="too large")
-        for number, it in enumerate(("FAILED", "HELD", "RUNNING"))
-    ]
-    finding = Finding(task="c-1", what="offset map", text="no right", count=1, harms=True)
-    herder = filled()
-    works = {number: WorkState(State.RUNNING, "w:1", None, None) for number in range(3)}
-    herder.states["c"] = replace(herder.states["c"], tasks=works)
-    herder.snapshot = replace(
-        snapshot("w:1", flow, *bad),
-        problems={"c: topic x waits": "refused", "d: topic y waits": "refused"},
-        findings=(finding,),
-    )
-    found = request(herder, "GET", "/connectors/c/status").json
-    assert found["connector"]["state"] == "RUNNING"
-    assert found["connector"]["trace"] == "topic x waits: refused"
-    assert {it["state"] for it in found["tasks"]} == {"RUNNING"}
-    assert [it.get("trace") for it in found["tasks"]] == [
-        "t-0 is FAILED: too large\nt-1 is HELD: too large",
-        "offset map: no right",
-        None,
-    ]
-    one = request(herder, "GET", "/connectors/c/tasks/1/status").json
-    assert one["trace"] == "offset map: no right"
-    herder.states["c"] = replace(
-        herder.states["c"], tasks={0: WorkState(State.PAUSED, "w:1", None, None)}
-    )
-    (paused,) = request(herder, "GET", "/connectors/c/status").json["tasks"]
-    assert "trace" not in paused
 
 
 @pytest.mark.parametrize(
