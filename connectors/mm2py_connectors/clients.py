@@ -85,6 +85,10 @@ class MirrorAdmin(Protocol):
         """Find offsets by timestamp (EARLIEST, LATEST or ms); a partition without an answer carries its error."""
         ...
 
+    async def clock_ahead_ms(self) -> int:
+        """Return by how much a broker's clock is ahead of ours at least."""
+        ...
+
     async def partition_sizes(
         self, topics: Mapping[str, Sequence[int]]
     ) -> Mapping[TopicPartition, int]:

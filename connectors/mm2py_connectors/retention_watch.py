@@ -12,9 +12,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from math import inf
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from mm2py.api.context import TaskContext
 from mm2py.errors import FatalServerError, Mm2pyError
@@ -35,6 +36,8 @@ LIMITS_S: Final = 120.0
 LEAST_CHANGE: Final = 0.05
 """A lag that grows by less than this part of what passes or is written keeps up, as far as one can see."""
 LEAST_CHANGE_S: Final = 5.0
+AHEAD_MS: Final = 5_000
+"""A clock that is further ahead is named."""
 SOON_S: Final = 3600.0
 """A loss that is nearer makes the flow DEGRADED."""
 LONGEST_TRANSACTION_S: Final = 900.0
@@ -78,9 +81,8 @@ class Limits:
 _NONE: Final = Limits(None, None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
-    """One look at a partition: the next offset to copy, the log's end, and when the next record was written (ms, -1 unknown)."""
+class Sight(NamedTuple):
+    """One look at a partition: the next offset to copy, the log's end, and when the next record was written (ms, -1 unknown). A tuple: thousands are made each look."""
 
     at_ms: int
     position: int
@@ -139,9 +141,8 @@ class Course:
     def add(self, sight: Sight) -> None:
         """Take over a look; those that are too old are forgotten, and what is known of the next record's age is kept."""
         if self._sights and self.last.position == sight.position:
-            sight = replace(
-                sight, written_ms=self.last.written_ms, is_searched=self.last.is_searched
-            )
+            last = self.last
+            sight = sight._replace(written_ms=last.written_ms, is_searched=last.is_searched)
         else:
             self.since_ms = sight.at_ms
         self._sights.append(sight)
@@ -153,18 +154,19 @@ class Course:
         self._dated = position = self.last.position
         for index, it in enumerate(self._sights):
             if it.position == position:
-                self._sights[index] = replace(it, written_ms=written_ms, is_searched=True)
+                self._sights[index] = it._replace(written_ms=written_ms, is_searched=True)
 
-    def forecast(self, limits: Limits, record_bytes: float) -> Forecast | None:
+    def forecast(self, limits: Limits, record_bytes: float, ahead_ms: int = 0) -> Forecast | None:
         """Return when the first record is lost at the present rates, None where it is not in sight.
 
-        ``record_bytes``: mean size of one offset in the source's log, -1 where it is not known.
+        ``record_bytes``: mean size of one offset in the source's log, -1 where it is not known. ``ahead_ms``: by how much the clock
+        that retention goes by is ahead of that of our looks.
         """
         now = self._sights[-1]
         ways = [
             (in_s, name, limit)
             for in_s, name, limit in (
-                (self._by_age(limits.age_ms), _AGE, limits.age_ms),
+                (self._by_age(limits.age_ms, ahead_ms), _AGE, limits.age_ms),
                 (self._by_size(limits.size_bytes, record_bytes), _SIZE, limits.size_bytes),
             )
             if in_s is not None and limit is not None
@@ -183,12 +185,12 @@ class Course:
             size_bytes=size,
         )
 
-    def _by_age(self, limit_ms: int | None) -> float | None:
+    def _by_age(self, limit_ms: int | None, ahead_ms: int) -> float | None:
         """Return in how many seconds the next record is as old as the limit."""
         now = self._sights[-1]
         if limit_ms is None or now.written_ms == UNKNOWN:
             return None
-        age_ms = now.at_ms - now.written_ms
+        age_ms = now.at_ms + ahead_ms - now.written_ms
         # A time that was searched for is compared with itself alone.
         alike = (
             it
@@ -249,6 +251,8 @@ class RetentionWatch:
         self._record_bytes: dict[TopicPartition, float] = {}
         self._asked_at: dict[str, float] = {}
         """When a topic's limits were asked for; those of before count until the next answer."""
+        self._ahead_ms = 0
+        """By how much the source's clock is known to be ahead of ours: it deletes that much earlier."""
         self._refusal = ""
         """Why the last look learned nothing."""
         self._refused: dict[str, str] = {}
@@ -331,6 +335,10 @@ class RetentionWatch:
         admin = await self._admin()
         if unknown:
             await self._read_limits(sorted(unknown), now, admin)
+            with suppress(
+                Mm2pyError
+            ):  # brokers before 3.0 do not tell, nor do rights that are missing
+                self._ahead_ms = await admin.clock_ahead_ms()
         await self._measure(unmeasured(), admin)
         await self._date(undated()[:_MOST_DATED], admin)
 
@@ -385,7 +393,7 @@ class RetentionWatch:
 
     async def _date(self, undated: Collection[TopicPartition], admin: MirrorAdmin) -> None:
         """Find when the records were written that partitions wait at: where time ends for what is below them."""
-        now_ms = self._context.clock.now_ms()
+        now_ms = self._context.clock.now_ms() + self._ahead_ms
         for tp in undated:
             self._courses[tp].searched += 1
         spans = {
@@ -414,12 +422,16 @@ class RetentionWatch:
         for tp in behind:
             limits = self._limits.get(tp.topic)
             size = self._record_bytes.get(tp, UNKNOWN)
-            forecast = None if limits is None else self._courses[tp].forecast(limits, size)
+            forecast = (
+                None if limits is None else self._courses[tp].forecast(limits, size, self._ahead_ms)
+            )
             self._context.report_forecast(tp, forecast)
             if forecast is not None and forecast.at_ms - now_ms < NOTED_S * 1000:
                 told[tp] = forecast
         first = min(told.items(), key=lambda it: it[1].at_ms, default=None)
         text = "" if first is None else _text(*first, others=len(told) - 1, now_ms=now_ms)
+        if text and self._ahead_ms > AHEAD_MS:
+            text += f"; the source's clock, which retention goes by, is {duration_text(self._ahead_ms)} ahead of this machine's, which is counted"
         is_soon = first is not None and first[1].at_ms - now_ms < SOON_S * 1000
         self._context.report_finding("retention", text, count=len(told), harms=is_soon)
         self._report_stalled(behind)

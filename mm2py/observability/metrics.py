@@ -28,6 +28,9 @@ RATE_MARK_MS: Final = 5_000
 SHORTEST_RATE_MS: Final = 1_000
 """A rate over less is no rate."""
 
+MOST_GONE: Final = 1_000
+"""Topics without a partition on this node whose counts are kept, for when one comes back; later they begin at 0, as after a restart."""
+
 _Mark = tuple[int, int, int]
 
 
@@ -473,9 +476,15 @@ class FlowMeter:
         if meter is not None:
             self._gone_records += meter.records
             self._gone_bytes += meter.bytes
-            self._gone[source.topic] = self._gone.get(source.topic, TopicCounts()).plus(meter)
+            self._gone[source.topic] = self._gone.pop(source.topic, TopicCounts()).plus(meter)
+            if len(self._gone) > 2 * MOST_GONE:
+                self._drop_gone()
             if self.on_forget is not None:
                 self.on_forget(meter)
+
+    def _drop_gone(self) -> None:
+        kept = {*[*self._gone][-MOST_GONE:], *(source.topic for source in self._partitions)}
+        self._gone = {topic: it for topic, it in self._gone.items() if topic in kept}
 
     def forget_task(self, task: str) -> None:
         """Drop the partitions of a task that ended in another process."""
@@ -525,8 +534,13 @@ class FlowMeter:
             records_may_be_doubled=self._records_may_be_doubled,
             findings=self.findings,
             figures=self.figures,
-            gone=dict(self._gone),
+            gone=self._gone_here(),
         )
+
+    def _gone_here(self) -> dict[str, TopicCounts]:
+        """Return the counts of former partitions of topics that have others here: only those are shown."""
+        here = {source.topic for source in self._partitions} if self._gone else ()
+        return {topic: self._gone[topic] for topic in here if topic in self._gone}
 
     def count_event(self, kind: str, *, lost: int = 0, may_be_doubled: int = 0) -> None:
         """Count one event of the loss ledger and the source offsets it is about."""

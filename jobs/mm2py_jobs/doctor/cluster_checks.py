@@ -1,7 +1,7 @@
 """Checks of each cluster by itself: its brokers, certificates, rights, and the topics that the flow keeps there."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
@@ -18,7 +18,6 @@ from mm2py.protocol.error_codes import (
 )
 from mm2py.protocol.groups import GroupMember
 from mm2py.protocol.topics import BrokerNode, NewTopic
-from mm2py.types import MAX_TIMESTAMP, TopicPartition
 from mm2py_jobs.doctor.examined import SIDES, Examined, Level, Opened, Row, Side, some
 
 SOON_S: Final = 14 * 86_400.0
@@ -189,8 +188,7 @@ async def clocks(flow: Examined) -> AsyncIterator[Row]:
     for side in SIDES:
         opened = flow.sides[side]
         now_ms = flow.clock.now_ms()
-        newest = await _newest_ms(opened, [_COMMITS])
-        ahead_s = (max(newest.values(), default=0) - now_ms) / 1000
+        ahead_s = await opened.admin.clock_ahead_ms() / 1000
         if ahead_s > AHEAD_S:
             yield Row(
                 Level.WARNING,
@@ -199,7 +197,7 @@ async def clocks(flow: Examined) -> AsyncIterator[Row]:
             )
         later = dict[str, float]()
         if side == "source":
-            newest = await _newest_ms(opened, [*await flow.chosen()][:MOST_TOPICS])
+            newest = await opened.admin.newest_times([*await flow.chosen()][:MOST_TOPICS])
             for tp, at_ms in newest.items():
                 if at_ms - now_ms > LATER_S * 1000:
                     later[tp.topic] = max(later.get(tp.topic, 0), (at_ms - now_ms) / 1000)
@@ -212,14 +210,6 @@ async def clocks(flow: Examined) -> AsyncIterator[Row]:
             )
         if ahead_s <= AHEAD_S and not later:
             yield Row(Level.OK, f"{opened.alias}: nothing is of the future")
-
-
-async def _newest_ms(opened: Opened, names: Sequence[str]) -> dict[TopicPartition, int]:
-    """Return the largest timestamp of each partition that has records and may be seen."""
-    found = (await opened.admin.cluster.metadata(names)).topics
-    wanted = [TopicPartition(it.name, part.partition) for it in found for part in it.partitions]
-    listed = await opened.admin.list_offsets(dict.fromkeys(wanted, MAX_TIMESTAMP))
-    return {tp: it.timestamp for tp, it in listed.items() if it.error is None and it.offset >= 0}
 
 
 async def group_rights(flow: Examined) -> AsyncIterator[Row]:

@@ -26,6 +26,7 @@ from mm2py.protocol import admin_messages, group_messages, messages
 from mm2py.protocol.acls import Acl, AclOperation
 from mm2py.protocol.admin_messages import ActiveProducer, ClientQuota
 from mm2py.protocol.configs import ConfigEntry, ConfigOperation, ConfigResource, ConfigResourceType
+from mm2py.protocol.consumer_offsets import CONSUMER_OFFSETS
 from mm2py.protocol.error_codes import (
     INVALID_REQUEST,
     NETWORK_EXCEPTION,
@@ -45,7 +46,7 @@ from mm2py.protocol.topics import (
     TopicMetadata,
 )
 from mm2py.protocol.topics import ListedOffset as OffsetAnswer
-from mm2py.types import EARLIEST, TopicPartition
+from mm2py.types import EARLIEST, MAX_TIMESTAMP, TopicPartition
 
 K = TypeVar("K")
 
@@ -436,6 +437,28 @@ class Admin:
             elif listed.error.code == UNKNOWN_TOPIC_OR_PARTITION:
                 starts[tp] = NO_LOG
         return starts
+
+    async def newest_times(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
+        """Return the largest timestamp of each partition that has records and may be seen (KIP-734), ms since the epoch.
+
+        Raises:
+            UnsupportedVersionError: brokers before 3.0 do not tell.
+        """
+        found = (await self.cluster.metadata(topics)).topics
+        wanted = [TopicPartition(it.name, part.partition) for it in found for part in it.partitions]
+        listed = await self.list_offsets(dict.fromkeys(wanted, MAX_TIMESTAMP))
+        return {
+            tp: it.timestamp for tp, it in listed.items() if it.error is None and it.offset >= 0
+        }
+
+    async def clock_ahead_ms(self) -> int:
+        """Return by how much a broker's clock is ahead of ours at least: they stamp commits of groups. One that is behind shows nowhere.
+
+        Raises:
+            UnsupportedVersionError: as ``newest_times``.
+        """
+        newest = (await self.newest_times([CONSUMER_OFFSETS])).values()
+        return max(0, max(newest, default=0) - self.cluster.clock.now_ms())
 
     async def list_offsets_at(
         self,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from mm2py.api.records import SourcePartition
 from mm2py.client.connect.admin import ConfigOp, ListedOffset, TopicDescription
 from mm2py.clock import Clock
-from mm2py.errors import ConnectionFailedError, ServerError
+from mm2py.errors import ConnectionFailedError, Mm2pyError, ServerError
 from mm2py.protocol.acls import Acl
 from mm2py.protocol.configs import ConfigEntry
 from mm2py.protocol.records import NewRecord
@@ -57,6 +57,7 @@ class FakeAdmin:
         self.refuse: dict[str, ServerError] = {}
         self.refuse_configs: dict[str, ServerError] = {}
         """A topic's change is refused as one when it has one of these."""
+        self.ahead_ms: int | Mm2pyError = 0
         self.described: list[tuple[str, ...]] = []
         self.unreadable: dict[str, ServerError] = {}
         self.created: list[NewTopic] = []
@@ -138,6 +139,11 @@ class FakeAdmin:
         if at == LATEST:
             return self.log_start + len(times)
         return next((self.log_start + n for n, it in enumerate(times) if it >= at), -1)
+
+    async def clock_ahead_ms(self) -> int:
+        if isinstance(self.ahead_ms, Mm2pyError):
+            raise self.ahead_ms
+        return self.ahead_ms
 
     async def partition_sizes(
         self, topics: Mapping[str, Sequence[int]]

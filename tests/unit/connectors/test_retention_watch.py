@@ -165,6 +165,24 @@ async def test_a_copy_that_stands_is_told_at_the_second_look_and_until_it_has_ca
     assert bench.session.closed == bench.session.connected == 1
 
 
+@pytest.mark.parametrize(
+    "ahead_ms", [0, 600_000, FatalServerError(29, "TOPIC_AUTHORIZATION_FAILED")]
+)
+async def test_a_source_whose_clock_is_ahead_deletes_earlier_and_that_is_said(
+    ahead_ms: int | FatalServerError,
+) -> None:
+    known_ms = ahead_ms if isinstance(ahead_ms, int) else 0
+    async with watch() as bench:
+        bench.admin.ahead_ms = ahead_ms
+        bench.admin.logs[TP] = [START_MS] * 2000
+        bench.seen[TP] = (100, 1000, START_MS)
+        said = await bench.checks(3)
+        assert said is not None
+        assert 0 <= START_MS + HOUR_MS - known_ms - said.at_ms <= HOUR_MS / 200
+        text, *_ = bench.context.findings["retention"]
+        assert ("is 10.0 min ahead of this machine's" in text) is (known_ms > 0)
+
+
 async def test_a_loss_that_is_far_is_told_and_does_no_harm() -> None:
     async with watch() as bench:
         bench.admin.configs["orders"] = entries(retention_ms=str(20 * HOUR_MS))

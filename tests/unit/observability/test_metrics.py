@@ -1,6 +1,6 @@
 """Sums per flow, and what lag in time means."""
 
-from mm2py.observability.metrics import Metrics
+from mm2py.observability.metrics import MOST_GONE, Metrics
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from tests.unit.runtime.runtime_fakes import EagerClock
@@ -19,6 +19,28 @@ def test_a_forgotten_partition_keeps_its_part_of_the_sums() -> None:
     snapshot = meter.snapshot()
     assert (snapshot.records, snapshot.size_bytes) == (7, 700)
     assert (snapshot.partitions, snapshot.lag_records) == (0, 0)
+
+
+def test_of_topics_without_a_partition_here_the_counts_of_the_newest_are_kept() -> None:
+    meter = Metrics(FakeClock(NOW)).flow(FLOW)
+
+    def forgotten(topic: str, number: int = 0) -> None:
+        meter.partition(TopicPartition(topic, number)).records = 1
+        meter.forget(TopicPartition(topic, number))
+
+    def counted(topic: str) -> int:
+        meter.partition(TopicPartition(topic, 9))
+        gone = meter.node_snapshot("w").gone
+        return gone[topic].records if topic in gone else 0
+
+    forgotten("stays")
+    meter.partition(TopicPartition("stays", 1))
+    for number in range(3 * MOST_GONE):
+        forgotten(f"goes-{number}")
+    assert set(meter.node_snapshot("w").gone) == {"stays"}, "no other topic is shown"
+    forgotten("stays", 2)
+    newest, first = f"goes-{3 * MOST_GONE - 1}", "goes-0"
+    assert (counted("stays"), counted(newest), counted(first)) == (2, 1, 0)
 
 
 def test_lag_in_time_is_zero_when_nothing_lags_however_old_the_records() -> None:
