@@ -180,7 +180,9 @@ class Process(ModelWriter):
         super().__init__(world.epochs)
         self.world = world
         self.store = FailoverStore(MemoryTable(world.topic), self)
-        self.driver = FailoverDriver(self.store, self, name="A->B", clock=self)
+        self.waited: list[Failover] = []
+        waits = self.waited.append
+        self.driver = FailoverDriver(self.store, self, name="A->B", clock=self, waits=waits)
         self.made, self.opened, self.lifted = False, False, ""
 
     # ---- time
@@ -461,8 +463,10 @@ async def test_what_is_not_copied_refuses_without_the_number_and_is_quarantined_
     world.source, world.position = list(range(10)), 4
     world.target = [f"copy {it}" for it in range(4)]
     world.writes_left = world.strays_left = 0
+    waiting = Process(world)
     with pytest.raises(FailoverRefusedError, match="--accept-loss 6"):
-        await _drive(Process(world))
+        await _drive(waiting)
+    assert {(it.step, it.missing) for it in waiting.waited} == {(Step.DRAIN, 6)}, "told meanwhile"
     recorded = world.failover
     assert recorded is not None
     assert recorded.step is Step.DRAIN

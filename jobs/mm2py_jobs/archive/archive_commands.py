@@ -4,11 +4,13 @@ Flow: file -> ``mm2py_jobs.archive.archive`` -> report as JSON or a table on sta
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from mm2py.observability.quantities import size_text
 from mm2py_cli.output import FAILED, OK, Column, Output, Printer, say
+from mm2py_cli.progress import progress
 from mm2py_jobs.open_flow import flow_sides
 from mm2py_jobs.spark.session import SparkPlace, require_spark
 from mm2py_workers.answers import count_of, rows_of
@@ -57,8 +59,11 @@ def run_archive(  # noqa: PLR0913 - an argument per option
         plan = planned(sides, folder, Shape(shape))
         _print(plan, Printer(output), _PLANNED, "nothing new to archive")
         return OK
-    report = archive_flow(sides, folder, Shape(shape), place.open, rate_limit=rate_limit)
-    _print(report, Printer(output), _ARCHIVED, "nothing new to archive")
+    printer = Printer(output)
+    with progress(f"archive {sides.flow}", printer) as told:
+        opens = partial(place.open, report=told)
+        report = archive_flow(sides, folder, Shape(shape), opens, rate_limit=rate_limit)
+    _print(report, printer, _ARCHIVED, "nothing new to archive")
     for row in rows_of(report, "partitions"):
         lost = count_of(row, "lost_from")
         if lost is not None and lost >= 0:

@@ -15,13 +15,12 @@ from mm2py.observability.quantities import size_text
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py.types import TopicPartition
 from mm2py_cli.output import OK, Column, Printer, say
+from mm2py_cli.progress import LINES_S, draws
 from mm2py_jobs.copy.backfill_report import OrderReport, report
 from mm2py_jobs.copy.plan import Plan
 from mm2py_workers.answers import count_of, rows_of
 
 PROGRESS_S: Final = 0.5
-LINES_S: Final = 10.0
-"""How often progress is a line where it goes to no terminal."""
 
 _NOTHING: Final[Mapping[str, object]] = {
     "id": None,
@@ -40,7 +39,7 @@ RATE_OVER_S: Final = 5.0
 async def show_progress(store: BackfillStore, printer: Printer, clock: Clock) -> None:
     """Show bars on a terminal, lines elsewhere, on standard error."""
     console = Console(stderr=True)
-    if not console.is_terminal or not printer.is_table:
+    if not draws(printer, console):
         while True:
             await clock.sleep(LINES_S)
             leases = list(store.leases.values())
@@ -55,7 +54,7 @@ async def show_progress(store: BackfillStore, printer: Printer, clock: Clock) ->
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console) as progress:
+    with Progress(*columns, console=console, redirect_stdout=False) as progress:
         bars: dict[TopicPartition | None, TaskID] = {None: progress.add_task("", rate="")}
         before: tuple[float, int] | None = None
         while True:

@@ -28,6 +28,7 @@ from mm2py_cli.output import (
     examples,
     say,
 )
+from mm2py_cli.progress import progress
 from mm2py_cli.rest_access import Access, asks_rest
 from mm2py_jobs.failover.plan import (
     DRAIN_S,
@@ -264,7 +265,7 @@ def drill(
     printer = Printer(output)
 
     async def run(job: "FailoverJob") -> int:
-        timed = await job.timed_plan(FailoverRequest(settle_s=settle))
+        timed = await _timed(job, FailoverRequest(settle_s=settle), printer)
         text = json.dumps(timed.document(), indent=2) + "\n"
         await asyncio.to_thread(report.write_text, text, "utf-8")
         print_times(printer, timed)
@@ -350,7 +351,7 @@ def _worker_of(access: Access) -> Generator["FlowsApi"]:
 async def _plan(
     job: "FailoverJob", request: FailoverRequest, printer: Printer, *, timed: bool = False
 ) -> int:
-    times = await job.timed_plan(request) if timed else None
+    times = await _timed(job, request, printer) if timed else None
     plan = await job.plan() if times is None else times.plan
     refusals = plan.refusals(request, await job.newest())
     if times is None or printer.is_table:
@@ -360,6 +361,11 @@ async def _plan(
     for text in refusals:
         say(f"would be refused: {text}")
     return UNHEALTHY if refusals or (times is not None and not times.is_ready) else OK
+
+
+async def _timed(job: "FailoverJob", request: FailoverRequest, printer: Printer) -> "TimedPlan":
+    with progress(f"{request.kind} {job.clusters.name}", printer) as told:
+        return await job.timed_plan(request, lambda step: told(f"asks what {step} asks", 0, 0))
 
 
 async def _execute(job: "FailoverJob", request: FailoverRequest, printer: Printer) -> int:
@@ -376,7 +382,10 @@ async def _execute(job: "FailoverJob", request: FailoverRequest, printer: Printe
         say(
             f"{begun.accept_loss} offsets were accepted before: a smaller number takes nothing back"
         )
-    failover = await job.execute(request, _say_step, planned)
+    with progress(f"{request.kind} {job.clusters.name}", printer) as told:
+        failover = await job.execute(
+            request, _say_step, planned, lambda it: told(_step_text(it), 0, 0)
+        )
     print_failover(printer, failover)
     if failover.step is Step.DONE:
         if failover.kind is FailoverKind.FAILBACK:
@@ -413,12 +422,16 @@ async def _cancel(job: "FailoverJob", printer: Printer, *, dry_run: bool) -> int
 
 
 def _say_step(failover: Failover) -> None:
+    say(f"{failover.flow} {failover.kind} {failover.id}: {_step_text(failover)}")
+
+
+def _step_text(failover: Failover) -> str:
     notes = f", {failover.missing} offsets not copied" if failover.missing > 0 else ""
     if failover.step is Step.DRAIN and failover.transactions:
         notes += f", waits: {some_of(list(map(str, failover.transactions)), 1, '; ')}"
     if failover.step is Step.SWITCH and failover.switched_ms:
         notes += f", clients may write to {failover.flow.partition('->')[2]}"
-    say(f"{failover.flow} {failover.kind} {failover.id}: {failover.step}{notes}")
+    return f"{failover.step}{notes}"
 
 
 # ---- what they print

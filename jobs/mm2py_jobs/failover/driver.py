@@ -248,6 +248,7 @@ class FailoverDriver:
         sides: both clusters.
         name: ``A->B``.
         report: called with each record that was written.
+        waits: called at each look while it waits for the copy, with the record as it would be now.
     """
 
     def __init__(
@@ -258,9 +259,10 @@ class FailoverDriver:
         name: str,
         clock: Clock,
         report: Callable[[Failover], None] = lambda _: None,
+        waits: Callable[[Failover], None] = lambda _: None,
     ) -> None:
         self._store, self._sides, self._name = store, sides, name
-        self._clock, self._report = clock, report
+        self._clock, self._report, self._waits = clock, report, waits
         self._settle_s, self._drain_s = SETTLE_S, DRAIN_S
         assert store.writer is not None
         self._claim = DriverClaim[Failover](store.writer, store.refresh, lambda: store.failover)
@@ -426,6 +428,7 @@ class FailoverDriver:
                 )
             if now - since > self._drain_s:
                 raise self._not_drained(failover, missing)
+            self._waits(replace(failover, missing=missing))
             await self._clock.sleep(LOOK_S)
 
     async def _named(self, failover: Failover, held: Mapping[TopicPartition, int]) -> Failover:

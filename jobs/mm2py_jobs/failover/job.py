@@ -84,9 +84,11 @@ class FailoverJob:
         plan = await plan_failover(self.clusters, self.sides, self.control, self._kind)
         return masked(replace(plan, standing=await self._standing(plan)), self._mask)
 
-    async def timed_plan(self, request: FailoverRequest) -> TimedPlan:
-        """Return what would be done and how long it would take; raises like ``plan``."""
-        timed = await time_plan(self.clusters, self.sides, self.plan, request)
+    async def timed_plan(
+        self, request: FailoverRequest, asks: Callable[[str], None] = lambda _: None
+    ) -> TimedPlan:
+        """Return what would be done and how long it would take, ``asks`` called with each step; raises like ``plan``."""
+        timed = await time_plan(self.clusters, self.sides, self.plan, request, asks)
         return masked(timed, self._mask)
 
     async def execute(
@@ -94,6 +96,7 @@ class FailoverJob:
         request: FailoverRequest,
         report: Callable[[Failover], None],
         planned: Callable[[FailoverPlan], None] = lambda _: None,
+        waits: Callable[[Failover], None] = lambda _: None,
     ) -> Failover:
         """Run it; raises like ``FailoverDriver.run``, or if the plan refuses.
 
@@ -101,6 +104,7 @@ class FailoverJob:
             request: what was asked for.
             report: called with each record.
             planned: called with the plan, if one had to be made.
+            waits: called while it waits for the copy, with what is missing.
         """
         await self._open_store(creates=False)
         begun = self.clusters.store.failover
@@ -111,7 +115,7 @@ class FailoverJob:
                 raise FailoverRefusedError("; ".join(refusals))
         await self._open_store(creates=True)
         request = replace(request, id=request.id or new_id(self.clusters.clock.now_ms()))
-        return await self._driver(report).run(request, begun)
+        return await self._driver(report, waits).run(request, begun)
 
     async def cancel(self, report: Callable[[Failover], None], *, dry_run: bool) -> Failover:
         """Cancel an unfinished failover; a dry run returns it.
@@ -124,7 +128,9 @@ class FailoverJob:
         failover = driver.check_cancel(self.clusters.store.failover)
         return failover if dry_run else await driver.cancel()
 
-    def _driver(self, report: Callable[[Failover], None]) -> FailoverDriver:
+    def _driver(
+        self, report: Callable[[Failover], None], waits: Callable[[Failover], None] = lambda _: None
+    ) -> FailoverDriver:
         clusters = self.clusters
         return FailoverDriver(
             clusters.store,
@@ -132,6 +138,7 @@ class FailoverJob:
             name=str(clusters.name),
             clock=clusters.clock,
             report=report,
+            waits=waits,
         )
 
     async def _open_store(self, *, creates: bool) -> None:

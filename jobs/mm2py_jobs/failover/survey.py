@@ -434,8 +434,9 @@ async def time_plan(
     sides: FailoverSides,
     ask_plan: Callable[[], Awaitable[FailoverPlan]],
     request: FailoverRequest,
+    asks: Callable[[str], None] = lambda _: None,
 ) -> TimedPlan:
-    """Ask the questions of each step, and time them.
+    """Ask the questions of each step, and time them; ``asks`` is called with the name of each.
 
     Raises:
         RetriableError: a cluster does not answer.
@@ -444,6 +445,7 @@ async def time_plan(
     steps: list[TimedStep] = []
 
     async def timed(step: str, question: Awaitable[T], describe: Callable[[T], str]) -> T:
+        asks(step)
         began_s = clock.monotonic()
         answer = await question
         ms = round((clock.monotonic() - began_s) * 1000)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
 from mm2py_jobs.spark.executor_watch import WAIT_EXECUTORS_S, ExecutorWatch
+from mm2py_jobs.spark.lane_progress import LaneProgress, LaneReport
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -87,6 +88,8 @@ class OpenSession:
         self.spark = spark
         self.owned = owned
         self.wait_executors_s = wait_executors_s
+        self.report: LaneReport | None = None
+        """Told how many lanes of a job have ended."""
 
     @property
     def slots(self) -> int:
@@ -112,9 +115,11 @@ class SparkPlace:
     master: str = ""
     wait_executors_s: float = WAIT_EXECUTORS_S
 
-    def open(self, name: str = "mm2py") -> OpenSession:
+    def open(self, name: str = "mm2py", report: LaneReport | None = None) -> OpenSession:
         """Open a session there; see ``open_session``."""
-        return open_session(self.master, name=name, wait_executors_s=self.wait_executors_s)
+        opened = open_session(self.master, name=name, wait_executors_s=self.wait_executors_s)
+        opened.report = report
+        return opened
 
 
 def open_session(
@@ -192,7 +197,11 @@ def run_lanes(
         return json.dumps([time.monotonic() - begun_s, time.process_time() - cpu_s, found])
 
     spark = opened.spark
-    with _named_job(spark, tag, description), _watched(opened, tag) as watch:
+    with (
+        _named_job(spark, tag, description),
+        _told(opened, tag, len(lanes)),
+        _watched(opened, tag) as watch,
+    ):
         try:
             answers = (
                 _connect_answers(spark, answer, len(lanes))
@@ -276,6 +285,12 @@ def _watched(
     if _is_connect(spark) or _LOCAL.fullmatch(spark.sparkContext.master or ""):
         return nullcontext()
     return ExecutorWatch(spark.sparkContext, tag, opened.wait_executors_s)
+
+
+def _told(opened: OpenSession, tag: str, lanes: int) -> AbstractContextManager[object]:
+    if opened.report is None or _is_connect(opened.spark):
+        return nullcontext()
+    return LaneProgress(opened.spark.sparkContext, tag, lanes, opened.report)
 
 
 def _is_connect(spark: "SparkSession") -> bool:

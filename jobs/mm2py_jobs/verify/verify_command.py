@@ -15,6 +15,7 @@ from typing import Final, cast, final
 from mm2py.errors import UsageError
 from mm2py.types import TopicPartition
 from mm2py_cli.output import NOT_EQUAL, OK, UNHEALTHY, Column, Output, Printer, say
+from mm2py_cli.progress import progress
 from mm2py_jobs.open_flow import flow_sides
 from mm2py_jobs.spark.session import SparkPlace
 from mm2py_jobs.verify.verify import planned, verify_flow
@@ -120,14 +121,18 @@ def run_verify(order: VerifyOrder, output: Output) -> int:
     order.check()
     sides = flow_sides(order.path, str(order.flow), order.topics, as_they_are=_REASON)
     printer = Printer(output)
-    verify = partial(
-        verify_flow,
-        sides,
-        order.tier,
-        order.place.open,
-        rate_limit=order.rate_limit,
-        from_map=order.begins == FROM_MAP,
-    )
+
+    def verify(only: Collection[TopicPartition] | None = None) -> dict[str, object]:
+        with progress(f"verify {sides.flow}", printer) as report:
+            return verify_flow(
+                sides,
+                order.tier,
+                partial(order.place.open, report=report),
+                only,
+                rate_limit=order.rate_limit,
+                from_map=order.begins == FROM_MAP,
+            )
+
     report = verify()
     if order.repairs and report["differences"]:
         report = _repaired(order, report, verify, printer)
