@@ -1,13 +1,16 @@
 """The metrics of ``GET /metrics``: names, labels, and how a reading of this worker becomes samples.
 
-Flow: ``WorkerReading`` (plain data) -> ``rendered`` -> text, metric by metric.
+Flow: ``WorkerReading`` (plain data) -> ``families`` of prometheus_client, one at a time, so that few objects exist at once.
 docs/reference/metrics.md lists ``OWN_METRICS`` and ``COMPAT_METRICS``. It shares nothing with the event loop and may run in a thread.
 """
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from mm2py.api.context import EventKind, PartitionState
 from mm2py.flows.states import DEGRADED, DISABLED
@@ -16,14 +19,7 @@ from mm2py.mirror.checkpoints import GROUP_STATES
 from mm2py.observability.ages import Ages
 from mm2py.observability.metrics import UNKNOWN, LifeCounts, NodeSnapshot, PartitionSnapshot
 from mm2py.observability.processes import ProcessReading
-from mm2py.rest.metric_text import MetricSpec, Samples, SeriesMetric, SeriesSamples
-from mm2py.rest.worker_reading import (
-    CHECKPOINT_LABELS,
-    Series,
-    WorkerReading,
-    labels_text,
-    number_of,
-)
+from mm2py.rest.worker_reading import CHECKPOINT_LABELS, Series, WorkerReading, number_of
 from mm2py.types import State
 
 WORK_STATES: Final = tuple(state.value for state in State)
@@ -35,14 +31,34 @@ EVENT_KINDS: Final = tuple(kind.value for kind in EventKind)
 MS_PER_S: Final = 1000
 
 
-Metric = MetricSpec | SeriesMetric
-
-
 class Compat(StrEnum):
     """Products whose metric names are also exported."""
 
     STRIMZI = "strimzi"
     REDPANDA = "redpanda"
+
+
+Samples = Iterator[tuple[tuple[str, ...], float]]
+"""Label values, in the order of the metric's labels, and the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """One metric; a name that ends in ``_total`` is a counter, any other a gauge."""
+
+    name: str
+    labels: tuple[str, ...]
+    meaning: str
+    samples: Callable[[WorkerReading], Samples]
+
+    def family(self, reading: WorkerReading) -> CounterMetricFamily | GaugeMetricFamily:
+        """Return the metric with its samples, which may be none."""
+        counter = self.name.endswith("_total")
+        kind = CounterMetricFamily if counter else GaugeMetricFamily
+        family = kind(self.name, self.meaning, labels=self.labels)
+        for labels, value in self.samples(reading):
+            family.add_metric(labels, value)
+        return family
 
 
 # -- samples by flow, by partition, by connector and task ---------------------------------------------
@@ -112,19 +128,19 @@ _Value = Callable[[PartitionSnapshot], float | None]
 
 
 def _series(
-    value: _Value, labels: Callable[[Series], str]
-) -> Callable[[WorkerReading], SeriesSamples]:
-    def samples(reading: WorkerReading) -> SeriesSamples:
+    value: _Value, labels: Callable[[Series], tuple[str, ...]]
+) -> Callable[[WorkerReading], Samples]:
+    def samples(reading: WorkerReading) -> Samples:
         for series in reading.partitions:
-            known, text = value(series.part), labels(series)
-            if known is not None and text:
-                yield text, known
+            known, values = value(series.part), labels(series)
+            if known is not None and values:
+                yield values, known
 
     return samples
 
 
-def _of_partition(name: str, meaning: str, value: _Value) -> SeriesMetric:
-    return SeriesMetric(name, _PARTITION, meaning, _series(value, lambda it: it.own))
+def _of_partition(name: str, meaning: str, value: _Value) -> MetricSpec:
+    return MetricSpec(name, _PARTITION, meaning, _series(value, lambda it: it.own))
 
 
 def _lag_records(part: PartitionSnapshot) -> float | None:
@@ -222,7 +238,7 @@ def _of_process(
 _FLOW: Final = ("flow",)
 _PARTITION: Final = ("flow", "topic", "partition")
 
-OWN_METRICS: Final[tuple[Metric, ...]] = (
+OWN_METRICS: Final[tuple[MetricSpec, ...]] = (
     MetricSpec(
         "mm2py_build_info",
         ("version",),
@@ -262,11 +278,11 @@ OWN_METRICS: Final[tuple[Metric, ...]] = (
         "When the source deletes the first record of this worker's partitions that is not copied; absent while they keep up.",
         _of_node(_overtaken_s),
     ),
-    SeriesMetric(
+    MetricSpec(
         "mm2py_partition_state",
         (*_PARTITION, "state"),
         "1 for the partition's current state.",
-        _series(lambda _: 1, lambda it: f'{it.own},state="{it.part.state}"'),
+        _series(lambda _: 1, lambda it: (*it.own, it.part.state)),
     ),
     _of_partition(
         "mm2py_records_replicated_total",
@@ -464,8 +480,8 @@ def _rate(per_s: float) -> float | None:
 
 
 def _mirror(
-    prefix: str, labels: tuple[str, ...], text: Callable[[Series], str]
-) -> tuple[SeriesMetric, ...]:
+    prefix: str, labels: tuple[str, ...], values_of: Callable[[Series], tuple[str, ...]]
+) -> tuple[MetricSpec, ...]:
     """Return Java's metrics of a copied partition."""
     values: Sequence[tuple[str, str, _Value]] = (
         ("record_count", "Records that the target acknowledged.", lambda part: part.records),
@@ -487,17 +503,17 @@ def _mirror(
         ),
     )
 
-    def of_copies(value: _Value) -> Callable[[WorkerReading], SeriesSamples]:
-        def samples(reading: WorkerReading) -> SeriesSamples:
+    def of_copies(value: _Value) -> Callable[[WorkerReading], Samples]:
+        def samples(reading: WorkerReading) -> Samples:
             for series in reading.copies:
                 known = value(series.part)
                 if known is not None:
-                    yield text(series), known
+                    yield values_of(series), known
 
         return samples
 
     return tuple(
-        SeriesMetric(f"{prefix}_{name}", labels, meaning, of_copies(value))
+        MetricSpec(f"{prefix}_{name}", labels, meaning, of_copies(value))
         for name, meaning, value in values
     )
 
@@ -528,21 +544,20 @@ def _age(
     return value
 
 
-def _checkpoints(prefix: str, more: tuple[str, ...] = ()) -> tuple[SeriesMetric, ...]:
+def _checkpoints(prefix: str, more: tuple[str, ...] = ()) -> tuple[MetricSpec, ...]:
     """Return Java's metrics of checkpoints, ``MirrorCheckpointMetrics``; ``more`` labels repeat the target."""
 
-    def latency(number: Callable[[Ages], float | None]) -> Callable[[WorkerReading], SeriesSamples]:
-        def samples(reading: WorkerReading) -> SeriesSamples:
+    def latency(number: Callable[[Ages], float | None]) -> Callable[[WorkerReading], Samples]:
+        def samples(reading: WorkerReading) -> Samples:
             for of, ages in reading.checkpoints.items():
                 known = number(ages)
                 if known is not None:
-                    again = labels_text(more, [of.flow.target] * len(more))
-                    yield f"{of.labels},{again}" if again else of.labels, known
+                    yield (*of.labels, *[of.flow.target] * len(more)), known
 
         return samples
 
     return tuple(
-        SeriesMetric(
+        MetricSpec(
             f"{prefix}_checkpoint_latency_ms{end}",
             (*CHECKPOINT_LABELS, *more),
             "From the poll of a checkpoint until the target acknowledged it" + of,
@@ -552,13 +567,13 @@ def _checkpoints(prefix: str, more: tuple[str, ...] = ()) -> tuple[SeriesMetric,
     )
 
 
-def _of_consumer(series: Series) -> str:
+def _of_consumer(series: Series) -> tuple[str, ...]:
     part = series.part
     if not part.task:
-        return ""
+        return ()
     # Java's client id, in the quotes that JMX puts around it.
     client = f'"{series.flow}|{part.task}|replication-consumer"'
-    return labels_text(_CONSUMED, (client, part.source.topic, number_of(part.source)))
+    return client, part.source.topic, number_of(part.source)
 
 
 def _task_status(reading: WorkerReading) -> Samples:
@@ -590,11 +605,11 @@ _WORKER: Final = (
 _COPY: Final = ("source", "target", "topic", "partition")
 _CONSUMED: Final = ("clientid", "topic", "partition")
 
-COMPAT_METRICS: Final[Mapping[Compat, tuple[Metric, ...]]] = {
+COMPAT_METRICS: Final[Mapping[Compat, tuple[MetricSpec, ...]]] = {
     Compat.STRIMZI: (
         *_mirror("kafka_connect_mirror_mirrorsourceconnector", _COPY, lambda it: it.copy),
         *_checkpoints("kafka_connect_mirror_mirrorcheckpointconnector"),
-        SeriesMetric(
+        MetricSpec(
             "kafka_consumer_fetch_manager_records_lag",
             _CONSUMED,
             "Records between the position and the end of the source partition.",
@@ -612,11 +627,13 @@ COMPAT_METRICS: Final[Mapping[Compat, tuple[Metric, ...]]] = {
 }
 
 
-def rendered(reading: WorkerReading, compat: Collection[Compat]) -> Iterator[str]:
-    """Return the text of one scrape, metric by metric: our own names, and those of ``compat``; metrics without a sample, too."""
+def families(
+    reading: WorkerReading, compat: Collection[Compat]
+) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+    """Return one scrape, metric by metric: our own names, and those of ``compat``; metrics without a sample, too."""
     metrics = [
         *OWN_METRICS,
         *(it for each in Compat if each in compat for it in COMPAT_METRICS[each]),
     ]
     for metric in {it.name: it for it in metrics}.values():
-        yield metric.text(reading)
+        yield metric.family(reading)

@@ -124,54 +124,33 @@ class CheckpointSeries(NamedTuple):
     partition: TopicPartition
 
     @property
-    def labels(self) -> str:
-        """Return its labels under Java's names."""
-        values = (*self.flow, self.group, self.partition.topic, number_of(self.partition))
-        return labels_text(CHECKPOINT_LABELS, values)
+    def labels(self) -> tuple[str, ...]:
+        """Return the values of its labels under Java's names."""
+        return *self.flow, self.group, self.partition.topic, number_of(self.partition)
 
 
 @final
 class Series:
-    """A partition, or a topic, with the labels of its samples as text."""
+    """A partition, or a topic, with the values of its labels."""
 
     def __init__(self, flow: FlowName, part: PartitionSnapshot) -> None:
         self.flow, self.part = flow, part
 
     @cached_property
-    def own(self) -> str:
+    def own(self) -> tuple[str, ...]:
         """Under our own names."""
-        source = self.part.source
-        return labels_text(
-            ("flow", "topic", "partition"), (str(self.flow), source.topic, number_of(source))
-        )
+        return str(self.flow), self.part.source.topic, number_of(self.part.source)
 
     @cached_property
-    def copy(self) -> str:
+    def copy(self) -> tuple[str, ...]:
         """Under Java's names; empty where the copy is not known."""
         target = self.part.target
-        if target is None:
-            return ""
-        values = (*self.flow, target.topic, number_of(target))
-        return labels_text(("source", "target", "topic", "partition"), values)
+        return () if target is None else (*self.flow, target.topic, number_of(target))
 
     @cached_property
-    def moved(self) -> str:
+    def moved(self) -> tuple[str, ...]:
         """Under Redpanda's names of Java's: ``destination`` repeats the target."""
-        destination = labels_text(("destination",), (self.flow.target,))
-        return f"{self.copy},{destination}" if self.copy else ""
-
-
-def labels_text(names: Sequence[str], values: Sequence[str]) -> str:
-    """Return labels as they are between the braces of a sample."""
-    return ",".join(
-        f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True)
-    )
-
-
-def _escaped(value: str) -> str:
-    if "\\" in value or '"' in value or "\n" in value:
-        return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return value
+        return (*self.copy, self.flow.target) if self.copy else ()
 
 
 EVERY_PARTITION: Final = -1

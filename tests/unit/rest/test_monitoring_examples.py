@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mm2py.rest.metric_families import FLOW_STATES, OWN_METRICS, PARTITION_STATES, Metric
+from mm2py.rest.metric_families import FLOW_STATES, OWN_METRICS, PARTITION_STATES, MetricSpec
 from mm2py_cli.flow_commands import WELL
 
 FOLDER = Path(__file__).parents[3] / "examples" / "monitoring"
 ALERTS, DASHBOARD, CONFIG = (
     FOLDER / name for name in ("alerts.yaml", "dashboard.json", "prometheus.yml")
 )
-SPECS: Mapping[str, Metric] = {spec.name: spec for spec in OWN_METRICS}
+SPECS: Mapping[str, MetricSpec] = {spec.name: spec for spec in OWN_METRICS}
 OF_PROMETHEUS = {"up": {"job", "instance"}}
 ADDED_BY_SCRAPE = {"job", "instance"}
 STRING = re.compile(r'"[^"]*"')
