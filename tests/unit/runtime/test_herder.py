@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from math import inf
@@ -285,7 +285,7 @@ FILE = CONFIG | {"name": "c"}
     [({"work": "5"}, ["start c-0 5"]), ({"late": "no source"}, ["start c-0 0", "start c-1 1"])],
 )
 async def test_nothing_starts_with_what_the_file_said_before_it_was_changed(
-    cluster: Cluster, changed: Mapping[str, str], started: list[str]
+    cluster: Cluster, changed: dict[str, str], started: list[str]
 ) -> None:
     """Tasks wait for configs that are made of the new one; from a connector that has failed none come."""
     before = cluster.node(effective={"c": FILE}).start()
