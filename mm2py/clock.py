@@ -3,8 +3,9 @@
 import asyncio
 import math
 import time
-from collections.abc import Coroutine
-from typing import Final, Literal, Protocol, TypeVar, final
+from collections.abc import Callable, Coroutine
+from typing import Final, Generic, Literal, Protocol, TypeVar, final
+from weakref import WeakKeyDictionary
 
 # Linux's CLOCK_MONOTONIC does not count system suspend, so a membership would look fresh after it;
 # macOS's does.
@@ -62,6 +63,21 @@ def with_slack_s(clock: Clock, seconds: float) -> float:
 
 
 SYSTEM_CLOCK: Final = SystemClock()
+
+
+@final
+class PerClock(Generic[T]):
+    """One value for all that have the same clock: a process has one clock and so one value, a test has its own."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._values: WeakKeyDictionary[Clock, T] = WeakKeyDictionary()
+
+    def __call__(self, clock: Clock) -> T:
+        """Return the value of ``clock``, made when it is first asked for."""
+        if clock not in self._values:
+            self._values[clock] = self._make()
+        return self._values[clock]
 
 
 def until_tick_s(clock: Clock, period_s: float) -> float:

@@ -65,7 +65,11 @@ class MirrorTopicsConfig(MirrorConnectorConfig):
     consumer_poll_timeout_ms: ConsumerPollTimeout = 1_000
     refresh_topics_enabled: Annotated[bool, switch("Look for new topics and partitions.")] = True
     refresh_topics_interval_seconds: Annotated[
-        int, seconds("How often to look for new topics and partitions.", "600")
+        int,
+        seconds(
+            "How often to look for new topics and partitions. Not set: each second where there are at most 500 topics.",
+            "600",
+        ),
     ] = 5
     sync_topic_configs_enabled: Annotated[bool, switch("Copy topic configs.")] = True
     sync_topic_configs_interval_seconds: Annotated[

@@ -14,7 +14,7 @@ from typing import Final, final
 
 from mm2py.api.policies import ConfigPropertyFilter, ReplicationPolicy
 from mm2py.client.connect.admin import TopicDescription
-from mm2py.clock import Clock
+from mm2py.clock import SLACK_S, Clock
 from mm2py.config.java_regex import PatternList
 from mm2py.errors import RetriableError, ServerError
 from mm2py.mirror.filters import TopicSelection, is_internal_name
@@ -36,6 +36,12 @@ TARGET_CHECK_S: Final = 30.0
 
 RECORDS_PER_REQUEST: Final = 4_000
 """Metadata records of one CreateTopics request; a KRaft controller takes at most 10,000."""
+
+FEW_TOPICS: Final = 500
+"""So many topics are listed in some milliseconds and 50 KB."""
+
+CERTAIN_S: Final = 2.5
+"""Two lists that leave out a topic are at least so far apart."""
 
 LOGGED_TOPICS: Final = 10
 """Up to this many topics are named one by one."""
@@ -64,27 +70,37 @@ class FlowTopics:
 
 @final
 class RemoteTopics:
-    """Keeps the copies of one flow's topics in step with the source."""
+    """Keeps the copies of one flow's topics in step with the source.
+
+    Args:
+        many_s: how often many topics are listed, and topics that the target refused are tried again.
+    """
 
     def __init__(
-        self, source: MirrorAdmin, target: MirrorAdmin, flow: FlowTopics, *, clock: Clock
+        self,
+        source: MirrorAdmin,
+        target: MirrorAdmin,
+        flow: FlowTopics,
+        *,
+        many_s: float,
+        clock: Clock,
     ) -> None:
         self._source_admin = source
         self._target_admin = target
         self._flow = flow
+        self._many_s = many_s
         self._clock = clock
-        self._complete = False
         self._listed: Mapping[str, TopicDescription] | None = None
         self._source: dict[str, int] = {}
         self._remote: dict[str, int] = {}
-        self._shrunk: dict[str, int] = {}
+        self._shrunk: dict[str, tuple[int, float]] = {}
         self._gone: dict[str, float] = {}
         self._absent: Sequence[str] = ()
         self._internal_copies: Sequence[str] = ()
         self._former_checkpoints: Sequence[str] = ()
         self._returned: Sequence[str] = ()
         self._left_out: Mapping[str, str] = {}
-        self._next_target_check = -math.inf
+        self._next_list = self._next_target_check = -math.inf
         self._refusals = ChangeLog(log, "remote topic cannot be created or grown, it waits")
 
     @property
@@ -172,17 +188,22 @@ class RemoteTopics:
         Raises:
             RetriableError: A cluster cannot be asked now.
         """
-        changed = await self._list_source()
         now = self._clock.monotonic()
-        if not changed and self._complete and now < self._next_target_check:
+        if now < self._next_list:
             return False
-        self._complete = False
+        changed = await self._list_source()
+        many = self._listed is not None and len(self._listed) > FEW_TOPICS
+        self._next_list = now + (self._many_s - SLACK_S if many else 0)
+        if not changed and now < self._next_target_check:
+            return False
+        self._next_target_check = now  # also where the target cannot be asked
         self._remote = await self._list_target()
-        self._next_target_check = now + TARGET_CHECK_S
         if await self._create_missing() | await self._grow_short():
             # Another client created or grew a topic: only the target knows its partitions.
             self._remote |= await self._list_target()
-        self._complete = not self._missing()
+        self._next_target_check = now + (
+            self._many_s - SLACK_S if self._missing() else TARGET_CHECK_S
+        )
         return True
 
     async def _list_source(self) -> bool:
@@ -221,7 +242,7 @@ class RemoteTopics:
         return changed
 
     def _keep_once(self, topics: dict[str, int]) -> set[str]:
-        """Keep what one list leaves out, and return the topics that two lists left out.
+        """Keep what one list leaves out, and return the topics that two lists left out, ``CERTAIN_S`` apart.
 
         A broker that just started may answer with an old list. And of a topic that was created again with
         fewer partitions, the task that has the others needs the time to put into the ledger what they lost.
@@ -231,8 +252,13 @@ class RemoteTopics:
             for topic, count in self._source.items()
             if topics.get(topic, 0) < count
         }
-        certain = {topic for topic, count in less.items() if self._shrunk.get(topic) == count}
-        self._shrunk = {topic: count for topic, count in less.items() if topic not in certain}
+        now = self._clock.monotonic()
+        since = {
+            topic: self._shrunk[topic][1] if self._shrunk.get(topic, (-1,))[0] == count else now
+            for topic, count in less.items()
+        }
+        certain = {topic for topic, began in since.items() if now - began >= CERTAIN_S}
+        self._shrunk = {it: (less[it], began) for it, began in since.items() if it not in certain}
         topics |= {topic: self._source[topic] for topic in self._shrunk}
         return certain - topics.keys()
 

@@ -41,6 +41,9 @@ MEASURE_S: Final = 5
 REFRESH_HEAD_START_S: Final = 2
 """A new topic has to be copied, not only seen, within the refresh interval where that is not set."""
 
+LOOK_S: Final = 1
+"""How often few topics are listed where no interval is set: an answer that is the same is compared as bytes."""
+
 
 @final
 class TopicUpkeep:
@@ -99,11 +102,13 @@ class TopicUpkeep:
 
     @property
     def refresh_s(self) -> int:
-        """Seconds between two checks of the topics."""
+        """Seconds between two checks of many topics, and between two attempts to create what the target refused."""
         seconds = self._config.refresh_topics_interval_seconds
-        if "refresh.topics.interval.seconds" in self._props:
-            return seconds
-        return max(1, seconds - REFRESH_HEAD_START_S)
+        return seconds if self._is_set else max(1, seconds - REFRESH_HEAD_START_S)
+
+    @property
+    def _is_set(self) -> bool:
+        return "refresh.topics.interval.seconds" in self._props
 
     async def open(self, context: ConnectorContext) -> tuple[AdminSession, AdminSession]:
         """Open the sessions of source and target.
@@ -116,7 +121,9 @@ class TopicUpkeep:
         source = await self.session("source", "replication-source-admin")
         target = await self.session("target", "replication-target-admin")
         check_two_clusters(self._props, source.session, target.session)
-        self._topics = RemoteTopics(source.admin, target.admin, self._flow, clock=context.clock)
+        self._topics = RemoteTopics(
+            source.admin, target.admin, self._flow, many_s=self.refresh_s, clock=context.clock
+        )
         self._scheduler = Scheduler(
             context.clock, timeout_ms=self._config.admin_timeout_ms, fail=context.fail
         )
@@ -152,7 +159,8 @@ class TopicUpkeep:
             )
         scheduler.repeat("measure what waits", lambda: self._measure(source.admin), MEASURE_S)
         if config.refresh_topics_enabled:
-            scheduler.repeat("refresh topics", refresh, self.refresh_s, delayed=True)
+            look_s = self.refresh_s if self._is_set else LOOK_S
+            scheduler.repeat("refresh topics", refresh, look_s, delayed=True)
 
     async def _fence(self, source: MirrorAdmin) -> Collection[Acl]:
         """Return the rules by which a failover keeps writers from the source; none where there never was one."""

@@ -61,7 +61,7 @@ def nameless_commit(topic: str, offset: int) -> Call[int]:
     return schema_call(request, consumer_schema.OffsetCommitResponse, code, (2, 7))
 
 
-MANY: Final = 240
+MANY: Final = 500
 LEGAL: Final = string.ascii_letters + string.digits + "._-"
 ODD_TOPICS: Final = (
     "-", "--help", "-0", "0", "a-0", "a.0-1", "...", "_", "None", "null", "true", "NaN", "con", "x.replica.y", "heartbeats.mine",

@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple, final
-from weakref import WeakKeyDictionary
 
-from mm2py.clock import Clock
+from mm2py.clock import PerClock
 
 _MOST: Final = 1_000
 """Addresses come and go; what was noted longest ago is forgotten first."""
@@ -68,9 +67,5 @@ class BrokerErrors:
         return tuple(new.items())
 
 
-_OF_CLOCK: Final[WeakKeyDictionary[Clock, BrokerErrors]] = WeakKeyDictionary()
-
-
-def errors_of(clock: Clock) -> BrokerErrors:
-    """Return what all clients with a clock share: a process has one, a test its own."""
-    return _OF_CLOCK.setdefault(clock, BrokerErrors())
+errors_of: Final = PerClock(BrokerErrors)
+"""What all clients with a clock count."""

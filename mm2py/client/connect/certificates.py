@@ -7,9 +7,8 @@ A broker's date is that of the newest handshake with it: a certificate that it r
 import ssl
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, cast, final
-from weakref import WeakKeyDictionary
 
-from mm2py.clock import Clock
+from mm2py.clock import PerClock
 
 BROKER: Final = "broker"
 CLIENT: Final = "client"
@@ -46,12 +45,8 @@ class CertificateDates:
         self._dates.pop(shown, None)
 
 
-_OF_CLOCK: Final[WeakKeyDictionary[Clock, CertificateDates]] = WeakKeyDictionary()
-
-
-def certificates_of(clock: Clock) -> CertificateDates:
-    """Return the dates of all clients with this clock: a process has one, a test its own."""
-    return _OF_CLOCK.setdefault(clock, CertificateDates())
+certificates_of: Final = PerClock(CertificateDates)
+"""The dates of all clients with a clock."""
 
 
 def peer_expires_s(secured: ssl.SSLSocket) -> float | None:

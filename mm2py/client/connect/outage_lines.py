@@ -5,9 +5,8 @@ Flow: ``ConnectionPool`` fails -> ``outage_s`` says whether a line is due, and f
 
 from dataclasses import dataclass
 from typing import Final, final
-from weakref import WeakKeyDictionary
 
-from mm2py.clock import Clock
+from mm2py.clock import PerClock
 
 REPEAT_S: Final = 10.0
 """Interval at which an unreachable broker is logged again."""
@@ -60,9 +59,5 @@ class OutageLines:
         self._courses.pop(outage, None)
 
 
-_OF_CLOCK: Final[WeakKeyDictionary[Clock, OutageLines]] = WeakKeyDictionary()
-
-
-def lines_of(clock: Clock) -> OutageLines:
-    """Return what all clients with a clock share: a process has one."""
-    return _OF_CLOCK.setdefault(clock, OutageLines())
+lines_of: Final = PerClock(OutageLines)
+"""What all clients with a clock share."""

@@ -110,7 +110,35 @@ class AssignedWork:
         self._term = self._permit.term
         for name in sorted(work.connectors & snapshot.connectors.keys()):
             self._start_connector(name, snapshot)
-        await asyncio.gather(*(self._start_task(task, snapshot) for task in sorted(work.tasks)))
+        due = self.due(work, snapshot).tasks
+        await asyncio.gather(*(self._start_task(task, snapshot) for task in sorted(due)))
+
+    def due(self, work: Work, snapshot: ConfigSnapshot) -> Work:
+        """Return what of ``work`` is configured and may start.
+
+        A task waits where its config was made of another connector config than the one in force: it would copy
+        what the user has changed, for the moment until the connector publishes. Java starts it. Where the connector
+        has failed, or is not to run, nothing new comes: the former configs are the best there is.
+        """
+        outdated = {
+            name
+            for name, config in snapshot.connectors.items()
+            if snapshot.applied.get(name, config) != config
+            and snapshot.target(name) is TargetState.STARTED
+            and self._connector_state(name) is not State.FAILED
+        }
+        configured = work.tasks & snapshot.task_configs.keys()
+        return Work(
+            work.connectors & snapshot.connectors.keys(),
+            frozenset(it for it in configured if it.connector not in outdated),
+        )
+
+    def _connector_state(self, name: str) -> State | None:
+        """Return the state of a connector, wherever it runs."""
+        if name in self._connectors:
+            return self._connectors[name].status.state
+        stored = self._parts.status.get(name)
+        return None if stored is None else stored.state
 
     async def stop(self, work: Work, snapshot: ConfigSnapshot) -> None:
         """Stop and forget work, all in parallel within the graceful time.
@@ -253,6 +281,9 @@ class AssignedWork:
         paused = target is TargetState.PAUSED
         if target is TargetState.STOPPED:
             return  # the commit of no tasks stops them
+        snapshot = self._parts.config.snapshot()
+        here = Work(tasks=frozenset(it for it in self._tasks if it.connector == name))
+        await self.stop(here - self.due(here, snapshot), snapshot)  # changed while it was paused
         tasks = [t for t, entry in self._tasks.items() if t.connector == name and not entry.refused]
         await asyncio.gather(*(self._host.pause_task(task, paused=paused) for task in tasks))
 

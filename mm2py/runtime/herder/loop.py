@@ -468,12 +468,8 @@ class HerderLoop:
         Called between two rounds, when nothing is being started or stopped. Costs a few set operations where nothing differs.
         """
         snapshot, owned = self._parts.config.snapshot(), self._owned
-        configured = Work(
-            frozenset(owned.connectors & snapshot.connectors.keys()),
-            frozenset(owned.tasks & snapshot.task_configs.keys()),
-        )
         running = self._work.running
-        missing, surplus = configured - running, running - owned
+        missing, surplus = self._work.due(owned, snapshot) - running, running - owned
         if missing or surplus:
             log.warning(
                 "what runs here is not what is assigned, it is repaired missing=%s surplus=%s",

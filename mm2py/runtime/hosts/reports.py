@@ -268,6 +268,14 @@ class MeterRelay:
         meter.on_forget = self._forgotten
         meter.on_oversized = self._outgrown
 
+    def _has_aged(self, meter: PartitionMeter) -> bool:
+        """Return whether ages were noted since this was last asked."""
+        aged = (meter.age.noted_ms, meter.latency.noted_ms)
+        if self._aged.get(meter.source, _NEVER) == aged:
+            return False
+        self._aged[meter.source] = aged
+        return True
+
     def send(self) -> bool:
         """Send what changed; whether there was anything."""
         now_ms = self._clock.now_ms()
@@ -289,10 +297,7 @@ class MeterRelay:
                 meter.task,
                 meter.forecast,
             )
-            aged = (meter.age.noted_ms, meter.latency.noted_ms)
-            is_aged = ages and self._aged.get(meter.source, _NEVER) != aged
-            if is_aged:
-                self._aged[meter.source] = aged
+            is_aged = ages and self._has_aged(meter)
             if is_aged or self._sent.get(meter.source) != lasting:
                 self._sent[meter.source] = lasting
                 changed.append(meter.snapshot(now_ms, ages=is_aged))

@@ -122,11 +122,16 @@ async def test_an_unreachable_cluster_makes_the_runtime_try_again() -> None:
     assert bench.dealt() == ["t-0"]
 
 
-async def test_a_new_topic_is_found_within_the_default_interval_and_appended_to_the_deal() -> None:
-    bench = Bench(Region({"t5": 2}))
+@pytest.mark.parametrize(("others", "found_s"), [(0, 1), (500, 3)])
+async def test_a_new_topic_is_found_within_a_second_where_there_are_few_and_appended_to_the_deal(
+    others: int, found_s: int
+) -> None:
+    bench = Bench(Region({"t5": 2} | {f"other{number}": 1 for number in range(others)}))
     async with running(bench):
         bench.region.source.topics["t1"] = 1
-        await bench.context.clock.advance(3.5)
+        await bench.context.clock.advance(found_s - 0.1)
+        assert bench.context.reconfigurations == 0
+        await bench.context.clock.advance(0.2)
         assert bench.context.reconfigurations == 1
         assert bench.dealt() == ["t5-0", "t5-1", "t1-0"]
         await bench.context.clock.advance(60)

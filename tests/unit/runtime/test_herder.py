@@ -277,17 +277,42 @@ async def test_held_partitions_reach_the_host_at_the_start_and_at_each_change(
     assert not node.host.held
 
 
-async def test_no_connector_starts_with_what_the_file_said_before_it_was_changed(
-    cluster: Cluster,
+FILE = CONFIG | {"name": "c"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "started"),
+    [({"work": "5"}, ["start c-0 5"]), ({"late": "no source"}, ["start c-0 0", "start c-1 1"])],
+)
+async def test_nothing_starts_with_what_the_file_said_before_it_was_changed(
+    cluster: Cluster, changed: dict[str, str], started: list[str]
 ) -> None:
-    before = cluster.node(effective={"c": CONFIG | {"name": "c"}}).start()
+    """Tasks wait for configs that are made of the new one; from a connector that has failed none come."""
+    before = cluster.node(effective={"c": FILE}).start()
     await before.runs("c-0", "c-1")
     await before.stop()
     TestConnector.made.clear()
-    changed = CONFIG | {"name": "c", "work": "5"}
-    after = cluster.node("after", effective={"c": changed}).start()
-    await until(lambda: [s.config["p"] for s in after.host.running.values()] == ["5"])
-    assert [made.config["work"] for made in TestConnector.made] == ["5"]
+    after = cluster.node("after", effective={"c": FILE | changed}).start()
+    await until(lambda: len(after.host.running) == len(started))
+    await cluster.clock.settle()
+    assert (after.host.events, [made.config for made in TestConnector.made]) == (
+        started,
+        [FILE | changed],
+    )
+
+
+async def test_tasks_that_were_changed_while_they_were_paused_do_not_continue_as_they_were(
+    cluster: Cluster,
+) -> None:
+    before = cluster.node(effective={"c": FILE}).start()
+    await before.runs("c-0", "c-1")
+    await before.herder.pause("c", actor="t")
+    await before.stop()
+    after = cluster.node("after", effective={"c": FILE | {"work": "5"}}).start()
+    await until(lambda: after.state(C1) == "PAUSED")
+    await after.herder.resume("c", actor="t")
+    await until(lambda: after.state(C0) == "RUNNING")
+    assert after.host.events[2:] == ["stop c-0", "stop c-1", "start c-0 5"]
 
 
 async def test_a_session_key_is_written_by_the_leader_and_again_when_it_is_old(
