@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Final, final
+from typing import final
 from urllib.parse import quote
 
 import pytest
@@ -23,15 +23,14 @@ from tests.integration.cluster_changes import (
     permit_writing,
     set_config,
 )
-from tests.integration.flow_questions import SINGLE_REPLICA, Asked, path_of, wait_for_records
+from tests.integration.flow_questions import Asked, path_of, wait_for_records
 from tests.integration.mirror_process import (
     PROMPT,
-    Flow,
     Mirror,
     running,
     until,
-    write_file,
 )
+from tests.integration.night_scenes import AT_START, SOON, at_start, numbered
 from tests.integration.page_stage import (
     GOOD,
     MARKS,
@@ -43,29 +42,16 @@ from tests.integration.page_stage import (
     press,
 )
 from tests.integration.rest_asking import public_url
-from tests.integration.secured import PLAIN, SecuredRegion
+from tests.integration.secured import SecuredRegion
 from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, commit, wait_for_copy, write
 from tests.kit.browser import Browser
-from tests.kit.kafka.ports import free_ports
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import NewRegion
 
 pytestmark = [*MARKS, pytest.mark.faults, pytest.mark.integration]
 
 browser = page_stage.browser
-
-WRONG: Final = "no-way"
-SOON: Final = {
-    "{source}->{target}.sync.group.offsets.enabled": "true",
-    "{source}->{target}.refresh.groups.interval.seconds": "1",
-    "refresh.topics.interval.seconds": "1",
-    "sync.topic.configs.enabled": "false",
-}
-
-
-def numbered(count: int, partitions: int = 1) -> list[Sent]:
-    return [Sent(n % partitions, b"%d" % n) for n in range(count)]
 
 
 @final
@@ -116,50 +102,16 @@ class Night:
         self.browser.requests.clear()
 
 
-def at_start(setup: Setup, secured: SecuredRegion) -> dict[str, Flow]:
-    """Write one file with a flow for each mistake that a worker meets when it starts; each has a source alias of its own."""
-    nobody = f"127.0.0.1:{free_ports(1)[0]}"
-    sources = {
-        "login": secured.properties("LOGIN", "PLAIN", PLAIN, username="alice", password=WRONG),
-        "certificate": secured.properties("EXPIRED"),
-        "plaintext": {"bootstrap.servers": secured.region.listener_servers("TLS")},
-        "address": {"bootstrap.servers": nobody},
-    }
-    mark = setup.unique("n").replace("-", "")
-    target = f"t{mark}"
-    lines = {
-        "clusters": ", ".join([*(f"{each}{mark}" for each in sources), target]),
-        f"{target}.bootstrap.servers": setup.b.bootstrap_servers,
-        "emit.heartbeats.enabled": "false",
-        **dict.fromkeys(SINGLE_REPLICA, "1"),
-    }
-    for each, properties in sources.items():
-        lines |= {f"{each}{mark}.{key}": value for key, value in properties.items()}
-        lines[f"{each}{mark}->{target}.enabled"] = "true"
-    file = setup.folder / "night.properties"
-    write_file(file, lines)
-    return {each: Flow(secured.region, setup.b, f"{each}{mark}", target, file) for each in sources}
-
-
 async def test_what_keeps_a_worker_from_a_cluster_when_it_starts(
     browser: Browser, setup: Setup, secured: SecuredRegion
 ) -> None:
     flows = at_start(setup, secured)
-    rows = {
-        "login": ("refused the login of user alice by PLAIN", "sasl.jaas.config"),
-        "certificate": ("has expired", "renew the brokers' certificate"),
-        "plaintext": ("is a TLS listener", "security.protocol"),
-        "address": (
-            "Connection refused",
-            "check that the broker runs and that the address is right",
-        ),
-    }
     with running(flows["login"].file, ready=False) as mirror:
         night = Night(browser, mirror)
         await night.at()
-        everything = [text for texts in rows.values() for text in texts]
+        everything = [text for texts in AT_START.values() for text in texts]
         await night.sees("at start", *everything)
-        for row, texts in rows.items():
+        for row, texts in AT_START.items():
             night.broken()
             await night.at(flows[row].name, "topics")
             await night.sees(f"at start {row}", *texts)

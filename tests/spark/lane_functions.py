@@ -33,6 +33,14 @@ def until_killed(lane: Mapping[str, object]) -> Mapping[str, object]:
     return {}
 
 
+def until_there(lane: Mapping[str, object]) -> Mapping[str, object]:
+    """Wait for a file, where the lane names one."""
+    mark, end = Path(str(lane["mark"])), time.monotonic() + 90
+    while lane["mark"] and not mark.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    return {}
+
+
 def where_pyspark_is(_lane: Mapping[str, object]) -> Mapping[str, object]:
     """Return the file of the pyspark that runs this."""
     import pyspark

@@ -71,6 +71,26 @@ def test_a_lane_is_run_again_when_its_worker_is_killed(
     assert answers == [{"attempt": "second"}]
 
 
+def test_how_many_lanes_have_ended_is_told_while_the_others_run(
+    lanes_session: OpenSession, tmp_path: Path
+) -> None:
+    mark, told = tmp_path / "mark", list[tuple[str, int, int]]()
+
+    def report(what: str, done: int, lanes: int) -> None:
+        told.append((what, done, lanes))
+        if done == 2:
+            mark.touch()
+
+    lanes = [{"mark": it} for it in ("", "", str(mark))]
+    lanes_session.report = report
+    try:
+        run_lanes(lanes_session, lane_functions.until_there, lanes, tag="told", description="told")
+    finally:
+        lanes_session.report = None
+    assert mark.exists()
+    assert told[-1] in (("lanes", 2, 3), ("lanes", 3, 3))
+
+
 def test_an_error_of_a_lane_is_named(lanes_session: OpenSession) -> None:
     with pytest.raises(FatalError, match="the job failed: ValueError: lane is wrong"):
         run_lanes(lanes_session, lane_functions.fail, [{}], tag="f", description="the job")

@@ -102,13 +102,16 @@ class Shared:
             if other == settings:
                 return cause
         cluster.pace(self._pace)
+        connected = False
         try:
             async with asyncio.timeout(OPEN_S):
                 await cluster.connect()
+                connected = True
                 await ask()
         except (Mm2pyError, TimeoutError) as error:
             cause = str(error) if isinstance(error, Mm2pyError) else f"no answer within {OPEN_S:.0f} s"  # fmt: skip
-            self._away.append((settings, cause))
+            if not connected:  # what is refused later says nothing of others who ask something else
+                self._away.append((settings, cause))
             return cause
         return ""
 

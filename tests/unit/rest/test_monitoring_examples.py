@@ -127,6 +127,8 @@ def well() -> dict[str, str]:
         },
         **{f'mm2py_flow_state{{{FLOW},state="{s}"}}': f"{v}{FLAT}" for s, v in states.items()},
         **{f'mm2py_partitions{{{FLOW},state="{s}"}}': f"0{FLAT}" for s in PARTITION_STATES},
+        f'mm2py_partition_state{{{FLOW},topic="heartbeats",partition="0",state="RUNNING"}}': f"1{FLAT}",
+        f'mm2py_partition_state{{{FLOW},topic="t",partition="0",state="RUNNING"}}': f"1{FLAT}",
         f"mm2py_failed_partitions{{{FLOW}}}": f"0{FLAT}",
         f'mm2py_rpo_seconds{{{FLOW},topic="t",partition="0"}}': f"3{FLAT}",
         f"mm2py_records_lost_total{{{FLOW}}}": f"7{FLAT}",
@@ -170,6 +172,10 @@ SCENES: Mapping[str, tuple[Mapping[str, str], Collection[str]]] = {
             f'mm2py_flow_state{{{FLOW},state="DEGRADED"}}': f"0+0x{HOURS_2 - 2} 1 1",
         },
         (),
+    ),
+    "a typing error in topics": (
+        {f'mm2py_partition_state{{{FLOW},topic="t",partition="0",state="RUNNING"}}': f"_x{HOURS_2}"},
+        ["FlowWithoutTopics"],
     ),
     "behind": (
         {f'mm2py_rpo_seconds{{{FLOW},topic="u",partition="1"}}': f"61{FLAT}"},
