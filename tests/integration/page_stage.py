@@ -152,7 +152,6 @@ class Jobs:
 
 async def in_all_looks(browser: Browser, name: str) -> None:
     """Keep a picture in both sizes and themes; nothing is wider than the window."""
-    SHOTS.mkdir(parents=True, exist_ok=True)
     for width, height, dark in LOOKS:
         await browser.look(width=width, height=height, dark=dark)
         await browser.until(f"innerWidth === {width}")

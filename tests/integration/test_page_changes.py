@@ -138,7 +138,6 @@ async def test_a_flow_is_paused_changed_and_rolled_back_from_the_page_alone(
         await enter(browser, "topics", f"{first},{second}")
         await press(browser, "Show what it would change", "dialog[open]")
         await browser.until(f"{OPEN}?.innerText.includes({second!r})")
-        SHOTS.mkdir(parents=True, exist_ok=True)
         for width, height, dark in LOOKS:
             await browser.look(width=width, height=height, dark=dark)
             shade = "dark" if dark else "light"
