@@ -103,15 +103,16 @@ async def test_a_backfill_shows_how_far_it_is_and_is_cancelled(
         await browser.open(f"{url.replace('//', '//ann:pw@')}ui/#/flows/A-%3EB/jobs")
         await browser.until_text("its driver is gone and nothing copies what is left")
         text = await browser.text()
-        assert "57 %: 80 records copied, about 60 offsets left" in text
+        assert "70 %: 140 of 200 offsets" in text
+        assert "80 records in 8.0 KB" in text
         assert "Partitions: 1 copying, 1 handed over." in text
         bar = "document.querySelector('progress').value"
-        assert await browser.evaluate(bar) == 57
+        assert await browser.evaluate(bar) == 70
         await press(browser, "Cancel")
         await confirm(browser, "Cancel", "What is copied stays")
         await done(browser)
         await browser.open(f"{url}ui/#/flows/B-%3EA/jobs")
-        await browser.until_text("No copy of history was planned.")
+        await browser.until_text("No job of this flow was run.")
 
 
 @pytest.mark.integration

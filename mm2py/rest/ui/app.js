@@ -78,7 +78,7 @@ function wanted({ view, flow, part, chosen }) {
   if (part === "failover") return { ...shared, plan: [job("failover", "plan"), RARELY_MS, true], failover: [job("failover"), SELDOM_MS, true], failback: [job("failback"), SELDOM_MS, true] };
   if (part === "ledger") return { ...shared, ledger: [`${base}/ledger`, RARELY_MS, true], failover: [job("failover"), RARELY_MS, true] };
   const paths = { ...shared };
-  if (part === "jobs") paths.jobs = ["jobs/backfill", OFTEN_MS];
+  if (part === "jobs") paths.jobs = [`jobs?flow=${encodeURIComponent(flow)}`, OFTEN_MS];
   else if (part !== "tasks") paths[part] = [`${base}/${part}`, EVERY_MS[part]];
   if (part === "groups" && chosen !== undefined) paths.groups = [`${base}/groups`, SELDOM_MS];
   if (part === "topics") paths.config = [`${base}/config`, EVERY_MS.config];
