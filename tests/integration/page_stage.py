@@ -133,7 +133,7 @@ class Jobs:
 
     def __init__(self, rig: Rig) -> None:
         self.failovers = FakeFailovers()
-        self.service = FailoverService(self.failovers.opened, str)
+        self.service = FailoverService(self.failovers.opened)
         parts = rig.parts
         assert parts.flows is not None
         routes = failover_router(FlowService(rig.flow_parts), self.service)
