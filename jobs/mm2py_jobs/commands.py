@@ -287,7 +287,8 @@ def rerun(*, only_plans: bool) -> Callable[..., None]:
 class JobKind:
     """A kind of job: the verbs that it has, of plan, run, status, pause, resume and cancel.
 
-    ``verify``, ``archive`` and ``rerun`` keep no record: they end with their command, and SIGTERM is their cancel.
+    ``verify``, ``archive`` and ``rerun`` end with their command, and SIGTERM is their cancel: they only tell how far they are
+    (``mm2py_jobs.progress``).
     """
 
     name: str

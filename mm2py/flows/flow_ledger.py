@@ -1,11 +1,15 @@
 """The loss ledger of one flow, read from its target: what ``/flows/{flow}/ledger`` and ``mm2py ledger`` show.
 
-Flow: ledger topic of a connected target -> ``Ledger`` -> sums by topic, views. A ledger that does not exist yet is an empty one.
+Flow: ledger topic of a connected target -> ``Ledger`` for the command, ``KeptLedger`` for a worker, which reads on from where it was -> sums by
+topic, views. A ledger that does not exist yet is an empty one.
 """
 
+import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
-from typing import final
+from itertools import islice
+from typing import Final, final
 
 from mm2py.api.context import EventKind, LossEvent
 from mm2py.client.connect.admin import Admin
@@ -21,6 +25,9 @@ from mm2py.mirror.ledger import (
 )
 from mm2py.protocol.records import Record
 from mm2py.types import FlowName
+
+KEPT: Final = 1_000
+"""Events of a flow that a worker keeps, about a megabyte; who asks for more of them makes it read the whole ledger."""
 
 
 @final
@@ -74,9 +81,6 @@ def topic_sums(records: Iterable[LedgerRecord]) -> list[TopicSum]:
 async def read_ledger(cluster: Cluster, flow: FlowName) -> Ledger:
     """Read the ledger of one flow from its connected target."""
     ledger = Ledger(flow)
-    topic = ledger_topic(flow.source)
-    if topic not in await Admin(cluster).describe_topics([topic]):
-        return ledger
 
     def take(_partition: int, record: Record) -> None:
         decoded = decode_ledger_record(record.key, record.value)
@@ -85,24 +89,83 @@ async def read_ledger(cluster: Cluster, flow: FlowName) -> Ledger:
         elif isinstance(decoded, LedgerRecord) and decoded.flow == str(flow):
             ledger.records.append(decoded)
 
-    reader = LogReader(cluster, topic, clock=SYSTEM_CLOCK)
+    topic = ledger_topic(flow.source)
+    if topic in await Admin(cluster).describe_topics([topic]):
+        await _read(LogReader(cluster, topic, clock=SYSTEM_CLOCK), take)
+    return ledger
+
+
+async def _read(reader: LogReader, take: Callable[[int, Record], None]) -> None:
     try:
         await reader.read_to_end(take)
     finally:
         await reader.close()
-    return ledger
 
 
-def ledger_view(ledger: Ledger, most: int, mask: Callable[[str], str]) -> LedgerView:
-    """Return the newest ``most`` events, and sums of all of them."""
-    newest = list(reversed(ledger.records))
-    return LedgerView(
-        flow=str(ledger.flow),
-        total=len(newest),
-        unreadable=len(ledger.unknown),
-        topics=tuple(LedgerTopicView(**asdict(it)) for it in topic_sums(newest)),
-        events=tuple(_event_view(it, mask) for it in newest[:most]),
-    )
+@final
+class KeptLedger:
+    """What a worker has read of one flow's ledger: each look reads only what is new, from the first of this process on.
+
+    Sums are of all events; of these the newest ``most`` are kept. What somebody deletes from the topic by hand is shown until the worker ends,
+    or the topic is created again.
+    """
+
+    def __init__(self, flow: FlowName, most: int = KEPT) -> None:
+        self._flow, self._most = flow, most
+        self._reading = asyncio.Lock()
+        self._topic_id = b""
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._next: dict[int, int] = {}
+        self._sums: dict[str, TopicSum] = {}
+        self._newest: deque[LedgerRecord] = deque(maxlen=self._most)
+        self._unreadable = 0
+
+    async def read(self, cluster: Cluster) -> None:
+        """Read on to the end of now, over the connected target."""
+        topic = ledger_topic(self._flow.source)
+        async with self._reading:
+            described = (await Admin(cluster).describe_topics([topic])).get(topic)
+            topic_id = b"" if described is None else described.topic_id
+            if topic_id != self._topic_id:
+                self._begin_anew()
+            self._topic_id = topic_id
+            if described is not None:
+                reader = LogReader(cluster, topic, clock=SYSTEM_CLOCK, begin=dict(self._next))
+                await _read(reader, self._take)
+
+    def _take(self, partition: int, record: Record) -> None:
+        if record.offset < self._next.get(partition, 0):
+            self._begin_anew()  # the log was cut, and is read from its start
+        self._next[partition] = record.offset + 1
+        decoded = decode_ledger_record(record.key, record.value)
+        if isinstance(decoded, UnknownLedgerRecord):
+            self._unreadable += 1
+        elif isinstance(decoded, LedgerRecord) and decoded.flow == str(self._flow):
+            topic = decoded.event.partition.topic
+            self._sums.setdefault(topic, TopicSum(decoded.flow, topic)).add(decoded.event)
+            self._newest.append(decoded)
+
+    @property
+    def total(self) -> int:
+        """How many events there are."""
+        return sum(it.events for it in self._sums.values())
+
+    def has(self, most: int) -> bool:
+        """Whether the newest ``most`` of them are kept."""
+        return min(most, self.total) <= len(self._newest)
+
+    def view(self, most: int, mask: Callable[[str], str]) -> LedgerView:
+        """Return the newest ``most`` events of those that are kept, and sums of all."""
+        newest = islice(reversed(self._newest), most)
+        return LedgerView(
+            flow=str(self._flow),
+            total=self.total,
+            unreadable=self._unreadable,
+            topics=tuple(LedgerTopicView(**asdict(it)) for _, it in sorted(self._sums.items())),
+            events=tuple(_event_view(it, mask) for it in newest),
+        )
 
 
 def _event_view(record: LedgerRecord, mask: Callable[[str], str]) -> LedgerEventView:

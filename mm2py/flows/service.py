@@ -19,7 +19,7 @@ from mm2py.config.class_names import (
 )
 from mm2py.errors import ConfigError
 from mm2py.flows.fleet import Since
-from mm2py.flows.flow_ledger import ledger_view, read_ledger
+from mm2py.flows.flow_ledger import KeptLedger
 from mm2py.flows.flow_offsets import FlowOffsets, side_cluster
 from mm2py.flows.graph import FlowNode, source_configs
 from mm2py.flows.states import (
@@ -133,6 +133,7 @@ class FlowService:
     def __init__(self, parts: FlowParts) -> None:
         self._parts = parts
         self._reads = asyncio.Semaphore(READS_AT_ONCE)
+        self._ledgers: dict[FlowName, KeptLedger] = {}
 
     def flows(self) -> Mapping[FlowName, FlowNode]:
         """Return the flows of this node by name, but for deleted ones."""
@@ -174,9 +175,13 @@ class FlowService:
         """Return what a flow lost, stopped at or may have doubled; ``RetriableError`` while its target is unreachable."""
         config, _ = self._config_of(flow)
         cluster = side_cluster(config, "target", flow.target, self._parts.clock)
+        kept = self._ledgers.setdefault(flow, KeptLedger(flow))
         async with self._reads, cluster as target:
-            ledger = await read_ledger(target, flow)
-        return ledger_view(ledger, most, self._parts.mask.apply)
+            await kept.read(target)
+            if not kept.has(most):
+                kept = KeptLedger(flow, most)
+                await kept.read(target)
+        return kept.view(most, self._parts.mask.apply)
 
     def _offsets(self, flow: FlowName) -> FlowOffsets:
         config, has_checkpoints = self._config_of(flow)

@@ -1,11 +1,11 @@
 """Records of ``mm2py-backfill.<source>.internal``: what Spark copies of a flow, and which workers have noticed (docs/reference/formats.md).
 
-Flow: ``Job``, ``Lease``, ``Wish``, ``Notice`` -> ``encode_backfill`` -> the topic on the target ->
+Flow: ``Job``, ``Lease``, ``Wish``, ``Notice``, ``Progress`` -> ``encode_backfill`` -> the topic on the target ->
 ``decode_backfill``; the newest record of a key counts. No I/O, no decisions.
 
 Each key has one kind of writer, so that no record overwrites another program's: the job is its driver's, a lease the driver's
 before and after a run and its lane's during one, the wish belongs to people (a run that they start takes a pause back), a notice to one
-worker of the live flow, an order to the worker that leads it.
+worker of the live flow, an order to the worker that leads it, a progress to the command that makes it.
 """
 
 import secrets
@@ -29,6 +29,12 @@ ALIVE_S: Final = 4 * BEAT_S
 LEASE_S: Final = 6.0
 """How long a lane may send after its lease was renewed. Long enough for a slow broker, as a session of the running flow is; a retry after
 a kill waits this long."""
+
+PROGRESS_S: Final = 5.0
+"""How often a job without a claim writes how far it is."""
+
+PROGRESS_ALIVE_S: Final = 4 * PROGRESS_S
+"""One whose record does not change for this long has no process any more."""
 
 NO_END: Final = 2**63 - 1
 """The end of a partition that a stream copies."""
@@ -260,24 +266,72 @@ class Order:
     wait_executors_s: int = 0
 
 
-BackfillRecord = Job | Lease | Wish | Notice | Order
+class ProgressKind(StrEnum):
+    """Which job: each ends with its command, and none keeps partitions from the live flow."""
+
+    VERIFY = "VERIFY"
+    ARCHIVE = "ARCHIVE"
+    RERUN = "RERUN"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a job without a claim is, for people alone: nothing is decided by it.
+
+    ``state`` is RUNNING, DONE or FAILED; ``beat`` rises while it runs; ``done`` of ``total`` offsets are behind it (a verify reads both
+    sides), ``total`` is -1 while it is planned. ``equal``, ``differences`` and ``not_compared`` (partitions) are those of a verify that has ended;
+    ``result`` is its last line, or that of another kind.
+    """
+
+    id: str
+    kind: ProgressKind
+    state: JobState = JobState.RUNNING
+    beat: int = 0
+    topics: str = ""
+    started_ms: int = 0
+    at_ms: int = 0
+    done: int = 0
+    total: int = -1
+    records: int = 0
+    bytes: int = 0
+    equal: bool | None = None
+    differences: int = 0
+    not_compared: int = 0
+    result: str = ""
+    cause: str = ""
+    driver: str = ""
+
+
+def without_process(progress: Progress) -> Progress:
+    """Return a job whose record does not change any more as it is shown; one that is over stays."""
+    if progress.state is not JobState.RUNNING:
+        return progress
+    return replace(
+        progress, state=JobState.FAILED, cause="its process is gone: run the same command again"
+    )
+
+
+BackfillRecord = Job | Lease | Wish | Notice | Order | Progress
 
 _ADAPTERS: Final[Mapping[str, TypeAdapter[BackfillRecord]]] = {
     "job": TypeAdapter(Job),
     "lease": TypeAdapter(Lease),
     "notice": TypeAdapter(Notice),
     "order": TypeAdapter(Order),
+    "progress": TypeAdapter(Progress),
     "wish": TypeAdapter(Wish),
 }
 
 
 def backfill_key(record: BackfillRecord) -> str:
-    """Return ``job``, ``wish``, ``order``, ``lease:<topic>:<partition>`` or ``notice:<worker>``."""
+    """Return ``job``, ``wish``, ``order``, ``lease:<topic>:<partition>``, ``notice:<worker>`` or ``progress:<kind>:<id>``."""
     match record:
         case Lease(topic=topic, partition=partition):
             return f"lease:{topic}:{partition}"
         case Notice(worker=worker):
             return f"notice:{worker}"
+        case Progress(kind=kind, id=identifier):
+            return f"progress:{kind.value.lower()}:{identifier}"
         case Job() | Wish() | Order():
             return type(record).__name__.lower()
 

@@ -14,6 +14,7 @@ from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.errors import ProtocolError
 from mm2py.mirror.backfills import (
     ALIVE_S,
+    PROGRESS_ALIVE_S,
     BackfillRecord,
     Job,
     JobKind,
@@ -21,12 +22,16 @@ from mm2py.mirror.backfills import (
     LeaseState,
     Notice,
     Order,
+    Progress,
+    ProgressKind,
     Wanted,
     Wish,
+    backfill_key,
     backfill_topic,
     decode_backfill,
     encode_backfill,
     without_driver,
+    without_process,
 )
 from mm2py.mirror.versioned_json import unreadable
 from mm2py.protocol.records import Record
@@ -39,6 +44,9 @@ READ_S: Final = 60.0
 """Longest read to the end of the topic (``default.api.timeout.ms``)."""
 
 _JOB: Final = b"job"
+
+KEPT: Final = 4
+"""How many jobs without a claim are kept of each kind, beside one that begins; the oldest are removed."""
 
 
 @final
@@ -59,6 +67,7 @@ class BackfillStore:
         self.reserved = 0
         """Offset after the newest record that reserves a partition for a lane."""
         self._heard_s = 0.0
+        self._progress_heard: dict[bytes, float] = {}
         self.live = False
         """Whether the topic has been read."""
         self.unreadable: ProtocolError | None = None
@@ -156,6 +165,17 @@ class BackfillStore:
         record = self._records.get(f"notice:{worker}".encode())
         return record.offset if isinstance(record, Notice) else -1
 
+    @property
+    def progress(self) -> Sequence[Progress]:
+        """Jobs without a claim, the newest first; one that runs is FAILED once its record has not changed for ``PROGRESS_ALIVE_S``."""
+        now_s = self._clock.monotonic()
+        found = [
+            without_process(it) if now_s - self._progress_heard[key] > PROGRESS_ALIVE_S else it
+            for key, it in self._records.items()
+            if isinstance(it, Progress)
+        ]
+        return sorted(found, key=lambda it: it.started_ms, reverse=True)
+
     # ---- changes
 
     async def post(self, records: Sequence[BackfillRecord]) -> int:
@@ -172,6 +192,12 @@ class BackfillStore:
         if keys:
             await self._table.post([(key, None) for key in keys])
 
+    async def forget_progress(self, kind: ProgressKind) -> None:
+        """Remove all but the newest ``KEPT`` of a kind."""
+        old = [it for it in self.progress if it.kind is kind][KEPT:]
+        if old:
+            await self._table.post([(backfill_key(it).encode(), None) for it in old])
+
     def _take(self, _partition: int, record: Record) -> None:
         self.offset = record.offset + 1
         key = bytes(record.key or b"")
@@ -185,6 +211,8 @@ class BackfillStore:
                 if key == _JOB:
                     self.unreadable = error
                 return
+            if isinstance(taken, Progress):
+                self._progress_heard[key] = self._clock.monotonic()
             if isinstance(taken, Job):
                 self.unreadable = None
                 self._heard_s = self._clock.monotonic()

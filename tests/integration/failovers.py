@@ -24,9 +24,17 @@ from mm2py.mirror.failovers import Failover, decode_failover, failover_topic
 from tests.integration.active_active import IDENTITY
 from tests.integration.cluster_changes import allow
 from tests.integration.earlier_build import PRESENT, Build
-from tests.integration.mirror_process import ENTRIES, Flow, Mirror, running, until, write_flow
+from tests.integration.mirror_process import (
+    ENTRIES,
+    Flow,
+    Mirror,
+    running,
+    until,
+    until_equal,
+    write_flow,
+)
 from tests.integration.rest_asking import ask, public_url
-from tests.integration.traffic import producer, read
+from tests.integration.traffic import ends, producer, read
 from tests.kit.fork_server import FORKS, Forked
 from tests.kit.kafka.reaper import REAPER
 from tests.kit.kafka.region import MIN_FREE_BYTES, KafkaAddress, Region, start_regions
@@ -381,3 +389,15 @@ def values_of(region: KafkaAddress, topic: str) -> list[list[int]]:
         [int(record.value or b"-1") for record in logs[partition].records]
         for partition in sorted(logs)
     ]
+
+
+def settled(a: Region, b: Region, topic: str, count: int, mirror: Mirror) -> None:
+    """Wait until both sides hold every number once, in order."""
+
+    def there() -> bool:
+        return all(sum(ends(it, topic).values()) >= count for it in (a, b))
+
+    until(there, 120, lambda: f"{count}: {ends(a, topic)} {ends(b, topic)}", alive=mirror)
+    # Markers of transactions count in the ends.
+    wanted = [list(range(partition, count, PARTITIONS)) for partition in range(PARTITIONS)]
+    until_equal(lambda: [values_of(it, topic) for it in (a, b)], [wanted] * 2, alive=mirror)

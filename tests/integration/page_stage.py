@@ -133,7 +133,7 @@ class Jobs:
 
     def __init__(self, rig: Rig) -> None:
         self.failovers = FakeFailovers()
-        self.service = FailoverService(self.failovers.opened, str)
+        self.service = FailoverService(self.failovers.opened)
         parts = rig.parts
         assert parts.flows is not None
         routes = failover_router(FlowService(rig.flow_parts), self.service)
@@ -152,7 +152,6 @@ class Jobs:
 
 async def in_all_looks(browser: Browser, name: str) -> None:
     """Keep a picture in both sizes and themes; nothing is wider than the window."""
-    SHOTS.mkdir(parents=True, exist_ok=True)
     for width, height, dark in LOOKS:
         await browser.look(width=width, height=height, dark=dark)
         await browser.until(f"innerWidth === {width}")

@@ -35,7 +35,7 @@ from tests.integration.failovers import (
     Sides,
     Stage,
     secured_pair,
-    values_of,
+    settled,
 )
 from tests.integration.members import READ_OF_60, place_of, read_next
 from tests.integration.mirror_process import (
@@ -44,7 +44,6 @@ from tests.integration.mirror_process import (
     Mirror,
     running,
     until,
-    until_equal,
     write_flow,
 )
 from tests.integration.rest_asking import ask
@@ -84,18 +83,6 @@ def stage(setup: Setup, sides: Sides) -> Stage:
 def shown(url: str) -> Mapping[str, object]:
     """Return the failover that REST shows, nothing before there is one."""
     return cast("Mapping[str, object]", ask(url)[1]["failover"] or {})
-
-
-def settled(a: Region, b: Region, topic: str, count: int, mirror: Mirror) -> None:
-    """Both sides hold every number once, in order."""
-
-    def there() -> bool:
-        return all(sum(ends(it, topic).values()) >= count for it in (a, b))
-
-    until(there, 120, lambda: f"{count}: {ends(a, topic)} {ends(b, topic)}", alive=mirror)
-    # Markers of transactions count in the ends.
-    wanted = [list(range(partition, count, PARTITIONS)) for partition in range(PARTITIONS)]
-    until_equal(lambda: [values_of(it, topic) for it in (a, b)], [wanted] * 2, alive=mirror)
 
 
 def move_there_and_back(

@@ -395,7 +395,6 @@ async def test_the_course_of_the_last_hour_says_whether_it_gets_better(
             await browser.open("about:blank")
             await browser.open(f"{url}ui/#/flows/A-%3EB/tasks")
             await browser.until_text(said)
-            SHOTS.mkdir(parents=True, exist_ok=True)
             await browser.screenshot(SHOTS / f"course-{len(lags)}.png")
             lines = "document.querySelectorAll('.trend svg').length"
             assert await browser.evaluate(lines) == (0 if len(lags) == 1 else 4)
@@ -418,7 +417,6 @@ async def test_docs_describes_every_path_of_the_document(browser: Browser, rig: 
             "document.querySelectorAll('details').forEach(it => { it.open = true })"
         )
         await browser.until_text("only say what would change")
-        SHOTS.mkdir(parents=True, exist_ok=True)
         await browser.look(width=1280, height=900, dark=False)
         await browser.screenshot(SHOTS / "api.png", whole=False)
         assert_quiet(browser, url)
@@ -492,7 +490,6 @@ async def test_the_page_of_real_flows_shows_them_copying_with_topics_and_groups(
     both_ways = {"{target}->{source}.enabled": "true", "{target}->{source}.topics": back}
     synced = {"{source}->{target}.sync.group.offsets.enabled": "true"}
     mirror_flow = named(setup.flow(topic, both_ways | synced), "east", "west")
-    SHOTS.mkdir(parents=True, exist_ok=True)
     with (
         Load(setup.a, topic, 2, rate=200) as load,
         Load(setup.b, back, 2, rate=100),

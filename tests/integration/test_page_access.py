@@ -110,7 +110,6 @@ async def test_no_place_of_the_page_has_a_finding_of_wcag_aa(
     async with served(jobs) as url:
         own = url.replace("//", "//ann:pw@")
         await browser.look(width=width, height=height, dark=dark)
-        SHOTS.mkdir(parents=True, exist_ok=True)
         for place, seen in PLACES:
             await browser.open(f"{own}ui/#/{place}")
             await browser.until_text(seen)

@@ -6,8 +6,16 @@ from urllib.parse import quote
 import pytest
 
 from tests.integration import page_stage
+from tests.integration.failovers import (
+    PARTITIONS,
+    Shop,
+    Stage,
+    secured_pair,
+    settled,
+    values_of,
+)
 from tests.integration.flow_questions import Asked, path_of, push, wait_for_records
-from tests.integration.mirror_process import running
+from tests.integration.mirror_process import Mirror, running, until, until_equal
 from tests.integration.page_stage import (
     GOOD,
     HOSTILE,
@@ -25,8 +33,9 @@ from tests.integration.page_stage import (
 )
 from tests.integration.rest_asking import public_url
 from tests.integration.setups import Setup
-from tests.integration.traffic import commit, committed, copied
+from tests.integration.traffic import Sent, commit, committed, copied, ends, write
 from tests.kit.browser import Browser
+from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import NewRegion
 from tests.unit.rest.backfill_fakes import with_backfill
 from tests.unit.rest.flow_fakes import AB, Rig
@@ -103,15 +112,16 @@ async def test_a_backfill_shows_how_far_it_is_and_is_cancelled(
         await browser.open(f"{url.replace('//', '//ann:pw@')}ui/#/flows/A-%3EB/jobs")
         await browser.until_text("its driver is gone and nothing copies what is left")
         text = await browser.text()
-        assert "57 %: 80 records copied, about 60 offsets left" in text
+        assert "70 %: 140 of 200 offsets" in text
+        assert "80 records in 8.0 KB" in text
         assert "Partitions: 1 copying, 1 handed over." in text
         bar = "document.querySelector('progress').value"
-        assert await browser.evaluate(bar) == 57
+        assert await browser.evaluate(bar) == 70
         await press(browser, "Cancel")
         await confirm(browser, "Cancel", "What is copied stays")
         await done(browser)
         await browser.open(f"{url}ui/#/flows/B-%3EA/jobs")
-        await browser.until_text("No copy of history was planned.")
+        await browser.until_text("No job of this flow was run.")
 
 
 @pytest.mark.integration
@@ -138,7 +148,6 @@ async def test_a_flow_is_paused_changed_and_rolled_back_from_the_page_alone(
         await enter(browser, "topics", f"{first},{second}")
         await press(browser, "Show what it would change", "dialog[open]")
         await browser.until(f"{OPEN}?.innerText.includes({second!r})")
-        SHOTS.mkdir(parents=True, exist_ok=True)
         for width, height, dark in LOOKS:
             await browser.look(width=width, height=height, dark=dark)
             shade = "dark" if dark else "light"
@@ -168,15 +177,40 @@ async def test_a_flow_is_paused_changed_and_rolled_back_from_the_page_alone(
         assert_quiet(browser, url)
 
 
+async def start(browser: Browser, kind: str, button: str = "") -> None:
+    """Start a failover or failback, or continue one, from its part of the page."""
+    await press(browser, button or f"Start {kind}")
+    await confirm(browser, f"Start {kind}", "Writers of")
+    await browser.until(f"{OPEN}?.innerText.includes('Begun')")
+    await press(browser, "Close", "dialog[open]")
+
+
+async def ended(browser: Browser, kind: str) -> None:
+    await browser.until(f"/{kind.capitalize()} .*DONE/s.test(document.body.innerText)")
+
+
+def written(region: KafkaAddress, topic: str, first: int, count: int = 5) -> None:
+    """Write numbers to a topic of one partition; each is acknowledged."""
+    write(region, topic, [Sent(0, b"%d" % number) for number in range(first, first + count)])
+
+
+def holds(mirror: Mirror, region: KafkaAddress, topic: str, *ranges: range) -> None:
+    """Wait until a topic has these numbers and no others, in this order."""
+    wanted = [[number for each in ranges for number in each]]
+    until(lambda: ends(region, topic).get(0, 0) >= len(wanted[0]), 90, topic, alive=mirror)
+    until_equal(lambda: values_of(region, topic), wanted, alive=mirror)
+
+
 @pytest.mark.faults
 @pytest.mark.integration
 async def test_clients_move_to_the_other_region_and_back_from_the_page_alone(
     browser: Browser, setup: Setup
 ) -> None:
-    topic = setup.topic("page-moves")
+    topic = setup.topic_on_both("page-moves")
     group = f"group-of-{topic}"
-    flow = setup.flow(topic, {"{source}->{target}.sync.group.offsets.enabled": "true"})
-    push(flow, topic, 20)
+    back = {"{target}->{source}.topics": topic}
+    flow = setup.flow(topic, {"{source}->{target}.sync.group.offsets.enabled": "true"} | back)
+    written(setup.a, topic, 0, 20)
     commit(setup.a, group, topic, {0: 7})
     with running(flow.file) as mirror:
         wait_for_records(mirror, flow, topic, 20)
@@ -184,17 +218,41 @@ async def test_clients_move_to_the_other_region_and_back_from_the_page_alone(
         await browser.look(width=1280, height=900, dark=False)
         await browser.open(f"{url}ui/#/flows/{quote(flow.name, safe='')}/failover")
         await browser.until_text("Ready: a failover now would lose nothing")
-        await press(browser, "Start failover")
-        await confirm(browser, "Start failover", "Writers of")
-        await browser.until(f"{OPEN}?.innerText.includes('Begun')")
-        await press(browser, "Close", "dialog[open]")
+        await start(browser, "failover")
         await browser.until_text("Start failback")
         assert committed(setup.b, group, flow.remote(topic)) == {0: 7}
         await browser.screenshot(SHOTS / "failover-done.png")
-        await press(browser, "Start failback")
-        await confirm(browser, "Start failback", "Writers of")
-        await browser.until("/Failback .*DONE/s.test(document.body.innerText)")
+        written(setup.b, topic, 20)
+        await start(browser, "failback")
+        await ended(browser, "failback")
+        written(setup.a, topic, 25)
+        holds(mirror, setup.b, flow.remote(topic), range(20), range(25, 30))
+        holds(mirror, setup.b, topic, range(20, 25))
+        holds(mirror, setup.a, f"{flow.target_alias}.{topic}", range(20, 25))
+        holds(mirror, setup.a, topic, range(20), range(25, 30))
         assert_quiet(browser, url)
+
+
+@pytest.mark.faults
+@pytest.mark.integration
+async def test_what_clients_write_while_the_page_moves_them_is_on_both_sides_once_and_in_order(
+    browser: Browser, setup: Setup
+) -> None:
+    with secured_pair("page") as (a, b):
+        topic = setup.unique("page-orders")
+        stage = Stage(a, b, setup.unique, setup.create_topic, setup.folder)
+        with stage.home(topic) as drivers:
+            await browser.open(
+                f"{drivers.worker}/ui/#/flows/{quote(drivers.name, safe='')}/failover"
+            )
+            with Shop(drivers.flow, topic, PARTITIONS) as shop:
+                shop.wait_acked(20)
+                for kind, side in (("failover", "target"), ("failback", "source")):
+                    await start(browser, kind)
+                    await ended(browser, kind)
+                    shop.wait_acked(20)
+                    assert shop.side == side
+            settled(a, b, topic, shop.acked, drivers.mirror)
 
 
 @pytest.mark.faults
@@ -204,11 +262,12 @@ async def test_a_region_is_lost_clients_move_and_return_when_it_is_back_from_the
 ) -> None:
     lost = new_region("lost")
     topic = setup.topic("page-lost", on=lost)
+    setup.create_topic(setup.b, topic)
     group = f"group-of-{topic}"
     both_ways = {"{target}->{source}.enabled": "true", "{target}->{source}.topics": topic}
     synced = {"{source}->{target}.sync.group.offsets.enabled": "true"}
     flow = setup.flow(topic, both_ways | synced, source=lost)
-    push(flow, topic, 20)
+    written(lost, topic, 0, 20)
     commit(lost, group, topic, {0: 7})
     with running(flow.file) as mirror:
         wait_for_records(mirror, flow, topic, 20)
@@ -235,15 +294,17 @@ async def test_a_region_is_lost_clients_move_and_return_when_it_is_back_from_the
         assert "left out" in await browser.evaluate(step("FENCE"))
         await browser.screenshot(SHOTS / "lost-switched.png")
         assert committed(setup.b, group, flow.remote(topic)) == {0: 7}
+        written(setup.b, topic, 20)
+        # A driver that still waits for the region would end the failover itself, and nothing was left to continue.
+        await browser.until_text("This worker does not drive it")
         lost.start()
-        await press(browser, "Continue it")
-        await confirm(browser, "Start failover", "Writers of")
-        await browser.until(f"{OPEN}?.innerText.includes('Begun')")
-        await press(browser, "Close", "dialog[open]")
+        await start(browser, "failover", "Continue it")
         await browser.until(f"/\\d s$/.test({step('REVERSE')})")
-        await press(browser, "Start failback")
-        await confirm(browser, "Start failback", "Writers of")
-        await browser.until("/Failback .*DONE/s.test(document.body.innerText)")
+        await start(browser, "failback")
+        await ended(browser, "failback")
+        written(lost, topic, 25)
+        holds(mirror, setup.b, flow.remote(topic), range(20), range(25, 30))
+        holds(mirror, lost, f"{flow.target_alias}.{topic}", range(20, 25))
         assert [it for it in browser.errors if " 503 " not in it and " 504 " not in it] == []
 
 

@@ -8,8 +8,8 @@ beside the pictures, in ``night.json``: it is this machine's, so no test asserts
 import json
 import os
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import final
 from urllib.parse import quote
 
@@ -26,6 +26,7 @@ from tests.integration.cluster_changes import (
 from tests.integration.flow_questions import Asked, path_of, wait_for_records
 from tests.integration.mirror_process import (
     PROMPT,
+    Flow,
     Mirror,
     running,
     until,
@@ -102,6 +103,20 @@ class Night:
         self.browser.requests.clear()
 
 
+@asynccontextmanager
+async def night_of(
+    browser: Browser, flow: Flow, *topics: str
+) -> AsyncGenerator[tuple[Mirror, Night]]:
+    """Run a worker until these topics are copied and the overview is green."""
+    with running(flow.file) as mirror:
+        for topic in topics:
+            wait_for_copy(mirror, flow, topic)
+        night = Night(browser, mirror)
+        await night.at()
+        await night.well()
+        yield mirror, night
+
+
 async def test_what_keeps_a_worker_from_a_cluster_when_it_starts(
     browser: Browser, setup: Setup, secured: SecuredRegion
 ) -> None:
@@ -128,12 +143,7 @@ async def test_a_target_that_stops_freezes_or_refuses_to_be_written(
         setup.create_topic(setup.a, topic)
         write(setup.a, topic, numbered(10))
     flow = setup.flow(f"{prefix}-.*", SOON | PROMPT, target=target)
-    with running(flow.file) as mirror:
-        wait_for_copy(mirror, flow, closed)
-        wait_for_copy(mirror, flow, open_)
-        night = Night(browser, mirror)
-        await night.at()
-        await night.well()
+    async with night_of(browser, flow, closed, open_) as (_, night):
         forbid_writing(target, flow.remote(closed))
         write(setup.a, closed, numbered(10))
         night.broken()
@@ -179,12 +189,7 @@ async def test_a_record_too_large_is_named_stops_alone_and_is_cured_from_the_pag
     setup.create_topic(setup.b, flow.remote(topic), 2, config={"max.message.bytes": "5000"})
     write(setup.a, topic, numbered(10, 2))
     write(setup.a, other, numbered(10))
-    with running(flow.file) as mirror:
-        wait_for_copy(mirror, flow, topic)
-        wait_for_copy(mirror, flow, other)
-        night = Night(browser, mirror)
-        await night.at()
-        await night.well()
+    async with night_of(browser, flow, topic, other) as (mirror, night):
         write(setup.a, topic, [Sent(1, os.urandom(20_000))])
         night.broken()
         copy = flow.remote(topic)
@@ -224,12 +229,7 @@ async def test_a_source_topic_that_is_deleted_and_a_copy_that_cannot_be_created(
         setup.create_topic(setup.a, topic)
         setup.create_topic(setup.b, flow.remote(topic))
         write(setup.a, topic, numbered(10))
-    with running(flow.file) as mirror:
-        wait_for_copy(mirror, flow, old)
-        wait_for_copy(mirror, flow, gone)
-        night = Night(browser, mirror)
-        await night.at()
-        await night.well()
+    async with night_of(browser, flow, old, gone) as (_, night):
         delete_topic(setup.a, gone)
         night.broken()
         await night.sees("deleted", "gone on the source", gone, "copies stay", green=True)
@@ -251,22 +251,21 @@ async def test_a_typing_error_in_topics_and_a_flow_that_is_not_enabled(
     disabled = setup.flow(
         setup.topic("night"), SOON | beats | {"{source}->{target}.enabled": "false"}
     )
-    with running(mistyped.file, ready=False) as mirror:
-        night = Night(browser, mirror)
-        await night.at()
-        await night.sees(
-            "typing error", "no source topic is chosen", "ordes-misspelt", "mm2py flow set"
-        )
-        await night.at(mistyped.name, "tasks")
-        await night.sees("typing error tasks", "no source topic is chosen")
-        await night.quiet()
-    with running(disabled.file, ready=False) as mirror:
-        night = Night(browser, mirror)
-        await night.at()
-        await night.sees("not enabled", "not enabled", "mm2py flow create")
-        await night.at(disabled.name, "tasks")
-        await night.sees("not enabled tasks", "not enabled")
-        await night.quiet()
+    for row, flow, texts in (
+        (
+            "typing error",
+            mistyped,
+            ("no source topic is chosen", "ordes-misspelt", "mm2py flow set"),
+        ),
+        ("not enabled", disabled, ("not enabled", "mm2py flow create")),
+    ):
+        with running(flow.file, ready=False) as mirror:
+            night = Night(browser, mirror)
+            await night.at()
+            await night.sees(row, *texts)
+            await night.at(flow.name, "tasks")
+            await night.sees(f"{row} tasks", texts[0])
+            await night.quiet()
 
 
 @contextmanager

@@ -238,6 +238,7 @@ class Browser:
             )
 
     async def screenshot(self, path: Path, *, whole: bool = True) -> None:
-        """Write a PNG of the page, or of the window alone."""
+        """Write a PNG of the page, or of the window alone, with its folder."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         answer = await self.send("Page.captureScreenshot", captureBeyondViewport=whole)
         await asyncio.to_thread(path.write_bytes, base64.b64decode(answer["data"]))

@@ -36,7 +36,7 @@ from mm2py_jobs.archive.archive_format import (
     topics_in,
 )
 from mm2py_jobs.archive.archive_store import ArchiveStore
-from mm2py_jobs.copy.dealing import answers_of, rate_of
+from mm2py_jobs.copy.dealing import Told, answers_of, rate_of
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.log_batches import LogBatch, records_in
 from mm2py_jobs.log.mirror_producers import mirror_producers, producer_of
@@ -100,10 +100,11 @@ def archive_flow(
     open_spark: Callable[[], OpenSession],
     *,
     rate_limit: int = 0,
+    told: Told | None = None,
 ) -> dict[str, object]:
     """Archive what there is of the flow's topics and is not archived yet; return the report.
 
-    Lanes read at most ``rate_limit`` bytes per second together, 0: as fast as they can.
+    Lanes read at most ``rate_limit`` bytes per second together, 0: as fast as they can; ``told``: who is told how far they are.
 
     Raises:
         ConfigError: the folder has another archive.
@@ -131,6 +132,7 @@ def archive_flow(
                 lambda lane: common | {"partitions": lane},
                 name=f"archive {flow.flow}",
                 rate_limit=rate_limit,
+                told=told,
             )
     answers += refused
     answers.sort(key=lambda it: (str(it["topic"]), int(str(it["partition"]))))

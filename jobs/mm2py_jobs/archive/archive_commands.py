@@ -4,13 +4,13 @@ Flow: file -> ``mm2py_jobs.archive.archive`` -> report as JSON or a table on sta
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Final
 
+from mm2py.mirror.backfills import JobState, ProgressKind
+from mm2py.observability.logging import some_of
 from mm2py.observability.quantities import size_text
 from mm2py_cli.output import FAILED, OK, Column, Output, Printer, say
-from mm2py_cli.progress import progress
 from mm2py_jobs.open_flow import flow_sides
 from mm2py_jobs.spark.session import SparkPlace, require_spark
 from mm2py_workers.answers import count_of, rows_of
@@ -53,6 +53,7 @@ def run_archive(  # noqa: PLR0913 - an argument per option
     require_spark()
     from mm2py_jobs.archive.archive import archive_flow, planned
     from mm2py_jobs.archive.archive_format import Shape
+    from mm2py_jobs.progress import told
 
     sides = flow_sides(path, flow, topics, needs_target=False)
     if only_plans:
@@ -60,9 +61,18 @@ def run_archive(  # noqa: PLR0913 - an argument per option
         _print(plan, Printer(output), _PLANNED, "nothing new to archive")
         return OK
     printer = Printer(output)
-    with progress(f"archive {sides.flow}", printer) as told:
-        opens = partial(place.open, report=told)
-        report = archive_flow(sides, folder, Shape(shape), opens, rate_limit=rate_limit)
+    with told(sides, ProgressKind.ARCHIVE, topics, printer) as telling:
+        report = archive_flow(
+            sides, folder, Shape(shape), place.open, rate_limit=rate_limit, told=telling
+        )
+        causes = [str(row["cause"]) for row in rows_of(report, "partitions") if row["cause"]]
+        telling.end(
+            state=JobState.FAILED if causes else JobState.DONE,
+            records=count_of(report, "records") or 0,
+            bytes=count_of(report, "bytes") or 0,
+            result=f"to {report['path']}",
+            cause=some_of(causes, 3, "; "),
+        )
     _print(report, printer, _ARCHIVED, "nothing new to archive")
     for row in rows_of(report, "partitions"):
         lost = count_of(row, "lost_from")
@@ -75,7 +85,7 @@ def run_archive(  # noqa: PLR0913 - an argument per option
             say(f"not archived: {row['cause']}")
     records, size = count_of(report, "records") or 0, size_text(count_of(report, "bytes"))
     say(f"archived {records:,} records in {size} to {report['path']}")
-    return FAILED if any(row["cause"] for row in rows_of(report, "partitions")) else OK
+    return FAILED if causes else OK
 
 
 def _print(

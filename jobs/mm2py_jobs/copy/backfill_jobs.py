@@ -37,6 +37,7 @@ from mm2py_jobs.copy.backfill_report import (
     cause_of,
     report,
 )
+from mm2py_jobs.job_views import STREAM, JobView, copied_so_far, kind_of, progress_view
 from mm2py_jobs.routes import JobRuns
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ BackfillSummary = TypedDict(
     "BackfillSummary",
     {
         "flow": str,
+        "kind": str,
         "id": str,
         "state": str,
         "wanted": str,
@@ -69,12 +71,12 @@ BackfillSummary = TypedDict(
         "started_ms": int | None,
         "records": int,
         "bytes": int,
-        "offsets_left": int,
+        "offsets_left": int | None,
         "partitions_by_state": dict[str, int],
         "cause": str,
     },
 )
-"""One backfill; ``rate_limit``, ``master``, ``by`` and ``worker`` (whose child process drives it) are those of one that was begun over REST."""
+"""One backfill, restore or stream (``kind``); a stream has no offsets left, as it has no end. ``rate_limit``, ``master``, ``by`` and ``worker`` (whose child process drives it) are those of one that was begun over REST."""
 
 
 class BackfillView(BackfillSummary):
@@ -148,6 +150,11 @@ class _Entry:
         assert known is not None
         return known.id
 
+    @property
+    def kind(self) -> str:
+        """What it is called."""
+        return "backfill" if self.job is None else kind_of(self.job.kind, self.job.archive)
+
 
 @final
 class BackfillService:
@@ -181,6 +188,16 @@ class BackfillService:
         return [
             self._summary(nodes, entry) for flow in sorted(nodes) for entry in _entries(nodes, flow)
         ]
+
+    def jobs(self, nodes: Nodes) -> list[JobView]:
+        """Return the jobs of each flow: what ``all`` has, then those without a claim, the newest first."""
+        found: list[JobView] = []
+        for flow in sorted(nodes):
+            found += (self._job(nodes, entry) for entry in _entries(nodes, flow))
+            store = nodes[flow].herder.backfills
+            if store is not None and store.live:
+                found += (progress_view(str(flow), it, self._mask.apply) for it in store.progress)
+        return found
 
     def flow_of(self, nodes: Nodes, identifier: str) -> FlowName:
         """Return the flow of a backfill.
@@ -361,6 +378,7 @@ class BackfillService:
         assert asked is not None
         return {
             "flow": str(entry.flow),
+            "kind": entry.kind,
             "id": entry.id,
             "state": state,
             "wanted": entry.wanted.value,
@@ -374,9 +392,38 @@ class BackfillService:
             "started_ms": None if job is None else job.started_ms,
             "records": 0 if shown is None else shown["records"],
             "bytes": 0 if shown is None else shown["bytes"],
-            "offsets_left": sum(it.left for it in entry.leases),
+            "offsets_left": None if entry.kind == STREAM else sum(it.left for it in entry.leases),
             "partitions_by_state": counts,
             "cause": cause,
+        }
+
+    def _job(self, nodes: Nodes, entry: _Entry) -> JobView:
+        shown = self._summary(nodes, entry)
+        done, total, lag = copied_so_far(entry.leases, entry.kind)
+        archive = "" if entry.job is None else entry.job.archive
+        begins = f"from {shown['from'] or 'earliest'} to {shown['to'] or 'now'}"
+        return {
+            "flow": shown["flow"],
+            "kind": entry.kind,
+            "id": entry.id,
+            "state": shown["state"],
+            "wanted": shown["wanted"],
+            "topics": shown["topics"],
+            "range": "" if entry.kind == STREAM else f"of {archive}" if archive else begins,
+            "by": shown["by"],
+            "started_ms": shown["started_ms"],
+            "at_ms": None,
+            "done": done,
+            "total": total,
+            "lag": lag,
+            "records": shown["records"],
+            "bytes": shown["bytes"],
+            "partitions_by_state": shown["partitions_by_state"],
+            "equal": None,
+            "differences": None,
+            "not_compared": None,
+            "result": "",
+            "cause": shown["cause"],
         }
 
     def _state(self, nodes: Nodes, entry: _Entry) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""``/jobs/backfill``: history that Spark copies beside the running flow, described at ``/openapi.json``.
+"""``/jobs`` of any kind, and ``/jobs/backfill``: history that Spark copies beside the running flow, described at ``/openapi.json``.
 
 Flow: request -> ``BackfillService`` -> views. Reading is answered by any worker from the backfill topic; changes are the leader's,
 forwarded by the application.
@@ -6,7 +6,7 @@ forwarded by the application.
 
 from typing import Annotated, final
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 from starlette.requests import Request
 
 from mm2py.flows.service import FlowService
@@ -25,9 +25,11 @@ from mm2py_jobs.copy.backfill_jobs import (
     BackfillView,
     PlannedBackfill,
 )
+from mm2py_jobs.job_views import JobView
 from mm2py_jobs.routes import ACCEPTED, CREATED, JobRouter
 
 Id = Annotated[str, Path(description="the backfill")]
+OfFlow = Annotated[str | None, Query(description="of this flow alone, A->B")]
 
 
 def open_backfills(host: RouteHost) -> JobRoutes:
@@ -42,6 +44,7 @@ def open_backfills(host: RouteHost) -> JobRoutes:
 def backfill_router(flows: FlowService, backfills: BackfillService) -> APIRouter:
     """Return the routes."""
     router, calls = JobRouter("backfills"), _Calls(flows, backfills)
+    router.add("GET", "/jobs", calls.jobs)
     router.add("GET", "/jobs/backfill", calls.overview)
     body = body_schema(BackfillRequest)
     router.add("POST", "/jobs/backfill", calls.plan, status=CREATED, body=body)
@@ -58,6 +61,13 @@ def backfill_router(flows: FlowService, backfills: BackfillService) -> APIRouter
 class _Calls:
     def __init__(self, flows: FlowService, backfills: BackfillService) -> None:
         self._flows, self._backfills = flows, backfills
+
+    async def jobs(self, request: Request, *, flow: OfFlow = None) -> list[JobView]:
+        """List the jobs of each flow, or of one: how far they are, and how those ended that did last; failovers have ``/jobs/failover``."""
+        nodes = self._flows.flows()
+        wanted = None if flow is None else self._flows.find(flow)
+        visible = visible_flows(self._flows, request)
+        return self._backfills.jobs({it: nodes[it] for it in visible if wanted in (None, it)})
 
     async def overview(self, request: Request) -> list[BackfillSummary]:
         """List of each flow what was planned last, and the newest backfill."""

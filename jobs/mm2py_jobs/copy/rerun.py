@@ -18,6 +18,7 @@ from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.client_properties import framework_producer_properties
 from mm2py.config.clients import producer_settings
 from mm2py.errors import ConfigError, Mm2pyError, PartitionError
+from mm2py.mirror.backfills import ProgressKind
 from mm2py.mirror.start_positions import Boundary, parse_boundary
 from mm2py.protocol.batch_stage import classify
 from mm2py.protocol.record_batch import RecordBatch
@@ -30,6 +31,7 @@ from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.log_batches import LogBatch
 from mm2py_jobs.log.range_reader import LogEnds, RangeReader, log_ends
 from mm2py_jobs.open_flow import flow_sides
+from mm2py_jobs.progress import Telling, told
 from mm2py_workers.answers import Row
 
 _UNDER_WAY_BYTES: Final = 16 << 20
@@ -74,7 +76,13 @@ def run_rerun(order: RerunOrder, output: Output) -> int:
     end = parse_boundary(order.end, "--to", "now")
     reason = "they would be copied as they are on the source, with what the transforms drop"
     sides = flow_sides(order.path, order.flow, None, as_they_are=reason)
-    rows = asyncio.run(_run(order, sides, start, end))
+    if order.only_plans:
+        rows = asyncio.run(_run(order, sides, start, end, None))
+    else:
+        with told(sides, ProgressKind.RERUN, order.topic, Printer(output)) as telling:
+            rows = asyncio.run(_run(order, sides, start, end, telling))
+            copied = sum(int(str(row["records"])) for row in rows)
+            telling.end(records=copied, result=f"to {order.into}")
     columns = _COLUMNS[:-1] if order.only_plans else _COLUMNS
     Printer(output).rows(rows, rows, columns, "the range has no partitions")
     if order.only_plans:
@@ -85,7 +93,14 @@ def run_rerun(order: RerunOrder, output: Output) -> int:
     return OK
 
 
-async def _run(order: RerunOrder, sides: FlowSides, start: Boundary, end: Boundary) -> list[Row]:
+async def _run(
+    order: RerunOrder,
+    sides: FlowSides,
+    start: Boundary,
+    end: Boundary,
+    telling: Telling | None,
+) -> list[Row]:
+    """Copy, or only plan it where nobody is told."""
     async with (
         Cluster.of(sides.source, alias=sides.flow.source) as source,
         Cluster.of(sides.target, alias=sides.flow.target) as target,
@@ -94,7 +109,11 @@ async def _run(order: RerunOrder, sides: FlowSides, start: Boundary, end: Bounda
         partitions = await rerun.partitions()
         ranges = await rerun.ranges(partitions, start, end)
         await rerun.make_topic(max(partition.partition for partition in partitions) + 1)
-        return rerun.rows(ranges) if order.only_plans else await rerun.copy(ranges)
+        if telling is None:
+            return rerun.rows(ranges)
+        telling.plan(sum(log.end - log.start for log in ranges.values()))
+        telling.follow(rerun.copied)
+        return await rerun.copy(ranges)
 
 
 @final
@@ -226,6 +245,10 @@ class _Rerun:
                 if not any(it.error for it in listed.values()):
                     return
                 await SYSTEM_CLOCK.sleep(_REST_S)
+
+    def copied(self) -> int:
+        """Return how many records are acknowledged."""
+        return sum(tuple(self._records.values()))
 
     async def copy(self, ranges: Mapping[TopicPartition, LogEnds]) -> list[Row]:
         """Copy everything and return a row for each partition."""

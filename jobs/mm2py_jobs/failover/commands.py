@@ -1,6 +1,6 @@
 """``mm2py failover``, ``mm2py failback`` and ``mm2py drill``, the timed plan of a failover.
 
-Flow: arguments -> ``FailoverRequest`` -> ``FailoverJob``, loaded when it runs -> plan, or the record -> printed, exit code.
+Flow: arguments -> ``FailoverRequest`` -> ``FailoverJob``, masked, loaded when it runs -> plan, or the record -> printed, exit code.
 
 Exit codes: 0 done (``--execute``: drained, switched, and the flow back runs), 1 failed, 2 usage, 3 refused by a check, 4 switched, but the
 source is gone and its tail is still to be listed. With ``-o json`` standard output has only the document.
@@ -33,9 +33,11 @@ from mm2py_cli.rest_access import Access, asks_rest
 from mm2py_jobs.failover.plan import (
     DRAIN_S,
     SETTLE_S,
+    FailoverCommands,
     FailoverPlan,
     FailoverRefusedError,
     FailoverRequest,
+    Masked,
     TimedPlan,
 )
 from mm2py_workers.answers import Row, texts_of
@@ -43,7 +45,6 @@ from mm2py_workers.worker_place import NoWorkerError
 
 if TYPE_CHECKING:
     from mm2py_jobs.failover.flows import FlowsApi
-    from mm2py_jobs.failover.job import FailoverJob
 
 LEFT_BEHIND: Final = 4
 """Switched, but the source is gone: a later run lists its tail."""
@@ -119,7 +120,7 @@ def _command(kind: FailoverKind) -> Callable[..., None]:
         )
         printer = Printer(output)
 
-        async def run(job: "FailoverJob") -> int:
+        async def run(job: FailoverCommands) -> int:
             if status:
                 return await _status(job, f"{kind} of {flow}", printer)
             if cancel:
@@ -264,13 +265,13 @@ def drill(
 
     printer = Printer(output)
 
-    async def run(job: "FailoverJob") -> int:
+    async def run(job: FailoverCommands) -> int:
         timed = await _timed(job, FailoverRequest(settle_s=settle), printer)
-        text = json.dumps(timed.document(), indent=2) + "\n"
+        text = json.dumps(asdict(timed), indent=2) + "\n"
         await asyncio.to_thread(report.write_text, text, "utf-8")
         print_times(printer, timed)
         say(f"report: {report}")
-        return OK if timed.is_ready else UNHEALTHY
+        return OK if timed.ready else UNHEALTHY
 
     return _run(run, access, properties, flow, FailoverKind.FAILOVER)
 
@@ -306,7 +307,7 @@ def add_failover_commands(app: typer.Typer, panel: str) -> None:
 
 
 def _run(
-    work: Callable[["FailoverJob"], Awaitable[int]],
+    work: Callable[[FailoverCommands], Awaitable[int]],
     access: Access,
     file: Path,
     flow: str,
@@ -324,7 +325,7 @@ def _run(
     async def run() -> int:
         with _worker_of(access) as api:
             async with opened(file, flow, kind, RestFlows(api)) as job:
-                return await work(job)
+                return await work(Masked(job, job.mask.apply))
 
     try:
         return asyncio.run(run())
@@ -349,7 +350,7 @@ def _worker_of(access: Access) -> Generator["FlowsApi"]:
 
 
 async def _plan(
-    job: "FailoverJob", request: FailoverRequest, printer: Printer, *, timed: bool = False
+    job: FailoverCommands, request: FailoverRequest, printer: Printer, *, timed: bool = False
 ) -> int:
     times = await _timed(job, request, printer) if timed else None
     plan = await job.plan() if times is None else times.plan
@@ -360,15 +361,15 @@ async def _plan(
         print_times(printer, times)
     for text in refusals:
         say(f"would be refused: {text}")
-    return UNHEALTHY if refusals or (times is not None and not times.is_ready) else OK
+    return UNHEALTHY if refusals or (times is not None and not times.ready) else OK
 
 
-async def _timed(job: "FailoverJob", request: FailoverRequest, printer: Printer) -> "TimedPlan":
-    with progress(f"{request.kind} {job.clusters.name}", printer) as told:
+async def _timed(job: FailoverCommands, request: FailoverRequest, printer: Printer) -> TimedPlan:
+    with progress(str(request.kind), printer) as told:
         return await job.timed_plan(request, lambda step: told(f"asks what {step} asks", 0, 0))
 
 
-async def _execute(job: "FailoverJob", request: FailoverRequest, printer: Printer) -> int:
+async def _execute(job: FailoverCommands, request: FailoverRequest, printer: Printer) -> int:
     def planned(plan: FailoverPlan) -> None:
         for text in plan.remarks(request.accept_loss):
             say(text)
@@ -382,26 +383,26 @@ async def _execute(job: "FailoverJob", request: FailoverRequest, printer: Printe
         say(
             f"{begun.accept_loss} offsets were accepted before: a smaller number takes nothing back"
         )
-    with progress(f"{request.kind} {job.clusters.name}", printer) as told:
+    with progress(str(request.kind), printer) as told:
         failover = await job.execute(
             request, _say_step, planned, lambda it: told(_step_text(it), 0, 0)
         )
+    source, target = failover.flow.split("->")
     print_failover(printer, failover)
     if failover.step is Step.DONE:
         if failover.kind is FailoverKind.FAILBACK:
-            source, target = job.clusters.name
             say(
                 f"flow {source}->{target} is STOPPED: if clients of {source} stay there, copy what they write with"
                 f" mm2py flow resume {source}/{target}"
             )
         return OK
     say(
-        f"{job.clusters.name.source} is gone: run the command again when it is back, which lists and keeps what was not copied"
+        f"{source} is gone: run the command again when it is back, which lists and keeps what was not copied"
     )
     return LEFT_BEHIND
 
 
-async def _status(job: "FailoverJob", name: str, printer: Printer) -> int:
+async def _status(job: FailoverCommands, name: str, printer: Printer) -> int:
     failover = await job.newest()
     if failover is not None:
         print_failover(printer, failover)
@@ -413,7 +414,7 @@ async def _status(job: "FailoverJob", name: str, printer: Printer) -> int:
     return OK
 
 
-async def _cancel(job: "FailoverJob", printer: Printer, *, dry_run: bool) -> int:
+async def _cancel(job: FailoverCommands, printer: Printer, *, dry_run: bool) -> int:
     failover = await job.cancel(_say_step, dry_run=dry_run)
     print_failover(printer, failover)
     if dry_run:
@@ -526,12 +527,12 @@ def _transactions(transactions: Sequence[OpenTransaction]) -> Iterator[tuple[str
 def print_times(printer: Printer, timed: TimedPlan) -> None:
     """Print the times of a plan's steps, and what would refuse them."""
     if not printer.is_table:
-        printer.document(timed.document())
+        printer.document(asdict(timed))
         return
     printer.show(printer.table(_rows(timed.steps), _STEPS))
     printer.fields(
         [
-            ("READY", "yes" if timed.is_ready else "no"),
+            ("READY", "yes" if timed.ready else "no"),
             ("CLIENTS WAIT", f"about {timed.gap_ms / 1000:.1f} s"),
         ]
     )

@@ -25,7 +25,6 @@ from mm2py_jobs.failover.plan import (
     FailoverRefusedError,
     FailoverRequest,
     TimedPlan,
-    masked,
 )
 from mm2py_jobs.failover.steps import FailoverSides
 from mm2py_jobs.failover.survey import plan_failover, time_plan
@@ -51,14 +50,15 @@ async def opened(
     async with FailoverClusters(plan, back, clock) as clusters:
         secrets = [it.resolve(config) for it in (plan, back) for config in it.connectors.values()]
         mask = SecretMask(secrets_in(plan.props, back.props, *secrets))
-        yield FailoverJob(clusters, control, kind, mask.apply)
+        yield FailoverJob(clusters, control, kind, mask)
 
 
 @final
 class FailoverJob:
     """The verbs of a failover; all but ``execute`` and ``cancel`` are read-only. Implements ``FailoverCommands``.
 
-    ``mask`` hides the secrets of the flow in what is shown.
+    Args:
+        mask: the secrets of the flow, which ``Masked`` hides in what is shown; errors are without them.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class FailoverJob:
         clusters: FailoverClusters,
         control: RestFlows,
         kind: FailoverKind,
-        mask: Callable[[str], str],
+        mask: SecretMask,
     ) -> None:
-        self._mask = mask
+        self.mask = mask
         self.clusters, self.control = clusters, control
         self.sides = FailoverSides(clusters, control)
         self._kind = kind
@@ -76,20 +76,19 @@ class FailoverJob:
     async def newest(self) -> Failover | None:
         """Return the newest failover of the flow."""
         await self._open_store(creates=False)
-        return masked(self.clusters.store.failover, self._mask)
+        return self.clusters.store.failover
 
     async def plan(self) -> FailoverPlan:
         """Return what would be done; ``RetriableError`` if the target does not answer."""
         await self._open_store(creates=False)
         plan = await plan_failover(self.clusters, self.sides, self.control, self._kind)
-        return masked(replace(plan, standing=await self._standing(plan)), self._mask)
+        return replace(plan, standing=await self._standing(plan))
 
     async def timed_plan(
         self, request: FailoverRequest, asks: Callable[[str], None] = lambda _: None
     ) -> TimedPlan:
         """Return what would be done and how long it would take, ``asks`` called with each step; raises like ``plan``."""
-        timed = await time_plan(self.clusters, self.sides, self.plan, request, asks)
-        return masked(timed, self._mask)
+        return await time_plan(self.clusters, self.sides, self.plan, request, asks)
 
     async def execute(
         self,
@@ -112,7 +111,7 @@ class FailoverJob:
             plan = await self.plan()
             planned(plan)
             if refusals := plan.refusals(request):
-                raise FailoverRefusedError("; ".join(refusals))
+                raise FailoverRefusedError(self.mask.apply("; ".join(refusals)))
         await self._open_store(creates=True)
         request = replace(request, id=request.id or new_id(self.clusters.clock.now_ms()))
         return await self._driver(report, waits).run(request, begun)

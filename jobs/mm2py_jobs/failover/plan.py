@@ -4,9 +4,9 @@
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
-from typing import Final, TypeVar, cast, final
+from typing import Final, Protocol, TypeVar, cast, final
 
 from mm2py.errors import FatalError
 from mm2py.mirror.failovers import Failover, FailoverKind, OpenTransaction
@@ -204,7 +204,7 @@ class TimedStep:
 class TimedPlan:
     """A plan with the questions of each step timed; ``gap_ms``: about how long clients would wait between their last write on the source and their first on the target.
 
-    ``reasons``: why a failover would be refused, or would not drain.
+    ``ready``: a failover would be accepted, and would drain; ``reasons``: why not.
     """
 
     flow: str
@@ -212,30 +212,8 @@ class TimedPlan:
     plan: FailoverPlan
     steps: tuple[TimedStep, ...]
     reasons: tuple[str, ...]
-    gap_ms: int = 0
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether a failover would be accepted, and would drain."""
-        return not self.reasons
-
-    def document(self) -> dict[str, object]:
-        """Return the report."""
-        return {**asdict(self), "ready": self.is_ready}
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrillView:
-    """A timed plan as REST shows it; ``ready``: a failover would be accepted, and would drain."""
-
-    flow: str
-    at_ms: int
     ready: bool
-    reasons: tuple[str, ...]
-    gap_ms: int
-    steps: tuple[TimedStep, ...]
-    plan: FailoverPlan
+    gap_ms: int = 0
 
 
 @final
@@ -251,3 +229,73 @@ class FailoverView:
     failover: Failover | None
     plan: FailoverPlan | None = None
     refused: tuple[str, ...] = ()
+
+
+class FailoverCommands(Protocol):
+    """The verbs of a failover (``FailoverJob``); each raises ``Mm2pyError`` if a cluster does not answer."""
+
+    async def newest(self) -> Failover | None:
+        """Return the newest failover of the flow."""
+        ...
+
+    async def plan(self) -> FailoverPlan:
+        """Return what would be done."""
+        ...
+
+    async def timed_plan(
+        self, request: FailoverRequest, asks: Callable[[str], None] = ...
+    ) -> TimedPlan:
+        """Return what would be done and how long it would take; ``asks`` is called with each step."""
+        ...
+
+    async def execute(
+        self,
+        request: FailoverRequest,
+        report: Callable[[Failover], None],
+        planned: Callable[[FailoverPlan], None] = ...,
+        waits: Callable[[Failover], None] = ...,
+    ) -> Failover:
+        """Run it to its end; ``report`` is called with each record that is written, ``planned`` with the plan, if one had to be made, ``waits`` while it waits for the copy.
+
+        ``FailoverRefusedError`` if the plan refuses.
+        """
+        ...
+
+    async def cancel(self, report: Callable[[Failover], None], *, dry_run: bool) -> Failover:
+        """Cancel an unfinished one."""
+        ...
+
+
+@final
+class Masked:
+    """The verbs of a failover with secrets hidden in what they show; implements ``FailoverCommands``."""
+
+    def __init__(self, inner: FailoverCommands, mask: Callable[[str], str]) -> None:
+        self._inner, self._mask = inner, mask
+
+    async def newest(self) -> Failover | None:
+        return masked(await self._inner.newest(), self._mask)
+
+    async def plan(self) -> FailoverPlan:
+        return masked(await self._inner.plan(), self._mask)
+
+    async def timed_plan(
+        self, request: FailoverRequest, asks: Callable[[str], None] = lambda _: None
+    ) -> TimedPlan:
+        return masked(await self._inner.timed_plan(request, asks), self._mask)
+
+    async def execute(
+        self,
+        request: FailoverRequest,
+        report: Callable[[Failover], None],
+        planned: Callable[[FailoverPlan], None] = lambda _: None,
+        waits: Callable[[Failover], None] = lambda _: None,
+    ) -> Failover:
+        shown = self._hiding(report), self._hiding(planned), self._hiding(waits)
+        return masked(await self._inner.execute(request, *shown), self._mask)
+
+    async def cancel(self, report: Callable[[Failover], None], *, dry_run: bool) -> Failover:
+        return masked(await self._inner.cancel(self._hiding(report), dry_run=dry_run), self._mask)
+
+    def _hiding(self, show: Callable[[V], None]) -> Callable[[V], None]:
+        return lambda shown: show(masked(shown, self._mask))

@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Final, Protocol, cast, final
+from typing import TYPE_CHECKING, Annotated, Final, cast, final
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
@@ -26,13 +26,12 @@ from mm2py.rest.routes.flows import FlowPath, named_flow
 from mm2py.runtime.errors import ConflictError
 from mm2py.types import FlowName
 from mm2py_jobs.failover.plan import (
-    DrillView,
-    FailoverPlan,
+    FailoverCommands,
     FailoverRefusedError,
     FailoverRequest,
     FailoverView,
+    Masked,
     TimedPlan,
-    masked,
 )
 from mm2py_jobs.routes import ACCEPTED, OK, JobRouter, JobRuns
 from mm2py_workers.answers import Row
@@ -66,9 +65,9 @@ def open_failovers(host: RouteHost) -> JobRoutes:
         from mm2py_jobs.failover import flows, job
 
         async with job.opened(host.file, str(flow), kind, flows.RestFlows(api)) as opened:
-            yield opened
+            yield Masked(opened, lambda text: host.mask.apply(opened.mask.apply(text)))
 
-    failovers = FailoverService(open_job, host.mask.apply)
+    failovers = FailoverService(open_job)
     return JobRoutes(failover_router(host.flows, failovers), failovers.close)
 
 
@@ -126,7 +125,7 @@ class _Calls:
             return await self._failovers.plan(name, asked)
         return await self._failovers.start(name, asked)
 
-    async def drill(self, request: Request, flow: FlowPath, kind: FailoverKind) -> DrillView:
+    async def drill(self, request: Request, flow: FlowPath, kind: FailoverKind) -> TimedPlan:
         return await self._failovers.drill(named_flow(self._flows, request, flow), kind)
 
     async def cancel(
@@ -173,7 +172,7 @@ class _KindCalls:
             dry_run=True,
         )
 
-    async def drill(self, request: Request, flow: FlowPath) -> DrillView:
+    async def drill(self, request: Request, flow: FlowPath) -> TimedPlan:
         """Rehearse it: ask the questions of each step, time them, and show what would refuse it; changes nothing. Takes seconds."""
         return await self._calls.drill(request, flow, self._kind)
 
@@ -204,32 +203,6 @@ class _KindCalls:
 # ---- the failovers of one worker
 
 
-class FailoverCommands(Protocol):
-    """The verbs of a failover (``FailoverJob``); each raises ``Mm2pyError`` if a cluster does not answer."""
-
-    async def newest(self) -> Failover | None:
-        """Return the newest failover of the flow."""
-        ...
-
-    async def plan(self) -> FailoverPlan:
-        """Return what would be done."""
-        ...
-
-    async def timed_plan(self, request: FailoverRequest) -> TimedPlan:
-        """Return what would be done and how long it would take."""
-        ...
-
-    async def execute(
-        self, request: FailoverRequest, report: Callable[[Failover], None]
-    ) -> Failover:
-        """Run it to its end; ``report`` is called with each record that is written. ``FailoverRefusedError`` if the plan refuses."""
-        ...
-
-    async def cancel(self, report: Callable[[Failover], None], *, dry_run: bool) -> Failover:
-        """Cancel an unfinished one."""
-        ...
-
-
 OpenCommands = Callable[[FlowName, FailoverKind], AbstractAsyncContextManager[FailoverCommands]]
 """Connects to both clusters of a flow."""
 
@@ -238,8 +211,8 @@ OpenCommands = Callable[[FlowName, FailoverKind], AbstractAsyncContextManager[Fa
 class FailoverService:
     """The failovers of one worker."""
 
-    def __init__(self, opened: OpenCommands, mask: Callable[[str], str]) -> None:
-        self._opened, self._mask = opened, mask
+    def __init__(self, opened: OpenCommands) -> None:
+        self._opened = opened
         self._reads = asyncio.Semaphore(READS_AT_ONCE)
         self.driven = JobRuns[tuple[FlowName, FailoverKind]]()
 
@@ -253,23 +226,12 @@ class FailoverService:
         async with self._reads, self._opened(flow, request.kind) as commands:
             plan, newest = await commands.plan(), await commands.newest()
         refused = plan.refusals(request, newest)
-        view = replace(self._view(flow, request.kind, newest), plan=plan, refused=refused)
-        return masked(view, self._mask)
+        return replace(self._view(flow, request.kind, newest), plan=plan, refused=refused)
 
-    async def drill(self, flow: FlowName, kind: FailoverKind) -> DrillView:
+    async def drill(self, flow: FlowName, kind: FailoverKind) -> TimedPlan:
         """Return what would be done, each step's questions timed; changes nothing."""
         async with self._reads, self._opened(flow, kind) as commands:
-            timed = await commands.timed_plan(FailoverRequest(kind=kind))
-        view = DrillView(
-            flow=timed.flow,
-            at_ms=timed.at_ms,
-            ready=timed.is_ready,
-            reasons=timed.reasons,
-            gap_ms=timed.gap_ms,
-            steps=timed.steps,
-            plan=timed.plan,
-        )
-        return masked(view, self._mask)
+            return await commands.timed_plan(FailoverRequest(kind=kind))
 
     async def start(self, flow: FlowName, request: FailoverRequest) -> FailoverView:
         """Begin a failover, or continue one, in this process; return its first record.
@@ -337,7 +299,7 @@ class FailoverService:
         return FailoverView(
             flow=str(flow),
             driven_here=(flow, kind) in self.driven,
-            failover=masked(failover, self._mask),
+            failover=failover,
         )
 
 

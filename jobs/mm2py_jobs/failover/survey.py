@@ -513,5 +513,6 @@ async def time_plan(
         plan=plan,
         steps=tuple(steps),
         reasons=tuple(reasons),
+        ready=not reasons,
         gap_ms=gap_ms,
     )

@@ -16,20 +16,20 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, final
+from typing import TYPE_CHECKING, Final, NamedTuple, cast, final
 
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError
 from mm2py_jobs.spark.executor_watch import WAIT_EXECUTORS_S, ExecutorWatch
-from mm2py_jobs.spark.lane_progress import LaneProgress, LaneReport
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
+    from pyspark.accumulators import AccumulatorParam
     from pyspark.sql import SparkSession
 
 LaneFunction = Callable[[Mapping[str, object]], Mapping[str, object]]
@@ -69,6 +69,27 @@ class LanesCost(NamedTuple):
     cpu_seconds: float
 
 
+_NONE: Final = frozenset[int]()
+
+
+@final
+class _Numbers:
+    """How Spark joins what tasks add to an accumulator (``pyspark.accumulators.AccumulatorParam``): a lane that runs twice counts once."""
+
+    def zero(self, value: frozenset[int]) -> frozenset[int]:
+        """Return what a task begins with."""
+        del value
+        return _NONE
+
+    def addInPlace(self, value1: frozenset[int], value2: frozenset[int]) -> frozenset[int]:  # noqa: N802 - Spark's name
+        """Return both together."""
+        return value1 | value2
+
+
+def _numbers() -> "AccumulatorParam[frozenset[int]]":
+    return cast("AccumulatorParam[frozenset[int]]", _Numbers())
+
+
 class _Answer(NamedTuple):
     seconds: float
     cpu_seconds: float
@@ -88,8 +109,6 @@ class OpenSession:
         self.spark = spark
         self.owned = owned
         self.wait_executors_s = wait_executors_s
-        self.report: LaneReport | None = None
-        """Told how many lanes of a job have ended."""
 
     @property
     def slots(self) -> int:
@@ -115,11 +134,9 @@ class SparkPlace:
     master: str = ""
     wait_executors_s: float = WAIT_EXECUTORS_S
 
-    def open(self, name: str = "mm2py", report: LaneReport | None = None) -> OpenSession:
+    def open(self, name: str = "mm2py") -> OpenSession:
         """Open a session there; see ``open_session``."""
-        opened = open_session(self.master, name=name, wait_executors_s=self.wait_executors_s)
-        opened.report = report
-        return opened
+        return open_session(self.master, name=name, wait_executors_s=self.wait_executors_s)
 
 
 def open_session(
@@ -178,8 +195,11 @@ def run_lanes(
     *,
     tag: str,
     description: str,
+    follow: Callable[[Callable[[], Collection[int]]], None] = lambda _: None,
 ) -> list[dict[str, object]]:
     """Call ``function`` once per lane, each in a task of one job; return the answers in the order of ``lanes``.
+
+    ``follow`` is given what returns the lanes that have ended, while others run; Spark Connect does not tell, and it is not called.
 
     Blocks until all are done. A lane whose worker dies is run again, so ``function`` must be able to continue its own
     work. ``tag`` names the job for ``cancel_lanes``, from another thread; ``description`` is shown in Spark's UI.
@@ -190,18 +210,19 @@ def run_lanes(
     if not lanes:
         return []
     texts = [json.dumps(lane) for lane in lanes]
+    spark = opened.spark
+    ended = None if _is_connect(spark) else spark.sparkContext.accumulator(_NONE, _numbers())
+    if ended is not None:
+        follow(lambda: ended.value)
 
     def answer(number: int) -> str:
         begun_s, cpu_s = time.monotonic(), time.process_time()
         found = function(json.loads(texts[number]))
+        if ended is not None:
+            ended.add(frozenset((number,)))
         return json.dumps([time.monotonic() - begun_s, time.process_time() - cpu_s, found])
 
-    spark = opened.spark
-    with (
-        _named_job(spark, tag, description),
-        _told(opened, tag, len(lanes)),
-        _watched(opened, tag) as watch,
-    ):
+    with _named_job(spark, tag, description), _watched(opened, tag) as watch:
         try:
             answers = (
                 _connect_answers(spark, answer, len(lanes))
@@ -285,12 +306,6 @@ def _watched(
     if _is_connect(spark) or _LOCAL.fullmatch(spark.sparkContext.master or ""):
         return nullcontext()
     return ExecutorWatch(spark.sparkContext, tag, opened.wait_executors_s)
-
-
-def _told(opened: OpenSession, tag: str, lanes: int) -> AbstractContextManager[object]:
-    if opened.report is None or _is_connect(opened.spark):
-        return nullcontext()
-    return LaneProgress(opened.spark.sparkContext, tag, lanes, opened.report)
 
 
 def _is_connect(spark: "SparkSession") -> bool:

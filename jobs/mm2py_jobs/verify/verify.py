@@ -20,7 +20,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.pacing import ByteRate
 from mm2py.errors import FatalServerError, PartitionError, ProtocolError
 from mm2py.types import FlowName, TopicPartition
-from mm2py_jobs.copy.dealing import LANES_PER_SLOT, answers_of, rate_of
+from mm2py_jobs.copy.dealing import LANE_OFFSETS, LANES_PER_SLOT, Told, answers_of, rate_of
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.log.log_batches import LogBatch
 from mm2py_jobs.log.range_reader import LogEnds, RangeReader, log_ends
@@ -67,10 +67,12 @@ def verify_flow(
     *,
     rate_limit: int = 0,
     from_map: bool = False,
+    told: Told | None = None,
 ) -> dict[str, object]:
     """Compare both sides of a flow, of ``only`` these source partitions, and return the report; ``from_map``: only what the map vouches for.
 
-    Blocks until it is done; tier 0 needs no Spark. Lanes read at most ``rate_limit`` bytes per second of each cluster, 0: as fast as they can.
+    Blocks until it is done; tier 0 needs no Spark. Lanes read at most ``rate_limit`` bytes per second of each cluster, 0: as fast as they can;
+    ``told``: who is told how far they are.
 
     Raises:
         Mm2pyError: a cluster cannot be asked or read, or Spark failed.
@@ -85,7 +87,7 @@ def verify_flow(
     answers: list[dict[str, object]] = []
     if plan.partitions:
         with open_spark() as opened:
-            compared = _compare_all(opened, flow, tier, plan.partitions, rate_limit)
+            compared = _compare_all(opened, flow, tier, plan.partitions, rate_limit, told)
         answers = [
             _answer_of(partition, compared[partition.source], tier) for partition in plan.partitions
         ]
@@ -110,16 +112,19 @@ def _compare_all(
     tier: int,
     partitions: Sequence[PartitionPlan],
     rate_limit: int,
+    told: Told | None,
 ) -> dict[TopicPartition, _Compared]:
     share = sum(partition.offsets for partition in partitions) // (opened.slots * LANES_PER_SLOT)
+    size = max(PART_OFFSETS, min(share, LANE_OFFSETS))
     answers = answers_of(
         opened,
         run_lane,
-        [part for partition in partitions for part in partition.parts(max(PART_OFFSETS, share))],
+        [part for partition in partitions for part in partition.parts(size)],
         lambda it: it.offsets,
         lambda lane: _lane(flow, tier, lane),
         name=f"verify {flow.flow}",
         rate_limit=rate_limit,
+        told=told,
     )
     compared = {partition.source: _Compared([], [], []) for partition in partitions}
     for answer in sorted(answers, key=lambda it: int(str(it["part"]))):

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Final, cast, final
 
 from mm2py.errors import UsageError
+from mm2py.mirror.backfills import ProgressKind
 from mm2py.types import TopicPartition
 from mm2py_cli.output import NOT_EQUAL, OK, UNHEALTHY, Column, Output, Printer, say
-from mm2py_cli.progress import progress
 from mm2py_jobs.open_flow import flow_sides
+from mm2py_jobs.progress import told
 from mm2py_jobs.spark.session import SparkPlace
 from mm2py_jobs.verify.verify import planned, verify_flow
 from mm2py_workers.answers import Row, count_of, rows_of
@@ -121,21 +122,27 @@ def run_verify(order: VerifyOrder, output: Output) -> int:
     order.check()
     sides = flow_sides(order.path, str(order.flow), order.topics, as_they_are=_REASON)
     printer = Printer(output)
-
-    def verify(only: Collection[TopicPartition] | None = None) -> dict[str, object]:
-        with progress(f"verify {sides.flow}", printer) as report:
-            return verify_flow(
-                sides,
-                order.tier,
-                partial(order.place.open, report=report),
-                only,
-                rate_limit=order.rate_limit,
-                from_map=order.begins == FROM_MAP,
-            )
-
-    report = verify()
-    if order.repairs and report["differences"]:
-        report = _repaired(order, report, verify, printer)
+    with told(sides, ProgressKind.VERIFY, order.topics, printer) as telling:
+        verify = partial(
+            verify_flow,
+            sides,
+            order.tier,
+            order.place.open,
+            rate_limit=order.rate_limit,
+            from_map=order.begins == FROM_MAP,
+            told=telling,
+        )
+        report = verify()
+        if order.repairs and report["differences"]:
+            report = _repaired(order, report, verify, printer)
+        differences = rows_of(report, "differences")
+        telling.end(
+            equal=report["equal"],
+            records=report["checked_records"],
+            differences=len(differences),
+            not_compared=len(cast("list[str]", report["not_compared"])),
+            result=_verdict(report, differences),
+        )
     _print(report, printer)
     for line in cast("list[str]", report["not_compared"]):
         say(f"not compared: {line}")

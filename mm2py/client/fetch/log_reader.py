@@ -72,7 +72,8 @@ class LogReader:
 
     With ``waits_for_transactions`` the end is the high watermark instead of the last stable offset: an open transaction
     hides records that other producers committed after it, and our own commit is answered before its marker is written.
-    Without ``waits_for_topic`` a missing topic is an error at once.
+    Without ``waits_for_topic`` a missing topic is an error at once. ``begin`` has for partitions the offset where ``read_to_end`` begins, in
+    place of the log start; one that is behind the end of the log, which was cut then, begins at its start.
     """
 
     def __init__(
@@ -83,7 +84,9 @@ class LogReader:
         clock: Clock,
         waits_for_transactions: bool = False,
         waits_for_topic: bool = True,
+        begin: Mapping[int, int] | None = None,
     ) -> None:
+        self._begin = begin or {}
         self._read_committed_ends = not waits_for_transactions
         self._waits_for_topic = waits_for_topic
         self._cluster, self._topic, self._clock = cluster, topic, clock
@@ -131,7 +134,10 @@ class LogReader:
         self._progress()
         if not self._positions:
             partitions = await self._partitions()
-            self._positions = await self._offsets(partitions, EARLIEST)
+            starts = await self._offsets(partitions, EARLIEST)
+            self._positions = {
+                tp: max(start, self._begin.get(tp.partition, start)) for tp, start in starts.items()
+            }
         ends = await self._offsets(self._positions, LATEST)
         for tp in [tp for tp, end in ends.items() if self._positions[tp] > end]:
             await self._reset(tp)

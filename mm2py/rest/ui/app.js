@@ -1,21 +1,13 @@
 // Where the page is (its address), what it asks the worker for, and when it draws.
 import { Api } from "./api.js";
-import { underWay } from "./failover.js";
 import { FlowPage, PARTS } from "./flow.js";
 import { ChangeDialog } from "./changing.js";
 import { Overview } from "./overview.js";
+import { isLarge, OFTEN_MS, pace, RARELY_MS, SELDOM_MS } from "./pace.js";
 import { Access, API, pathOf, Poll } from "./polling.js";
 import { html, render } from "./view.js";
 import { age, time } from "./words.js";
 
-const OFTEN_MS = 2_000;
-const SELDOM_MS = 10_000;
-const RARELY_MS = 30_000;
-const MANY_ROWS = 1_000;
-const MANY_ROWS_MS = 20_000;
-// An answer of fifty flows, or of one with thousands of partitions, costs a worker up to 50 ms of CPU: about 1 % of a core for an open page (bench.page).
-const MANY_FLOWS = 12;
-const LARGE_MS = 5_000;
 // Groups are read from the clusters themselves, by connections of their own.
 const EVERY_MS = { flow: OFTEN_MS, samples: SELDOM_MS, topics: OFTEN_MS, partitions: OFTEN_MS, groups: RARELY_MS, config: SELDOM_MS, history: SELDOM_MS };
 
@@ -78,7 +70,7 @@ function wanted({ view, flow, part, chosen }) {
   if (part === "failover") return { ...shared, plan: [job("failover", "plan"), RARELY_MS, true], failover: [job("failover"), SELDOM_MS, true], failback: [job("failback"), SELDOM_MS, true] };
   if (part === "ledger") return { ...shared, ledger: [`${base}/ledger`, RARELY_MS, true], failover: [job("failover"), RARELY_MS, true] };
   const paths = { ...shared };
-  if (part === "jobs") paths.jobs = ["jobs/backfill", OFTEN_MS];
+  if (part === "jobs") paths.jobs = [`jobs?flow=${encodeURIComponent(flow)}`, OFTEN_MS];
   else if (part !== "tasks") paths[part] = [`${base}/${part}`, EVERY_MS[part]];
   if (part === "groups" && chosen !== undefined) paths.groups = [`${base}/groups`, SELDOM_MS];
   if (part === "topics") paths.config = [`${base}/config`, EVERY_MS.config];
@@ -87,14 +79,8 @@ function wanted({ view, flow, part, chosen }) {
 }
 
 function changed() {
-  const large = [...polls.values()].some((poll) => poll.data?.partitions > MANY_ROWS);
-  for (const poll of polls.values()) {
-    if (poll.path.startsWith("jobs/") && !poll.path.endsWith("/plan") && poll.data?.failover) poll.everyMs = underWay(poll.data.failover) ? OFTEN_MS : SELDOM_MS;
-    if (poll.path === "flows") poll.everyMs = poll.data?.length > MANY_FLOWS ? LARGE_MS : OFTEN_MS;
-    if (poll.data?.partitions > MANY_ROWS) poll.everyMs = LARGE_MS;
-    if (large && poll.path.endsWith("/forecast")) poll.everyMs = RARELY_MS;
-    if (Array.isArray(poll.data) && poll.data.length > MANY_ROWS) poll.everyMs = Math.max(poll.everyMs, MANY_ROWS_MS);
-  }
+  const large = [...polls.values()].some((poll) => isLarge(poll.data));
+  for (const poll of polls.values()) poll.everyMs = pace({ path: poll.path, data: poll.data, usualMs: poll.usualMs, large });
   draw();
 }
 
@@ -108,14 +94,14 @@ function go() {
     }
   }
   for (const [path, everyMs, slow] of Object.values(paths)) {
-    if (polls.has(path)) polls.get(path).everyMs = everyMs;
+    if (polls.has(path)) polls.get(path).usualMs = everyMs;
     else {
       const poll = new Poll(path, everyMs, changed, slow);
       polls.set(path, poll);
       poll.start();
     }
   }
-  draw();
+  changed();
 }
 
 function Freshness({ poll }) {

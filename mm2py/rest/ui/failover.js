@@ -1,6 +1,7 @@
 // "Can we fail over now, and what would we lose?": the plan of a failover, its rehearsal, and one that is under way step by step.
 import { Action } from "./changing.js";
 import { acceptLoss, cancelFailover, startFailover } from "./orders.js";
+import { underWay } from "./pace.js";
 import { Command, Fact, Mark, Waiting, When } from "./parts.js";
 import { ask, pathOf } from "./polling.js";
 import { Component, html } from "./view.js";
@@ -18,8 +19,6 @@ export const STEPS = {
   TAIL: () => "what was not copied is listed and kept",
   REVERSE: (f) => `the flow ${f.target}->${f.source} begins where both part`,
 };
-
-export const underWay = (failover) => failover && !["DONE", "CANCELLED"].includes(failover.step);
 
 const sum = (rows, key) => rows.reduce((total, it) => (total === null || it[key] === null ? null : total + it[key]), 0);
 

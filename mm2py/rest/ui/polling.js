@@ -46,7 +46,7 @@ function why(error) {
 /** One path of the API (`slow`: its answer asks clusters): `data` is the last answer, `at` when it came (ms), `error` why there is no newer one. */
 export class Poll {
   constructor(path, everyMs, changed, slow) {
-    Object.assign(this, { path, everyMs, changed, slow, data: null, at: null, error: "", status: 0, failures: 0 });
+    Object.assign(this, { path, everyMs, usualMs: everyMs, changed, slow, data: null, at: null, error: "", status: 0, failures: 0 });
     this.nextAt = null;
     this.running = this.asking = false;
     this.seen = () => (document.hidden ? this.pause() : this.ask());

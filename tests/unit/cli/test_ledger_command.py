@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from mm2py.api.context import EventKind, LossEvent
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.flows.flow_ledger import ledger_view, read_ledger
+from mm2py.flows.flow_ledger import KeptLedger
 from mm2py.flows.flow_offsets import side_cluster
 from mm2py.flows.view_models import LedgerView
 from mm2py.mirror.ledger import LedgerRecord, encode_ledger_record
@@ -135,8 +135,9 @@ def test_rest_shows_the_newest_events_with_sums_of_all_and_no_secret() -> None:
     async def view(port: int) -> LedgerView:
         config = {"target.cluster.bootstrap.servers": f"127.0.0.1:{port}"}
         async with side_cluster(config, "target", flow.target, SYSTEM_CLOCK) as target:
-            ledger = await read_ledger(target, flow)
-        return ledger_view(ledger, 4, lambda text: text.replace("[before]", "***"))
+            kept = KeptLedger(flow)
+            await kept.read(target)
+        return kept.view(4, lambda text: text.replace("[before]", "***"))
 
     with a_broker(RECORDS) as port:
         shown = asyncio.run(view(port))

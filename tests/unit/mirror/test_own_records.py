@@ -17,6 +17,8 @@ from mm2py.mirror.backfills import (
     LeaseState,
     Notice,
     Order,
+    Progress,
+    ProgressKind,
     SettingChange,
     Wanted,
     Wish,
@@ -129,6 +131,26 @@ GOLDEN: list[tuple[BackfillRecord, bytes, bytes]] = [
         Notice(worker="w1:8083", offset=12),
         b"notice:w1:8083",
         b'\x01{"offset":12,"worker":"w1:8083"}',
+    ),
+    (
+        Progress(
+            id="20261122-a1",
+            kind=ProgressKind.VERIFY,
+            state=JobState.DONE,
+            beat=3,
+            topics="orders.*",
+            started_ms=1_700_000_000_000,
+            at_ms=1_700_000_010_000,
+            done=80,
+            total=80,
+            records=40,
+            equal=True,
+            result="equal",
+            driver="w/78",
+        ),
+        b"progress:verify:20261122-a1",
+        b'\x01{"at_ms":1700000010000,"beat":3,"bytes":0,"cause":"","differences":0,"done":80,"driver":"w/78","equal":true,"id":"20261122-a1",'
+        b'"kind":"VERIFY","not_compared":0,"records":40,"result":"equal","started_ms":1700000000000,"state":"DONE","topics":"orders.*","total":80}',
     ),
 ]
 

@@ -6,11 +6,13 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from mm2py.mirror.failovers import Failover, FailoverKind, Step
+from mm2py.observability.logging import SecretMask
 from mm2py.types import FlowName
 from mm2py_jobs.failover.plan import (
     FailoverPlan,
     FailoverRefusedError,
     FailoverRequest,
+    Masked,
     TimedPlan,
     TimedStep,
 )
@@ -35,7 +37,8 @@ PLAN = FailoverPlan(
 class FakeFailovers:
     """Implements ``mm2py_jobs.failover.routes.FailoverCommands`` of any flow; a driver lasts until ``ended`` is set."""
 
-    def __init__(self) -> None:
+    def __init__(self, mask: SecretMask | None = None) -> None:
+        self._mask = mask or SecretMask([])
         self.planned = PLAN
         self.record: Failover | None = None
         self.ended = asyncio.Event()
@@ -43,13 +46,13 @@ class FakeFailovers:
         self.open, self.most_open = 0, 0
 
     @asynccontextmanager
-    async def opened(self, flow: FlowName, kind: FailoverKind) -> AsyncGenerator["FakeFailovers"]:
+    async def opened(self, flow: FlowName, kind: FailoverKind) -> AsyncGenerator[Masked]:
         self.planned = replace(self.planned, flow=str(flow), kind=str(kind))
         self.open += 1
         self.most_open = max(self.open, self.most_open)
         await asyncio.sleep(0)
         try:
-            yield self
+            yield Masked(self, self._mask.apply)
         finally:
             self.open -= 1
 
@@ -59,19 +62,29 @@ class FakeFailovers:
     async def plan(self) -> FailoverPlan:
         return self.planned
 
-    async def timed_plan(self, request: FailoverRequest) -> TimedPlan:
+    async def timed_plan(
+        self, request: FailoverRequest, asks: Callable[[str], None] = lambda _: None
+    ) -> TimedPlan:
+        asks("PLAN")
+        reasons = self.planned.refusals(request, self.record)
         return TimedPlan(
             flow=self.planned.flow,
             at_ms=self.planned.at_ms,
             plan=self.planned,
             steps=(TimedStep(step="PLAN", ms=120, found="2 topics"),),
-            reasons=self.planned.refusals(request, self.record),
+            reasons=reasons,
+            ready=not reasons,
             gap_ms=2_300,
         )
 
     async def execute(
-        self, request: FailoverRequest, report: Callable[[Failover], None]
+        self,
+        request: FailoverRequest,
+        report: Callable[[Failover], None],
+        planned: Callable[[FailoverPlan], None] = lambda _: None,
+        waits: Callable[[Failover], None] = lambda _: None,
     ) -> Failover:
+        del planned, waits
         if refused := self.planned.refusals(request, self.record):
             raise FailoverRefusedError(refused[0])
         self.requests.append(request)

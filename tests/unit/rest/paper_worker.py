@@ -208,7 +208,7 @@ class PaperWorker:
                 FakeCommands(), masters=(), mask=node.parts.node.mask, clock=cluster.clock
             )
             routes.routes.extend(backfill_router(service, runs).routes)
-            failovers = FailoverService(FakeFailovers().opened, node.parts.node.mask.apply)
+            failovers = FailoverService(FakeFailovers(node.parts.node.mask).opened)
             routes.routes.extend(failover_router(service, failovers).routes)
             parts = replace(parts, flows=routes)
         self._overrides = overrides

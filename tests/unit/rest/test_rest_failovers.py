@@ -36,8 +36,8 @@ def step_of(view: FailoverView) -> Step:
 
 @asynccontextmanager
 async def stage() -> AsyncGenerator[tuple[FakeFailovers, FailoverService]]:
-    commands = FakeFailovers()
-    service = FailoverService(commands.opened, SecretMask([HUNTER]).apply)
+    commands = FakeFailovers(SecretMask([HUNTER]))
+    service = FailoverService(commands.opened)
     try:
         yield commands, service
     finally:

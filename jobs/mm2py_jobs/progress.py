@@ -1,0 +1,142 @@
+"""How far a job without a claim is, told to the workers of its flow while it runs: verify, archive, rerun.
+
+Flow: a command -> ``told`` -> a thread with a connection of its own -> ``Progress`` in the job topic every ``PROGRESS_S`` -> ``GET /jobs`` of any
+worker. The job does not depend on it: where the target does not answer, or has no job topic since no worker of the flow ever ran, it goes
+on untold.
+"""
+
+import asyncio
+import logging
+import os
+import platform
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final, final
+
+from mm2py.client.connect.admin import Admin
+from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.errors import Mm2pyError
+from mm2py.mirror.backfills import (
+    PROGRESS_S,
+    JobState,
+    Progress,
+    ProgressKind,
+    backfill_topic,
+    new_id,
+)
+from mm2py.storage.backfill_store import BackfillStore
+from mm2py_cli.output import Printer
+from mm2py_cli.progress import Report, progress
+from mm2py_jobs.flow_sides import FlowSides
+from mm2py_workers.flow_target import FlowTarget
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 1.0
+END_S: Final = 5.0
+"""How long a command waits at its end until that is written."""
+
+
+@final
+class Telling:
+    """What one job tells; its methods may be called in any thread."""
+
+    def __init__(self, progress: Progress, clock: Clock) -> None:
+        self._progress, self._clock, self._beat = progress, clock, 0
+        self._done: Callable[[], int] = lambda: 0
+        self.over = threading.Event()
+
+    def plan(self, total: int) -> None:
+        """Say how many offsets are to be read."""
+        self._progress = replace(self._progress, total=total)
+
+    def follow(self, done: Callable[[], int]) -> None:
+        """Ask ``done`` for the offsets that are read, each time that it is told."""
+        self._done = done
+
+    def end(self, **members: object) -> None:
+        """Say how it ended: members of ``Progress``. Without a state it is DONE, and all of its offsets are read."""
+        whole = {"state": JobState.DONE, "done": max(0, self._progress.total), **members}
+        self._progress = replace(self._progress, **whole)  # type: ignore[arg-type] # by name
+
+    def fail(self, error: BaseException) -> None:
+        """Say why it ended before its time."""
+        cause = str(error) or type(error).__name__
+        self.end(state=JobState.FAILED, done=self._done(), cause=cause)
+
+    @property
+    def far(self) -> tuple[int, int]:
+        """How many offsets are read, of how many; 0 while that is not known."""
+        return self._done(), max(0, self._progress.total)
+
+    def now(self) -> Progress:
+        """Return what is told next."""
+        self._beat += 1
+        told = replace(self._progress, beat=self._beat, at_ms=self._clock.now_ms())
+        return replace(told, done=self._done()) if told.state is JobState.RUNNING else told
+
+
+@contextmanager
+def told(
+    flow: FlowSides,
+    kind: ProgressKind,
+    topics: str | None,
+    printer: Printer,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Generator[Telling]:
+    """Tell of a job while it runs, also whoever looks at the command; its caller says how it ended, one that raises has failed."""
+    now_ms = clock.now_ms()
+    begun = Progress(
+        id=new_id(now_ms),
+        kind=kind,
+        topics=topics or "",
+        started_ms=now_ms,
+        driver=f"{platform.node()}/{os.getpid()}",
+    )
+    telling = Telling(begun, clock)
+    thread = threading.Thread(
+        target=lambda: asyncio.run(_tell(flow, telling, clock)), name="progress", daemon=True
+    )
+    thread.start()
+    try:
+        with progress(f"{kind} {flow.flow}", printer) as report:
+            threading.Thread(
+                target=_show, args=(telling, report), name="progress shown", daemon=True
+            ).start()
+            yield telling
+    except BaseException as error:
+        telling.fail(error)
+        raise
+    finally:
+        telling.over.set()
+        thread.join(END_S)
+
+
+def _show(telling: Telling, report: Report) -> None:
+    while not telling.over.wait(LOOK_S):
+        report("offsets", *telling.far)
+
+
+async def _tell(flow: FlowSides, telling: Telling, clock: Clock) -> None:
+    target = FlowTarget(flow.flow, flow.target, clock)
+    topic = backfill_topic(flow.flow.source)
+    try:
+        await target.cluster.connect()
+        if topic in await Admin(target.cluster).describe_topics([topic]):
+            await target.jobs.start()
+            await tell(target.jobs, telling)
+    except Mm2pyError as error:
+        log.warning("workers are not told how far the job is topic=%s cause=%s", topic, error)
+    finally:
+        await target.close()
+
+
+async def tell(store: BackfillStore, telling: Telling) -> None:
+    """Write what a job tells to an open job topic until it is over, and its end."""
+    await store.forget_progress(telling.now().kind)
+    while not telling.over.is_set():
+        await store.post([telling.now()])
+        await asyncio.to_thread(telling.over.wait, PROGRESS_S)
+    await store.post([telling.now()])

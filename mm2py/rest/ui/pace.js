@@ -1,0 +1,28 @@
+// How often each path is asked: an answer of fifty flows, or of thousands of partitions, costs a worker 40 to 110 ms of CPU (bench.page).
+export const OFTEN_MS = 2_000;
+export const SELDOM_MS = 10_000;
+export const RARELY_MS = 30_000;
+const MANY_FLOWS_MS = 5_000;
+const LARGE_MS = 10_000;
+const MANY_ROWS_MS = 40_000;
+const LARGE_FORECAST_MS = 60_000;
+const MANY_ROWS = 1_000;
+const MANY_FLOWS = 12;
+
+export const underWay = (failover) => failover && !["DONE", "CANCELLED"].includes(failover.step);
+
+/** Whether an answer has a flow whose every look is dear. */
+export const isLarge = (data) => (Array.isArray(data) ? data : [data]).some((it) => it?.partitions > MANY_ROWS);
+
+// The first that applies to {path, data, usualMs, large} counts.
+const PACES = [
+  [({ path, data }) => /^jobs\/fail(over|back)\/[^/]*$/.test(path) && data?.failover, ({ data }) => (underWay(data.failover) ? OFTEN_MS : SELDOM_MS)],
+  [({ path, large }) => large && path.endsWith("/forecast"), () => LARGE_FORECAST_MS],
+  [({ path, large }) => large && path.includes("/partitions?"), () => LARGE_MS],
+  [({ data }) => Array.isArray(data) && data.length > MANY_ROWS, ({ usualMs }) => Math.max(usualMs, MANY_ROWS_MS)],
+  [({ data }) => isLarge(data), () => LARGE_MS],
+  [({ path, data }) => path === "flows" && data?.length > MANY_FLOWS, () => MANY_FLOWS_MS],
+];
+
+/** Milliseconds until a path is asked again: `usualMs`, unless its last `data`, or a `large` flow beside it, says otherwise. */
+export const pace = (asked) => (PACES.find(([applies]) => applies(asked))?.[1] ?? (({ usualMs }) => usualMs))(asked);

@@ -1,0 +1,166 @@
+"""Jobs without a claim: what they tell, what is kept of it, and ``GET /jobs`` of every kind."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from mm2py.mirror.backfills import (
+    NO_END,
+    PROGRESS_ALIVE_S,
+    Job,
+    JobKind,
+    JobState,
+    Lease,
+    LeaseState,
+    Progress,
+    ProgressKind,
+    decode_backfill,
+    encode_backfill,
+)
+from mm2py.storage.backfill_store import KEPT, BackfillStore
+from mm2py.storage.memory import MemoryTable, MemoryTopic
+from mm2py.testing.clock import FakeClock
+from mm2py.testing.waiting import until
+from mm2py_jobs.progress import Telling, tell
+from tests.unit.rest.flow_fakes import AB, BA, Rig
+from tests.unit.rest.test_rest_backfills import JOB, LEASE, Stage
+
+VERIFY: Final = Progress(id="v", kind=ProgressKind.VERIFY, started_ms=1)
+
+
+async def opened(topic: MemoryTopic, clock: FakeClock) -> BackfillStore:
+    store = BackfillStore(MemoryTable(topic), clock)
+    await store.start()
+    return store
+
+
+async def test_a_job_tells_how_far_it_is_and_how_it_ended() -> None:
+    topic, clock = MemoryTopic("jobs"), FakeClock()
+    worker, own = await opened(topic, clock), await opened(topic, clock)
+    telling, done = Telling(VERIFY, clock), 30
+
+    def seen() -> Progress | None:
+        return worker.progress[0] if worker.progress else None
+
+    telling.plan(100)
+    telling.follow(lambda: done)
+    task = asyncio.create_task(tell(own, telling))
+    await until(lambda: seen() is not None)
+    first = worker.progress[0]
+    assert (first.state, first.done, first.total, first.equal) == ("RUNNING", 30, 100, None)
+    telling.end(equal=False, differences=2, records=90, result="NOT equal")
+    telling.over.set()
+    await task
+    await until(lambda: worker.progress[0].state is JobState.DONE)
+    last = worker.progress[0]
+    assert (last.done, last.equal, last.differences, last.records) == (100, False, 2, 90)
+    assert last.beat > first.beat
+    assert decode_backfill(*encode_backfill(last)) == last
+
+
+def test_a_job_that_raises_has_failed_where_it_was() -> None:
+    telling = Telling(VERIFY, FakeClock())
+    telling.plan(100)
+    telling.follow(lambda: 40)
+    telling.fail(ValueError("the source does not answer"))
+    told = telling.now()
+    assert (told.state, told.done, told.cause) == ("FAILED", 40, "the source does not answer")
+
+
+async def test_a_job_whose_process_is_gone_has_failed_and_one_that_is_over_stays() -> None:
+    clock = FakeClock()
+    store = await opened(MemoryTopic("jobs"), clock)
+    await store.post([VERIFY, replace(VERIFY, id="w", state=JobState.DONE)])
+    await store.refresh()
+    assert {it.id: it.state.value for it in store.progress} == {"v": "RUNNING", "w": "DONE"}
+    await clock.advance(PROGRESS_ALIVE_S + 1)
+    states = {it.id: (it.state.value, it.cause) for it in store.progress}
+    assert states == {
+        "v": ("FAILED", "its process is gone: run the same command again"),
+        "w": ("DONE", ""),
+    }
+
+
+async def test_the_newest_of_each_kind_are_kept() -> None:
+    topic, clock = MemoryTopic("jobs"), FakeClock()
+    store = await opened(topic, clock)
+    many = [replace(VERIFY, id=str(n), started_ms=n) for n in range(KEPT + 3)]
+    await store.post([*many, replace(VERIFY, id="a", kind=ProgressKind.ARCHIVE, started_ms=0)])
+    await store.refresh()
+    await store.forget_progress(ProgressKind.VERIFY)
+    await store.refresh()
+    kept = [it.id for it in store.progress]
+    assert kept == [*(it.id for it in reversed(many[-KEPT:])), "a"]
+
+
+STREAM: Final = replace(JOB, kind=JobKind.STREAM)
+ENDLESS: Final = replace(LEASE, end=NO_END, lag=5)
+
+SHOWN: Final[list[tuple[str, list[Job | Lease | Progress], Mapping[str, Any]]]] = [
+    (
+        "backfill",
+        [JOB, LEASE, replace(LEASE, partition=1, state=LeaseState.HANDED_OVER, position=100)],
+        {"kind": "backfill", "done": 140, "total": 200, "lag": None, "records": 80, "at_ms": None},
+    ),
+    (
+        "restore",
+        [replace(JOB, archive="/backup"), LEASE],
+        {"kind": "restore", "range": "of /backup", "done": 40, "total": 100},
+    ),
+    (
+        "stream",
+        [STREAM, ENDLESS, replace(ENDLESS, partition=1, start=-1, lag=2)],
+        {"kind": "stream", "done": 80, "total": None, "lag": 7, "range": "", "bytes": 8_000},
+    ),
+    ("lag", [STREAM, ENDLESS, replace(ENDLESS, partition=1, lag=-1)], {"lag": None}),
+    (
+        "verify",
+        [replace(VERIFY, equal=False, differences=3, state=JobState.DONE, total=7, done=7)],
+        {"kind": "verify", "state": "DONE", "equal": False, "differences": 3, "not_compared": 0},
+    ),
+    (
+        "planned",
+        [replace(VERIFY, kind=ProgressKind.ARCHIVE)],
+        {"kind": "archive", "total": None, "equal": None, "differences": None, "wanted": "RUN"},
+    ),
+    (
+        "failed",
+        [replace(VERIFY, kind=ProgressKind.RERUN, state=JobState.FAILED, cause="of canary-value")],
+        {"kind": "rerun", "state": "FAILED", "cause": "of [hidden]"},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("records", "wanted"), [it[1:] for it in SHOWN], ids=[it[0] for it in SHOWN]
+)
+async def test_every_kind_of_job_has_one_shape(
+    records: list[Job | Lease | Progress], wanted: Mapping[str, Any]
+) -> None:
+    stage = Stage()
+    await stage.store.start()
+    await stage.store.post(records)
+    await stage.store.refresh()
+    (shown,) = stage.service.jobs(stage.nodes)
+    assert {name: dict(shown)[name] for name in wanted} == wanted
+    assert shown["flow"] == "A->B"
+
+
+def test_jobs_are_those_of_one_flow_where_it_is_named() -> None:
+    rig = Rig()
+    herder = rig.add(AB)
+    store = herder.backfill_store = BackfillStore(MemoryTable(MemoryTopic("jobs")))
+
+    async def begin() -> None:
+        await store.start()
+        await store.post([VERIFY])
+        await store.refresh()
+
+    asyncio.run(begin())
+    rig.add(BA)
+    for query, kinds in (("", ["verify"]), ("?flow=A-%3EB", ["verify"]), ("?flow=B-%3EA", [])):
+        assert [it["kind"] for it in rig.ask("GET", f"/jobs{query}").json] == kinds
+    assert rig.ask("GET", "/jobs?flow=X-%3EY").status == 404
