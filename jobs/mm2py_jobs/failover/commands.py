@@ -28,7 +28,6 @@ from mm2py_cli.output import (
     examples,
     say,
 )
-from mm2py_cli.progress import progress
 from mm2py_cli.rest_access import Access, asks_rest
 from mm2py_jobs.failover.plan import (
     DRAIN_S,
@@ -365,6 +364,8 @@ async def _plan(
 
 
 async def _timed(job: FailoverCommands, request: FailoverRequest, printer: Printer) -> TimedPlan:
+    from mm2py_cli.progress import progress
+
     with progress(str(request.kind), printer) as told:
         return await job.timed_plan(request, lambda step: told(f"asks what {step} asks", 0, 0))
 
@@ -383,6 +384,8 @@ async def _execute(job: FailoverCommands, request: FailoverRequest, printer: Pri
         say(
             f"{begun.accept_loss} offsets were accepted before: a smaller number takes nothing back"
         )
+    from mm2py_cli.progress import progress
+
     with progress(str(request.kind), printer) as told:
         failover = await job.execute(
             request, _say_step, planned, lambda it: told(_step_text(it), 0, 0)
