@@ -202,7 +202,7 @@ def test_a_source_that_may_only_be_read_leaves_health_and_exit_codes_to_the_flow
             url = public_url(mirror)
             back = f"{url}flows/{flow.target_alias}/{flow.source_alias}"
             until(
-                lambda: any(remedy in it for it in ask(back)[1]["notes"]),
+                lambda: any(remedy in it for it in ask(back)[1].get("notes", ())),
                 90,
                 lambda: str(ask(back)),
                 alive=mirror,

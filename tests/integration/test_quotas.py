@@ -104,7 +104,11 @@ def test_a_byte_rate_is_kept_without_an_error(
     assert rate / RATE < 1.6, f"{rate / 1e3:.0f} KB/s, allowed are {RATE / 1e3:.0f}"
 
 
-@pytest.mark.parametrize("properties", [{}, ENABLED], ids=["plain", "exactly once"])
+@pytest.mark.parametrize(
+    "properties",
+    [{}, {"{target}.exactly.once.source.support": "enabled"}],
+    ids=["plain", "exactly once"],
+)
 def test_a_quota_that_was_lifted_is_not_waited_for(
     setup: Setup, two_regions: Regions, properties: dict[str, str]
 ) -> None:
