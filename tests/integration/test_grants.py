@@ -1,5 +1,7 @@
 """Grants that are missing on our own topics and for exactly once: each is named, and what can run without it does."""
 
+from urllib.parse import quote
+
 import pytest
 
 from tests.integration.active_active import IDENTITY
@@ -200,7 +202,7 @@ def test_a_source_that_may_only_be_read_leaves_health_and_exit_codes_to_the_flow
     try:
         with running(flow.file, ready=False) as mirror:
             url = public_url(mirror)
-            back = f"{url}flows/{flow.target_alias}/{flow.source_alias}"
+            back = f"{url}flows/{quote(f'{flow.target_alias}->{flow.source_alias}')}"
             until(
                 lambda: any(remedy in it for it in ask(back)[1].get("notes", ())),
                 90,
