@@ -101,7 +101,7 @@ class MirrorSourceConnector(Connector):
         # by them would restart tasks that were not changed.
         self._came = True
         self._dealt_anew = False
-        self._collection_s = self._collects_until = 0.0
+        self._collection_s = self._collects_until = self._changed_at = 0.0
         self._settles_at = -math.inf
         self._context: ConnectorContext | None = None
         # What tasks must know to suppress loops; and why loops are not suppressed, though they might be.
@@ -228,11 +228,13 @@ class MirrorSourceConnector(Connector):
         now = self._context.clock.monotonic()
         if await self._upkeep.topics.refresh():
             ready = self._upkeep.topics.ready()
-            self._dealt_anew |= self._deal.update(ready, anew=now < self._settles_at)
+            if self._deal.update(ready, anew=now < self._settles_at):
+                self._dealt_anew, self._changed_at = True, now
         if now < self._collects_until:
             return
         if not self._dealt_anew:
-            self._collection_s = 0.0
+            if now - self._changed_at >= self._collection_s:
+                self._collection_s = 0.0
             return
         self._dealt_anew = self._came = False
         self._collects_until = now + self._collection_s

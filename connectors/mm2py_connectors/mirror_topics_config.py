@@ -67,7 +67,7 @@ class MirrorTopicsConfig(MirrorConnectorConfig):
     refresh_topics_interval_seconds: Annotated[
         int,
         seconds(
-            "How often to look for new topics and partitions. Not set: each second where there are at most 500 topics.",
+            "How often to look for new topics and partitions. Not set: each second where the source has at most 1,000 partitions.",
             "600",
         ),
     ] = 5

@@ -37,8 +37,8 @@ TARGET_CHECK_S: Final = 30.0
 RECORDS_PER_REQUEST: Final = 4_000
 """Metadata records of one CreateTopics request; a KRaft controller takes at most 10,000."""
 
-FEW_TOPICS: Final = 500
-"""So many topics are listed in some milliseconds and 50 KB."""
+FEW_PARTITIONS: Final = 1_000
+"""So many are listed in some milliseconds and 50 KB."""
 
 CERTAIN_S: Final = 2.5
 """Two lists that leave out a topic are at least so far apart."""
@@ -73,7 +73,7 @@ class RemoteTopics:
     """Keeps the copies of one flow's topics in step with the source.
 
     Args:
-        many_s: how often many topics are listed, and topics that the target refused are tried again.
+        many_s: how often many topics are listed, and topics that the target refused are tried again; 0: at each ``refresh``.
     """
 
     def __init__(
@@ -91,6 +91,7 @@ class RemoteTopics:
         self._many_s = many_s
         self._clock = clock
         self._listed: Mapping[str, TopicDescription] | None = None
+        self._many = False
         self._source: dict[str, int] = {}
         self._remote: dict[str, int] = {}
         self._shrunk: dict[str, tuple[int, float]] = {}
@@ -192,8 +193,7 @@ class RemoteTopics:
         if now < self._next_list:
             return False
         changed = await self._list_source()
-        many = self._listed is not None and len(self._listed) > FEW_TOPICS
-        self._next_list = now + (self._many_s - SLACK_S if many else 0)
+        self._next_list = now + (self._many_s - SLACK_S if self._many else 0)
         if not changed and now < self._next_target_check:
             return False
         self._next_target_check = now  # also where the target cannot be asked
@@ -211,6 +211,7 @@ class RemoteTopics:
         if listed is self._listed and not self._shrunk:
             return False
         self._listed = listed
+        self._many = sum(len(it.partitions) for it in listed.values()) > FEW_PARTITIONS
         self._flow.selection.learn(listed)
         partitions = {
             topic: len(listed[topic].partitions)

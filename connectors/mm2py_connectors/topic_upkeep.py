@@ -42,7 +42,7 @@ REFRESH_HEAD_START_S: Final = 2
 """A new topic has to be copied, not only seen, within the refresh interval where that is not set."""
 
 LOOK_S: Final = 1
-"""How often few topics are listed where no interval is set: an answer that is the same is compared as bytes."""
+"""How often few topics are listed, and looked whether many are due, where no interval is set: an answer that is the same is compared as bytes."""
 
 
 @final
@@ -102,7 +102,7 @@ class TopicUpkeep:
 
     @property
     def refresh_s(self) -> int:
-        """Seconds between two checks of many topics, and between two attempts to create what the target refused."""
+        """Seconds between two checks of many topics."""
         seconds = self._config.refresh_topics_interval_seconds
         return seconds if self._is_set else max(1, seconds - REFRESH_HEAD_START_S)
 
@@ -121,8 +121,9 @@ class TopicUpkeep:
         source = await self.session("source", "replication-source-admin")
         target = await self.session("target", "replication-target-admin")
         check_two_clusters(self._props, source.session, target.session)
+        many_s = 0 if self._is_set else self.refresh_s
         self._topics = RemoteTopics(
-            source.admin, target.admin, self._flow, many_s=self.refresh_s, clock=context.clock
+            source.admin, target.admin, self._flow, many_s=many_s, clock=context.clock
         )
         self._scheduler = Scheduler(
             context.clock, timeout_ms=self._config.admin_timeout_ms, fail=context.fail

@@ -99,11 +99,21 @@ class Stage:
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Run the load and the worker, until the first records are on the target."""
+        """Run the load and the worker, until the first records of each partition are on the target."""
         with self._workers:
             self._next_incarnation()
             self._start_worker()
             self.wait_copied()
+            # One task may have copied all of them; another that never had its partitions knows no incarnation of them.
+            until(
+                lambda: (
+                    len(there := ends(self.target, self.flow.remote(self.topic))) == WIDTH
+                    and all(there.values())
+                ),
+                90,
+                "records of each partition",
+                alive=self.worker,
+            )
             try:
                 yield
             finally:

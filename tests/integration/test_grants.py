@@ -1,5 +1,7 @@
 """Grants that are missing on our own topics and for exactly once: each is named, and what can run without it does."""
 
+from urllib.parse import quote
+
 import pytest
 
 from tests.integration.active_active import IDENTITY
@@ -17,7 +19,14 @@ from tests.integration.cluster_changes import (
 )
 from tests.integration.exactly_once import ENABLED, assert_each_once
 from tests.integration.flow_questions import path_of
-from tests.integration.mirror_process import Flow, Mirror, run_to_end, running, until
+from tests.integration.mirror_process import (
+    Flow,
+    Mirror,
+    command_here,
+    run_to_end,
+    running,
+    until,
+)
 from tests.integration.rest_asking import ask, public_url
 from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, copied, ends, write
@@ -178,3 +187,31 @@ def test_a_task_that_may_not_use_its_id_names_the_grant_and_starts_once_it_is_gi
         mirror.wait_for_log(f"--transactional-id {name}")
         permit_transactions(guarded, name)
         assert assert_each_once(mirror, flow, topic) == 10
+
+
+def test_a_source_that_may_only_be_read_leaves_health_and_exit_codes_to_the_flow_that_copies(
+    setup: Setup, guarded: Region
+) -> None:
+    """The flow back is not enabled, but would write heartbeats to it, as in Java."""
+    topic = setup.topic("granted", 1, on=guarded)
+    write(guarded, topic, [Sent(0, b"%d" % number) for number in range(10)])
+    forbid_creating(guarded, "*")
+    properties = {"emit.heartbeats.enabled": "true", "offset-syncs.topic.location": "target"}
+    flow = setup.flow(topic, properties, source=guarded)
+    remedy = f"{flow.target_alias}->{flow.source_alias}.emit.heartbeats.enabled = false"
+    try:
+        with running(flow.file, ready=False) as mirror:
+            url = public_url(mirror)
+            back = f"{url}flows/{quote(f'{flow.target_alias}->{flow.source_alias}')}"
+            until(
+                lambda: any(remedy in it for it in ask(back)[1].get("notes", ())),
+                90,
+                lambda: str(ask(back)),
+                alive=mirror,
+            )
+            until(lambda: copied(flow, topic) == 10, 90, "the copy", alive=mirror)
+            assert (ask(back)[1]["state"], ask(back)[1]["errors"]) == ("DISABLED", [])
+            assert ask(f"{url}health")[0] == 200
+            assert command_here("flow", "list", environ={"MM2PY_URL": url}).exit_code == 0
+    finally:
+        permit_creating(guarded, "*")

@@ -122,15 +122,16 @@ def uncommitted_at_rest(files: Files, topic: str) -> int:
 
 
 @pytest.mark.faults
+@pytest.mark.parametrize("rate", [TRICKLE, 20 * TRICKLE])
 def test_clean_stops_double_nothing_and_a_kill_only_what_was_not_committed(
-    files: Files, topic: str
+    files: Files, topic: str, rate: int
 ) -> None:
     uncommitted = 0
-    with Load(files.source, topic, PARTITIONS, rate=TRICKLE, trickles=True) as load:
+    with Load(files.source, topic, PARTITIONS, rate=rate, trickles=rate == TRICKLE) as load:
         for turn in range(4):
             with start(files, "--whitelist", topic, *COMMITS, name=f"turn-{turn}") as mirror:
                 before = sum(ends(files.target, topic).values())
-                wait_for_records(files.target, topic, before + TRICKLE, mirror)
+                wait_for_records(files.target, topic, before + rate, mirror)
                 if turn == 2:
                     # What came while nobody copied is behind the last commit.
                     goal = sum(ends(files.source, topic).values())
@@ -163,7 +164,7 @@ def test_clean_stops_double_nothing_and_a_kill_only_what_was_not_committed(
     found = [it for log in read(files.target, topic).values() for it in log.records]
     assert set(found) == wanted
     assert len(found) - len(wanted) == uncommitted
-    assert uncommitted <= 5 * TRICKLE, "what came since the last commit, half a second before"
+    assert uncommitted <= 5 * rate, "what came since the last commit, half a second before"
 
 
 @pytest.mark.faults

@@ -104,11 +104,18 @@ def test_a_byte_rate_is_kept_without_an_error(
     assert rate / RATE < 1.6, f"{rate / 1e3:.0f} KB/s, allowed are {RATE / 1e3:.0f}"
 
 
-def test_a_quota_that_was_lifted_is_not_waited_for(setup: Setup, two_regions: Regions) -> None:
+@pytest.mark.parametrize(
+    "properties",
+    [{}, {"{target}.exactly.once.source.support": "enabled"}],
+    ids=["plain", "exactly once"],
+)
+def test_a_quota_that_was_lifted_is_not_waited_for(
+    setup: Setup, two_regions: Regions, properties: dict[str, str]
+) -> None:
     """The broker reads nothing of a muted connection until the time that it announced, here many minutes, is over."""
     source, target = two_regions
     topic = setup.topic("lifted", 2, on=source)
-    flow = setup.flow(topic, source=source, target=target)
+    flow = setup.flow(topic, properties, source=source, target=target)
     client_id = LIMITS["producer"].format(source=flow.source_alias, target=flow.target_alias)
     records = [Sent(n % 2, os.urandom(VALUE_BYTES)) for n in range(RECORDS)]
     set_quota(target, "producer", client_id, TINY_RATE)

@@ -40,6 +40,9 @@ STEADY_S: Final = 300.0
 PROVEN_S: Final = 60.0
 """A task that failed more than once is shown as a problem until it has run this long."""
 
+LONGEST_WAIT_S: Final = 30.0
+"""How long tasks wait for configs that are made of a changed connector config."""
+
 Publish = Callable[[str, ConnectorConfig, Sequence[Mapping[str, str]]], Awaitable[None]]
 """Takes a connector's name, its raw config and the task configs it made of it."""
 
@@ -95,6 +98,9 @@ class AssignedWork:
         self._configs: dict[str, ConnectorConfig] = {}
         self._tasks: dict[TaskId, _Task] = {}
         self._paused: set[str] = set()
+        self._outdated: dict[str, tuple[ConnectorConfig, float]] = {}
+        """Per connector whose config was changed: that config, and since when it is known that its tasks have none of it."""
+        self._waiting: frozenset[TaskId] = frozenset()
         self._exactly_once = parts.settings.exactly_once
         self._permit = parts.membership.permit
         self._term = self._permit.term
@@ -110,35 +116,41 @@ class AssignedWork:
         self._term = self._permit.term
         for name in sorted(work.connectors & snapshot.connectors.keys()):
             self._start_connector(name, snapshot)
-        due = self.due(work, snapshot).tasks
-        await asyncio.gather(*(self._start_task(task, snapshot) for task in sorted(due)))
+        await asyncio.gather(*(self._start_task(task, snapshot) for task in sorted(work.tasks)))
+
+    async def start_due(self, work: Work, snapshot: ConfigSnapshot) -> None:
+        """Launch what of ``work`` is due; what waits is UNASSIGNED, and ``reported``."""
+        due = self.due(work, snapshot)
+        self._waiting = (work.tasks & snapshot.task_configs.keys()) - due.tasks
+        for task in self._waiting:
+            self._put(task, Status(State.UNASSIGNED))
+        await self.start(due, snapshot)
 
     def due(self, work: Work, snapshot: ConfigSnapshot) -> Work:
         """Return what of ``work`` is configured and may start.
 
         A task waits where its config was made of another connector config than the one in force: it would copy
-        what the user has changed, for the moment until the connector publishes. Java starts it. Where the connector
-        has failed, or is not to run, nothing new comes: the former configs are the best there is.
+        what the user has changed, for the moment until the connector publishes. Java starts it. So it is here
+        after ``LONGEST_WAIT_S``: a connector that cannot publish does not keep its tasks from what they did before.
         """
-        outdated = {
-            name
+        now, known = self._clock.monotonic(), self._outdated
+        self._outdated = {
+            name: known[name] if name in known and known[name][0] == config else (config, now)
             for name, config in snapshot.connectors.items()
             if snapshot.applied.get(name, config) != config
             and snapshot.target(name) is TargetState.STARTED
-            and self._connector_state(name) is not State.FAILED
         }
+        wait = {it for it, (_, at) in self._outdated.items() if now - at < LONGEST_WAIT_S}
         configured = work.tasks & snapshot.task_configs.keys()
         return Work(
             work.connectors & snapshot.connectors.keys(),
-            frozenset(it for it in configured if it.connector not in outdated),
+            frozenset(it for it in configured if it.connector not in wait),
         )
 
-    def _connector_state(self, name: str) -> State | None:
-        """Return the state of a connector, wherever it runs."""
-        if name in self._connectors:
-            return self._connectors[name].status.state
-        stored = self._parts.status.get(name)
-        return None if stored is None else stored.state
+    @property
+    def waits(self) -> bool:
+        """Whether tasks wait for configs that are made of a changed connector config."""
+        return self._term == self._permit.term and not self._waiting <= self._tasks.keys()
 
     async def stop(self, work: Work, snapshot: ConfigSnapshot) -> None:
         """Stop and forget work, all in parallel within the graceful time.
@@ -331,6 +343,12 @@ class AssignedWork:
             if entry.state is State.RUNNING and self._is_unproven(entry):
                 problems[str(task)] = (
                     f"it runs again after {entry.failures} failures, the last one: {entry.cause}"
+                )
+        if self.waits:
+            for task in sorted(self._waiting - self._tasks.keys()):
+                problems[str(task)] = (
+                    f"it waits for a config that {task.connector} makes of its changed one, after {LONGEST_WAIT_S:.0f} s it"
+                    " runs with the former one"
                 )
         return problems | dict(self._host.problems())
 

@@ -17,7 +17,7 @@ from mm2py.protocol.error_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mm2py.runtime.errors import ForeignMemberError
 from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin, Round
 from mm2py.runtime.herder.api import HerderParts
-from mm2py.runtime.herder.assigned_work import AssignedWork
+from mm2py.runtime.herder.assigned_work import LONGEST_WAIT_S, AssignedWork
 from mm2py.runtime.herder.fencing import Fencing
 from mm2py.runtime.herder.leader_duties import LeaderDuties, TaskPublication
 from mm2py.runtime.herder.queue import HerderQueue
@@ -382,7 +382,9 @@ class HerderLoop:
             log.info("flow starts connectors=%s", ",".join(sorted(snapshot.connectors)))
         stage = f"starting {len(work)} connector(s) and task(s) after a rebalance"
         with self._queue.stage(stage):
-            await self._work.start(work, snapshot)
+            await self._work.start_due(work, snapshot)
+        if self._work.waits:
+            self._queue.post(_look_again, delay_s=LONGEST_WAIT_S)
         self._joined = True
         self.note_state()
 
@@ -491,3 +493,7 @@ class HerderLoop:
     async def _read_config(self) -> None:
         with self._queue.stage("reading to the end of the config topic"):
             await self._parts.config.refresh(self._parts.settings.worker_sync_timeout_ms / 1000)
+
+
+async def _look_again() -> None:
+    """Do nothing: a request makes a turn, which compares what runs with what should."""

@@ -122,7 +122,7 @@ async def test_an_unreachable_cluster_makes_the_runtime_try_again() -> None:
     assert bench.dealt() == ["t-0"]
 
 
-@pytest.mark.parametrize(("others", "found_s"), [(0, 1), (500, 3)])
+@pytest.mark.parametrize(("others", "found_s"), [(0, 1), (1_000, 3)])
 async def test_a_new_topic_is_found_within_a_second_where_there_are_few_and_appended_to_the_deal(
     others: int, found_s: int
 ) -> None:
@@ -138,17 +138,19 @@ async def test_a_new_topic_is_found_within_a_second_where_there_are_few_and_appe
         assert bench.context.reconfigurations == 1, "only a changed set restarts tasks"
 
 
-async def test_topics_that_keep_appearing_are_collected_and_later_ones_found_at_once() -> None:
+@pytest.mark.parametrize("every_s", [1, 2, 2.5, 4])
+async def test_topics_that_keep_appearing_are_collected_and_later_ones_found_at_once(
+    every_s: float,
+) -> None:
     bench = Bench(Region({"t": 1}))
     clock = bench.context.clock
     async with running(bench):
         for number in range(60):
             bench.region.source.topics[f"t{number}"] = 1
-            await clock.advance(1)
-        assert 2 <= bench.context.reconfigurations <= 6
+            await clock.advance(every_s)
+        assert 2 <= bench.context.reconfigurations <= 4 + 2 * every_s
         await clock.advance(60)
         restarts = bench.context.reconfigurations
-        assert restarts <= 7
         assert len(",".join(bench.dealt()).split(",")) == 61
         bench.region.source.topics["tz"] = 1
         await clock.advance(3)
