@@ -20,6 +20,10 @@ class _Jobs(Protocol):
     def getJobIdsForTag(self, tag: str, /) -> Sequence[int]: ...  # noqa: N802 - Spark's name
 
 
+class _Job(Protocol):
+    stageIds: Sequence[int]  # noqa: N815 - Spark's name
+
+
 class _ScalaContext(Protocol):
     def statusTracker(self) -> _Jobs: ...  # noqa: N802 - Spark's name
 
@@ -61,7 +65,7 @@ class LaneProgress:
         tracker, done = self._context.statusTracker(), 0
         for job in jobs.getJobIdsForTag(self._tag):
             known = tracker.getJobInfo(job)
-            stages = [] if known is None else known.stageIds
+            stages: Sequence[int] = () if known is None else cast("_Job", known).stageIds
             infos = [tracker.getStageInfo(stage) for stage in stages]
             done += sum(info.numCompletedTasks for info in infos if info is not None)
         return min(done, self._lanes)
