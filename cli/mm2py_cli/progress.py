@@ -4,11 +4,11 @@ Flow: ``progress`` -> the command calls the report as often as it likes -> bar o
 """
 
 import os
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py_cli.output import Printer, printable, say
 
 if TYPE_CHECKING:
@@ -27,14 +27,16 @@ def draws(printer: Printer, console: "Console") -> bool:
 
 
 @contextmanager
-def progress(what: str, printer: Printer, clock: Clock = SYSTEM_CLOCK) -> Generator[Report]:
-    """Show how far ``what`` is while the block runs."""
+def progress(
+    what: str, printer: Printer, monotonic: Callable[[], float] = time.monotonic
+) -> Generator[Report]:
+    """Show how far ``what`` is while the block runs; ``monotonic`` returns seconds."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
     if not draws(printer, console):
-        yield _lines(what, clock)
+        yield _lines(what, monotonic)
         return
     columns = (
         SpinnerColumn(),
@@ -53,13 +55,13 @@ def progress(what: str, printer: Printer, clock: Clock = SYSTEM_CLOCK) -> Genera
         yield report
 
 
-def _lines(what: str, clock: Clock) -> Report:
+def _lines(what: str, monotonic: Callable[[], float]) -> Report:
     """Return what says a line each ``LINES_S``; a short command says none."""
-    said_at = clock.monotonic()
+    said_at = monotonic()
 
     def report(done: str, part: int, whole: int) -> None:
         nonlocal said_at
-        now = clock.monotonic()
+        now = monotonic()
         if now - said_at >= LINES_S:
             said_at = now
             say(_text(what, done, part, whole))

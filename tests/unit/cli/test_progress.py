@@ -53,7 +53,7 @@ def test_a_terminal_that_people_look_at_has_a_bar_and_any_other_one_lines(
         monkeypatch.setenv(name, value)
     clock = FakeClock()
     with on_terminal(monkeypatch) as drawn:
-        with progress("verify A->B", Printer(output), clock) as report:
+        with progress("verify A->B", Printer(output), clock.monotonic) as report:
             report("lanes", 1, 8)
             clock.jump(LINES_S)
             report("lanes", 3, 8)
@@ -69,7 +69,7 @@ def test_where_standard_error_is_no_terminal_a_line_comes_each_ten_seconds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     clock = FakeClock()
-    with progress("failover A->B", Printer(Output.TABLE), clock) as report:
+    with progress("failover A->B", Printer(Output.TABLE), clock.monotonic) as report:
         for missing in range(30, 5, -1):
             report(f"DRAIN, {missing} offsets not copied", 0, 0)
             clock.jump(1.0)
