@@ -94,8 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--topics", type=int, default=5_000, help="of the case with many topics")
     parser.add_argument("--only", type=int, choices=(0, 1, 2), help="one of the cases")
     options = parser.parse_args(arguments)
-    cases = Case(1, 10), Case(options.flows, 10), Case(1, options.topics)
-    for case in cases if options.only is None else [cases[options.only]]:
+    cases = [Case(1, 10), Case(options.flows, 10), Case(1, options.topics)]
+    only: int | None = options.only
+    for case in cases if only is None else cases[only : only + 1]:
         with tempfile.TemporaryDirectory(prefix="mm2py-page-") as name, ExitStack() as stack:
             folder = Path(name)
             REAPER.watch_folder(folder)

@@ -19,7 +19,13 @@ from mm2py.client.pacing import throttle_note
 from mm2py.client.stall_log import SOURCE, StallLog
 from mm2py.config.client_properties import ClientKind, Side, effective_client_properties
 from mm2py.config.definitions import parse_config
-from mm2py.errors import Mm2pyError, PartitionError, RetriableError
+from mm2py.errors import (
+    ConnectionFailedError,
+    Mm2pyError,
+    PartitionError,
+    RequestTimedOutError,
+    RetriableError,
+)
 from mm2py.mirror.offset_syncs import OffsetSyncEmitter
 from mm2py.mirror.policies import policy_from_config
 from mm2py.mirror.producer_ids import PRODUCERS_TOPIC, ProducerOrigins, Suppression
@@ -503,7 +509,15 @@ class MirrorSourceTask(BatchSourceTask):
             return
         self._stalled[partition] = str(error)
         self._stalls.stalled(partition, error)
-        self._context.partition_state(partition, PartitionState.HELD, error)
+        self._context.partition_state(partition, PartitionState.HELD, self._shown(error))
+
+    def _shown(self, error: Exception) -> Exception:
+        """Return a cause with the cluster in it: of a lost connection people know the address alone."""
+        if not isinstance(error, ConnectionFailedError | RequestTimedOutError):
+            return error
+        alias = self._config.source_cluster_alias
+        text = f"a broker of the source {alias} does not answer: {error.message}"
+        return ConnectionFailedError(text, remedy=error.remedy)
 
     def _without_failed(
         self, fetched: list[tuple[TopicPartition, list[RecordBatch]]]

@@ -84,6 +84,6 @@ def progress_view(flow: str, progress: Progress, mask: Callable[[str], str]) -> 
         "equal": progress.equal,
         "differences": progress.differences if ended else None,
         "not_compared": progress.not_compared if ended else None,
-        "result": progress.result,
+        "result": mask(progress.result),
         "cause": mask(progress.cause),
     }

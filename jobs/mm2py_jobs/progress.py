@@ -58,13 +58,15 @@ class Telling:
 
     def end(self, **members: object) -> None:
         """Say how it ended: members of ``Progress``. Without a state it is DONE, and all of its offsets are read."""
-        whole = {"state": JobState.DONE, "done": max(0, self._progress.total), **members}
+        whole: dict[str, object] = {"state": JobState.DONE, **members}
+        is_done = whole["state"] is JobState.DONE
+        whole["done"] = max(0, self._progress.total) if is_done else self._done()
         self._progress = replace(self._progress, **whole)  # type: ignore[arg-type] # by name
 
     def fail(self, error: BaseException) -> None:
         """Say why it ended before its time."""
         cause = str(error) or type(error).__name__
-        self.end(state=JobState.FAILED, done=self._done(), cause=cause)
+        self.end(state=JobState.FAILED, cause=cause)
 
     @property
     def far(self) -> tuple[int, int]:

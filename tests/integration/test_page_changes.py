@@ -138,7 +138,7 @@ async def test_a_flow_is_paused_changed_and_rolled_back_from_the_page_alone(
         await press(browser, "Pause")
         await confirm(browser, "Pause", "RUNNING")
         await done(browser)
-        await browser.until_text("paused: it copies nothing")
+        await browser.until_text("PAUSED: it copies nothing until it is resumed")
         await press(browser, "Resume")
         await confirm(browser, "Resume", "PAUSED")
         await done(browser)

@@ -15,7 +15,7 @@ browser, rig = page_stage.browser, page_stage.rig
 
 USUAL: Final = 10_000
 FLOW: Final = "flows/A-%3EB"
-ROWS: Final[list[dict[str, object]]] = [{}] * 1_001
+ROWS: Final[list[dict[str, int]]] = [{}] * 1_001
 CASES: Final[list[tuple[str, Any, bool, int]]] = [
     ("jobs/failover/A-%3EB", {"failover": {"step": "DRAIN"}}, False, 2_000),
     ("jobs/failback/A-%3EB", {"failover": {"step": "DONE"}}, False, 10_000),
@@ -50,7 +50,7 @@ async def test_the_pace_of_a_path_follows_from_what_was_answered_last(
             f"import('./pace.js').then(it => {json.dumps(asked)}.map(it.pace))"
         )
         assert found == [wanted for *_, wanted in CASES]
-        slow = {"path": "x", "data": ROWS, "usualMs": 60_000, "large": False}
+        slow: dict[str, Any] = {"path": "x", "data": ROWS, "usualMs": 60_000, "large": False}
         found = await browser.evaluate(
             f"import('./pace.js').then(it => it.pace({json.dumps(slow)}))"
         )

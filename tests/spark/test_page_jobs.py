@@ -53,7 +53,7 @@ async def test_verify_archive_and_rerun_are_seen_as_they_run_and_with_their_resu
         await browser.open(jobs_of(mirror, flow))
         await browser.until_text("No job of this flow was run.")
         slow = asyncio.create_task(ran(0, "verify", "run", *of_flow, "--rate-limit", "8000"))
-        await sees(browser, "verify", "RUNNING", "of 80 offsets", "ends in")
+        await sees(browser, "verify", "RUNNING", "of 80 offsets", "its end is")
         assert await browser.evaluate("document.querySelector('progress').value < 100")
         await browser.screenshot(SHOTS / "jobs-running.png")
         await slow

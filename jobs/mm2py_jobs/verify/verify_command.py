@@ -137,7 +137,7 @@ def run_verify(order: VerifyOrder, output: Output) -> int:
             report = _repaired(order, report, verify, printer)
         differences = rows_of(report, "differences")
         telling.end(
-            equal=report["equal"],
+            equal=report["equal"] and not _nothing(report),
             records=report["checked_records"],
             differences=len(differences),
             not_compared=len(cast("list[str]", report["not_compared"])),
@@ -174,12 +174,19 @@ def exit_code(report: Mapping[str, object]) -> int:
     """Return how the command ends; a flow that has copied nothing of what there is does not pass, nor a repair that lost records."""
     if report["differences"] or any(row["lost"] for row in _repairs(report)):
         return NOT_EQUAL
-    partitions = rows_of(report, "partitions")
-    waiting = sum(count_of(row, "not_copied_offsets") or 0 for row in partitions)
-    if not partitions or (waiting and not report["checked_records"]):
-        say(f"nothing was compared: {waiting:,} source offsets are not copied")
+    if nothing := _nothing(report):
+        say(nothing)
         return UNHEALTHY
     return OK if report["equal"] else UNHEALTHY
+
+
+def _nothing(report: Mapping[str, object]) -> str:
+    """Say that nothing was compared, where that is so."""
+    partitions = rows_of(report, "partitions")
+    waiting = sum(count_of(row, "not_copied_offsets") or 0 for row in partitions)
+    if partitions and (report["checked_records"] or not waiting):
+        return ""
+    return f"nothing was compared: {waiting:,} source offsets are not copied"
 
 
 def _print(report: Mapping[str, object], printer: Printer) -> None:

@@ -51,7 +51,7 @@ function Plan({ flow, poll, copying }) {
   const { plan } = poll.data;
   const { kind, text, reasons } = readiness(poll.data, copying);
   const ages = plan.topics.map((it) => it.lag_ms);
-  // What only the source knows.
+  // What only the source knows; what is wrong with the flow itself is above, once for each cause.
   const asked = (value) => (plan.source_reachable ? value : null);
   const oldest = ages.includes(null) ? null : Math.max(0, ...ages);
   return html`<section aria-labelledby="ready"><h2 id="ready">Can we fail over to ${flow.target} now?</h2>
@@ -61,7 +61,7 @@ function Plan({ flow, poll, copying }) {
       ${plan.would_lose > 0 || !plan.source_reachable ? html`<${Action} order=${acceptLoss(flow, plan)} />` : null}</p>`}
     <ul class="findings">
       ${reasons.map((it) => html`<li class="finding bad"><p>${it}</p></li>`)}
-      ${plan.problems.map((it) => html`<li class="finding warn"><p>${it}</p></li>`)}
+      ${plan.problems.filter((it) => !it.startsWith(`flow ${flow.flow}: `)).map((it) => html`<li class="finding warn"><p>${it}</p></li>`)}
       ${plan.unfinished ? html`<li class="finding warn"><p>${plan.unfinished}</p></li>` : null}
     </ul>
     <dl class="facts">

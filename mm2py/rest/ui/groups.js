@@ -55,11 +55,11 @@ function Group({ flow, group, name, copying }) {
     <p><${GroupMark} group=${group} copying=${copying} /> ${group.type ? `${group.type} group` : ""}</p>
     ${group.not_synced ? html`<p class="cause">Its offsets are not written to ${flow.target}: ${group.not_synced}</p>` : null}
     <div class="scroll low" tabindex="0"><table>
-      <thead><tr><th scope="col">Partition</th><th scope="col" class="number">Offset on ${flow.source}</th><th scope="col" class="number">Belongs on ${flow.target}</th>
-        <th scope="col" class="number">Offset on ${flow.target}</th><th scope="col" class="number">Reads again</th><th scope="col" class="number">Skips</th><th scope="col" class="wide">Place</th></tr></thead>
+      <thead><tr><th scope="col">Partition</th><th scope="col" class="number">Offset on ${flow.source}</th><th scope="col" class="number wide">Belongs on ${flow.target}</th>
+        <th scope="col" class="number wide">Offset on ${flow.target}</th><th scope="col" class="number">Reads again</th><th scope="col" class="number">Skips</th><th scope="col" class="wide">Place</th></tr></thead>
       <tbody>${group.partitions.map((it) => html`<tr key=${`${it.topic} ${it.partition}`}>
-        <th scope="row">${it.topic}-${it.partition}</th><td class="number">${count(it.committed)}</td><td class="number">${count(it.exact)}</td>
-        <td class="number">${it.committed_there === null ? "none" : count(it.committed_there)}</td><td class="number">${count(it.reads_again)}</td>
+        <th scope="row">${it.topic}-${it.partition}</th><td class="number">${count(it.committed)}</td><td class="number wide">${count(it.exact)}</td>
+        <td class="number wide">${it.committed_there === null ? "none" : count(it.committed_there)}</td><td class="number">${count(it.reads_again)}</td>
         <td class="number">${count(it.skips)}</td><td class="wide">${it.place || UNKNOWN}</td></tr>
         ${it.reason ? html`<tr key=${`${it.topic} ${it.partition} why`}><td></td><td class="cause" colspan="6">${it.reason}</td></tr>` : null}`)}</tbody>
     </table></div></section>`;

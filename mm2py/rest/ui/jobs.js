@@ -51,9 +51,9 @@ function Far({ job }) {
 function Job({ job, at }) {
   const { perS, bytesPerS } = rates(job, at);
   const [kind, word] = judgeJob(job);
-  const end = perS > 0 ? duration(((job.total - job.done) / perS) * 1000) : UNKNOWN;
+  const end = perS > 0 ? `ends in ${duration(((job.total - job.done) / perS) * 1000)}` : `its end is ${UNKNOWN}`;
   const states = Object.entries(job.partitions_by_state).map(([state, number]) => `${count(number)} ${state.toLowerCase().replaceAll("_", " ")}`).join(", ");
-  const rate = [perS !== null && `${count(perS)} offsets/s`, bytesPerS > 0 && bytesPerSecond(bytesPerS)].filter(Boolean).join(", ") || `rate ${UNKNOWN}`;
+  const rate = [perS !== null && (job.done > 0 || job.at_ms === null) && `${count(perS)} offsets/s`, bytesPerS > 0 && bytesPerSecond(bytesPerS)].filter(Boolean).join(", ") || `rate ${UNKNOWN}`;
   const copied = job.records > 0 && `${counted(job.records, "record")}${job.bytes > 0 ? ` in ${bytes(job.bytes)}` : ""}${job.result ? ` ${job.result}` : ""}`;
   const orders = actions(job);
   return html`<section class="detail" aria-label=${`${job.kind} ${job.id}`}>
@@ -61,7 +61,7 @@ function Job({ job, at }) {
       <span class="muted">${job.topics || "all topics"}${job.range ? `, ${job.range}` : ""}${job.by ? `, by ${job.by}` : ""} ${job.started_ms ? html`since <${When} ms=${job.started_ms} />` : null}</span></div>
     <${Far} job=${job} />
     ${job.equal === null ? null : html`<p>${counted(job.records, "record")} the same on both sides, ${counted(job.differences, "difference")}, ${counted(job.not_compared, "partition")} not compared</p>`}
-    <p class="muted">${job.state === "RUNNING" ? `${rate}${job.total === null ? "" : `; ends in ${end}`}. ` : ""}${job.equal === null && copied ? `${copied}. ` : ""}${states ? `Partitions: ${states}.` : ""}</p>
+    <p class="muted">${job.state === "RUNNING" ? `${rate}${job.total === null ? "" : `; ${end}`}. ` : ""}${job.equal === null && copied ? `${copied}. ` : ""}${states ? `Partitions: ${states}.` : ""}</p>
     ${job.cause ? html`<p class="cause">${job.cause}</p>` : null}
     ${orders.length ? html`<p class="buttons">${orders.map((order) => html`<${Action} order=${order} />`)}</p>` : null}
   </section>`;

@@ -25,12 +25,12 @@ const idle = (f) => f.copied_topics === 0 && f.engine !== "spark";
 
 // Each returns [kind, text, command, word instead of the state] where it applies; the first one counts.
 const RULES = [
-  (f) => f.state === "FAILED" && ["bad", "failed: it copies nothing", cli("restart", f, " --only-failed")],
+  (f) => f.state === "FAILED" && ["bad", "it copies nothing", cli("restart", f, " --only-failed")],
   (f) => f.state === "WAITING" && ["bad", `waits for a cluster (${f.source} or ${f.target}): it copies nothing`, cli("describe", f)],
   (f) => f.state === "SUSPENDED" && ["bad", `the target ${f.target} does not answer: it copies nothing`, cli("describe", f)],
   (f) => f.state === "DISABLED" && ["off", "not enabled: it sends heartbeats and copies nothing", cli("create", f)],
-  (f) => f.state === "PAUSED" && ["off", "paused: it copies nothing", cli("resume", f)],
-  (f) => f.state === "STOPPED" && ["off", "stopped: it copies nothing. Where it was failed over, return clients by a failback; to resume it would copy what is old", cli("describe", f)],
+  (f) => f.state === "PAUSED" && ["off", "it copies nothing until it is resumed", cli("resume", f)],
+  (f) => f.state === "STOPPED" && ["off", "it copies nothing. Where it was failed over, return clients by a failback; to resume it would copy what is old", cli("describe", f)],
   (f) => ["UNASSIGNED", "RESTARTING"].includes(f.state) && ["warn", "its tasks are about to start", cli("describe", f)],
   (f) => f.incomplete.length > 0 && ["warn", `numbers are missing: ${counted(f.incomplete.length, "worker")} gave no answer`, cli("describe", f)],
   (f) => f.failed_partitions > 0 && ["bad", `${counted(f.failed_partitions, "partition")} failed; once the cause is mended, restart what failed`, cli("restart", f, " --only-failed")],
@@ -40,6 +40,7 @@ const RULES = [
   (f) => idle(f) && f.paused.length > 0 && ["off", "all its topics are paused: it copies nothing", cli("resume", f, " --all-topics"), "ALL PAUSED"],
   (f) => idle(f) && f.held_partitions > 0 && ["off", "a job has all its partitions: the flow itself copies nothing", cli("describe", f), "ALL HELD"],
   (f) => idle(f) && ["warn", "none of its partitions is copied", cli("describe", f, " -o wide")],
+  (f) => f.engine === "spark" && f.lag_records === null && ["unknown", "a stream on Spark is to copy it: Jobs has how far it is", `mm2py job stream status FILE --flow '${f.flow}'`],
   (f) => f.lag_records === null && ["unknown", "runs; its lag is not known", cli("describe", f, " -o wide")],
   (f) => f.lag_records > 0 && !f.records_per_s && f.lag_ms > STUCK_MS && ["warn", `${count(f.lag_records)} records behind, and nothing is copied now`, cli("describe", f, " -o wide")],
   (f) => f.lag_ms > LATE_MS && ["warn", `${duration(f.lag_ms)} behind`, `mm2py lag --flow ${f.source}/${f.target}`],
@@ -79,7 +80,9 @@ function byCause(errors) {
     if (!found.has(cause)) found.set(cause, { message, places: [] });
     found.get(cause).places.push(where);
   }
-  return [...found.values()];
+  // What keeps a partition from being copied comes before what a connector misses beside it ("connector: what").
+  const beside = ({ places }) => Number(places[0].includes(": "));
+  return [...found.values()].sort((one, two) => beside(one) - beside(two));
 }
 
 /** Everything that is wrong or worth knowing of all flows, the worst first. */

@@ -30,7 +30,7 @@ function path(samples, key, most) {
 
 function Line({ samples, line }) {
   const known = samples.map((it) => it[line.key]).filter((value) => value !== null);
-  if (!known.length) return html`<figure class="trend"><figcaption>${line.title}: not known</figcaption></figure>`;
+  if (!known.length) return html`<figure class="trend wide"><figcaption>${line.title}: not known</figcaption></figure>`;
   const most = Math.max(...known);
   return html`<figure class="trend"><figcaption>${line.title}: at most ${line.say(most)}, at least ${line.say(Math.min(...known))}</figcaption>
     <svg viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label=${`${line.title} of the last hour`} preserveAspectRatio="none"><path d=${path(samples, line.key, most || 1)} /></svg></figure>`;

@@ -342,11 +342,12 @@ async def test_a_stalled_source_is_said_once_per_cause_and_when_it_works_again(
             bench.reader.events.on_stalled(tp, None)
         await bench.context.clock.advance(0.5)
         assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
-    assert [(tp, state) for tp, state, _ in bench.context.states] == [
-        (T0, PartitionState.HELD),
-        (T1, PartitionState.HELD),
-        (T0, PartitionState.RUNNING),
-        (T1, PartitionState.RUNNING),
+    why = "a broker of the source A does not answer: broker 1 is away"
+    assert bench.context.states == [
+        (T0, PartitionState.HELD, why),
+        (T1, PartitionState.HELD, why),
+        (T0, PartitionState.RUNNING, ""),
+        (T1, PartitionState.RUNNING, ""),
     ]
 
 
