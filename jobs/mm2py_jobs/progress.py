@@ -17,6 +17,7 @@ from typing import Final, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.secret_names import secrets_in
 from mm2py.errors import Mm2pyError
 from mm2py.mirror.backfills import (
     PROGRESS_S,
@@ -26,6 +27,7 @@ from mm2py.mirror.backfills import (
     backfill_topic,
     new_id,
 )
+from mm2py.observability.logging import SecretMask, hide_userinfo
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py_cli.output import Printer
 from mm2py_cli.progress import Report, progress
@@ -41,10 +43,15 @@ END_S: Final = 5.0
 
 @final
 class Telling:
-    """What one job tells; its methods may be called in any thread."""
+    """What one job tells; its methods may be called in any thread.
 
-    def __init__(self, progress: Progress, clock: Clock) -> None:
+    Args:
+        mask: hides secrets of the flow; credentials in URLs (of a folder) are never told.
+    """
+
+    def __init__(self, progress: Progress, clock: Clock, mask: SecretMask | None = None) -> None:
         self._progress, self._clock, self._beat = progress, clock, 0
+        self._mask = mask or SecretMask()
         self._done: Callable[[], int] = lambda: 0
         self.over = threading.Event()
 
@@ -74,8 +81,19 @@ class Telling:
     def now(self) -> Progress:
         """Return what is told next."""
         self._beat += 1
-        told = replace(self._progress, beat=self._beat, at_ms=self._clock.now_ms())
+        known = self._progress
+        told = replace(
+            known,
+            beat=self._beat,
+            at_ms=self._clock.now_ms(),
+            topics=self._hidden(known.topics),
+            result=self._hidden(known.result),
+            cause=self._hidden(known.cause),
+        )
         return replace(told, done=self._done()) if told.state is JobState.RUNNING else told
+
+    def _hidden(self, text: str) -> str:
+        return self._mask.apply(hide_userinfo(text))
 
 
 @contextmanager
@@ -95,7 +113,7 @@ def told(
         started_ms=now_ms,
         driver=f"{platform.node()}/{os.getpid()}",
     )
-    telling = Telling(begun, clock)
+    telling = Telling(begun, clock, SecretMask(secrets_in(flow.source, flow.target)))
     thread = threading.Thread(
         target=lambda: asyncio.run(_tell(flow, telling, clock)), name="progress", daemon=True
     )

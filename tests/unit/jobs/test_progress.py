@@ -20,6 +20,7 @@ from mm2py.mirror.backfills import (
     decode_backfill,
     encode_backfill,
 )
+from mm2py.observability.logging import SecretMask
 from mm2py.storage.backfill_store import KEPT, BackfillStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.testing.clock import FakeClock
@@ -68,6 +69,17 @@ def test_a_job_that_raises_has_failed_where_it_was() -> None:
     telling.fail(ValueError("the source does not answer"))
     told = telling.now()
     assert (told.state, told.done, told.cause) == ("FAILED", 40, "the source does not answer")
+
+
+FOLDER: Final = "s3://AKIA:SEC/RET@bucket/x"
+
+
+@pytest.mark.parametrize("member", ["topics", "result", "cause"])
+def test_a_job_tells_no_credentials(member: str) -> None:
+    telling = Telling(VERIFY, FakeClock(), SecretMask(["hunter2-long"]))
+    telling.end(**{member: f"to {FOLDER} with hunter2-long"})
+    told = getattr(telling.now(), member)
+    assert told == "to s3://[hidden]@bucket/x with [hidden]"
 
 
 async def test_a_job_whose_process_is_gone_has_failed_and_one_that_is_over_stays() -> None:
@@ -131,6 +143,12 @@ SHOWN: Final[list[tuple[str, list[Job | Lease | Progress], Mapping[str, Any]]]] 
         [replace(VERIFY, kind=ProgressKind.RERUN, state=JobState.FAILED, cause="of canary-value")],
         {"kind": "rerun", "state": "FAILED", "cause": "of [hidden]"},
     ),
+    (
+        "secrets",
+        [replace(VERIFY, topics="canary-value", result=f"to {FOLDER}")],
+        {"topics": "[hidden]", "result": "to s3://[hidden]@bucket/x"},
+    ),
+    ("restored", [replace(JOB, archive=FOLDER)], {"range": "of s3://[hidden]@bucket/x"}),
 ]
 
 
