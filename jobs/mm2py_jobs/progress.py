@@ -10,7 +10,7 @@ import logging
 import os
 import platform
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, final
@@ -36,6 +36,8 @@ from mm2py_workers.flow_target import FlowTarget
 
 log = logging.getLogger(__name__)
 
+_UNTOLD: Final = "workers are not told how far the job is cause=%s"
+
 LOOK_S: Final = 1.0
 END_S: Final = 5.0
 """How long a command waits at its end until that is written."""
@@ -54,6 +56,8 @@ class Telling:
         self._mask = mask or SecretMask()
         self._done: Callable[[], int] = lambda: 0
         self.over = threading.Event()
+        self.reached = threading.Event()
+        """Whether the target has answered: the end of a job waits for it only then."""
 
     def plan(self, total: int) -> None:
         """Say how many offsets are to be read."""
@@ -64,14 +68,16 @@ class Telling:
         self._done = done
 
     def end(self, **members: object) -> None:
-        """Say how it ended: members of ``Progress``. Without a state it is DONE, and all of its offsets are read."""
-        whole = {"state": JobState.DONE, "done": max(0, self._progress.total), **members}
+        """Say how it ended: members of ``Progress``. Without a state it is DONE; all of its offsets are read where it is."""
+        state = members.get("state", JobState.DONE)
+        done = max(0, self._progress.total) if state is JobState.DONE else self._done()
+        whole = {"state": state, "done": done, **members}
         self._progress = replace(self._progress, **whole)  # type: ignore[arg-type] # by name
 
     def fail(self, error: BaseException) -> None:
         """Say why it ended before its time."""
         cause = str(error) or type(error).__name__
-        self.end(state=JobState.FAILED, done=self._done(), cause=cause)
+        self.end(state=JobState.FAILED, cause=cause)
 
     @property
     def far(self) -> tuple[int, int]:
@@ -114,22 +120,25 @@ def told(
         driver=f"{platform.node()}/{os.getpid()}",
     )
     telling = Telling(begun, clock, SecretMask(secrets_in(flow.source, flow.target)))
-    thread = threading.Thread(
-        target=lambda: asyncio.run(_tell(flow, telling, clock)), name="progress", daemon=True
-    )
-    thread.start()
-    try:
-        with progress(f"{kind} {flow.flow}", printer) as report:
-            threading.Thread(
-                target=_show, args=(telling, report), name="progress shown", daemon=True
-            ).start()
+    with progress(f"{kind} {flow.flow}", printer) as report:
+        teller = _begun("progress", lambda: asyncio.run(_tell(flow, telling, clock)))
+        shower = _begun("progress shown", lambda: _show(telling, report))
+        try:
             yield telling
-    except BaseException as error:
-        telling.fail(error)
-        raise
-    finally:
-        telling.over.set()
-        thread.join(END_S)
+        except BaseException as error:
+            telling.fail(error)
+            raise
+        finally:
+            telling.over.set()
+            shower.join(END_S)  # else it may print after the answer
+            if telling.reached.is_set():
+                teller.join(END_S)
+
+
+def _begun(name: str, run: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 def _show(telling: Telling, report: Report) -> None:
@@ -138,23 +147,32 @@ def _show(telling: Telling, report: Report) -> None:
 
 
 async def _tell(flow: FlowSides, telling: Telling, clock: Clock) -> None:
-    target = FlowTarget(flow.flow, flow.target, clock)
     topic = backfill_topic(flow.flow.source)
     try:
-        await target.cluster.connect()
-        if topic in await Admin(target.cluster).describe_topics([topic]):
-            await target.jobs.start()
-            await tell(target.jobs, telling)
+        target = FlowTarget(flow.flow, flow.target, clock)
+        try:
+            await target.cluster.connect()
+            telling.reached.set()
+            if topic in await Admin(target.cluster).describe_topics([topic]):
+                await target.jobs.start()
+                await tell(target.jobs, telling)
+        finally:
+            await target.close()
     except Mm2pyError as error:
-        log.warning("workers are not told how far the job is topic=%s cause=%s", topic, error)
-    finally:
-        await target.close()
+        log.warning(_UNTOLD, error)
 
 
 async def tell(store: BackfillStore, telling: Telling) -> None:
-    """Write what a job tells to an open job topic until it is over, and its end."""
-    await store.forget_progress(telling.now().kind)
+    """Write what a job tells to an open job topic until it is over, and its end; what cannot be written is left out."""
+    await _told(store.forget_progress(telling.now().kind))
     while not telling.over.is_set():
-        await store.post([telling.now()])
+        await _told(store.post([telling.now()]))
         await asyncio.to_thread(telling.over.wait, PROGRESS_S)
-    await store.post([telling.now()])
+    await _told(store.post([telling.now()]))
+
+
+async def _told(written: Awaitable[object]) -> None:
+    try:
+        await written
+    except Mm2pyError as error:
+        log.warning(_UNTOLD, error)
