@@ -337,6 +337,16 @@ def backfill_key(record: BackfillRecord) -> str:
             return type(record).__name__.lower()
 
 
+def unknown_kind(key: bytes) -> str:
+    """Return what kind of record a key is of that this version does not know, with that of the job of a progress; empty for a known one."""
+    kind, _, rest = key.decode(errors="replace").partition(":")
+    if kind not in _ADAPTERS:
+        return kind
+    job = rest.partition(":")[0]
+    is_known = kind != "progress" or job.upper() in ProgressKind.__members__
+    return "" if is_known else f"{kind}:{job}"
+
+
 def encode_backfill(record: BackfillRecord) -> tuple[bytes, bytes]:
     """Return key and value: the version byte, then ASCII JSON with sorted members."""
     key = backfill_key(record)

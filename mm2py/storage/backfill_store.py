@@ -18,6 +18,7 @@ from mm2py.mirror.backfills import (
     BackfillRecord,
     Job,
     JobKind,
+    JobState,
     Lease,
     LeaseState,
     Notice,
@@ -30,6 +31,7 @@ from mm2py.mirror.backfills import (
     backfill_topic,
     decode_backfill,
     encode_backfill,
+    unknown_kind,
     without_driver,
     without_process,
 )
@@ -47,6 +49,9 @@ _JOB: Final = b"job"
 
 KEPT: Final = 4
 """How many jobs without a claim are kept of each kind, beside one that begins; the oldest are removed."""
+
+SILENT_MS: Final = 3_600_000
+"""One that runs and has told nothing for this long is removed too; more than clocks of two machines differ."""
 
 
 @final
@@ -68,6 +73,8 @@ class BackfillStore:
         """Offset after the newest record that reserves a partition for a lane."""
         self._heard_s = 0.0
         self._progress_heard: dict[bytes, float] = {}
+        self._unknown: set[str] = set()
+        """Kinds of records of newer versions, which are logged once each."""
         self.live = False
         """Whether the topic has been read."""
         self.unreadable: ProtocolError | None = None
@@ -81,6 +88,7 @@ class BackfillStore:
         """
         self._records.clear()
         self._renewed.clear()
+        self._progress_heard.clear()
         self.offset = self.reserved = 0
         self.live, self.unreadable = False, None
         await self._table.start(self._take)
@@ -193,8 +201,10 @@ class BackfillStore:
             await self._table.post([(key, None) for key in keys])
 
     async def forget_progress(self, kind: ProgressKind) -> None:
-        """Remove all but the newest ``KEPT`` of a kind."""
-        old = [it for it in self.progress if it.kind is kind][KEPT:]
+        """Remove all but the newest ``KEPT`` of a kind; one that may still run stays."""
+        silent_ms = self._clock.now_ms() - SILENT_MS
+        older = [it for it in self.progress if it.kind is kind][KEPT:]
+        old = [it for it in older if it.state is not JobState.RUNNING or it.at_ms < silent_ms]
         if old:
             await self._table.post([(backfill_key(it).encode(), None) for it in old])
 
@@ -203,11 +213,15 @@ class BackfillStore:
         key = bytes(record.key or b"")
         if record.value is None:
             self._records.pop(key, None)
+            self._progress_heard.pop(key, None)
         else:
             try:
                 taken = self._records[key] = decode_backfill(key, bytes(record.value))
             except ProtocolError as error:
-                log.warning("record is ignored offset=%d cause=%s", record.offset, error)
+                kind = unknown_kind(key)
+                if not kind or kind not in self._unknown:
+                    log.warning("record is ignored offset=%d cause=%s", record.offset, error)
+                self._unknown.add(kind)
                 if key == _JOB:
                     self.unreadable = error
                 return

@@ -23,6 +23,7 @@ from mm2py.mirror.backfills import (
     decode_backfill,
     encode_backfill,
 )
+from mm2py.mirror.versioned_json import encode
 from mm2py.observability.logging import SecretMask
 from mm2py.storage.backfill_store import KEPT, BackfillStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
@@ -206,6 +207,61 @@ async def test_the_newest_of_each_kind_are_kept() -> None:
     await store.refresh()
     kept = [it.id for it in store.progress]
     assert kept == [*(it.id for it in reversed(many[-KEPT:])), "a"]
+
+
+@pytest.mark.parametrize(
+    ("members", "stays"),
+    [
+        ({}, True),
+        ({"at_ms": 1}, False),
+        ({"state": JobState.DONE}, False),
+        ({"state": JobState.FAILED}, False),
+    ],
+    ids=str,
+)
+async def test_a_job_that_runs_is_not_forgotten_before_it_is_long_silent(
+    members: Mapping[str, Any], stays: bool
+) -> None:
+    clock = FakeClock()
+    store = await opened(MemoryTopic("jobs"), clock)
+    running = replace(VERIFY, at_ms=clock.now_ms())
+    many = [replace(running, id=str(n), started_ms=n + 2) for n in range(KEPT)]
+    await store.post([replace(running, **members), *many])
+    await store.refresh()
+    await store.forget_progress(ProgressKind.VERIFY)
+    await store.refresh()
+    assert ("v" in {it.id for it in store.progress}) is stays
+
+
+@pytest.mark.parametrize("again", ["tombstone", "start"])
+async def test_what_was_heard_of_a_job_goes_with_its_record(again: str) -> None:
+    topic = MemoryTopic("jobs")
+    store = await opened(topic, FakeClock())
+    await store.post([VERIFY])
+    await store.refresh()
+    key, _ = encode_backfill(VERIFY)
+    if again == "start":
+        topic.recreate()
+        await store.start()
+    else:
+        topic.append(key, None)
+        await store.refresh()
+    assert store._progress_heard == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "lines"),
+    [("census:%d", 1), ("progress:census:%d", 1), ("progress:verify:%d", 3), ("job", 3)],
+)
+async def test_a_kind_of_record_of_a_newer_version_is_logged_once(
+    key: str, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = MemoryTopic("jobs")
+    store = await opened(topic, FakeClock())
+    for n in range(3):
+        topic.append((key % n if "%" in key else key).encode(), encode({"id": "x"}))
+    await store.refresh()
+    assert caplog.text.count("record is ignored") == lines
 
 
 STREAM: Final = replace(JOB, kind=JobKind.STREAM)
