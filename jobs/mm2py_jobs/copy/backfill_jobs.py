@@ -370,7 +370,6 @@ class BackfillService:
     def _summary(self, nodes: Nodes, entry: _Entry) -> BackfillSummary:
         order, job = entry.order, entry.job
         state, cause = self._state(nodes, entry)
-        shown = None if job is None else report(job, entry.leases)
         counts: dict[str, int] = {}
         for lease in entry.leases:
             counts[lease.state.value] = counts.get(lease.state.value, 0) + 1
@@ -390,8 +389,8 @@ class BackfillService:
             "by": "" if order is None else order.by,
             "worker": "" if order is None else order.worker,
             "started_ms": None if job is None else job.started_ms,
-            "records": 0 if shown is None else shown["records"],
-            "bytes": 0 if shown is None else shown["bytes"],
+            "records": sum(it.records for it in entry.leases),
+            "bytes": sum(it.bytes for it in entry.leases),
             "offsets_left": None if entry.kind == STREAM else sum(it.left for it in entry.leases),
             "partitions_by_state": counts,
             "cause": cause,
