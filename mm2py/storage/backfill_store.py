@@ -72,7 +72,8 @@ class BackfillStore:
         self.reserved = 0
         """Offset after the newest record that reserves a partition for a lane."""
         self._heard_s = 0.0
-        self._progress_heard: dict[bytes, float] = {}
+        self.progress_heard: dict[bytes, float] = {}
+        """When each record of ``progress`` was read, in seconds of the monotonic clock."""
         self._unknown: set[str] = set()
         """Kinds of records of newer versions, which are logged once each."""
         self.live = False
@@ -88,7 +89,7 @@ class BackfillStore:
         """
         self._records.clear()
         self._renewed.clear()
-        self._progress_heard.clear()
+        self.progress_heard.clear()
         self.offset = self.reserved = 0
         self.live, self.unreadable = False, None
         await self._table.start(self._take)
@@ -178,7 +179,7 @@ class BackfillStore:
         """Jobs without a claim, the newest first; one that runs is FAILED once its record has not changed for ``PROGRESS_ALIVE_S``."""
         now_s = self._clock.monotonic()
         found = [
-            without_process(it) if now_s - self._progress_heard[key] > PROGRESS_ALIVE_S else it
+            without_process(it) if now_s - self.progress_heard[key] > PROGRESS_ALIVE_S else it
             for key, it in self._records.items()
             if isinstance(it, Progress)
         ]
@@ -213,7 +214,7 @@ class BackfillStore:
         key = bytes(record.key or b"")
         if record.value is None:
             self._records.pop(key, None)
-            self._progress_heard.pop(key, None)
+            self.progress_heard.pop(key, None)
         else:
             try:
                 taken = self._records[key] = decode_backfill(key, bytes(record.value))
@@ -226,7 +227,7 @@ class BackfillStore:
                     self.unreadable = error
                 return
             if isinstance(taken, Progress):
-                self._progress_heard[key] = self._clock.monotonic()
+                self.progress_heard[key] = self._clock.monotonic()
             if isinstance(taken, Job):
                 self.unreadable = None
                 self._heard_s = self._clock.monotonic()

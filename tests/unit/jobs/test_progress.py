@@ -137,7 +137,7 @@ async def test_a_job_goes_on_telling_after_what_could_not_be_written(
     monkeypatch.setattr("mm2py_jobs.progress.PROGRESS_S", 0.01)
     telling = Telling(VERIFY, clock)
     task = asyncio.create_task(tell(own, telling))
-    await until(lambda: posts > refused)
+    await eventually(lambda: posts > refused, within_s=90)
     telling.end(equal=True)
     telling.over.set()
     await task
@@ -246,7 +246,7 @@ async def test_what_was_heard_of_a_job_goes_with_its_record(again: str) -> None:
     else:
         topic.append(key, None)
         await store.refresh()
-    assert store._progress_heard == {}
+    assert store.progress_heard == {}
 
 
 @pytest.mark.parametrize(
