@@ -62,7 +62,7 @@ def copied_so_far(leases: Collection[Lease], kind: str) -> tuple[int, int | None
 
 
 def progress_view(flow: str, progress: Progress, mask: Callable[[str], str]) -> JobView:
-    """Return a job without a claim; ``mask`` hides secrets in what brokers answered."""
+    """Return a job without a claim; ``mask`` hides secrets in what people wrote and brokers answered."""
     ended = progress.equal is not None
     return {
         "flow": flow,
@@ -70,7 +70,7 @@ def progress_view(flow: str, progress: Progress, mask: Callable[[str], str]) -> 
         "id": progress.id,
         "state": progress.state.value,
         "wanted": "RUN",
-        "topics": progress.topics,
+        "topics": mask(progress.topics),
         "range": "",
         "by": "",
         "started_ms": progress.started_ms,

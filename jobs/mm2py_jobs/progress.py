@@ -10,13 +10,14 @@ import logging
 import os
 import platform
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final, final
 
 from mm2py.client.connect.admin import Admin
 from mm2py.clock import SYSTEM_CLOCK, Clock
+from mm2py.config.secret_names import secrets_in
 from mm2py.errors import Mm2pyError
 from mm2py.mirror.backfills import (
     PROGRESS_S,
@@ -26,6 +27,7 @@ from mm2py.mirror.backfills import (
     backfill_topic,
     new_id,
 )
+from mm2py.observability.logging import SecretMask, hide_userinfo
 from mm2py.storage.backfill_store import BackfillStore
 from mm2py_cli.output import Printer
 from mm2py_cli.progress import Report, progress
@@ -34,6 +36,8 @@ from mm2py_workers.flow_target import FlowTarget
 
 log = logging.getLogger(__name__)
 
+_UNTOLD: Final = "workers are not told how far the job is cause=%s"
+
 LOOK_S: Final = 1.0
 END_S: Final = 5.0
 """How long a command waits at its end until that is written."""
@@ -41,12 +45,19 @@ END_S: Final = 5.0
 
 @final
 class Telling:
-    """What one job tells; its methods may be called in any thread."""
+    """What one job tells; its methods may be called in any thread.
 
-    def __init__(self, progress: Progress, clock: Clock) -> None:
+    Args:
+        mask: hides secrets of the flow; credentials in URLs (of a folder) are never told.
+    """
+
+    def __init__(self, progress: Progress, clock: Clock, mask: SecretMask | None = None) -> None:
         self._progress, self._clock, self._beat = progress, clock, 0
+        self._mask = mask or SecretMask()
         self._done: Callable[[], int] = lambda: 0
         self.over = threading.Event()
+        self.reached = threading.Event()
+        """Whether the target has answered: the end of a job waits for it only then."""
 
     def plan(self, total: int) -> None:
         """Say how many offsets are to be read."""
@@ -57,10 +68,10 @@ class Telling:
         self._done = done
 
     def end(self, **members: object) -> None:
-        """Say how it ended: members of ``Progress``. Without a state it is DONE, and all of its offsets are read."""
-        whole: dict[str, object] = {"state": JobState.DONE, **members}
-        is_done = whole["state"] is JobState.DONE
-        whole["done"] = max(0, self._progress.total) if is_done else self._done()
+        """Say how it ended: members of ``Progress``. Without a state it is DONE; all of its offsets are read where it is."""
+        state = members.get("state", JobState.DONE)
+        done = max(0, self._progress.total) if state is JobState.DONE else self._done()
+        whole = {"state": state, "done": done, **members}
         self._progress = replace(self._progress, **whole)  # type: ignore[arg-type] # by name
 
     def fail(self, error: BaseException) -> None:
@@ -76,8 +87,19 @@ class Telling:
     def now(self) -> Progress:
         """Return what is told next."""
         self._beat += 1
-        told = replace(self._progress, beat=self._beat, at_ms=self._clock.now_ms())
+        known = self._progress
+        told = replace(
+            known,
+            beat=self._beat,
+            at_ms=self._clock.now_ms(),
+            topics=self._hidden(known.topics),
+            result=self._hidden(known.result),
+            cause=self._hidden(known.cause),
+        )
         return replace(told, done=self._done()) if told.state is JobState.RUNNING else told
+
+    def _hidden(self, text: str) -> str:
+        return self._mask.apply(hide_userinfo(text))
 
 
 @contextmanager
@@ -97,23 +119,26 @@ def told(
         started_ms=now_ms,
         driver=f"{platform.node()}/{os.getpid()}",
     )
-    telling = Telling(begun, clock)
-    thread = threading.Thread(
-        target=lambda: asyncio.run(_tell(flow, telling, clock)), name="progress", daemon=True
-    )
-    thread.start()
-    try:
-        with progress(f"{kind} {flow.flow}", printer) as report:
-            threading.Thread(
-                target=_show, args=(telling, report), name="progress shown", daemon=True
-            ).start()
+    telling = Telling(begun, clock, SecretMask(secrets_in(flow.source, flow.target)))
+    with progress(f"{kind} {flow.flow}", printer) as report:
+        teller = _begun("progress", lambda: asyncio.run(_tell(flow, telling, clock)))
+        shower = _begun("progress shown", lambda: _show(telling, report))
+        try:
             yield telling
-    except BaseException as error:
-        telling.fail(error)
-        raise
-    finally:
-        telling.over.set()
-        thread.join(END_S)
+        except BaseException as error:
+            telling.fail(error)
+            raise
+        finally:
+            telling.over.set()
+            shower.join(END_S)  # else it may print after the answer
+            if telling.reached.is_set():
+                teller.join(END_S)
+
+
+def _begun(name: str, run: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 def _show(telling: Telling, report: Report) -> None:
@@ -122,23 +147,32 @@ def _show(telling: Telling, report: Report) -> None:
 
 
 async def _tell(flow: FlowSides, telling: Telling, clock: Clock) -> None:
-    target = FlowTarget(flow.flow, flow.target, clock)
     topic = backfill_topic(flow.flow.source)
     try:
-        await target.cluster.connect()
-        if topic in await Admin(target.cluster).describe_topics([topic]):
-            await target.jobs.start()
-            await tell(target.jobs, telling)
+        target = FlowTarget(flow.flow, flow.target, clock)
+        try:
+            await target.cluster.connect()
+            telling.reached.set()
+            if topic in await Admin(target.cluster).describe_topics([topic]):
+                await target.jobs.start()
+                await tell(target.jobs, telling)
+        finally:
+            await target.close()
     except Mm2pyError as error:
-        log.warning("workers are not told how far the job is topic=%s cause=%s", topic, error)
-    finally:
-        await target.close()
+        log.warning(_UNTOLD, error)
 
 
 async def tell(store: BackfillStore, telling: Telling) -> None:
-    """Write what a job tells to an open job topic until it is over, and its end."""
-    await store.forget_progress(telling.now().kind)
+    """Write what a job tells to an open job topic until it is over, and its end; what cannot be written is left out."""
+    await _told(store.forget_progress(telling.now().kind))
     while not telling.over.is_set():
-        await store.post([telling.now()])
+        await _told(store.post([telling.now()]))
         await asyncio.to_thread(telling.over.wait, PROGRESS_S)
-    await store.post([telling.now()])
+    await _told(store.post([telling.now()]))
+
+
+async def _told(written: Awaitable[object]) -> None:
+    try:
+        await written
+    except Mm2pyError as error:
+        log.warning(_UNTOLD, error)

@@ -11,6 +11,7 @@ worker of the live flow, an order to the worker that leads it, a progress to the
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
@@ -34,7 +35,7 @@ PROGRESS_S: Final = 5.0
 """How often a job without a claim writes how far it is."""
 
 PROGRESS_ALIVE_S: Final = 4 * PROGRESS_S
-"""One whose record does not change for this long has no process any more."""
+"""One whose record does not change for this long has no process any more, or one that cannot write."""
 
 NO_END: Final = 2**63 - 1
 """The end of a partition that a stream copies."""
@@ -306,9 +307,9 @@ def without_process(progress: Progress) -> Progress:
     """Return a job whose record does not change any more as it is shown; one that is over stays."""
     if progress.state is not JobState.RUNNING:
         return progress
-    return replace(
-        progress, state=JobState.FAILED, cause="its process is gone: run the same command again"
-    )
+    heard = f"{datetime.fromtimestamp(progress.at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    cause = f"not heard of since {heard}: its process is gone, or cannot reach the target and still runs"
+    return replace(progress, state=JobState.FAILED, cause=cause)
 
 
 BackfillRecord = Job | Lease | Wish | Notice | Order | Progress
@@ -334,6 +335,16 @@ def backfill_key(record: BackfillRecord) -> str:
             return f"progress:{kind.value.lower()}:{identifier}"
         case Job() | Wish() | Order():
             return type(record).__name__.lower()
+
+
+def unknown_kind(key: bytes) -> str:
+    """Return what kind of record a key is of that this version does not know, with that of the job of a progress; empty for a known one."""
+    kind, _, rest = key.decode(errors="replace").partition(":")
+    if kind not in _ADAPTERS:
+        return kind
+    job = rest.partition(":")[0]
+    is_known = kind != "progress" or job.upper() in ProgressKind.__members__
+    return "" if is_known else f"{kind}:{job}"
 
 
 def encode_backfill(record: BackfillRecord) -> tuple[bytes, bytes]:

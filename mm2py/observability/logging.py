@@ -29,6 +29,12 @@ _UNPRINTABLE: Final = re.compile(
 )
 """Control characters, line separators, changes of direction, and halves of characters."""
 
+_USERINFO: Final = re.compile(
+    r"(\b[a-z][\w+.-]*://)"
+    r"(?:[^\s/:@]*:\S*|(?<!abfs://)(?<!abfss://)(?<!wasb://)(?<!wasbs://)[^\s/?#]+)@",
+    re.IGNORECASE,
+)
+
 _scope: ContextVar[tuple[str, ...]] = ContextVar("mm2py_log_scope", default=())
 
 
@@ -95,6 +101,14 @@ class SecretMask:
         # The longest first: one secret may contain another.
         ordered = sorted(self._secrets, key=len, reverse=True)
         return re.compile("|".join(map(_secret_pattern, ordered)))
+
+
+def hide_userinfo(text: str) -> str:
+    """Return a text without the credentials of its URLs (RFC 3986, 3.2.1), also where a key that is not escaped holds ``/`` or ``@``.
+
+    The container of Azure's ``abfss://container@account`` stays.
+    """
+    return _USERINFO.sub(rf"\1{HIDDEN}@", text)
 
 
 def _parts(secret: str) -> Iterator[str]:

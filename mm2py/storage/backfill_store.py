@@ -18,6 +18,7 @@ from mm2py.mirror.backfills import (
     BackfillRecord,
     Job,
     JobKind,
+    JobState,
     Lease,
     LeaseState,
     Notice,
@@ -30,6 +31,7 @@ from mm2py.mirror.backfills import (
     backfill_topic,
     decode_backfill,
     encode_backfill,
+    unknown_kind,
     without_driver,
     without_process,
 )
@@ -47,6 +49,9 @@ _JOB: Final = b"job"
 
 KEPT: Final = 4
 """How many jobs without a claim are kept of each kind, beside one that begins; the oldest are removed."""
+
+SILENT_MS: Final = 3_600_000
+"""One that runs and has told nothing for this long is removed too; more than clocks of two machines differ."""
 
 
 @final
@@ -67,7 +72,10 @@ class BackfillStore:
         self.reserved = 0
         """Offset after the newest record that reserves a partition for a lane."""
         self._heard_s = 0.0
-        self._progress_heard: dict[bytes, float] = {}
+        self.progress_heard: dict[bytes, float] = {}
+        """When each record of ``progress`` was read, in seconds of the monotonic clock."""
+        self._unknown: set[str] = set()
+        """Kinds of records of newer versions, which are logged once each."""
         self.live = False
         """Whether the topic has been read."""
         self.unreadable: ProtocolError | None = None
@@ -81,6 +89,7 @@ class BackfillStore:
         """
         self._records.clear()
         self._renewed.clear()
+        self.progress_heard.clear()
         self.offset = self.reserved = 0
         self.live, self.unreadable = False, None
         await self._table.start(self._take)
@@ -170,7 +179,7 @@ class BackfillStore:
         """Jobs without a claim, the newest first; one that runs is FAILED once its record has not changed for ``PROGRESS_ALIVE_S``."""
         now_s = self._clock.monotonic()
         found = [
-            without_process(it) if now_s - self._progress_heard[key] > PROGRESS_ALIVE_S else it
+            without_process(it) if now_s - self.progress_heard[key] > PROGRESS_ALIVE_S else it
             for key, it in self._records.items()
             if isinstance(it, Progress)
         ]
@@ -193,8 +202,10 @@ class BackfillStore:
             await self._table.post([(key, None) for key in keys])
 
     async def forget_progress(self, kind: ProgressKind) -> None:
-        """Remove all but the newest ``KEPT`` of a kind."""
-        old = [it for it in self.progress if it.kind is kind][KEPT:]
+        """Remove all but the newest ``KEPT`` of a kind; one that may still run stays."""
+        silent_ms = self._clock.now_ms() - SILENT_MS
+        older = [it for it in self.progress if it.kind is kind][KEPT:]
+        old = [it for it in older if it.state is not JobState.RUNNING or it.at_ms < silent_ms]
         if old:
             await self._table.post([(backfill_key(it).encode(), None) for it in old])
 
@@ -203,16 +214,20 @@ class BackfillStore:
         key = bytes(record.key or b"")
         if record.value is None:
             self._records.pop(key, None)
+            self.progress_heard.pop(key, None)
         else:
             try:
                 taken = self._records[key] = decode_backfill(key, bytes(record.value))
             except ProtocolError as error:
-                log.warning("record is ignored offset=%d cause=%s", record.offset, error)
+                kind = unknown_kind(key)
+                if not kind or kind not in self._unknown:
+                    log.warning("record is ignored offset=%d cause=%s", record.offset, error)
+                self._unknown.add(kind)
                 if key == _JOB:
                     self.unreadable = error
                 return
             if isinstance(taken, Progress):
-                self._progress_heard[key] = self._clock.monotonic()
+                self.progress_heard[key] = self._clock.monotonic()
             if isinstance(taken, Job):
                 self.unreadable = None
                 self._heard_s = self._clock.monotonic()

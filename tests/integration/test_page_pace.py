@@ -13,9 +13,10 @@ pytestmark = MARKS
 
 browser, rig = page_stage.browser, page_stage.rig
 
-USUAL: Final = 10_000
+USUAL: Final = 3_000
 FLOW: Final = "flows/A-%3EB"
-ROWS: Final[list[dict[str, int]]] = [{}] * 1_001
+JOBS: Final = "jobs?flow=A-%3EB"
+ROWS: Final[list[dict[str, object]]] = [{}] * 1_001
 CASES: Final[list[tuple[str, Any, bool, int]]] = [
     ("jobs/failover/A-%3EB", {"failover": {"step": "DRAIN"}}, False, 2_000),
     ("jobs/failback/A-%3EB", {"failover": {"step": "DONE"}}, False, 10_000),
@@ -23,7 +24,11 @@ CASES: Final[list[tuple[str, Any, bool, int]]] = [
     ("jobs/failover/A-%3EB/plan", {"failover": {"step": "DRAIN"}}, False, USUAL),
     ("flows", [{}] * 12, False, USUAL),
     ("flows", [{}] * 13, False, 5_000),
-    ("flows", [{"partitions": 1_001}, *[{}] * 12], True, 10_000),
+    ("flows", [{"partitions": 1_001}, *[{}] * 12], True, 5_000),
+    ("flows", [{"partitions": 1_001}], True, 5_000),
+    (JOBS, [{"partitions_by_state": {"DONE": 500, "COPYING": 501}}, {}], False, 10_000),
+    (JOBS, [{"partitions_by_state": {"DONE": 500, "COPYING": 500}}, {}], False, USUAL),
+    (JOBS, None, False, USUAL),
     (FLOW, {"partitions": 1_000}, False, USUAL),
     (FLOW, {"partitions": 1_001}, True, 10_000),
     (f"{FLOW}/forecast", [], True, 60_000),

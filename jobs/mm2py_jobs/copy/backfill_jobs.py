@@ -19,7 +19,7 @@ from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError
 from mm2py.flows.graph import FlowNode
 from mm2py.mirror.backfills import NO_DRIVER, Job, Lease, Order, Wanted, Wish, new_id
-from mm2py.observability.logging import SecretMask
+from mm2py.observability.logging import SecretMask, hide_userinfo
 from mm2py.runtime.errors import (
     BadRequestError,
     ConflictError,
@@ -196,7 +196,7 @@ class BackfillService:
             found += (self._job(nodes, entry) for entry in _entries(nodes, flow))
             store = nodes[flow].herder.backfills
             if store is not None and store.live:
-                found += (progress_view(str(flow), it, self._mask.apply) for it in store.progress)
+                found += (progress_view(str(flow), it, self._hidden) for it in store.progress)
         return found
 
     def flow_of(self, nodes: Nodes, identifier: str) -> FlowName:
@@ -370,7 +370,6 @@ class BackfillService:
     def _summary(self, nodes: Nodes, entry: _Entry) -> BackfillSummary:
         order, job = entry.order, entry.job
         state, cause = self._state(nodes, entry)
-        shown = None if job is None else report(job, entry.leases)
         counts: dict[str, int] = {}
         for lease in entry.leases:
             counts[lease.state.value] = counts.get(lease.state.value, 0) + 1
@@ -390,8 +389,8 @@ class BackfillService:
             "by": "" if order is None else order.by,
             "worker": "" if order is None else order.worker,
             "started_ms": None if job is None else job.started_ms,
-            "records": 0 if shown is None else shown["records"],
-            "bytes": 0 if shown is None else shown["bytes"],
+            "records": sum(it.records for it in entry.leases),
+            "bytes": sum(it.bytes for it in entry.leases),
             "offsets_left": None if entry.kind == STREAM else sum(it.left for it in entry.leases),
             "partitions_by_state": counts,
             "cause": cause,
@@ -409,7 +408,11 @@ class BackfillService:
             "state": shown["state"],
             "wanted": shown["wanted"],
             "topics": shown["topics"],
-            "range": "" if entry.kind == STREAM else f"of {archive}" if archive else begins,
+            "range": ""
+            if entry.kind == STREAM
+            else self._hidden(f"of {archive}")
+            if archive
+            else begins,
             "by": shown["by"],
             "started_ms": shown["started_ms"],
             "at_ms": None,
@@ -425,6 +428,10 @@ class BackfillService:
             "result": "",
             "cause": shown["cause"],
         }
+
+    def _hidden(self, text: str) -> str:
+        # Which credentials a command's folder holds this process does not know; records of older versions have them.
+        return self._mask.apply(hide_userinfo(text))
 
     def _state(self, nodes: Nodes, entry: _Entry) -> tuple[str, str]:
         """Return the state and its cause."""

@@ -14,14 +14,18 @@ export const underWay = (failover) => failover && !["DONE", "CANCELLED"].include
 /** Whether an answer has a flow whose every look is dear. */
 export const isLarge = (data) => (Array.isArray(data) ? data : [data]).some((it) => it?.partitions > MANY_ROWS);
 
+const partitionsOf = (job) => Object.values(job.partitions_by_state ?? {}).reduce((sum, it) => sum + it, 0);
+
 // The first that applies to {path, data, usualMs, large} counts.
 const PACES = [
   [({ path, data }) => /^jobs\/fail(over|back)\/[^/]*$/.test(path) && data?.failover, ({ data }) => (underWay(data.failover) ? OFTEN_MS : SELDOM_MS)],
   [({ path, large }) => large && path.endsWith("/forecast"), () => LARGE_FORECAST_MS],
   [({ path, large }) => large && path.includes("/partitions?"), () => LARGE_MS],
   [({ data }) => Array.isArray(data) && data.length > MANY_ROWS, ({ usualMs }) => Math.max(usualMs, MANY_ROWS_MS)],
+  // One large flow does not slow the others of the overview to its own pace.
+  [({ path, data }) => path === "flows" && (data?.length > MANY_FLOWS || isLarge(data)), () => MANY_FLOWS_MS],
+  [({ path, data }) => path.startsWith("jobs?") && data?.some((job) => partitionsOf(job) > MANY_ROWS), () => LARGE_MS],
   [({ data }) => isLarge(data), () => LARGE_MS],
-  [({ path, data }) => path === "flows" && data?.length > MANY_FLOWS, () => MANY_FLOWS_MS],
 ];
 
 /** Milliseconds until a path is asked again: `usualMs`, unless its last `data`, or a `large` flow beside it, says otherwise. */

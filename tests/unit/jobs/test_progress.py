@@ -1,12 +1,15 @@
 """Jobs without a claim: what they tell, what is kept of it, and ``GET /jobs`` of every kind."""
 
 import asyncio
-from collections.abc import Mapping
+import socket
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 
+from mm2py.errors import RetriableError
 from mm2py.mirror.backfills import (
     NO_END,
     PROGRESS_ALIVE_S,
@@ -20,15 +23,38 @@ from mm2py.mirror.backfills import (
     decode_backfill,
     encode_backfill,
 )
+from mm2py.mirror.versioned_json import encode
+from mm2py.observability.logging import SecretMask
 from mm2py.storage.backfill_store import KEPT, BackfillStore
 from mm2py.storage.memory import MemoryTable, MemoryTopic
+from mm2py.storage.table import Entry
 from mm2py.testing.clock import FakeClock
-from mm2py.testing.waiting import until
-from mm2py_jobs.progress import Telling, tell
+from mm2py.testing.waiting import eventually, until
+from mm2py_cli.output import Output, Printer
+from mm2py_jobs.flow_sides import FlowSides
+from mm2py_jobs.progress import Telling, tell, told
 from tests.unit.rest.flow_fakes import AB, BA, Rig
 from tests.unit.rest.test_rest_backfills import JOB, LEASE, Stage
 
 VERIFY: Final = Progress(id="v", kind=ProgressKind.VERIFY, started_ms=1)
+WORKER: Final = {
+    "group.id": "g",
+    "config.storage.topic": "c",
+    "offset.storage.topic": "o",
+    "status.storage.topic": "s",
+}
+
+
+def sides(worker: Mapping[str, str]) -> FlowSides:
+    return FlowSides(
+        AB,
+        {
+            "source.cluster.alias": "A",
+            "target.cluster.alias": "B",
+            "source.cluster.bootstrap.servers": "127.0.0.1:9",
+        },
+        worker,
+    )
 
 
 async def opened(topic: MemoryTopic, clock: FakeClock) -> BackfillStore:
@@ -70,16 +96,103 @@ def test_a_job_that_raises_has_failed_where_it_was() -> None:
     assert (told.state, told.done, told.cause) == ("FAILED", 40, "the source does not answer")
 
 
+FOLDER: Final = "s3://AKIA:SEC/RET@bucket/x"
+
+
+@pytest.mark.parametrize("member", ["topics", "result", "cause"])
+def test_a_job_tells_no_credentials(member: str) -> None:
+    telling = Telling(VERIFY, FakeClock(), SecretMask(["hunter2-long"]))
+    telling.end(**{member: f"to {FOLDER} with hunter2-long"})
+    told = getattr(telling.now(), member)
+    assert told == "to s3://[hidden]@bucket/x with [hidden]"
+
+
+@pytest.mark.parametrize(("state", "done"), [(JobState.FAILED, 40), (JobState.DONE, 100)], ids=str)
+def test_all_offsets_are_read_only_where_a_job_is_done(state: JobState, done: int) -> None:
+    telling = Telling(VERIFY, FakeClock())
+    telling.plan(100)
+    telling.follow(lambda: 40)
+    telling.end(state=state)
+    assert telling.now().done == done
+
+
+@pytest.mark.parametrize("refused", [1, 2])
+async def test_a_job_goes_on_telling_after_what_could_not_be_written(
+    monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    topic, clock = MemoryTopic("jobs"), FakeClock()
+    worker = await opened(topic, clock)
+    table, posts = MemoryTable(topic), 0
+
+    def post(entries: Sequence[Entry]) -> "asyncio.Future[int]":
+        nonlocal posts
+        posts += 1
+        if posts == refused:
+            raise RetriableError("a broker restarts")
+        return MemoryTable.post(table, entries)
+
+    own = BackfillStore(table, clock)
+    await own.start()
+    monkeypatch.setattr(table, "post", post)
+    monkeypatch.setattr("mm2py_jobs.progress.PROGRESS_S", 0.01)
+    telling = Telling(VERIFY, clock)
+    task = asyncio.create_task(tell(own, telling))
+    await eventually(lambda: posts > refused, within_s=90)
+    telling.end(equal=True)
+    telling.over.set()
+    await task
+    await until(lambda: worker.progress[0].state is JobState.DONE)
+
+
+def test_a_job_whose_target_does_not_answer_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2py_jobs.progress.END_S", 600.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        flow = sides({"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}", **WORKER})
+        with told(flow, ProgressKind.VERIFY, None, Printer(Output.TABLE)) as telling:
+            telling.end()
+    assert not telling.reached.is_set()
+
+
+def test_a_job_whose_target_is_not_configured_goes_on_untold(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with told(sides({}), ProgressKind.VERIFY, None, Printer(Output.TABLE)) as telling:
+        asyncio.run(eventually(lambda: "workers are not told" in caplog.text, within_s=90))
+        telling.end()
+
+
+def test_nothing_is_shown_of_a_job_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mm2py_jobs.progress.LOOK_S", 0.001)
+    asked, answer = threading.Event(), threading.Event()
+    with told(sides({}), ProgressKind.VERIFY, None, Printer(Output.TABLE)) as telling:
+
+        def done() -> int:
+            asked.set()
+            answer.wait(90)
+            return 0
+
+        telling.follow(done)
+        assert asked.wait(90)
+        threading.Timer(0.1, answer.set).start()
+        telling.end(done=0)
+    shown = [it for it in threading.enumerate() if it.name == "progress shown"]
+    assert shown == []
+
+
 async def test_a_job_whose_process_is_gone_has_failed_and_one_that_is_over_stays() -> None:
     clock = FakeClock()
     store = await opened(MemoryTopic("jobs"), clock)
-    await store.post([VERIFY, replace(VERIFY, id="w", state=JobState.DONE)])
+    running = replace(VERIFY, at_ms=1_700_000_000_000)
+    await store.post([running, replace(running, id="w", state=JobState.DONE)])
     await store.refresh()
     assert {it.id: it.state.value for it in store.progress} == {"v": "RUNNING", "w": "DONE"}
     await clock.advance(PROGRESS_ALIVE_S + 1)
     states = {it.id: (it.state.value, it.cause) for it in store.progress}
     assert states == {
-        "v": ("FAILED", "its process is gone: run the same command again"),
+        "v": (
+            "FAILED",
+            "not heard of since 2023-11-14T22:13:20Z: its process is gone, or cannot reach the target and still runs",
+        ),
         "w": ("DONE", ""),
     }
 
@@ -94,6 +207,61 @@ async def test_the_newest_of_each_kind_are_kept() -> None:
     await store.refresh()
     kept = [it.id for it in store.progress]
     assert kept == [*(it.id for it in reversed(many[-KEPT:])), "a"]
+
+
+@pytest.mark.parametrize(
+    ("members", "stays"),
+    [
+        ({}, True),
+        ({"at_ms": 1}, False),
+        ({"state": JobState.DONE}, False),
+        ({"state": JobState.FAILED}, False),
+    ],
+    ids=str,
+)
+async def test_a_job_that_runs_is_not_forgotten_before_it_is_long_silent(
+    members: Mapping[str, Any], stays: bool
+) -> None:
+    clock = FakeClock()
+    store = await opened(MemoryTopic("jobs"), clock)
+    running = replace(VERIFY, at_ms=clock.now_ms())
+    many = [replace(running, id=str(n), started_ms=n + 2) for n in range(KEPT)]
+    await store.post([replace(running, **members), *many])
+    await store.refresh()
+    await store.forget_progress(ProgressKind.VERIFY)
+    await store.refresh()
+    assert ("v" in {it.id for it in store.progress}) is stays
+
+
+@pytest.mark.parametrize("again", ["tombstone", "start"])
+async def test_what_was_heard_of_a_job_goes_with_its_record(again: str) -> None:
+    topic = MemoryTopic("jobs")
+    store = await opened(topic, FakeClock())
+    await store.post([VERIFY])
+    await store.refresh()
+    key, _ = encode_backfill(VERIFY)
+    if again == "start":
+        topic.recreate()
+        await store.start()
+    else:
+        topic.append(key, None)
+        await store.refresh()
+    assert store.progress_heard == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "lines"),
+    [("census:%d", 1), ("progress:census:%d", 1), ("progress:verify:%d", 3), ("job", 3)],
+)
+async def test_a_kind_of_record_of_a_newer_version_is_logged_once(
+    key: str, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = MemoryTopic("jobs")
+    store = await opened(topic, FakeClock())
+    for n in range(3):
+        topic.append((key % n if "%" in key else key).encode(), encode({"id": "x"}))
+    await store.refresh()
+    assert caplog.text.count("record is ignored") == lines
 
 
 STREAM: Final = replace(JOB, kind=JobKind.STREAM)
@@ -131,6 +299,12 @@ SHOWN: Final[list[tuple[str, list[Job | Lease | Progress], Mapping[str, Any]]]] 
         [replace(VERIFY, kind=ProgressKind.RERUN, state=JobState.FAILED, cause="of canary-value")],
         {"kind": "rerun", "state": "FAILED", "cause": "of [hidden]"},
     ),
+    (
+        "secrets",
+        [replace(VERIFY, topics="canary-value", result=f"to {FOLDER}")],
+        {"topics": "[hidden]", "result": "to s3://[hidden]@bucket/x"},
+    ),
+    ("restored", [replace(JOB, archive=FOLDER)], {"range": "of s3://[hidden]@bucket/x"}),
 ]
 
 

@@ -14,6 +14,7 @@ from mm2py.observability.logging import (
     cause_text,
     configure_logging,
     current_scope,
+    hide_userinfo,
     log_scope,
     some_of,
 )
@@ -255,3 +256,17 @@ def test_loggers_are_sorted_with_root_among_them() -> None:
     names = list(process_loggers().all())
     assert names == sorted(names)
     assert "root" in names
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("to s3://KEY:SEC/R@T@bucket/x", "to s3://[hidden]@bucket/x"),
+        ("https://token@host/x, S3A://k:s@b", "https://[hidden]@host/x, S3A://[hidden]@b"),
+        ("abfss://container:key@account/x", "abfss://[hidden]@account/x"),
+        ("abfss://container@account/x", "abfss://container@account/x"),
+        ("http://host/a@b and http://host:80/x", "http://host/a@b and http://host:80/x"),
+    ],
+)
+def test_urls_are_shown_without_their_credentials(text: str, shown: str) -> None:
+    assert hide_userinfo(text) == shown
