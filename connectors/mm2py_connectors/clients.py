@@ -85,8 +85,8 @@ class MirrorAdmin(Protocol):
         """Find offsets by timestamp (EARLIEST, LATEST or ms); a partition without an answer carries its error."""
         ...
 
-    async def clock_ahead_ms(self) -> int:
-        """Return by how much a broker's clock is ahead of ours at least."""
+    async def newest_commits(self) -> Mapping[TopicPartition, int]:
+        """Return the largest stamp that brokers gave commits of groups (ms)."""
         ...
 
     async def partition_sizes(

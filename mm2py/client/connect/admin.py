@@ -451,14 +451,13 @@ class Admin:
             tp: it.timestamp for tp, it in listed.items() if it.error is None and it.offset >= 0
         }
 
-    async def clock_ahead_ms(self) -> int:
-        """Return by how much a broker's clock is ahead of ours at least: they stamp commits of groups. One that is behind shows nowhere.
+    async def newest_commits(self) -> dict[TopicPartition, int]:
+        """Return the largest stamp that brokers gave commits of groups, ms by their clocks; one of a clock that was wrong stays.
 
         Raises:
             UnsupportedVersionError: as ``newest_times``.
         """
-        newest = (await self.newest_times([CONSUMER_OFFSETS])).values()
-        return max(0, max(newest, default=0) - self.cluster.clock.now_ms())
+        return await self.newest_times([CONSUMER_OFFSETS])
 
     async def list_offsets_at(
         self,
