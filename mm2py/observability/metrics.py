@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
+from operator import add
 from typing import Final, Generic, NamedTuple, TypeVar, final
 
 from pydantic import TypeAdapter, ValidationError
@@ -311,14 +312,14 @@ class TopicCounts(NamedTuple):
     looped: int = 0
     conflicts: int = 0
 
-    def plus(self, meter: PartitionMeter) -> "TopicCounts":
-        """Return them with a partition's."""
-        return TopicCounts(
-            self.records + meter.records,
-            self.size_bytes + meter.bytes,
-            self.looped + meter.looped,
-            self.conflicts + meter.conflicts,
-        )
+    @classmethod
+    def of(cls, meter: PartitionMeter) -> "TopicCounts":
+        """Return a partition's."""
+        return cls(meter.records, meter.bytes, meter.looped, meter.conflicts)
+
+    def plus(self, other: "TopicCounts") -> "TopicCounts":
+        """Return the sum of both."""
+        return TopicCounts(*map(add, self, other))
 
 
 _K = TypeVar("_K", bound=Hashable)
@@ -335,7 +336,7 @@ class _Gone(Generic[_K]):
 
     def add(self, key: _K, meter: PartitionMeter, here: Callable[[], Collection[_K]]) -> None:
         """Add a partition's; ``here`` is asked seldom: what is kept has to double before the next time."""
-        self.counts[key] = self.counts.pop(key, TopicCounts()).plus(meter)
+        self.counts[key] = self.counts.pop(key, TopicCounts()).plus(TopicCounts.of(meter))
         if len(self.counts) > self._most:
             kept = {*islice(reversed(self.counts), MOST_GONE), *here()}
             self.counts = {key: it for key, it in self.counts.items() if key in kept}
@@ -389,10 +390,14 @@ class NodeSnapshot:
     figures: tuple[Figure, ...] = ()
     gone: Mapping[str, TopicCounts] = field(default_factory=dict[str, TopicCounts])
     """By source topic."""
+    gone_copies: Mapping[TopicPartition, TopicCounts] = field(
+        default_factory=dict[TopicPartition, TopicCounts]
+    )
+    """By copy: several partitions may be copied into one. Only this node's own metrics have them."""
 
     def to_json(self) -> bytes:
-        """Return it for the way to another node."""
-        return _node_snapshots().dump_json(self)
+        """Return it for the way to another node, without ``gone_copies``."""
+        return _node_snapshots().dump_json(self, exclude={"gone_copies"})
 
     @classmethod
     def from_json(cls, data: bytes) -> "NodeSnapshot":
@@ -433,6 +438,7 @@ class FlowMeter:
         self._gone_records = 0
         self._gone_bytes = 0
         self._gone = _Gone[str]()
+        self._gone_copies = _Gone[TopicPartition]()
         self._events: dict[str, int] = {}
         self._records_lost = 0
         self._records_may_be_doubled = 0
@@ -499,11 +505,20 @@ class FlowMeter:
             self._gone_records += meter.records
             self._gone_bytes += meter.bytes
             self._gone.add(source.topic, meter, self._topics)
+            if meter.target is not None:
+                self._gone_copies.add(meter.target, meter, self._copies_here)
             if self.on_forget is not None:
                 self.on_forget(meter)
 
     def _topics(self) -> set[str]:
         return {source.topic for source in self._partitions}
+
+    def _copies_here(self) -> list[TopicPartition]:
+        """Return copies of former partitions of which the topic has others here: only those are shown."""
+        gone = self._gone_copies.counts
+        targets = (meter.target for meter in self._partitions.values()) if gone else ()
+        here = {it.topic for it in targets if it is not None}
+        return [it for it in gone if it.topic in here]
 
     def forget_task(self, task: str) -> None:
         """Drop the partitions of a task that ended in another process."""
@@ -554,6 +569,7 @@ class FlowMeter:
             findings=self.findings,
             figures=self.figures,
             gone=self._gone_here(),
+            gone_copies={it: self._gone_copies.counts[it] for it in self._copies_here()},
         )
 
     def _gone_here(self) -> dict[str, TopicCounts]:
