@@ -73,6 +73,12 @@ class MirrorAdmin(Protocol):
         """Return configs per topic."""
         ...
 
+    async def read_topic_configs(
+        self, names: Collection[str]
+    ) -> dict[str, tuple[ConfigEntry, ...] | ServerError]:
+        """Return configs per topic, or why they may not be read."""
+        ...
+
     async def alter_topic_configs(
         self, changes: Mapping[str, Sequence[ConfigOp]]
     ) -> dict[str, ServerError | None]:

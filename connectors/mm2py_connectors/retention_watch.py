@@ -17,7 +17,7 @@ from math import inf
 from typing import Final, NamedTuple, final
 
 from mm2py.api.context import TaskContext
-from mm2py.errors import FatalServerError, Mm2pyError
+from mm2py.errors import FatalServerError, Mm2pyError, RetriableServerError, ServerError
 from mm2py.observability.logging import some_of
 from mm2py.observability.metrics import UNKNOWN, Forecast
 from mm2py.observability.quantities import duration_text, size_text
@@ -364,24 +364,26 @@ class RetentionWatch:
         await self._date(undated()[:_MOST_DATED], admin)
 
     async def _read_limits(self, topics: Sequence[str], now: float, admin: MirrorAdmin) -> None:
-        """Learn the limits of topics with one question; where one may not be read, with one for each half: it hides no other."""
-        try:
-            configs = await admin.describe_topic_configs(topics)
-        except FatalServerError as error:
-            middle = len(topics) // 2
-            if middle:
-                await self._read_limits(topics[:middle], now, admin)
-                await self._read_limits(topics[middle:], now, admin)
-                return
-            for topic in topics:
+        """Learn the limits of topics; one that may not be read hides no other."""
+        configs = await admin.read_topic_configs(topics)
+        later = {
+            topic: answer
+            for topic, answer in configs.items()
+            if isinstance(answer, RetriableServerError)
+        }
+        for topic in topics:
+            answer = configs.get(topic, ())
+            if topic in later:
+                continue  # it is asked for again by the next look
+            self._asked_at[topic] = now
+            self._refused.pop(topic, None)
+            if isinstance(answer, ServerError):
                 self._limits.pop(topic, None)
-                self._refused[topic] = str(error)
-        else:
-            for topic in topics:
-                self._refused.pop(topic, None)
-            self._limits |= {name: Limits.of(entries) for name, entries in configs.items()}
-        # What has no answer is asked for again by the next look.
-        self._asked_at |= dict.fromkeys(topics, now)
+                self._refused[topic] = str(answer)
+            elif topic in configs:
+                self._limits[topic] = Limits.of(answer)
+        if later:
+            raise next(iter(later.values()))
 
     async def _admin(self) -> MirrorAdmin:
         if self._session is None:

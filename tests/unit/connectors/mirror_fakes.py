@@ -103,11 +103,22 @@ class FakeAdmin:
     async def describe_topic_configs(
         self, names: Collection[str]
     ) -> dict[str, tuple[ConfigEntry, ...]]:
+        described: dict[str, tuple[ConfigEntry, ...]] = {}
+        for name, answer in (await self.read_topic_configs(names)).items():
+            if isinstance(answer, ServerError):
+                raise answer
+            described[name] = answer
+        return described
+
+    async def read_topic_configs(
+        self, names: Collection[str]
+    ) -> dict[str, tuple[ConfigEntry, ...] | ServerError]:
         self.described.append(tuple(names))
-        for name in names:
-            if name in self.unreadable:
-                raise self.unreadable[name]
-        return {name: self.configs.get(name, ()) for name in names if name in self.topics}
+        return {
+            name: self.unreadable.get(name) or self.configs.get(name, ())
+            for name in names
+            if name in self.topics
+        }
 
     async def alter_topic_configs(
         self, changes: Mapping[str, Sequence[ConfigOp]]
