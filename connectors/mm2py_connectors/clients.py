@@ -73,6 +73,12 @@ class MirrorAdmin(Protocol):
         """Return configs per topic."""
         ...
 
+    async def read_topic_configs(
+        self, names: Collection[str]
+    ) -> dict[str, tuple[ConfigEntry, ...] | ServerError]:
+        """Return configs per topic, or why they may not be read."""
+        ...
+
     async def alter_topic_configs(
         self, changes: Mapping[str, Sequence[ConfigOp]]
     ) -> dict[str, ServerError | None]:
@@ -85,8 +91,8 @@ class MirrorAdmin(Protocol):
         """Find offsets by timestamp (EARLIEST, LATEST or ms); a partition without an answer carries its error."""
         ...
 
-    async def clock_ahead_ms(self) -> int:
-        """Return by how much a broker's clock is ahead of ours at least."""
+    async def newest_commits(self) -> Mapping[TopicPartition, int]:
+        """Return the largest stamp that brokers gave commits of groups (ms)."""
         ...
 
     async def partition_sizes(

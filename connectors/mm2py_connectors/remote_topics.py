@@ -335,22 +335,15 @@ class RemoteTopics:
         return new_topics
 
     async def _configs(self, topics: Sequence[str]) -> dict[str, dict[str, str] | ServerError]:
-        try:
-            described = await self._source_admin.describe_topic_configs(topics)
-        except ServerError as error:
-            if isinstance(error, RetriableError):
-                raise
-            if len(topics) == 1:
-                return {topics[0]: error}
-            one_by_one: dict[str, dict[str, str] | ServerError] = {}
-            for topic in topics:
-                one_by_one |= await self._configs([topic])
-            return one_by_one
+        described = await self._source_admin.read_topic_configs(topics)
         property_filter = self._flow.property_filter
-        return {
-            topic: new_topic_configs(entries, property_filter)
-            for topic, entries in described.items()
-        }
+        configs: dict[str, dict[str, str] | ServerError] = {}
+        for topic, answer in described.items():
+            if isinstance(answer, RetriableError):
+                raise answer
+            refused = isinstance(answer, ServerError)
+            configs[topic] = answer if refused else new_topic_configs(answer, property_filter)
+        return configs
 
     async def _grow_short(self) -> bool:
         """Grow topics to the source's partitions; whether it was done already."""

@@ -11,14 +11,13 @@ storage: the two limits are those of the whole log. A topic that is only compact
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Final, NamedTuple, final
 
 from mm2py.api.context import TaskContext
-from mm2py.errors import FatalServerError, Mm2pyError
+from mm2py.errors import FatalServerError, Mm2pyError, RetriableServerError, ServerError
 from mm2py.observability.logging import some_of
 from mm2py.observability.metrics import UNKNOWN, Forecast
 from mm2py.observability.quantities import duration_text, size_text
@@ -224,6 +223,28 @@ def _reach(left: float, grew: float, took_s: float, least: float) -> float | Non
     return None if grew <= least or took_s <= 0 else left * took_s / grew
 
 
+@final
+class AheadClock:
+    """By how much the source's clock is ahead of ours for certain: a broker deletes that much earlier."""
+
+    def __init__(self) -> None:
+        self.ms = 0
+        self._newest: Mapping[TopicPartition, int] = {}
+        self.wants_more = False
+        """Whether one look is known: only what rose since is of a clock that runs so now."""
+
+    def look(self, newest: Mapping[TopicPartition, int], now_ms: int) -> None:
+        """Take over the newest stamps of commits: one that a broker gave when its clock was wrong stays, and does not rise."""
+        risen = [at for tp, at in newest.items() if at > self._newest.get(tp, inf)]
+        self.ms = max(0, max(risen, default=0) - now_ms)
+        self.wants_more = not self._newest and bool(newest)
+        self._newest = newest
+
+    def forget(self) -> None:
+        """A question failed: what was known may be so no more."""
+        self.ms, self._newest, self.wants_more = 0, {}, False
+
+
 # -- one task --------------------------------------------------------------------------------------
 
 Progress = Callable[[TopicPartition], tuple[int, int, int] | None]
@@ -251,8 +272,7 @@ class RetentionWatch:
         self._record_bytes: dict[TopicPartition, float] = {}
         self._asked_at: dict[str, float] = {}
         """When a topic's limits were asked for; those of before count until the next answer."""
-        self._ahead_ms = 0
-        """By how much the source's clock is known to be ahead of ours: it deletes that much earlier."""
+        self._ahead = AheadClock()
         self._refusal = ""
         """Why the last look learned nothing."""
         self._refused: dict[str, str] = {}
@@ -330,37 +350,40 @@ class RetentionWatch:
                 if it.topic in unknown or not (it in known or it.topic in self._refused)
             ]
 
-        if not (unknown or undated() or unmeasured()):
+        if not (unknown or self._ahead.wants_more or undated() or unmeasured()):
             return
         admin = await self._admin()
         if unknown:
             await self._read_limits(sorted(unknown), now, admin)
-            with suppress(
-                Mm2pyError
-            ):  # brokers before 3.0 do not tell, nor do rights that are missing
-                self._ahead_ms = await admin.clock_ahead_ms()
+        if unknown or self._ahead.wants_more:
+            try:
+                self._ahead.look(await admin.newest_commits(), self._context.clock.now_ms())
+            except Mm2pyError:  # brokers before 3.0 do not tell, nor do rights that are missing
+                self._ahead.forget()
         await self._measure(unmeasured(), admin)
         await self._date(undated()[:_MOST_DATED], admin)
 
     async def _read_limits(self, topics: Sequence[str], now: float, admin: MirrorAdmin) -> None:
-        """Learn the limits of topics with one question; where one may not be read, with one for each half: it hides no other."""
-        try:
-            configs = await admin.describe_topic_configs(topics)
-        except FatalServerError as error:
-            middle = len(topics) // 2
-            if middle:
-                await self._read_limits(topics[:middle], now, admin)
-                await self._read_limits(topics[middle:], now, admin)
-                return
-            for topic in topics:
+        """Learn the limits of topics; one that may not be read hides no other."""
+        configs = await admin.read_topic_configs(topics)
+        later = {
+            topic: answer
+            for topic, answer in configs.items()
+            if isinstance(answer, RetriableServerError)
+        }
+        for topic in topics:
+            answer = configs.get(topic, ())
+            if topic in later:
+                continue  # it is asked for again by the next look
+            self._asked_at[topic] = now
+            self._refused.pop(topic, None)
+            if isinstance(answer, ServerError):
                 self._limits.pop(topic, None)
-                self._refused[topic] = str(error)
-        else:
-            for topic in topics:
-                self._refused.pop(topic, None)
-            self._limits |= {name: Limits.of(entries) for name, entries in configs.items()}
-        # What has no answer is asked for again by the next look.
-        self._asked_at |= dict.fromkeys(topics, now)
+                self._refused[topic] = str(answer)
+            elif topic in configs:
+                self._limits[topic] = Limits.of(answer)
+        if later:
+            raise next(iter(later.values()))
 
     async def _admin(self) -> MirrorAdmin:
         if self._session is None:
@@ -393,7 +416,7 @@ class RetentionWatch:
 
     async def _date(self, undated: Collection[TopicPartition], admin: MirrorAdmin) -> None:
         """Find when the records were written that partitions wait at: where time ends for what is below them."""
-        now_ms = self._context.clock.now_ms() + self._ahead_ms
+        now_ms = self._context.clock.now_ms() + self._ahead.ms
         for tp in undated:
             self._courses[tp].searched += 1
         spans = {
@@ -423,15 +446,15 @@ class RetentionWatch:
             limits = self._limits.get(tp.topic)
             size = self._record_bytes.get(tp, UNKNOWN)
             forecast = (
-                None if limits is None else self._courses[tp].forecast(limits, size, self._ahead_ms)
+                None if limits is None else self._courses[tp].forecast(limits, size, self._ahead.ms)
             )
             self._context.report_forecast(tp, forecast)
             if forecast is not None and forecast.at_ms - now_ms < NOTED_S * 1000:
                 told[tp] = forecast
         first = min(told.items(), key=lambda it: it[1].at_ms, default=None)
         text = "" if first is None else _text(*first, others=len(told) - 1, now_ms=now_ms)
-        if text and self._ahead_ms > AHEAD_MS:
-            text += f"; the source's clock, which retention goes by, is {duration_text(self._ahead_ms)} ahead of this machine's, which is counted"
+        if text and self._ahead.ms > AHEAD_MS:
+            text += f"; the source's clock, which retention goes by, is {duration_text(self._ahead.ms)} ahead of this machine's, which is counted"
         is_soon = first is not None and first[1].at_ms - now_ms < SOON_S * 1000
         self._context.report_finding("retention", text, count=len(told), harms=is_soon)
         self._report_stalled(behind)

@@ -5,9 +5,12 @@ Flow: ``throttle_ms`` of a response -> ``Throttle.honour`` -> ``Throttle.remaini
 ``LongPoll.wait_ms``. Callers do the sleeping.
 """
 
+import asyncio
 import math
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import AsyncGenerator, Generator, Hashable, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from typing import Final, final
 
 from mm2py.clock import Clock
@@ -171,20 +174,94 @@ class LongPoll:
 
 
 @final
+class Patience:
+    """Deadlines of one call, which stand still while a request of it waits for its turn: an unsent one keeps nobody waiting for a broker."""
+
+    def __init__(self) -> None:
+        self._left_s: dict[asyncio.Timeout, float] = {}
+        self._waiting = 0
+
+    @asynccontextmanager
+    async def within(self, seconds: float | None) -> AsyncGenerator[None]:
+        """Raise TimeoutError after so long, None for never."""
+        if seconds is None:
+            yield
+            return
+        async with asyncio.timeout(None if self._waiting else seconds) as deadline:
+            self._left_s[deadline] = seconds
+            try:
+                yield
+            finally:
+                del self._left_s[deadline]
+
+    @contextmanager
+    def suspended(self) -> Generator[None]:
+        """Stop the time of all deadlines; several requests may wait at once."""
+        now = asyncio.get_running_loop().time
+        if not self._waiting:
+            for deadline in self._left_s:
+                due = deadline.when()
+                if due is not None and not deadline.expired():
+                    self._left_s[deadline] = due - now()
+                    deadline.reschedule(None)
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                for deadline, left_s in self._left_s.items():
+                    if not deadline.expired():
+                        deadline.reschedule(now() + left_s)
+
+
+_patience: Final[ContextVar[Patience | None]] = ContextVar("patience", default=None)
+
+
+@contextmanager
+def patience() -> Generator[Patience]:
+    """Return the deadlines of the present call, also in the tasks that it starts."""
+    outer = _patience.get()
+    if outer is not None:
+        yield outer
+        return
+    token = _patience.set(made := Patience())
+    try:
+        yield made
+    finally:
+        _patience.reset(token)
+
+
+@final
+class _Line:
+    """Who waits for an address, and when the last requests went to it."""
+
+    __slots__ = ("first", "turns")
+
+    def __init__(self, most: int) -> None:
+        self.first = asyncio.Lock()
+        self.turns: deque[float] = deque(maxlen=most)
+
+
+@final
 class RequestPace:
     """Turns of what only asks: at most ``per_s`` requests to an address within any second, whichever client shares it."""
 
-    __slots__ = ("_clock", "_per_s", "_turns")
+    __slots__ = ("_clock", "_lines", "_per_s")
 
     def __init__(self, per_s: int, clock: Clock) -> None:
         self._per_s, self._clock = per_s, clock
-        self._turns: dict[str, deque[float]] = {}
+        self._lines: dict[str, _Line] = {}
 
     async def turn(self, address: str) -> None:
-        """Wait until one more request may be sent to an address; turns are given in the order of the calls."""
-        turns = self._turns.setdefault(address, deque(maxlen=self._per_s))
-        now = self._clock.monotonic()
-        at = now if len(turns) < self._per_s else max(now, turns[0] + 1)
-        turns.append(at)
-        while (pause_s := at - self._clock.monotonic()) > 0:
-            await self._clock.sleep(pause_s)
+        """Wait until one more request may be sent to an address; turns are given in the order of the calls, and none to a cancelled one."""
+        line = self._lines.setdefault(address, _Line(self._per_s))
+        turns = line.turns
+        with patience() as deadlines, deadlines.suspended():
+            async with line.first:
+                while len(turns) == self._per_s:
+                    pause_s = turns[0] + 1 - self._clock.monotonic()
+                    if pause_s <= 0:
+                        break
+                    await self._clock.sleep(pause_s)
+                turns.append(self._clock.monotonic())

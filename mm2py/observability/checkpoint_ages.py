@@ -3,6 +3,7 @@
 Flow: the checkpoint task's host ``note``s each -> ``changed`` -> the pipe -> ``take`` in the worker -> ``GET /metrics``.
 """
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple, final
 
 from mm2py.clock import Clock
@@ -36,11 +37,13 @@ class CheckpointMeter:
         self._clock = clock
         self._windows: dict[CheckpointKey, AgeWindow] = {}
         """In order of the last checkpoint."""
-        self._told: dict[CheckpointKey, int] = {}
+        self._news: dict[CheckpointKey, None] = {}
+        """Those that ``changed`` has not told."""
 
     def note(self, key: CheckpointKey, latency_ms: int) -> None:
         """Count a checkpoint that the target acknowledged."""
         self._newest(key).note(latency_ms, self._clock.now_ms())
+        self._news[key] = None
 
     def take(self, said: CheckpointAges) -> None:
         """Show what another process counted."""
@@ -49,24 +52,27 @@ class CheckpointMeter:
     def forget(self, task: str) -> None:
         """Drop those of a task that ended: another one may have its groups next."""
         self._windows = {key: it for key, it in self._windows.items() if key.task != task}
+        self._news = {key: None for key in self._news if key.task != task}
 
     def all(self) -> tuple[CheckpointAges, ...]:
         """Return what is known now."""
-        now_ms = self._clock.now_ms()
-        known = ((key, it.ages(now_ms)) for key, it in self._windows.items())
-        return tuple(CheckpointAges(key, ages) for key, ages in known if ages is not None)
+        return self._of(self._windows)
 
     def changed(self) -> tuple[CheckpointAges, ...]:
-        """Return those that had a checkpoint since the last call."""
-        news = {key: it.noted_ms for key, it in self._windows.items()}
-        told, self._told = self._told, news
-        if news == told:
-            return ()
-        return tuple(it for it in self.all() if told.get(it.key) != it.ages.noted_ms)
+        """Return those that had a checkpoint since the last call; costs as much as there are of them."""
+        news, self._news = self._news, {}
+        return self._of(news)
+
+    def _of(self, keys: Iterable[CheckpointKey]) -> tuple[CheckpointAges, ...]:
+        now_ms = self._clock.now_ms()
+        known = ((key, self._windows[key].ages(now_ms)) for key in keys)
+        return tuple(CheckpointAges(key, ages) for key, ages in known if ages is not None)
 
     def _newest(self, key: CheckpointKey) -> AgeWindow:
         window = self._windows.pop(key, None) or AgeWindow()
         self._windows[key] = window
         if len(self._windows) > MOST_CHECKPOINTS:
-            del self._windows[next(iter(self._windows))]
+            oldest = next(iter(self._windows))
+            del self._windows[oldest]
+            self._news.pop(oldest, None)
         return window

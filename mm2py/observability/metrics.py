@@ -5,10 +5,12 @@ tables, status lines, ``GET /metrics``. Plain integers on one event loop: no loc
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Final, NamedTuple, final
+from itertools import islice
+from operator import add
+from typing import Final, Generic, NamedTuple, TypeVar, final
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -310,14 +312,35 @@ class TopicCounts(NamedTuple):
     looped: int = 0
     conflicts: int = 0
 
-    def plus(self, meter: PartitionMeter) -> "TopicCounts":
-        """Return them with a partition's."""
-        return TopicCounts(
-            self.records + meter.records,
-            self.size_bytes + meter.bytes,
-            self.looped + meter.looped,
-            self.conflicts + meter.conflicts,
-        )
+    @classmethod
+    def of(cls, meter: PartitionMeter) -> "TopicCounts":
+        """Return a partition's."""
+        return cls(meter.records, meter.bytes, meter.looped, meter.conflicts)
+
+    def plus(self, other: "TopicCounts") -> "TopicCounts":
+        """Return the sum of both."""
+        return TopicCounts(*map(add, self, other))
+
+
+_K = TypeVar("_K", bound=Hashable)
+
+
+@final
+class _Gone(Generic[_K]):
+    """Counts of former partitions: of all keys that are here still, and of the ``MOST_GONE`` newest others."""
+
+    def __init__(self) -> None:
+        self.counts: dict[_K, TopicCounts] = {}
+        """In order of the last partition that went."""
+        self._most = 2 * MOST_GONE
+
+    def add(self, key: _K, meter: PartitionMeter, here: Callable[[], Collection[_K]]) -> None:
+        """Add a partition's; ``here`` is asked seldom: what is kept has to double before the next time."""
+        self.counts[key] = self.counts.pop(key, TopicCounts()).plus(TopicCounts.of(meter))
+        if len(self.counts) > self._most:
+            kept = {*islice(reversed(self.counts), MOST_GONE), *here()}
+            self.counts = {key: it for key, it in self.counts.items() if key in kept}
+            self._most = 2 * max(MOST_GONE, len(self.counts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,10 +390,14 @@ class NodeSnapshot:
     figures: tuple[Figure, ...] = ()
     gone: Mapping[str, TopicCounts] = field(default_factory=dict[str, TopicCounts])
     """By source topic."""
+    gone_copies: Mapping[TopicPartition, TopicCounts] = field(
+        default_factory=dict[TopicPartition, TopicCounts]
+    )
+    """By copy: several partitions may be copied into one. Only this node's own metrics have them."""
 
     def to_json(self) -> bytes:
-        """Return it for the way to another node."""
-        return _node_snapshots().dump_json(self)
+        """Return it for the way to another node, without ``gone_copies``."""
+        return _node_snapshots().dump_json(self, exclude={"gone_copies"})
 
     @classmethod
     def from_json(cls, data: bytes) -> "NodeSnapshot":
@@ -410,7 +437,8 @@ class FlowMeter:
         self._partitions: dict[TopicPartition, PartitionMeter] = {}
         self._gone_records = 0
         self._gone_bytes = 0
-        self._gone: dict[str, TopicCounts] = {}
+        self._gone = _Gone[str]()
+        self._gone_copies = _Gone[TopicPartition]()
         self._events: dict[str, int] = {}
         self._records_lost = 0
         self._records_may_be_doubled = 0
@@ -476,15 +504,21 @@ class FlowMeter:
         if meter is not None:
             self._gone_records += meter.records
             self._gone_bytes += meter.bytes
-            self._gone[source.topic] = self._gone.pop(source.topic, TopicCounts()).plus(meter)
-            if len(self._gone) > 2 * MOST_GONE:
-                self._drop_gone()
+            self._gone.add(source.topic, meter, self._topics)
+            if meter.target is not None:
+                self._gone_copies.add(meter.target, meter, self._copies_here)
             if self.on_forget is not None:
                 self.on_forget(meter)
 
-    def _drop_gone(self) -> None:
-        kept = {*[*self._gone][-MOST_GONE:], *(source.topic for source in self._partitions)}
-        self._gone = {topic: it for topic, it in self._gone.items() if topic in kept}
+    def _topics(self) -> set[str]:
+        return {source.topic for source in self._partitions}
+
+    def _copies_here(self) -> list[TopicPartition]:
+        """Return copies of former partitions of which the topic has others here: only those are shown."""
+        gone = self._gone_copies.counts
+        targets = (meter.target for meter in self._partitions.values()) if gone else ()
+        here = {it.topic for it in targets if it is not None}
+        return [it for it in gone if it.topic in here]
 
     def forget_task(self, task: str) -> None:
         """Drop the partitions of a task that ended in another process."""
@@ -535,12 +569,14 @@ class FlowMeter:
             findings=self.findings,
             figures=self.figures,
             gone=self._gone_here(),
+            gone_copies={it: self._gone_copies.counts[it] for it in self._copies_here()},
         )
 
     def _gone_here(self) -> dict[str, TopicCounts]:
         """Return the counts of former partitions of topics that have others here: only those are shown."""
-        here = {source.topic for source in self._partitions} if self._gone else ()
-        return {topic: self._gone[topic] for topic in here if topic in self._gone}
+        gone = self._gone.counts
+        here = self._topics() if gone else ()
+        return {topic: gone[topic] for topic in here if topic in gone}
 
     def count_event(self, kind: str, *, lost: int = 0, may_be_doubled: int = 0) -> None:
         """Count one event of the loss ledger and the source offsets it is about."""

@@ -95,12 +95,20 @@ class WorkerReading:
     @cached_property
     def copies(self) -> "list[Series]":
         """What has a series under names that know the copy alone; partitions that are copied into one have one."""
+        place = _whole if self.by_topic else _itself
         found: dict[tuple[FlowName, TopicPartition], list[PartitionSnapshot]] = {}
-        for series in self.partitions:
-            target = series.part.target
-            if target is not None:  # known with the first record
-                found.setdefault((series.flow, target), []).append(series.part)
-        return [Series(flow, _one(parts)) for (flow, _), parts in found.items()]
+        gone: dict[tuple[FlowName, TopicPartition], TopicCounts] = {}
+        for node in self.nodes:
+            for part in node.partitions:
+                if part.target is not None:  # known with the first record
+                    found.setdefault((node.flow, place(part.target)), []).append(part)
+            for copy, it in node.gone_copies.items():
+                at = node.flow, place(copy)
+                gone[at] = it.plus(gone.get(at, TopicCounts()))
+        return [
+            Series(at[0], replace(_with(_joined(parts), gone.get(at)), target=at[1]))
+            for at, parts in found.items()
+        ]
 
     @cached_property
     def checkpoints(self) -> "Mapping[CheckpointSeries, Ages]":
@@ -160,28 +168,35 @@ def _whole(one: TopicPartition) -> TopicPartition:
     return TopicPartition(one.topic, EVERY_PARTITION)
 
 
+def _itself(one: TopicPartition) -> TopicPartition:
+    return one
+
+
 def _topic(parts: Sequence[PartitionSnapshot], gone: TopicCounts | None) -> PartitionSnapshot:
     """Return one series for all partitions of a topic, with what they counted on this node before."""
-    whole, gone = _joined(parts), gone or TopicCounts()
+    whole = _with(_joined(parts), gone)
     copy = next((part.target for part in parts if part.target is not None), None)
+    copy = None if copy is None else _whole(copy)
+    return replace(whole, source=_whole(whole.source), target=copy, task="")
+
+
+def _with(part: PartitionSnapshot, gone: TopicCounts | None) -> PartitionSnapshot:
+    """Return it with what others counted that are this node's no more."""
+    if gone is None:
+        return part
     return replace(
-        whole,
-        source=_whole(whole.source),
-        target=None if copy is None else _whole(copy),
-        task="",
-        records=gone.records + whole.records,
-        size_bytes=gone.size_bytes + whole.size_bytes,
-        looped=gone.looped + whole.looped,
-        conflicts=gone.conflicts + whole.conflicts,
+        part,
+        records=gone.records + part.records,
+        size_bytes=gone.size_bytes + part.size_bytes,
+        looped=gone.looped + part.looped,
+        conflicts=gone.conflicts + part.conflicts,
     )
-
-
-def _one(parts: Sequence[PartitionSnapshot]) -> PartitionSnapshot:
-    return parts[0] if len(parts) == 1 else _joined(parts)
 
 
 def _joined(parts: Sequence[PartitionSnapshot]) -> PartitionSnapshot:
     """Return several as one, under the name of the first: sums, the worst state, the largest age; what is not known of each is not known."""
+    if len(parts) == 1:
+        return parts[0]
 
     def total(value: Callable[[PartitionSnapshot], float]) -> float:
         values = [value(part) for part in parts]

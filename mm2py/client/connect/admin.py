@@ -217,15 +217,25 @@ class Admin:
             ServerError: a topic's configs may not be read.
         """
         described: dict[str, tuple[ConfigEntry, ...]] = {}
+        for name, answer in (await self.read_topic_configs(names)).items():
+            if isinstance(answer, ServerError):
+                raise answer
+            described[name] = answer
+        return described
+
+    async def read_topic_configs(
+        self, names: Iterable[str]
+    ) -> dict[str, tuple[ConfigEntry, ...] | ServerError]:
+        """Return the configs of each topic, or why they may not be read; topics that do not exist are left out."""
+        described: dict[str, tuple[ConfigEntry, ...] | ServerError] = {}
         for chunk in _chunks(sorted(set(names))):
             call = admin_messages.describe_configs([_topic(name) for name in chunk])
             for answer in await self.cluster.call_any(call):
                 if answer.error_code == UNKNOWN_TOPIC_OR_PARTITION:
                     continue
-                error = _error(answer.error_code, answer.error_message, answer.resource.name)
-                if error is not None:
-                    raise error
-                described[answer.resource.name] = answer.entries
+                name = answer.resource.name
+                error = _error(answer.error_code, answer.error_message, name)
+                described[name] = answer.entries if error is None else error
         return described
 
     async def alter_topic_configs(
@@ -451,14 +461,13 @@ class Admin:
             tp: it.timestamp for tp, it in listed.items() if it.error is None and it.offset >= 0
         }
 
-    async def clock_ahead_ms(self) -> int:
-        """Return by how much a broker's clock is ahead of ours at least: they stamp commits of groups. One that is behind shows nowhere.
+    async def newest_commits(self) -> dict[TopicPartition, int]:
+        """Return the largest stamp that brokers gave commits of groups, ms by their clocks; one of a clock that was wrong stays.
 
         Raises:
             UnsupportedVersionError: as ``newest_times``.
         """
-        newest = (await self.newest_times([CONSUMER_OFFSETS])).values()
-        return max(0, max(newest, default=0) - self.cluster.clock.now_ms())
+        return await self.newest_times([CONSUMER_OFFSETS])
 
     async def list_offsets_at(
         self,

@@ -10,13 +10,14 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Self, TypeVar, final
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.connect.connection import BrokerConnection
 from mm2py.client.connect.metadata_cache import BrokerAddress, Leader, MetadataCache
 from mm2py.client.connect.pool import ConnectionPool
-from mm2py.client.pacing import RequestPace
+from mm2py.client.pacing import Patience, RequestPace, patience
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.errors import (
@@ -451,6 +452,10 @@ class Cluster:
 
         A dead host holds a request for ``request.timeout.ms``: too long a wait for the new leaders of its partitions.
         """
+        with patience() as deadlines:
+            return await self._ask_all(call, deadlines)
+
+    async def _ask_all(self, call: Call[R], deadlines: Patience) -> R:
         problem: RetriableError | None = None
         asked: dict[asyncio.Task[R], BrokerAddress] = {}
         candidates = self._candidates()
@@ -459,10 +464,10 @@ class Cluster:
                 if candidates:
                     broker = candidates.pop(0)
                     asked[asyncio.create_task(self._ask(broker, call))] = broker
-                wait_s = SILENT_S if candidates else None
-                done, _ = await asyncio.wait(
-                    asked, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
-                )
+                done: set[asyncio.Task[R]] = set()
+                with suppress(TimeoutError):
+                    async with deadlines.within(SILENT_S if candidates else None):
+                        done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
                 for attempt in done:
                     address = str(asked.pop(attempt))
                     try:
@@ -526,15 +531,16 @@ class Cluster:
         problem: RetriableError | None = None
         limit_ms = self.settings.default_api_timeout_ms
         try:
-            async with asyncio.timeout(limit_ms / 1000):
-                while True:
-                    try:
-                        return await attempt()
-                    except RetriableError as error:
-                        problem = error
-                    if moved is not None:
-                        moved()
-                    await self.clock.sleep(backoff.next_s())
+            with patience() as deadlines:
+                async with deadlines.within(limit_ms / 1000):
+                    while True:
+                        try:
+                            return await attempt()
+                        except RetriableError as error:
+                            problem = error
+                        if moved is not None:
+                            moved()
+                        await self.clock.sleep(backoff.next_s())
         except TimeoutError:
             cause = "no answer" if problem is None else str(problem)
             raise RequestTimedOutError(

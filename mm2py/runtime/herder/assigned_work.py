@@ -527,9 +527,13 @@ class AssignedWork:
 
     # ---- states
 
+    def masked(self, trace: str) -> str:
+        """Return a text as ``explain`` publishes it, without secrets."""
+        return self._parts.node.mask.apply(trace)
+
     def explain(self, work: str | TaskId, trace: str) -> None:
         """Publish why RUNNING work here is done in part; empty where it is done."""
-        trace = self._parts.node.mask.apply(trace)
+        trace = self.masked(trace)
         self._put(work, Status(State.RUNNING), trace=trace or None)
 
     def _put(self, work: str | TaskId, status: Status, *, trace: str | None = None) -> None:

@@ -5,6 +5,7 @@ Flow: meter of the flow, problems of connectors -> each ``EVERY_S``, where it is
 """
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Final, final
@@ -16,6 +17,8 @@ from mm2py.runtime.herder.assigned_work import AssignedWork
 from mm2py.runtime.tasks.task_context import KEPT_OUT
 from mm2py.storage.status_backing_store import StatusBackingStore
 from mm2py.types import State, TaskId
+
+log = logging.getLogger(__name__)
 
 EVERY_S: Final = 5.0
 AGAIN_S: Final = 30.0
@@ -54,11 +57,15 @@ class TraceWatch:
     async def _run(self) -> None:
         while True:
             await self._clock.sleep(EVERY_S)
-            self._tell()
+            try:
+                self._tell()
+            except Exception:  # a connector's own words may fail; the next look may succeed
+                log.exception("what is not copied cannot be told")
 
     def _tell(self) -> None:
         now = self._clock.monotonic()
-        for work, text in self._texts().items():
+        for work, unmasked in self._texts().items():
+            text = self._work.masked(unmasked)
             stored = self._states.get(work)
             if stored is None or stored.state is not State.RUNNING or (stored.trace or "") == text:
                 continue

@@ -13,6 +13,7 @@ from mm2py.client.connect.broker_errors import BrokerError, BrokerErrors, Troubl
 from mm2py.client.connect.cluster import ADMIN, Cluster
 from mm2py.client.connect.group_admin import UNKNOWN, GroupAdmin, GroupListing
 from mm2py.client.connect.outage_lines import Outage, OutageLines
+from mm2py.client.pacing import RequestPace
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import (
     ConnectionFailedError,
@@ -318,6 +319,21 @@ async def test_metadata_come_from_another_broker_where_the_one_that_is_connected
         await cluster.metadata(["t"])
         assert (silent.count(METADATA), other.count(METADATA)) == (asked, 2)
         hold.release()
+
+
+async def test_a_request_that_waits_for_its_turn_is_no_silent_broker_and_no_deadline_ends_it() -> (
+    None
+):
+    shared = FakeCluster()
+    async with (
+        FakeBroker(node_id=1, cluster=shared, topics={"t": 2}) as asked,
+        FakeBroker(node_id=2, cluster=shared) as other,
+    ):
+        cluster = cluster_of(asked, default_api_timeout_ms=3_000)
+        cluster.pace(RequestPace(5, SYSTEM_CLOCK))
+        async with cluster:
+            await asyncio.gather(*(cluster.metadata(["t"]) for _ in range(22)))
+            assert (asked.count(METADATA), other.count(METADATA)) == (1 + 22, 0)
 
 
 async def test_close_cancels_attempts_and_is_final() -> None:

@@ -1,11 +1,14 @@
 """Quotas, byte rates, shares of competing partitions and pauses between attempts."""
 
+import asyncio
+
 import pytest
 
 from mm2py.client.backoff import Backoff
 from mm2py.client.fetch.cursor import Cursor
 from mm2py.client.fetch.session import LEAST_BYTES, shares
 from mm2py.client.pacing import ByteRate, LongPoll, RequestPace, Throttle
+from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
 
 MIB = 1 << 20
@@ -172,3 +175,18 @@ async def test_no_second_has_more_turns_than_are_allowed_and_addresses_do_not_wa
     for turns in given.values():
         assert all(late - early >= 1 for early, late in zip(turns, turns[5:], strict=False))
     assert given["a"][4] - given["a"][0] < 1, "the first ones do not wait"
+
+
+async def test_a_call_that_is_cancelled_takes_no_turn() -> None:
+    clock = FakeClock()
+    pace = RequestPace(5, clock)
+    waiting = [asyncio.create_task(pace.turn("a")) for _ in range(100)]
+    await clock.advance(3.5)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    begun = clock.monotonic()
+    next_one = asyncio.create_task(pace.turn("a"))
+    while not next_one.done():
+        await clock.advance(0.25)
+    assert clock.monotonic() - begun <= 1

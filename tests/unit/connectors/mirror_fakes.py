@@ -57,7 +57,8 @@ class FakeAdmin:
         self.refuse: dict[str, ServerError] = {}
         self.refuse_configs: dict[str, ServerError] = {}
         """A topic's change is refused as one when it has one of these."""
-        self.ahead_ms: int | Mm2pyError = 0
+        self.commits: list[dict[TopicPartition, int] | Mm2pyError] = []
+        """Answers about the newest commits, one a question; there is no commit later."""
         self.described: list[tuple[str, ...]] = []
         self.unreadable: dict[str, ServerError] = {}
         self.created: list[NewTopic] = []
@@ -102,11 +103,22 @@ class FakeAdmin:
     async def describe_topic_configs(
         self, names: Collection[str]
     ) -> dict[str, tuple[ConfigEntry, ...]]:
+        described: dict[str, tuple[ConfigEntry, ...]] = {}
+        for name, answer in (await self.read_topic_configs(names)).items():
+            if isinstance(answer, ServerError):
+                raise answer
+            described[name] = answer
+        return described
+
+    async def read_topic_configs(
+        self, names: Collection[str]
+    ) -> dict[str, tuple[ConfigEntry, ...] | ServerError]:
         self.described.append(tuple(names))
-        for name in names:
-            if name in self.unreadable:
-                raise self.unreadable[name]
-        return {name: self.configs.get(name, ()) for name in names if name in self.topics}
+        return {
+            name: self.unreadable.get(name) or self.configs.get(name, ())
+            for name in names
+            if name in self.topics
+        }
 
     async def alter_topic_configs(
         self, changes: Mapping[str, Sequence[ConfigOp]]
@@ -140,10 +152,11 @@ class FakeAdmin:
             return self.log_start + len(times)
         return next((self.log_start + n for n, it in enumerate(times) if it >= at), -1)
 
-    async def clock_ahead_ms(self) -> int:
-        if isinstance(self.ahead_ms, Mm2pyError):
-            raise self.ahead_ms
-        return self.ahead_ms
+    async def newest_commits(self) -> Mapping[TopicPartition, int]:
+        said = self.commits.pop(0) if self.commits else {}
+        if isinstance(said, Mm2pyError):
+            raise said
+        return said
 
     async def partition_sizes(
         self, topics: Mapping[str, Sequence[int]]

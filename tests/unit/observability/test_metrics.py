@@ -43,6 +43,28 @@ def test_of_topics_without_a_partition_here_the_counts_of_the_newest_are_kept() 
     assert (counted("stays"), counted(newest), counted(first)) == (2, 1, 0)
 
 
+class Counted(str):
+    """A name that counts how often something is looked up by it."""
+
+    __slots__ = ()
+    looks = 0
+
+    def __hash__(self) -> int:
+        Counted.looks += 1
+        return super().__hash__()
+
+
+def test_what_a_partition_costs_that_leaves_does_not_grow_with_the_topics_that_stay() -> None:
+    meter, topics = Metrics(FakeClock(NOW)).flow(FLOW), 3 * MOST_GONE
+    for number in range(topics):
+        for partition in (0, 1):
+            meter.partition(TopicPartition(Counted(number), partition))
+    Counted.looks = 0
+    for number in range(topics):
+        meter.forget(TopicPartition(Counted(number), 0))
+    assert Counted.looks < 40 * topics
+
+
 def test_lag_in_time_is_zero_when_nothing_lags_however_old_the_records() -> None:
     meter = Metrics(FakeClock(NOW)).flow(FLOW)
     meter.partition(ORDERS).report_lag(0, 1_000, NOW)

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
+
 from mm2py.observability.metrics import Finding
 from mm2py.runtime.herder.trace_watch import AGAIN_S, EVERY_S, MOST_CAUSES
 from mm2py.runtime.tasks.task_context import KEPT_OUT
 from mm2py.types import State, TaskId, TopicPartition
-from tests.unit.runtime.herder_fakes import Cluster
+from tests.unit.runtime.herder_fakes import Cluster, TestConnector
 
 T0 = TaskId("c", 0)
 
@@ -57,6 +59,35 @@ async def test_what_changes_in_a_text_is_written_seldom_and_a_new_cause_at_once(
         node.meter.note_finding(found)
         await later(cluster)
     assert len(cluster.statuses.records) - written == 1 + 11 * EVERY_S // AGAIN_S
+
+
+async def test_a_cause_with_a_secret_is_written_once(cluster: Cluster) -> None:
+    node = await cluster.with_tasks()
+    written = len(cluster.statuses.records)
+    found = Finding(
+        task="c-0", what="x", text="password geheim-123 is refused", count=1, harms=True
+    )
+    node.meter.note_finding(found)
+    assert await later(cluster) == ["x: password [hidden] is refused"]
+    for _ in range(3):
+        await later(cluster, AGAIN_S)
+    assert len(cluster.statuses.records) - written == 1
+
+
+async def test_a_connector_that_cannot_say_its_problems_ends_no_watch(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = await cluster.with_tasks()
+
+    def problems(_: TestConnector) -> dict[str, str]:
+        raise ValueError("a bug of a plugin")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(TestConnector, "problems", problems)
+        await later(cluster)
+    assert "a bug of a plugin" in caplog.text
+    node.meter.note_finding(Finding(task="c-0", what="x", text="away", count=1, harms=True))
+    assert await later(cluster) == ["x: away"]
 
 
 async def test_many_causes_are_counted_and_a_state_that_is_not_running_keeps_its_own(
