@@ -43,7 +43,7 @@ PLACES: Final = [
     ("flows/A-%3EB/groups/skipper", "Group skipper"),
     ("flows/A-%3EB/failover", "Not ready"),
     ("flows/A-%3EB/ledger", "120 offsets lost"),
-    ("flows/A-%3EB/jobs", "57 %"),
+    ("flows/A-%3EB/jobs", "70 %"),
     ("flows/A-%3EB/tasks", "MirrorSourceConnector"),
     ("flows/A-%3EB/config", "connector.class"),
     ("flows/A-%3EB/history", "by anonymous"),
