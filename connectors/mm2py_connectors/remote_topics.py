@@ -341,8 +341,10 @@ class RemoteTopics:
         for topic, answer in described.items():
             if isinstance(answer, RetriableError):
                 raise answer
-            refused = isinstance(answer, ServerError)
-            configs[topic] = answer if refused else new_topic_configs(answer, property_filter)
+            if isinstance(answer, ServerError):
+                configs[topic] = answer
+            else:
+                configs[topic] = new_topic_configs(answer, property_filter)
         return configs
 
     async def _grow_short(self) -> bool:
