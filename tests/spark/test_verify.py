@@ -3,7 +3,7 @@
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -247,12 +247,10 @@ def test_a_partition_in_parts_has_the_report_of_the_whole(
         opened: OpenSession,
         function: LaneFunction,
         given: Sequence[Mapping[str, object]],
-        *,
-        tag: str,
-        description: str,
+        **named: Any,
     ) -> list[dict[str, object]]:
         lanes.append(sum(len(cast("Sequence[object]", it["partitions"])) for it in given))
-        return run_lanes(opened, function, given, tag=tag, description=description)
+        return run_lanes(opened, function, given, **named)
 
     monkeypatch.setattr("mm2py_jobs.copy.dealing.run_lanes", counted)
     for tier in (1, 2):
