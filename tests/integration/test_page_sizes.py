@@ -139,7 +139,7 @@ async def test_five_thousand_topics_hold_up_no_frame_while_they_update(
     ("topics", "place", "paces_ms"),
     [
         (0, "", {5_000}),
-        (TOPICS, "flows/A-%3EB/topics", {5_000, 10_000, 20_000, 30_000}),
+        (TOPICS, "flows/A-%3EB/topics", {10_000, 40_000, 60_000}),
     ],
 )
 async def test_a_page_asks_seldom_for_fifty_flows_and_for_thousands_of_topics(

@@ -286,14 +286,12 @@ def test_what_retention_deletes_meanwhile_is_left_out(
         opened: OpenSession,
         function: LaneFunction,
         lanes: Sequence[Mapping[str, object]],
-        *,
-        tag: str,
-        description: str,
+        **named: Any,
     ) -> list[dict[str, object]]:
         delete(setup.b, copy, 40)
         delete(setup.a, TopicPartition(topic, 0), 50 + 20 * len(runs))
         runs.append(len(lanes))
-        return run_lanes(opened, function, lanes, tag=tag, description=description)
+        return run_lanes(opened, function, lanes, **named)
 
     monkeypatch.setattr("mm2py_jobs.copy.dealing.run_lanes", run_after_deletion)
     report = report_of(lanes_session, flow, topic)
