@@ -150,7 +150,7 @@ def test_a_right_that_is_missing_on_a_copy_and_a_target_that_stops(
     with running(flow.file) as mirror:
         wait_for_copy(mirror, flow, topic)
         teller, copy = Teller(mirror, flow), flow.remote(topic)
-        assert not any(map(teller.fires, ALERTS))
+        until(lambda: not any(map(teller.fires, ALERTS)), 90, "no alert is due", alive=mirror)
         forbid_writing(target, copy)
         write(setup.a, topic, numbered(10))
         grants = ("kafka-acls.sh", "--operation Write", f"--topic {copy}")

@@ -121,9 +121,8 @@ class AssignedWork:
     async def start_due(self, work: Work, snapshot: ConfigSnapshot) -> None:
         """Launch what of ``work`` is due; what waits is UNASSIGNED, and ``reported``."""
         due = self.due(work, snapshot)
-        self._waiting = (work.tasks & snapshot.task_configs.keys()) - due.tasks
-        for task in self._waiting:
-            self._put(task, Status(State.UNASSIGNED))
+        self._waiting = frozenset()
+        self._let_wait((work.tasks & snapshot.task_configs.keys()) - due.tasks)
         await self.start(due, snapshot)
 
     def due(self, work: Work, snapshot: ConfigSnapshot) -> Work:
@@ -146,6 +145,11 @@ class AssignedWork:
             work.connectors & snapshot.connectors.keys(),
             frozenset(it for it in configured if it.connector not in wait),
         )
+
+    def _let_wait(self, tasks: frozenset[TaskId]) -> None:
+        self._waiting |= tasks
+        for task in tasks:
+            self._put(task, Status(State.UNASSIGNED))
 
     @property
     def waits(self) -> bool:
@@ -295,7 +299,9 @@ class AssignedWork:
             return  # the commit of no tasks stops them
         snapshot = self._parts.config.snapshot()
         here = Work(tasks=frozenset(it for it in self._tasks if it.connector == name))
-        await self.stop(here - self.due(here, snapshot), snapshot)  # changed while it was paused
+        changed = here - self.due(here, snapshot)  # while it was paused
+        await self.stop(changed, snapshot)
+        self._let_wait(changed.tasks & snapshot.task_configs.keys())
         tasks = [t for t, entry in self._tasks.items() if t.connector == name and not entry.refused]
         await asyncio.gather(*(self._host.pause_task(task, paused=paused) for task in tasks))
 

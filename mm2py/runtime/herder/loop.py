@@ -383,10 +383,13 @@ class HerderLoop:
         stage = f"starting {len(work)} connector(s) and task(s) after a rebalance"
         with self._queue.stage(stage):
             await self._work.start_due(work, snapshot)
-        if self._work.waits:
-            self._queue.post(_look_again, delay_s=LONGEST_WAIT_S)
+        self._look_again_at_what_waits()
         self._joined = True
         self.note_state()
+
+    def _look_again_at_what_waits(self) -> None:
+        if self._work.waits:
+            self._queue.post(_look_again, delay_s=LONGEST_WAIT_S)
 
     async def _stop_work(self, work: Work) -> None:
         """Stop work in order: positions committed, states written, before another worker may start it."""
@@ -453,6 +456,8 @@ class HerderLoop:
         for name in sorted(targets & snapshot.connectors.keys()):
             self._publication.forget(name)
             await self._work.set_target(name, snapshot.target(name))
+        if targets:
+            self._look_again_at_what_waits()
         if self.changes.rebalance_expected:
             self._must_join = True
 

@@ -278,6 +278,13 @@ async def test_held_partitions_reach_the_host_at_the_start_and_at_each_change(
 
 
 FILE = CONFIG | {"name": "c"}
+WAITS = "c-0: it waits for a config that c makes of its changed one"
+
+
+async def _waits(node: Node) -> None:
+    """Wait until the first task is shown as one that waits for its config."""
+    await until(lambda: any(WAITS in it for it in node.herder.problems()))
+    await until(lambda: node.state(C0) == "UNASSIGNED")
 
 
 async def test_nothing_starts_with_what_the_file_said_before_it_was_changed(
@@ -300,16 +307,12 @@ async def test_tasks_of_a_connector_that_cannot_publish_wait_visibly_and_then_ru
     await before.runs("c-0", "c-1")
     await before.stop()
     after = cluster.node("after", effective={"c": FILE | {"late": "no source"}}).start()
-    waits = "c-0: it waits for a config that c makes of its changed one"
-    await until(
-        lambda: any(it.removeprefix("task ").startswith(waits) for it in after.herder.problems())
-    )
-    await until(lambda: after.state(C0) == "UNASSIGNED")
+    await _waits(after)
     assert not after.host.running
     await cluster.clock.advance(31)
     await after.runs("c-0", "c-1")
     assert after.host.events == ["start c-0 0", "start c-1 1"]
-    assert not any(waits in it for it in after.herder.problems())
+    assert not any(WAITS in it for it in after.herder.problems())
 
 
 async def test_a_task_that_is_restarted_before_its_connector_has_published_runs_again(
@@ -335,6 +338,22 @@ async def test_tasks_that_were_changed_while_they_were_paused_do_not_continue_as
     await after.herder.resume("c", actor="t")
     await until(lambda: after.state(C0) == "RUNNING")
     assert after.host.events[2:] == ["stop c-0", "stop c-1", "start c-0 5"]
+
+
+async def test_tasks_changed_while_they_were_paused_wait_as_long_as_those_that_start(
+    cluster: Cluster,
+) -> None:
+    before = cluster.node(effective={"c": FILE}).start()
+    await before.runs("c-0", "c-1")
+    await before.herder.pause("c", actor="t")
+    await before.stop()
+    after = cluster.node("after", effective={"c": FILE | {"late": "no source"}}).start()
+    await until(lambda: after.state(C1) == "PAUSED")
+    await after.herder.resume("c", actor="t")
+    await _waits(after)
+    assert not after.host.running
+    await cluster.clock.advance(31)
+    await after.runs("c-0", "c-1")
 
 
 async def test_a_session_key_is_written_by_the_leader_and_again_when_it_is_old(
