@@ -50,6 +50,14 @@ class Session(Protocol):
         ...
 
 
+class AskedSession(Session, Protocol):
+    """A session that says whether its cluster answers."""
+
+    def unanswered(self, longer_than_s: float) -> str:
+        """Return why a request for metadata has waited longer than that, empty while none has."""
+        ...
+
+
 class MirrorAdmin(Protocol):
     """The administration that mirroring needs (``Admin``)."""
 
@@ -349,7 +357,7 @@ class ReaderEvents:
 class AdminSession:
     """An admin client with its connections."""
 
-    session: Session
+    session: AskedSession
     admin: MirrorAdmin
 
 

@@ -45,6 +45,10 @@ LOOK_S: Final = 1
 """How often few topics are listed, and looked whether many are due, where no interval is set: an answer that is the same is compared as bytes."""
 
 
+SILENT_S: Final = 5
+"""A cluster that has not answered for this long is a problem; the job that asked it fails after ``admin.timeout.ms``."""
+
+
 @final
 class TopicUpkeep:
     """Sessions, topics and jobs of one running connector; ``close`` ends all of them.
@@ -239,6 +243,9 @@ class TopicUpkeep:
             found |= {f"configs of {it}": why for it, why in self._configs.refusals.items()}
         if self._scheduler is not None:
             found.update(self._scheduler.problems)
+        silent = {opened.session.unanswered(SILENT_S) for opened in self._sessions} - {""}
+        if silent:
+            found["connections"] = "; ".join(sorted(silent))
         return found
 
     def notes(self) -> Mapping[str, str]:

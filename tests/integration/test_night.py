@@ -161,3 +161,29 @@ def test_a_right_that_is_missing_on_a_copy_and_a_target_that_stops(
         teller.wait(("the target does not answer",), "FlowNotWell")
         assert f"target cluster {flow.target_alias} does not answer" in teller.examined()
         target.start()
+
+
+@pytest.mark.parametrize(("ends", "comes_back"), [("stop", "start"), ("freeze", "thaw")])
+def test_a_source_that_goes_is_named_though_all_its_topics_are_paused(
+    setup: Setup, new_region: NewRegion, ends: str, comes_back: str
+) -> None:
+    source, topic = new_region("paused"), setup.unique("paused")
+    setup.create_topic(source, topic, 2)
+    flow = setup.flow(topic, SOON, source=source)
+    with running(flow.file) as mirror:
+        teller = Teller(mirror, flow)
+        told = command_here(
+            "flow", "pause", flow.name, "--topic", topic, "--url", public_url(mirror)
+        )
+        assert told.exit_code == 0, told.output
+        until(
+            lambda: teller.total("mm2py_partitions", state="PAUSED") == 2,
+            90,
+            "paused",
+            alive=mirror,
+        )
+        cause = f"no broker of cluster {flow.source_alias}"
+        getattr(source, ends)()
+        teller.wait((cause,), "FlowNotWell")
+        getattr(source, comes_back)()
+        until(lambda: cause not in teller.described(), 90, "it is back", alive=mirror)

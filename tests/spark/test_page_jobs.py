@@ -12,6 +12,7 @@ from tests.integration.rest_asking import public_url
 from tests.integration.setups import Setup
 from tests.integration.traffic import Sent, wait_for_copy, write
 from tests.kit.browser import Browser
+from tests.spark.backfill_process import END_WITHIN_S
 from tests.spark.test_stream import ON_SPARK, stream_of
 
 pytestmark = [*MARKS, pytest.mark.spark, pytest.mark.integration]
@@ -30,7 +31,7 @@ def job(kind: str) -> str:
 
 
 async def sees(browser: Browser, kind: str, *texts: str) -> None:
-    await browser.until(" && ".join(f"{job(kind)}.includes({it!r})" for it in texts))
+    await browser.until(" && ".join(f"{job(kind)}.includes({it!r})" for it in texts), END_WITHIN_S)
 
 
 async def ran(code: int, *words: object) -> None:

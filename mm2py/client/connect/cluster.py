@@ -8,6 +8,7 @@ on demand when it is old, missing or known to be wrong; concurrent refreshes bec
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -118,6 +119,8 @@ class Cluster:
         self._silent: set[str] = set()
         self._all_topics: AnswerMemo[MetadataResult] = AnswerMemo()
         self._last: MetadataResult | None = None
+        self._asked: dict[object, float] = {}
+        self._unreached = ""
 
     def __str__(self) -> str:
         addresses = ",".join(str(address) for address in self._bootstrap)
@@ -222,11 +225,27 @@ class Cluster:
         call = metadata(topics)
         if topics is None:
             call = self._all_topics.over(call)
-        result = await self._repeat(lambda: self._first_answer(call), call.name)
+        question = object()
+        self._asked[question] = self.clock.monotonic()
+        try:
+            result = await self._repeat(lambda: self._first_answer(call), call.name)
+        finally:
+            del self._asked[question]
+        self._unreached = ""
         if result is not self._last:
             self._last = result
             self._take(result)
         return result
+
+    def unanswered(self, longer_than_s: float) -> str:
+        """Return why a request for metadata has waited longer than that, empty while none has.
+
+        Such a request is repeated until ``default.api.timeout.ms``, 60 s by default: too late for an operator.
+        """
+        since = min(self._asked.values(), default=math.inf)
+        if self.clock.monotonic() - since <= longer_than_s:
+            return ""
+        return self._unreached or f"no broker of {self} has answered for {longer_than_s:g} s"
 
     async def leader(self, tp: TopicPartition) -> Leader:
         """Return the leader of a partition, refreshing metadata where it is unknown or old.
@@ -483,7 +502,9 @@ class Cluster:
             for attempt in asked:
                 attempt.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
-        raise self._unreachable(problem)
+        unreachable = self._unreachable(problem)
+        self._unreached = str(unreachable)
+        raise unreachable
 
     async def _ask(self, broker: BrokerAddress, call: Call[R]) -> R:
         connection = await self._connections.get(broker, ADMIN)

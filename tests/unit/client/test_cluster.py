@@ -271,7 +271,7 @@ async def test_a_name_with_a_dead_first_address_is_reached_at_the_next(
     async with FakeBroker(topics={"t": 1}) as broker:
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", two_addresses)
         with BlackHole("127.0.0.2", broker.port, accepts=accepts):
-            cluster = cluster_of(broker, socket_connection_setup_timeout_ms=300)
+            cluster = cluster_of(broker, socket_connection_setup_timeout_ms=1000)
             if accepts:  # only the handshake shows that this address is dead
                 with pytest.raises(ConnectionFailedError):
                     await cluster.connect()
@@ -319,6 +319,22 @@ async def test_metadata_come_from_another_broker_where_the_one_that_is_connected
         await cluster.metadata(["t"])
         assert (silent.count(METADATA), other.count(METADATA)) == (asked, 2)
         hold.release()
+
+
+async def test_a_question_without_an_answer_is_told_long_before_it_times_out() -> None:
+    async with connected() as (broker, cluster):
+        assert cluster.unanswered(0) == ""
+        hold = broker.hold(METADATA)
+        asking = asyncio.create_task(cluster.metadata(["t"]))
+        await eventually(lambda: cluster.unanswered(0.05) != "")
+        assert cluster.unanswered(0.05).endswith("has answered for 0.05 s")
+        await broker.stop()
+        await eventually(lambda: "can be reached" in cluster.unanswered(0.05))
+        assert cluster.unanswered(3600) == ""
+        hold.release()
+        await broker.start()
+        await asking
+        assert cluster.unanswered(0) == ""
 
 
 async def test_a_request_that_waits_for_its_turn_is_no_silent_broker_and_no_deadline_ends_it() -> (

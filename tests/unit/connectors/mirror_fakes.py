@@ -35,6 +35,10 @@ class FakeSession:
         self.closed = 0
         self.refuse = 0
         self.cluster_id = "cluster"
+        self.silent = ""
+
+    def unanswered(self, longer_than_s: float) -> str:
+        return self.silent
 
     async def connect(self) -> None:
         if self.refuse:

@@ -509,6 +509,8 @@ async def test_a_job_that_fails_is_said_once_and_tried_again(
         await bench.context.clock.advance(4)
         assert bench.connector.problems() == {}
         assert caplog.text.count("job works again") == 1
+        bench.region.sessions[0].silent = "A is silent"
+        assert bench.connector.problems() == {"connections": "A is silent"}
 
 
 async def test_a_target_that_is_too_old_fails_the_connector() -> None:
