@@ -6,8 +6,8 @@ PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 FUZZ_EXAMPLES ?= 5000
-TEST_PROCESSES ?= 3
-FAULT_PROCESSES ?= 3
+TEST_PROCESSES ?= 4
+FAULT_PROCESSES ?= 4
 QUARTER ?=
 # At most eight failed tests are repeated alone; those that pass then are named as flaky.
 LANE = $(BIN)/pytest -q --dist loadfile --no-loadscope-reorder --repeats 8
@@ -38,7 +38,7 @@ check-mypy: setup
 check-pyright: setup
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 
-test: setup  ## tests on real brokers, three files at a time; PYTEST_ARGS="-k name" narrows it
+test: setup  ## tests on real brokers, four files at a time; PYTEST_ARGS="-k name" narrows it
 	$(LANE) -m "not chaos and not faults" -n $(TEST_PROCESSES) $(PYTEST_ARGS)
 
 test-faults: setup  ## what kills, freezes, proves scale, or compares with Java a second time; QUARTER=0 to 3: one quarter of the files
