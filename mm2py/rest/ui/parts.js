@@ -2,7 +2,7 @@
 import { judgeState, MARKS } from "./judgement.js";
 import { pathOf } from "./polling.js";
 import { html } from "./view.js";
-import { time } from "./words.js";
+import { time, UNKNOWN } from "./words.js";
 
 /** A state: sign and word; colour only repeats them. */
 export function Mark({ kind, word }) {
@@ -23,7 +23,7 @@ export const valueText = (value) => (value === null ? html`<span class="muted">n
 export const Empty = ({ children }) => html`<p class="empty">${children}</p>`;
 
 /** Since when: with the zone's offset, for machines too. */
-export const When = ({ ms }) => (ms ? html`<time datetime=${new Date(ms).toISOString()}>${time(ms)}</time>` : null);
+export const When = ({ ms }) => (ms ? html`<time datetime=${new Date(ms).toISOString()}>${time(ms)}</time>` : UNKNOWN);
 
 export const flowLink = (flow, ...more) => `#/${pathOf("flows", flow, ...more)}`;
 

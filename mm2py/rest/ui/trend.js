@@ -22,7 +22,8 @@ function path(samples, key, most) {
   let drawing = false;
   return samples.map((it) => {
     if (it[key] === null) return ((drawing = false), "");
-    const step = `${drawing ? "L" : "M"}${x(it)} ${y(it)}`;
+    // A sample between two gaps is a dot: a path of no length draws one with round caps.
+    const step = drawing ? `L${x(it)} ${y(it)}` : `M${x(it)} ${y(it)}h0`;
     drawing = true;
     return step;
   }).join(" ");
