@@ -563,7 +563,7 @@ class WorkerTask:
             # Without a permit no position may be written: there is nothing to wait for.
             if self._permit.valid:
                 await self._write_last()
-        finally:
+        finally:  # also where a target that is silent kept it until it was cut off
             if self._commits is None and self._committer.pending:
                 log.warning(
                     "positions are not stored partitions=%s; the next start looks for what was copied after the stored ones",
