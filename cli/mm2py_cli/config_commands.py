@@ -27,7 +27,7 @@ from mm2py.config.mirror_maker import FlowConfigs, MirrorMakerConfig
 from mm2py.config.properties import load
 from mm2py.config.providers import placeholders
 from mm2py.config.rest_settings import RestSettings
-from mm2py.config.secret_names import names_a_secret
+from mm2py.config.secret_names import holds_a_secret
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError, UsageError
 from mm2py.flows.graph import file_cycle, file_meetings
@@ -252,10 +252,17 @@ def _section(out: Console, title: str, props: Effective) -> None:
     _print(out, title, "bold")
     for key in sorted(props):
         value = props[key]
-        shown = _MASK if names_a_secret(key) and not placeholders(value.text) else value.text
-        line = Text(f"  {key} = {shown}")
+        line = Text(f"  {key} = {_shown(key, value.text)}")
         line.append(f"    # {value.origin}", style="dim")
         out.print(line, soft_wrap=True)
+
+
+def _shown(key: str, text: str) -> str:
+    """Hide a secret but not where it comes from; a user from a provider may stand beside a password in clear."""
+    if not holds_a_secret(key, text):
+        return text
+    found = [it.text for it in placeholders(text)]
+    return text if found == [text] else " ".join([_MASK, *found])
 
 
 def _print(out: Console, text: str, style: str) -> None:

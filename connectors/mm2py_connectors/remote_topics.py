@@ -283,7 +283,9 @@ class RemoteTopics:
             it
             for it in listed
             if policy.topic_source(it) == flow.source_alias
-            and is_internal_name(policy.upstream_topic(it) or "")
+            # A policy that keeps names says so of all: those on the target are the flows' own, with their positions.
+            and (upstream := policy.upstream_topic(it)) not in (None, it)
+            and is_internal_name(upstream)
         )
         own = policy.checkpoints_topic(flow.source_alias)
         self._former_checkpoints = sorted(

@@ -210,7 +210,9 @@ def _options(tokens: Iterator[tuple[str, str | None]]) -> dict[str, str]:
                 f"has no name or no value for option {number}", remedy=_FORM_OF_OPTIONS
             )
         options[key] = value
-    raise ConfigError("does not end with a semicolon", remedy='put ";" at its end')
+    # An open quote or a "/" outside of quotes, which begins a comment, takes the semicolon along.
+    remedy = 'put ";" at its end, behind the closing quote; a password with "/" has to be in double quotes'
+    raise ConfigError("does not end with a semicolon", remedy=remedy)
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str | None]]:

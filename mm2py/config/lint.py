@@ -34,7 +34,7 @@ from mm2py.config.lint_keys import key_findings
 from mm2py.config.mirror_maker import FlowConfigs, MirrorMakerConfig, is_class_property, is_switch
 from mm2py.config.properties import Property, load
 from mm2py.config.providers import placeholders
-from mm2py.config.secret_names import names_a_secret
+from mm2py.config.secret_names import holds_a_secret
 from mm2py.config.worker import ProcessConfig, RestOptions, WorkerConfig
 from mm2py.errors import ConfigError
 
@@ -432,7 +432,7 @@ def _finding_at(
 
 
 def _shown(entry: Property, kind: JavaType | None) -> str:
-    secret = kind is JavaType.PASSWORD or names_a_secret(entry.key)
+    secret = kind is JavaType.PASSWORD or holds_a_secret(entry.key, entry.value)
     return "********" if secret else repr(entry.value)
 
 

@@ -20,6 +20,11 @@ _WORD: Final = re.compile(
     r"|(?:api|access|private|shared|account|sas|signing|encryption|license)[._-]?key)"
     r"(?=$|[._-])"
 )
+_MISSPELLED: Final = re.compile(
+    r"(?:^|[._-])(?:pas+(?=w|o?w?r|$|[._-])|pw(?=$|[._-])|jas+(?=$|[._-])|secr|secert)"
+)
+"""Keys that have no effect, and a secret as their value all the same."""
+_JAAS_LINE: Final = re.compile(r"LoginModule\b|\b(?:password|clientSecret)\s*=")
 _ABOUT: Final = frozenset(
     [
         "algorithm",
@@ -70,14 +75,21 @@ def names_a_secret(key: str) -> bool:
     entry = CLIENT_OPTIONS.get(_CLIENT.sub("", key, count=1))
     if entry is not None and entry.type is JavaType.PASSWORD:
         return True
-    if any(word in lower for word in _ANYWHERE):
+    if any(word in lower for word in _ANYWHERE) or _MISSPELLED.search(lower):
         return True
     if re.split(r"[._-]", lower)[-1] in _ABOUT:
         return False
     return _WORD.search(lower) is not None
 
 
+def holds_a_secret(key: str, text: str) -> bool:
+    """Return whether a property must be hidden, for its key or for what looks like a line of JAAS under another one."""
+    return names_a_secret(key) or _JAAS_LINE.search(text) is not None
+
+
 def secrets_in(*configs: Mapping[str, str]) -> frozenset[str]:
     """Return the texts of resolved configs that must not be shown, those inside JAAS texts too."""
-    named = {text for config in configs for key, text in config.items() if names_a_secret(key)}
+    named = {
+        text for config in configs for key, text in config.items() if holds_a_secret(key, text)
+    }
     return frozenset(named).union(*map(jaas_secrets, named))

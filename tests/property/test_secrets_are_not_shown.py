@@ -54,6 +54,8 @@ LINES: Final[Mapping[str, str]] = {
     "alone": "A.sasl.jaas.config = {}",
     "a store": "A.ssl.keystore.password = {}",
     "of a secret nobody knows": "A.producer.own.api.key = {}",
+    "of a key with a wrong letter": "A.ssl.truststore.pasword = {}\\x",
+    "of a line under a wrong key": 'A.sasl.jass.config = x.OwnLoginModule required key="{}\\x";',
 }
 OTHERS: Final = (
     "A.security.protocol = {}",

@@ -480,6 +480,11 @@ class _Ranges:
         begins = beginning_of(self._segments[0][0])
         if self._target_log.start < begins.target:
             self._leave(self._source_log.start, begins.source)
+            if not self.unvouched:
+                self.notes.append(
+                    f"target offsets {self._target_log.start} to {begins.target} lie below the beginning of the offset map and are not"
+                    " compared: another writer's, or copies of what the source has deleted"
+                )
         elif self._source_log.start < begins.source:
             self.notes.append(
                 f"source offsets {self._source_log.start} to {begins.source} lie below the beginning of the offset map, and"

@@ -559,8 +559,18 @@ class WorkerTask:
             log.warning("task commit failed cause=%s", error)
 
     async def _drain(self) -> None:
-        if not self._permit.valid:
-            return  # without a permit no position may be written: there is nothing to wait for
+        try:
+            # Without a permit no position may be written: there is nothing to wait for.
+            if self._permit.valid:
+                await self._write_last()
+        finally:  # also where a target that is silent kept it until it was cut off
+            if self._commits is None and self._committer.pending:
+                log.warning(
+                    "positions are not stored partitions=%s; the next start looks for what was copied after the stored ones",
+                    some_of([str(it) for it in sorted(self._committer.pending)], SHOWN),
+                )
+
+    async def _write_last(self) -> None:
         # A task that failed by itself has no deadline yet: Connect's graceful time bounds it too.
         graceful_s = self._settings.graceful_timeout_ms / 1000
         remaining = max(0.0, min(self._deadline - self._clock.monotonic(), graceful_s))
@@ -590,14 +600,9 @@ class WorkerTask:
             log.warning("last commit failed cause=%s", cause_text(error))
 
     async def _store_last(self, until_s: float) -> None:
-        """Store the last positions, for as long as the stop may take; name what is behind then."""
+        """Store the last positions, for as long as the stop may take."""
         while not await self._commit():
             if self._clock.monotonic() + LAST_COMMIT_S >= until_s or not self._permit.valid:
-                behind = some_of([str(it) for it in sorted(self._committer.pending)], SHOWN)
-                log.warning(
-                    "positions are not stored partitions=%s; the next start looks for what was copied after the stored ones",
-                    behind,
-                )
                 return
             await self._clock.sleep(LAST_COMMIT_S)
 

@@ -193,9 +193,12 @@ def test_explain_never_shows_a_secret(screen: Screen, tmp_path: Path) -> None:
     _, text = screen.explain(
         f"{HEAD}config.providers=file\nconfig.providers.file.class={provider}\n"
         f"B.ssl.key.password=${{file:{tmp_path}/s:p}}\nB.producer.client.id=${{file:{tmp_path}/s:p}}\n"
-        "A.sasl.jaas.config=hunter2\nA->B.xx.password=hunter2\n"
+        "A.sasl.jaas.config=hunter2\nA->B.xx.password=hunter2\nA.ssl.key.pasword=hunter2\n"
+        f'B.sasl.jaas.config=x.Y required username="${{file:{tmp_path}/s:p}}" password="hunter2";\n'
+        'A.sasl.jaas=hunter2\nA.login=x.OwnLoginModule required key="hunter2";\n'
     )
     assert "hunter2" not in text
+    assert f"sasl.jaas.config = ******** ${{file:{tmp_path}/s:p}}" in text
     assert f"client.id = ${{file:{tmp_path}/s:p}}" in text
     assert "sasl.jaas.config = ********" in text
 

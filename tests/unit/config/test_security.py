@@ -295,6 +295,8 @@ def test_every_known_module_and_flag_is_taken() -> None:
         (f'{JAAS_PLAIN} required password=1234; other="s3cret";', "no value for option 1"),
         (f"{JAAS_PLAIN} required password;", "no value for option 1"),
         (f'{JAAS_PLAIN} required password="s3cret', "does not end with a semicolon"),
+        (f"{JAAS_PLAIN} required password=s3c//ret;", 'with "/" has to be in double quotes'),
+        (f'{JAAS_PLAIN} required password="s3cret;', "behind the closing quote"),
         (f"{JAAS_PLAIN} required; {JAAS_PLAIN} required;", "more than one login module"),
         (f"{JAAS_PLAIN} required password=s3cret;x;", 'put a password with ";" in double quotes'),
         (f'{JAAS_PLAIN} required password=""s3cret"";', "in one pair of double quotes"),

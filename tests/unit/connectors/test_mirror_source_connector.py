@@ -274,6 +274,23 @@ async def test_copies_of_internal_topics_and_checkpoints_of_another_separator_ar
         assert former.startswith("A.checkpoints.internal beside A_checkpoints_internal: ")
 
 
+@pytest.mark.parametrize("policy", ["Default", "Identity"])
+async def test_the_topics_that_the_flows_live_by_are_no_copies_to_delete(policy: str) -> None:
+    region = Region({"t1": 1})
+    stores = (
+        "mm2-configs.A",
+        "mm2-offsets.A",
+        "mm2py-offset-map.A",
+        "mm2py-producers",
+        "A.checkpoints",
+    )
+    region.target.topics |= {f"{it}.internal": 1 for it in stores}
+    kind = f"org.apache.kafka.connect.mirror.{policy}ReplicationPolicy"
+    bench = Bench(region, {"replication.policy.class": kind})
+    async with running(bench):
+        assert not bench.connector.notes()
+
+
 async def test_a_topic_that_is_gone_on_the_source_is_named_for_a_day() -> None:
     bench = Bench(Region({"t1": 1, "t2": 1}), {"refresh.topics.interval.seconds": "20000"})
     async with running(bench):

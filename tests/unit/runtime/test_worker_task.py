@@ -200,6 +200,20 @@ async def test_the_last_positions_are_tried_until_the_deadline_and_what_is_behin
     assert len(bench.clock.sleeps) < 100
 
 
+@pytest.mark.parametrize("permitted", [True, False])
+async def test_a_stop_beside_a_target_that_is_silent_names_what_is_behind(
+    caplog: pytest.LogCaptureFixture, permitted: bool
+) -> None:
+    bench = Bench(FakeTask([outgoing("orders", 0, 3)]), acknowledge=False)
+    await bench.begin(lambda: bench.sender.waiting)
+    bench.store.hangs = True
+    if not permitted:
+        bench.committer.acknowledged(ORDERS, 2)
+        bench.permit.revoke()
+    await bench.running.stop(0.1)
+    assert "positions are not stored partitions=orders-0;" in caplog.text
+
+
 async def test_start_is_retried_while_the_target_is_away(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     bench = Bench(FakeTask([outgoing("orders", 0)]))

@@ -96,7 +96,8 @@ def test_what_lies_below_the_beginning_of_the_map_is_not_equal_where_the_copy_ha
             assert found.unvouched == ((0, 50),)
             assert by_the_map(found)["equal"] is False
     gone = plan(LogEnds(50, 100), LogEnds(0, 100), kept)
-    assert (gone.notes, gone.unvouched) == ((), ())
+    assert (gone.unvouched, by_the_map(gone)["equal"]) == ((), True)
+    assert gone.notes[0].startswith("target offsets 0 to 50 lie below the beginning")
     # The flow began at the end of the source's log: nothing below was to be copied.
     latest = known(Segment(50, 50, 0), covered=100)
     found = plan(LogEnds(0, 100), LogEnds(0, 50), latest)
