@@ -56,6 +56,9 @@ COORDINATOR: Final = "coordinator"
 _DENIED: Final = {TOPIC_AUTHORIZATION_FAILED: "topic", GROUP_AUTHORIZATION_FAILED: "group"}
 _GROUPS_PER_QUESTION: Final = 1_000
 
+PACED_AGE_S: Final = 60.0
+"""So old may the list of brokers be for a client that waits for turns."""
+
 SILENT_S: Final = 2.0
 """Wait for a Metadata response before another broker is asked too."""
 
@@ -113,7 +116,7 @@ class Cluster:
         self._coordinators: dict[str, int] = {}
         self._next_refresh: _Refresh | None = None
         self._refresh_lock = asyncio.Lock()
-        self._refreshed_at = float("-inf")
+        self._refreshed_at = self._asked_at = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
         self._silent: set[str] = set()
         self._all_topics: AnswerMemo[MetadataResult] = AnswerMemo()
@@ -174,6 +177,7 @@ class Cluster:
         """
         connection = await self._any()
         self._take(await connection.call(metadata(())))
+        self._asked_at = self.clock.monotonic()
         log.debug(
             "cluster ready cluster=%s id=%s brokers=%d",
             self.alias,
@@ -223,10 +227,17 @@ class Cluster:
         if topics is None:
             call = self._all_topics.over(call)
         result = await self._repeat(lambda: self._first_answer(call), call.name)
+        self._asked_at = self.clock.monotonic()
         if result is not self._last:
             self._last = result
             self._take(result)
         return result
+
+    async def refresh_brokers(self) -> None:
+        """Learn ``broker_ids`` anew; a client whose questions wait for their turn takes those of the last minute."""
+        is_old = self.clock.monotonic() - self._asked_at > PACED_AGE_S
+        if self._connections.pace is None or is_old:
+            await self.metadata([])
 
     async def leader(self, tp: TopicPartition) -> Leader:
         """Return the leader of a partition, refreshing metadata where it is unknown or old.

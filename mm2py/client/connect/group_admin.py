@@ -85,7 +85,7 @@ class GroupAdmin:
             ServerError: groups may not be listed.
             RetriableError: no broker answered.
         """
-        await self.cluster.metadata([])
+        await self.cluster.refresh_brokers()
         nodes = self.cluster.broker_ids
         answers = await asyncio.gather(*map(self._list_at, nodes), return_exceptions=True)
         listings: dict[str, GroupListing] = {}
