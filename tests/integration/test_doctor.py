@@ -4,13 +4,12 @@ import json
 import os
 import struct
 import subprocess
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
 from confluent_kafka.admin._acl import AclOperation
 from typer.testing import CliRunner
 
@@ -29,13 +28,13 @@ from tests.integration.cluster_changes import (
     set_quota,
 )
 from tests.integration.flow_questions import Asked, path_of
-from tests.integration.mirror_process import MM2PY, Flow, Mirror, running, until
+from tests.integration.mirror_process import MM2PY, Flow, Mirror, running
 from tests.integration.secured import SecuredRegion
 from tests.integration.setups import Setup
 from tests.integration.small_disk import FEW_INDEXES, small_disk
-from tests.integration.traffic import Sent, commit, write
+from tests.integration.traffic import Sent, commit, member, write
 from tests.kit.kafka.ports import free_ports
-from tests.kit.kafka.region import ForeignRegion, KafkaAddress, Region
+from tests.kit.kafka.region import ForeignRegion, Region
 from tests.kit.regions import NewRegion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -231,18 +230,6 @@ def test_what_is_broken_is_named_with_what_mends_it(
     code, rows = examined(broken(setup))
     assert [text for text in texts if text not in said(rows, check, level)] == [], rows
     assert code == (3 if any(it["level"] == "error" for it in rows) else 0)
-
-
-@contextmanager
-def member(region: KafkaAddress, group: str, topic: str) -> Generator[None]:
-    """Have one member in a group, which has its partitions."""
-    client = Consumer({"bootstrap.servers": region.bootstrap_servers, "group.id": group})
-    client.subscribe([topic])
-    until(lambda: client.poll(0.1) is None and client.assignment(), 90, f"a member of {group}")
-    try:
-        yield
-    finally:
-        client.close()
 
 
 def test_a_group_with_members_on_both_sides(setup: Setup) -> None:

@@ -19,6 +19,7 @@ from mm2py.config.clients import ConnectionSettings
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.errors import ConfigError, Mm2pyError
 from mm2py.flows.graph import file_cycle
+from mm2py.flows.states import enabled
 from mm2py.mirror.flow_overrides import flows_topic
 from mm2py.types import FlowName
 from mm2py_connectors.config import CONNECTORS
@@ -257,6 +258,8 @@ async def _opened(plan: FlowPlan, clock: Clock, shared: Shared) -> tuple[Examine
         opened = await asyncio.gather(*(shared.side(plan.name, connector, it) for it in SIDES))
     if cause:
         rows.append(Row(Level.WARNING, f"changes made over REST are not known, the file alone counts: {cause}"))  # fmt: skip
+    if not enabled(connector):
+        rows.append(Row(Level.WARNING, "the flow is not enabled: nothing is copied", f"set {plan.name}.enabled = true in the file, or mm2py flow create '{plan.name}'"))  # fmt: skip
     sides = dict(zip(SIDES, opened, strict=True))
     rows += cluster_checks.away(sides)
     return Examined(plan, connector, sides, clock, shared.pace), rows
