@@ -24,11 +24,12 @@ from tests.integration.cluster_changes import (
     create_topics,
     forbid_cluster,
     forbid_creating,
+    forbid_group,
     forbid_writing,
     set_quota,
 )
 from tests.integration.flow_questions import Asked, path_of
-from tests.integration.mirror_process import MM2PY, Flow, Mirror, running
+from tests.integration.mirror_process import MM2PY, Flow, Mirror, running, until
 from tests.integration.secured import SecuredRegion
 from tests.integration.setups import Setup
 from tests.integration.small_disk import FEW_INDEXES, small_disk
@@ -261,6 +262,13 @@ def no_state(setup: Setup, guarded: Region, flow: Flow, _topic: str) -> str:
     return name
 
 
+def no_group(setup: Setup, guarded: Region, _flow: Flow, topic: str) -> str:
+    group = f"of-{topic}"
+    commit(setup.a, group, topic, {0: 0})
+    forbid_group(guarded, group, AclOperation.READ)
+    return group
+
+
 def no_rules(_setup: Setup, guarded: Region, _flow: Flow, _topic: str) -> str:
     forbid_cluster(guarded, AclOperation.ALTER)
     return "the cluster, needed for sync.topic.acls.enabled"
@@ -271,6 +279,7 @@ def no_rules(_setup: Setup, guarded: Region, _flow: Flow, _topic: str) -> str:
     [
         (no_writing, "rights", "error", "Write --topic"),
         (no_state, "rights", "error", "Write --topic mm2-status"),
+        (no_group, "group rights", "error", "Read --group"),
         (no_creating, "new copies", "error", "Create --cluster"),
         # The last one: nobody may give the cluster's rights back.
         (no_rules, "rights", "warning", "Alter --cluster"),
@@ -285,7 +294,8 @@ def test_a_missing_right_has_the_line_that_grants_it(
     grants: str,
 ) -> None:
     topic = setup.topic("rights")
-    flow = setup.flow(topic, target=guarded)
+    # Other tests have groups on the source, too.
+    flow = setup.flow(topic, SYNCED | {"groups": f"of-{topic}"}, target=guarded)
     what = take(setup, guarded, flow, topic)
     code, rows = examined(flow)
     assert (code == 3) == (level == "error")
@@ -388,15 +398,20 @@ async def test_a_certificate_that_ends_soon(setup: Setup, secured: SecuredRegion
 
 
 def test_a_worker_that_is_not_reached_where_its_group_has_it(setup: Setup) -> None:
-    flow = setup.flow(setup.topic("apart"), {"session.timeout.ms": "60000"})
+    flow = setup.flow(setup.topic("apart"), {"{target}.session.timeout.ms": "60000"})
     with Mirror(flow.file) as mirror:
         line = mirror.wait_for_log(f"group joined group={flow.source_alias}-mm2")
         mirror.kill()
+        address = line.partition("leader=http://")[2].partition("/")[0]
+        # The group has no addresses while it deals its work.
+        until(
+            lambda: "internal.listener" in said(examined(flow)[1], "workers", "warning"),
+            90,
+            "the worker is named",
+        )
         code, rows = examined(flow)
     found = said(rows, "workers", "warning")
-    address = line.partition("leader=http://")[2].partition("/")[0]
     assert (code, f"the worker at {address} cannot be reached" in found) == (0, True), rows
-    assert "internal.listener" in found
 
 
 @pytest.mark.faults

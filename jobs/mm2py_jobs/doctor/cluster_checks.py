@@ -6,7 +6,9 @@ from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
 
+from mm2py.client.connect.group_admin import GroupAdmin
 from mm2py.errors import Mm2pyError, ProtocolError, ServerError, UnsupportedVersionError
+from mm2py.mirror.filters import group_filter_from_config
 from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
 from mm2py.observability.quantities import duration_text, size_text
 from mm2py.protocol.acls import AclOperation
@@ -26,6 +28,8 @@ REACH_S: Final = 5.0
 AHEAD_S: Final = 5.0
 LATER_S: Final = 60.0
 """A record from further in the future than this is a warning."""
+MOST_GROUPS: Final = 200
+"""Whose rights are asked for."""
 MOST_TOPICS: Final = 200
 """Whose newest records are asked for."""
 _COMMITS: Final = "__consumer_offsets"
@@ -274,7 +278,7 @@ async def clocks(flow: Examined) -> AsyncIterator[Row]:
 
 
 async def group_rights(flow: Examined) -> AsyncIterator[Row]:
-    """Groups can be listed and read on the source."""
+    """Groups can be listed and read on the source, and written on the target where they are synced."""
     opened = flow.sides["source"]
     try:
         catalog = await opened.groups()
@@ -288,6 +292,18 @@ async def group_rights(flow: Examined) -> AsyncIterator[Row]:
         yield Row(Level.WARNING, f"{opened.alias}: groups of some brokers are not known: {catalog.missing}")  # fmt: skip
     else:
         yield Row(Level.OK, f"{opened.alias}: {len(catalog.groups)} groups")
+    if not flow.syncs_groups:
+        return
+    target, wanted = flow.sides["target"], group_filter_from_config(flow.connector)
+    named = sorted(filter(wanted.should_replicate_group, catalog.groups))[:MOST_GROUPS]
+    granted = await GroupAdmin(target.admin.cluster).rights(named)
+    lacking = sorted(it for it, operations in granted.items() if AclOperation.READ not in operations)  # fmt: skip
+    if lacking:
+        yield Row(
+            Level.ERROR,
+            f"{target.alias}: no Read on groups {some(lacking)}, needed for sync.group.offsets.enabled",
+            target.admin.cluster.granting("Read", " ".join(f"--group {it}" for it in lacking[:3])),
+        )
 
 
 async def internal_topics(flow: Examined) -> AsyncIterator[Row]:

@@ -68,7 +68,7 @@ CHECKS: Final = (
     Check("internal topics", SIDES, cluster_checks.internal_topics),
     Check("limits", SIDES, flow_checks.limits, is_of_copies=True),
     Check("partitions", SIDES, flow_checks.partitions, is_of_copies=True),
-    Check("group rights", ("source",), cluster_checks.group_rights),
+    Check("group rights", SIDES, cluster_checks.group_rights),
     Check("drift", SIDES, flow_checks.drift, is_of_copies=True),
     Check("rules", SIDES, flow_checks.acls, is_of_copies=True),
     Check("workers", ("target",), cluster_checks.workers),

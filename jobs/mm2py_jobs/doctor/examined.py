@@ -14,6 +14,7 @@ from mm2py.client.connect.group_admin import GroupAdmin
 from mm2py.client.pacing import RequestPace
 from mm2py.clock import Clock
 from mm2py.config.definitions import parse_config
+from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.mirror.policies import policy_from_config
 from mm2py.observability.logging import some_of
 from mm2py.protocol.configs import ConfigEntry
@@ -116,6 +117,13 @@ class Examined:
     def flow(self) -> FlowName:
         """Its name."""
         return self.plan.name
+
+    @property
+    def syncs_groups(self) -> bool:
+        """Whether it writes the offsets of groups to the target."""
+        return parse_boolean_leniently(
+            self.connector.get("sync.group.offsets.enabled"), absent=False
+        )
 
     async def topics(self, side: Side) -> Mapping[str, TopicDescription]:
         """Return the topics of a cluster that our principal may see."""

@@ -298,7 +298,7 @@ async def acls(flow: Examined) -> AsyncIterator[Row]:
 
 async def groups(flow: Examined) -> AsyncIterator[Row]:
     """Each group that is to be synced has its place on the target, as ``mm2py group list`` shows it: it would go on there after a failover."""
-    if flow.connector.get("sync.group.offsets.enabled", "false").strip().lower() != "true":
+    if not flow.syncs_groups:
         yield Row(Level.OK, "groups are not synced (sync.group.offsets.enabled)")
         return
     source, target = flow.sides["source"], flow.sides["target"]
