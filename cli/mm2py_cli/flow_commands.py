@@ -54,6 +54,11 @@ WELL: Final = frozenset({"RUNNING", "PAUSED", "STOPPED", "DISABLED"})
 IDLE: Final = frozenset({"DISABLED", "WAITING", "SUSPENDED"})
 """States that are no reason to look at a flow that is not to copy."""
 
+NOT_ENABLED: Final = (
+    "it is not enabled and copies nothing, as is meant of the way back in a file that copies one way; else set {flow}.enabled = true in the file,"
+    " or mm2py flow create '{flow}'"
+)
+
 _FLOWS: Final = (
     Column.text("FLOW", "flow"),
     Column.text("STATE", "state"),
@@ -142,6 +147,7 @@ def describe_flow(
             *((it.title, it.cell(flow_view)) for it in _FLOWS if it.cell(flow_view)),
             *(("WRONG", text) for text in wrongs(flow_view, MOST_ERRORS if wide else MOST_CAUSES)),
             *(("NOTE", text) for text in flow_view.notes),
+            *([("NOTE", NOT_ENABLED.format(flow=name))] if flow_view.state == "DISABLED" else ()),
         ]
     )
     printer.show(printer.table(_work_rows(flow_view), _WORK))

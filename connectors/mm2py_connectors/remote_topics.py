@@ -17,7 +17,7 @@ from mm2py.client.connect.admin import TopicDescription
 from mm2py.clock import SLACK_S, Clock
 from mm2py.config.java_regex import PatternList
 from mm2py.errors import RetriableError, ServerError
-from mm2py.mirror.filters import TopicSelection, is_internal_name
+from mm2py.mirror.filters import TopicSelection, is_internal_name, what_is_gone, why_returned
 from mm2py.mirror.offset_checks import described_order
 from mm2py.observability.logging import some_of
 from mm2py.protocol import error_codes as codes
@@ -166,19 +166,12 @@ class RemoteTopics:
             if it not in self._source and self._clock.monotonic() - since < GONE_S
         ]
         if gone:
-            copies = some_of([self._flow.remote_topic(it) for it in gone], LOGGED_TOPICS)
-            found["gone on the source"] = (
-                f"{some_of(gone, LOGGED_TOPICS)}; not copied any more, copies stay: {copies}"
-            )
+            copies = {it: self._flow.remote_topic(it) for it in gone}
+            found["gone on the source"] = what_is_gone(copies, LOGGED_TOPICS)
         return found
 
     def _why_returned(self) -> str:
-        source = self._flow.source_alias
-        return (
-            f"{some_of(self._returned, LOGGED_TOPICS)} of {source}: not copied (copies that were made before stay), because the"
-            f" name says that it came from {source}, and a mirror whose file calls another cluster {source} would feed this"
-            " one for ever (KAFKA-9914); give each cluster one alias in all files, and topics that clients write other names"
-        )
+        return why_returned(self._returned, self._flow.source_alias, LOGGED_TOPICS)
 
     async def refresh(self) -> bool:
         """List the source's topics, and the target's where they can matter, and create what is missing.

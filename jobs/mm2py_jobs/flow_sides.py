@@ -36,7 +36,7 @@ class FlowSides:
         self.suppresses_loops = suppression_of(connector) is not Suppression.OFF
         self.read_committed = settings.isolation_level == "read_committed"
         self._policy = policy_from_config(connector)
-        self._selection = TopicSelection(
+        self.selection = TopicSelection(
             self._policy,
             topic_filter_from_config(connector),
             source_alias=flow.source,
@@ -57,7 +57,7 @@ class FlowSides:
 
     def chooses(self, topic: str) -> bool:
         """Whether a source topic is meant."""
-        return self._selection.replicate(topic)
+        return self.selection.replicate(topic)
 
     def copy_of(self, topic: str) -> str:
         """Return the name of a source topic's copy on the target."""
@@ -65,7 +65,7 @@ class FlowSides:
 
     def unlisted(self, listed: Collection[str], copied: Iterable[str]) -> list[str]:
         """Return topics that are meant and that the source does not list, also of ``copied`` ones."""
-        return self._selection.unlisted(listed, copied)
+        return self.selection.unlisted(listed, copied)
 
     def chosen(self, topics: Mapping[str, object], hidden: Collection[str] = ()) -> list[str]:
         """Return the chosen ones of the source's topics; ``hidden`` are chosen ones that it does not list.

@@ -70,10 +70,17 @@ class FlowOffsets:
         flow: its name.
         config: resolved config of its checkpoint connector, else of its source connector.
         has_checkpoints: whether it has a checkpoint connector.
+        clusters: source and target, where the caller has them open; they stay open.
     """
 
     def __init__(
-        self, flow: FlowName, config: Mapping[str, str], clock: Clock, *, has_checkpoints: bool
+        self,
+        flow: FlowName,
+        config: Mapping[str, str],
+        clock: Clock,
+        *,
+        has_checkpoints: bool,
+        clusters: tuple[Cluster, Cluster] | None = None,
     ) -> None:
         self._flow, self._config, self._clock = flow, config, clock
         self._has_checkpoints = has_checkpoints
@@ -82,8 +89,11 @@ class FlowOffsets:
         )
         self._group_filter = group_filter_from_config(config)
         self._topics = topic_filter_from_config(config)
-        self._source = side_cluster(config, "source", flow.source, clock)
-        self._target = side_cluster(config, "target", flow.target, clock)
+        self._owns = clusters is None
+        self._source, self._target = clusters or (
+            side_cluster(config, "source", flow.source, clock),
+            side_cluster(config, "target", flow.target, clock),
+        )
         self._map = OffsetMapReader(self._target, flow.source, clock=clock, copy_of=self._copy_name)
         self._has_map = self._target_has_shares = False
         self._copies: dict[TopicPartition, TopicPartition] = {}
@@ -91,7 +101,8 @@ class FlowOffsets:
     async def __aenter__(self) -> Self:
         """Reach the target and read its map's index; ``RetriableError`` while it is unreachable."""
         try:
-            await self._target.connect()
+            if self._owns:
+                await self._target.connect()
             self._has_map = await self._exists(self._map.topic)
             if self._has_map:
                 await self._map.read_to_end()
@@ -106,10 +117,11 @@ class FlowOffsets:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close all connections."""
+        """Close all connections that are its own."""
         await self._map.close()
-        await self._source.close()
-        await self._target.close()
+        if self._owns:
+            await self._source.close()
+            await self._target.close()
 
     # -- single offsets -----------------------------------------------------------------------
 
@@ -207,7 +219,8 @@ class FlowOffsets:
         Raises:
             RetriableError: a cluster does not answer.
         """
-        await self._source.connect()
+        if self._owns:
+            await self._source.connect()
         source, target = _AllGroups(self._source), _AllGroups(self._target)
         listed, there = await asyncio.gather(source.list(), target.list())
         chosen = {

@@ -7,7 +7,7 @@ is the complete decision on a topic, for data, configs and ACLs alike: filter, h
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, cast, final
 
 from mm2py.api.policies import ConfigPropertyFilter, GroupFilter, ReplicationPolicy, TopicFilter
@@ -26,6 +26,7 @@ from mm2py.config.mirror_options import (
 )
 from mm2py.errors import ConfigError
 from mm2py.mirror.policies import build_plugin
+from mm2py.observability.logging import some_of
 
 _INTERNAL: Final = re.compile(
     r".*mm2-(?:configs|offsets|status)\..+\.internal|.*mm2-offset-syncs.+internal"
@@ -146,6 +147,21 @@ def _patterns(name: str, items: tuple[str, ...]) -> PatternList:
         raise ConfigError(f"{name}: {error.message}", remedy=error.remedy) from error
 
 
+def why_returned(topics: Sequence[str], source: str, most: int) -> str:
+    """Say why ``TopicSelection.returned`` topics are not copied."""
+    return (
+        f"{some_of(topics, most)} of {source}: not copied (copies that were made before stay), because the"
+        f" name says that it came from {source}, and a mirror whose file calls another cluster {source} would feed this"
+        " one for ever (KAFKA-9914); give each cluster one alias in all files, and topics that clients write other names"
+    )
+
+
+def what_is_gone(gone: Mapping[str, str], most: int) -> str:
+    """Say what becomes of ``TopicSelection.gone`` topics."""
+    copies = some_of([*gone.values()], most)
+    return f"{some_of([*gone], most)}; not copied any more, copies stay: {copies}"
+
+
 @final
 class TopicSelection:
     """The decision for one flow."""
@@ -246,6 +262,23 @@ class TopicSelection:
             and not self._policy.is_internal_topic(it)
             and self._chosen(it)
         )
+
+    def gone(self, listed: Collection[str], there: Iterable[str]) -> dict[str, str]:
+        """Return source topics that are not ``listed`` any more though they are to be copied, with their copies among ``there``.
+
+        A policy that keeps names does not tell a copy from a topic of the target's own: none is found.
+        """
+        found: dict[str, str] = {}
+        for copy in there:
+            if self._policy.topic_source(copy) != self._source_alias:
+                continue
+            topic = self._policy.upstream_topic(copy)
+            if topic is None or topic in listed or self._policy.is_heartbeats_topic(topic):
+                continue
+            is_copy = topic != copy == self._policy.remote_topic(self._source_alias, topic)
+            if is_copy and self.replicate(topic):
+                found[topic] = copy
+        return found
 
     def _is_from_target(self, topic: str) -> bool:
         return any(source == self._target_alias for source, _ in self._sources(topic))

@@ -227,12 +227,16 @@ def leave_group(group_id: str, member_id: str, *, reason: str | None = None) -> 
     return schema_call(request, consumer_schema.LeaveGroupResponse, convert, (0, 5))
 
 
-def describe_groups(group_ids: Sequence[str]) -> Call[tuple[DescribedGroup, ...]]:
-    """Ask a coordinator for the state and members of its groups."""
+def describe_groups(
+    group_ids: Sequence[str], *, operations: bool = False
+) -> Call[tuple[DescribedGroup, ...]]:
+    """Ask a coordinator for the state and members of its groups; with ``operations`` for what the principal may do with them (KIP-430)."""
     names = [required(group, "group") for group in group_ids]
 
     def request() -> admin_schema.DescribeGroupsRequest:
-        return admin_schema.DescribeGroupsRequest(groups=names)
+        return admin_schema.DescribeGroupsRequest(
+            groups=names, include_authorized_operations=operations
+        )
 
     def convert(answer: admin_schema.DescribeGroupsResponse) -> tuple[DescribedGroup, ...]:
         return tuple(
@@ -254,11 +258,16 @@ def describe_groups(group_ids: Sequence[str]) -> Call[tuple[DescribedGroup, ...]
                     )
                     for member in group.members
                 ),
+                None
+                if group.authorized_operations is None
+                else frozenset(group.authorized_operations),
             )
             for group in answer.groups
         )
 
-    return schema_call(request, admin_schema.DescribeGroupsResponse, convert, (0, 6))
+    # From v6 on a group that does not exist yet is an error without them.
+    low, high = (3, 5) if operations else (0, 6)
+    return schema_call(request, admin_schema.DescribeGroupsResponse, convert, (low, high))
 
 
 def delete_groups(group_ids: Sequence[str]) -> Call[dict[str, int]]:

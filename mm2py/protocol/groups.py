@@ -91,6 +91,8 @@ class DescribedGroup:
     protocol_type: str
     protocol_name: str
     members: tuple[GroupMember, ...]
+    operations: frozenset[int] | None = None
+    """What the principal may do with it, as values of ``AclOperation`` (KIP-430); None where that was not asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,10 +71,12 @@ def metadata(
     *,
     allow_auto_topic_creation: bool = False,
     operations: bool = False,
+    cluster_operations: bool = False,
 ) -> Call[MetadataResult]:
     """Ask for brokers and topics; None means all topics, an empty sequence none.
 
-    With ``operations`` topics carry what the principal may do with them (brokers from 2.3, KIP-430).
+    With ``operations`` topics carry what the principal may do with them, with ``cluster_operations`` the answer what it may do with the
+    cluster (brokers from 2.3, KIP-430).
     """
     names = None if topics is None else [required(topic, "topic") for topic in topics]
 
@@ -87,12 +89,16 @@ def metadata(
             ],
             allow_auto_topic_creation=allow_auto_topic_creation,
             include_topic_authorized_operations=operations,
+            include_cluster_authorized_operations=cluster_operations,
         )
 
     # Below v4 the request has no flag: a broker with auto.create.topics.enable creates missing topics (KIP-204).
     low = 1 if allow_auto_topic_creation or names is None else 4
-    low = 8 if operations else low
-    return schema_call(request, metadata_schema.MetadataResponse, _metadata_result, (low, 13))
+    low = 8 if operations or cluster_operations else low
+    high = (
+        10 if cluster_operations else 13
+    )  # what the cluster grants went to DescribeCluster then (KIP-700)
+    return schema_call(request, metadata_schema.MetadataResponse, _metadata_result, (low, high))
 
 
 def _metadata_result(answer: metadata_schema.MetadataResponse) -> MetadataResult:
@@ -124,6 +130,7 @@ def _metadata_result(answer: metadata_schema.MetadataResponse) -> MetadataResult
         topics,
         answer.error_code,
         answer.throttle_time_ms,
+        None if answer.authorized_operations is None else frozenset(answer.authorized_operations),
     )
 
 

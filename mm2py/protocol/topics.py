@@ -162,6 +162,8 @@ class MetadataResult:
     topics: tuple[TopicMetadata, ...]
     error_code: int
     throttle_ms: int
+    operations: frozenset[int] | None = None
+    """What the principal may do with the cluster, as of a topic."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,6 +186,11 @@ def forbid_creating(region: KafkaAddress, topic: str) -> None:
     _forbid(ResourceType.TOPIC, AclOperation.CREATE, region, topic)
 
 
+def forbid_cluster(region: KafkaAddress, operation: AclOperation) -> None:
+    """Take one operation on the cluster from all principals."""
+    _forbid(ResourceType.BROKER, operation, region, CLUSTER)
+
+
 def permit_creating(region: KafkaAddress, topic: str) -> None:
     """Undo ``forbid_creating``."""
     _permit(ResourceType.TOPIC, AclOperation.CREATE, region, topic)

@@ -4,13 +4,13 @@ import json
 import os
 import struct
 import subprocess
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
+from confluent_kafka.admin._acl import AclOperation
 from typer.testing import CliRunner
 
 from mm2py.client.connect.connection import BrokerConnection
@@ -20,8 +20,11 @@ from mm2py_cli.app import app
 from mm2py_jobs.doctor.examine import CHECKS, PER_S, examine
 from mm2py_jobs.open_flow import flow_plan
 from tests.integration.cluster_changes import (
+    allow,
     create_topics,
+    forbid_cluster,
     forbid_creating,
+    forbid_group,
     forbid_writing,
     set_quota,
 )
@@ -30,9 +33,9 @@ from tests.integration.mirror_process import MM2PY, Flow, Mirror, running, until
 from tests.integration.secured import SecuredRegion
 from tests.integration.setups import Setup
 from tests.integration.small_disk import FEW_INDEXES, small_disk
-from tests.integration.traffic import Sent, commit, write
+from tests.integration.traffic import Sent, commit, member, write
 from tests.kit.kafka.ports import free_ports
-from tests.kit.kafka.region import ForeignRegion, KafkaAddress, Region
+from tests.kit.kafka.region import ForeignRegion, Region
 from tests.kit.regions import NewRegion
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -80,6 +83,73 @@ def narrow(setup: Setup) -> Flow:
     flow = setup.flow(topic)
     config = {"max.message.bytes": "5000", "retention.ms": "1000", "cleanup.policy": "compact"}
     setup.create_topic(setup.b, flow.remote(topic), 3, config=config)
+    return flow
+
+
+def strict(setup: Setup) -> Flow:
+    """A compacted topic with a record of yesterday; its copy deletes by time, and takes neither its times nor its compression as they are."""
+    topic = setup.topic("strict", config={"cleanup.policy": "compact", "retention.ms": "604800000"})
+    write(setup.a, topic, [Sent(0, b"old", key=b"k", timestamp_ms=SYSTEM_CLOCK.now_ms() - 86_400_000)])  # fmt: skip
+    flow = setup.flow(topic)
+    config = {
+        "retention.ms": "7200000",
+        "message.timestamp.before.max.ms": "7200000",
+        "compression.type": "gzip",
+    }
+    setup.create_topic(setup.b, flow.remote(topic), config=config)
+    return flow
+
+
+def gone(setup: Setup) -> Flow:
+    """A pattern chose two topics, one of them is no longer on the source."""
+    prefix = setup.unique("gone")
+    flow = setup.flow(f"{prefix}.*")
+    setup.create_topic(setup.a, f"{prefix}-kept")
+    for topic in (f"{prefix}-kept", f"{prefix}-away"):
+        setup.create_topic(setup.b, flow.remote(topic))
+    return flow
+
+
+def never(setup: Setup) -> Flow:
+    """A name of topics is a mirror's own."""
+    return setup.flow(f"{setup.topic('fine')},mm2-offsets.elsewhere.internal")
+
+
+def returned(setup: Setup) -> Flow:
+    """A topic says by its name that it came from the source."""
+    flow = setup.flow(".*back-again")
+    setup.create_topic(setup.a, f"{flow.source_alias}.back-again")
+    return flow
+
+
+def circle(setup: Setup) -> Flow:
+    topic = setup.topic("circle")
+    both_ways = {
+        "{target}->{source}.enabled": "true",
+        "{target}->{source}.topics": topic,
+        "replication.policy.class": "IdentityReplicationPolicy",
+        "loop.suppression": "off",
+    }
+    return setup.flow(topic, both_ways)
+
+
+def untranslated(setup: Setup) -> Flow:
+    """The flow has run, and a group of it has no place on the target."""
+    topic = setup.topic("untranslated")
+    flow = setup.flow(topic, SYNCED)
+    commit(setup.a, f"of-{topic}", topic, {0: 0})
+    setup.create_topic(setup.b, flow.remote(topic))
+    compacted = {"cleanup.policy": "compact"}
+    setup.create_topic(setup.b, f"{flow.source_alias}.checkpoints.internal", config=compacted)
+    return flow
+
+
+def unruled(setup: Setup) -> Flow:
+    """Who may read a topic may not read its copy."""
+    topic = setup.topic("unruled")
+    flow = setup.flow(topic)
+    allow(setup.a, topic)
+    setup.create_topic(setup.b, flow.remote(topic))
     return flow
 
 
@@ -142,6 +212,14 @@ def by_a_group(setup: Setup) -> Flow:
         (narrow, "limits", "error", ["is compacted, its source is not"]),
         (narrow, "limits", "warning", ["takes 5000 bytes", "max.message.bytes=", "keeps records for 1000 ms", "retention.ms="]),
         (narrow, "drift", "warning", ["max.message.bytes of", "the flow writes it each 600 s"]),
+        (strict, "limits", "error", ["deletes old records (cleanup.policy=delete), its source is compacted alone"]),
+        (strict, "limits", "warning", ["its source has some of 24.0 h: these are deleted as they arrive", "message.timestamp.before.max.ms=", "has compression.type=gzip, its source producer"]),
+        (gone, "gone topics", "warning", ["-away; not copied any more, copies stay: src", "kafka-topics.sh --bootstrap-server", "--delete --topic src"]),
+        (never, "topics", "warning", ["can never be copied: mm2-offsets.elsewhere.internal (topics.exclude leaves it out)", "take them out of topics"]),
+        (returned, "topics", "warning", [".back-again of src", "KAFKA-9914", "rename the topics"]),
+        (circle, "config", "error", ["records would be copied in a circle", "loop.suppression=on"]),
+        (untranslated, "groups", "warning", ["not synced: of-untranslated", "not copied or not checkpointed yet", "mm2py group describe"]),
+        (unruled, "rules", "warning", ["ALLOW READ of User:shop on src", "the flow writes them each 600 s", "--operation Alter --cluster"]),
         (slow, "quotas", "warning", ["a quota of 10.0 KB/s and broker (consumer_byte_rate of client-id", "raise it: kafka-configs.sh"]),
         (of_later, "clocks", "warning", ["min in the future", "LogAppendTime"]),
         (narrow, "partitions", "warning", ["(3 for 1)", "kafka-topics.sh"]),
@@ -155,18 +233,6 @@ def test_what_is_broken_is_named_with_what_mends_it(
     assert code == (3 if any(it["level"] == "error" for it in rows) else 0)
 
 
-@contextmanager
-def member(region: KafkaAddress, group: str, topic: str) -> Generator[None]:
-    """Have one member in a group, which has its partitions."""
-    client = Consumer({"bootstrap.servers": region.bootstrap_servers, "group.id": group})
-    client.subscribe([topic])
-    until(lambda: client.poll(0.1) is None and client.assignment(), 90, f"a member of {group}")
-    try:
-        yield
-    finally:
-        client.close()
-
-
 def test_a_group_with_members_on_both_sides(setup: Setup) -> None:
     topic = setup.topic("both")
     flow = setup.flow(topic, SYNCED)
@@ -178,23 +244,65 @@ def test_a_group_with_members_on_both_sides(setup: Setup) -> None:
     assert "groups.exclude" in said(rows, "groups", "warning")
 
 
-@pytest.mark.parametrize("kept", ["Write", "Create"])
+def no_writing(setup: Setup, guarded: Region, flow: Flow, topic: str) -> str:
+    setup.create_topic(guarded, flow.remote(topic), 1)
+    forbid_writing(guarded, flow.remote(topic))
+    return flow.remote(topic)
+
+
+def no_creating(_setup: Setup, guarded: Region, flow: Flow, topic: str) -> str:
+    forbid_creating(guarded, flow.remote(topic))
+    return flow.remote(topic)
+
+
+def no_state(setup: Setup, guarded: Region, flow: Flow, _topic: str) -> str:
+    name = f"mm2-status.{flow.source_alias}.internal"
+    setup.create_topic(guarded, name, config={"cleanup.policy": "compact"})
+    forbid_writing(guarded, name)
+    return name
+
+
+def no_group(setup: Setup, guarded: Region, _flow: Flow, topic: str) -> str:
+    group = f"of-{topic}"
+    commit(setup.a, group, topic, {0: 0})
+    forbid_group(guarded, group, AclOperation.READ)
+    return group
+
+
+def no_rules(_setup: Setup, guarded: Region, _flow: Flow, _topic: str) -> str:
+    forbid_cluster(guarded, AclOperation.ALTER)
+    return "the cluster, needed for sync.topic.acls.enabled"
+
+
+@pytest.mark.parametrize(
+    ("take", "check", "level", "grants"),
+    [
+        (no_writing, "rights", "error", "Write --topic"),
+        (no_state, "rights", "error", "Write --topic mm2-status"),
+        (no_group, "group rights", "error", "Read --group"),
+        (no_creating, "new copies", "error", "Create --cluster"),
+        # The last one: nobody may give the cluster's rights back.
+        (no_rules, "rights", "warning", "Alter --cluster"),
+    ],
+)
 def test_a_missing_right_has_the_line_that_grants_it(
-    setup: Setup, guarded: Region, kept: str
+    setup: Setup,
+    guarded: Region,
+    take: Callable[[Setup, Region, Flow, str], str],
+    check: str,
+    level: str,
+    grants: str,
 ) -> None:
     topic = setup.topic("rights")
-    flow = setup.flow(topic, target=guarded)
-    if kept == "Write":
-        setup.create_topic(guarded, flow.remote(topic), 1)
-        forbid_writing(guarded, flow.remote(topic))
-    else:
-        forbid_creating(guarded, flow.remote(topic))
+    # Other tests have groups on the source, too.
+    flow = setup.flow(topic, SYNCED | {"groups": f"of-{topic}"}, target=guarded)
+    what = take(setup, guarded, flow, topic)
     code, rows = examined(flow)
-    assert code == 3
-    found = said(rows, "rights" if kept == "Write" else "new copies", "error")
-    assert flow.remote(topic) in found
+    assert (code == 3) == (level == "error")
+    found = said(rows, check, level)
+    assert what in found
     assert f"kafka-acls.sh --bootstrap-server {guarded.bootstrap_servers} --add" in found
-    assert f"--operation {kept}" in found
+    assert f"--operation {grants}" in found
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -290,15 +398,20 @@ async def test_a_certificate_that_ends_soon(setup: Setup, secured: SecuredRegion
 
 
 def test_a_worker_that_is_not_reached_where_its_group_has_it(setup: Setup) -> None:
-    flow = setup.flow(setup.topic("apart"), {"session.timeout.ms": "60000"})
+    flow = setup.flow(setup.topic("apart"), {"{target}.session.timeout.ms": "60000"})
     with Mirror(flow.file) as mirror:
         line = mirror.wait_for_log(f"group joined group={flow.source_alias}-mm2")
         mirror.kill()
+        address = line.partition("leader=http://")[2].partition("/")[0]
+        # The group has no addresses while it deals its work.
+        until(
+            lambda: "internal.listener" in said(examined(flow)[1], "workers", "warning"),
+            90,
+            "the worker is named",
+        )
         code, rows = examined(flow)
     found = said(rows, "workers", "warning")
-    address = line.partition("leader=http://")[2].partition("/")[0]
     assert (code, f"the worker at {address} cannot be reached" in found) == (0, True), rows
-    assert "internal.listener" in found
 
 
 @pytest.mark.faults
@@ -315,6 +428,29 @@ def test_a_broker_that_is_dark_at_its_advertised_address(
     found = said(rows, "brokers", "error")
     assert (code, "broker 3 cannot be reached at 127.0.0.1:" in found) == (3, True), rows
     assert "advertised.listeners" in found
+
+
+FETCH: Final = 1
+
+
+@pytest.mark.faults
+def test_a_broker_of_an_earlier_release_than_the_others(
+    setup: Setup, region_three: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = setup.flow(setup.topic("mixed", on=region_three, replicas=3), source=region_three)
+    negotiate = BrokerConnection._negotiate
+    port = region_three.bootstrap_servers.split(",")[2].rpartition(":")[2]
+
+    async def older(self: BrokerConnection) -> None:
+        await negotiate(self)
+        if self.address.endswith(port):
+            self.versions = {**self.versions, FETCH: (4, 12)}
+
+    monkeypatch.setattr(BrokerConnection, "_negotiate", older)
+    _, rows = examined(flow)
+    found = said(rows, "versions", "warning")
+    assert "broker 3 are of an earlier one" in found, rows
+    assert "finish the upgrade" in found
 
 
 LOGINS: Final = {17, 18, 36}

@@ -6,7 +6,7 @@ Flow: something is broken on a real broker -> ``mm2py flow describe``, ``mm2py d
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 import httpx
@@ -14,13 +14,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mm2py_cli.flow_commands import WELL
-from tests.integration.cluster_changes import forbid_writing
+from tests.integration.cluster_changes import delete_topic, forbid_writing
 from tests.integration.mirror_process import Flow, Mirror, command_here, running, until
 from tests.integration.night_scenes import AT_START, SOON, at_start, numbered
 from tests.integration.rest_asking import public_url
 from tests.integration.secured import SecuredRegion
 from tests.integration.setups import Setup
-from tests.integration.traffic import Sent, wait_for_copy, write
+from tests.integration.traffic import Sent, commit, member, wait_for_copy, write
 from tests.kit.regions import NewRegion
 
 pytestmark = [pytest.mark.faults, pytest.mark.integration, pytest.mark.timeout(400)]
@@ -38,6 +38,11 @@ class Teller:
     def described(self) -> str:
         """Return what ``mm2py flow describe`` prints."""
         ended = command_here("flow", "describe", self._flow.name, "-o", "wide", "--url", self._url)
+        return ended.stdout + ended.stderr
+
+    def listed(self) -> str:
+        """Return what ``mm2py group list`` prints."""
+        ended = command_here("group", "list", self._flow.name, "--url", self._url)
         return ended.stdout + ended.stderr
 
     def examined(self) -> str:
@@ -60,12 +65,15 @@ class Teller:
         """Whether the samples are such that the alert fires, once they last."""
         return ALERTS[alert](self.total)
 
-    def wait(self, texts: tuple[str, ...], alert: str) -> None:
-        """Wait until the command line has these texts and the alert is due."""
+    def wait(
+        self, texts: tuple[str, ...], alert: str, tell: Callable[[], str] | None = None
+    ) -> None:
+        """Wait until the command line (``tell``: not ``flow describe``) has these texts and the alert is due."""
+        tell = tell or self.described
         until(
-            lambda: all(text in self.described() for text in texts),
+            lambda: all(text in tell() for text in texts),
             90,
-            lambda: f"{texts} in: {self.described()}",
+            lambda: f"{texts} in: {tell()}",
             alive=self._mirror,
         )
         until(lambda: self.fires(alert), 90, f"samples of {alert}", alive=self._mirror)
@@ -81,6 +89,9 @@ ALERTS: Final[Mapping[str, Callable[[Samples], bool]]] = {
         total("mm2py_flow_state", state="RUNNING") > 0
         and total("mm2py_partition_state") == total("mm2py_partition_state", topic="heartbeats")
     ),
+    "GroupsInUse": lambda total: total("mm2py_groups", state="IN_USE") > 0,
+    "NothingEnabled": lambda total: total("mm2py_flow_state", state="DISABLED") > 0,
+    "TopicsMissing": lambda total: total("mm2py_flow_findings", finding="topics") > 0,
     "PartitionsFailed": lambda total: total("mm2py_failed_partitions") > 0,
     "PartitionsHeld": lambda total: total("mm2py_partitions", state="HELD") > 0,
 }
@@ -140,6 +151,51 @@ def test_what_is_wrong_with_a_flow(setup: Setup, row: str) -> None:
         assert [text for text in scene.found if text not in said] == [], said
 
 
+def test_a_source_topic_that_is_deleted_and_a_group_that_is_active_on_the_target(
+    setup: Setup,
+) -> None:
+    topic, gone, busy = setup.topic("night"), setup.topic("night-gone"), setup.unique("busy")
+    flow = setup.flow(f"{topic},{gone}", SOON)
+    write(setup.a, topic, numbered(100))
+    write(setup.a, gone, numbered(10))
+    commit(setup.a, busy, topic, {0: 50})
+    with running(flow.file) as mirror:
+        wait_for_copy(mirror, flow, topic)
+        wait_for_copy(mirror, flow, gone)
+        teller = Teller(mirror, flow)
+        until(lambda: not any(map(teller.fires, ALERTS)), 90, "all is well", alive=mirror)
+        delete_topic(setup.a, gone)
+        teller.wait(("gone on the source", gone, "copies stay", flow.remote(gone)), "TopicsMissing")
+        said = teller.examined()
+        assert f"gone on {flow.source_alias}: {gone}" in said, said
+        assert f"--delete --topic {flow.remote(gone)}" in said, said
+        with member(setup.b, busy, flow.remote(topic)):
+            # Its member there has read all that was copied, so that the group is behind the source's only then.
+            write(setup.a, topic, numbered(100))
+            commit(setup.a, busy, topic, {0: 150})
+            teller.wait((busy, "it has members on the target"), "GroupsInUse", teller.listed)
+            said = teller.examined()
+            assert f"so not synced: {busy}" in said, said
+            assert "groups.exclude" in said, said
+
+
+def test_a_group_that_has_no_place_and_a_flow_that_is_not_enabled(setup: Setup) -> None:
+    topic, group = setup.topic("night"), setup.unique("lost")
+    beats = {"emit.heartbeats.enabled": "true", "heartbeats.replication.enabled": "true"}
+    flow = setup.flow(topic, SOON | beats | {"replication.factor": "3"})
+    commit(setup.a, group, topic, {0: 0})
+    with running(flow.file, ready=False) as mirror:
+        teller = Teller(mirror, flow)
+        why = f"{topic}-0: not copied or not checkpointed yet"
+        teller.wait((group, why), "FlowNotWell", teller.listed)
+        until(lambda: f"not synced: {group}: {why}" in teller.examined(), 90, "the doctor's row")
+        back = Teller(
+            mirror, replace(flow, source_alias=flow.target_alias, target_alias=flow.source_alias)
+        )
+        back.wait(("it is not enabled", "mm2py flow create"), "NothingEnabled")
+        assert "the flow is not enabled" in back.examined()
+
+
 def test_a_right_that_is_missing_on_a_copy_and_a_target_that_stops(
     setup: Setup, new_region: NewRegion
 ) -> None:
@@ -150,7 +206,7 @@ def test_a_right_that_is_missing_on_a_copy_and_a_target_that_stops(
     with running(flow.file) as mirror:
         wait_for_copy(mirror, flow, topic)
         teller, copy = Teller(mirror, flow), flow.remote(topic)
-        until(lambda: not any(map(teller.fires, ALERTS)), 90, "no alert is due", alive=mirror)
+        until(lambda: not any(map(teller.fires, ALERTS)), 90, "all is well", alive=mirror)
         forbid_writing(target, copy)
         write(setup.a, topic, numbered(10))
         grants = ("kafka-acls.sh", "--operation Write", f"--topic {copy}")

@@ -8,13 +8,12 @@ beside the pictures, in ``night.json``: it is this machine's, so no test asserts
 import json
 import os
 import time
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import final
 from urllib.parse import quote
 
 import pytest
-from confluent_kafka import Consumer
 
 from tests.integration import page_stage
 from tests.integration.cluster_changes import (
@@ -29,7 +28,6 @@ from tests.integration.mirror_process import (
     Flow,
     Mirror,
     running,
-    until,
 )
 from tests.integration.night_scenes import AT_START, SOON, at_start, numbered
 from tests.integration.page_stage import (
@@ -45,9 +43,8 @@ from tests.integration.page_stage import (
 from tests.integration.rest_asking import public_url
 from tests.integration.secured import SecuredRegion
 from tests.integration.setups import Setup
-from tests.integration.traffic import Sent, commit, wait_for_copy, write
+from tests.integration.traffic import Sent, commit, member, wait_for_copy, write
 from tests.kit.browser import Browser
-from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import NewRegion
 
 pytestmark = [*MARKS, pytest.mark.faults, pytest.mark.integration]
@@ -266,18 +263,6 @@ async def test_a_typing_error_in_topics_and_a_flow_that_is_not_enabled(
             await night.at(flow.name, "tasks")
             await night.sees(f"{row} tasks", texts[0])
             await night.quiet()
-
-
-@contextmanager
-def member(region: KafkaAddress, group: str, topic: str) -> Generator[None]:
-    """Have one member in a group, which has its partitions."""
-    client = Consumer({"bootstrap.servers": region.bootstrap_servers, "group.id": group})
-    client.subscribe([topic])
-    until(lambda: client.poll(0.1) is None and client.assignment(), 90, f"a member of {group}")
-    try:
-        yield
-    finally:
-        client.close()
 
 
 async def test_groups_that_are_not_synced_and_a_failover_with_records_left(

@@ -7,7 +7,8 @@ order, by key, value, headers and timestamp. The truth is what the source cluste
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self, final
 
@@ -282,6 +283,18 @@ def commit(region: KafkaAddress, group: str, topic: str, offsets: Mapping[int, i
     try:
         wanted = [TopicPartition(topic, number, at) for number, at in offsets.items()]
         client.commit(offsets=wanted, asynchronous=False)
+    finally:
+        client.close()
+
+
+@contextmanager
+def member(region: KafkaAddress, group: str, topic: str) -> Generator[None]:
+    """Have one member in a group, which has its partitions."""
+    client = Consumer({"bootstrap.servers": region.bootstrap_servers, "group.id": group})
+    client.subscribe([topic])
+    until(lambda: client.poll(0.1) is None and client.assignment(), 90, f"a member of {group}")
+    try:
+        yield
     finally:
         client.close()
 

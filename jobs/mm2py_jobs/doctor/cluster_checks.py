@@ -6,7 +6,9 @@ from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
 
+from mm2py.client.connect.group_admin import GroupAdmin
 from mm2py.errors import Mm2pyError, ProtocolError, ServerError, UnsupportedVersionError
+from mm2py.mirror.filters import group_filter_from_config
 from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
 from mm2py.observability.quantities import duration_text, size_text
 from mm2py.protocol.acls import AclOperation
@@ -26,6 +28,8 @@ REACH_S: Final = 5.0
 AHEAD_S: Final = 5.0
 LATER_S: Final = 60.0
 """A record from further in the future than this is a warning."""
+MOST_GROUPS: Final = 200
+"""Whose rights are asked for."""
 MOST_TOPICS: Final = 200
 """Whose newest records are asked for."""
 _COMMITS: Final = "__consumer_offsets"
@@ -34,20 +38,18 @@ _PURPOSE: Final = "doctor"
 
 async def brokers(flow: Examined) -> AsyncIterator[Row]:
     """Each advertised listener is reached, and logged in to, as a task would; both sides at once."""
-    asked: dict[Side, tuple[tuple[BrokerNode, ...], asyncio.Future[list[Row | None]]]] = {}
-    for side in SIDES:
-        opened = flow.sides[side]
-        found = (await opened.admin.cluster.metadata([])).brokers
-        asked[side] = found, asyncio.gather(*(_reach(opened, it) for it in found))
-    for side in SIDES:
-        opened = flow.sides[side]
-        found, answer = asked[side]
-        answers = await answer
-        lost = [row for row in answers if row is not None]
+    answers = await asyncio.gather(*(_reach_all(flow.sides[side]) for side in SIDES))
+    for side, rows in zip(SIDES, answers, strict=True):
+        lost = [row for row in rows if row is not None]
         for row in lost:
             yield row
         if not lost:
-            yield Row(Level.OK, f"{opened.alias}: {len(found)} brokers reached")
+            yield Row(Level.OK, f"{flow.sides[side].alias}: {len(rows)} brokers reached")
+
+
+async def _reach_all(opened: Opened) -> list[Row | None]:
+    found = (await opened.admin.cluster.metadata([])).brokers
+    return await asyncio.gather(*(_reach(opened, it) for it in found))
 
 
 async def _reach(opened: Opened, broker: BrokerNode) -> Row | None:
@@ -64,6 +66,41 @@ async def _reach(opened: Opened, broker: BrokerNode) -> Row | None:
             remedy or "check advertised.listeners of that broker, DNS and firewalls",
         )
     return None
+
+
+async def versions(flow: Examined) -> AsyncIterator[Row]:
+    """What the brokers of a cluster speak is the same, and enough for what is asked of it."""
+    for side in SIDES:
+        opened = flow.sides[side]
+        cluster = opened.admin.cluster
+        spoken: dict[int, dict[int, tuple[int, int]]] = {}
+        level = 0
+        for node in cluster.broker_ids:
+            with suppress(Mm2pyError):  # the check of brokers names it
+                connection = await cluster.connection(node, _PURPOSE)
+                spoken[node] = dict(connection.versions)
+                level = connection.feature_level("metadata.version")
+        newest = max((it.get(_FETCH, (0, 0))[1] for it in spoken.values()), default=0)
+        behind = [node for node, it in spoken.items() if it.get(_FETCH, (0, 0))[1] < newest]
+        release = next((it for version, it in _RELEASES if newest >= version), "2.4 or before")
+        text = f"{opened.alias}: brokers of Kafka {release}" + f", metadata.version={level}" * bool(level)  # fmt: skip
+        if behind:
+            yield Row(Level.WARNING, f"{text}; {some([f'broker {it}' for it in behind])} are of an earlier one: what only newer ones do may fail at times", "finish the upgrade of these brokers")  # fmt: skip
+        elif spoken:
+            yield Row(Level.OK, text)
+
+
+_FETCH: Final = 1
+_RELEASES: Final = (
+    (18, "4.1 or later"),
+    (17, "3.9 to 4.0"),
+    (16, "3.7 or 3.8"),
+    (15, "3.5 or 3.6"),
+    (13, "3.1 to 3.4"),
+    (12, "2.7 to 3.0"),
+    (11, "2.3 to 2.6"),
+)
+"""By the newest Fetch that a broker takes."""
 
 
 async def certificates(flow: Examined) -> AsyncIterator[Row]:
@@ -101,6 +138,8 @@ async def rights(flow: Examined) -> AsyncIterator[Row]:
         "source": {name: _of_source(flow) for name in await flow.chosen()},
         "target": {name: _of_copy(flow) for name in (await flow.copies()).values()},
     }
+    for side, kept in _internal(flow).items():
+        wanted[side] |= dict.fromkeys(kept, _OF_STATE)
     for side in SIDES:
         opened = flow.sides[side]
         names = wanted[side]
@@ -116,8 +155,32 @@ async def rights(flow: Examined) -> AsyncIterator[Row]:
                     missing.setdefault((operation, purpose), []).append(name)
         for (operation, purpose), topics in missing.items():
             yield _missing(opened, operation, purpose, topics)
-        if not missing:
+        of_cluster = await opened.rights()
+        lacks = [] if of_cluster is None else [it for it in _of_cluster(flow, side) if it[0] not in of_cluster]  # fmt: skip
+        for operation, purpose in lacks:
+            word = _word(operation)
+            yield Row(Level.WARNING, f"{opened.alias}: no {word} on the cluster, needed for {purpose}", opened.admin.cluster.granting(word, "--cluster"))  # fmt: skip
+        if not missing and not lacks:
             yield Row(Level.OK, f"{opened.alias}: rights on {len(granted)} topics")
+
+
+_OF_STATE: Final = {
+    AclOperation.READ: "the flow's own state",
+    AclOperation.WRITE: "the flow's own state",
+}
+
+
+def _of_cluster(flow: Examined, side: Side) -> list[tuple[AclOperation, str]]:
+    """Return what a side has to grant on the cluster itself; the right to create topics is asked of the controller."""
+    if not flow.config.sync_topic_acls_enabled:
+        return []
+    needed = AclOperation.DESCRIBE if side == "source" else AclOperation.ALTER
+    return [(needed, "sync.topic.acls.enabled")]
+
+
+def _word(operation: AclOperation) -> str:
+    """As ``kafka-acls.sh`` calls it."""
+    return operation.name.title().replace("_", "")
 
 
 def _of_source(flow: Examined) -> dict[AclOperation, str]:
@@ -140,8 +203,9 @@ def _of_copy(flow: Examined) -> dict[AclOperation, str]:
 
 def _missing(opened: Opened, operation: AclOperation, purpose: str, topics: list[str]) -> Row:
     """One row for all topics that lack an operation; a mirror may work without a few of them."""
-    word = operation.name.title().replace("_", "")
-    needed = operation in (AclOperation.READ, AclOperation.WRITE) and purpose == "copying"
+    word = _word(operation)
+    is_needed = operation in (AclOperation.READ, AclOperation.WRITE)
+    needed = is_needed and purpose in ("copying", _OF_STATE[AclOperation.READ])
     return Row(
         Level.ERROR if needed else Level.WARNING,
         f"{opened.alias}: no {word} on {some(topics)}, needed for {purpose}",
@@ -154,7 +218,7 @@ async def quotas(flow: Examined) -> AsyncIterator[Row]:
     for side in SIDES:
         opened = flow.sides[side]
         try:
-            found = await opened.admin.client_quotas()
+            found = await opened.quotas()
         except UnsupportedVersionError:
             yield Row(Level.SKIPPED, f"{opened.alias}: brokers before 2.6 do not tell quotas")
             continue
@@ -188,7 +252,7 @@ async def clocks(flow: Examined) -> AsyncIterator[Row]:
     for side in SIDES:
         opened = flow.sides[side]
         now_ms = flow.clock.now_ms()
-        stamps = (await opened.admin.newest_commits()).values()
+        stamps = (await opened.commits()).values()
         ahead_s = (max(stamps, default=0) - flow.clock.now_ms()) / 1000
         if ahead_s > AHEAD_S:
             yield Row(
@@ -214,10 +278,10 @@ async def clocks(flow: Examined) -> AsyncIterator[Row]:
 
 
 async def group_rights(flow: Examined) -> AsyncIterator[Row]:
-    """Groups can be listed and read on the source."""
+    """Groups can be listed and read on the source, and written on the target where they are synced."""
     opened = flow.sides["source"]
     try:
-        catalog = await flow.groups("source")
+        catalog = await opened.groups()
     except ServerError as error:
         yield Row(Level.ERROR, f"{opened.alias}: groups cannot be listed: {error.message}", opened.admin.cluster.granting("Describe", "--cluster"))  # fmt: skip
         return
@@ -228,6 +292,18 @@ async def group_rights(flow: Examined) -> AsyncIterator[Row]:
         yield Row(Level.WARNING, f"{opened.alias}: groups of some brokers are not known: {catalog.missing}")  # fmt: skip
     else:
         yield Row(Level.OK, f"{opened.alias}: {len(catalog.groups)} groups")
+    if not flow.syncs_groups:
+        return
+    target, wanted = flow.sides["target"], group_filter_from_config(flow.connector)
+    named = sorted(filter(wanted.should_replicate_group, catalog.groups))[:MOST_GROUPS]
+    granted = await GroupAdmin(target.admin.cluster).rights(named)
+    lacking = sorted(it for it, operations in granted.items() if AclOperation.READ not in operations)  # fmt: skip
+    if lacking:
+        yield Row(
+            Level.ERROR,
+            f"{target.alias}: no Read on groups {some(lacking)}, needed for sync.group.offsets.enabled",
+            target.admin.cluster.granting("Read", " ".join(f"--group {it}" for it in lacking[:3])),
+        )
 
 
 async def internal_topics(flow: Examined) -> AsyncIterator[Row]:
@@ -343,6 +419,7 @@ async def _knock(host: str, port: int | None) -> Row | None:
 
 def away(sides: dict[Side, Opened]) -> Iterator[Row]:
     """Name the clusters that do not answer."""
-    for opened in sides.values():
+    for side, opened in sides.items():
         if opened.away:
-            yield Row(Level.ERROR, opened.away)
+            text = f"{side} cluster {opened.alias} does not answer: {opened.away}"
+            yield Row(Level.ERROR, text)

@@ -1,22 +1,28 @@
-"""Runs the table of checks over one flow, each within its time, whatever a cluster does meanwhile.
+"""Runs the table of checks over the flows of a file, each within its time, whatever a cluster does meanwhile.
 
-Flow: ``examine(plan)`` -> both clusters side by side -> ``CHECKS`` in order -> ``Result``. A check whose side is away is skipped with the cause.
+Flow: ``examine_file`` -> the clusters of all flows at once -> a few flows at a time: ``CHECKS`` in order -> ``Result``. A check whose side is away is
+skipped with the cause. The time of a limit stands still while a question waits for its turn.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, final
 
 from mm2py.client.connect.admin import Admin
-from mm2py.client.connect.cluster import Cluster
-from mm2py.client.pacing import RequestPace
+from mm2py.client.pacing import RequestPace, patience
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.config.clients import ConnectionSettings
+from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.errors import ConfigError, Mm2pyError
+from mm2py.flows.graph import file_cycle
+from mm2py.flows.states import enabled
+from mm2py.mirror.flow_overrides import flows_topic
+from mm2py.types import FlowName
+from mm2py_connectors.config import CONNECTORS
 from mm2py_jobs.doctor import cluster_checks, flow_checks
 from mm2py_jobs.doctor.examined import SIDES, Examined, Level, Opened, Row, Side
 from mm2py_jobs.open_flow import FlowNow, admin_cluster, flow_in_force, plan_of_file
@@ -26,8 +32,10 @@ from mm2py_workers.flow_target import SOURCE, FlowTarget
 OPEN_S: Final = 8.0
 """For a cluster to answer, and for changes made over REST to be read."""
 CHECK_S: Final = 8.0
+PROBE_S: Final = 2.0
+"""For a cluster that left a check without an answer."""
 ALL_S: Final = 28.0
-"""For a flow: a doctor who is waited for is no help at night."""
+"""For a flow, and for all of a file where a cluster does not answer: a doctor who is waited for is no help at night."""
 PER_S: Final = 5
 """Requests to a broker within any second, of all flows together; logins are not counted."""
 AT_ONCE: Final = 3
@@ -47,19 +55,22 @@ class Check:
 
 CHECKS: Final = (
     Check("brokers", SIDES, cluster_checks.brokers),
+    Check("versions", SIDES, cluster_checks.versions),
     Check("certificates", SIDES, cluster_checks.certificates),
     Check("clusters", SIDES, cluster_checks.one_cluster),
     Check("quotas", SIDES, cluster_checks.quotas),
     Check("clocks", SIDES, cluster_checks.clocks),
     Check("topics", ("source",), flow_checks.topics),
     Check("rights", SIDES, cluster_checks.rights, is_of_copies=True),
+    Check("gone topics", SIDES, flow_checks.gone_topics, is_of_copies=True),
     Check("names", ("source",), flow_checks.names, is_of_copies=True),
     Check("new copies", SIDES, flow_checks.new_copies, is_of_copies=True),
     Check("internal topics", SIDES, cluster_checks.internal_topics),
     Check("limits", SIDES, flow_checks.limits, is_of_copies=True),
     Check("partitions", SIDES, flow_checks.partitions, is_of_copies=True),
-    Check("group rights", ("source",), cluster_checks.group_rights),
+    Check("group rights", SIDES, cluster_checks.group_rights),
     Check("drift", SIDES, flow_checks.drift, is_of_copies=True),
+    Check("rules", SIDES, flow_checks.acls, is_of_copies=True),
     Check("workers", ("target",), cluster_checks.workers),
     Check("groups", SIDES, flow_checks.groups),
     Check("transactions", ("source",), flow_checks.transactions),
@@ -89,31 +100,65 @@ class Result:
 
 @final
 class Shared:
-    """What flows of a file share: turns, and which clusters did not answer, so that each silence costs its time once."""
+    """What flows of a file share: turns, clusters with what they answered, and which did not answer, so that each silence costs its time once.
 
-    def __init__(self, clock: Clock, pace: RequestPace | None = None) -> None:
-        self._pace = pace or RequestPace(PER_S, clock)
-        self._away: list[tuple[ConnectionSettings, str]] = []
+    Args:
+        stack: closes the clusters.
+    """
 
-    async def open(self, cluster: Cluster, ask: Callable[[], Awaitable[object]]) -> str:
-        """Connect and ask within ``OPEN_S``; return why there is no answer, or nothing."""
+    def __init__(
+        self, clock: Clock, stack: AsyncExitStack, pace: RequestPace | None = None
+    ) -> None:
+        self.pace = pace or RequestPace(PER_S, clock)
+        self._clock, self._stack = clock, stack
+        self._ends_at = clock.monotonic() + ALL_S
+        self._opened: list[tuple[ConnectionSettings, Opened, asyncio.Lock]] = []
+
+    def left_s(self) -> float:
+        """Return how long a flow may take: where a cluster does not answer, all flows together end in time."""
+        if not any(it.away for _, it, _ in self._opened):
+            return ALL_S
+        return max(0.0, self._ends_at - self._clock.monotonic())
+
+    async def side(self, name: FlowName, connector: Mapping[str, str], side: Side) -> Opened:
+        """Return one side of a flow; the first flow that has this cluster connects to it, within ``OPEN_S``.
+
+        Raises:
+            ConfigError: a property of its client is wrong.
+        """
+        alias = name.source if side == "source" else name.target
+        cluster = admin_cluster(connector, side, alias, role="doctor", clock=self._clock)
         settings = cluster.settings.model_copy(update={"client_id": ""})
-        for other, cause in self._away:
-            if other == settings:
-                return cause
-        cluster.pace(self._pace)
-        connected = False
-        try:
-            async with asyncio.timeout(OPEN_S):
-                await cluster.connect()
-                connected = True
+        for known, opened, connecting in self._opened:
+            if known == settings and opened.alias == str(alias):
+                async with connecting:
+                    return opened
+        self._stack.push_async_callback(cluster.close)
+        opened, connecting = Opened(str(alias), Admin(cluster)), asyncio.Lock()
+        self._opened.append((settings, opened, connecting))
+        cluster.pace(self.pace)
+        async with connecting:
+            opened.away = await _within(OPEN_S, cluster.connect)
+        return opened
+
+    async def silent(self, opened: Opened) -> bool:
+        """Whether a cluster that answered before no longer does; all flows then leave it alone."""
+        if not opened.away:
+            opened.away = await _within(PROBE_S, partial(opened.admin.cluster.metadata, []))
+        return bool(opened.away)
+
+
+async def _within(seconds: float, ask: Callable[[], Awaitable[object]]) -> str:
+    """Ask; return why there was no answer in time, or nothing."""
+    try:
+        with patience() as deadlines:
+            async with deadlines.within(seconds):
                 await ask()
-        except (Mm2pyError, TimeoutError) as error:
-            cause = str(error) if isinstance(error, Mm2pyError) else f"no answer within {OPEN_S:.0f} s"  # fmt: skip
-            if not connected:  # what is refused later says nothing of others who ask something else
-                self._away.append((settings, cause))
-            return cause
-        return ""
+    except Mm2pyError as error:
+        return str(error)
+    except TimeoutError:
+        return f"no answer within {seconds:.0f} s"
+    return ""
 
 
 async def examine_file(
@@ -122,61 +167,76 @@ async def examine_file(
     clock: Clock = SYSTEM_CLOCK,
     pace: RequestPace | None = None,
 ) -> list[Result]:
-    """Examine flows of a file, a few at once; ``pace`` is that of whoever asks several times."""
-    known: list[Result] = []
+    """Examine flows of a file; ``pace`` is that of whoever asks several times."""
+    known: list[list[Result]] = []
     plans: list[FlowPlan] = []
     for flow in flows:
         try:
             plan = plan_of_file(path, flow)
         except ConfigError as error:
-            known.append(Result(flow, "config", Row(Level.ERROR, error.message, error.remedy)))
+            known.append([_of_config(flow, Level.ERROR, error.message, error.remedy)])
             continue
         if SOURCE in plan.connectors:
             plans.append(plan)
         else:
-            known.append(
-                Result(
-                    flow,
-                    "config",
-                    Row(
-                        Level.SKIPPED,
-                        "a consumer group copies it (copy.connector=sink): not examined",
-                    ),
-                )
-            )
-    shared, at_once = Shared(clock, pace), asyncio.Semaphore(AT_ONCE)
+            text = "a consumer group copies it (copy.connector=sink): not examined"
+            known.append([_of_config(flow, Level.SKIPPED, text)])
+    known.append(_circle(path, [plan.name for plan in plans]))
+    async with AsyncExitStack() as stack:
+        shared, at_once = Shared(clock, stack, pace), asyncio.Semaphore(AT_ONCE)
+        await asyncio.gather(*(_reach(plan, shared) for plan in plans))
 
-    async def one(plan: FlowPlan) -> list[Result]:
-        async with at_once:
-            return await examine(plan, clock, shared)
+        async def one(plan: FlowPlan) -> list[Result]:
+            async with at_once:
+                return await _examined(plan, clock, shared)
 
-    for results in await asyncio.gather(*map(one, plans)):
-        known += results
-    return known
+        known += await asyncio.gather(*map(one, plans))
+    return [it for results in known for it in results]
 
 
-async def examine(
-    plan: FlowPlan, clock: Clock = SYSTEM_CLOCK, shared: Shared | None = None
-) -> list[Result]:
-    """Examine one flow; changes nothing, and ends within ``ALL_S`` whatever the clusters do."""
-    name = str(plan.name)
-    try:
-        return await _examined(plan, clock, shared or Shared(clock))
-    except (
-        ConfigError
-    ) as error:  # of the clients: a file that cannot be read, a property that is wrong
-        return [Result(name, "config", Row(Level.ERROR, error.message, error.remedy))]
+async def examine(plan: FlowPlan, clock: Clock = SYSTEM_CLOCK) -> list[Result]:
+    """Examine one flow; changes nothing, and ends within ``ALL_S`` and its turns whatever the clusters do."""
+    async with AsyncExitStack() as stack:
+        return await _examined(plan, clock, Shared(clock, stack))
+
+
+def _of_config(flow: str, level: Level, text: str, remedy: str = "") -> Result:
+    return Result(flow, "config", Row(level, text, remedy))
+
+
+def _circle(path: Path, examined: Sequence[FlowName]) -> list[Result]:
+    """Return the circle of the file's flows that refuses the start, where one that is examined is in it."""
+    with suppress(ConfigError):  # its flow names it
+        config = MirrorMakerConfig.load(path, CONNECTORS)
+        cycle = file_cycle(config, config.resolved)
+        if cycle is not None and (named := [it for it in cycle.flows if it in examined]):
+            text = f"records would be copied in a circle: {cycle}"
+            return [_of_config(str(named[0]), Level.ERROR, text, cycle.remedy)]
+    return []
+
+
+async def _reach(plan: FlowPlan, shared: Shared) -> None:
+    """Connect to both sides by the file."""
+    with suppress(ConfigError):  # its flow names it
+        connector = plan.resolve(plan.connectors[SOURCE])
+        await asyncio.gather(*(shared.side(plan.name, connector, it) for it in SIDES))
 
 
 async def _examined(plan: FlowPlan, clock: Clock, shared: Shared) -> list[Result]:
     results: list[Result] = []
     name = str(plan.name)
     try:
-        async with asyncio.timeout(ALL_S), AsyncExitStack() as opened:
-            found, row = await _opened(plan, clock, shared, opened)
-            results += [Result(name, "clusters", it) for it in row]
-            for check in CHECKS:
-                results += [Result(name, check.name, it) for it in await _rows(check, found)]
+        with patience() as deadlines:
+            async with deadlines.within(shared.left_s()):
+                found, rows = await _opened(plan, clock, shared)
+                results += [Result(name, "clusters", it) for it in rows]
+                for check in CHECKS:
+                    rows = await _rows(check, found, shared)
+                    results += [Result(name, check.name, it) for it in rows]
+    except (
+        ConfigError
+    ) as error:  # of the clients: a file that cannot be read, a property that is wrong
+        return [_of_config(name, Level.ERROR, error.message, error.remedy)]
     except TimeoutError:
         done = {it.check for it in results}
         results += [
@@ -187,47 +247,46 @@ async def _examined(plan: FlowPlan, clock: Clock, shared: Shared) -> list[Result
     return results
 
 
-async def _opened(
-    plan: FlowPlan, clock: Clock, shared: Shared, stack: AsyncExitStack
-) -> tuple[Examined, list[Row]]:
-    """Open both sides, each for as long as ``OPEN_S``; one that does not answer has the cause."""
+async def _opened(plan: FlowPlan, clock: Clock, shared: Shared) -> tuple[Examined, list[Row]]:
+    """Open both sides; one that does not answer has the cause."""
     connector: Mapping[str, str] = plan.resolve(plan.connectors[SOURCE])
+    opened = await asyncio.gather(*(shared.side(plan.name, connector, it) for it in SIDES))
     rows: list[Row] = []
-    target = FlowTarget(plan.name, plan.props, clock)
-    stack.push_async_callback(target.close)
-
-    async def in_force() -> None:
-        nonlocal connector
-        now: FlowNow = await flow_in_force(plan, target.tables, clock)
+    cause, now = await _in_force(plan, opened[1], clock, shared)
+    if now is not None and now.connector not in (None, connector):
         connector = now.connector or connector
-
-    if cause := await shared.open(target.cluster, in_force):
+        opened = await asyncio.gather(*(shared.side(plan.name, connector, it) for it in SIDES))
+    if cause:
         rows.append(Row(Level.WARNING, f"changes made over REST are not known, the file alone counts: {cause}"))  # fmt: skip
-    opened = await asyncio.gather(
-        *(_side(plan, connector, it, clock, shared, stack) for it in SIDES)
-    )
+    if not enabled(connector):
+        rows.append(Row(Level.WARNING, "the flow is not enabled: nothing is copied", f"set {plan.name}.enabled = true in the file, or mm2py flow create '{plan.name}'"))  # fmt: skip
     sides = dict(zip(SIDES, opened, strict=True))
     rows += cluster_checks.away(sides)
-    return Examined(plan, connector, sides, clock), rows
+    return Examined(plan, connector, sides, clock, shared.pace), rows
 
 
-async def _side(
-    plan: FlowPlan,
-    connector: Mapping[str, str],
-    side: Side,
-    clock: Clock,
-    shared: Shared,
-    stack: AsyncExitStack,
-) -> Opened:
-    alias = plan.name.source if side == "source" else plan.name.target
-    cluster = admin_cluster(connector, side, alias, role="doctor", clock=clock)
-    stack.push_async_callback(cluster.close)
-    cause = await shared.open(cluster, partial(cluster.metadata, []))
-    away = f"{side} cluster {alias} does not answer: {cause}" if cause else ""
-    return Opened(str(alias), Admin(cluster), away)
+async def _in_force(
+    plan: FlowPlan, opened: Opened, clock: Clock, shared: Shared
+) -> tuple[str, FlowNow | None]:
+    """Return the flow with the changes made over REST, None where there are none, or why they are not known."""
+    if opened.away:
+        return opened.away, None
+    target, found = FlowTarget(plan.name, plan.props, clock), list[FlowNow]()
+    target.cluster.pace(shared.pace)
+
+    async def read() -> None:
+        if flows_topic(plan.name.source) in await opened.topics():
+            await target.cluster.connect()
+            found.append(await flow_in_force(plan, target.tables, clock))
+
+    try:
+        cause = await _within(OPEN_S, read)
+    finally:
+        await target.close()
+    return cause, found[0] if found else None
 
 
-async def _rows(check: Check, flow: Examined) -> list[Row]:
+async def _rows(check: Check, flow: Examined, shared: Shared) -> list[Row]:
     if check.is_of_copies and flow.connector.get("transforms"):
         return [Row(Level.SKIPPED, "transforms may send records elsewhere: copies are not known")]
     away = [it for it in check.needs if flow.sides[it].away]
@@ -235,11 +294,15 @@ async def _rows(check: Check, flow: Examined) -> list[Row]:
         return [Row(Level.SKIPPED, f"{', '.join(away)} does not answer")]
     rows: list[Row] = []
     try:
-        async with asyncio.timeout(CHECK_S):
-            async for row in check.run(flow):
-                rows.append(row)  # noqa: PERF401 - what was found before an error counts
+        with patience() as deadlines:
+            async with deadlines.within(CHECK_S):
+                async for row in check.run(flow):
+                    rows.append(row)  # noqa: PERF401 - what was found before an error counts
     except TimeoutError:
         rows.append(Row(Level.SKIPPED, f"no answer within {CHECK_S:.0f} s"))
+        for side in check.needs:
+            if await shared.silent(flow.sides[side]):
+                rows += cluster_checks.away({side: flow.sides[side]})
     except ConfigError as error:
         rows.append(Row(Level.ERROR, error.message, error.remedy))
     except Mm2pyError as error:

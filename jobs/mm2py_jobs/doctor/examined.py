@@ -4,15 +4,17 @@ Flow: ``Examined`` -> a check asks ``source_topics``, ``copies``, ``configs`` ->
 answer is its ``away`` text.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from enum import StrEnum
-from typing import Final, Literal, NamedTuple, final
+from typing import Final, Generic, Literal, NamedTuple, TypeVar, final
 
 from mm2py.client.connect.admin import Admin, TopicDescription
-from mm2py.client.connect.group_admin import GroupAdmin, GroupCatalog
+from mm2py.client.connect.group_admin import GroupAdmin
+from mm2py.client.pacing import RequestPace
 from mm2py.clock import Clock
 from mm2py.config.definitions import parse_config
+from mm2py.config.java_values import parse_boolean_leniently
 from mm2py.mirror.policies import policy_from_config
 from mm2py.observability.logging import some_of
 from mm2py.protocol.configs import ConfigEntry
@@ -21,6 +23,7 @@ from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_workers.flow_parts import FlowPlan
 
+T = TypeVar("T")
 Side = Literal["source", "target"]
 SIDES: Final[tuple[Side, Side]] = ("source", "target")
 SHOWN: Final = 5
@@ -44,13 +47,40 @@ class Row(NamedTuple):
     remedy: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """One cluster; ``away`` is why it did not answer, empty where it did."""
+@final
+class Once(Generic[T]):
+    """A question that is asked once, also where several flows ask it at the same time; one that failed is asked again."""
 
-    alias: str
-    admin: Admin
-    away: str = ""
+    def __init__(self, ask: Callable[[], Awaitable[T]]) -> None:
+        self._ask, self._turn = ask, asyncio.Lock()
+        self._answer: tuple[()] | tuple[T] = ()
+
+    async def __call__(self) -> T:
+        """Return the answer; raises what asking raises."""
+        async with self._turn:
+            if not self._answer:
+                self._answer = (await self._ask(),)
+            return self._answer[0]
+
+
+@final
+class Opened:
+    """One cluster as one or more flows see it; ``away`` is why it does not answer, empty where it does.
+
+    What is not of one flow alone is asked once for all.
+    """
+
+    def __init__(self, alias: str, admin: Admin) -> None:
+        self.alias, self.admin, self.away = alias, admin, ""
+        self.topics = Once(admin.list_topics)
+        self.groups = Once(GroupAdmin(admin.cluster).list_groups)
+        self.quotas = Once(admin.client_quotas)
+        self.commits = Once(admin.newest_commits)
+        self.free_bytes = Once(admin.free_bytes)
+        self.acls = Once(admin.describe_topic_acls)
+        self.rights = Once(admin.cluster_rights)
+        self.entries: dict[str, tuple[ConfigEntry, ...]] = {}
+        """Configs of topics that were asked for."""
 
     @property
     def servers(self) -> str:
@@ -66,6 +96,7 @@ class Examined:
         plan: of the flow's file.
         connector: config of its source connector in force, placeholders resolved.
         sides: both clusters.
+        pace: turns of what a check asks over clients of its own.
     """
 
     def __init__(
@@ -74,25 +105,29 @@ class Examined:
         connector: Mapping[str, str],
         sides: Mapping[Side, Opened],
         clock: Clock,
+        pace: RequestPace,
     ) -> None:
-        self.plan, self.connector, self.sides, self.clock = plan, connector, sides, clock
+        self.plan, self.connector, self.sides = plan, connector, sides
+        self.clock, self.pace = clock, pace
         self.config = parse_config(MirrorSourceConfig, connector)
         self.policy = policy_from_config(connector)
         self.names = FlowSides(plan.name, connector, plan.props)
-        self._topics: dict[Side, Mapping[str, TopicDescription]] = {}
-        self._configs: dict[Side, dict[str, tuple[ConfigEntry, ...]]] = {"source": {}, "target": {}}
-        self._groups: dict[Side, GroupCatalog] = {}
 
     @property
     def flow(self) -> FlowName:
         """Its name."""
         return self.plan.name
 
+    @property
+    def syncs_groups(self) -> bool:
+        """Whether it writes the offsets of groups to the target."""
+        return parse_boolean_leniently(
+            self.connector.get("sync.group.offsets.enabled"), absent=False
+        )
+
     async def topics(self, side: Side) -> Mapping[str, TopicDescription]:
         """Return the topics of a cluster that our principal may see."""
-        if side not in self._topics:
-            self._topics[side] = await self.sides[side].admin.list_topics()
-        return self._topics[side]
+        return await self.sides[side].topics()
 
     async def chosen(self) -> dict[str, TopicDescription]:
         """Return the source topics that the flow copies, by name."""
@@ -124,17 +159,11 @@ class Examined:
         Raises:
             ServerError: they may not be read.
         """
-        known = self._configs[side]
+        known = self.sides[side].entries
         unknown = [name for name in names if name not in known]
         if unknown:
             known |= await self.sides[side].admin.describe_topic_configs(unknown)
         return {name: known[name] for name in names if name in known}
-
-    async def groups(self, side: Side) -> GroupCatalog:
-        """Return the groups of a cluster."""
-        if side not in self._groups:
-            self._groups[side] = await GroupAdmin(self.sides[side].admin.cluster).list_groups()
-        return self._groups[side]
 
 
 def some(names: Collection[str]) -> str:

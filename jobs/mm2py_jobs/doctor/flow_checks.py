@@ -3,15 +3,23 @@
 from collections.abc import AsyncIterator
 from typing import Final
 
-from mm2py.errors import UnsupportedVersionError
-from mm2py.mirror.filters import config_property_filter_from_config, group_filter_from_config
-from mm2py.observability.quantities import size_text
+from mm2py.errors import ServerError, UnsupportedVersionError
+from mm2py.flows.flow_offsets import FlowOffsets
+from mm2py.mirror.filters import (
+    config_property_filter_from_config,
+    group_filter_from_config,
+    what_is_gone,
+    why_returned,
+)
+from mm2py.observability.quantities import duration_text, size_text
+from mm2py.protocol.acls import Acl, AclOperation, AclPermission
 from mm2py.protocol.configs import ConfigSource
 from mm2py.protocol.topics import NewTopic
 from mm2py.types import LONGEST_TOPIC_NAME, TopicPartition
+from mm2py_connectors.acl_sync import remote_acls
 from mm2py_connectors.config_sync import config_operations
 from mm2py_jobs.doctor.cluster_checks import creatable
-from mm2py_jobs.doctor.examined import Examined, Level, Row, some
+from mm2py_jobs.doctor.examined import SHOWN, Examined, Level, Row, some
 
 HANGS_AFTER_MS: Final = 15 * 60_000
 """``transaction.max.timeout.ms``: no coordinator leaves a transaction open for longer."""
@@ -20,6 +28,10 @@ MOST_PARTITIONS: Final = 2_000
 _FULL: Final = 0.9
 """Of the free bytes: what comes while it is copied needs some, too."""
 _NO_LIMIT: Final = -1
+_ANY_TIME: Final = 2**63 - 1
+MOST_GROUPS: Final = 1_000
+"""Whose places are looked up, as ``mm2py group list`` does."""
+CHECKPOINTS: Final = "MirrorCheckpointConnector"
 
 
 async def topics(flow: Examined) -> AsyncIterator[Row]:
@@ -38,6 +50,13 @@ async def topics(flow: Examined) -> AsyncIterator[Row]:
             f"not on {opened.alias}: {some(absent)}",
             f"correct topics of {flow.flow}, or create them",
         )
+    returned = flow.names.selection.returned(listed)
+    if returned:
+        yield Row(Level.WARNING, why_returned(returned, opened.alias, SHOWN), "rename the topics, or exclude them in topics.exclude")  # fmt: skip
+    left_out = flow.names.selection.left_out(listed)
+    if left_out:
+        shown = [f"{name} ({reason})" for name, reason in left_out.items()]
+        yield Row(Level.WARNING, f"can never be copied: {some(shown)}", "take them out of topics, or exclude them in topics.exclude")  # fmt: skip
     if not chosen:
         yield Row(
             Level.ERROR,
@@ -66,6 +85,25 @@ async def names(flow: Examined) -> AsyncIterator[Row]:
         yield Row(Level.OK, f"{len(by_copy)} names of copies")
 
 
+async def gone_topics(flow: Examined) -> AsyncIterator[Row]:
+    """Each copy has its source topic still; what a pattern chooses leaves no other trace when it is deleted."""
+    source, target = flow.sides["source"], flow.sides["target"]
+    gone = flow.names.selection.gone(await flow.topics("source"), await flow.topics("target"))
+    denied = await source.admin.denied_topics(gone)
+    for error in denied.values():
+        yield Row(Level.ERROR, error.message, error.remedy)
+    deleted = {topic: copy for topic, copy in gone.items() if topic not in denied}
+    if deleted:
+        yield Row(
+            Level.WARNING,
+            f"gone on {source.alias}: {what_is_gone(deleted, SHOWN)}",
+            f"where that was meant, delete the copies when nobody reads them: kafka-topics.sh --bootstrap-server {target.servers} --delete --topic"
+            f" {min(deleted.values())}; else create the topics on {source.alias} again",
+        )
+    elif not gone:
+        yield Row(Level.OK, "each copy has its source topic, as far as names tell")
+
+
 async def new_copies(flow: Examined) -> AsyncIterator[Row]:
     """Copies that are not there yet could be created as ``replication.factor`` asks."""
     there = await flow.topics("target")
@@ -89,6 +127,8 @@ async def limits(flow: Examined) -> AsyncIterator[Row]:
     for topic, copy in copies.items():
         for level, text, key in _limits(ours.get(topic, {}), theirs.get(copy, {})):
             found.setdefault((level, text, key), []).append(copy)
+    async for named, text, key in _expired(flow, ours, theirs):
+        found[Level.WARNING, text, key] = named
     servers = flow.sides["target"].servers
     for (level, text, key), named in found.items():
         yield Row(
@@ -114,7 +154,48 @@ def _limits(ours: dict[str, str], theirs: dict[str, str]) -> list[tuple[Level, s
     policies = ours.get("cleanup.policy", ""), theirs.get("cleanup.policy", "")
     if policies[0] and "compact" in policies[1] and "compact" not in policies[0]:
         rows.append((Level.ERROR, f"is compacted, its source is not (cleanup.policy={policies[0]}): records of the same key are lost", f"cleanup.policy={policies[0]}"))  # fmt: skip
+    if policies[0] == "compact" and "delete" in policies[1]:
+        rows.append((Level.ERROR, f"deletes old records (cleanup.policy={policies[1]}), its source is compacted alone: the last values of keys are lost", "cleanup.policy=compact"))  # fmt: skip
+    for key in ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms", "message.timestamp.difference.max.ms"):  # fmt: skip
+        kept, held = _number(ours, key), _number(theirs, key)
+        if held is not None and held < (_ANY_TIME if kept is None else kept) and _is_checked(key, theirs):  # fmt: skip
+            rows.append((Level.WARNING, f"takes only records with times within {held} ms ({key}), its source {'any' if kept is None else f'within {kept} ms'}: others fail their partition", f"{key}={_ANY_TIME if kept is None else kept}"))  # fmt: skip
+    written = theirs.get("compression.type", "producer")
+    if written not in ("producer", ours.get("compression.type", "producer")):
+        rows.append((Level.WARNING, f"has compression.type={written}, its source {ours.get('compression.type', 'producer')}: the target's brokers compress each batch anew, and it may become too large", "compression.type=producer"))  # fmt: skip
     return rows
+
+
+def _is_checked(key: str, theirs: dict[str, str]) -> bool:
+    """Whether a broker refuses by this limit: those of KIP-937 replace the former one, and nothing is refused where the broker stamps records."""
+    if theirs.get("message.timestamp.type") == "LogAppendTime":
+        return False
+    return "difference" not in key or "message.timestamp.before.max.ms" not in theirs
+
+
+async def _expired(
+    flow: Examined, ours: dict[str, dict[str, str]], theirs: dict[str, dict[str, str]]
+) -> AsyncIterator[tuple[list[str], str, str]]:
+    """Return copies that keep records for less than the age of their source's oldest ones, by what they keep."""
+    held_ms = {
+        topic: held
+        for topic, copy in (await flow.copies()).items()
+        if (held := _number(theirs.get(copy, {}), "retention.ms")) is not None
+        and "delete" in theirs[copy].get("cleanup.policy", "delete")
+        and _is_shorter(held, _number(ours.get(topic, {}), "retention.ms") or held)
+    }
+    chosen, now_ms = await flow.chosen(), flow.clock.now_ms()
+    asked = {topic: chosen[topic].partitions for topic in held_ms}
+    expired: dict[int, dict[str, int]] = {}
+    for tp, at_ms in (await flow.sides["source"].admin.first_times(asked)).items():
+        held = held_ms[tp.topic]
+        if 0 <= at_ms < now_ms - held:
+            ages = expired.setdefault(held, {})
+            ages[tp.topic] = max(now_ms - at_ms, ages.get(tp.topic, 0))
+    for held, ages in expired.items():
+        text = f"keeps records for {duration_text(held)}, its source has some of {duration_text(max(ages.values()))}: these are deleted as they arrive"  # fmt: skip
+        kept = max(ours[it]["retention.ms"] for it in ages)
+        yield [flow.names.copy_of(it) for it in ages], text, f"retention.ms={kept}"
 
 
 def _is_shorter(held: int, kept: int) -> bool:
@@ -174,25 +255,93 @@ async def partitions(flow: Examined) -> AsyncIterator[Row]:
         yield Row(Level.OK, "copies have the partitions of their sources")
 
 
-async def groups(flow: Examined) -> AsyncIterator[Row]:
-    """No group that is synced has members on both sides: its offsets on the target are its own."""
-    if flow.connector.get("sync.group.offsets.enabled", "false").strip().lower() != "true":
-        yield Row(Level.OK, "groups are not synced (sync.group.offsets.enabled)")
+async def acls(flow: Examined) -> AsyncIterator[Row]:
+    """Copies have the rules that sync.topic.acls gives them."""
+    source, target = flow.sides["source"], flow.sides["target"]
+    if not flow.config.sync_topic_acls_enabled:
+        yield Row(Level.OK, "rules are not synced (sync.topic.acls.enabled=false)")
         return
-    wanted = group_filter_from_config(flow.connector)
-    active = [
-        {name for name, it in (await flow.groups(side)).groups.items() if it.has_members}
-        for side in ("source", "target")
-    ]
-    both = [name for name in active[0] & active[1] if wanted.should_replicate_group(name)]
-    if both:
+    answers: dict[str, tuple[Acl, ...] | None] = {}
+    for opened in (source, target):
+        try:
+            answers[opened.alias] = await opened.acls()
+        except ServerError as error:
+            yield Row(Level.WARNING, f"{opened.alias}: rules may not be read: {error.message}; they are not synced", opened.admin.cluster.granting("Describe", "--cluster"))  # fmt: skip
+            return
+    ours, theirs = answers.values()
+    if ours is None:
+        yield Row(Level.OK, f"{source.alias} has no authorizer: no rules are synced")
+        return
+    there = await flow.topics("target")
+    wanted = [
+        it
+        for it in remote_acls(ours, selection=flow.names.selection, policy=flow.policy, source_alias=source.alias)
+        # A rule that denies writing is a failover's own.
+        if it.resource_name in there and (it.permission, it.operation) != (AclPermission.DENY, AclOperation.WRITE)
+    ]  # fmt: skip
+    if theirs is None:
+        if wanted:
+            yield Row(Level.WARNING, f"{target.alias} has no authorizer: whoever reaches it may read {some({it.resource_name for it in wanted})}", "configure authorizer.class.name there, or set sync.topic.acls.enabled=false")  # fmt: skip
+        return
+    missing = [it for it in wanted if it not in theirs]
+    if missing:
+        shown = [f"{it.permission.name} {it.operation.name} of {it.principal} on {it.resource_name}" for it in missing]  # fmt: skip
         yield Row(
             Level.WARNING,
-            f"active on both sides, so not synced: {some(both)}",
-            f"stop them on {flow.flow.target}, or exclude them in groups.exclude",
+            f"{target.alias}: rules that {source.alias} has are not on the copies: {some(shown)}",
+            f"the flow writes them each {flow.config.sync_topic_acls_interval_seconds} s; where it does not, its principal needs "
+            + target.admin.cluster.granting("Alter", "--cluster"),
         )
     else:
-        yield Row(Level.OK, "no synced group is active on both sides")
+        yield Row(Level.OK, f"{len(wanted)} rules of the source are on the copies")
+
+
+async def groups(flow: Examined) -> AsyncIterator[Row]:
+    """Each group that is to be synced has its place on the target, as ``mm2py group list`` shows it: it would go on there after a failover."""
+    if not flow.syncs_groups:
+        yield Row(Level.OK, "groups are not synced (sync.group.offsets.enabled)")
+        return
+    source, target = flow.sides["source"], flow.sides["target"]
+    wanted = group_filter_from_config(flow.connector)
+    ours, theirs = (await source.groups()).groups, (await target.groups()).groups
+    used = {
+        name
+        for name, it in theirs.items()
+        if it.has_members and name in ours and wanted.should_replicate_group(name)
+    }
+    if used:
+        both = {name for name in used if ours[name].has_members}
+        where = f"on both sides ({some(both)})" if both else f"on {target.alias}"
+        yield Row(
+            Level.WARNING,
+            f"active {where}, so not synced: {some(used)}",
+            f"stop them on {flow.flow.target}, or exclude them in groups.exclude",
+        )
+    by_reason: dict[str, list[str]] = {}
+    offsets = FlowOffsets(
+        flow.flow,
+        flow.connector,
+        flow.clock,
+        has_checkpoints=CHECKPOINTS in flow.plan.connectors,
+        clusters=(source.admin.cluster, target.admin.cluster),
+    )
+    async with offsets:
+        views = await offsets.groups(None, MOST_GROUPS)
+    for view in views:
+        if view.not_synced and view.group not in used:
+            by_reason.setdefault(view.not_synced, []).append(view.group)
+    # Before the first start no group has a place, and none needs one.
+    began = flow.policy.checkpoints_topic(flow.flow.source) in await flow.topics("target")
+    for reason, named in by_reason.items() if began else ():
+        yield Row(
+            Level.WARNING,
+            f"not synced: {some(named)}: {reason}",
+            f"mm2py group describe '{flow.flow}' {min(named)!r}; a new group takes refresh.groups.interval.seconds and emit.checkpoints.interval.seconds",
+        )
+    if not began:
+        yield Row(Level.OK, f"{len(views)} groups; none has a place before the flow has run")
+    elif not used and not by_reason:
+        yield Row(Level.OK, f"{len(views)} groups have their places on {target.alias}")
 
 
 async def transactions(flow: Examined) -> AsyncIterator[Row]:
@@ -242,7 +391,7 @@ async def disk(flow: Examined) -> AsyncIterator[Row]:
     factor = factor if factor > 0 else 1  # the brokers' own default is at least that
     text = f"{size_text(total)} of {len(new)} topics without a copy are to come, times replication.factor={flow.config.replication_factor}"
     target = flow.sides["target"]
-    free = await target.admin.free_bytes()
+    free = await target.free_bytes()
     if free is None:
         yield Row(Level.OK, f"{text}; brokers of {target.alias} do not tell how much they can take")
     elif total * factor > free * _FULL:

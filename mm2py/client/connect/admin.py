@@ -149,6 +149,17 @@ class Admin:
                     rights[topic.name] = frozenset(map(AclOperation, topic.operations))
         return rights
 
+    async def cluster_rights(self) -> frozenset[AclOperation] | None:
+        """Return what our principal may do with the cluster; all where it has no authorizer, None where it does not tell.
+
+        Raises:
+            UnsupportedVersionError: as ``topic_rights``.
+        """
+        answer = await self.cluster.call_any(messages.metadata([], cluster_operations=True))
+        return (
+            None if answer.operations is None else frozenset(map(AclOperation, answer.operations))
+        )
+
     async def create_topics(
         self,
         topics: Sequence[NewTopic],
@@ -282,7 +293,7 @@ class Admin:
         return answer.quotas
 
     async def _log_dirs(self, topics: Mapping[str, Sequence[int]]) -> list[admin_messages.LogDirs]:
-        await self.cluster.metadata([])
+        await self.cluster.refresh_brokers()
         found: list[admin_messages.LogDirs] = []
         for node_id in self.cluster.broker_ids:
             connection = await self.cluster.connection(node_id, ADMIN)
@@ -468,6 +479,16 @@ class Admin:
             UnsupportedVersionError: as ``newest_times``.
         """
         return await self.newest_times([CONSUMER_OFFSETS])
+
+    async def first_times(self, topics: Mapping[str, Iterable[int]]) -> dict[TopicPartition, int]:
+        """Return the time of the first record of partitions that have one with a time, ms since the epoch."""
+        wanted = {
+            TopicPartition(it, number): 0 for it, numbers in topics.items() for number in numbers
+        }
+        listed = await self.list_offsets(wanted)
+        return {
+            tp: it.timestamp for tp, it in listed.items() if it.error is None and it.offset >= 0
+        }
 
     async def list_offsets_at(
         self,

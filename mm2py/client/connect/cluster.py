@@ -57,6 +57,9 @@ COORDINATOR: Final = "coordinator"
 _DENIED: Final = {TOPIC_AUTHORIZATION_FAILED: "topic", GROUP_AUTHORIZATION_FAILED: "group"}
 _GROUPS_PER_QUESTION: Final = 1_000
 
+PACED_AGE_S: Final = 60.0
+"""So old may the list of brokers be for a client that waits for turns."""
+
 SILENT_S: Final = 2.0
 """Wait for a Metadata response before another broker is asked too."""
 
@@ -114,7 +117,7 @@ class Cluster:
         self._coordinators: dict[str, int] = {}
         self._next_refresh: _Refresh | None = None
         self._refresh_lock = asyncio.Lock()
-        self._refreshed_at = float("-inf")
+        self._refreshed_at = self._answered_at = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
         self._silent: set[str] = set()
         self._all_topics: AnswerMemo[MetadataResult] = AnswerMemo()
@@ -177,6 +180,7 @@ class Cluster:
         """
         connection = await self._any()
         self._take(await connection.call(metadata(())))
+        self._answered_at = self.clock.monotonic()
         log.debug(
             "cluster ready cluster=%s id=%s brokers=%d",
             self.alias,
@@ -231,7 +235,7 @@ class Cluster:
             result = await self._repeat(lambda: self._first_answer(call), call.name)
         finally:
             del self._asked[question]
-        self._unreached = ""
+        self._unreached, self._answered_at = "", self.clock.monotonic()
         if result is not self._last:
             self._last = result
             self._take(result)
@@ -246,6 +250,12 @@ class Cluster:
         if self.clock.monotonic() - since <= longer_than_s:
             return ""
         return self._unreached or f"no broker of {self} has answered for {longer_than_s:g} s"
+
+    async def refresh_brokers(self) -> None:
+        """Learn ``broker_ids`` anew; a client whose questions wait for their turn takes those of the last minute."""
+        is_old = self.clock.monotonic() - self._answered_at > PACED_AGE_S
+        if self._connections.pace is None or is_old:
+            await self.metadata([])
 
     async def leader(self, tp: TopicPartition) -> Leader:
         """Return the leader of a partition, refreshing metadata where it is unknown or old.

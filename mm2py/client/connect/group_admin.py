@@ -13,10 +13,12 @@ from typing import Final, final
 from mm2py.client.connect.cluster import COORDINATOR, Cluster
 from mm2py.client.connect.share_positions import CONSUMER_GROUPS, GroupRequests
 from mm2py.errors import Mm2pyError, RetriableError, ServerError
+from mm2py.protocol.acls import AclOperation
 from mm2py.protocol.consumer_offsets import CONSUMER_OFFSETS
 from mm2py.protocol.error_codes import (
     COORDINATOR_LOAD_IN_PROGRESS,
     COORDINATOR_NOT_AVAILABLE,
+    GROUP_AUTHORIZATION_FAILED,
     GROUP_ID_NOT_FOUND,
     NOT_COORDINATOR,
     UNKNOWN_TOPIC_ID,
@@ -85,7 +87,7 @@ class GroupAdmin:
             ServerError: groups may not be listed.
             RetriableError: no broker answered.
         """
-        await self.cluster.metadata([])
+        await self.cluster.refresh_brokers()
         nodes = self.cluster.broker_ids
         answers = await asyncio.gather(*map(self._list_at, nodes), return_exceptions=True)
         listings: dict[str, GroupListing] = {}
@@ -122,6 +124,25 @@ class GroupAdmin:
                     if it.state:
                         listings[it.group_id] = replace(listings[it.group_id], state=it.state)
         return listings
+
+    async def rights(self, groups: Collection[str]) -> dict[str, frozenset[AclOperation]]:
+        """Return what our principal may do with groups, which need not exist; without those of which no coordinator tells it now.
+
+        Raises:
+            UnsupportedVersionError: brokers before 2.3 do not tell (KIP-430).
+            RetriableError: a coordinator does not answer.
+        """
+        by_node: dict[int, list[str]] = {}
+        for group, node in (await self.cluster.coordinators(groups)).items():
+            if isinstance(node, int):
+                by_node.setdefault(node, []).append(group)
+        rights: dict[str, frozenset[AclOperation]] = {}
+        for node_id, names in by_node.items():
+            connection = await self.cluster.connection(node_id, COORDINATOR)
+            for it in await connection.call(describe_groups(names, operations=True)):
+                if it.error_code == GROUP_AUTHORIZATION_FAILED or it.operations is not None:
+                    rights[it.group_id] = frozenset(map(AclOperation, it.operations or ()))
+        return rights
 
     async def committed(self, groups: Collection[str]) -> dict[str, Committed]:
         """Return the committed offsets of groups, each asked at its coordinator; an error is the group's value."""

@@ -1,43 +1,76 @@
-"""What the doctor's flows share: a cluster that is silent for one of them is not asked for the next."""
+"""What the doctor's flows share: a cluster is connected to once, one that is silent is not asked for the next flow, and all end in time."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import RetriableError
-from mm2py_jobs.doctor.examine import Shared
+from mm2py.types import ClusterAlias, FlowName
+from mm2py_jobs.doctor import examine
+from mm2py_jobs.doctor.examine import ALL_S, Shared
+from mm2py_jobs.doctor.examined import Once
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.kafka.ports import free_ports
-from tests.unit.client.client_stage import cluster_of
+
+METADATA = 3
+FIRST, SECOND = (FlowName(ClusterAlias(it), ClusterAlias("B")) for it in ("A", "C"))
 
 
-async def test_a_cluster_that_did_not_answer_one_flow_is_known_to_be_away_for_the_next() -> None:
-    shared, asked = Shared(SYSTEM_CLOCK), list[str]()
+@asynccontextmanager
+async def shared() -> AsyncGenerator[Shared]:
+    async with AsyncExitStack() as stack:
+        yield Shared(SYSTEM_CLOCK, stack)
 
-    async def ask() -> None:
-        asked.append("answered")
 
+def properties(port: int) -> dict[str, str]:
+    return {
+        f"{side}.cluster.bootstrap.servers": f"127.0.0.1:{port}" for side in ("source", "target")
+    }
+
+
+async def test_flows_share_the_cluster_that_both_have_and_one_that_is_away_is_known_to_be() -> None:
     (port,) = free_ports(1)
-    first, same, other = cluster_of(port), cluster_of(port), cluster_of(port, request_timeout_ms=1)
-    cause = await shared.open(first, ask)
-    assert f"127.0.0.1:{port}" in cause
-    await first.close()
-    await same.close()
-    assert await shared.open(same, ask) == cause, "closed: an attempt would fail otherwise"
-    await other.close()
-    assert await shared.open(other, ask) != cause, "it is reached in another way"
-    assert asked == []
+    async with shared() as opened, FakeBroker() as broker:
+        assert opened.left_s() == ALL_S
+        well = await asyncio.gather(
+            *(opened.side(it, properties(broker.port), "target") for it in (FIRST, SECOND))
+        )
+        assert well[0] is well[1]
+        assert not well[0].away
+        away = await opened.side(FIRST, properties(port), "source")
+        assert f"127.0.0.1:{port}" in away.away
+        assert await opened.side(FIRST, properties(port), "source") is away
+        assert (await opened.side(SECOND, properties(port), "source")).alias == "C"
+        assert 0 < opened.left_s() < ALL_S, "all flows together end in time"
 
 
-async def test_a_question_that_is_refused_does_not_make_the_cluster_away_for_others() -> None:
-    shared = Shared(SYSTEM_CLOCK)
+async def test_a_cluster_that_falls_silent_during_a_check_is_left_alone_by_all_flows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(examine, "PROBE_S", 0.2)
+    async with shared() as opened, FakeBroker() as broker:
+        side = await opened.side(FIRST, properties(broker.port), "target")
+        assert not await opened.silent(side)
+        broker.hold(METADATA)
+        assert await opened.silent(side)
+        assert "no answer within" in side.away
+        assert (await opened.side(SECOND, properties(broker.port), "target")).away == side.away
 
-    async def refused() -> None:
-        raise RetriableError("not for you")
 
-    async def answered() -> None:
-        pass
+async def test_a_question_is_asked_once_and_again_only_where_it_failed() -> None:
+    asked = list[str]()
 
-    async with FakeBroker() as broker:
-        first, second = cluster_of(broker), cluster_of(broker)
-        assert "not for you" in await shared.open(first, refused)
-        assert await shared.open(second, answered) == ""
-        await first.close()
-        await second.close()
+    async def ask() -> str:
+        asked.append("question")
+        await asyncio.sleep(0)
+        if len(asked) == 1:
+            raise RetriableError("not now")
+        return "answer"
+
+    once = Once(ask)
+    answers = await asyncio.gather(once(), once(), once(), return_exceptions=True)
+    assert [str(it) for it in answers] == ["not now", "answer", "answer"]
+    assert len(asked) == 2

@@ -113,6 +113,7 @@ def test_panels_do_not_overlap_and_each_has_a_query() -> None:
 
 HOURS_2 = 120
 FLOW = 'flow="A->B",instance="w1",job="mm2py"'
+BACK = 'flow="B->A",instance="w1",job="mm2py"'
 FLAT = f"+0x{HOURS_2}"
 
 
@@ -137,7 +138,11 @@ def well() -> dict[str, str]:
         ),
         f'mm2py_newest_record_timestamp_seconds{{{FLOW},topic="t",partition="0"}}': f"5{FLAT}",
         f'mm2py_groups{{{FLOW},kind="group",state="NOT_SYNCED"}}': f"0{FLAT}",
-        f'mm2py_groups{{{FLOW},kind="group",state="IN_USE"}}': f"3{FLAT}",
+        f'mm2py_groups{{{FLOW},kind="group",state="IN_USE"}}': f"0{FLAT}",
+        f'mm2py_groups{{{FLOW},kind="group",state="SYNCED"}}': f"3{FLAT}",
+        f'mm2py_flow_findings{{{FLOW},finding="gone on the source"}}': f"1{FLAT}",
+        f'mm2py_flow_state{{{BACK},state="DISABLED"}}': f"1{FLAT}",
+        f'mm2py_flow_state{{{BACK},state="RUNNING"}}': f"0{FLAT}",
         f'mm2py_backfill_state{{{FLOW},state="FAILED"}}': f"0{FLAT}",
         f"mm2py_memberships_lost_total{{{FLOW}}}": f"1{FLAT}",
         f'mm2py_restarts_total{{{FLOW},what="task"}}': f"4{FLAT}",
@@ -176,6 +181,19 @@ SCENES: Mapping[str, tuple[Mapping[str, str], Collection[str]]] = {
     "a typing error in topics": (
         {f'mm2py_partition_state{{{FLOW},topic="t",partition="0",state="RUNNING"}}': f"_x{HOURS_2}"},
         ["FlowWithoutTopics"],
+    ),
+    "a name of topics that the source does not have any more": (
+        {f'mm2py_flow_findings{{{FLOW},finding="topics"}}': f"_x20 1+0x{HOURS_2 - 20}"},
+        ["TopicsMissing"],
+    ),
+    "no flow is enabled": (bad_state("DISABLED"), ["NothingEnabled"]),
+    "a group that is active on the target for two hours": (
+        {f'mm2py_groups{{{FLOW},kind="group",state="IN_USE"}}': f"1{FLAT}"},
+        ["GroupsInUse"],
+    ),
+    "a group whose clients move": (
+        {f'mm2py_groups{{{FLOW},kind="group",state="IN_USE"}}': f"0+0x{HOURS_2 - 50} 1+0x49"},
+        (),
     ),
     "behind": (
         {f'mm2py_rpo_seconds{{{FLOW},topic="u",partition="1"}}': f"61{FLAT}"},
