@@ -12,7 +12,7 @@ from mm2py.config.clients import ConnectionSettings, ConsumerSettings, parse_boo
 from mm2py.protocol.records import decode_batches
 from mm2py.types import TopicPartition
 from tests.integration.traffic import producer
-from tests.kit.fakes.seal import sealed
+from tests.kit.fakes.batches import sealed
 from tests.kit.kafka.region import KafkaAddress
 
 

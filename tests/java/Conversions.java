@@ -17,7 +17,7 @@ import org.apache.kafka.connect.json.JsonConverter;
 import org.apache.kafka.connect.storage.SimpleHeaderConverter;
 import org.apache.kafka.connect.storage.StringConverter;
 
-/** Prints what Kafka's own converters make of some values; the names stand in tests/unit/runtime/test_converters.py. */
+/** Prints what Kafka's own converters make of some values; the names stand in tests/unit/runtime/test_plugins.py. */
 public final class Conversions {
     private static final List<String> LINES = new ArrayList<>();
 

@@ -26,8 +26,8 @@ from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.offset_map_store import OffsetMapStore
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
+from tests.kit.fakes.batches import source_batch
 from tests.kit.fakes.broker import FakeBroker, Hold
-from tests.kit.fakes.source_batches import source_batch
 
 PRODUCE = 0
 SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("A.orders", 0)

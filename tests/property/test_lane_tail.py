@@ -17,7 +17,7 @@ from mm2py.protocol.record_batch import TRANSACTIONAL_FLAG, Codec, RecordBatch, 
 from mm2py.protocol.record_bytes import append_record
 from mm2py.protocol.records import NewRecord, Record, decode_batches, encode_batch, record_body
 from mm2py.types import TopicPartition
-from tests.kit.fakes.source_batches import source_batch
+from tests.kit.fakes.batches import source_batch
 
 TARGET = TopicPartition("A.orders", 0)
 SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=12)

@@ -34,7 +34,7 @@ from mm2py.protocol.records import NewRecord
 from mm2py.testing.clock import FakeClock
 from mm2py.types import TopicPartition
 from mm2py_connectors.partition_deal import PartitionDeal
-from tests.kit.fakes.mirror_records import an_event
+from tests.kit.fakes.stores import an_event
 
 ALIASES = st.text("ABCxyz-_", min_size=1, max_size=6)
 TOPICS = st.text("abcXYZ019-_", min_size=1, max_size=20)

@@ -23,8 +23,8 @@ from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
 from mm2py_connectors.conflicts import ConflictWatch
 from mm2py_connectors.loop_suppression import LoopFilter
-from tests.kit.fakes.mirror_records import a_producer
-from tests.kit.fakes.seal import sealed
+from tests.kit.fakes.batches import sealed
+from tests.kit.fakes.stores import a_producer
 
 pytestmark = pytest.mark.fuzz
 

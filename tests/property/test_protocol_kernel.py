@@ -22,8 +22,7 @@ from mm2py.protocol.record_bytes import (
     varint,
 )
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
-from tests.kit.fakes.lease import CountedLease
-from tests.kit.fakes.seal import sealed
+from tests.kit.fakes.batches import CountedLease, sealed
 from tests.property.effort import examples
 
 Result = TypeVar("Result")

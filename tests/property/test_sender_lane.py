@@ -13,8 +13,7 @@ from mm2py.protocol import error_codes as codes
 from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Codec, RecordBatch, crc32c
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.types import TopicPartition
-from tests.kit.fakes.seal import sealed
-from tests.kit.fakes.source_batches import source_batch
+from tests.kit.fakes.batches import sealed, source_batch
 from tests.property.effort import examples
 
 SOURCE = TopicPartition("orders", 0)

@@ -28,7 +28,7 @@ from mm2py_jobs.verify.differences import (
 )
 from mm2py_jobs.verify.digests import SequenceDigest, part_hash, record_hash
 from mm2py_jobs.verify.log_entries import Entry, LogSide, OffsetRange
-from tests.kit.fakes.seal import sealed
+from tests.kit.fakes.batches import sealed
 from tests.property.effort import examples
 
 relaxed = settings(max_examples=examples(60), deadline=None)

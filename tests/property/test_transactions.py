@@ -43,9 +43,9 @@ from mm2py.storage.offset_map_store import MapsOver, NoMapStore, StoredMap, page
 from mm2py.storage.table import Entry, partition_of
 from mm2py.testing.waiting import eventually
 from mm2py.types import ClusterAlias, FlowName, State, TopicPartition
+from tests.kit.fakes.batches import source_batch
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.fakes.broker_state import FakeCluster
-from tests.kit.fakes.source_batches import source_batch
 from tests.property.effort import examples, is_fuzz
 
 CONNECTOR = "MirrorSourceConnector"

@@ -13,8 +13,7 @@ from typing import Final, Literal, NamedTuple, Self, final
 from mm2py.types import TopicPartition
 from tests.kit.fakes.broker_api import APIS, answer_error, handle, unsupported
 from tests.kit.fakes.broker_log import PartitionLog
-from tests.kit.fakes.broker_request import Request
-from tests.kit.fakes.broker_state import FakeCluster
+from tests.kit.fakes.broker_state import FakeCluster, Request
 from tests.kit.fakes.wire import RequestReader
 from tests.kit.lines.listening import stop_listening
 

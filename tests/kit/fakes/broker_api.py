@@ -17,8 +17,7 @@ from mm2py.protocol.error_codes import (
 from mm2py.types import EARLIEST, TopicPartition
 from tests.kit.fakes.broker_fetch import fetch
 from tests.kit.fakes.broker_log import AppendResult, PartitionLog
-from tests.kit.fakes.broker_request import Request
-from tests.kit.fakes.broker_state import FakeTopic
+from tests.kit.fakes.broker_state import FakeTopic, Request
 from tests.kit.fakes.wire import AnswerWriter
 
 _NO_TOPIC_ID: Final = bytes(16)

@@ -21,9 +21,7 @@ from mm2py.protocol.error_codes import (
 )
 from mm2py.types import TopicPartition
 from tests.kit.fakes.broker_log import PartitionLog
-from tests.kit.fakes.broker_request import Request
-from tests.kit.fakes.broker_state import FakeCluster
-from tests.kit.fakes.fetch_session import FakeSession, Key, Wanted
+from tests.kit.fakes.broker_state import FakeCluster, FakeSession, Key, Request, Wanted
 from tests.kit.fakes.wire import AnswerWriter
 
 _MAX_WAIT_MS: Final = 60_000

@@ -1,18 +1,18 @@
-"""What the brokers of one fake cluster share: topics, leaders, logs, producer ids."""
+"""What the brokers of one fake cluster share: topics, leaders, logs, producer ids, Fetch sessions (KIP-227); and a request to one."""
 
 import asyncio
 import secrets
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import Final, NamedTuple, TypeAlias, final
 
 from mm2py.clock import SYSTEM_CLOCK, Clock
 from mm2py.protocol.record_batch import CONTROL_FLAG, HEADER, HEADER_BYTES, TRANSACTIONAL_FLAG
 from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.types import TopicPartition
+from tests.kit.fakes.batches import sealed
 from tests.kit.fakes.broker_log import AppendResult, PartitionLog
 from tests.kit.fakes.broker_transactions import FakeTransactions, Stored
-from tests.kit.fakes.fetch_session import FakeSession
-from tests.kit.fakes.seal import sealed
+from tests.kit.fakes.wire import AnswerWriter, RequestReader
 
 _ATTRIBUTES: Final = 22
 
@@ -24,6 +24,31 @@ def _marker() -> bytes:
 
 
 _MARKER: Final = _marker()
+
+
+Key: TypeAlias = tuple[str | bytes, int]
+"""Topic name or id, and partition."""
+
+
+class Wanted(NamedTuple):
+    """One partition as a client asks for it."""
+
+    topic: str | bytes
+    partition: int
+    leader_epoch: int
+    offset: int
+    last_fetched_epoch: int
+    max_bytes: int
+
+
+@dataclass(slots=True)
+class FakeSession:
+    """One client's partitions; the order is the order of service."""
+
+    node_id: int
+    epoch: int = 1
+    wanted: dict[Key, Wanted] = field(default_factory=dict[Key, Wanted])
+    told: dict[Key, tuple[int, int, int]] = field(default_factory=dict[Key, tuple[int, int, int]])
 
 
 @dataclass(slots=True)
@@ -138,3 +163,21 @@ class FakeCluster:
         """Hand out a producer id."""
         self._next_producer_id += 1
         return self._next_producer_id
+
+
+@dataclass(slots=True)
+class Request:
+    """One request; ``forced`` is the scripted code, -2 for none."""
+
+    api_key: int
+    version: int
+    cluster: FakeCluster
+    node_id: int
+    reader: RequestReader
+    forced: int = -2
+    apply: bool = True
+
+    @property
+    def answer(self) -> AnswerWriter:
+        """A writer for the answer in the request's version."""
+        return AnswerWriter(flexible=self.reader.flexible)

@@ -13,8 +13,8 @@ from mm2py.config.clients import ConnectionSettings, ConsumerSettings
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.testing.waiting import quoted
 from mm2py.types import TopicPartition
+from tests.kit.fakes.batches import sealed
 from tests.kit.fakes.broker import FakeBroker
-from tests.kit.fakes.seal import sealed
 from tests.kit.lines.delay_proxy import DelayProxy
 
 FETCH = 1

@@ -35,11 +35,7 @@ class Events(Protocol):
         ...
 
 
-def a_batch(
-    first: int,
-    count: int = 1,
-    lease: BufferLease | None = None,
-) -> RecordBatch:
+def a_batch(first: int, count: int = 1, lease: BufferLease | None = None) -> RecordBatch:
     """Return a batch with these offsets whose bytes mean nothing."""
     return RecordBatch(
         bytearray(100),

@@ -23,10 +23,10 @@ from mm2py.protocol.record_batch import BufferLease
 from mm2py.protocol.topics import NO_TOPIC_ID
 from mm2py.testing.waiting import eventually
 from mm2py.types import EARLIEST, TopicPartition
+from tests.kit.fakes.batches import sealed
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.fakes.broker_log import PartitionLog
 from tests.kit.fakes.fetcher_rig import FETCH, FIRST, SECOND, Rig, fetching
-from tests.kit.fakes.seal import sealed
 from tests.kit.lines.black_hole import BlackHole
 
 BY_ID = {FETCH: (4, 17)}

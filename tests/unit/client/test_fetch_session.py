@@ -11,9 +11,8 @@ from mm2py.protocol import error_codes as codes
 from mm2py.protocol.fetch import FetchedPartition
 from mm2py.protocol.topics import MetadataResult, PartitionMetadata, TopicMetadata
 from mm2py.types import TopicPartition
+from tests.kit.fakes.batches import COMMIT, CountedLease, marker, stored_batch
 from tests.kit.fakes.fetcher_rig import FETCH, FIRST, SECOND, fetching
-from tests.kit.fakes.lease import CountedLease
-from tests.kit.fakes.stored_batches import COMMIT, marker, stored_batch
 
 LIMIT = 1 << 20
 

@@ -26,9 +26,9 @@ from mm2py.protocol.error_codes import (
 from mm2py.protocol.records import Record
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
+from tests.kit.fakes.batches import COMMIT, marker
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.fakes.late_clock import LateClock
-from tests.kit.fakes.stored_batches import COMMIT, marker
 from tests.unit.client.client_stage import connected_to, signed
 
 FETCH, LIST_OFFSETS, METADATA = 1, 2, 3

@@ -25,10 +25,9 @@ from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Codec, RecordBatch
 from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
+from tests.kit.fakes.batches import CountedLease, sealed
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.fakes.broker_state import FakeCluster
-from tests.kit.fakes.lease import CountedLease
-from tests.kit.fakes.seal import sealed
 from tests.unit.client.client_stage import Ids, connected_to, numbers_in, to_send
 
 PRODUCE, LIST_OFFSETS, METADATA, EPOCH_ENDS = 0, 2, 3, 23

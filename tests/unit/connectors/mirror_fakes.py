@@ -263,19 +263,3 @@ class MirrorTaskContext(FakeTaskContext):
         for tp, offset in (stored or {}).items():
             where: SourcePartition = {"cluster": "A", "partition": tp.partition, "topic": tp.topic}
             self.store(where, {"offset": offset})
-
-
-class Lease:
-    held_bytes = 1 << 22
-
-    def __init__(self) -> None:
-        self.released = 0
-
-    def retain(self) -> None:
-        self.released -= 1
-
-    def release(self) -> None:
-        self.released += 1
-
-    def copied(self, size_bytes: int) -> "Lease":
-        return Lease()

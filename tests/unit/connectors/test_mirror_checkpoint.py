@@ -128,25 +128,6 @@ def test_each_group_has_exactly_one_task(tasks: int) -> None:
     assert not any(share.has("") for share in shares)  # no request can name it
 
 
-async def test_a_disabled_flow_has_no_tasks_and_opens_nothing() -> None:
-    region = GroupRegion()
-    region.at_source.put("g1", t_0=1)
-    connector = connector_of(region, enabled="false")
-    await connector.start(FakeConnectorContext())
-    assert list(connector.task_configs(3)) == []
-    assert region.sessions == []
-
-
-async def test_checkpoints_of_a_cluster_for_itself_are_refused() -> None:
-    region = GroupRegion()
-    region.cluster_id = "kLmN-1"
-    connector = connector_of(region)
-    with pytest.raises(ConfigError, match="are one cluster, kLmN-1"):
-        await connector.start(FakeConnectorContext())
-    assert region.target.created == []
-    assert region.all_closed
-
-
 @pytest.mark.parametrize("name", ["emit.checkpoints.enabled", "emit.offset-syncs.enabled"])
 async def test_a_connector_that_may_not_write_checkpoints_runs_without_tasks_and_names_the_cause(
     name: str, caplog: pytest.LogCaptureFixture
@@ -159,6 +140,15 @@ async def test_a_connector_that_may_not_write_checkpoints_runs_without_tasks_and
     assert region.sessions == []
     assert f"cause={name}=false" in caplog.text
     await connector.stop()
+
+
+async def test_a_disabled_flow_has_no_tasks_and_opens_nothing() -> None:
+    region = GroupRegion()
+    region.at_source.put("g1", t_0=1)
+    connector = connector_of(region, enabled="false")
+    await connector.start(FakeConnectorContext())
+    assert list(connector.task_configs(3)) == []
+    assert region.sessions == []
 
 
 async def test_new_groups_start_no_task_anew_until_there_are_a_thousand_more() -> None:
@@ -183,7 +173,7 @@ async def test_new_groups_start_no_task_anew_until_there_are_a_thousand_more() -
 
 
 @pytest.mark.parametrize(("policy", "is_wrong"), [("delete", True), ("compact", False)])
-async def test_a_checkpoints_topic_that_kafka_would_empty_is_a_problem(
+async def test_a_checkpoints_topic_that_is_deleted_from_is_a_problem(
     policy: str, is_wrong: bool
 ) -> None:
     region = GroupRegion()
@@ -207,15 +197,6 @@ async def test_a_checkpoints_topic_that_was_deleted_is_created_again() -> None:
     assert [it.name for it in region.target.created] == ["A.checkpoints.internal"]
     assert context.reconfigurations == 1
     await connector.stop()
-
-
-async def test_a_source_that_is_away_is_tried_again_by_the_runtime() -> None:
-    region = GroupRegion()
-    region.at_source.broken = ConnectionFailedError("away")
-    connector = connector_of(region)
-    with pytest.raises(ConnectionFailedError):
-        await connector.start(FakeConnectorContext())
-    assert region.all_closed
 
 
 async def test_only_offset_0_may_be_stored() -> None:
@@ -475,22 +456,6 @@ async def test_nothing_is_known_of_a_partition_whose_map_is_about_a_former_copy(
     assert written == [0, 2]
 
 
-async def test_a_copy_that_is_gone_while_the_task_runs_takes_its_checkpoints_with_it() -> None:
-    region, tp = GroupRegion(), TopicPartition("t", 0)
-    region.at_target.states["g"] = "Empty"
-    region.log(*SYNCS).sync("t", 0, 0, 0)
-    region.map.put("t", 0, (0, 148, 0), covered=148)
-    region.at_source.put("g", t_0=148)
-    async with running(region, sync_group_offsets_enabled="true") as bench:
-        assert await bench.polled() == [checkpoint("g", "A.t", 0, 148, 148)]
-        region.map.former.add(tp)
-        await bench.idle(7)
-        region.at_target.drop("g")
-        region.at_target.states["g"] = "Empty"
-        await bench.idle(25)
-        assert len(region.at_target.commits) == 1
-
-
 async def test_nothing_is_translated_until_it_is_known_whether_there_is_a_map() -> None:
     region = GroupRegion()
     region.log(*SYNCS).sync("t", 0, 147, 147)
@@ -502,16 +467,6 @@ async def test_nothing_is_translated_until_it_is_known_whether_there_is_a_map() 
         assert "not now" in bench.context.findings["offset map"][0]
         await bench.idle(15)
         assert "offset map" not in bench.context.findings
-
-
-async def test_checkpoints_become_exact_when_a_map_is_written_later() -> None:
-    region = GroupRegion()
-    region.log(*SYNCS).sync("t", 0, 0, 0)
-    region.at_source.put("g", t_0=33)
-    async with running(region) as bench:
-        assert [it.downstream for it in await bench.polled()] == [1]
-        region.map.put("t", 0, (0, 50, 0), covered=50)
-        assert [it.downstream for it in await bench.polled(12)] == [33]
 
 
 async def test_with_the_same_names_both_ways_no_record_of_the_targets_own_is_skipped() -> None:
@@ -537,26 +492,6 @@ async def test_with_the_same_names_both_ways_no_record_of_the_targets_own_is_ski
         assert found["behind"] == 120, "not past what the flow back covers"
         region.map_back.put("t", 0, (0, 0, 50), (50, 10, 50), (60, 20, 100), covered=130)
         assert [it.downstream for it in await bench.polled(3)] == [130]
-
-
-async def test_with_the_same_names_both_ways_a_lost_map_of_the_flow_back_leaves_offsets_unknown() -> (
-    None
-):
-    region = GroupRegion()
-    # Each side had 20 records of its own first: who has read those of the source has read none of the target's.
-    region.map.put("t", 0, (0, 20, 20), covered=40)
-    region.log("B", "mm2-offset-syncs.A.internal").sync("t", 0, 0, 20)
-    region.at_source.put("early", t_0=20)
-    region.at_source.put("late", t_0=40)
-    region.map.put("u", 0, (0, 20, 0), covered=20)
-    region.at_source.put("copied-nothing-back", u_0=20)
-    names = {"replication.policy.class": "IdentityReplicationPolicy"}
-    async with running(region, **names) as bench:
-        assert [it.group for it in await bench.polled(3)] == ["copied-nothing-back"]
-        region.map_back.put("t", 0, (40, 1, 40), covered=41)
-        assert await bench.polled(12) == [
-            Checkpoint("late", TopicPartition("t", 0), 40, 40, metadata="")
-        ]
 
 
 # -- group offsets --------------------------------------------------------------------------------
@@ -649,9 +584,7 @@ def taken_over(lag: int, group: str = "g") -> GroupRegion:
 
 
 @pytest.mark.parametrize(("lag", "place"), [(3_103, 1), (1, 3_201), (0, 3_392), (-8, 3_400)])
-async def test_a_group_below_the_beginning_of_the_map_is_placed_by_offset_syncs(
-    lag: int, place: int
-) -> None:
+async def test_a_group_below_the_map_is_placed_by_offset_syncs(lag: int, place: int) -> None:
     region = taken_over(lag)
     async with synced(region):
         assert region.at_target.commits == [("g", at("A.t", _0=place))]
@@ -786,13 +719,6 @@ async def test_nothing_is_written_while_the_task_is_paused(region: GroupRegion) 
         assert region.at_target.offsets["g"][TopicPartition("A.t", 0)].offset == 102
 
 
-async def test_without_the_property_no_group_is_written(region: GroupRegion) -> None:
-    async with running(region) as bench:
-        assert len(await bench.polled()) == 2
-        await bench.idle(5)
-    assert region.at_target.commits == []
-
-
 async def test_where_another_flow_writes_into_the_same_copy_no_group_has_a_place() -> None:
     region, tp = GroupRegion(), TopicPartition("t", 0)
     region.at_target.states["g"] = "Empty"
@@ -819,3 +745,23 @@ async def test_where_another_flow_writes_into_the_same_copy_no_group_has_a_place
         await bench.idle(25)
     written = [offsets for _, offsets in region.at_target.commits]
     assert written == [at("A.t", _1=50), at("A.t", _0=100)]
+
+
+async def test_with_the_same_names_both_ways_a_lost_map_of_the_flow_back_leaves_offsets_unknown() -> (
+    None
+):
+    region = GroupRegion()
+    # Each side had 20 records of its own first: who has read those of the source has read none of the target's.
+    region.map.put("t", 0, (0, 20, 20), covered=40)
+    region.log("B", "mm2-offset-syncs.A.internal").sync("t", 0, 0, 20)
+    region.at_source.put("early", t_0=20)
+    region.at_source.put("late", t_0=40)
+    region.map.put("u", 0, (0, 20, 0), covered=20)
+    region.at_source.put("copied-nothing-back", u_0=20)
+    names = {"replication.policy.class": "IdentityReplicationPolicy"}
+    async with running(region, **names) as bench:
+        assert [it.group for it in await bench.polled(3)] == ["copied-nothing-back"]
+        region.map_back.put("t", 0, (40, 1, 40), covered=41)
+        assert await bench.polled(12) == [
+            Checkpoint("late", TopicPartition("t", 0), 40, 40, metadata="")
+        ]

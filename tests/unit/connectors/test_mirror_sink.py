@@ -45,9 +45,7 @@ async def running(
     assert not context.failures
 
 
-async def test_every_task_reads_all_topics_whose_copies_are_created_with_the_same_partitions() -> (
-    None
-):
+async def test_every_task_reads_all_topics_and_copies_are_created() -> None:
     region = Region({"t1": 2, "t2": 1, "other": 1})
     async with running(region) as (connector, _):
         configs = connector.task_configs(2)
@@ -176,15 +174,6 @@ def record(place: TopicPartition, offset: int, *, timestamp_ms: int = 5) -> Sink
     return SinkRecord(*place, b"k", None, headers, timestamp_ms, offset, *place)
 
 
-def test_a_record_keeps_everything_but_the_name_of_its_topic() -> None:
-    target = Target()
-    a_task(target).put([record(T1, 7), record(T1, 8, timestamp_ms=-1)])
-    first, second = (it.record for it in target.sent)
-    assert (first.topic, first.partition, first.key, first.value) == ("A.t1", 1, b"k", None)
-    assert (first.headers, first.timestamp_ms) == ((("h", b"1"), ("h", None)), 5)
-    assert second.timestamp_ms is None
-
-
 def test_a_record_that_a_transform_has_renamed_goes_where_its_key_belongs() -> None:
     target = Target()
     a_task(target).put([record(T1, 7)._replace(topic="t1-2026")])
@@ -272,13 +261,6 @@ def test_what_is_no_bytes_is_refused_with_the_converter_to_set() -> None:
         a_task(Target()).put([record(T0, 0)._replace(value="text")])
 
 
-def test_the_end_closes_the_producer() -> None:
-    target = Target()
-    a_task(target).stop()
-    assert target.closed
-    MirrorSinkTask(CONFIG, Context(), sender=target).stop()
-
-
 # -- start.positions: what the group is given before a member reads, and what waits for that --------
 
 GROUP = "connect-MirrorSinkConnector"
@@ -334,37 +316,20 @@ def topics_of(connector: MirrorSinkConnector) -> str:
         ("t1:1=offset:52, t1:0=offset:51", 51),
     ],
 )
-async def test_the_group_stands_where_the_first_rule_says_before_a_task_is_dealt(
-    rule: str, offset: int
-) -> None:
+async def test_the_group_stands_where_the_first_rule_says_at_first(rule: str, offset: int) -> None:
     region = a_region(t1=1)
     async with starting(region, rule) as (connector, _):
         assert region.at_source.commits == [(GROUP, {T0: offset})]
         assert topics_of(connector) == "t1"
 
 
-async def test_all_partitions_are_set_by_one_commit_and_those_without_a_rule_are_left_alone() -> (
-    None
-):
+async def test_one_commit_sets_all_partitions_that_have_a_rule() -> None:
     region = a_region(t1=2, t2=1)
     async with starting(region, "t1=latest") as (_, context):
         assert region.at_source.commits == [(GROUP, {T0: 59, T1: 59})]
         sessions = len(region.sessions)
         await next_look(context)
         assert len(region.sessions) == sessions, "nothing new, nothing asked"
-
-
-async def test_a_group_with_a_name_of_its_own_gets_them() -> None:
-    region = a_region(t1=1)
-    async with starting(region, "latest", **{"consumer.override.group.id": "mine"}):
-        assert region.at_source.commits == [("mine", {T0: 59})]
-
-
-async def test_without_rules_no_group_is_asked() -> None:
-    region = a_region(t1=2)
-    async with starting(region, "") as (connector, _):
-        assert topics_of(connector) == "t1"
-    assert region.at_source.asked == []
 
 
 async def test_positions_that_are_there_stay_and_what_is_new_is_later_than_latest() -> None:
@@ -374,23 +339,7 @@ async def test_positions_that_are_there_stay_and_what_is_new_is_later_than_lates
         assert region.at_source.commits == [(GROUP, {T1: 50})]
 
 
-async def test_a_topic_that_appears_later_begins_at_its_first_record_where_the_rule_is_latest() -> (
-    None
-):
-    region = a_region(t1=1)
-    async with starting(region, "latest") as (connector, context):
-        have_members(region, OLD)
-        region.source.topics["t2"] = 1
-        region.source.logs[OLD] = [5]
-        await next_look(context)
-        # auto.offset.reset=earliest does what the refused commit would.
-        assert topics_of(connector) == "t1,t2"
-        assert connector.waiting() == {}
-
-
-async def test_a_topic_that_cannot_begin_where_it_should_waits_until_the_group_has_no_members() -> (
-    None
-):
+async def test_a_topic_that_cannot_begin_where_it_should_waits() -> None:
     region = a_region(t1=1)
     async with starting(region, "t2=4000") as (connector, context):
         have_members(region, OLD)
@@ -447,3 +396,10 @@ def test_an_item_that_is_no_rule_is_refused_by_validation(text: str) -> None:
     model = MirrorSinkConnector.config_model
     (problem,) = model.cross_check({"start.positions": text})
     assert problem.name == "start.positions"
+
+
+def test_the_end_closes_the_producer() -> None:
+    target = Target()
+    a_task(target).stop()
+    assert target.closed
+    MirrorSinkTask(CONFIG, Context(), sender=target).stop()

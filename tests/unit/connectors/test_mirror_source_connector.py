@@ -105,11 +105,6 @@ async def test_a_disabled_flow_touches_nothing() -> None:
     assert bench.dealt() == []
 
 
-async def test_no_partition_means_no_task() -> None:
-    bench = await ran(Region({"other": 1}))
-    assert bench.dealt() == []
-
-
 async def test_an_unreachable_cluster_makes_the_runtime_try_again() -> None:
     bench = Bench(Region({"t": 1}))
     bench.region.refuse_connect = 2
@@ -139,9 +134,7 @@ async def test_a_new_topic_is_found_within_a_second_where_there_are_few_and_appe
 
 
 @pytest.mark.parametrize("every_s", [1, 2, 2.5, 4])
-async def test_topics_that_keep_appearing_are_collected_and_later_ones_found_at_once(
-    every_s: float,
-) -> None:
+async def test_topics_that_keep_appearing_are_collected(every_s: float) -> None:
     bench = Bench(Region({"t": 1}))
     clock = bench.context.clock
     async with running(bench):
@@ -188,29 +181,6 @@ async def test_an_interval_that_the_user_set_is_kept() -> None:
         assert bench.context.reconfigurations == 0
         await bench.context.clock.advance(0.2)
         assert bench.context.reconfigurations == 1
-
-
-async def test_without_refresh_nothing_is_looked_for() -> None:
-    bench = Bench(Region({"t": 1}), {"refresh.topics.enabled": "false"})
-    async with running(bench):
-        listings = bench.region.source.listings
-        await bench.context.clock.advance(100)
-        assert bench.region.source.listings == listings
-
-
-async def test_a_grown_topic_is_grown_on_the_target_and_its_new_partitions_copied() -> None:
-    bench = Bench(Region({"t": 2}, {"A.t": 2}))
-    async with running(bench):
-        bench.region.source.topics["t"] = 4
-        await bench.context.clock.advance(4)
-        assert bench.region.target.grown == [{"A.t": 4}]
-        assert bench.dealt() == ["t-0,t-3", "t-1", "t-2"]
-
-
-async def test_a_copy_that_is_larger_is_left_alone() -> None:
-    bench = await ran(Region({"t": 1}, {"A.t": 6}))
-    assert bench.region.target.grown == []
-    assert bench.dealt() == ["t-0"]
 
 
 @pytest.mark.parametrize(
@@ -260,20 +230,6 @@ async def test_a_deleted_topic_is_given_up_after_two_looks_and_its_copy_stays(
         assert not bench.connector.notes()
 
 
-async def test_copies_of_internal_topics_and_checkpoints_of_another_separator_are_named() -> None:
-    region = Region({"t1": 1})
-    region.target.topics |= {"A_mm2-configs.B.internal": 1, "A_mm2py-flows.B.internal": 1}
-    region.target.topics |= {"A.checkpoints.internal": 1, "A_checkpoints_internal": 1}
-    region.target.topics |= {"A_t1": 1, "C_mm2-configs.B.internal": 1}
-    bench = Bench(region, {"replication.policy.separator": "_"})
-    async with running(bench):
-        copies, former = bench.connector.notes().values()
-        assert copies.startswith("A_mm2-configs.B.internal, A_mm2py-flows.B.internal: ")
-        assert "passwords" in copies
-        assert copies.endswith("delete them on B")
-        assert former.startswith("A.checkpoints.internal beside A_checkpoints_internal: ")
-
-
 @pytest.mark.parametrize("policy", ["Default", "Identity"])
 async def test_the_topics_that_the_flows_live_by_are_no_copies_to_delete(policy: str) -> None:
     region = Region({"t1": 1})
@@ -303,9 +259,7 @@ async def test_a_topic_that_is_gone_on_the_source_is_named_for_a_day() -> None:
         assert not bench.connector.notes()
 
 
-async def test_a_topic_created_again_with_fewer_partitions_loses_the_others_after_two_equal_looks() -> (
-    None
-):
+async def test_a_topic_created_again_with_fewer_partitions_loses_others() -> None:
     bench = Bench(Region({"t": 3}))
     async with running(bench):
         topics = bench.region.source.topics
@@ -318,6 +272,14 @@ async def test_a_topic_created_again_with_fewer_partitions_loses_the_others_afte
         await bench.context.clock.advance(3)
         assert bench.context.reconfigurations == 1
         assert bench.dealt() == ["t-0", "t-1"]
+
+
+async def test_without_refresh_nothing_is_looked_for() -> None:
+    bench = Bench(Region({"t": 1}), {"refresh.topics.enabled": "false"})
+    async with running(bench):
+        listings = bench.region.source.listings
+        await bench.context.clock.advance(100)
+        assert bench.region.source.listings == listings
 
 
 async def test_a_deleted_copy_is_created_again() -> None:
@@ -351,15 +313,6 @@ async def test_a_copy_that_the_target_refuses_waits_alone_and_is_said_once(
             "a flow's first minute: as Java lists them"
         )
         assert bench.connector.waiting() == {}
-
-
-async def test_names_that_are_never_copied_are_a_note_with_the_reason() -> None:
-    bench = Bench(Region({"t1": 1, "__t2": 1}), {"topics": "t1,__t2"})
-    async with running(bench):
-        assert bench.dealt() == ["t1-0"]
-        assert bench.connector.notes() == {
-            "topics that are left out": "__t2 (topics.exclude leaves it out)"
-        }
 
 
 async def test_topics_that_only_look_internal_are_a_note_and_a_mirrors_own_are_none() -> None:
@@ -400,9 +353,7 @@ async def test_what_waits_is_not_known_where_a_flow_does_not_begin_at_the_beginn
         assert (waiting.lag_records, waiting.oldest_ms) == (-1, -1)
 
 
-async def test_what_the_target_refuses_of_configs_and_acls_is_a_finding_and_copying_continues() -> (
-    None
-):
+async def test_refused_configs_and_acls_are_findings_and_copying_continues() -> None:
     bench = Bench(Region({"t1": 1, "t2": 1}))
     bench.region.source.configs["t1"] = (ConfigEntry("segment.ms", "7"),)
     bench.region.target.refuse_configs["segment.ms"] = server_error(44, "not here")
@@ -492,7 +443,7 @@ async def test_without_offset_syncs_their_topic_is_not_created() -> None:
     ("limit", "partitions", "shares"),
     [("3000", 8, ["1000"] * 3), ("3000", 2, ["1500"] * 2), ("0", 8, ["0"] * 3)],
 )
-async def test_the_tasks_of_a_flow_share_its_rate(
+async def test_tasks_of_a_flow_share_its_rate(
     limit: str, partitions: int, shares: list[str]
 ) -> None:
     bench = await ran(Region({"t": partitions}), {"flow.max.bytes.per.second": limit})
@@ -511,9 +462,7 @@ async def test_configs_are_synced_at_the_start_and_every_period() -> None:
         assert len(bench.region.target.altered) == 2
 
 
-async def test_a_job_that_fails_is_said_once_and_tried_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_failing_job_is_said_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(Region({"t": 1}))
     caplog.set_level("INFO")
 
@@ -565,9 +514,7 @@ def refusing(topics: dict[str, int]) -> Region:
     return region
 
 
-async def test_a_flow_that_keeps_names_creates_the_topic_of_ids_and_hands_its_tasks_the_clusters() -> (
-    None
-):
+async def test_a_flow_that_keeps_names_creates_the_topic_of_ids() -> None:
     bench = await ran(Region({"t": 1}), IDENTITY)
     assert PRODUCERS in bench.region.source.created
     (config,) = bench.connector.task_configs(1)
@@ -577,34 +524,9 @@ async def test_a_flow_that_keeps_names_creates_the_topic_of_ids_and_hands_its_ta
     assert bench.connector.problems() == {}
 
 
-async def test_names_with_provenance_need_none_of_it_and_configs_stay_javas() -> None:
-    bench = await ran(Region({"t": 1}))
-    assert PRODUCERS not in bench.region.source.created
-    (config,) = bench.connector.task_configs(1)
-    assert "loop.suppression" not in config
-
-
-async def test_all_stays_all() -> None:
-    bench = await ran(Region({"t": 1}), IDENTITY | {"loop.suppression": "all"})
-    assert bench.connector.task_configs(1)[0]["loop.suppression"] == "all"
-
-
-async def test_where_the_source_refuses_auto_copies_and_names_the_grant() -> None:
-    bench = await ran(refusing({"t": 1}), IDENTITY)
-    assert bench.connector.task_configs(1)[0]["loop.suppression"] == "off"
-    (problem,) = bench.connector.problems().values()
-    assert "grant Create, Describe and Read on topic mm2py-producers.internal" in problem
-
-
 async def test_a_topic_that_may_be_seen_needs_no_right_to_create_it() -> None:
     bench = await ran(refusing({"t": 1, PRODUCERS_TOPIC: 1}), IDENTITY)
     assert bench.connector.task_configs(1)[0]["loop.suppression"] == "on"
-
-
-async def test_where_the_source_refuses_on_does_not_start() -> None:
-    bench = Bench(refusing({"t": 1}), IDENTITY | {"loop.suppression": "on"})
-    with pytest.raises(FatalError, match=r"loop\.suppression=on is not possible"):
-        await bench.connector.start(bench.context)
 
 
 async def test_a_task_reads_all_ids_before_its_first_batch_and_fails_where_it_may_not() -> None:
@@ -641,30 +563,3 @@ async def test_a_task_reads_all_ids_before_its_first_batch_and_fails_where_it_ma
         await second.start()
     await second.stop()
     assert region.all_closed
-
-
-async def test_a_flow_whose_source_is_its_target_is_refused_before_anything_is_created() -> None:
-    bench = Bench(Region({"t1": 1}))
-    bench.region.cluster_id = "kLmN-1"
-    with pytest.raises(ConfigError, match="A at a:1 and B at b:1 are one cluster, kLmN-1") as error:
-        await bench.connector.start(bench.context)
-    assert error.value.remedy
-    assert bench.region.source.created == bench.region.target.created == []
-    assert bench.region.all_closed
-
-
-async def test_a_topic_that_came_from_the_source_is_left_out_and_noted(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    # Two sites mirror each other, and each calls the other A: B's file brought t1 to A as A.t1.
-    bench = Bench(Region({"t1": 1, "A.t1": 1, "A.A.t1": 1}), {"topics": ".*t1"})
-    async with running(bench):
-        assert bench.dealt() == ["t1-0"]
-        note = bench.connector.notes()["came from the source"]
-        assert "A.A.t1, A.t1 of A: not copied" in note
-        assert caplog.text.count("topics are left out: A.A.t1, A.t1 of A") == 1
-        await bench.context.clock.advance(60)
-        assert caplog.text.count("topics are left out") == 1
-        del bench.region.source.topics["A.t1"], bench.region.source.topics["A.A.t1"]
-        await bench.context.clock.advance(6.1)
-        assert "came from the source" not in bench.connector.notes()

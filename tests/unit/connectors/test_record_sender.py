@@ -167,9 +167,7 @@ def test_a_record_that_was_read_again_is_refused_as_any_other(cluster: Cluster) 
     assert cluster.written == []
 
 
-def test_a_record_whose_partition_goes_while_others_are_sent_again_is_not_sent(
-    cluster: Cluster,
-) -> None:
+def test_a_record_whose_partition_goes_during_resends_is_not_sent(cluster: Cluster) -> None:
     sender = RecordSender({}, accept)
     cluster.fails = 1
     sender.send(sent(KEPT, 1), never)
@@ -185,9 +183,7 @@ def test_a_record_whose_partition_goes_while_others_are_sent_again_is_not_sent(
     assert cluster.written == [b"1:1"]
 
 
-def test_a_record_whose_partition_goes_while_it_waits_for_room_is_not_sent(
-    cluster: Cluster,
-) -> None:
+def test_a_record_whose_partition_goes_as_it_waits_is_not_sent(cluster: Cluster) -> None:
     sender = RecordSender({}, accept)
     cluster.room = 0
 

@@ -224,9 +224,7 @@ async def test_the_newest_fence_counts_whatever_else_is_in_its_topic() -> None:
     assert log.closed
 
 
-async def test_a_source_without_an_authorizer_is_said_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_source_without_authorizer_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     source, target = FakeAdmin(), FakeAdmin()
     sync = acl_sync(source, target)
@@ -241,9 +239,7 @@ async def test_a_source_without_an_authorizer_is_said_once(
     assert target.created_acls == []
 
 
-async def test_acls_that_the_target_refuses_are_said_once_each(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_acls_that_a_target_refuses_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
     source, target = FakeAdmin(), FakeAdmin()
     source.acls = [acl("t1"), acl("t2")]
     target.acl_answers = [None, server_error(31, "no Alter")]

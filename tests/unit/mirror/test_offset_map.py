@@ -9,14 +9,7 @@ import pytest
 
 from mm2py.errors import ConnectionFailedError, FatalError, ProtocolError
 from mm2py.mirror.checkpoints import Checkpoint, encode_checkpoint
-from mm2py.mirror.offset_lookup import (
-    PageMissingError,
-    PartitionIndex,
-    Place,
-    Translation,
-    to_source,
-    to_target,
-)
+from mm2py.mirror.offset_lookup import PageMissingError, PartitionIndex, Place, to_source, to_target
 from mm2py.mirror.offset_map import (
     PAGE_SEGMENTS,
     Mark,
@@ -24,7 +17,6 @@ from mm2py.mirror.offset_map import (
     PageRef,
     PartitionMap,
     Segment,
-    TargetLoss,
     decode_page,
     decode_page_key,
     encode_page,
@@ -128,23 +120,6 @@ def test_a_dense_partition_is_one_run_for_ever() -> None:
     assert partition.take()[0].segments == (Segment(0, 100_001, 7),)
 
 
-def test_a_position_behind_the_last_record_is_the_targets_end_only_when_covered() -> None:
-    partition = PartitionMap()
-    partition.add(10, 5, 0)
-    assert translated(partition, 15, 16) == [(AT_END, 5), NOT_YET]
-    partition.cover(18)
-    assert translated(partition, 15, 18, 19) == [
-        (NEVER, 5),
-        (AT_END, 5),
-        NOT_YET,
-    ]
-    assert back(partition, 4, 5, 6) == [
-        (COPIED, 14),
-        (AT_END, 15),
-        NOT_YET,
-    ]
-
-
 @pytest.mark.parametrize("size", [10, 10_000])
 def test_invariant_8_the_first_segment_is_where_the_map_begins(size: int) -> None:
     from_start, taken_over = PartitionMap(), PartitionMap()
@@ -161,53 +136,6 @@ def test_invariant_8_the_first_segment_is_where_the_map_begins(size: int) -> Non
     assert back(taken_over, size) == [(NEVER, size + 2)]
     taken_over.lose_target(0)  # the copy was created again
     assert translated(taken_over, size - 1) == [UNKNOWN]
-
-
-def test_an_offset_before_a_stretch_of_another_program_is_not_moved_past_it() -> None:
-    partition = PartitionMap()
-    partition.add(0, 999, 0)  # and a marker at 999
-    partition.note(Segment(1_000, 4_000, 0, Mark.UNKNOWN))
-    partition.anchor(5_000, 4_999)
-    assert translated(partition, 998, 999) == [(COPIED, 998), UNKNOWN]
-    partition.add(5_000, 10, 4_999)
-    assert translated(partition, 999, 5_000) == [UNKNOWN, (COPIED, 4_999)]
-    assert back(partition, 999, 4_998) == [UNKNOWN] * 2
-
-
-def test_copies_of_a_history_that_was_cut_are_no_copies_of_the_new_one() -> None:
-    partition = PartitionMap()
-    partition.add(0, 10, 0)
-    partition.note(Segment(6, 0, 0, Mark.SOURCE_CUT))
-    assert translated(partition, 5, 6, 8) == [
-        (COPIED, 5),
-        (AT_END, 10),
-        NOT_YET,
-    ]
-    partition.add(6, 1, 10)
-    assert translated(partition, 6) == [(COPIED, 10)]
-    assert back(partition, 5, 6, 9, 10) == [(COPIED, 5), (LOST, 6), (LOST, 6), (COPIED, 6)]
-
-
-def test_a_target_that_went_back_behind_the_open_page_continues_in_an_earlier_one() -> None:
-    partition = PartitionMap()
-    for at in range(3 * PAGE_SEGMENTS):
-        partition.add(2 * at, 1, at)
-    pages = partition.take()
-    restored = PartitionMap(pages[-1])
-    loss = restored.add(9_000, 1, 10)
-    assert loss == TargetLoss(
-        2 * 2 * PAGE_SEGMENTS, 2 * (3 * PAGE_SEGMENTS - 1), 10, 3 * PAGE_SEGMENTS - 1
-    )
-    assert restored.cut_below == 10
-    assert restored.rebase(pages[0]) == TargetLoss(
-        20, 2 * 2 * PAGE_SEGMENTS - 1, 10, PAGE_SEGMENTS - 1
-    )
-    (page,) = restored.take()
-    assert page.number == 0
-    assert [it for it in page.segments if it.mark is Mark.COPIED][-2:] == [
-        Segment(18, 1, 9),
-        Segment(9_000, 1, 10),
-    ]
 
 
 def test_another_incarnation_begins_a_map_of_its_own() -> None:
@@ -235,11 +163,7 @@ def test_a_run_without_a_target_offset_is_unknown_not_a_hole() -> None:
     partition.add(0, 10, 0)
     partition.add(10, 5, -1)
     partition.add(15, 5, 20)
-    assert translated(partition, 9, 12, 15) == [
-        (COPIED, 9),
-        UNKNOWN,
-        (COPIED, 20),
-    ]
+    assert translated(partition, 9, 12, 15) == [(COPIED, 9), UNKNOWN, (COPIED, 20)]
     assert back(partition, 12, 20) == [UNKNOWN, (COPIED, 15)]
 
 
@@ -307,10 +231,6 @@ def test_the_cache_keeps_the_pages_used_last() -> None:
     with pytest.raises(PageMissingError):
         cache.get(ref(2))
     assert len(cache) == 2
-
-
-def test_a_translation_is_a_place_and_an_offset() -> None:
-    assert Translation(LOST, 5) == (LOST, 5)
 
 
 SEPARATOR = "replication.policy.separator"
@@ -414,9 +334,7 @@ async def test_the_last_checkpoint_of_each_partition_of_a_group_counts() -> None
 @pytest.mark.parametrize(
     "copy", ["the one of the map", "another one", "gone", "under another name"]
 )
-async def test_a_map_about_another_copy_than_the_one_that_is_there_now_places_nothing(
-    copy: str,
-) -> None:
+async def test_a_map_about_another_copy_than_the_present_places_nothing(copy: str) -> None:
     pages, checkpoints = "mm2py-offset-map.A.internal", "A.checkpoints.internal"
     target, source = TopicPartition("A.t", 0), TopicPartition("t", 0)
     topics = {"gone": [], "under another name": ["old.t"]}.get(copy, ["A.t"])

@@ -1,6 +1,16 @@
-"""Sums per flow, and what lag in time means."""
+"""Sums per flow and what lag in time means; windows of ages, latencies of checkpoints, and what a process and those below it use."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mm2py.observability.ages import Ages, AgeWindow
+from mm2py.observability.checkpoint_ages import MOST_CHECKPOINTS, CheckpointKey, CheckpointMeter
 from mm2py.observability.metrics import MOST_GONE, Metrics
+from mm2py.observability.processes import ProcessWatch
 from mm2py.testing.clock import FakeClock
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from tests.unit.runtime.runtime_fakes import EagerClock
@@ -100,13 +110,6 @@ def test_while_the_lag_is_not_known_its_age_grows_from_when_it_was_and_is_unknow
         assert (snapshot.lag_records, snapshot.age_ms) == (-1, 45_000)
 
 
-def test_failed_partitions_are_named_with_their_cause() -> None:
-    meter = Metrics(FakeClock(NOW)).flow(FLOW)
-    partition = meter.partition(ORDERS)
-    partition.state, partition.cause = "FAILED", "too large"
-    assert meter.snapshot().failed == ("orders-0: too large",)
-
-
 def test_rates_are_means_over_the_last_seconds_and_unknown_before() -> None:
     clock = EagerClock()
     meter = Metrics(clock).flow(FLOW)
@@ -146,3 +149,167 @@ def test_what_another_process_counted_is_taken_over_and_stays_in_the_sums() -> N
     here.forget_task("c-0")
     snapshot = here.snapshot()
     assert (snapshot.records, snapshot.size_bytes, snapshot.partitions) == (5, 50, 0)
+
+
+# ---- windows of ages: Java's SampledStat of two samples of 30 s
+
+
+def test_the_window_forgets_after_a_minute_and_the_last_value_stays() -> None:
+    window = AgeWindow()
+    assert window.ages(0) is None
+    for age_ms, at_ms in ((50, 0), (10, 29_999), (30, 30_000), (-5, 59_999)):
+        window.note(age_ms, at_ms)
+
+    def found(now_ms: int) -> tuple[int, int | None, int | None, float | None]:
+        ages = window.ages(now_ms)
+        assert ages is not None
+        return ages.last, ages.least, ages.greatest, ages.mean
+
+    assert found(59_999) == (-5, -5, 50, 85 / 4)
+    assert found(60_000) == (-5, -5, 30, 25 / 2)
+    assert found(90_000) == (-5, None, None, None)
+
+
+def test_what_another_process_noted_is_shown_until_its_minute_is_over() -> None:
+    window = AgeWindow()
+    window.note(7, 0)
+    said = Ages(last=3, noted_ms=1_000, least=2, greatest=9, mean=4.5)
+    window.take(None)
+    window.take(said)
+    assert window.ages(60_999) == said
+    assert window.ages(61_000) == Ages(3, 1_000, None, None, None)
+
+
+# ---- latencies of checkpoints: which are kept, and what is told of them
+
+
+def key(number: int, task: str = "c-0") -> CheckpointKey:
+    return CheckpointKey(task, "billing", TopicPartition("A.orders", number))
+
+
+def test_of_more_than_can_be_kept_the_one_that_is_longest_without_a_checkpoint_goes() -> None:
+    meter = CheckpointMeter(FakeClock())
+    for number in range(MOST_CHECKPOINTS):
+        meter.note(key(number), number)
+    meter.note(key(0), 7)
+    meter.note(key(MOST_CHECKPOINTS), 8)
+    kept = {it.key for it in meter.all()}
+    assert len(kept) == MOST_CHECKPOINTS
+    assert key(0) in kept
+    assert key(1) not in kept
+
+
+def test_news_cost_as_much_as_there_are_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    meter = CheckpointMeter(FakeClock())
+    for number in range(100):
+        meter.note(key(number), number)
+    meter.changed()
+    looks: list[AgeWindow] = []
+    ages = AgeWindow.ages
+
+    def looked(window: AgeWindow, now_ms: int) -> Ages | None:
+        looks.append(window)
+        return ages(window, now_ms)
+
+    monkeypatch.setattr(AgeWindow, "ages", looked)
+    meter.note(key(7), 1)
+    assert [it.key for it in meter.changed()] == [key(7)]
+    assert len(looks) == 1
+
+
+def test_of_those_that_are_dropped_nothing_is_told() -> None:
+    meter = CheckpointMeter(FakeClock())
+    meter.note(key(0, "c-1"), 1)
+    meter.forget("c-1")
+    for number in range(MOST_CHECKPOINTS + 1):
+        meter.note(key(number), number)
+    told = {it.key for it in meter.changed()}
+    assert len(told) == MOST_CHECKPOINTS
+    assert key(0) not in told
+
+
+def test_only_those_with_a_newer_checkpoint_are_told_again_and_an_ended_task_has_none() -> None:
+    clock = FakeClock()
+    meter = CheckpointMeter(clock)
+    meter.note(key(0), 1)
+    meter.note(key(1, "c-1"), 2)
+    assert [it.key for it in meter.changed()] == [key(0), key(1, "c-1")]
+    clock.jump(1.0)
+    meter.note(key(0), 3)
+    assert [(it.key, it.ages.last) for it in meter.changed()] == [(key(0), 3)]
+    assert meter.changed() == ()
+    meter.forget("c-0")
+    assert [it.key for it in meter.all()] == [key(1, "c-1")]
+
+
+# ---- ``ProcessWatch`` over a folder that looks like ``/proc``, and over the real one
+
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def put(proc: Path, pid: int, parent: int, *, cpu_s: int, start: int = 7, pages: int = 10) -> None:
+    folder = proc / str(pid)
+    folder.mkdir(exist_ok=True)
+    fields = ["0"] * 40
+    fields[1] = str(parent)
+    fields[11], fields[12] = str(cpu_s * TICKS_PER_S - 1), "1"
+    fields[19], fields[20], fields[21] = str(start), "4096", str(pages)
+    (folder / "stat").write_text(f"{pid} (a ) b) S {' '.join(fields[1:])}\n")
+
+
+def tree(tmp_path: Path) -> Path:
+    """This process with a child that has a child, beside a stranger."""
+    own = os.getpid()
+    (tmp_path / "stat").write_text("cpu 1 2 3\nbtime 1000\n")
+    put(tmp_path, own, 1, cpu_s=5, start=3 * TICKS_PER_S)
+    put(tmp_path, own + 1, own, cpu_s=2)
+    put(tmp_path, own + 2, own + 1, cpu_s=30, pages=20)
+    put(tmp_path, own + 3, 1, cpu_s=400)
+    fd = tmp_path / str(own) / "fd"
+    fd.mkdir()
+    for number in "0123":
+        (fd / number).touch()
+    limits = "Max open files            1024       4096   files\n"
+    (tmp_path / str(own) / "limits").write_text(limits)
+    return tmp_path
+
+
+def test_a_process_and_those_below_it_are_read(tmp_path: Path) -> None:
+    reading = ProcessWatch(tree(tmp_path)).read()
+    assert reading is not None
+    assert (reading.cpu_s, reading.resident_bytes, reading.started_s) == (5, 10 * PAGE_BYTES, 1003)
+    assert (reading.open_files, reading.most_files, reading.virtual_bytes) == (3, 1024, 4096)
+    assert (reading.children, reading.children_cpu_s) == (2, 32)
+    assert reading.children_resident_bytes == 30 * PAGE_BYTES
+
+
+def test_the_cpu_of_children_never_falls_when_one_ends(tmp_path: Path) -> None:
+    proc, own = tree(tmp_path), os.getpid()
+    watch = ProcessWatch(proc)
+    watch.read()
+    put(proc, own + 2, own + 1, cpu_s=1, start=99)
+    again = watch.read()
+    assert again is not None
+    assert (again.children, again.children_cpu_s) == (2, 33)
+    (proc / str(own + 2) / "stat").unlink()
+    ended = watch.read()
+    assert ended is not None
+    assert (ended.children, ended.children_cpu_s) == (1, 33)
+
+
+def test_without_proc_nothing_is_known(tmp_path: Path) -> None:
+    assert ProcessWatch(tmp_path / "none").read() is None
+
+
+def test_a_real_child_is_seen() -> None:
+    watch = ProcessWatch()
+    before = watch.read()
+    assert before is not None
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        during = watch.read()
+        child.kill()
+    assert during is not None
+    assert during.children == before.children + 1
+    assert during.children_cpu_s >= before.children_cpu_s

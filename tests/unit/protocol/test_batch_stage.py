@@ -18,17 +18,17 @@ from mm2py.protocol.batch_stage import (
 )
 from mm2py.protocol.record_batch import Codec
 from mm2py.protocol.records import Record, decode_batches
-from tests.kit.fakes.lease import CountedLease
-from tests.kit.fakes.seal import sealed
-from tests.kit.fakes.stored_batches import (
+from tests.kit.fakes.batches import (
     ABORT,
     COMMIT,
     CONTROL,
     HORIZON,
     LOG_APPEND,
     TRANSACTIONAL,
+    CountedLease,
     empty_batch,
     marker,
+    sealed,
     stored_batch,
 )
 

@@ -22,8 +22,7 @@ from mm2py.protocol.record_batch import (
 from mm2py.protocol.record_bytes import read_varint, varint, walk
 from mm2py.protocol.records import NewRecord, Record, decode_batches, encode_batch
 from mm2py_jobs.log.log_batches import log_batch, walk_log
-from tests.kit.fakes.seal import sealed
-from tests.kit.fakes.stored_batches import ABORT, COMMIT, TRANSACTIONAL, marker, stored_batch
+from tests.kit.fakes.batches import ABORT, COMMIT, TRANSACTIONAL, marker, sealed, stored_batch
 
 ROWS = [
     NewRecord(b"k", b"v", [(b"h", b"1"), (b"h", None)], 1_700_000_000_000),

@@ -10,7 +10,7 @@ from mm2py.protocol.record_batch import Codec, RecordBatch, build_batch, crc32c
 from mm2py.protocol.record_bytes import append_record, walk
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.protocol.splice import merge, recompress, rewrite, split
-from tests.kit.fakes.seal import sealed
+from tests.kit.fakes.batches import sealed
 
 
 def staged(

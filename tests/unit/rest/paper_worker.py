@@ -41,7 +41,7 @@ from mm2py_connectors.mirror_source import MirrorSourceConnector
 from mm2py_jobs.copy.backfill_jobs import BackfillService
 from mm2py_jobs.copy.backfill_routes import backfill_router
 from mm2py_jobs.failover.routes import FailoverService, failover_router
-from tests.kit.fakes.offset_store import MemoryOffsetBackingStore
+from tests.kit.fakes.stores import MemoryOffsetBackingStore
 from tests.unit.rest.backfill_fakes import FakeCommands
 from tests.unit.rest.failover_fakes import FakeFailovers
 from tests.unit.rest.rest_fakes import FakeLoggers, names_a_secret

@@ -228,7 +228,6 @@ class FakeMembership:
         self.waited_for_ours = 0
         self.ours = asyncio.Event()
         self.ours.set()
-        self.solo = False
         self._signals: asyncio.Queue[Rejoin | Lost] = asyncio.Queue()
         self._round: Round | None = None
         self.permit = Permit(group.clock)
@@ -438,10 +437,7 @@ class Cluster:
         return node
 
     async def leader(
-        self,
-        *,
-        effective: Mapping[str, Mapping[str, str]] | None = None,
-        **settings: str | int,
+        self, *, effective: Mapping[str, Mapping[str, str]] | None = None, **settings: str | int
     ) -> "Node":
         """Start the first node, and wait until it leads."""
         node = self.node("n1", effective=effective, resolve=None, **settings).start()

@@ -26,7 +26,7 @@ from mm2py.runtime.tasks.task_context import NoLedger
 from mm2py.runtime.tasks.task_host import InProcessTaskHost, TaskSpec, TaskWatcher
 from mm2py.testing.waiting import until
 from mm2py.types import EARLIEST, ClusterAlias, FlowName, State, TaskId, TopicPartition
-from tests.kit.fakes.offset_store import MemoryOffsetBackingStore
+from tests.kit.fakes.stores import MemoryOffsetBackingStore
 
 
 class EagerClock:
@@ -587,11 +587,7 @@ FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
 
 
 def spec_of(
-    number: int,
-    *,
-    paused: bool = False,
-    connector: Mapping[str, str] = EMPTY,
-    **config: str,
+    number: int, *, paused: bool = False, connector: Mapping[str, str] = EMPTY, **config: str
 ) -> TaskSpec:
     """The spec of a task of ``FakeConnector``."""
     return TaskSpec(

@@ -53,7 +53,7 @@ async def _restart_pause(cluster: Cluster, node: Node) -> float:
     raise AssertionError("it never started again")
 
 
-async def test_a_failed_task_is_failed_first_and_restarts_with_growing_pauses(
+async def test_a_failed_task_shows_failed_and_restarts_with_growing_pauses(
     cluster: Cluster,
 ) -> None:
     node = await _running(cluster)
@@ -63,9 +63,7 @@ async def test_a_failed_task_is_failed_first_and_restarts_with_growing_pauses(
     assert [e for e in node.host.events if "c-1" in e] == [], "the other task runs on"
 
 
-async def test_a_task_that_keeps_failing_is_a_problem_also_while_it_runs_between_its_failures(
-    cluster: Cluster,
-) -> None:
+async def test_a_task_that_keeps_failing_is_a_problem_while_it_runs_too(cluster: Cluster) -> None:
     node = await _running(cluster)
     await _restart_pause(cluster, node)
     await until(lambda: node.state(C0) == "RUNNING")
@@ -81,9 +79,7 @@ async def test_a_task_that_keeps_failing_is_a_problem_also_while_it_runs_between
     assert node.herder.node_snapshot().problems == {"task host 7": "no sign of life"}
 
 
-async def test_a_task_that_never_ran_is_restarted_with_growing_pauses_on_a_machine_up_for_long(
-    cluster: Cluster,
-) -> None:
+async def test_a_task_that_never_ran_is_restarted_with_growing_pauses(cluster: Cluster) -> None:
     assert cluster.clock.monotonic() > STEADY_S
     node = cluster.node().start()
     node.host.fails_at_start[C0] = FatalError("x")
@@ -109,9 +105,7 @@ async def test_the_longest_pause_is_the_connectors_own(cluster: Cluster) -> None
 
 
 @pytest.mark.parametrize("own", ["true", "false"])
-async def test_a_connectors_own_choice_of_restarts_wins_over_the_workers(
-    cluster: Cluster, own: str
-) -> None:
+async def test_a_connectors_own_choice_of_restarts_wins(cluster: Cluster, own: str) -> None:
     node = cluster.node(task_auto_restart=own == "false").start()
     await node.config.put_connector("c", CONFIG | {"name": "c", "task.auto.restart": own})
     await until(lambda: node.state(C0) == "RUNNING")
@@ -121,9 +115,7 @@ async def test_a_connectors_own_choice_of_restarts_wins_over_the_workers(
     assert node.host.events.count("start c-0 0") == starts + (own == "true")
 
 
-async def test_a_task_that_ran_for_long_starts_again_with_the_shortest_pause(
-    cluster: Cluster,
-) -> None:
+async def test_a_task_that_ran_for_long_starts_again_after_the_shortest(cluster: Cluster) -> None:
     node = await _running(cluster)
     for _ in range(3):
         await _restart_pause(cluster, node)
@@ -190,9 +182,7 @@ async def test_no_state_and_no_problem_holds_a_secret(cluster: Cluster) -> None:
     assert trace == "FatalError: login failed\nCaused by: FatalError: password [hidden] refused"
 
 
-async def test_placeholders_stay_in_the_topic_and_reach_connector_and_task_resolved(
-    cluster: Cluster,
-) -> None:
+async def test_placeholders_stay_in_the_topic_and_arrive_resolved(cluster: Cluster) -> None:
     def resolve(config: ConnectorConfig) -> dict[str, str]:
         return {k: t.replace("${file:/s:p}", SECRET) for k, t in config.items() if t}
 
@@ -208,9 +198,7 @@ async def test_placeholders_stay_in_the_topic_and_reach_connector_and_task_resol
     assert not any(b"geheim" in (r.value or b"") for r in cluster.configs.records)
 
 
-async def test_a_placeholder_that_cannot_be_resolved_fails_connector_or_task_visibly(
-    cluster: Cluster,
-) -> None:
+async def test_a_placeholder_that_is_not_resolved_fails_visibly(cluster: Cluster) -> None:
     broken: list[str] = []
 
     def resolve(config: ConnectorConfig) -> dict[str, str]:
@@ -235,23 +223,6 @@ async def test_a_placeholder_that_cannot_be_resolved_fails_connector_or_task_vis
     await until(lambda: node.state(C0) == "RUNNING")
 
 
-async def test_the_node_says_what_is_wrong_and_where(cluster: Cluster) -> None:
-    node = await _running(cluster)
-    TestConnector.made[0].troubles["refresh topics"] = "A is away"
-    node.host.say(C1, State.FAILED, ConfigError("wrong"))
-    assert list(node.herder.problems()) == ["task c-1: wrong", "c: refresh topics: A is away"]
-
-
-async def test_tasks_of_a_paused_connector_start_paused(cluster: Cluster) -> None:
-    node = await _running(cluster)
-    await node.herder.pause("c", actor="t")
-    await until(lambda: node.state(C0) == "PAUSED")
-    node.membership.lose("expired")
-    await until(lambda: "start c-1 1" in node.host.events)
-    assert all(spec.paused for spec in node.host.running.values())
-    await until(lambda: node.state(C0) == "PAUSED")
-
-
 async def test_topics_in_use_are_forgotten_with_their_connector(cluster: Cluster) -> None:
     node = await _running(cluster)
     forgotten: list[str] = []
@@ -263,28 +234,7 @@ async def test_topics_in_use_are_forgotten_with_their_connector(cluster: Cluster
     await until(lambda: forgotten == ["c"])
 
 
-async def test_a_leader_that_cannot_write_tries_again(cluster: Cluster) -> None:
-    file = {"c": CONFIG | {"name": "c"}}
-    node = cluster.node(effective=file)
-    put = node.config.put_connector
-    errors = [RetriableError("topic away")] * 2
-
-    async def flaky(name: str, config: Mapping[str, str | None], target: None = None) -> None:
-        if errors:
-            raise errors.pop()
-        await put(name, config, target)
-
-    node.config.put_connector = flaky  # type: ignore[method-assign,assignment]  # fails twice
-    node.start()
-    await until(lambda: node.membership.is_leader)
-    for _ in range(3):
-        await cluster.clock.advance(1)
-    await node.runs("c-0", "c-1")
-
-
-async def test_a_host_that_cannot_start_a_task_fails_it_visibly_and_it_is_tried_again(
-    cluster: Cluster,
-) -> None:
+async def test_a_task_that_its_host_cannot_start_fails_and_is_tried_again(cluster: Cluster) -> None:
     node = await _running(cluster)
     start_task = node.host.start_task
     errors = [RetriableError("no process can be started")]
@@ -376,9 +326,7 @@ async def test_a_connector_that_begins_paused_or_stopped_is_not_started(
     await stage.reaches(target.value, "RUNNING", "UNASSIGNED")
 
 
-async def test_pause_stops_the_instance_and_resume_starts_another_and_publishes_again(
-    stage: Stage,
-) -> None:
+async def test_pause_stops_the_instance_and_resume_publishes_again(stage: Stage) -> None:
     stage.connector.set_target(TargetState.PAUSED)
     await stage.reaches("RUNNING", "PAUSED")
     assert stage.made[0].stopped == 1
@@ -406,9 +354,7 @@ async def test_a_failed_connector_ignores_pause_and_takes_stop() -> None:
     await stage.connector.stop()
 
 
-async def test_a_failure_after_the_start_keeps_the_instance_until_it_is_stopped(
-    stage: Stage,
-) -> None:
+async def test_a_failure_after_the_start_keeps_the_instance_until_a_stop(stage: Stage) -> None:
     stage.connector.fail(FatalError("loop died"))
     stage.connector.request_reconfiguration()
     await turns(20)

@@ -1,14 +1,17 @@
-"""A worker's membership of its group, and the assignment that the leader plans."""
+"""A worker's membership of its group, the assignment that the leader plans, and the values that workers hand to each other, signed."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from mm2py.errors import ConfigError, ProtocolError
+from mm2py.observability.metrics import UNKNOWN, NodeSnapshot, PartitionSnapshot
 from mm2py.protocol.connect_group import WorkerMetadata, encode_metadata
 from mm2py.protocol.groups import GroupProtocol
-from mm2py.runtime.errors import ForeignMemberError
+from mm2py.runtime.errors import SignatureError
 from mm2py.runtime.group.assignor import (
     FRESH,
     NO_WORK,
@@ -19,8 +22,18 @@ from mm2py.runtime.group.assignor import (
     assign_eager,
 )
 from mm2py.runtime.group.membership import Lost, MembershipLostError, Rejoin
+from mm2py.runtime.group.request_signing import (
+    SeenRequests,
+    SignedHead,
+    check_algorithms,
+    new_session_key,
+    rotation_due,
+    sign_request,
+    verify_request,
+)
+from mm2py.storage.config_state import RestartRequest, SessionKey
 from mm2py.testing.clock import FakeClock
-from mm2py.types import TaskId, Work
+from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition, Work
 from tests.kit.fakes.group_coordinator import MemoryCoordinator, MemoryGroup
 from tests.unit.runtime.membership_rig import Configs, Worker, configs, working
 
@@ -95,18 +108,7 @@ async def stage() -> AsyncGenerator[Stage]:
                 await worker.membership.leave()
 
 
-async def test_lost_work_runs_again_as_soon_as_the_delay_is_over(stage: Stage) -> None:
-    await stage.start("a", "b", "c")
-    leaver = next(name for name in ("a", "b", "c") if name != stage.leader().name)
-    rest = sorted({"a", "b", "c"} - {leaver})
-    await stage.leaves(leaver)
-    await stage.clock.advance(2.0 + 3.0 + 0.5)
-    stage.check_all_runs_once(*rest)
-
-
-async def test_a_follower_that_asks_with_nothing_new_gets_its_last_round_again(
-    stage: Stage,
-) -> None:
+async def test_a_follower_that_has_nothing_new_gets_its_last_round_again(stage: Stage) -> None:
     await stage.start("a", "b")
     (follower,) = (w for w in stage.workers.values() if not w.membership.is_leader)
     before, generation = follower.owned, follower.membership.generation
@@ -114,41 +116,6 @@ async def test_a_follower_that_asks_with_nothing_new_gets_its_last_round_again(
     await stage.clock.advance(1.0)
     assert (follower.owned, follower.membership.generation) == (before, generation)
     stage.check_all_runs_once("a", "b")
-
-
-@pytest.mark.parametrize(("away_s", "gather_s", "expired"), [(5.0, 0.0, False), (10.0, 3.0, True)])
-async def test_workers_whose_coordinator_was_away_for_all_keep_what_they_have(
-    stage: Stage, away_s: float, gather_s: float, *, expired: bool
-) -> None:
-    stage.group.gather_s = gather_s
-    await stage.start("a", "b")
-    before = stage.owned("a", "b")
-    for name in ("a", "b"):
-        stage.link(name).cut = True
-    await stage.clock.advance(away_s)
-    assert not expired or all(worker.suspended for worker in stage.workers.values())
-    for name in ("a", "b"):
-        stage.link(name).cut = False
-    await stage.clock.advance(10.0)
-    tasks = [work.tasks for work in stage.owned("a", "b")]
-    assert tasks == [work.tasks for work in before], "connectors may go with the leadership"
-    stage.check_all_runs_once("a", "b")
-    assert not any(worker.lost or worker.suspended for worker in stage.workers.values())
-
-
-async def test_when_the_leader_leaves_another_one_leads_and_gives_out_its_work_at_once(
-    stage: Stage,
-) -> None:
-    await stage.start("a", "b", "c")
-    first = stage.leader()
-    rest = sorted({"a", "b", "c"} - {first.name})
-    await stage.leaves(first.name)
-    assert first.membership.leader_url is None
-    await stage.clock.advance(2.5)
-    stage.check_all_runs_once(*rest)
-    second = stage.leader()
-    for name in rest:
-        assert stage.workers[name].membership.leader_url == f"http://{second.name}/"
 
 
 async def test_only_the_leader_knows_who_owns_what(stage: Stage) -> None:
@@ -206,12 +173,6 @@ async def test_connectors_that_are_not_installed_are_not_assigned(stage: Stage) 
     assert len(stage.workers["a"].owned.tasks) == 5
 
 
-async def test_eager_members_are_given_everything_anew(stage: Stage) -> None:
-    one = stage.make("a", connect_protocol="EAGER")
-    done = await one.round()
-    assert (done.incremental, done.signed, done.assigned) == (False, False, EVERYTHING)
-
-
 async def test_nothing_that_was_owned_may_be_claimed_after_the_end(stage: Stage) -> None:
     one = stage.make("a")
     signal = await one.membership.signal()
@@ -248,8 +209,7 @@ def java_offers() -> tuple[GroupProtocol, ...]:
 
 
 async def test_a_java_worker_in_the_group_makes_all_wait_until_it_is_gone(
-    stage: Stage,
-    caplog: pytest.LogCaptureFixture,
+    stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     await stage.start("a", "b")
     java = MemoryCoordinator(stage.group, "java")
@@ -271,18 +231,6 @@ async def test_a_java_worker_in_the_group_makes_all_wait_until_it_is_gone(
     waiting = [line for line in caplog.messages if line.startswith("waiting for the other members")]
     assert "members=[java at /h]" in waiting[0]
     assert len([line for line in waiting if "members=[java at /h]" in line]) >= 3
-
-
-async def test_a_group_of_consumers_is_foreign(stage: Stage) -> None:
-    worker = stage.make("a")
-    consumer = MemoryCoordinator(stage.group, "consumer")
-    offers = (GroupProtocol("range", b""),)
-    who = (await consumer.join("", offers, 60_000, 60_000)).member_id
-    joined = await consumer.join(who, offers, 60_000, 60_000)
-    await consumer.sync(who, joined.generation_id, "range", {})
-    with pytest.raises(ForeignMemberError, match="consumer at /h"):
-        await worker.round()
-    assert set(stage.group.members) == {who}
 
 
 # ---- the assignor
@@ -342,15 +290,6 @@ def test_nothing_is_revoked_for_balance_while_the_delay_runs() -> None:
     assert not any(first.revoked.values())
 
 
-def test_lost_work_that_reappears_ends_the_delay() -> None:
-    plan = settled("a", "b")
-    first = play(plan.state, {"a": plan.owners["a"]})
-    again = play(first.state, plan.owners, now_ms=NOW_MS + 500)
-    assert again.delay_ms == 0
-    assert again.state.delay_ends_ms is None
-    assert again.owners == plan.owners
-
-
 def test_a_new_leader_gives_out_at_once_what_nobody_runs() -> None:
     plan = settled("a", "b")
     after = play(FRESH, {"a": plan.owners["a"]}, generation=9)
@@ -400,3 +339,164 @@ def test_eager_deals_tasks_round_robin_and_connectors_to_the_leader() -> None:
     dealt = assign_eager(["b", "a"], work, leader="b")
     assert dealt["a"] == Work(tasks=frozenset({TaskId("x", 0)}))
     assert dealt["b"] == Work(work.connectors, frozenset({TaskId("x", 1)}))
+
+
+# ---- values that workers hand to each other
+
+
+def test_the_impact_of_restarts_is_javas() -> None:
+    flags = itertools.product((True, False), (False, True))
+    assert [RestartRequest("c", failed, tasks).impact for failed, tasks in flags] == [0, 1, 2, 3]
+
+
+def test_a_node_snapshot_survives_the_way_to_another_node() -> None:
+    partition = PartitionSnapshot(
+        source=TopicPartition("t", 1),
+        target=None,
+        task="c-0",
+        state="RUNNING",
+        cause="",
+        records=3,
+        size_bytes=30,
+        lag_records=UNKNOWN,
+        lag_ms=0,
+        newest_ms=UNKNOWN,
+        records_per_s=1.5,
+        bytes_per_s=15.0,
+    )
+    snapshot = NodeSnapshot(
+        worker="h:1",
+        flow=FlowName(ClusterAlias("A"), ClusterAlias("B")),
+        at_ms=7,
+        state="RUNNING",
+        partitions=(partition,),
+        events={"retention": 1},
+        records_lost=2,
+    )
+    read = NodeSnapshot.from_json(snapshot.to_json())
+    assert read == snapshot
+    assert str(read.flow) == "A->B"
+    with pytest.raises(ProtocolError, match="same version"):
+        NodeSnapshot.from_json(b"{}")
+
+
+# ---- signed requests between workers
+
+
+KEY = SessionKey(b"Jefe", "HmacSHA256", 1_000)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "size"), [("HmacSHA256", 32), ("HmacSHA512", 64), ("HmacSHA1", 64)]
+)
+def test_a_new_key_has_the_size_that_java_s_has(algorithm: str, size: int) -> None:
+    key = new_session_key(5, algorithm)
+    assert (len(key.key), key.algorithm, key.created_ms) == (size, algorithm, 5)
+    assert key.key != new_session_key(5, algorithm).key
+    assert key.key.hex() not in repr(key)
+
+
+def test_a_key_of_an_unknown_algorithm_is_not_made() -> None:
+    with pytest.raises(ConfigError, match="Rot13"):
+        new_session_key(5, "Rot13")
+
+
+def test_a_key_is_due_when_old_or_not_as_configured() -> None:
+    key = new_session_key(1_000)
+    assert not rotation_due(key, 1_059, 60, "HmacSHA256")
+    assert rotation_due(key, 1_060, 60, "HmacSHA256")
+    assert rotation_due(key, 1_000, 60, "HmacSHA1")
+
+
+TARGET = "/connectors/a%2Fb/config?forward=true"
+
+
+SIGNED_MS = 1_700_000_000_000
+
+
+def test_a_forwarded_request_is_signed_with_path_query_caller_and_body() -> None:
+    headers = sign_request(KEY, "put", TARGET, "ann;operator", b"{}", SIGNED_MS)
+    assert headers["X-Mm2py-Caller"] == "ann;operator"
+    head = verify_request(headers, "PUT", TARGET, KEY)
+    assert (head.caller, head.time_ms) == ("ann;operator", SIGNED_MS)
+    head.check_body(b"{}")
+    for method, target in (("POST", TARGET), ("PUT", TARGET.replace("true", "false"))):
+        with pytest.raises(SignatureError) as raised:
+            verify_request(headers, method, target, KEY)
+        assert raised.value.status == 403
+    with pytest.raises(SignatureError):
+        head.check_body(b"{ }")
+
+
+def test_neither_caller_nor_stamp_can_be_exchanged_or_left_out() -> None:
+    headers = sign_request(KEY, "GET", "/", "ann;reader", b"", SIGNED_MS)
+    other = sign_request(KEY, "GET", "/", "ann;reader", b"", SIGNED_MS)
+    for forged in (
+        {**headers, "X-Mm2py-Caller": "ann;operator"},
+        {**headers, "X-Mm2py-Stamp": other["X-Mm2py-Stamp"]},
+        {**headers, "X-Mm2py-Authorization": "*"},
+        *({key: text for key, text in headers.items() if key != left} for left in headers),
+    ):
+        with pytest.raises(SignatureError) as raised:
+            verify_request(forged, "GET", "/", KEY)
+        assert raised.value.status == 403
+
+
+def test_our_form_waits_for_a_key_too() -> None:
+    with pytest.raises(SignatureError) as raised:
+        verify_request(sign_request(KEY, "GET", "/", "a;reader", b"", 0), "GET", "/", None)
+    assert raised.value.status == 503
+
+
+def test_a_caller_with_a_newline_is_not_signed() -> None:
+    with pytest.raises(ValueError, match="control characters"):
+        sign_request(KEY, "GET", "/", "a;reader\nX-Other: 1", b"", 0)
+
+
+def test_a_request_is_taken_once_and_remembered_for_the_time_it_is_valid() -> None:
+    seen = SeenRequests()
+
+    def head(now_ms: int) -> SignedHead:
+        return verify_request(sign_request(KEY, "GET", "/", "a", b"", now_ms), "GET", "/", KEY)
+
+    first, later = head(SIGNED_MS), head(SIGNED_MS + 60_000)
+    seen.take(first, SIGNED_MS)
+    seen.take(later, SIGNED_MS)
+    for again in (first, later):
+        with pytest.raises(SignatureError, match="sent again"):
+            seen.take(again, SIGNED_MS + 60_000)
+    with pytest.raises(SignatureError, match="was signed 61 s ago"):
+        seen.take(first, SIGNED_MS + 61_000)
+    # The one that is ahead of us stays valid for longer than its minute here.
+    seen.take(head(SIGNED_MS + 100_000), SIGNED_MS + 100_000)
+    with pytest.raises(SignatureError, match="sent again"):
+        seen.take(later, SIGNED_MS + 119_000)
+
+
+def test_a_request_for_another_worker_is_refused() -> None:
+    headers = sign_request(KEY, "GET", "/", "a", b"", SIGNED_MS, receiver="n1:8084")
+    head = verify_request(headers, "GET", "/", KEY)
+    with pytest.raises(SignatureError, match="signed for n1:8084, this is n2:8084"):
+        SeenRequests("n2:8084").take(head, SIGNED_MS)
+    SeenRequests("n1:8084").take(head, SIGNED_MS)
+
+
+def test_what_is_remembered_is_bounded_by_what_is_valid() -> None:
+    seen = SeenRequests()
+    for second in range(300):
+        now_ms = SIGNED_MS + second * 1_000
+        headers = sign_request(KEY, "GET", "/", "a", b"", now_ms)
+        seen.take(verify_request(headers, "GET", "/", KEY), now_ms)
+        assert len(seen) <= 61
+
+
+def test_algorithms_of_signatures_have_to_be_known_and_to_fit_each_other() -> None:
+    check_algorithms("HmacSHA512", ("HmacSHA256", "HmacSHA512"))
+    for signature, verification, prop in (
+        ("HmacSHA512", ("HmacSHA256",), "is not in inter.worker.verification.algorithms"),
+        ("Rot13", ("HmacSHA256",), "inter.worker.signature.algorithm=Rot13"),
+        ("HmacSHA256", ("HmacSHA256", "x"), "inter.worker.verification.algorithms"),
+        ("HmacSHA256", (), "inter.worker.verification.algorithms"),
+    ):
+        with pytest.raises(ConfigError, match=prop):
+            check_algorithms(signature, verification)

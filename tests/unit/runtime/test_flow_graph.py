@@ -11,7 +11,7 @@ from mm2py.errors import ConfigError, Mm2pyError, RequestTimedOutError, Retriabl
 from mm2py.flows.edits import created, deleted
 from mm2py.flows.fleet import SAMPLE_LOOKS, SAMPLES, FleetParts, FlowFleet
 from mm2py.flows.graph import CircleGuard, Cycle, FlowNode, check_connectors, new_cycles
-from mm2py.mirror.flow_overrides import FlowEntry, Presence, Revision, encode_flow_record
+from mm2py.mirror.flow_overrides import Presence
 from mm2py.mirror.flow_state import FlowPicture
 from mm2py.runtime.errors import BadRequestError, ForwardError, HerderError
 from mm2py.runtime.herder.api import AskPeer
@@ -155,9 +155,7 @@ def test_these_flows_run_in_a_circle(why: str) -> None:
     assert len(same_name_cycles(ONE_CIRCLE[why])) == 1
 
 
-def test_three_clusters_that_are_all_connected_and_suppress_no_more_than_needed_are_refused() -> (
-    None
-):
+def test_three_connected_clusters_that_suppress_too_little_are_refused() -> None:
     assert same_name_cycles(each("AB BA BC CB CA AC", "t", "on"))
 
 
@@ -277,9 +275,7 @@ def test_flows_with_such_routers_suppress_loops_by_themselves(chosen: str) -> No
         {"transforms": "own,drop,mark", "transforms.own.type": "com.example.Filter"},
     ],
 )  # fmt: skip
-def test_marks_that_are_not_on_every_copy_or_drop_not_all_of_them_stop_no_circle(
-    change: dict[str, str],
-) -> None:
+def test_marks_that_are_not_on_every_copy_stop_no_circle(change: dict[str, str]) -> None:
     changed = same("t", **SINK, **(MARKS | change))
     assert len(same_name_cycles(flows(AB=changed, BA=changed))) == 1
 
@@ -509,16 +505,6 @@ async def stage() -> AsyncGenerator[Stage]:
     assert await stage.fleet.stop(1)
 
 
-async def test_the_files_flows_run_and_others_start_when_somebody_adds_them(stage: Stage) -> None:
-    assert list(stage.fleet.nodes) == [AB]
-    there = FlowEntry(state=Presence.ADDED, revision=Revision(number=1, by="anna", at_ms=1))
-    stage.topics[BA] = MemoryTopic("mm2py-flows")
-    stage.topics[BA].append(*encode_flow_record(there))
-    stage.added = [BA]
-    await stage.looks(8)
-    assert list(stage.fleet.nodes) == list(stage.fleet.herders) == [AB, BA]
-
-
 async def test_a_flow_that_was_deleted_stops_when_its_connectors_are_gone(stage: Stage) -> None:
     node = await stage.fleet.open(BA)
     runner = stage.runners[-1]
@@ -578,7 +564,7 @@ async def test_opening_waits_until_it_is_known_who_leads(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("failed", [None, RetriableError("no such user; grant it")])
-async def test_opening_gives_up_where_a_cluster_is_away(
+async def test_opening_ends_where_a_cluster_is_away(
     stage: Stage, failed: Mm2pyError | None
 ) -> None:
     stage.elsewhere, stage.failed = ForwardError(None), failed

@@ -11,11 +11,7 @@ from typing import TypeVar
 import pytest
 
 from mm2py.errors import ConfigError, ConnectionFailedError, RetriableError
-from mm2py.runtime.errors import (
-    AlreadyExistsError,
-    ForwardError,
-    NotFoundError,
-)
+from mm2py.runtime.errors import AlreadyExistsError, ForwardError, NotFoundError
 from mm2py.runtime.group.membership import SoloMembership
 from mm2py.runtime.herder.herder import Herder
 from mm2py.runtime.herder.mirror_maker import MirrorMaker
@@ -28,8 +24,7 @@ C0, C1 = TaskId("c", 0), TaskId("c", 1)
 
 
 async def test_a_flow_starts_in_order_writes_its_configs_once_and_stops_in_order(
-    cluster: Cluster,
-    caplog: pytest.LogCaptureFixture,
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     node = await cluster.on_file()
@@ -51,37 +46,6 @@ async def test_a_flow_starts_in_order_writes_its_configs_once_and_stops_in_order
     assert begun == ["flow starts connectors=c"]
 
 
-async def test_the_states_of_an_orderly_life_are_written(cluster: Cluster) -> None:
-    node = await cluster.with_tasks()
-    await until(lambda: node.state("c") == node.state(C0) == "RUNNING")
-    stored = node.status.get("c")
-    assert stored is not None
-    assert (stored.worker_id, stored.version) == ("n1:8083", "9.9")
-    assert stored.generation == node.membership.generation - 1, "of the round it was started in"
-    other = cluster.node("reader")
-    await other.status.start()
-    await node.stop()
-    await until(lambda: other.state("c") == "UNASSIGNED")
-    assert other.state(C0) == "RUNNING", "Connect's rule: a late UNASSIGNED hides no new owner"
-
-
-async def test_an_unreachable_cluster_is_waited_for_and_named(
-    cluster: Cluster,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO)
-    node = cluster.node()
-    node.errors["source"] = [ConnectionFailedError("refused")] * 3
-    node.start()
-    await cluster.clock.advance(1)
-    await until(lambda: node.meter.state == "STANDBY")
-    await node.stop()
-    lines = [r.getMessage() for r in caplog.records if r.getMessage().startswith("waiting")]
-    assert len(lines) == 1
-    assert "source cluster A at a1:9092" in lines[0]
-    assert any(r.getMessage().startswith("back again") for r in caplog.records)
-
-
 async def test_a_stop_ends_every_wait(cluster: Cluster) -> None:
     node = cluster.node()
     node.errors["target"] = [ConnectionFailedError("away")] * 100
@@ -96,9 +60,7 @@ async def test_a_stop_ends_every_wait(cluster: Cluster) -> None:
     assert second.herder.failure is None
 
 
-async def test_a_flow_whose_membership_is_in_doubt_is_suspended_until_it_is_confirmed(
-    cluster: Cluster,
-) -> None:
+async def test_a_flow_is_suspended_while_its_membership_is_in_doubt(cluster: Cluster) -> None:
     node = await cluster.with_tasks()
     events = list(node.host.events)
     node.permit.revoke()
@@ -114,9 +76,7 @@ async def test_a_flow_whose_membership_is_in_doubt_is_suspended_until_it_is_conf
     assert node.host.events == events, "hosts and stores look at the permit themselves"
 
 
-async def test_a_lost_membership_stops_all_work_writes_nothing_and_joins_with_nothing_owned(
-    cluster: Cluster,
-) -> None:
+async def test_a_lost_membership_stops_all_work_and_writes_nothing(cluster: Cluster) -> None:
     node = await cluster.with_tasks()
     writable: list[bool] = []
     stop_task = node.host.stop_task
@@ -133,20 +93,10 @@ async def test_a_lost_membership_stops_all_work_writes_nothing_and_joins_with_no
     assert writable == [False, False], "nothing is written after a lost membership"
     assert node.permit.valid
     await until(lambda: node.meter.state == "RUNNING")
+    assert node.herder.life_counts.memberships_lost == 1
 
 
-async def test_a_changed_connector_starts_again_in_place_without_a_round(cluster: Cluster) -> None:
-    node = await cluster.with_tasks()
-    rounds = len(cluster.group.rounds)
-    await node.put(comment="x", work="")
-    await until(lambda: len(TestConnector.made) == 2)
-    assert TestConnector.made[0].stopped == 1
-    assert len(cluster.group.rounds) == rounds
-
-
-async def test_a_commit_stops_only_tasks_that_changed_and_starts_them_after_the_round(
-    cluster: Cluster,
-) -> None:
+async def test_a_commit_restarts_changed_tasks_alone_after_the_round(cluster: Cluster) -> None:
     node = await cluster.with_tasks()
     node.host.events.clear()
     connector = TestConnector.made[0]
@@ -218,8 +168,7 @@ async def test_target_states_act_on_connector_and_tasks_in_any_order(cluster: Cl
 
 @pytest.mark.parametrize("target", [TargetState.STOPPED, TargetState.PAUSED])
 async def test_a_connector_created_stopped_or_paused_has_no_tasks_and_can_be_deleted(
-    cluster: Cluster,
-    target: TargetState,
+    cluster: Cluster, target: TargetState
 ) -> None:
     node = await cluster.leader()
     await node.herder.create("c", CONFIG, target, actor="t")
@@ -263,9 +212,7 @@ async def test_too_many_tasks_fail_the_connector_and_write_nothing(cluster: Clus
     assert not any(r.key == b"commit-c" for r in node.cluster.configs.records)
 
 
-async def test_held_partitions_reach_the_host_at_the_start_and_at_each_change(
-    cluster: Cluster,
-) -> None:
+async def test_held_partitions_reach_the_host_at_start_and_changes(cluster: Cluster) -> None:
     node = cluster.node(effective={})
     assert node.overrides is not None
     node.overrides.paused = frozenset({TopicPartition("t", -1)})
@@ -287,9 +234,7 @@ async def _waits(node: Node) -> None:
     await until(lambda: node.state(C0) == "UNASSIGNED")
 
 
-async def test_nothing_starts_with_what_the_file_said_before_it_was_changed(
-    cluster: Cluster,
-) -> None:
+async def test_nothing_starts_with_what_the_file_said_before(cluster: Cluster) -> None:
     before = cluster.node(effective={"c": FILE}).start()
     await before.runs("c-0", "c-1")
     await before.stop()
@@ -300,9 +245,7 @@ async def test_nothing_starts_with_what_the_file_said_before_it_was_changed(
     assert [made.config["work"] for made in TestConnector.made] == ["5"]
 
 
-async def test_tasks_of_a_connector_that_cannot_publish_wait_visibly_and_then_run_as_before(
-    cluster: Cluster,
-) -> None:
+async def test_tasks_of_a_connector_that_cannot_publish_wait_visibly(cluster: Cluster) -> None:
     before = cluster.node(effective={"c": FILE}).start()
     await before.runs("c-0", "c-1")
     await before.stop()
@@ -315,9 +258,7 @@ async def test_tasks_of_a_connector_that_cannot_publish_wait_visibly_and_then_ru
     assert not any(WAITS in it for it in after.herder.problems())
 
 
-async def test_a_task_that_is_restarted_before_its_connector_has_published_runs_again(
-    cluster: Cluster,
-) -> None:
+async def test_a_task_restarted_before_its_connector_published_runs_again(cluster: Cluster) -> None:
     node = await cluster.on_file()
     node.host.events.clear()
     await node.put(late="no source")
@@ -326,9 +267,7 @@ async def test_a_task_that_is_restarted_before_its_connector_has_published_runs_
     await until(lambda: node.host.events == ["stop c-0", "start c-0 0"])
 
 
-async def test_tasks_that_were_changed_while_they_were_paused_do_not_continue_as_they_were(
-    cluster: Cluster,
-) -> None:
+async def test_tasks_that_were_changed_while_paused_continue_changed(cluster: Cluster) -> None:
     before = cluster.node(effective={"c": FILE}).start()
     await before.runs("c-0", "c-1")
     await before.herder.pause("c", actor="t")
@@ -356,9 +295,7 @@ async def test_tasks_changed_while_they_were_paused_wait_as_long_as_those_that_s
     await after.runs("c-0", "c-1")
 
 
-async def test_a_session_key_is_written_by_the_leader_and_again_when_it_is_old(
-    cluster: Cluster,
-) -> None:
+async def test_a_session_key_is_written_by_the_leader_and_replaced(cluster: Cluster) -> None:
     node = cluster.node(inter_worker_key_ttl_ms=3_600_000).start()
     await until(lambda: node.herder.session_key() is not None)
     first = node.herder.session_key()
@@ -393,37 +330,7 @@ async def test_a_lost_node_says_nothing_about_work_that_others_may_have(cluster:
     assert len(node.cluster.statuses.records) == before
 
 
-async def test_a_stop_and_a_resume_read_at_once_bring_the_tasks_back(cluster: Cluster) -> None:
-    node = await cluster.with_tasks()
-    await node.config.put_tasks("c", ())
-    await asyncio.gather(
-        node.config.put_target("c", TargetState.STOPPED),
-        node.config.put_target("c", TargetState.STARTED),
-    )
-    await until(lambda: node.host.events.count("start c-1 1") == 2)
-    await node.runs("c-0", "c-1")
-
-
-async def test_a_resume_behind_a_stop_is_no_repair(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    node = await cluster.with_tasks()
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            await node.herder.stop_connector("c", actor="t")
-            await until(lambda: node.state("c") == "STOPPED" and not node.host.running)
-            await node.herder.resume("c", actor="t")
-            for _ in range(5):  # rounds, in each of which what runs is compared
-                node.membership.request_rejoin()
-                await asyncio.sleep(0)
-            await node.runs("c-0", "c-1")
-            await cluster.clock.settle()
-    assert [it for it in caplog.messages if "published again" in it] == []
-
-
-async def test_one_timer_serves_a_session_key_however_many_rounds_there_are(
-    cluster: Cluster,
-) -> None:
+async def test_one_timer_serves_a_session_key_over_many_rounds(cluster: Cluster) -> None:
     node = cluster.node(inter_worker_key_ttl_ms=60_000).start()
     await until(lambda: node.herder.session_key() is not None)
     for _ in range(5):
@@ -448,9 +355,7 @@ class Alone:
         self.node: Node = Cluster().node("n1")
         self.clock: FakeClock = self.node.cluster.clock
         parts = replace(
-            self.node.parts,
-            flow=None,
-            membership=SoloMembership(self.node.config, url=URL),
+            self.node.parts, flow=None, membership=SoloMembership(self.node.config, url=URL)
         )
         self.herder = Herder(parts, clock=self.clock)
 
@@ -495,21 +400,7 @@ async def test_a_connector_is_there_with_its_tasks_as_soon_as_it_was_made(alone:
         await alone.said(alone.herder.create("c", CONFIG, None, actor="x"))
 
 
-async def test_restarts_wait_for_the_work_instead_of_being_sent_elsewhere(alone: Alone) -> None:
-    await alone.said(alone.herder.create("c", CONFIG, None, actor="x"))
-    await alone.said(alone.herder.restart_connector("c"))
-    await until(lambda: len(alone.node.host.running) == 2)
-    await alone.said(alone.herder.restart_task(TaskId("c", 1)))
-    assert alone.node.host.events.count("start c-1 1") == 2
-    await alone.said(alone.herder.restart("c", only_failed=False, include_tasks=True))
-    await until(lambda: alone.node.host.events.count("start c-0 0") >= 2)
-    with pytest.raises(NotFoundError):
-        await alone.said(alone.herder.restart_connector("d"))
-
-
-async def test_one_round_gives_all_that_is_configured_and_takes_what_is_not(
-    cluster: Cluster,
-) -> None:
+async def test_one_round_gives_what_is_configured_and_takes_the_rest(cluster: Cluster) -> None:
     membership = SoloMembership(cluster.node("n1").config, url=URL)
     assert (membership.is_leader, membership.generation) == (False, -1)
     gone = Work(frozenset({"gone"}), frozenset({TaskId("gone", 0)}))

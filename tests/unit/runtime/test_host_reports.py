@@ -167,9 +167,7 @@ async def test_partitions_wait_for_the_ledger_each_for_its_own_events(host: Host
     ]
 
 
-async def test_a_forecast_that_is_withdrawn_reaches_the_worker_though_nothing_was_copied(
-    host: Host,
-) -> None:
+async def test_a_forecast_that_is_withdrawn_reaches_the_worker(host: Host) -> None:
     meter = FlowMeter(FLOW, FakeClock())
     relay = MeterRelay(meter, FakeClock(), host.channel)
     part = meter.partition(ORDERS)
@@ -181,9 +179,7 @@ async def test_a_forecast_that_is_withdrawn_reaches_the_worker_though_nothing_wa
     await until(lambda: host.worker.meter.partition(ORDERS).forecast is None)
 
 
-async def test_ages_reach_the_worker_with_each_fifth_report_also_of_a_partition_that_rests(
-    host: Host,
-) -> None:
+async def test_ages_reach_the_worker_with_each_fifth_report(host: Host) -> None:
     clock = FakeClock()
     meter, now_ms = FlowMeter(FLOW, clock), clock.now_ms()
     relay = MeterRelay(meter, clock, host.channel)
@@ -248,9 +244,7 @@ async def test_latencies_of_checkpoints_reach_the_worker_once_each(host: Host) -
     assert host.worker.meter.checkpoints.all() == ()
 
 
-async def test_a_worker_that_has_closed_the_flow_leaves_positions_where_they_are(
-    host: Host,
-) -> None:
+async def test_a_worker_that_has_closed_the_flow_leaves_positions(host: Host) -> None:
     ledger = LedgerRelay(Channel(host.channel.pipe, 9))
     ledger.report(event(ORDERS, 1))
     assert not await ledger.flush(0.02)

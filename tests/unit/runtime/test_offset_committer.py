@@ -290,9 +290,7 @@ class Rig:
         return {partition: sorted(numbers) for partition, numbers in found.items()}
 
 
-async def test_invariant_1_only_what_lies_below_both_logs_is_removed_and_the_newest_page_stays() -> (
-    None
-):
+async def test_invariant_1_only_what_lies_below_both_logs_is_removed() -> None:
     rig = Rig()
     pruning = await rig.started(FIRST_ORDERS, BILLS)
     await rig.copy(FIRST_ORDERS, 4)
@@ -323,9 +321,7 @@ async def test_invariant_1_a_log_whose_start_is_not_known_keeps_its_pages() -> N
     assert rig.pages == {FIRST_ORDERS: [0, 1, 2]}
 
 
-async def test_invariant_3_a_map_leaves_as_a_whole_when_both_topics_were_gone_at_two_looks() -> (
-    None
-):
+async def test_invariant_3_a_map_leaves_whole_when_both_topics_were_gone_twice() -> None:
     rig = Rig()
     await rig.started(FIRST_ORDERS, BILLS)
     await rig.copy(FIRST_ORDERS, 3)
@@ -347,7 +343,7 @@ async def test_invariant_3_a_map_leaves_as_a_whole_when_both_topics_were_gone_at
     assert await last.look() == 0
 
 
-async def test_invariant_4_nothing_is_removed_without_the_permit(
+async def test_invariant_4_nothing_is_removed_without_permit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rig = Rig()

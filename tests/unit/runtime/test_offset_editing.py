@@ -13,7 +13,7 @@ from mm2py.runtime.errors import BadRequestError, HerderError
 from mm2py.runtime.herder.api import OffsetEditing, OffsetEntry
 from mm2py.runtime.herder.offset_editing import OffsetEditor, SinkOffsetEditor, editor_by_type
 from mm2py.types import TopicPartition
-from tests.kit.fakes.offset_store import MemoryOffsetBackingStore
+from tests.kit.fakes.stores import MemoryOffsetBackingStore
 
 CONFIG = {"connector.class": "Checked"}
 KEY = b'["c",{"cluster":"A","partition":0,"topic":"t"}]'
@@ -78,9 +78,7 @@ def bench() -> AbstractAsyncContextManager[Bench]:
     return filled()
 
 
-async def test_positions_are_read_without_tombstones_and_without_other_connectors(
-    bench: Bench,
-) -> None:
+async def test_positions_are_read_without_tombstones_and_of_one_connector(bench: Bench) -> None:
     await bench.store.set({b'["c",null]': b"{}", b'["c",{"x":1}]': b"{}"})
     await bench.store.set({b'["c",{"x":1}]': None})
     assert await bench.editor.read("c", CONFIG) == [
@@ -109,14 +107,6 @@ async def test_only_the_listed_positions_change_and_are_stored_as_java_does(benc
     assert await bench.value(KEY) is None
 
 
-async def test_a_reset_removes_what_is_there_of_this_connector_only(bench: Bench) -> None:
-    await bench.store.set({OTHER_ORDER: b'{"offset":7}'})
-    answer = await bench.editor.reset("c", CONFIG)
-    assert answer == "The offsets for this connector have been reset successfully"
-    assert await bench.store.entries("c") == {}
-    assert await bench.value(FOREIGN) == b'{"offset":1}'
-
-
 async def test_a_connector_without_a_say_gets_the_longer_message(bench: Bench) -> None:
     answer = await bench.editor.reset("c", {"connector.class": "Silent"})
     assert answer.startswith(
@@ -125,34 +115,12 @@ async def test_a_connector_without_a_say_gets_the_longer_message(bench: Bench) -
     assert answer.endswith("manually reset in the system that the connector uses.")
 
 
-async def test_the_connectors_refusal_is_a_400_in_its_words_and_nothing_is_written(
-    bench: Bench,
-) -> None:
+async def test_the_connectors_refusal_is_a_400_and_nothing_is_written(bench: Bench) -> None:
     entries = [OffsetEntry(PARTITION, {"offset": 1}), OffsetEntry(PARTITION, {"offset": "bad"})]
     with pytest.raises(HerderError) as refused:
         await bench.editor.alter("c", CONFIG, entries)
     assert (refused.value.status, refused.value.message) == (400, "Source offset is bad")
     assert await bench.value(KEY) == b'{"offset":41}'
-
-
-async def test_nothing_to_alter_is_a_bad_request(bench: Bench) -> None:
-    with pytest.raises(BadRequestError, match="Partitions / offsets need to be provided"):
-        await bench.editor.alter("c", CONFIG, [])
-
-
-async def test_an_empty_entry_is_a_tombstone(bench: Bench) -> None:
-    await bench.editor.alter("c", CONFIG, [OffsetEntry(None, None)])
-    assert await bench.value(b'["c",null]') is None
-
-
-@pytest.mark.parametrize(("member", "kind"), [({"a": 1}, "MAP"), ([1], "ARRAY")])
-async def test_only_primitive_values_are_stored(bench: Bench, member: object, kind: str) -> None:
-    partition = cast("dict[str, str]", {"f": member})
-    with pytest.raises(HerderError) as refused:
-        await bench.editor.alter("c", CONFIG, [OffsetEntry(partition, {"offset": 1})])
-    assert refused.value.message == (
-        f"Offsets may only contain primitive types as values, but field f contains {kind}"
-    )
 
 
 async def test_a_store_that_is_away_is_said_as_it_is() -> None:

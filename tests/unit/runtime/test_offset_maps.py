@@ -22,20 +22,14 @@ from mm2py.mirror.offset_map import (
     decode_page,
     decode_page_key,
 )
-from mm2py.mirror.source_offsets import (
-    committed_topic_id,
-    mirror_source_partition,
-    next_offset,
-)
-from mm2py.observability.metrics import Metrics
+from mm2py.mirror.source_offsets import mirror_source_partition
 from mm2py.runtime.tasks.offset_committer import OffsetCommitter
 from mm2py.runtime.tasks.offset_maps import LostCopies, TaskOffsetMaps
-from mm2py.runtime.tasks.task_context import WorkerTaskContext
 from mm2py.storage.memory import MemoryTable, MemoryTopic
 from mm2py.storage.offset_map_store import OffsetMapStore, StoredMap
 from mm2py.types import TopicPartition
 from tests.property.effort import examples
-from tests.unit.runtime.runtime_fakes import FLOW, EagerClock, FakeSender, FakeStore
+from tests.unit.runtime.runtime_fakes import EagerClock, FakeSender, FakeStore
 
 OLD, NEW = b"o" * 16, b"n" * 16
 ORDERS, BILLS = TopicPartition("orders", 0), TopicPartition("bills", 7)
@@ -184,9 +178,7 @@ async def test_what_the_target_lost_behind_the_open_page_is_reported_as_a_whole(
     ]
 
 
-async def test_a_position_ahead_of_the_map_leaves_a_stretch_that_is_not_known(
-    topic: MemoryTopic,
-) -> None:
+async def test_a_position_ahead_of_the_map_leaves_an_unknown_stretch(topic: MemoryTopic) -> None:
     maps = await restored(topic, ORDERS)
     maps.of(ORDERS).add(0, 10, 0)
     await maps.write()
@@ -197,26 +189,8 @@ async def test_a_position_ahead_of_the_map_leaves_a_stretch_that_is_not_known(
     assert page.segments[1] == Segment(10, 15, 10, Mark.UNKNOWN)
 
 
-async def test_a_gap_is_kept_behind_the_records_that_were_read_before_it() -> None:
-    maps = await restored(MemoryTopic("map"))
-    maps.of(ORDERS).add(0, 5, 0)
-    gap = SourceGap(ORDERS, 10, 19, "retention", "gone")
-    gap.under_way = 5
-    maps.note_gap(gap)
-    maps.of(ORDERS).add(5, 5, 5)
-    maps.of(ORDERS).add(20, 1, 10)
-    (page,) = maps.of(ORDERS).take()
-    assert page.segments == (
-        Segment(0, 10, 0),
-        Segment(10, 10, 10, Mark.SOURCE_LOST),
-        Segment(20, 1, 10),
-    )
-
-
 @pytest.mark.parametrize("error", [ConnectionFailedError("away"), TimeoutError()])
-async def test_invariant_2_what_could_not_be_written_is_written_with_the_next_turn(
-    error: Exception,
-) -> None:
+async def test_invariant_2_what_was_not_written_is_written_next_turn(error: Exception) -> None:
     store = BrokenMaps(error)
     maps = TaskOffsetMaps(store)
     maps.of(ORDERS).add(0, 10, 0)
@@ -264,26 +238,6 @@ async def test_a_map_that_the_target_refuses_for_good_holds_no_position_back() -
     assert broken.written[0][ORDERS][0].segments == (Segment(0, 10, 0),)
 
 
-async def test_a_copy_that_was_created_again_has_lost_everything_however_far_it_has_grown(
-    topic: MemoryTopic,
-) -> None:
-    maps = await restored(topic, ORDERS)
-    await maps.begin({ORDERS: LogEnd(0, OLD)})
-    maps.of(ORDERS).add(0, 10, 0)
-    await maps.write()
-    again = await restored(topic, ORDERS)
-    losses: list[TargetLoss] = []
-    again.on_loss = lambda _partition, loss: losses.append(loss)
-    assert again.target_end(ORDERS, OLD) == 10
-    assert again.target_end(ORDERS, NEW) == 0
-    await again.begin({ORDERS: LogEnd(500, NEW)})
-    assert losses == [TargetLoss(0, 9, 0, 9)]
-    last = await restored(topic, ORDERS)
-    assert last.target_end(ORDERS, NEW) == 0
-    await last.begin({ORDERS: LogEnd(500, NEW)})
-    assert len(losses) == 1
-
-
 class Copies:
     """The target's topics, and how copies are named."""
 
@@ -300,42 +254,6 @@ class Copies:
 
     def watched(self, maps: TaskOffsetMaps) -> LostCopies:
         return LostCopies(maps, self, self.sender, permit=UNLIMITED, clock=EagerClock())
-
-
-async def test_a_copy_that_was_made_again_is_noticed_without_a_record(topic: MemoryTopic) -> None:
-    maps = await restored(topic, ORDERS, BILLS)
-    await maps.begin({ORDERS: LogEnd(0, OLD), BILLS: LogEnd(0, OLD)})
-    maps.of(ORDERS).add(0, 10, 0)
-    maps.of(BILLS).add(0, 10, 0)
-    await maps.write()
-    again = await restored(topic, ORDERS, BILLS)
-    losses: list[tuple[TopicPartition, TargetLoss]] = []
-    again.on_loss = lambda partition, loss: losses.append((partition, loss))
-    copies = Copies()
-    copies.sender.ids = {"A.bills": OLD}
-    lost = copies.watched(again)
-    await lost.look()
-    await lost.look()
-    assert losses == [], "a copy that is gone is not one that was made again"
-    copies.sender.ids["A.orders"] = NEW
-    await lost.look()
-    copies.sender.ids["A.orders"] = OLD
-    await lost.look()
-    assert losses == [], "a stale broker has answered once"
-    copies.sender.ids["A.orders"] = NEW
-    for _ in range(4):
-        await lost.look()
-    assert losses == [(ORDERS, TargetLoss(0, 9, 0, 9))]
-    await again.write()
-    assert await looked_up(topic, 0, 10) == [(Place.LOST, 0), (Place.AT_END, 0)]
-    # The first record in the new copy, in this process or in the next one, reports nothing again.
-    last = await restored(topic, ORDERS)
-    last.on_loss = again.on_loss
-    for maps in (again, last):
-        assert maps.target_end(ORDERS, NEW) == 0
-        await maps.begin({ORDERS: LogEnd(500, NEW)})
-        assert maps.of(ORDERS).add(10, 5, 500) is None
-    assert len(losses) == 1
 
 
 class CopiesWorld:
@@ -445,21 +363,7 @@ def test_7_copies_that_are_made_again_are_lost_once_whoever_notices_it_first(
     asyncio.run(play())
 
 
-async def test_a_kill_before_the_first_commit_leaves_where_the_copy_began(
-    topic: MemoryTopic,
-) -> None:
-    maps = await restored(topic, ORDERS)
-    assert maps.target_end(ORDERS, OLD) == -1
-    assert maps.resume(ORDERS, 40) == 40
-    await maps.begin({ORDERS: LogEnd(7, OLD)})
-    again = await restored(topic, ORDERS)
-    assert again.resume(ORDERS, 40) == 40
-    assert again.target_end(ORDERS, OLD) == 7
-
-
-async def test_a_kill_behind_a_loss_at_a_take_over_leaves_where_the_copy_began(
-    topic: MemoryTopic,
-) -> None:
+async def test_a_kill_behind_a_loss_at_a_take_over_leaves_the_beginning(topic: MemoryTopic) -> None:
     """The position that another program left lies below the source's log: the loss is noted before the first copy."""
     maps = await restored(topic, ORDERS)
     assert maps.resume(ORDERS, 40) == 40
@@ -475,39 +379,7 @@ async def test_a_kill_behind_a_loss_at_a_take_over_leaves_where_the_copy_began(
     assert killed.target_end(ORDERS, OLD) == 40
 
 
-@pytest.mark.parametrize("size", [7, 3_392])
-@pytest.mark.parametrize("beginning", ["stored", "latest", "set on an empty map"])
-async def test_below_a_position_that_the_copy_begins_at_nothing_is_known(
-    topic: MemoryTopic, beginning: str, size: int
-) -> None:
-    maps = await restored(topic, ORDERS)
-    if beginning == "set on an empty map":
-        maps.resume(ORDERS, -1)
-        maps.cover(ORDERS, 4)
-        await maps.write()
-        maps = await restored(topic, ORDERS)
-    maps.resume(ORDERS, -1 if beginning == "latest" else size)
-    if beginning == "latest":
-        maps.begin_at(ORDERS, size)
-        maps.cover(ORDERS, size - 1)
-    await maps.begin({ORDERS: LogEnd(size, OLD)})
-    assert await looked_up(topic, 0, size - 1, size) == [
-        (Place.UNKNOWN, -1),
-        (Place.UNKNOWN, -1),
-        (Place.NOT_YET_COPIED, -1),
-    ]
-    maps.of(ORDERS).add(size + 1, 5, size)
-    await maps.write()
-    assert await looked_up(topic, 0, size - 1, size) == [
-        (Place.UNKNOWN, -1),
-        (Place.UNKNOWN, -1),
-        (Place.NEVER_EXISTED, size),
-    ]
-
-
-async def test_what_needs_no_copy_before_the_first_record_is_no_other_program_s(
-    topic: MemoryTopic,
-) -> None:
+async def test_what_needs_no_copy_before_the_first_record_is_ours(topic: MemoryTopic) -> None:
     maps = await restored(topic, ORDERS)
     assert maps.resume(ORDERS, -1) == -1
     for covered in (10, 40):
@@ -527,73 +399,6 @@ async def test_what_needs_no_copy_before_the_first_record_is_no_other_program_s(
     ]
 
 
-async def killed_in(step: str) -> tuple[MemoryTopic, FakeStore]:
-    """Return what a task has left that was killed at a step of its first commit in a topic that was created again."""
-    topic, store = MemoryTopic("map"), FakeStore()
-    maps = await restored(topic, ORDERS)
-    committer = a_committer(store, maps)
-    maps.identify(ORDERS, OLD)
-    maps.of(ORDERS).add(0, 10, 0)
-    committer.acknowledged(ORDERS, 9)
-    assert await committer.commit()
-    maps.note_gap(SourceGap(ORDERS, 10, 9, EventKind.RECREATED.value, "", NEW))
-    if step != "before it":
-        maps.of(ORDERS).add(0, 7, 10)
-        committer.acknowledged(ORDERS, 6)
-    if step == "between map and position":
-        store.errors = [ConnectionFailedError("killed")]
-    await committer.commit()
-    return topic, store
-
-
-@pytest.mark.parametrize(
-    ("step", "offset", "topic_id", "target_end"),
-    [
-        ("before it", 9, OLD, 10),
-        ("between map and position", 6, NEW, 17),
-        ("behind it", 6, NEW, 17),
-    ],
-)
-async def test_a_task_that_takes_over_finds_the_position_of_the_topic_that_was_copied_last(
-    step: str, offset: int, topic_id: bytes, target_end: int
-) -> None:
-    topic, store = await killed_in(step)
-    maps = await restored(topic)
-    context = WorkerTaskContext(
-        "MirrorSourceConnector",
-        "MirrorSourceConnector-0",
-        store=store,
-        meter=Metrics(EagerClock()).flow(FLOW),
-        clock=EagerClock(),
-        maps=maps,
-    )
-    (stored,) = await context.committed_offsets([mirror_source_partition("A", ORDERS)])
-    assert (next_offset(stored), committed_topic_id(stored)) == (offset + 1, topic_id)
-    assert (maps.target_end(ORDERS, OLD), maps.of(ORDERS).source_id) == (target_end, topic_id)
-
-
-async def test_what_a_killed_task_has_copied_of_a_topic_that_was_created_again_is_looked_for() -> (
-    None
-):
-    topic, _ = await killed_in("before it")
-    maps = await restored(
-        topic
-    )  # killed behind its first records in the new topic, before another write
-    await maps.load([ORDERS])
-    maps.identify(ORDERS, OLD)
-    assert maps.resume(ORDERS, 10) == 10
-    maps.note_gap(SourceGap(ORDERS, 10, 9, EventKind.RECREATED.value, "", NEW))
-    assert maps.target_end(ORDERS, OLD) == 10  # its log is read from there on
-    losses: list[TargetLoss] = []
-    maps.on_loss = lambda _partition, loss: losses.append(loss)
-    await maps.begin({ORDERS: LogEnd(17, NEW)})
-    maps.of(ORDERS).add(0, 7, 10)
-    await maps.write()
-    again = await restored(topic, ORDERS)
-    assert (again.of(ORDERS).covered, again.target_end(ORDERS, NEW)) == (7, 17)
-    assert losses == []
-
-
 async def copied(topic: MemoryTopic, records: int) -> TaskOffsetMaps:
     """Copy the first records of a partition and store their position."""
     maps = await restored(topic, ORDERS)
@@ -605,39 +410,14 @@ async def copied(topic: MemoryTopic, records: int) -> TaskOffsetMaps:
     return maps
 
 
-@pytest.mark.parametrize("again", [0, 4])
-async def test_a_copy_that_was_set_back_and_ended_in_its_middle_continues_there(
-    topic: MemoryTopic, again: int
-) -> None:
-    await copied(topic, 100)
-    set_back = await restored(topic, ORDERS)
-    assert set_back.resume(ORDERS, 40) == 40
-    await set_back.begin({ORDERS: LogEnd(103, OLD)})
-    if again:
-        set_back.of(ORDERS).add(40, again, 103)
-        await set_back.write()
-    killed = await restored(topic, ORDERS)
-    assert killed.resume(ORDERS, 40) == 40 + again
-    # What its predecessor wrote behind that is found in the log, and nothing of what was there before.
-    assert killed.target_end(ORDERS, OLD) == 103 + again
-    killed.of(ORDERS).add(40 + again, 60 - again, 103 + again)
-    (page,) = killed.of(ORDERS).take()
-    assert page.segments == (Segment(0, 100, 0), Segment(40, 60, 103))
-    assert page.covered == 100
-
-
-async def test_positions_that_were_removed_are_followed_though_only_one_was_ever_stored(
-    topic: MemoryTopic,
-) -> None:
+async def test_positions_that_were_removed_are_followed(topic: MemoryTopic) -> None:
     maps = await copied(topic, 100)
     await maps.settle()
     removed = await restored(topic, ORDERS)
     assert removed.resume(ORDERS, -1) == -1
 
 
-async def test_a_position_that_is_stored_with_its_map_is_the_one_that_the_map_names(
-    topic: MemoryTopic,
-) -> None:
+async def test_a_position_stored_with_its_map_is_the_one_it_names(topic: MemoryTopic) -> None:
     store = stored_maps(topic)
     await store.start()
     maps = TaskOffsetMaps(store)
@@ -652,9 +432,7 @@ async def test_a_position_that_is_stored_with_its_map_is_the_one_that_the_map_na
     assert restarted.resume(ORDERS, 10) == 10
 
 
-async def test_a_map_is_settled_only_where_this_task_has_stored_a_position(
-    topic: MemoryTopic,
-) -> None:
+async def test_a_map_is_settled_where_this_task_stored_a_position(topic: MemoryTopic) -> None:
     await copied(topic, 100)
     idle = await restored(topic, ORDERS)
     assert idle.resume(ORDERS, 100) == 100

@@ -22,9 +22,7 @@ from mm2py.observability.metrics import Metrics
 from mm2py.protocol import error_codes as codes
 from mm2py.runtime.patience import LONGEST_PAUSE_S, Patience
 from mm2py.runtime.tasks.task_context import WorkerTaskContext
-from mm2py.runtime.tasks.task_transactions import (
-    committed_reads,
-)
+from mm2py.runtime.tasks.task_transactions import committed_reads
 from mm2py.testing.waiting import until
 from mm2py.types import ClusterAlias, FlowName, TaskId, TopicPartition
 from tests.unit.runtime.herder_fakes import Cluster, Node
@@ -82,15 +80,6 @@ async def two_with_fenced_tasks(cluster: Cluster) -> tuple[Node, Node]:
     return leader, other
 
 
-async def test_the_first_tasks_of_a_connector_need_no_round_but_a_record(cluster: Cluster) -> None:
-    node = await cluster.with_tasks(exactly_once_source_support="enabled")
-    await fenced(node)
-    assert node.fenced == []
-    snapshot = node.config.snapshot()
-    assert snapshot.task_count_records == {"c": 2}
-    assert snapshot.pending_fencing == frozenset()
-
-
 async def test_a_round_fences_every_producer_of_the_tasks_before_once(cluster: Cluster) -> None:
     """The leader fences without a request; every worker reads its record in the config topic."""
     leader, other = await two_with_fenced_tasks(cluster)
@@ -101,9 +90,7 @@ async def test_a_round_fences_every_producer_of_the_tasks_before_once(cluster: C
     assert other.config.snapshot().task_count_records["c"] == 3
 
 
-async def test_producers_are_fenced_only_when_every_member_has_stopped_the_tasks_before(
-    cluster: Cluster,
-) -> None:
+async def test_producers_are_fenced_when_every_member_has_stopped(cluster: Cluster) -> None:
     """Else a task that is about to stop in order loses its open transaction."""
     leader, other = await two_with_fenced_tasks(cluster)
     gate, stop_task = asyncio.Event(), other.host.stop_task
@@ -123,18 +110,6 @@ async def test_producers_are_fenced_only_when_every_member_has_stopped_the_tasks
     assert leader.fenced == [("A-mm2-c-0", "A-mm2-c-1")]
 
 
-async def test_one_task_before_and_one_now_need_no_round(cluster: Cluster) -> None:
-    node = await started(cluster)
-    await node.put(work="a")
-    await node.runs("c-0")
-    await fenced(node)
-    await node.put(work="b")
-    await until(lambda: "c" in node.config.snapshot().pending_fencing)
-    await fenced(node)
-    assert node.fenced == []
-    assert node.config.snapshot().pending_fencing == frozenset()
-
-
 async def test_new_task_configs_during_a_round_need_a_round_of_their_own(cluster: Cluster) -> None:
     node = await cluster.with_tasks(exactly_once_source_support="enabled")
     await fenced(node)
@@ -152,9 +127,17 @@ async def test_new_task_configs_during_a_round_need_a_round_of_their_own(cluster
     await waiting
 
 
-async def test_a_round_that_fails_is_shown_made_again_and_fails_the_tasks_that_wait(
-    cluster: Cluster,
-) -> None:
+async def test_a_task_of_replaced_configs_does_not_start(cluster: Cluster) -> None:
+    node = await cluster.with_tasks(exactly_once_source_support="enabled")
+    guard, generation = node.guards[-1], node.config.snapshot().generations["c"]
+    await guard.verify(C0, generation)
+    with pytest.raises(RetriableError, match="already been revoked"):
+        await guard.verify(TaskId("c", 7), generation)
+    with pytest.raises(RetriableError, match="already generated a new set of task configs"):
+        await guard.verify(C0, generation - 1)
+
+
+async def test_a_round_that_fails_is_shown_and_made_again(cluster: Cluster) -> None:
     leader, other = await two_with_fenced_tasks(cluster)
     leader.fence_errors = [FatalServerError(53, "NOT_AUTHORIZED", remedy="grant it")] * 40
     await leader.put(work="a b c")
@@ -169,25 +152,6 @@ async def test_a_round_that_fails_is_shown_made_again_and_fails_the_tasks_that_w
     await cluster.clock.advance(2)
     await fenced(leader, other)
     assert leader.herder.node_snapshot().problems == {}
-
-
-async def test_a_task_of_replaced_configs_does_not_start(cluster: Cluster) -> None:
-    node = await cluster.with_tasks(exactly_once_source_support="enabled")
-    guard, generation = node.guards[-1], node.config.snapshot().generations["c"]
-    await guard.verify(C0, generation)
-    with pytest.raises(RetriableError, match="already been revoked"):
-        await guard.verify(TaskId("c", 7), generation)
-    with pytest.raises(RetriableError, match="already generated a new set of task configs"):
-        await guard.verify(C0, generation - 1)
-
-
-async def test_all_tasks_of_a_connector_stop_for_new_configs(cluster: Cluster) -> None:
-    node = await cluster.with_tasks(exactly_once_source_support="enabled")
-    before = node.host.running[TaskId("c", 1)].configs
-    await node.put(work="other 1")
-    await until(
-        lambda: (now := node.host.running.get(TaskId("c", 1))) is not None and now.configs > before
-    )
 
 
 # ---- events
@@ -279,7 +243,7 @@ def test_a_gap_is_an_event_with_the_policy_that_decides(
         (None, EventKind.REFUSED),
     ],
 )
-def test_a_failed_partition_is_an_event_at_its_offset(
+def test_a_failed_partition_is_an_event_of_its_offset(
     cause: Exception | None, kind: EventKind
 ) -> None:
     events, context = watched()
@@ -300,13 +264,6 @@ def test_a_partition_that_a_gap_stops_is_one_event() -> None:
     context.report_gap(SourceGap(ORDERS, 5, 4, "recreated", "new topic id"))
     context.partition_state(ORDERS, PartitionState.FAILED, refusal(5))
     assert [kind for kind, *_ in events.seen()] == [EventKind.RECREATED]
-
-
-def test_a_gap_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    context = a_context(Events())
-    for _ in range(3):
-        context.report_gap(SourceGap(ORDERS, 5, 9, "retention", "log start is 10"))
-    assert caplog.text.count("first_offset=5 last_offset=9 offsets=5 cause=retention") == 1
 
 
 def test_a_doubt_is_an_event_without_a_policy(caplog: pytest.LogCaptureFixture) -> None:
@@ -356,9 +313,7 @@ def test_an_incarnation_that_ends_before_its_first_position_is_stored_is_one_eve
     assert [event.first_offset for event in events.written] == [10, 30, 5]
 
 
-def test_what_is_copied_of_a_partition_that_returns_belongs_to_its_new_topic_and_is_no_event() -> (
-    None
-):
+def test_what_is_copied_of_a_partition_that_returns_is_no_event() -> None:
     events, context = watched()
     context.report_gap(recreated(10, b"second"))
     context.report_gap(SourceGap(ORDERS, 0, -1, "recreated", "", b"third", returns=True))
@@ -391,9 +346,7 @@ async def test_pauses_double_up_to_a_limit_and_start_afresh_after_success() -> N
     assert clock.sleeps[-1] == 0.1
 
 
-async def test_the_log_is_told_at_once_and_every_ten_seconds(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_wait_is_logged_at_once_and_every_ten_s(caplog: pytest.LogCaptureFixture) -> None:
     clock = EagerClock()
     caplog.set_level(logging.INFO)
     waits: dict[str, str] = {}

@@ -27,7 +27,7 @@ from mm2py.runtime.tasks.transformed_task import TransformedTask
 from mm2py.storage.offset_map_store import NoMapStore
 from mm2py.testing.waiting import until
 from mm2py.types import State, TopicPartition
-from tests.unit.runtime.runtime_fakes import EagerClock, FakeTask, a_batch, turns
+from tests.unit.runtime.runtime_fakes import EagerClock, FakeTask, a_batch
 from tests.unit.runtime.test_worker_task import Bench
 
 S, T = TopicPartition("orders", 0), TopicPartition("bills", 0)
@@ -175,20 +175,6 @@ def _step(call: Callable[[SinkRecord], SinkRecord | None]) -> tuple[TransformSte
     return (TransformStep("T", Bare(call), None, negate=False),)
 
 
-async def test_dropped_records_are_holes_and_the_others_keep_their_bytes_and_offsets() -> None:
-    flow = Flow(DROP_TOMBSTONES, _from(S, _batch(10, b"a", None, b"b", None, None, b"c")))
-    await flow.run(lambda: flow.done == 15)
-    assert flow.runs() == [(10, 1), (12, 1), (15, 1)]
-    assert [(it.key, it.value, it.timestamp) for it in flow.written()] == [
-        (b"k10", b"a", 1_010),
-        (b"k12", b"b", 1_012),
-        (b"k15", b"c", 1_015),
-    ]
-    assert flow.written()[0].headers == ((b"n", b"10"), (b"\xff", None)), "not UTF-8, and kept"
-    assert flow.segments() == (Segment(10, 1, 0), Segment(12, 1, 1), Segment(15, 1, 2))
-    assert flow.position("orders") == b'{"offset":15}'
-
-
 async def test_a_batch_of_which_all_is_dropped_moves_position_and_lag() -> None:
     flow = Flow(
         DROP_TOMBSTONES, _from(S, _batch(0, b"a"), _batch(1, None, None)), _from(S, _batch(3, None))
@@ -198,13 +184,6 @@ async def test_a_batch_of_which_all_is_dropped_moves_position_and_lag() -> None:
     assert sum(it.passed for it in flow.copies.deliveries) == 3
     assert flow.position("orders") == b'{"offset":3}'
     assert flow.context.maps.of(S).covered == 4
-
-
-async def test_a_partition_of_which_nothing_is_left_from_the_start_moves_too() -> None:
-    flow = Flow(DROP_TOMBSTONES, _from(S, _batch(0, None, None)))
-    await flow.run(lambda: flow.done == 1)
-    assert flow.position("orders") == b'{"offset":1}'
-    assert not flow.sender.sent
 
 
 async def test_a_batch_that_nothing_changes_is_forwarded_as_it_is() -> None:
@@ -266,68 +245,11 @@ async def test_a_routed_record_keeps_positions_and_map_back_until_it_has_arrived
     assert flow.metrics.flow(flow.meter.flow).partition(S).records == 0, "the task has ended"
 
 
-async def test_sources_that_are_merged_each_have_a_position_of_their_own() -> None:
-    flow = Flow(
-        {**WITHOUT_PREFIX, "transforms.route.regex": ".*", "transforms.route.replacement": "all"},
-        [*_from(S, _batch(0, b"a")), *_from(T, _batch(50, b"b", b"c"))],
-    )
-    await flow.run(lambda: len(flow.copies.deliveries) == 2)
-    assert [it.value for it in flow.written(TopicPartition("all", 0))] == [b"a", b"b", b"c"]
-    assert flow.position("orders") == b'{"offset":0}'
-    assert flow.position("bills") == b'{"offset":51}'
-
-
-async def test_a_poisoned_record_ends_the_task_behind_everything_before_it() -> None:
-    flow = Flow(_poisoned(key=b"!"), _from(S, _batch(0, b"a", b"b", b"x", b"c")))
-    await flow.run(lambda: flow.statuses and flow.statuses[-1].state is State.FAILED)
-    assert [(it.key, it.value) for it in flow.written()] == [(b"!", b"a"), (b"!", b"b")]
-    assert flow.position("orders") == b'{"offset":1}'
-    assert "orders-0 offset 2" in str(flow.statuses[-1].cause)
-    assert "no number" in str(flow.statuses[-1].cause)
-
-
-async def test_a_poisoned_record_waits_until_what_is_before_it_is_acknowledged() -> None:
-    flow = Flow(_poisoned(topic="audit"), _from(S, _batch(0, b"a", b"x")))
-    audit = TopicPartition("audit", 0)
-    flow.sender.stuck.add(audit)
-    await flow.begin(lambda: len(flow.sender.sent) == 1)
-    await turns(20)  # the task is asked for more, and fails not yet
-    assert flow.statuses[-1].state is State.RUNNING
-    flow.sender.stuck.clear()
-    flow.sender.acknowledge_all()
-    await until(lambda: flow.statuses[-1].state is State.FAILED)
-    assert flow.position("orders") == b'{"offset":0}'
-    await flow.running.stop(5)
-
-
 async def test_a_poisoned_record_ends_the_task_also_where_the_target_takes_nothing() -> None:
     flow = Flow(_poisoned(topic="audit"), _from(S, _batch(0, b"a", b"x")))
     flow.sender.stuck.add(TopicPartition("audit", 0))
     await flow.run(lambda: flow.statuses and flow.statuses[-1].state is State.FAILED)
     assert flow.position("orders") is None
-
-
-async def test_all_sources_that_wait_for_one_target_partition_show_it() -> None:
-    flow = Flow(
-        {**WITHOUT_PREFIX, "transforms.route.regex": ".*", "transforms.route.replacement": "all"},
-        [*_from(S, _batch(0, b"a")), *_from(T, _batch(0, b"b"))],
-    )
-    shared = TopicPartition("all", 0)
-    flow.sender.stuck.add(shared)
-    await flow.begin(lambda: len(flow.sender.sent) == 2)
-    flow.sender.on_stalled(shared, RetriableError("no such partition"))
-    meters = [flow.meter.partition(it) for it in (S, T)]
-    assert [it.state for it in meters] == ["HELD"] * 2
-    for it in meters:
-        assert "sends records to all-0, which takes none: no such partition" in it.cause
-    assert sorted(flow.copies.held) == [T, S]
-    flow.sender.stuck.clear()
-    flow.sender.on_stalled(shared, None)
-    flow.sender.acknowledge_all()
-    await until(lambda: len(flow.copies.deliveries) == 2)
-    assert [it.state for it in meters] == ["RUNNING"] * 2
-    assert sorted(flow.copies.released) == [T, S]
-    await flow.running.stop(5)
 
 
 async def test_a_source_is_held_as_long_as_one_of_its_targets_takes_nothing() -> None:
@@ -442,22 +364,6 @@ async def test_a_retriable_error_is_tried_again_and_holds_no_event_loop() -> Non
     await flow.run(lambda: flow.done == 0)
     assert flow.errant.counters.total_retries == 2
     assert threading.get_ident() not in threads
-
-
-async def test_a_transform_that_blocks_ends_with_its_task() -> None:
-    entered, go = threading.Event(), threading.Event()
-
-    def blocks(record: SinkRecord) -> SinkRecord:
-        entered.set()
-        go.wait(30)
-        return record
-
-    flow = Flow(_step(blocks), _from(S, _batch(0, b"a")))
-    await flow.begin(entered.is_set)
-    go.set()
-    await flow.running.stop(5)
-    assert flow.copies.stopped == 1
-    assert flow.position("orders") in (None, b'{"offset":0}')
 
 
 async def test_a_slow_transform_sees_no_further_record_after_the_end_of_its_task() -> None:

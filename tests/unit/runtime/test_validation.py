@@ -72,40 +72,10 @@ def _entry(infos: ConfigInfos, name: str) -> tuple[ConfigKey | None, ConfigValue
     return next((key, it) for key, it in infos.configs if it is not None and it.name == name)
 
 
-def test_a_good_config_has_no_errors_and_says_what_every_key_is() -> None:
-    infos = _infos({"topics": "a, b"})
-    assert infos.error_count == 0
-    assert infos.refusal() is None
-    assert infos.name == SOURCE
-    assert infos.groups == (
-        "Common", "Transforms", "Predicates", "Error Handling", "Topic Creation",
-        "Exactly Once Support", "offsets.topic",
-    )  # fmt: skip
-    key, value = _entry(infos, "topics")
-    assert key is not None
-    assert (key.type, value.value) == ("LIST", "a,b")
-    assert all(key is not None and it is not None for key, it in infos.configs)
-    assert not _entry(infos, "key.converter.plugin.version")[1].visible
-
-
-def test_unknown_keys_are_neither_listed_nor_refused() -> None:
-    infos = _infos({"my.own": "x", "source.cluster.ssl.what": "y"})
-    assert infos.error_count == 0
-    assert "my.own" not in [it.name for _, it in infos.configs if it is not None]
-
-
 def test_what_only_building_the_connector_finds_is_an_error_too() -> None:
     infos = _infos({"connector.class": HEARTBEAT, "replication.policy.class": "no.Such"})
     assert infos.error_count == 1
     assert "no.Such" in _errors(infos)[0]
-
-
-def test_another_class_than_the_paths_is_refused() -> None:
-    with pytest.raises(BadRequestError) as caught:
-        _infos({"connector.class": "MirrorSource"}, plugin="MirrorHeartbeat")
-    assert caught.value.message == (
-        "Included connector type MirrorSource does not match request type MirrorHeartbeat"
-    )
 
 
 async def test_a_config_without_a_class_is_refused_without_showing_its_values() -> None:
@@ -113,15 +83,6 @@ async def test_a_config_without_a_class_is_refused_without_showing_its_values() 
         await _validator().validate({"name": "x", "p": "canary"})
     assert (
         caught.value.message == "Connector config {name=x, p=[hidden]} contains no connector type"
-    )
-
-
-def test_an_unknown_class_is_refused_with_what_there_is() -> None:
-    with pytest.raises(BadRequestError) as caught:
-        _infos({"connector.class": "com.other.MirrorSourceConnector"})
-    assert caught.value.message == (
-        "Failed to find any class that implements Connector and which name matches"
-        f" com.other.MirrorSourceConnector, available connectors are: {HEARTBEAT}, {SOURCE}"
     )
 
 
@@ -276,13 +237,6 @@ def test_what_the_workers_exactly_once_support_does_not_allow_is_an_error_at_its
     _, value = _entry(infos, "offsets.identical")
     assert infos.error_count == 1
     assert "is not possible: with exactly-once support" in value.errors[0]
-
-
-def test_groups_of_a_connectors_own_converter_come_last() -> None:
-    converter = "org.apache.kafka.connect.json.JsonConverter"
-    groups = _infos({"value.converter": converter}).groups
-    assert set(groups[-2:]) == {"Serialization", "Schemas"}
-    assert "Schemas" not in _infos({}).groups
 
 
 # ---- the answers of a Java worker
@@ -475,48 +429,6 @@ def test_each_transform_has_its_keys_in_a_group_of_its_own() -> None:
         ("transforms.r.negate", "BOOLEAN", -1, "MEDIUM", "NONE", "negate"),
         ("transforms.r.predicate", "STRING", -1, "MEDIUM", "NONE", "predicate"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("more", "key", "text"),
-    [
-        ({"transforms": "r"}, "transforms.r.type", "Missing required configuration"),
-        (
-            {"transforms": "r", "transforms.r.type": "no.Such"},
-            "transforms.r.type",
-            "Invalid value no.Such for configuration transforms.r.type: Class no.Such could not be found.",
-        ),
-        (
-            {
-                "transforms": "r",
-                "transforms.r.type": "RegexRouter",
-                "transforms.r.replacement": "x",
-            },
-            "transforms.r.regex",
-            'Missing required configuration "transforms.r.regex" which has no default value.',
-        ),
-        (
-            {
-                "predicates": "p",
-                "predicates.p.type": "TopicNameMatches",
-                "predicates.p.pattern": "(",
-            },
-            "predicates.p.pattern",
-            "Invalid value ( for configuration pattern: Invalid regex: ",
-        ),
-        (
-            {"transforms": "f", "transforms.f.type": "Filter", "transforms.f.predicate": "p"},
-            "transforms.f.predicate",
-            "not among the predicates []",
-        ),
-        ({"transforms": "a,a"}, "transforms", "Duplicate alias provided."),
-    ],
-)
-def test_what_is_wrong_with_a_transform_is_said_at_its_key(
-    more: Mapping[str, str], key: str, text: str
-) -> None:
-    found = infos({**FILES, **more})
-    assert text in errors(found)[key][0]
 
 
 def test_the_keys_of_a_transform_are_found_by_both_of_its_names() -> None:

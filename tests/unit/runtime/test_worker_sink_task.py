@@ -150,21 +150,6 @@ async def test_a_sink_task_that_fails_says_why_and_leaves_its_group() -> None:
     assert stage.statuses.words[-1] == "FAILED"
 
 
-async def test_a_sink_task_is_paused_and_resumed_within_its_group() -> None:
-    stage = SinkStage()
-    await stage.start()
-    await eventually(lambda: "RUNNING" in stage.statuses.words)
-    await stage.host.pause_task(TASK, paused=True)
-    await eventually(lambda: stage.statuses.words[-1] == "PAUSED")
-    stage.group.ends[T0] = 20
-    polls = len(stage.clients.consumers[0].polls)
-    await eventually(lambda: len(stage.clients.consumers[0].polls) > polls + 3)
-    assert len(stage.task.taken) <= 10
-    await stage.host.pause_task(TASK, paused=False)
-    await eventually(lambda: len(stage.task.taken) == 20)
-    await stage.host.stop_task(TASK, 5.0)
-
-
 async def test_a_sink_task_that_is_paused_before_its_start_opens_nothing() -> None:
     stage = SinkStage()
     connector = {"connector.class": "FileSinkConnector", "name": "files", "topics": "t"}
@@ -401,19 +386,6 @@ def test_a_retry_that_succeeds_leaves_no_error() -> None:
     assert stand.attempt(failing(*(RetriableError("busy") for _ in range(3)))) == 4
     assert stand.errant.counters.total_record_errors == 0
     assert stand.errant.counters.total_record_failures == 3
-
-
-def test_retries_end_when_the_task_stops() -> None:
-    stand = Stand(errors_retry_timeout="-1")
-    stand.pauses.stopped = True
-    with pytest.raises(FatalError, match="busy"):
-        stand.attempt(failing(RetriableError("busy")))
-
-
-def test_without_a_timeout_nothing_is_tried_again() -> None:
-    stand = Stand(errors_tolerance="all")
-    assert stand.attempt(failing(RetriableError("busy"))) is None
-    assert stand.pauses.waits == []
 
 
 @pytest.mark.parametrize("place", [False, True])

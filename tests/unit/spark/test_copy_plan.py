@@ -30,8 +30,8 @@ from mm2py_jobs.copy.dealing import rate_of
 from mm2py_jobs.copy.plan import BYTES_PER_S, PartitionPlan, Plan, Refusal, deal_lanes, estimated_s
 from mm2py_jobs.copy.survey import FlowTopics, Known, Survey, paused_alone, smaller_batches
 from mm2py_jobs.log.range_reader import LogEnds, RangeReader
+from tests.kit.fakes.batches import sealed
 from tests.kit.fakes.broker import FakeBroker
-from tests.kit.fakes.seal import sealed
 from tests.unit.client.client_stage import connected_to
 from tests.unit.spark.driver_fakes import ONE, lease_of
 

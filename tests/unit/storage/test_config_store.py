@@ -31,7 +31,7 @@ from mm2py.storage.connect_json import (
 )
 from mm2py.storage.memory import MemoryTopic, memory_configs
 from mm2py.types import TargetState, TaskId
-from tests.unit.storage.held_table import HeldTable
+from tests.kit.fakes.stores import HeldTable
 
 KEY = SessionKey(b"1", "HmacSHA256", 1)
 RESTART = RestartRequest("c", only_failed=True, include_tasks=True)
@@ -225,19 +225,6 @@ def fold(*records: ConfigRecord) -> tuple[ConfigSnapshot, list[ConfigEvent | Non
     return table.snapshot(), events
 
 
-def test_the_offset_is_that_of_the_next_record() -> None:
-    table = ConfigFold()
-    table.advance(41)
-    assert table.snapshot().offset == 42
-
-
-def test_a_connector_starts_and_is_told_each_time() -> None:
-    snapshot, events = fold(PUT, PUT)
-    assert snapshot.connectors == {"c": CONFIG}
-    assert snapshot.target("c") is TargetState.STARTED
-    assert events == [ConnectorChanged("c")] * 2
-
-
 def test_missing_task_configs_leave_the_connector_inconsistent_until_a_full_set_comes() -> None:
     broken = (PUT, task(1), Commit("c", 2))
     snapshot, events = fold(*broken)
@@ -250,12 +237,6 @@ def test_missing_task_configs_leave_the_connector_inconsistent_until_a_full_set_
     repaired, _ = fold(*broken, task(0, "2"), task(1, "2"), Commit("c", 2))
     assert repaired.inconsistent == frozenset()
     assert repaired.task_configs[TaskId("c", 1)] == {"v": "2"}
-
-
-def test_an_incomplete_commit_keeps_what_was_applied_but_hides_it() -> None:
-    snapshot, _ = fold(PUT, task(0), Commit("c", 1), task(1), Commit("c", 2))
-    assert snapshot.task_configs == {TaskId("c", 0): {"v": "1"}}
-    assert (snapshot.task_counts, snapshot.tasks("c")) == ({"c": 2}, ())
 
 
 def test_a_commit_of_no_tasks_clears_them_and_is_a_generation_only_behind_tasks() -> None:
@@ -302,27 +283,6 @@ def test_a_tombstoned_target_state_falls_back_to_started() -> None:
     assert events[2:] == [TargetChanged("c"), None]
     snapshot, events = fold(PUT, ConnectorPut("c", None), gone)
     assert (snapshot.targets, events[2]) == ({}, None)
-
-
-def test_keys_restarts_and_levels_are_handed_on() -> None:
-    records = (
-        SessionKey(b"1", "HmacSHA256", 1),
-        RestartRequest("c", only_failed=True, include_tasks=True),
-        LoggerLevel("root", "INFO"),
-        SessionKey(b"2", "HmacSHA256", 2),
-    )
-    snapshot, events = fold(*records)
-    assert events == [None, *records[1:3], None], "a key is asked for when it is needed"
-    assert snapshot.session_key == records[3]
-
-
-def test_a_snapshot_does_not_change_afterwards() -> None:
-    table = ConfigFold()
-    table.take(PUT)
-    before = table.snapshot()
-    table.take(ConnectorPut("c", None))
-    assert before.connectors == {"c": CONFIG}
-    assert table.snapshot().connectors == {}
 
 
 STATE = b"target-state-c"

@@ -347,12 +347,6 @@ def test_a_missing_topic_is_created_compacted_with_the_users_settings() -> None:
     assert topic.configs == {"min.insync.replicas": "2", "cleanup.policy": "compact"}
 
 
-def test_an_existing_topic_keeps_its_partitions() -> None:
-    admin = FakeAdmin(partitions=7)
-    assert _ensure(admin, OFFSETS) == 7
-    assert admin.created == []
-
-
 @pytest.mark.parametrize("policy", ["delete", "compact,delete", "delete, compact"])
 def test_any_other_cleanup_policy_is_refused(policy: str) -> None:
     with pytest.raises(ConfigError, match="must be exactly compact"):

@@ -21,7 +21,7 @@ from mm2py_jobs.log.range_reader import LogEnds
 from mm2py_jobs.spark.session import SparkPlace
 from mm2py_jobs.verify.repair_run import repaired_report
 from mm2py_jobs.verify.verify_command import VerifyOrder, exit_code
-from tests.kit.fakes.seal import sealed
+from tests.kit.fakes.batches import sealed
 
 # -- verify: a flow that copies nothing does not pass ----------------------------------------------
 

@@ -1,0 +1,478 @@
+"""Stores of a flow over logs in memory: its overrides, its backfills, and its ledger, written once, in order, as soon as the target takes it."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from mm2py.api.context import EventKind
+from mm2py.errors import (
+    ConfigError,
+    ConnectionFailedError,
+    FatalError,
+    Mm2pyError,
+    RequestTimedOutError,
+    RetriableError,
+)
+from mm2py.mirror.backfills import Job, JobState, LeaseState, Notice, Wanted, Wish, encode_backfill
+from mm2py.mirror.ledger import LedgerRecord, decode_ledger_record, encode_ledger_record
+from mm2py.observability.metrics import Metrics
+from mm2py.protocol.records import Record
+from mm2py.storage.backfill_store import BackfillStore, decoded_backfills
+from mm2py.storage.flow_overrides_store import HISTORY_KEPT, FlowOverridesStore
+from mm2py.storage.ledger_store import LedgerStore
+from mm2py.storage.memory import MemoryTable, MemoryTopic
+from mm2py.storage.table import Entry, Handler
+from mm2py.testing.clock import FakeClock
+from mm2py.testing.waiting import until
+from mm2py.types import ClusterAlias, FlowName, TopicPartition
+from tests.kit.fakes.stores import ORDERS, HeldTable, an_event
+from tests.unit.runtime.runtime_fakes import EagerClock
+from tests.unit.spark.driver_fakes import lease_of
+
+SOURCE = "MirrorSourceConnector"
+BEAT = "MirrorHeartbeatConnector"
+FILE = {
+    SOURCE: {"name": SOURCE, "topics": ".*", "tasks.max": "2", "a.pw": "canary"},
+    BEAT: {"name": BEAT},
+}
+
+
+def on(
+    topic: MemoryTopic, file: Mapping[str, Mapping[str, str]] | None = None
+) -> FlowOverridesStore:
+    return FlowOverridesStore(
+        MemoryTable(topic),
+        FILE if file is None else file,
+        clock=FakeClock(),
+        names_a_secret=lambda key: "pw" in key,
+    )
+
+
+@asynccontextmanager
+async def started() -> AsyncGenerator[tuple[FlowOverridesStore, MemoryTopic]]:
+    topic = MemoryTopic("mm2py-flows.A.internal")
+    store = on(topic)
+    await store.start()
+    yield store, topic
+    await store.stop()
+
+
+async def change(store: FlowOverridesStore, name: str = SOURCE, **patch: str | None) -> None:
+    before = store.effective().get(name)
+    wanted = {**(before or {}), **{key.replace("_", "."): text for key, text in patch.items()}}
+    after = {key: text for key, text in wanted.items() if text is not None}
+    await store.record(name, before, after, actor="anna")
+
+
+async def test_a_change_survives_a_restart_and_the_rest_follows_the_file() -> None:
+    async with started() as (store, topic):
+        await change(store, topics="orders.*", tasks_max=None)
+        newer = {SOURCE: {"topics": ".*", "tasks.max": "9", "rate": "5"}}
+        again = on(topic, newer)
+        await again.start()
+        assert again.effective()[SOURCE] == {"topics": "orders.*", "rate": "5"}
+        assert again.overrides(SOURCE)["topics"].revision.by == "anna"
+        await again.stop()
+
+
+async def test_a_secret_is_refused_and_nothing_is_written() -> None:
+    async with started() as (store, topic):
+        with pytest.raises(ConfigError, match=r"a\.pw"):
+            await change(store, a_pw="other", topics="x")
+        assert topic.records == []
+        await change(store, a_pw="${file:/secrets:p}")
+        assert b"canary" not in b"".join(record.value or b"" for record in topic.records)
+
+
+async def test_topics_and_partitions_are_held_and_a_resumed_topic_frees_its_partitions() -> None:
+    async with started() as (store, _):
+        whole, one = TopicPartition("orders", -1), TopicPartition("orders", 3)
+        other = TopicPartition("else", 0)
+        for partition in (whole, one, other):
+            await store.hold(partition, paused=True, actor="anna")
+        assert store.held() == {whole, one, other}
+        await store.hold(whole, paused=False, actor="anna")
+        assert store.held() == {other}
+        assert [line.target for line in store.history()] == [
+            "orders", "else-0", "orders-3", "orders",
+        ]  # fmt: skip
+
+
+async def test_other_workers_are_told_of_changes_but_not_of_history() -> None:
+    async with started() as (store, topic):
+        other, told = on(topic), list[int]()
+        await other.start()
+        other.listen(lambda: told.append(1))
+        await store.edit("restart", "A->B", lambda now: now, notes=(), actor="anna")
+        await asyncio.sleep(0)
+        assert told == []
+        await change(store, topics="x")
+        await asyncio.sleep(0)
+        assert told == [1]
+        assert other.effective()[SOURCE]["topics"] == "x"
+        await other.stop()
+
+
+async def test_the_history_is_bounded_and_revisions_go_on_after_a_restart() -> None:
+    async with started() as (store, topic):
+        for _ in range(HISTORY_KEPT + 3):
+            await store.edit("restart", "A->B", lambda now: now, notes=(), actor="anna")
+        assert len(store.history()) == HISTORY_KEPT
+        again = on(topic)
+        await again.start()
+        assert again.history() == store.history()
+        await again.edit("restart", "A->B", lambda now: now, notes=(), actor="anna")
+        assert again.history()[0].revision.number == HISTORY_KEPT + 4
+        await again.stop()
+
+
+async def test_a_record_of_a_later_version_is_left_alone() -> None:
+    async with started() as (store, topic):
+        topic.append(b"override:c:p", b"\x09{}")
+        topic.append(None, b"x")
+        await asyncio.sleep(0)
+        assert store.effective() == FILE
+
+
+async def test_a_change_that_nobody_acknowledges_has_an_unknown_outcome() -> None:
+    store = FlowOverridesStore(HeldTable(), FILE, clock=FakeClock(), write_s=0.01)
+    await store.start()
+    with pytest.raises(RequestTimedOutError, match="whether it was written is unknown"):
+        await store.edit("restart", "A->B", lambda now: now, notes=(), actor="anna")
+
+
+async def test_a_setting_of_a_newer_version_is_refused_until_it_is_taken_back() -> None:
+    """Ignored, compaction would decide: with the older record still in the log the topic stays paused."""
+    key, value = b"hold:t", b'\x02{"at":1,"by":"a","revision":1,"until":9}'
+    async with started() as (store, topic):
+        topic.append(b"history:000000000001", value)
+        await store.refresh(1)
+        store.check_readable()
+        topic.append(key, value)
+        await store.refresh(1)
+        with pytest.raises(RetriableError, match=r"newer version of this program \(key hold:t"):
+            store.check_readable()
+        with pytest.raises(RetriableError, match="run that version here"):
+            await on(topic).start()
+        topic.append(key, None)
+        await store.refresh(1)
+        store.check_readable()
+        await on(topic).start()
+
+
+JOB = Job(id="one", state=JobState.RUNNING, run=1, lanes=1)
+TP = TopicPartition("t", 0)
+LEASE = lease_of(TP, job="one", end=9)
+
+
+async def _store(topic: MemoryTopic) -> BackfillStore:
+    store = BackfillStore(MemoryTable(topic))
+    await store.start()
+    return store
+
+
+async def test_partitions_of_lanes_are_kept_from_the_live_flow_until_they_are_handed_over() -> None:
+    topic = MemoryTopic("backfill")
+    driver, worker = await _store(topic), await _store(topic)
+    changes: list[int] = []
+    worker.listen(lambda: changes.append(worker.offset))
+    await driver.post([JOB, LEASE])
+    await until(lambda: set(worker.kept_out()) == {TP})
+    await driver.post([replace(LEASE, state=LeaseState.COPYING)])
+    await until(lambda: worker.leases[TP].state is LeaseState.COPYING)
+    assert set(worker.kept_out()) == {TP}
+    await driver.post([replace(LEASE, state=LeaseState.HANDED_OVER)])
+    await until(lambda: not worker.kept_out())
+    assert changes == [1, 2, 3, 4]
+
+
+async def test_partitions_of_an_older_job_or_of_one_that_is_over_are_not_kept_out() -> None:
+    topic = MemoryTopic("backfill")
+    store = await _store(topic)
+    await store.post([JOB, LEASE, replace(JOB, id="two")])
+    await store.refresh()
+    assert store.kept_out() == {}
+    await store.post([replace(JOB, state=JobState.CANCELLED)])
+    await store.refresh()
+    assert store.leases.keys() == {TP}
+    assert store.kept_out() == {}
+
+
+async def test_a_wish_counts_for_its_job_only() -> None:
+    store = await _store(MemoryTopic("backfill"))
+    await store.post([JOB, Wish(job="another", wanted=Wanted.CANCEL)])
+    await store.refresh()
+    assert store.wanted.value == "RUN"
+    await store.post([Wish(job="one", wanted=Wanted.PAUSE)])
+    await store.refresh()
+    assert store.wanted.value == "PAUSE"
+
+
+async def test_notices_are_forgotten_together() -> None:
+    store = await _store(MemoryTopic("backfill"))
+    await store.post([Notice(worker="w", offset=3)])
+    await store.refresh()
+    assert store.noticed("w") == 3
+    assert store.noticed("other") == -1
+    await store.forget_notices()
+    await store.refresh()
+    assert store.noticed("w") == -1
+
+
+async def test_a_damaged_record_is_passed() -> None:
+    topic = MemoryTopic("backfill")
+    topic.append(b"job", b"\x09")
+    topic.append(*encode_backfill(JOB))
+    store = await _store(topic)
+    assert store.job == JOB
+    assert store.offset == 2
+
+
+async def test_a_job_of_a_newer_version_is_not_taken_for_no_job() -> None:
+    topic = MemoryTopic("backfill")
+    store = await _store(topic)
+    await store.post([JOB, LEASE])
+    topic.append(b"job", b"\x02{}")
+    await store.refresh()
+    assert store.unreadable is not None
+    assert set(store.kept_out()) == {TP}  # what was reserved stays so
+    key, value = encode_backfill(LEASE)
+    with pytest.raises(FatalError, match="use the version of mm2py that wrote it"):
+        decoded_backfills("backfill", {key: value, b"job": b"\x02{}"})
+    assert decoded_backfills("backfill", {key: b"\x02{}"}) == {}
+    await store.post([replace(JOB, state=JobState.DONE)])
+    await store.refresh()
+    assert store.unreadable is None
+
+
+# ---- the ledger
+
+
+FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+BILLS = TopicPartition("bills", 1)
+
+
+class Log:
+    """Implements ``Table``, read at the start and when asked for."""
+
+    topic = "mm2py-ledger.A.internal"
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.batches: list[int] = []
+        self.write_errors: list[Mm2pyError] = []
+        self.open_errors: list[Mm2pyError] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.closed = 0
+        self._handle: Handler | None = None
+        self._read = 0
+
+    async def start(self, handle: Handler) -> None:
+        if self.open_errors:
+            raise self.open_errors.pop(0)
+        self._handle, self._read = handle, 0
+        await self.read_to_end(0)
+
+    async def stop(self) -> None:
+        self.closed += 1
+
+    async def read_to_end(self, timeout_s: float) -> None:
+        assert self._handle is not None
+        while self._read < len(self.records):
+            self._read += 1
+            self._handle(0, self.records[self._read - 1])
+
+    def post(self, entries: Sequence[Entry]) -> asyncio.Future[int]:
+        return asyncio.ensure_future(self._write(entries))
+
+    def write_at_once(self, entry: Entry) -> None:
+        self.records.append(Record(len(self.records), 1, *entry))
+
+    async def _write(self, entries: Sequence[Entry]) -> int:
+        await self.gate.wait()
+        if self.write_errors:
+            raise self.write_errors.pop(0)
+        self.batches.append(len(entries))
+        for entry in entries:
+            self.write_at_once(entry)
+        return 0
+
+    def ranges(self) -> list[tuple[str, str, int, int]]:
+        decoded = [decode_ledger_record(it.key, it.value) for it in self.records]
+        events = [it.event for it in decoded if isinstance(it, LedgerRecord)]
+        return [
+            (it.kind.value, str(it.partition), it.first_offset, it.last_offset) for it in events
+        ]
+
+
+class Bench:
+    def __init__(self, log: Log | None = None) -> None:
+        self.log = log or Log()
+        self.clock = EagerClock()
+        self.meter = Metrics(self.clock).flow(FLOW)
+        self.store = LedgerStore(self.log, meter=self.meter, clock=self.clock)
+
+
+@asynccontextmanager
+async def running(log: Log | None = None) -> AsyncGenerator[Bench]:
+    bench = Bench(log)
+    bench.store.start()
+    try:
+        yield bench
+    finally:
+        await bench.store.stop()
+
+
+@pytest.fixture
+def bench() -> AbstractAsyncContextManager[Bench]:
+    return running()
+
+
+OLD, NEW = bytes(range(16)), bytes(range(1, 17))
+
+
+async def test_an_event_is_written_once_and_counted(bench: Bench) -> None:
+    assert bench.store.report(an_event(10, 19))
+    assert not bench.store.report(an_event(10, 19))
+    assert list(bench.store.unwritten()) == [ORDERS]
+    assert await bench.store.flush(5)
+    assert not bench.store.unwritten()
+    assert not bench.store.report(an_event(10, 19))
+    assert bench.store.report(an_event(30, 39, kind=EventKind.MAY_BE_DOUBLED))
+    assert await bench.store.flush(5)
+    assert bench.log.ranges() == [
+        ("retention", "orders-0", 10, 19),
+        ("may-be-doubled", "orders-0", 30, 39),
+    ]
+    snapshot = bench.meter.snapshot()
+    assert snapshot.events == {"retention": 1, "may-be-doubled": 1}
+    assert (snapshot.records_lost, snapshot.records_may_be_doubled) == (10, 10)
+
+
+async def test_a_restart_writes_only_what_is_new() -> None:
+    async with running() as bench:
+        bench.store.report(an_event(10, 19))
+        assert await bench.store.flush(5)
+    async with running(bench.log) as bench:
+        assert bench.store.report(an_event(10, 29))
+        assert await bench.store.flush(5)
+        assert bench.store.report(an_event(10, 29, BILLS))
+        assert await bench.store.flush(5)
+    assert bench.log.ranges() == [
+        ("retention", "orders-0", 10, 19),
+        ("retention", "orders-0", 20, 29),
+        ("retention", "bills-1", 10, 29),
+    ]
+    assert bench.meter.snapshot().records_lost == 30
+
+
+async def test_events_of_another_flow_are_not_ours() -> None:
+    log = Log()
+    other = LedgerRecord(event=an_event(10, 19), flow="A->C", time_ms=1)
+    log.write_at_once(encode_ledger_record(other))
+    async with running(log) as bench:
+        bench.store.report(an_event(10, 19))
+        assert await bench.store.flush(5)
+    assert len(log.records) == 2
+
+
+async def test_positions_wait_while_the_target_is_away_and_the_trouble_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = Log()
+    log.open_errors = [ConnectionFailedError("away")] * 5
+    log.write_errors = [ConnectionFailedError("away again")]
+
+    caplog.set_level(logging.INFO)
+    async with running(log) as bench:
+        bench.store.report(an_event(10, 19))
+        await until(lambda: len(log.open_errors) < 3)
+        assert list(bench.store.unwritten()) == [ORDERS]
+        assert await bench.store.flush(5)
+    assert log.ranges() == [("retention", "orders-0", 10, 19)]
+    assert caplog.text.count("ledger cannot be written") == 1
+    assert caplog.text.count("ledger works again") == 1
+
+
+async def test_a_partition_waits_until_its_last_event_is_acknowledged(bench: Bench) -> None:
+    await until(lambda: bench.store.report(an_event(0, 1)) or True)
+    assert await bench.store.flush(5)
+    bench.log.gate.clear()
+    bench.store.report(an_event(10, 19))
+    bench.store.report(an_event(30, 39))
+    bench.store.report(an_event(10, 19, BILLS))
+    assert set(bench.store.unwritten()) == {ORDERS, BILLS}
+    assert not await bench.store.flush(0.01)
+    bench.log.gate.set()
+    assert await bench.store.flush(5)
+    assert len(bench.log.records) == 4
+
+
+async def test_what_was_not_written_at_the_end_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    log = Log()
+    log.open_errors = [ConfigError("may not create it")] * 1000
+
+    async with running(log) as bench:
+        bench.store.report(an_event(10, 19))
+        await until(lambda: len(log.open_errors) < 999)
+    assert "will be noticed again topic=mm2py-ledger.A.internal events=1" in caplog.text
+
+
+async def test_later_versions_are_left_alone_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    log = Log()
+    log.write_at_once((b"orders-0", b"\x02later"))
+    async with running(log) as bench:
+        bench.store.report(an_event(10, 19))
+        assert await bench.store.flush(5)
+    assert log.records[0].value == b"\x02later"
+    assert "of a version that this program does not know" in caplog.text
+
+
+async def test_incarnations_are_kept_across_restarts_and_are_no_events() -> None:
+    async with running() as bench:
+        assert await bench.store.incarnations() == {}
+        bench.store.note_incarnation(ORDERS, OLD)
+        bench.store.note_incarnation(BILLS, OLD)
+        bench.store.note_incarnation(BILLS, OLD)
+        bench.store.note_incarnation(BILLS, NEW)
+        assert not bench.store.unwritten()
+        assert await bench.store.incarnations() == {ORDERS: OLD, BILLS: NEW}
+    assert len(bench.log.records) == 3
+    assert bench.log.ranges() == []
+    assert bench.meter.snapshot().events == {}
+    async with running(bench.log) as bench:
+        assert await bench.store.incarnations() == {ORDERS: OLD, BILLS: NEW}
+        bench.store.note_incarnation(BILLS, NEW)
+    assert len(bench.log.records) == 3
+
+
+async def test_what_another_worker_has_noted_meanwhile_is_known() -> None:
+    same_topic = Log()
+    async with running() as bench, running(same_topic) as other:
+        same_topic.records = bench.log.records
+        bench.store.note_incarnation(ORDERS, OLD)
+        assert await bench.store.flush(5)
+        assert await other.store.incarnations() == {ORDERS: OLD}
+        bench.store.note_incarnation(ORDERS, NEW)
+        assert await bench.store.flush(5)
+        assert await other.store.incarnations() == {ORDERS: NEW}
+        # It takes the partition over: what it is about to write is newer than what is there.
+        same_topic.gate.clear()
+        other.store.note_incarnation(ORDERS, OLD)
+        bench.store.note_incarnation(BILLS, NEW)
+        assert await bench.store.flush(5)
+        assert await other.store.incarnations() == {ORDERS: OLD, BILLS: NEW}
+        same_topic.gate.set()
+
+
+async def test_a_ledger_that_cannot_be_read_stops_no_task() -> None:
+    log = Log()
+    log.open_errors = [ConfigError("may not create it")] * 1000
+
+    async with running(log) as bench:
+        assert await bench.store.incarnations() == {}
