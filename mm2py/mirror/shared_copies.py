@@ -4,7 +4,7 @@ Flow: the other maps of the target (``mm2py-offset-map.<source>.internal``) -> `
 an offset for each source; the copies of both lie between each other, and behind the place of one source are records of the other
 that the group has not read. Where it is on the other source is known to that flow alone. So such a partition has no place.
 
-Invariants, tests of the same names (tests/property/test_shared_copies.py):
+Invariants, tests of the same names (tests/property/test_positions.py):
 
 1. Behind the place of a group lies no record of any flow that the group has not read.
 2. A copy whose name says where it came from is never shared.

@@ -1,8 +1,10 @@
-"""Documents name tests as proof of what they claim, and pages, headings and files: all of them exist."""
+"""Documents name tests as proof, pages, headings and files: all of them exist; each pair of features is there once."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
+from itertools import combinations
 from pathlib import Path
 from typing import Final
 
@@ -76,3 +78,43 @@ def _anchors(page: Path) -> Iterator[str]:
     """Yield the anchors that GitHub makes of a page's headings."""
     for heading in re.findall(r"^#+ (.+)$", _prose(page), re.MULTILINE):
         yield re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+# -- tests/PAIRS.md
+
+
+TESTS: Final = Path(__file__).parent.parent
+_TEST: Final = re.compile(r"(\w+)::(\w+)")
+
+
+def sections() -> dict[str, list[str]]:
+    """Return the lines below each feature, in their order."""
+    found: dict[str, list[str]] = {}
+    for line in (TESTS / "PAIRS.md").read_text("utf-8").splitlines():
+        if line.startswith("## "):
+            found[line[3:]] = []
+        elif line.startswith("- "):
+            found[list(found)[-1]].append(line[2:])
+    return found
+
+
+def test_each_pair_of_features_is_there_once() -> None:
+    pairs: Counter[tuple[str, str]] = Counter()
+    found = sections()
+    for feature, lines in found.items():
+        for line in lines:
+            partner, _, rest = line.partition(": ")
+            assert rest, f"{feature}: {line}"
+            for each in (rest if partner == "open" else partner).split(", "):
+                pairs[feature, each] += 1
+    assert pairs == Counter(combinations(found, 2))
+
+
+def test_each_test_that_is_named_exists() -> None:
+    for feature, lines in sections().items():
+        for file, name in _TEST.findall("\n".join(lines)):
+            files = list(TESTS.rglob(f"test_{file}.py"))
+            written = [
+                re.search(rf"^(async )?def test_{name}\(", it.read_text(), re.M) for it in files
+            ]
+            assert any(written), f"{feature}: {file}::{name}"

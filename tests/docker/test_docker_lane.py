@@ -1,8 +1,13 @@
-"""Needs a registry (image steps) or a container engine (compose): only ``make test-docker`` runs it."""
+"""Image, compose file, and the main job on containers: only ``make test-docker`` runs it.
+
+The image's steps need a registry, the rest a container engine; without one it is skipped with one line. The main job
+is that of ``tests/integration/test_replication_content.py`` and ``test_faults_process.py``, which run it on jars.
+"""
 
 import json
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import sys
@@ -13,6 +18,15 @@ from pathlib import Path
 import pytest
 
 from tests.docker.compose_file import ROOT
+from tests.docker.containers import Clusters, in_containers, two_clusters
+from tests.integration.main_job import (
+    PARTITIONS,
+    Start,
+    every_kind_of_record_and_codec_is_copied,
+    the_tasks_of_a_killed_worker_run_in_the_other,
+)
+from tests.integration.mirror_process import Flow, write_flow
+from tests.kit.regions import CreateTopic
 
 pytestmark = [
     pytest.mark.timeout(1200),
@@ -95,3 +109,45 @@ def test_the_compose_file_mirrors_and_goes_on_without_a_killed_worker(
         end = time.monotonic() + 120
         while f"a.{topic}" not in kafka(compose, "kafka-b", "kafka-topics", "--list"):
             assert time.monotonic() < end, f"topic a.{topic} does not appear"
+
+
+# -- the main job on containers
+
+
+@pytest.fixture(scope="module")
+def clusters() -> Iterator[Clusters]:
+    with two_clusters() as clusters:
+        yield clusters
+
+
+@pytest.fixture(scope="module")
+def start(clusters: Clusters) -> Iterator[Start]:
+    with in_containers(clusters.network) as start:
+        yield start
+
+
+def flow_of(clusters: Clusters, folder: Path, topic: str, **properties: str) -> Flow:
+    given = {name.replace("_", "."): text for name, text in properties.items()}
+    flow = write_flow(folder, clusters.source, clusters.target, topic, clusters.inside | given)
+    folder.chmod(0o755)  # the worker is another user
+    return flow
+
+
+@pytest.mark.usefixtures("engine")
+def test_every_kind_of_record_and_codec_arrives_unchanged(
+    clusters: Clusters, start: Start, create_topic: CreateTopic, tmp_path: Path
+) -> None:
+    topic = f"kinds-{secrets.token_hex(4)}"
+    create_topic(clusters.source, topic, PARTITIONS)
+    flow = flow_of(clusters, tmp_path, topic)
+    every_kind_of_record_and_codec_is_copied(flow, topic, start)
+
+
+@pytest.mark.usefixtures("engine")
+def test_the_tasks_of_a_killed_worker_run_in_the_other(
+    clusters: Clusters, start: Start, create_topic: CreateTopic, tmp_path: Path
+) -> None:
+    topic = f"shared-{secrets.token_hex(4)}"
+    create_topic(clusters.source, topic, 4)
+    flow = flow_of(clusters, tmp_path, topic, tasks_max="2", emit_checkpoints_enabled="false")
+    the_tasks_of_a_killed_worker_run_in_the_other(flow, topic, start)

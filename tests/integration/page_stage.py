@@ -26,8 +26,8 @@ from mm2py_jobs.failover.plan import GroupRow, TopicRow
 from mm2py_jobs.failover.routes import FailoverService, failover_router
 from tests.integration.mirror_process import Flow
 from tests.kit.browser import Browser, chromium
-from tests.unit.rest.failover_fakes import PLAN, FakeFailovers
 from tests.unit.rest.flow_fakes import AB, BA, NAME, Rig, partition, snapshot
+from tests.unit.rest.job_fakes import PLAN, FakeFailovers
 
 MARKS: Final = [
     pytest.mark.skipif(chromium() is None, reason="no Chromium: apt-get install chromium"),

@@ -1,7 +1,7 @@
 """The operator at night without the page: cause and remedy by command line and doctor, and an alert that fires.
 
 Flow: something is broken on a real broker -> ``mm2py flow describe``, ``mm2py doctor``, the samples that the rule of an alert reads.
-``test_page_night`` has the same rows on the page; that each rule fires on such samples: ``test_monitoring_examples``.
+``test_page_night`` has the same rows on the page; that each rule fires on such samples: ``unit/workers/test_examples``.
 """
 
 import os

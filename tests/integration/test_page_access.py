@@ -28,9 +28,8 @@ from tests.integration.page_stage import (
 )
 from tests.kit.axe import AxeMissingError, axe_script
 from tests.kit.browser import Browser
-from tests.unit.rest.backfill_fakes import with_backfill
-from tests.unit.rest.failover_fakes import PLAN
 from tests.unit.rest.flow_fakes import AB, BA, Rig, partition
+from tests.unit.rest.job_fakes import PLAN, with_backfill
 
 pytestmark = MARKS
 

@@ -37,8 +37,8 @@ from tests.integration.traffic import Sent, commit, committed, copied, ends, wri
 from tests.kit.browser import Browser
 from tests.kit.kafka.region import KafkaAddress
 from tests.kit.regions import NewRegion
-from tests.unit.rest.backfill_fakes import with_backfill
 from tests.unit.rest.flow_fakes import AB, Rig
+from tests.unit.rest.job_fakes import with_backfill
 
 pytestmark = MARKS
 

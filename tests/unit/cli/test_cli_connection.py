@@ -219,7 +219,7 @@ def test_every_command_is_in_the_document_and_every_command_there_exists() -> No
     documented = set(
         re.findall(r"^\| `mm2py ((?:[a-z0-9-]+ ?){1,2}?)(?= [A-Z\[]|`)", page, re.MULTILINE)
     )
-    # What has an older name is in one table by kind, and that table is held by tests/unit/jobs/test_aliases.py.
+    # What has an older name is in one table by kind, and that table is held by tests/unit/jobs/test_progress.py.
     older = {it.split()[0] for it in COMMANDS}
     commands = {it.name or _name_of(it) for it in app.registered_commands} - older
     for group in app.registered_groups:

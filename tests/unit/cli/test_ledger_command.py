@@ -21,6 +21,7 @@ from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.types import ClusterAlias, FlowName, TopicPartition
 from mm2py_cli.app import app
 from tests.kit.fakes.broker import FakeBroker
+from tests.unit.client.client_stage import connected_to
 
 TOPIC = "mm2py-ledger.A.internal"
 
@@ -179,3 +180,60 @@ def test_a_target_that_is_away_is_one_line_and_exit_code_1(ledger: Ledger) -> No
 def test_an_unknown_flow_or_output_is_wrong_usage(ledger: Ledger) -> None:
     assert ledger(1, "A->X").exit_code == 2
     assert ledger(1, "-o", "xml").exit_code == 2
+
+
+# -- the ledger that a worker keeps
+
+
+FLOW = FlowName(ClusterAlias("A"), ClusterAlias("B"))
+TP = TopicPartition(TOPIC, 0)
+NEW = a_record(EventKind.RETENTION, "orders", 60, 64)
+FETCH = 1
+
+
+def shown(kept: KeptLedger, most: int = 100) -> LedgerView:
+    return kept.view(most, str)
+
+
+async def test_a_look_reads_what_is_new_alone() -> None:
+    async with FakeBroker(topics={TOPIC: 1}) as broker, connected_to(broker) as target:
+        kept = KeptLedger(FLOW)
+        broker.append(TP, bytes(encode_batch(RECORDS)))
+        await kept.read(target)
+        before = shown(kept)
+        assert before.total == 6
+        asked = broker.count(FETCH)
+        await kept.read(target)
+        assert (shown(kept), broker.count(FETCH)) == (before, asked)
+        # Whoever read it from its start would not see the former events any more.
+        broker.partition(TP).batches.clear()
+        broker.append(TP, bytes(encode_batch([NEW])))
+        await kept.read(target)
+        after = shown(kept)
+        assert after.events[0].first == 60
+        assert after.events[1:] == before.events
+        assert (after.total, after.topics[1].lost) == (7, before.topics[1].lost + 5)
+
+
+async def test_a_ledger_that_is_created_again_is_read_anew() -> None:
+    async with FakeBroker(topics={TOPIC: 1}) as broker, connected_to(broker) as target:
+        kept = KeptLedger(FLOW)
+        await kept.read(target)
+        assert shown(kept).total == 0
+        broker.append(TP, bytes(encode_batch(RECORDS)))
+        await kept.read(target)
+        broker.create_topic(TOPIC)
+        broker.append(TP, bytes(encode_batch([NEW])))
+        await kept.read(target)
+        assert [it.first for it in shown(kept).events] == [60]
+
+
+async def test_of_more_events_than_are_kept_the_newest_are_there_and_all_are_in_the_sums() -> None:
+    async with FakeBroker(topics={TOPIC: 1}) as broker, connected_to(broker) as target:
+        broker.append(TP, bytes(encode_batch(RECORDS)))
+        whole, kept = KeptLedger(FLOW), KeptLedger(FLOW, most=2)
+        for each in (whole, kept):
+            await each.read(target)
+        assert shown(kept).events == shown(whole).events[:2]
+        assert (shown(kept).total, shown(kept).topics) == (6, shown(whole).topics)
+        assert [kept.has(2), kept.has(3), whole.has(100)] == [True, False, True]

@@ -1,7 +1,8 @@
-"""A connection: its greeting, requests in flight, deadlines, and how it ends."""
+"""A connection: its greeting, frames, requests in flight, deadlines, and how it ends."""
 
 import asyncio
 import os
+import random
 import selectors
 import socket
 import ssl
@@ -15,6 +16,7 @@ import pytest
 from mm2py.client.connect.connection import BrokerConnection, Farewell, unwelcome
 from mm2py.client.connect.credentials import Credentials
 from mm2py.client.connect.tls import tls_failure
+from mm2py.client.connect.wire import HEAD_BYTES, FrameReceiver
 from mm2py.config.clients import ConnectionSettings
 from mm2py.config.security import TlsSettings
 from mm2py.errors import (
@@ -25,13 +27,10 @@ from mm2py.errors import (
     RequestTimedOutError,
     UnsupportedVersionError,
 )
-from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.buffers import BufferPool
-from mm2py.protocol.fetch import FetchPartition, decode_fetch, encode_fetch
 from mm2py.protocol.group_messages import list_groups
 from mm2py.protocol.messages import metadata
-from mm2py.protocol.produce import decode_produce, encode_produce
-from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, BufferLease
+from mm2py.protocol.record_batch import BufferLease
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
 from tests.kit.fakes.broker import FakeBroker
@@ -82,22 +81,6 @@ async def listening(talk: Talk) -> AsyncGenerator[int]:
     finally:
         server.close()
         await server.wait_closed()
-
-
-def big_batch(size: int) -> bytes:
-    data = bytearray(size)
-    HEADER.pack_into(data, 0, 0, size - 12, -1, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1)
-    data[HEADER_BYTES:] = bytes(index % 251 for index in range(size - HEADER_BYTES))
-    sign(data, producer_id=-1, producer_epoch=-1, base_sequence=-1)
-    return bytes(data)
-
-
-def fetch_frame(correlation_id: int) -> bytes:
-    partitions = [FetchPartition("t", bytes(16), 0, 0, max_bytes=2**30)]
-    return encode_fetch(
-        12, correlation_id, "test", partitions=partitions, max_wait_ms=0, min_bytes=1,
-        max_bytes=2**30, isolation_level=0, session_id=0, session_epoch=-1,
-    )  # fmt: skip
 
 
 async def test_open_falls_back_to_version_zero_of_api_versions() -> None:
@@ -180,46 +163,6 @@ async def test_a_cancelled_call_leaves_the_connection_usable() -> None:
         hold.release()
         assert (await connection.call(metadata(["t"]))).topics
         assert connection.in_flight == 0
-
-
-async def test_large_batches_pass_whole_in_both_directions() -> None:
-    sizes = [3_000_000, 70_000, 61 + 5, 20_000, 16 * 1024 - 90]
-
-    async with connected() as (broker, connection):
-        broker.partition(TP).max_message_bytes = 2**30
-        loop = asyncio.get_running_loop()
-        sent = [bytearray(big_batch(size)) for size in sizes]
-        answers: list[asyncio.Future[int]] = []
-        for data in sent:
-            answer: asyncio.Future[int] = loop.create_future()
-            answers.append(answer)
-            correlation_id = connection.next_correlation_id()
-
-            def on_response(
-                view: memoryview, _: BufferLease | None, answer: asyncio.Future[int] = answer
-            ) -> None:
-                answer.set_result(decode_produce(9, view).partitions[0].error_code)
-
-            parts = encode_produce(9, correlation_id, "test", [("t", bytes(16), 0, data)])
-            connection.send(parts, correlation_id, on_response, answer.set_exception)
-        assert await asyncio.gather(*answers) == [0] * len(sizes)
-        assert connection.write_buffer_size == 0
-
-        fetched: asyncio.Future[bytes] = loop.create_future()
-        leases: list[BufferLease] = []
-
-        def on_fetched(view: memoryview, lease: BufferLease | None) -> None:
-            assert lease is not None
-            lease.retain()
-            leases.append(lease)
-            records = decode_fetch(12, view).partitions[0].records
-            fetched.set_result(b"" if records is None else bytes(records))
-
-        correlation_id = connection.next_correlation_id()
-        frame = fetch_frame(correlation_id)
-        connection.send([frame], correlation_id, on_fetched, fetched.set_exception)
-        assert await fetched == b"".join(broker.log(TP))
-        leases[0].release()
 
 
 async def test_a_peer_that_is_not_kafka_is_reported() -> None:
@@ -505,3 +448,108 @@ def test_a_listener_that_spoke_tls_is_not_taken_for_one_without(error: Exception
     told = str(tls_failure(error, "h:1", TlsSettings(), known=True))
     assert "TLS handshake with h:1 failed" in told
     assert "security.protocol" not in told
+
+
+# -- frames survive any chunking, and buffers go back to their pool
+
+
+class Inbox:
+    """Keeps copies, and leases when asked."""
+
+    def __init__(self, *, keep: bool = False) -> None:
+        self.frames: list[tuple[int, bytes]] = []
+        self.leases: list[BufferLease] = []
+        self._keep = keep
+
+    def received(self, correlation_id: int, body: memoryview, lease: BufferLease | None) -> None:
+        self.frames.append((correlation_id, bytes(body)))
+        if self._keep and lease is not None:
+            lease.retain()
+            self.leases.append(lease)
+
+
+def frame(correlation_id: int, body: bytes) -> bytes:
+    return struct.pack(">ii", len(body) + 4, correlation_id) + body
+
+
+def feed(receiver: FrameReceiver, inbox: Inbox, data: bytes, most: int) -> int:
+    position = 0
+    while position < len(data):
+        buffer = receiver.get_buffer()
+        count = min(len(buffer), len(data) - position, most)
+        assert count > 0
+        buffer[:count] = data[position : position + count]
+        for correlation_id, body, lease in receiver.take(count):
+            inbox.received(correlation_id, body, lease)
+        position += count
+    return receiver.missing_bytes
+
+
+@pytest.mark.parametrize("most", [1, 3, 4, 5, 1000, HEAD_BYTES, 10**9])
+def test_frames_of_every_size_arrive_in_order_whatever_the_chunks(most: int) -> None:
+    rng = random.Random(7)
+    sizes = [0, 1, 5, 100, HEAD_BYTES - 8, HEAD_BYTES - 7, 20_000, 70_000, 3]
+    expected = [(n, rng.randbytes(size)) for n, size in enumerate(sizes)]
+    inbox, pool = Inbox(), BufferPool()
+    receiver = FrameReceiver(pool)
+    missing = feed(receiver, inbox, b"".join(frame(*item) for item in expected), most)
+    assert inbox.frames == expected
+    assert missing == 0
+    assert pool.leased_bytes == 0
+
+
+def test_a_kept_lease_holds_the_whole_buffer_until_its_last_release() -> None:
+    released: list[int] = []
+    others: list[int] = []
+    inbox, pool = Inbox(keep=True), BufferPool()
+    pool.on_release.add(lambda: released.append(pool.leased_bytes))
+    pool.on_release.add(lambda: others.append(pool.free_bytes))
+    receiver = FrameReceiver(pool)
+    feed(receiver, inbox, frame(1, bytes(100_000)), 10**9)
+    assert pool.leased_bytes == 131_072
+    inbox.leases[0].release()
+    assert (pool.leased_bytes, pool.free_bytes, released) == (0, 131_072, [0])
+    assert others == [131_072], "everybody who waits for memory is told"
+    feed(receiver, inbox, frame(2, bytes(80_000)), 10**9)
+    assert pool.free_bytes == 0, "the free buffer is used again"
+
+
+def test_missing_bytes_are_counted_only_inside_a_frame() -> None:
+    receiver = FrameReceiver(BufferPool())
+    data = frame(1, bytes(100))
+    assert feed(receiver, Inbox(), data[:3], 100) == 0
+    assert feed(receiver, Inbox(), data[3:10], 100) == 98
+    assert feed(receiver, Inbox(), data[10:], 100) == 0
+    long = frame(2, bytes(50_000))
+    assert feed(receiver, Inbox(), long[:20_000], 10**9) == len(long) - 20_000
+
+
+@pytest.mark.parametrize("size", [-1, 0, 3, 512 * 1024 * 1024 + 1, 0x48545450])
+def test_an_impossible_length_is_a_protocol_error(size: int) -> None:
+    receiver = FrameReceiver(BufferPool())
+    with pytest.raises(ProtocolError, match=f"announces {size} bytes"):
+        feed(receiver, Inbox(), struct.pack(">i", size), 4)
+
+
+def test_close_gives_back_the_buffer_of_an_unfinished_frame() -> None:
+    pool = BufferPool()
+    receiver = FrameReceiver(pool)
+    feed(receiver, Inbox(), frame(1, bytes(100_000))[:50_000], 10**9)
+    assert pool.leased_bytes > 0
+    receiver.close()
+    receiver.close()
+    assert pool.leased_bytes == 0
+
+
+class Failing(Inbox):
+    """Cannot take a frame."""
+
+    def received(self, correlation_id: int, body: memoryview, lease: BufferLease | None) -> None:
+        raise ProtocolError(f"answer {correlation_id} cannot be read")
+
+
+def test_a_frame_that_cannot_be_handled_gives_its_buffer_back_at_once() -> None:
+    pool = BufferPool()
+    with pytest.raises(ProtocolError, match="answer 1"):
+        feed(FrameReceiver(pool), Failing(), frame(1, bytes(100_000)), 10**9)
+    assert pool.leased_bytes == 0

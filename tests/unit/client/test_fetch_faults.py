@@ -270,22 +270,6 @@ async def test_a_near_replica_is_read_and_the_leader_asked_again_later() -> None
             assert rig.gaps == []
 
 
-@pytest.mark.parametrize(
-    "code",
-    [codes.OFFSET_OUT_OF_RANGE, codes.OFFSET_NOT_AVAILABLE, codes.REPLICA_NOT_AVAILABLE],
-)
-async def test_what_a_follower_refuses_is_asked_of_the_leader_and_is_no_loss(code: int) -> None:
-    async with fetching(rack="east") as rig, FakeBroker(node_id=2, cluster=rig.broker.cluster):
-        rig.broker.cluster.nearest[FIRST] = 2
-        rig.broker.cluster.follower_codes = [code, code]
-        rig.fill(FIRST, range(3))
-        await rig.fetcher.assign({FIRST: 0})
-        await rig.until(lambda: rig.fetcher.position(FIRST) == 3)
-        assert rig.read[FIRST] == [0, 1, 2]
-        assert (rig.gaps, rig.failed) == ([], [])
-        assert rig.broker.count(FETCH) >= 2
-
-
 async def test_a_follower_that_dies_costs_nothing_but_time() -> None:
     async with fetching(rack="east") as rig:
         follower = await FakeBroker(node_id=2, cluster=rig.broker.cluster).start()
@@ -509,26 +493,6 @@ async def test_a_defect_that_comes_again_with_one_partition_holds_that_partition
         handled = True
         await rig.until(lambda: rig.fetcher.position(FIRST) == 6)
         assert rig.read[FIRST] == [*range(5), 666]
-
-
-async def test_a_defect_in_the_handling_of_one_answer_is_reported_and_the_broker_is_asked_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def too_large(*_args: object, **_kwargs: object) -> StageResult:
-        monkeypatch.setattr(cursor_module, "classify", classify)
-        raise MemoryError("one decompression did not fit")
-
-    async with fetching() as rig:
-        rig.fill(FIRST, range(5))
-        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
-        await rig.until(lambda: rig.fetcher.position(FIRST) == 5)
-        monkeypatch.setattr(cursor_module, "classify", too_large)
-        rig.fill(FIRST, range(5, 6))
-        rig.fill(SECOND, range(2))
-        await rig.until(lambda: rig.read.get(FIRST) == list(range(6)))
-        await rig.until(lambda: rig.read.get(SECOND) == list(range(2)))
-        assert "one decompression did not fit" in str(rig.stalled[0][1])
-        assert rig.failed == []
 
 
 async def test_the_lag_of_a_partition_that_may_not_be_read_is_not_known() -> None:

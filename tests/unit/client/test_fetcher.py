@@ -251,11 +251,15 @@ CODES = [
     codes.LEADER_NOT_AVAILABLE,
     codes.KAFKA_STORAGE_ERROR,
     codes.OFFSET_OUT_OF_RANGE,
+    codes.OFFSET_NOT_AVAILABLE,
+    codes.REPLICA_NOT_AVAILABLE,
     codes.TOPIC_AUTHORIZATION_FAILED,
     codes.FETCH_SESSION_ID_NOT_FOUND,
     codes.INVALID_FETCH_SESSION_EPOCH,
     codes.FETCH_SESSION_TOPIC_ID_ERROR,
 ]
+
+OF_FOLLOWERS = CODES[:9]
 
 
 @pytest.mark.parametrize("version", [4, 11, 17])
@@ -300,7 +304,7 @@ async def _misbehave(
         cluster.sessions.clear,
         move,
         lambda: cluster.nearest.update({tp: 3 - leader}),
-        lambda: cluster.follower_codes.append(chance.choice(CODES[:7])),
+        lambda: cluster.follower_codes.append(chance.choice(OF_FOLLOWERS)),
         lambda: rig.fetcher.pause([tp]),
         lambda: rig.fetcher.resume([tp]),
         lambda: setattr(cluster, "throttle_ms", chance.choice([0, 5])),

@@ -1,20 +1,24 @@
-"""The Sender against a scripted broker that checks sequences as Kafka does."""
+"""The Sender against a scripted broker that checks sequences as Kafka does; where a lane begins again."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from math import inf
 from secrets import token_bytes
+from typing import cast
 
 import pytest
 
+from mm2py.client.connect.admin import Admin
 from mm2py.client.connect.cluster import Cluster
 from mm2py.client.permit import Permit
 from mm2py.client.send import node
 from mm2py.client.send.lane import MergePlan, SenderLane
-from mm2py.client.send.owner import Announce
+from mm2py.client.send.owner import Announce, LaneOwner
 from mm2py.client.send.recovery import batches_of_producer
+from mm2py.client.send.resume import LaneResume
 from mm2py.client.send.sender import Sender
+from mm2py.client.send.tail import LaneTail
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.clients import ProducerSettings
 from mm2py.errors import PartitionError, RetriableError
@@ -23,12 +27,15 @@ from mm2py.protocol.batch_stage import sign
 from mm2py.protocol.produce import acknowledgements
 from mm2py.protocol.record_batch import HEADER, HEADER_BYTES, Codec, RecordBatch
 from mm2py.protocol.records import NewRecord, encode_batch
+from mm2py.protocol.topics import NO_TOPIC_ID
+from mm2py.runtime.tasks.offset_maps import TaskOffsetMaps
+from mm2py.storage.offset_map_store import NoMapStore
 from mm2py.testing.waiting import eventually
-from mm2py.types import TopicPartition
+from mm2py.types import LATEST, TopicPartition
 from tests.kit.fakes.batches import CountedLease, sealed
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.fakes.broker_state import FakeCluster
-from tests.unit.client.client_stage import Ids, connected_to, numbers_in, to_send
+from tests.unit.client.client_stage import Ids, connected_to, numbers_in, signed, to_send
 
 PRODUCE, LIST_OFFSETS, METADATA, EPOCH_ENDS = 0, 2, 3, 23
 KIP_951 = {PRODUCE: (3, 10)}
@@ -145,19 +152,6 @@ async def sending(
 async def rig() -> AsyncGenerator[Rig]:
     async with FakeBroker(topics={"copy": 2}) as broker, sending(broker) as rig:
         yield rig
-
-
-async def test_batches_arrive_in_order_and_are_reported_with_their_target_offsets(rig: Rig) -> None:
-    for _ in range(20):
-        rig.enqueue(FIRST, 2)
-        rig.enqueue(SECOND, 1)
-    await rig.flushed()
-    assert rig.stored(FIRST) == list(range(40))
-    assert rig.stored(SECOND) == list(range(20))
-    first = [(a, b) for tp, a, b in rig.delivered if tp == FIRST]
-    assert first == sorted(first)
-    assert all(upstream == downstream for upstream, downstream in first)
-    assert rig.sender.buffered_bytes == 0
 
 
 async def test_a_silent_broker_delays_the_first_records_of_no_other(rig: Rig) -> None:
@@ -628,3 +622,47 @@ async def test_1_an_id_is_announced_before_its_first_batch_whatever_fails_meanwh
         await rig.sender.close()
     assert len(published) == 2
     assert set(writers(broker)) == set(published)
+
+
+# -- where a lane begins whose log ends after the last known copy, and what is said of copies that cannot be compared
+
+
+class Owner:
+    """A Sender that notes doubts."""
+
+    def __init__(self) -> None:
+        self.doubts: list[tuple[int, int]] = []
+
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        return asyncio.create_task(work)
+
+    def doubted(self, _source: TopicPartition, first: int, last: int, _error: Exception) -> None:
+        self.doubts.append((first, last))
+
+    def recognised(self, *_: object) -> None:
+        """Nothing is."""
+
+
+@pytest.mark.parametrize(
+    ("transactional", "kept", "doubts"),
+    [(True, -1, []), (True, 7, [(0, 2)]), (False, -1, [(0, 2)])],
+    ids=["aborted", "of a lane", "without transactions"],
+)
+async def test_a_tail_that_is_gone_is_no_doubt_where_all_of_it_was_aborted(
+    transactional: bool, kept: int, doubts: list[tuple[int, int]]
+) -> None:
+    owner, maps = Owner(), TaskOffsetMaps(NoMapStore(), in_transactions=transactional)
+    maps.of(SOURCE).anchor(0, 0)
+    maps.of(SOURCE).writes_to(NO_TOPIC_ID, kept, 0)
+    lane = SenderLane(FIRST, producer_id=9, epoch=0, max_in_flight=5, transactional=transactional)
+    async with FakeBroker(topics={FIRST.topic: 1}) as broker, connected_to(broker) as cluster:
+        broker.append(FIRST, signed(b"0", b"1", b"2"))
+        broker.partition(FIRST).delete_before(3)
+        lane.offer(SOURCE, [to_send([b"0", b"1", b"2"])])
+        resume = LaneResume(cluster, maps, clock=SYSTEM_CLOCK, owner=cast("LaneOwner", owner))
+        await cluster.metadata([FIRST.topic])
+        ends = await Admin(cluster).list_offsets({FIRST: LATEST})
+        tail = (await resume.look(broker.node_id, [lane], ends))[lane]
+        assert isinstance(tail, LaneTail)
+        assert (await resume.compare(lane, tail)).log_end == 3
+    assert owner.doubts == doubts

@@ -30,20 +30,6 @@ from mm2py.errors import ConfigError
 SERVERS = {"bootstrap.servers": "h:1"}
 
 
-def test_silent_properties_have_javas_defaults() -> None:
-    consumer = consumer_settings(SERVERS)
-    assert (consumer.fetch_max_bytes, consumer.max_partition_fetch_bytes) == (52_428_800, 1_048_576)
-    assert (consumer.fetch_max_wait_ms, consumer.fetch_min_bytes) == (500, 1)
-    assert (consumer.isolation_level, consumer.auto_offset_reset) == (
-        "read_uncommitted",
-        "earliest",
-    )
-    producer = producer_settings(SERVERS)
-    assert (producer.buffer_memory, producer.max_request_size) == (33_554_432, 0)
-    connection = consumer.connection
-    assert (connection.request_timeout_ms, connection.metadata_max_age_ms) == (30_000, 300_000)
-
-
 def test_silence_about_compression_keeps_the_codec_and_none_does_not() -> None:
     assert producer_settings(SERVERS).compression_type == ""
     assert producer_settings(SERVERS | {"compression.type": "NONE"}).compression_type == "none"

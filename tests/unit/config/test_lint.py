@@ -1,18 +1,22 @@
-"""Findings of a mirror maker file, and the property files of vendors' guides."""
+"""Findings of a mirror maker file, the property files of vendors' guides, and a hub with many stores."""
 
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from mm2py.config.catalog import Catalog
 from mm2py.config.definitions import parse_config
+from mm2py.config.derivation import Layout, Value
 from mm2py.config.findings import Finding, Severity
 from mm2py.config.jaas import parse_jaas
-from mm2py.config.lint import lint, load_checked
+from mm2py.config.lint import findings_of, lint, load_checked
 from mm2py.config.mirror_maker import MirrorMakerConfig
 from mm2py.config.properties import load
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError
+from mm2py.types import ClusterAlias, FlowName
 from mm2py_connectors.config import CONNECTORS
 from mm2py_connectors.mirror_checkpoint_config import MirrorCheckpointConfig
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
@@ -293,13 +297,13 @@ def test_a_secrets_file_that_is_missing_is_told_with_the_line_that_names_it(tmp_
 # ---- seeds
 
 
-def findings_of(name: str) -> tuple[MirrorMakerConfig, set[tuple[str, str]]]:
+def seed_findings(name: str) -> tuple[MirrorMakerConfig, set[tuple[str, str]]]:
     config, findings = load_checked(DATA / f"seed_{name}.properties", CONNECTORS)
     return config, {(f.severity.name, f.key) for f in findings}
 
 
 def test_the_guide_of_hdinsight_runs_with_its_quotes_told() -> None:
-    config, said = findings_of("mm2_guide")
+    config, said = seed_findings("mm2_guide")
     # The last line ends in blanks, which a number may have.
     assert said == {("WARNING", "topics.blacklist"), ("INFO", "config.storage.replication.factor")}
     flow, back = config.flows()
@@ -329,18 +333,18 @@ def test_the_security_lines_of_the_guide_ask_to_replace_their_placeholders(
     with pytest.raises(
         ConfigError, match=r":29: destination\.ssl\.truststore\.password: contains a placeholder"
     ):
-        findings_of("mm2_guide_ssl")
+        seed_findings("mm2_guide_ssl")
 
 
 def test_the_migration_guide_with_its_brokers_in_a_comment_is_refused_by_name() -> None:
     said = r"first\.properties:2: source\.bootstrap\.servers: is missing"
     with pytest.raises(ConfigError, match=said):
-        findings_of("mm2_migration_first")
+        seed_findings("mm2_migration_first")
 
 
 @pytest.mark.parametrize("name", ["mm2_migration_final", "mm2_migration_steps"])
 def test_the_migration_guide_runs_both_ways_and_syncs_groups_every_30_seconds(name: str) -> None:
-    config, said = findings_of(name)
+    config, said = seed_findings(name)
     one, two = config.clusters
     expected = {
         ("WARNING", "topics.blacklist"),
@@ -367,7 +371,7 @@ def test_the_migration_guide_runs_both_ways_and_syncs_groups_every_30_seconds(na
 )  # fmt: skip
 def test_a_client_file_of_mirror_maker_1_is_no_mirror_maker_2_file(name: str) -> None:
     with pytest.raises(ConfigError, match="clusters: is missing"):
-        findings_of(name)
+        seed_findings(name)
 
 
 def test_every_property_of_the_guides_table_is_known_or_told(tmp_path: Path) -> None:
@@ -446,3 +450,95 @@ def test_a_variable_of_a_shell_is_named_and_those_of_providers_and_routers_are_n
     router = "A->B.transforms = r\nA->B.transforms.r.replacement = x${name}\n"
     found_of_router = say.all(f"A->B.enabled = true\n{router}")
     assert not any("shell" in it.message for it in found_of_router)
+
+
+# -- a hub with many stores
+
+
+class Counted(Mapping[str, Value]):
+    """The keys of a file; counts how often all of them are gone through."""
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        self._values, self.passes = dict(values), 0
+
+    def __getitem__(self, key: str) -> Value:
+        return self._values[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._values
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[str]:
+        self.passes += 1
+        return iter(self._values)
+
+
+def hub(folder: Path, stores: int, *more: str) -> MirrorMakerConfig:
+    """Read the file of a hub into which each store is copied."""
+    names = ["hub", *(f"s{number}" for number in range(stores))]
+    lines = [f"clusters = {', '.join(names)}", "emit.heartbeats.enabled = false"]
+    lines += [f"{name}.bootstrap.servers = {name}:9092" for name in names]
+    for name in names[1:]:
+        lines += [f"{name}->hub.enabled = true", f"{name}->hub.topics = a.*"]
+    file = folder / "mm2.properties"
+    file.write_text("\n".join([*lines, *more]))
+    return MirrorMakerConfig(load(file), CONNECTORS, environ={})
+
+
+def passes(config: MirrorMakerConfig) -> int:
+    """Return how often lint and the configs of all flows go through the file."""
+    counted = Counted(config.raw)
+    config.raw = counted
+    config.layout = Layout(counted, config.clusters, config.option_names)
+    assert findings_of(config) == []
+    assert [config.flow_configs(it).enabled for it in config.flows()] == [True] * (
+        len(config.clusters) - 1
+    )
+    return counted.passes
+
+
+def test_the_file_is_gone_through_as_often_for_300_clusters_as_for_three(tmp_path: Path) -> None:
+    few, many = hub(tmp_path, 2), hub(tmp_path, 299)
+    assert 0 < passes(few) < 20
+    assert passes(hub(tmp_path, 2)) == passes(many)
+    assert len(many.telling_pairs) <= 2 * 300
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "s7.offset.storage.replication.factor = x",
+        "s7.consumer.fetch.max.bytes = x",
+        "s7.sasl.jaas.config = x",
+        "s7.security.protocol = x",
+        "s7->hub.replication.factor = x",
+        "s7->s8.replication.factor = x",
+        "hub->s7.tasks.max = x",
+        "replication.factor = x",
+    ],
+)
+def test_what_is_wrong_of_one_of_many_clusters_is_found(tmp_path: Path, line: str) -> None:
+    secured = ("s7.security.protocol = SASL_SSL", "s7.sasl.mechanism = PLAIN") * ("jaas" in line)
+    found = [
+        it for it in findings_of(hub(tmp_path, 12, *secured, line)) if it.severity is Severity.ERROR
+    ]
+    assert {it.key for it in found} == {line.partition(" ")[0]}
+
+
+def test_the_longest_alias_owns_a_key() -> None:
+    clusters = [ClusterAlias(it) for it in ("a", "a.b", "a-", "b", "b.topics")]
+    catalog = Catalog(CONNECTORS, frozenset(), clusters)
+    for key, flow, name in (
+        ("a->b.enabled", ("a", "b"), "enabled"),
+        ("a.b->b.enabled", ("a.b", "b"), "enabled"),
+        ("a->b.topics.exclude", ("a", "b.topics"), "exclude"),
+        ("a-->b.enabled", ("a-", "b"), "enabled"),
+        ("a->a.enabled", ("a", "a"), "enabled"),
+    ):
+        scope = catalog.scope(key)
+        assert (scope.flow, scope.name) == (FlowName(*map(ClusterAlias, flow)), name)
+    assert catalog.scope("a.b.x").prefix == "a.b."
+    assert catalog.scope("a.b.").prefix == "a."
+    assert catalog.scope("c->b.enabled").kind == "top"

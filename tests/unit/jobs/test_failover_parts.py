@@ -28,7 +28,7 @@ from mm2py_jobs.failover.quarantine import holes_of, spans_of
 from mm2py_jobs.failover.steps import EVERYBODY, CountedEnds, fence_of, principal_of
 from mm2py_jobs.log.range_reader import LogEnds
 from mm2py_workers.answers import Row
-from tests.unit.rest.failover_fakes import PLAN
+from tests.unit.rest.job_fakes import PLAN
 
 T = TypeVar("T")
 

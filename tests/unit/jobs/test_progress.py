@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import httpx
 import pytest
+import typer
+from typer.main import get_command
 
 from mm2py.errors import RetriableError
 from mm2py.mirror.backfills import (
@@ -23,6 +26,7 @@ from mm2py.mirror.backfills import (
     decode_backfill,
     encode_backfill,
 )
+from mm2py.mirror.failovers import FailoverKind
 from mm2py.mirror.versioned_json import encode
 from mm2py.observability.logging import SecretMask
 from mm2py.storage.backfill_store import KEPT, BackfillStore
@@ -31,10 +35,13 @@ from mm2py.storage.table import Entry
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.waiting import eventually, until
 from mm2py_cli.output import Output, Printer
+from mm2py_jobs.aliases import COMMANDS, PATHS
+from mm2py_jobs.commands import KINDS, add_commands
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_jobs.progress import Telling, tell, told
 from tests.unit.rest.flow_fakes import AB, BA, Rig
-from tests.unit.rest.test_rest_backfills import JOB, LEASE, Stage
+from tests.unit.rest.paper_worker import PaperWorker
+from tests.unit.rest.test_rest_jobs import JOB, LEASE, Stage
 
 VERIFY: Final = Progress(id="v", kind=ProgressKind.VERIFY, started_ms=1)
 WORKER: Final = {
@@ -338,3 +345,57 @@ def test_jobs_are_those_of_one_flow_where_it_is_named() -> None:
     for query, kinds in (("", ["verify"]), ("?flow=A-%3EB", ["verify"]), ("?flow=B-%3EA", [])):
         assert [it["kind"] for it in rig.ask("GET", f"/jobs{query}").json] == kinds
     assert rig.ask("GET", "/jobs?flow=X-%3EY").status == 404
+
+
+# -- ``mm2py job KIND VERB`` and ``/jobs/{kind}``
+
+
+BASE: Final = "http://worker:8083"
+VERBS: Final = ("plan", "run", "status", "pause", "resume", "cancel")
+
+
+def options(words: list[str]) -> set[str]:
+    """Return the names of a command's parameters; of a group those of its commands."""
+    app = typer.Typer()
+    add_commands(app)
+    command = get_command(app)
+    for word in words:
+        command = getattr(command, "commands")[word]  # noqa: B009 - a group of typer
+    below: Mapping[str, object] = getattr(command, "commands", {})
+    return {str(it.name) for it in command.params} | set(below)
+
+
+def test_every_kind_plans_and_runs_and_has_no_verb_of_its_own() -> None:
+    assert [it.name for it in KINDS] == (
+        ["backfill", "stream", "verify", "archive", "restore", "rerun", "failover", "failback"]
+    )
+    for kind in KINDS:
+        assert {"plan", "run"} <= set(kind.verbs) <= set(VERBS), kind.name
+    recorded = {it.name for it in KINDS if {"status", "cancel"} <= set(it.verbs)}
+    assert recorded == {"backfill", "stream", "restore", *map(str, FailoverKind)}
+
+
+@pytest.mark.parametrize("old", [it for it in COMMANDS if "--" not in it and it != "drill"])
+def test_an_older_command_takes_what_the_new_one_takes(old: str) -> None:
+    assert options(old.split()) == options(COMMANDS[old].split())
+
+
+@pytest.mark.parametrize("old", [it for it in COMMANDS if "--" in it or it == "drill"])
+def test_an_option_that_was_a_verb_is_one_now(old: str) -> None:
+    name, _, option = old.partition(" --")
+    assert not option or option in options([name])
+    verb, *flags = COMMANDS[old].split(" --")
+    assert {it.replace("-", "_") for it in flags} <= options(verb.split())
+
+
+def test_every_older_path_is_served_beside_the_new_one() -> None:
+    with PaperWorker(dedicated=True) as worker:
+        paths = set(worker.send(httpx.Request("GET", BASE + "/openapi.json")).json()["paths"])
+    assert set(PATHS) <= paths
+    assert set(PATHS.values()) <= paths
+    for kind in ("backfill", *FailoverKind):
+        of_kind = {it for it in paths if it.startswith(f"/jobs/{kind}")}
+        assert {it.rpartition(":")[2] for it in of_kind if ":" in it} <= {"plan", "start", *VERBS}
+
+
+# -- what the doctor's flows share

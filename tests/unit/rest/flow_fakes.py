@@ -27,7 +27,7 @@ from mm2py.testing.clock import FakeClock
 from mm2py.types import FlowName, TaskId, TopicPartition
 from mm2py_jobs.copy.backfill_jobs import BackfillService
 from mm2py_jobs.copy.backfill_routes import backfill_router
-from tests.unit.rest.backfill_fakes import FakeCommands
+from tests.unit.rest.job_fakes import FakeCommands
 from tests.unit.rest.rest_fakes import (
     SOURCE,
     FakeHerder,

@@ -42,8 +42,7 @@ from mm2py_jobs.copy.backfill_jobs import BackfillService
 from mm2py_jobs.copy.backfill_routes import backfill_router
 from mm2py_jobs.failover.routes import FailoverService, failover_router
 from tests.kit.fakes.stores import MemoryOffsetBackingStore
-from tests.unit.rest.backfill_fakes import FakeCommands
-from tests.unit.rest.failover_fakes import FakeFailovers
+from tests.unit.rest.job_fakes import FakeCommands, FakeFailovers
 from tests.unit.rest.rest_fakes import FakeLoggers, names_a_secret
 from tests.unit.runtime.herder_fakes import FLOW, Cluster, TestConnector
 from tests.unit.runtime.runtime_fakes import EagerClock

@@ -1,6 +1,5 @@
 """``GET /metrics``: what it shows of fed meters, its names, and who may read it."""
 
-import base64
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mm2py.client.connect.broker_errors import BrokerError, Trouble, errors_of
 from mm2py.client.connect.certificates import BROKER, REST, Shown, certificates_of
-from mm2py.config.rest_settings import RestSettings
 from mm2py.observability.checkpoint_ages import CheckpointAges, CheckpointKey
 from mm2py.observability.metrics import (
     Figure,
@@ -23,15 +21,13 @@ from mm2py.observability.metrics import (
     NodeSnapshot,
 )
 from mm2py.rest.app import internal_app, public_app
-from mm2py.rest.credentials import Credentials
 from mm2py.rest.metric_families import FLOW_STATES
 from mm2py.rest.parts import RestParts
-from mm2py.rest.security import gate_for
 from mm2py.runtime.herder.api import ConnectorState, WorkState
 from mm2py.runtime.herder.herder import Herder
 from mm2py.testing.clock import FakeClock
 from mm2py.types import FlowName, State, TopicPartition
-from tests.unit.rest.backfill_fakes import with_backfill
+from tests.unit.rest.job_fakes import with_backfill
 from tests.unit.rest.paper_worker import PaperWorker
 from tests.unit.rest.rest_fakes import SOURCE, FakeHerder, Reply, ask, flow, parts_of, state
 
@@ -328,15 +324,6 @@ def test_certificates_are_shown_until_when_they_are_valid() -> None:
     assert scraped(parts).value(name, labels) == 1_800_000_000.0
 
 
-def test_a_failed_partition_is_counted() -> None:
-    meter = fed(FakeClock())
-    part = meter.partition(TopicPartition("t", 0))
-    part.state, part.cause = "FAILED", "canary-value"
-    reply = ask(public_app(dedicated(meter)), "GET", "/metrics")
-    assert Scrape.of(reply).value("mm2py_failed_partitions", {"flow": "A->B"}) == 1
-    assert b"canary" not in reply.content
-
-
 def test_numbers_that_are_not_known_have_no_sample() -> None:
     clock = FakeClock()
     meter = FlowMeter(AB, clock)
@@ -459,30 +446,8 @@ def test_metrics_are_only_read(method: str) -> None:
     assert ask(public_app(parts_of()), method, "/metrics").status == 405
 
 
-def test_a_source_cluster_named_metrics_is_found_under_pairs() -> None:
-    name = flow("metrics", "B")
-    parts = parts_of({name: FakeHerder(name)}, dedicated=True)
-    assert ask(public_app(parts), "GET", "/metrics/B/connectors").status == 404
-    assert ask(public_app(parts), "GET", "/pairs/metrics/B/connectors").json == []
-
-
 def test_the_internal_listener_has_no_metrics() -> None:
     assert ask(internal_app(parts_of()), "GET", "/metrics").status == 403
-
-
-@pytest.mark.parametrize(("user", "status"), [("ann", 200), ("bob", 200), ("eve", 401), ("", 401)])
-def test_readers_may_read_metrics_and_strangers_not(tmp_path: Path, user: str, status: int) -> None:
-    (tmp_path / "users").write_text("ann=canary-ann\nbob=canary-bob\n")
-    settings = RestSettings.of_worker(
-        {"rest.basic.auth.file": str(tmp_path / "users"), "rest.read.only.users": "bob"}
-    )
-    gate = gate_for(settings, Credentials.read(settings))
-    token = base64.b64encode(f"{user}:canary-{user}".encode()).decode()
-    headers = {"Authorization": f"Basic {token}"} if user else {}
-    app = public_app(replace(dedicated(fed(FakeClock())), gate=gate))
-    reply = ask(app, "GET", "/metrics", headers=headers)
-    assert reply.status == status
-    assert b"canary" not in reply.content
 
 
 @pytest.mark.parametrize("in_dedicated_mode", [True, False])

@@ -15,7 +15,7 @@ from mm2py.rest.credentials import Credentials
 from mm2py.rest.page import HEADERS, PAGE_HEADER, POLICY, page_files
 from mm2py.rest.security import ACCESS_HEADER, USER_HEADER, gate_for
 from tests.unit.rest.flow_fakes import AB, BA, Rig, partition, snapshot
-from tests.unit.rest.rest_fakes import FakeHerder, ask, flow, parts_of
+from tests.unit.rest.rest_fakes import FakeHerder, ask, parts_of
 
 CHROMIUM = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
 OURS = sorted(name for name in page_files() if not name.startswith("vendor/"))
@@ -124,13 +124,6 @@ def test_a_client_that_does_not_ask_for_html_gets_what_connect_sends(
     reply = ask(app, "GET", "/", headers={"Accept": accept})
     assert reply.status == 200
     assert set(reply.json) == {"version", "commit", "kafka_cluster_id"}
-
-
-def test_a_source_cluster_named_ui_is_found_under_pairs(rig: Rig) -> None:
-    rig.add(flow("ui", "B"))
-    app = public_app(rig.parts)
-    assert ask(app, "GET", "/pairs/ui/B/health").status == 200
-    assert ask(app, "GET", "/ui/B/health").status == 404
 
 
 # -- who may see it

@@ -1,16 +1,26 @@
-"""Connect's dialect: connectors and tasks, status, restart, offsets, plugins, loggers, root and health."""
+"""Connect's dialect beside its recorded exchanges: status, offsets, levels, paths, media types, health and probes."""
 
+import base64
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from fastapi import APIRouter, Request
+from pydantic import BaseModel
+from starlette.types import ASGIApp
 
-from mm2py.errors import ConfigError, RetriableError
-from mm2py.rest.app import public_app
-from mm2py.runtime.errors import ForbiddenError, NotFoundError, RebalanceExpectedError
-from mm2py.runtime.herder.api import Health, OffsetEntry, WorkState
+from mm2py.config.rest_settings import RestSettings
+from mm2py.errors import ConfigError, FatalError, RetriableError
+from mm2py.rest.app import internal_app, public_app
+from mm2py.rest.credentials import Credentials
+from mm2py.rest.raw_path import plain_segment
+from mm2py.rest.security import gate_for
+from mm2py.runtime.errors import ForwardError, NotFoundError, RebalanceExpectedError
+from mm2py.runtime.herder.api import Health, WorkState
 from mm2py.runtime.herder.herder import Herder
-from mm2py.types import FlowName, State, TargetState, TaskId
-from tests.unit.rest.rest_fakes import BASE, SOURCE, FakeHerder, Reply, ask, parts_of, state
+from mm2py.types import FlowName, State, TargetState
+from tests.unit.rest.rest_fakes import BASE, SOURCE, FakeHerder, Reply, ask, flow, parts_of, state
 
 JSON = {"Content-Type": "application/json"}
 
@@ -45,50 +55,11 @@ def test_create_takes_an_initial_state_in_any_letter_case(word: str, target: Tar
     assert herder.calls[0][3] == target
 
 
-@pytest.mark.parametrize(
-    ("text", "stored"),
-    [("1.50", "1.50"), ("1e3", "1e3"), ("5", "5"), ("true", "true"), ("false", "false")],
-)
-def test_scalars_of_a_config_become_texts_as_they_were_written(text: str, stored: str) -> None:
-    herder = FakeHerder()
-    json_type = {"Content-Type": "application/json; charset=utf-8"}
-    content = f'{{"k": {text}}}'.encode()
-    request(herder, "PUT", "/connectors/c/config", content=content, headers=json_type)
-    assert herder.configs["c"] == {"k": stored, "name": "c"}
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"{",
-        b'{"name":"c","config":{"k":[1]}}',
-        b'{"name":"c","config":{"k":"\\ud800"}}',
-        b'{"name":"c","config":{"k":NaN}}',
-        b"\xff",
-        b"[" * 100_000,
-    ],
-)
-def test_a_body_that_is_no_create_request_is_a_400_and_reaches_nobody(content: bytes) -> None:
-    herder = FakeHerder()
-    reply = request(herder, "POST", "/connectors", content=content, headers=JSON)
-    assert (reply.status, bool(reply.message), herder.calls) == (400, True, [])
-
-
 def test_a_read_during_a_rebalance_is_the_500_that_clients_retry_on() -> None:
     herder = FakeHerder(refusal=RebalanceExpectedError())
     reply = request(herder, "GET", "/connectors/c")
     assert reply.status == 500
     assert reply.message == "Request cannot be completed because a rebalance is expected"
-
-
-def test_put_answers_201_with_a_location_for_a_new_connector_and_200_for_a_known_one() -> None:
-    herder = FakeHerder()
-    first = request(herder, "PUT", "/connectors/c/config", body={"a": "1"})
-    again = request(herder, "PUT", "/connectors/c/config", body={"a": "1"})
-    assert (first.status, first.headers["location"]) == (201, f"{BASE}/connectors/c")
-    assert again.status == 200
-    assert "location" not in again.headers
-    assert again.json == first.json
 
 
 def test_a_secret_in_a_refusal_is_masked() -> None:
@@ -151,27 +122,6 @@ def test_a_status_sorts_tasks_omits_empty_traces_and_always_has_a_version() -> N
 
 
 @pytest.mark.parametrize(
-    ("method", "target", "status", "call"),
-    [
-        ("PUT", "/connectors/c/pause", 202, ("pause", "c", "anonymous")),
-        ("PUT", "/connectors/c/resume", 202, ("resume", "c", "anonymous")),
-        ("PUT", "/connectors/c/stop", 204, ("stop", "c", "anonymous")),
-        ("POST", "/connectors/c/restart", 204, ("restart_connector", "c")),
-        ("POST", "/connectors/c/restart?includeTasks=1", 204, ("restart_connector", "c")),
-        ("POST", "/connectors/c/tasks/2/restart", 204, ("restart_task", TaskId("c", 2))),
-        ("PUT", "/connectors/c/topics/reset", 202, ("reset_topics", "c")),
-    ],
-)
-def test_changes_of_state_answer_without_a_body(
-    method: str, target: str, status: int, call: tuple[object, ...]
-) -> None:
-    herder = failed()
-    reply = request(herder, method, target)
-    assert (reply.status, reply.content, herder.calls) == (status, b"", [call])
-    assert reply.headers.get("content-length") == ("0" if status == 202 else None)
-
-
-@pytest.mark.parametrize(
     ("query", "only_failed", "include_tasks"),
     [
         ("includeTasks=True", False, True),
@@ -187,52 +137,6 @@ def test_a_restart_with_flags_answers_202_with_the_state(
     assert reply.status == 202
     assert reply.json == request(failed(), "GET", "/connectors/c/status").json
     assert herder.calls == [("restart", "c", only_failed, include_tasks)]
-
-
-def test_altered_offsets_keep_their_number_types_and_answer_a_message() -> None:
-    herder = FakeHerder()
-    body: object = {"offsets": [{"partition": {"p": 1, "f": 1.5, "s": "x"}, "offset": None}, {}]}
-    reply = request(herder, "PATCH", "/connectors/c/offsets", body=body)
-    assert reply.json == {"message": "altered"}
-    entries = [OffsetEntry({"p": 1, "f": 1.5, "s": "x"}, None), OffsetEntry(None, None)]
-    assert herder.calls == [("alter_offsets", "c", entries)]
-    assert request(herder, "DELETE", "/connectors/c/offsets").json == {"message": "reset"}
-
-
-def test_topics_are_keyed_by_the_name_asked_for() -> None:
-    assert request(FakeHerder(), "GET", "/connectors/x/topics").json == {"x": {"topics": ["t1"]}}
-    off = FakeHerder(refusal=ForbiddenError("Topic tracking is disabled."))
-    reply = request(off, "GET", "/connectors/x/topics")
-    assert (reply.status, reply.message) == (403, "Topic tracking is disabled.")
-
-
-def test_plugins_are_connectors_unless_all_are_asked_for() -> None:
-    connector = {"class": SOURCE, "type": "source", "version": "4.3.1"}
-    converter = {"class": "org.x.SomeConverter", "type": "converter"}
-    assert request(FakeHerder(), "GET", "/connector-plugins").json == [connector]
-    every = request(FakeHerder(), "GET", "/connector-plugins?connectorsOnly=false")
-    assert every.json == [connector, converter]
-
-
-def test_definitions_of_a_plugin_have_the_member_names_of_connect() -> None:
-    reply = request(FakeHerder(), "GET", "/connector-plugins/MirrorSource/config?version=4.3.1")
-    assert reply.json[0] == {
-        "name": "topics",
-        "type": "STRING",
-        "required": True,
-        "default_value": None,
-        "importance": "HIGH",
-        "documentation": "what it is",
-        "group": "Common",
-        "order_in_group": 1,
-        "width": "SHORT",
-        "display_name": "topics",
-        "dependents": [],
-    }
-    unknown = request(FakeHerder(), "GET", "/connector-plugins/X/config")
-    assert (unknown.status, unknown.message) == (404, "Unknown plugin X.")
-    older = request(FakeHerder(), "GET", "/connector-plugins/MirrorSource/config?version=9.9")
-    assert older.status == 400
 
 
 def test_validate_answers_200_with_its_errors_and_without_secrets() -> None:
@@ -251,18 +155,6 @@ def test_validate_answers_200_with_its_errors_and_without_secrets() -> None:
     assert reply.json["configs"][2] == {"definition": None, "value": None}
 
 
-def test_loggers_are_shown_and_set_on_this_worker() -> None:
-    app = public_app(parts_of())
-    assert ask(app, "GET", "/admin/loggers").json == {
-        "a.b": {"level": "DEBUG", "last_modified": 5},
-        "root": {"level": "INFO", "last_modified": None},
-    }
-    assert ask(app, "PUT", "/admin/loggers/x", body={"level": "warn", "more": 1}).json == ["x"]
-    assert ask(app, "GET", "/admin/loggers/x").json == {"level": "WARN", "last_modified": 7}
-    unknown = ask(app, "GET", "/admin/loggers/y")
-    assert (unknown.status, unknown.message) == (404, "Logger y not found.")
-
-
 @pytest.mark.parametrize("scope", ["", "?scope=cluster"])
 def test_a_level_is_checked_before_its_scope(scope: str) -> None:
     herder = FakeHerder()
@@ -274,13 +166,6 @@ def test_a_level_is_checked_before_its_scope(scope: str) -> None:
     bad = request(herder, "PUT", f"/admin/loggers/x{scope}", body={"level": "X"})
     assert (bad.status, bad.message) == (404, "invalid log level 'X'.")
     assert herder.calls == []
-
-
-def test_a_level_for_the_cluster_goes_through_the_herder() -> None:
-    herder = FakeHerder()
-    reply = request(herder, "PUT", "/admin/loggers/x?scope=CLUSTER", body={"level": "debug"})
-    assert (reply.status, reply.content) == (204, b"")
-    assert herder.calls == [("set_logger_level", "x", "DEBUG")]
 
 
 def test_the_root_names_a_kafka_version_first_and_ours_beside_it() -> None:
@@ -318,3 +203,189 @@ def test_failures_of_the_herder_have_their_status(
 ) -> None:
     reply = request(FakeHerder(refusal=failure), "PUT", "/connectors/c/pause")
     assert (reply.status, reply.message) == (status, text)
+
+
+def test_only_the_version_of_a_plugin_that_is_there_has_definitions() -> None:
+    path = "/connector-plugins/MirrorSource/config?version="
+    assert request(FakeHerder(), "GET", f"{path}4.3.1").json[0]["name"] == "topics"
+    assert request(FakeHerder(), "GET", f"{path}9.9").status == 400
+
+
+# -- Paths, methods and media types of the dialect
+
+
+NAME = "a/b%>ü+c d;e"
+ENCODED = "a%2Fb%25%3E%C3%BC+c%20d%3Be"
+
+GETS = [
+    "/",
+    "/health",
+    "/connectors",
+    "/connectors?expand=info",
+    "/connectors/c",
+    "/connectors/c/config",
+    "/connectors/c/status",
+    "/connectors/c/tasks",
+    "/connectors/c/tasks/0/status",
+    "/connectors/c/topics",
+    "/connectors/c/offsets",
+    "/connector-plugins",
+    "/connector-plugins/MirrorSource/config",
+    "/admin/loggers",
+    "/admin/loggers/root",
+]
+
+
+def herder() -> FakeHerder:
+    return FakeHerder(configs={"c": {"name": "c"}}, states={"c": state("c")})
+
+
+def sent(method: str, target: str, **more: object) -> Reply:
+    return request(herder(), method, target, **more)
+
+
+@pytest.mark.parametrize("target", GETS)
+def test_every_get_is_json_and_head_has_its_headers_and_no_body(target: str) -> None:
+    full, head = sent("GET", target), sent("HEAD", target)
+    assert full.status == 200
+    assert full.headers["content-type"] == "application/json"
+    assert (head.status, head.content) == (200, b"")
+    assert head.headers["content-length"] == str(len(full.content))
+
+
+@pytest.mark.parametrize("target", [get for get in GETS if "?" not in get])
+def test_a_trailing_slash_means_nothing_and_nothing_redirects(target: str) -> None:
+    assert sent("GET", f"{target}/").content == sent("GET", target).content
+    assert sent("GET", f"{BASE}/{target}").status == 200
+
+
+@pytest.mark.parametrize(
+    "spelling", [ENCODED, "%61%2fb%25>%c3%bc%2Bc%20d%3be", f"{ENCODED};matrix=1"]
+)
+def test_names_are_decoded_once_however_they_are_encoded(spelling: str) -> None:
+    named = FakeHerder(configs={NAME: {"name": NAME}})
+    reply = ask(public_app(parts_of({None: named})), "GET", f"/connectors/{spelling}/config")
+    assert reply.json == {"name": NAME}
+
+
+def test_the_location_of_a_created_connector_leads_to_it() -> None:
+    app = public_app(parts_of({None: FakeHerder()}))
+    created = ask(app, "POST", "/connectors", body={"name": NAME, "config": {}})
+    assert ask(app, "GET", created.headers["location"]).json == created.json | {
+        "tasks": [{"connector": NAME, "task": 0}]
+    }
+
+
+PATCHED = {"Content-Type": "application/merge-patch+json"}
+TEXT = {"Content-Type": "text/plain"}
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "headers", "content", "status"),
+    [
+        ("PUT", "/connectors/c/pause", TEXT, b"{}", 415),
+        ("PUT", "/connectors/c/pause", {"Content-Type": ""}, b"{}", 415),
+        ("PUT", "/connectors/c/pause", {}, b"{}", 415),
+        ("PUT", "/connectors/c/config", PATCHED, b"{}", 415),
+        ("PUT", "/connectors/c/pause", {}, None, 202),
+        ("PUT", "/connectors/c/pause", JSON, b"{[", 202),
+        ("PUT", "/nothing", TEXT, b"x", 404),
+        ("GET", "/connectors", {"Accept": "application/json;q=0"}, None, 406),
+        ("GET", "/connectors", {"Accept": "text/plain, image/*"}, None, 406),
+        ("GET", "/connectors", {"Accept": "text/html, application/*;q=0.1"}, None, 200),
+        ("GET", "/connectors", {"Accept": ""}, None, 200),
+    ],
+)
+def test_media_types_are_judged_as_jersey_does(
+    method: str, target: str, headers: dict[str, str], content: bytes | None, status: int
+) -> None:
+    """Beside those of the recorded exchanges; an unread body may hold anything."""
+    assert sent(method, target, headers=headers, content=content).status == status
+
+
+def with_flows() -> ASGIApp:
+    """Return an application with a router of somebody else's."""
+    router = APIRouter()
+
+    class Body(BaseModel):
+        count: int
+
+    async def shown(flow: str) -> dict[str, str]:
+        return {"flow": plain_segment(flow)}
+
+    async def changed(flow: str, body: Body, request: Request) -> None:
+        request.state.herder = FakeHerder()
+        raise ForwardError(None)
+
+    router.add_api_route("/flows/{flow}", shown, methods=["GET"])
+    router.add_api_route("/flows/{flow}", changed, methods=["PATCH"])
+    return public_app(replace(parts_of(dedicated=True), flows=router))
+
+
+def test_another_router_has_the_same_paths_methods_and_errors() -> None:
+    app = with_flows()
+    assert ask(app, "GET", "/flows/a%2Fb-%3EB/").json == {"flow": "a/b->B"}
+    assert ask(app, "OPTIONS", "/flows/x").content == b"HEAD, GET, PATCH, OPTIONS"
+    assert ask(app, "HEAD", "/flows/x").status == 200
+    assert ask(app, "DELETE", "/flows/x").message == "HTTP 405 Method Not Allowed"
+    invalid = ask(app, "PATCH", "/flows/x", body={"count": "many"})
+    assert (invalid.status, "body.count" in invalid.message) == (422, True)
+    assert ask(app, "PATCH", "/flows/x", body={"count": 1}).status == 409
+    assert set(ask(app, "GET", "/openapi.json").json["paths"]) == {"/flows/{flow}"}
+
+
+# -- probes
+
+
+AB, BA = flow("A", "B"), flow("B", "A")
+
+
+def failed_flow() -> FakeHerder:
+    herder = FakeHerder(BA)
+    herder.broken = FatalError("canary-value")
+    return herder
+
+
+def waiting() -> FakeHerder:
+    herder = FakeHerder(BA, said_health=Health("unhealthy", "canary-value"))
+    herder.waits = "waits for target cluster A: canary-value"
+    return herder
+
+
+@pytest.mark.parametrize(
+    ("herders", "ready"),
+    [
+        ([FakeHerder(AB)], 200),
+        ([FakeHerder(AB), waiting()], 503),
+        ([FakeHerder(AB), failed_flow()], 503),
+        ([], 503),
+    ],
+    ids=["all run", "one waits for a cluster", "one has failed", "none is there yet"],
+)
+def test_a_worker_lives_whatever_its_flows_do_and_is_ready_once_all_take_part(
+    herders: list[FakeHerder], ready: int
+) -> None:
+    app = public_app(parts_of({it.flow: it for it in herders}, dedicated=True))
+    assert ask(app, "GET", "/livez").json == {"status": "alive"}
+    reply = ask(app, "GET", "/readyz")
+    assert reply.status == ready
+    assert b"canary" not in reply.content
+
+
+def test_probes_need_no_password_and_everything_else_does(tmp_path: Path) -> None:
+    (tmp_path / "users").write_text("ann=canary-ann\n")
+    settings = RestSettings.of_worker({"rest.basic.auth.file": str(tmp_path / "users")})
+    app = public_app(replace(parts_of(), gate=gate_for(settings, Credentials.read(settings))))
+    for path in ("/livez", "/readyz"):
+        assert ask(app, "GET", path).status == 200
+        assert ask(app, "POST", path).status == 401
+    for path in ("/", "/health", "/metrics", "/livez/", "//livez", "/livez/B/connectors"):
+        assert ask(app, "GET", path).status == 401, path
+    token = base64.b64encode(b"ann:canary-ann").decode()
+    headers = {"Authorization": f"Basic {token}"}
+    assert ask(app, "GET", "/livez/B/connectors", headers=headers).status == 404
+
+
+def test_an_ordinary_worker_has_them_too_and_the_internal_listener_not() -> None:
+    assert ask(public_app(parts_of()), "GET", "/readyz").json == {"status": "ready"}
+    assert ask(internal_app(parts_of()), "GET", "/livez").status == 403

@@ -471,9 +471,6 @@ def test_a_signed_request_sees_the_flow_that_signed_it_alone(rig: Rig) -> None:
     assert get("/flows/B-%3EA").status == 404
 
 
-# -- the document
-
-
 # -- flow refusals ----------------------------------------------------------------------------------
 
 SAME = {
@@ -555,9 +552,9 @@ def test_in_connects_dialect_numbers_and_booleans_are_texts_as_in_java(rig: Rig)
     body = {**config, "topics": 7, "x": True}
     assert rig.ask("PUT", path, body=body).status == 200
     headers = {"Content-Type": "application/json"}
-    assert rig.ask("PATCH", path, content=b'{"y": 1.50}', headers=headers).status == 200
+    assert rig.ask("PATCH", path, content=b'{"y": 1.50, "z": 1e3}', headers=headers).status == 200
     found = rig.ask("GET", path).json
-    assert (found["topics"], found["x"], found["y"]) == ("7", "true", "1.50")
+    assert [found[it] for it in ("topics", "x", "y", "z")] == ["7", "true", "1.50", "1e3"]
 
 
 @pytest.mark.parametrize("query", ["dry_run=true", "dryrun=1", "dryRun"])

@@ -384,7 +384,8 @@ def test_a_missing_file_is_refused_by_the_name_of_its_property(tmp_path: Path) -
 
 FLOW = flow("A", "B")
 FILE = {"source.cluster.bootstrap.servers": "a:9092", "topics": "${env:TOPICS}"}
-READS = [(method, path) for method, path, _ in DIALECT if method == "GET"]
+READS = [("GET", path) for method, path, _ in DIALECT if method == "GET"]
+READS += [("GET", "/metrics")]
 CHANGES = [(method, path) for method, path, _ in DIALECT if method != "GET"]
 JSON = {"Content-Type": "application/json"}
 

@@ -1,0 +1,292 @@
+"""What the tests stand on: Kafka's jars and Java, forked workers, what a killed process leaves, lines, a fake log."""
+
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
+from threading import Thread
+
+import pytest
+
+from mm2py.errors import ConfigError
+from mm2py.protocol.batch_stage import sign
+from mm2py.protocol.record_batch import HEADER, HEADER_BYTES
+from mm2py_jobs.spark.java import find_java
+from tests.kit.fakes.broker_log import PartitionLog
+from tests.kit.fork_server import Forked, ForkServer
+from tests.kit.hermetic import ROOT
+from tests.kit.kafka.jars import Jar, fetch, fetch_jars, jars_of
+from tests.kit.kafka.region import Region
+from tests.kit.lines.delay_proxy import DelayProxy, Way
+
+pytestmark = pytest.mark.timeout(90)
+
+# -- Kafka's jars, and Java
+
+CONTENT = b"not really a jar"
+
+
+def repository(root: Path, *names: str) -> tuple[list[Jar], str]:
+    jars = [Jar(f"org.example.x:{name}:1.0", hashlib.sha256(CONTENT).hexdigest()) for name in names]
+    for jar in jars:
+        path = root / jar.repository_path
+        path.parent.mkdir(parents=True)
+        path.write_bytes(CONTENT)
+    return jars, root.as_uri()
+
+
+def test_the_committed_list_has_a_sha256_for_every_jar_and_tools_include_the_broker() -> None:
+    broker, tools = jars_of("broker"), jars_of("tools")
+    assert set(broker) < set(tools)
+    assert len({jar.file_name for jar in tools}) == len(tools)
+    assert all(len(bytes.fromhex(jar.sha256)) == 32 for jar in (*tools, *jars_of("compiler")))
+    assert any(jar.coordinate == "org.apache.kafka:kafka_2.13:4.3.1" for jar in broker)
+
+
+def test_jars_are_fetched_once_a_damaged_one_anew_and_one_of_another_hash_is_refused(
+    tmp_path: Path,
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "one-1.0.jar").write_bytes(b"half")
+    jars, address = repository(tmp_path / "repo", "one", "two")
+    paths = fetch(jars, cache, address)
+    assert [it.name for it in paths] == ["one-1.0.jar", "two-1.0.jar"]
+    assert {it.read_bytes() for it in paths} == {CONTENT}
+    assert fetch(jars, cache, "file:///nowhere") == paths
+    (wrong,), address = repository(tmp_path / "other", "three")
+    (tmp_path / "other" / wrong.repository_path).write_bytes(b"something else")
+    with pytest.raises(ConfigError, match=r"three-1\.0\.jar has sha256 .* the pinned list says"):
+        fetch([wrong], cache, address)
+    assert set(cache.iterdir()) == set(paths), "nothing is left behind"
+
+
+def test_an_unpacked_kafka_replaces_the_pinned_jars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "libs").mkdir()
+    monkeypatch.setenv("MM2PY_KAFKA_HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"holds no libs/kafka_2\.\*\.jar"):
+        fetch_jars("broker")
+    (tmp_path / "libs" / "kafka_2.13-4.3.0.jar").touch()
+    assert [path.name for path in fetch_jars("tools")] == ["kafka_2.13-4.3.0.jar"]
+
+
+def fake_java(folder: Path, version: str) -> Path:
+    path = folder / "bin" / "java"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n", encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("version", "found"),
+    [("21.0.2", ("home", 21)), ("1.8.0_302", ("path", 17)), ("11.0.2", ("path", 17))],
+)
+def test_java_home_wins_over_the_path_unless_it_is_too_old(
+    tmp_path: Path, version: str, found: tuple[str, int]
+) -> None:
+    fake_java(tmp_path / "home", version)
+    path = str(fake_java(tmp_path / "path", "17.0.1").parent)
+    java = find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": path})
+    assert (java.executable, java.major) == (tmp_path / found[0] / "bin" / "java", found[1])
+
+
+def test_one_line_says_what_was_tried_and_what_to_install(tmp_path: Path) -> None:
+    old = fake_java(tmp_path / "old", "11.0.2")
+    with pytest.raises(ConfigError) as refused:
+        find_java({"MM2PY_JAVA": str(old)})
+    assert str(refused.value) == (
+        f"no Java 17 or newer (MM2PY_JAVA={old}: Java 11); install Java 17 or newer (Debian, Ubuntu: "
+        "openjdk-17-jre-headless) or the JRE wheel (pip install 'mm2py[jre]')"
+    )
+    with pytest.raises(ConfigError, match=r"MM2PY_JAVA=.*/gone: not there"):
+        find_java({"MM2PY_JAVA": str(tmp_path / "gone")})
+
+
+def test_a_nearly_full_disk_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"region full: only \d+ MiB are free in .*TMPDIR"):
+        Region("full", folder=tmp_path, min_free_bytes=1 << 62).start()
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- workers that are forked from a loaded process, and what a killed process leaves
+
+
+@pytest.fixture(scope="module")
+def server() -> ForkServer:
+    return ForkServer()
+
+
+def started(server: ForkServer, folder: Path, *words: str) -> tuple[Forked, Path]:
+    log = folder / "log"
+    log.touch()
+    entry = "mm2py_workers.entry:connect_mirror_maker"
+    return server.start(entry, ["connect-mirror-maker-py", *words], log), log
+
+
+def test_a_forked_worker_has_its_words_its_session_and_its_exit_code(
+    server: ForkServer, tmp_path: Path
+) -> None:
+    process, log = started(server, tmp_path, "--no-such-option")
+    assert (process.wait(60), process.poll()) == (2, 2)
+    assert log.read_text().startswith("connect-mirror-maker-py: ")
+    file = tmp_path / "mm2.properties"
+    file.write_text("clusters = a, b\nbootstrap.servers = 127.0.0.1:9\na->b.enabled = true\n")
+    process, _ = started(server, tmp_path, str(file))
+    assert os.getpgid(process.pid) == process.pid
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0)
+    os.killpg(process.pid, signal.SIGKILL)
+    assert process.wait(60) == -signal.SIGKILL
+    process.send_signal(signal.SIGTERM)  # it is gone
+
+
+def test_the_exit_code_of_a_process_is_not_that_of_a_later_one_with_the_same_id(
+    tmp_path: Path,
+) -> None:
+    here, there = socket.socketpair()
+    server = ForkServer()
+    server._control, server._owner = here, os.getpid()  # pyright: ignore[reportPrivateUsage]
+    there.sendall(b"[7, null]\n")
+    first = server.start("", [], tmp_path / "log")
+    there.sendall(b"[7, 3]\n[7, null]\n")
+    second = server.start("", [], tmp_path / "log")
+    assert second.poll() is None
+    there.sendall(b"[7, 0]\n")
+    assert (first.wait(5), second.wait(5)) == (3, 0)
+    here.close()
+    there.close()
+
+
+OWNER = """\
+import pathlib, subprocess, sys
+from tests.kit.kafka.reaper import REAPER
+REAPER.watch_folder(pathlib.Path(sys.argv[1]))
+subprocess.run(["sh", "-c", "sleep 600 & echo $! $$; wait"])
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())  # empty: nobody waited for its end
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="other systems show no environment of processes"
+)
+def test_a_killed_process_leaves_no_child_of_its_children_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "left"
+    folder.mkdir()
+    command = [sys.executable, "-c", OWNER, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as owner:
+        assert owner.stdout is not None
+        children = [int(pid) for pid in owner.stdout.readline().split()]
+        owner.send_signal(signal.SIGKILL)
+    assert len(children) == 2
+    deadline = time.monotonic() + 60
+    while folder.exists() or any(map(is_running, children)):
+        assert time.monotonic() < deadline, "something is left"
+        time.sleep(0.05)
+
+
+# -- the line of the chaos tests
+
+
+class Echo(BaseRequestHandler):
+    """Sends back what it gets."""
+
+    def handle(self) -> None:
+        try:
+            while data := self.request.recv(65536):
+                self.request.sendall(data)
+        except OSError:
+            return
+
+
+@pytest.fixture
+def echo() -> Iterator[int]:
+    with ThreadingTCPServer(("127.0.0.1", 0), Echo) as server:
+        server.daemon_threads = True
+        thread = Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+def ask(connection: socket.socket, data: bytes) -> None:
+    connection.sendall(data)
+    assert connection.recv(len(data)) == data
+
+
+@pytest.mark.parametrize("way", list(Way))
+def test_a_line_is_late_stalls_one_way_and_is_reset(echo: int, way: Way) -> None:
+    with DelayProxy() as line:
+        port = line.front(echo)
+        line.set_round_trip(0.1)
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+            began = time.monotonic()
+            ask(connection, b"ping")
+            assert time.monotonic() - began >= 0.1
+            line.set_round_trip(0)
+            line.stall(way)
+            connection.sendall(b"during")
+            connection.settimeout(0.1)
+            with pytest.raises(TimeoutError):
+                connection.recv(1)
+            connection.settimeout(60)
+            line.heal()
+            assert connection.recv(6) == b"during"
+            line.reset()
+            with pytest.raises(ConnectionResetError):
+                connection.recv(1)
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+            ask(connection, b"after")
+
+
+# -- the log of the fake broker, which judges sequences as Kafka does
+
+
+def batch(count: int = 1, *, epoch: int = 0, sequence: int = 0) -> bytes:
+    """A signed batch of ``count`` records; the fake never looks inside."""
+    data = bytearray(HEADER_BYTES + 10 * count)
+    HEADER.pack_into(data, 0, 0, len(data) - 12, -1, 2, 0, 0, count - 1, 0, 0, -1, -1, -1, count)
+    sign(data, producer_id=7, producer_epoch=epoch, base_sequence=sequence)
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("batches", "codes", "stored"),
+    [
+        ([batch(3), batch(3, sequence=3), batch(3, sequence=6)], [0, 0, 0], [0, 3, 6]),
+        ([batch(3), batch(3, sequence=4), batch(3, sequence=2), batch(4)], [0, 45, 45, 45], [0]),
+        ([batch(sequence=1000), batch(), batch(sequence=1001)], [0, 45, 0], [0, 1]),
+        ([batch(), batch(epoch=1, sequence=1), batch(epoch=1), batch()], [0, 45, 0, 47], [0, 1]),
+    ],
+    ids=["consecutive", "gap, overlap, restart", "the first may have any", "a new epoch fences"],
+)
+def test_the_fake_log_judges_sequences(
+    batches: list[bytes], codes: list[int], stored: list[int]
+) -> None:
+    log = PartitionLog()
+    assert [log.append(data, 5).error_code for data in batches] == codes
+    assert [HEADER.unpack_from(it.data)[0] for it in log.batches] == stored
+
+
+def test_the_fake_log_knows_the_last_five_batches_by_their_offset_and_time() -> None:
+    log = PartitionLog()
+    batches = [batch(sequence=n) for n in range(6)]
+    for data in batches:
+        log.append(data, 5)
+    assert [log.append(batches[n], 5) for n in range(1, 6)] == [(0, n, 5) for n in range(1, 6)]
+    assert (log.append(batches[0], 5).error_code, log.end) == (45, 6)
