@@ -44,6 +44,7 @@ _CLIENTS: Final[tuple[tuple[Side, ClientKind], ...]] = (
     ("source", "admin"),
     ("target", "admin"),
 )
+_MANY_PAIRS: Final = 100
 _MASK: Final = "********"
 
 
@@ -60,6 +61,7 @@ def lint_file(path: Path | str, *, console: Console | None = None) -> int:
                     *_circles(config),
                     *_meetings(config),
                     *_nothing_to_do(config),
+                    *_heartbeats_alone(config),
                     *_rest_files(config),
                 ]
             )
@@ -133,6 +135,27 @@ def _meetings(config: MirrorMakerConfig) -> list[Finding]:
         )
         for meeting in file_meetings(config, config.resolved)
     ]
+
+
+def _heartbeats_alone(config: MirrorMakerConfig) -> list[Finding]:
+    """Warn of a file of many clusters whose pairs that nobody enabled run all the same, as in Java: their number is a square."""
+    no_pair = FlowName(config.clusters[0], config.clusters[0])
+    if not config.heartbeats_enabled(no_pair):  # what holds where no pair says otherwise
+        return []
+    enabled = [it for it in config.named_pairs if config.flow_enabled(it)]
+    without = [it for it in config.named_pairs if not config.heartbeats_enabled(it)]
+    count = len(config.clusters)
+    idle = count * (count - 1) - len(
+        {*enabled, *without, *(FlowName(it.target, it.source) for it in enabled)}
+    )
+    if idle < _MANY_PAIRS:
+        return []
+    message = (
+        f"{idle:,} pairs of clusters that no flow connects run for their heartbeats alone, each with a group and topics of its"
+        " own, as in Java"
+    )
+    remedy = "set emit.heartbeats.enabled = false, and <source>-><target>.emit.heartbeats.enabled = true where they are wanted"
+    return [Finding(Severity.WARNING, config.raw["clusters"].line, "clusters", message, remedy)]
 
 
 def _nothing_to_do(config: MirrorMakerConfig) -> list[Finding]:

@@ -32,6 +32,8 @@ from mm2py_workers.wiring import Node, build_node, processes_of
 log = logging.getLogger(__name__)
 
 PROGRAM: Final = "connect-mirror-maker-py"
+LOGGED_FLOWS: Final = 10
+"""Up to this many disabled flows are logged one by one."""
 
 
 class _Options(WorkerOptions):
@@ -113,11 +115,17 @@ def announce(
     for finding in findings:
         level = logging.INFO if finding.severity is Severity.INFO else logging.WARNING
         log.log(level, "%s", finding.describe(config.path))
+    idle: list[FlowName] = []
     for flow in flows:
         if config.flow_enabled(flow):
             log.info("flow=%s replicates", flow)
         else:
-            log.info("flow=%s is disabled, only its heartbeats run (emit.heartbeats.enabled)", flow)
+            idle.append(flow)
+    text = "flow=%s is disabled, only its heartbeats run (emit.heartbeats.enabled)"
+    for flow in idle[:LOGGED_FLOWS]:
+        log.info(text, flow)
+    if idle[LOGGED_FLOWS:]:  # of 300 clusters 90,000
+        log.info("as do those of %d more disabled flows", len(idle) - LOGGED_FLOWS)
 
 
 def secrets_of(config: MirrorMakerConfig) -> frozenset[str]:

@@ -109,6 +109,19 @@ def test_start_names_flows_and_what_has_no_effect(
     assert text.count("topic.creation.* has no effect") == 1
 
 
+def test_start_names_ten_flows_of_heartbeats_and_counts_the_others(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    names = [f"c{number}" for number in range(5)]
+    servers = "".join(f"{it}.bootstrap.servers = {it}:1\n" for it in names)
+    path.write_text(f"clusters = {','.join(names)}\n{servers}c0->c1.enabled = true\n")
+    config, findings = load_checked(path, CONNECTORS)
+    announce(config, config.flows(), findings)
+    assert caplog.text.count("is disabled, only its heartbeats run") == 10
+    assert "as do those of 9 more disabled flows" in caplog.text
+
+
 async def test_only_flows_to_the_chosen_targets_are_built(path: Path) -> None:
     node = _node(_checked(path), ["B"])
     assert [str(flow) for flow in node.fleet.herders] == ["A->B"]
