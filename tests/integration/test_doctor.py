@@ -133,6 +133,17 @@ def circle(setup: Setup) -> Flow:
     return setup.flow(topic, both_ways)
 
 
+def twins(setup: Setup) -> Flow:
+    """A second flow has the source under another alias."""
+    flow = setup.flow(setup.topic("twins"))
+    text = flow.file.read_text().replace("clusters = ", "clusters = twin, ")
+    flow.file.write_text(
+        f"{text}twin.bootstrap.servers = {setup.a.bootstrap_servers}\ntwin->{flow.target_alias}.enabled = true\n"
+        f"twin->{flow.target_alias}.topics = {setup.topic('twin')}\n"
+    )
+    return flow
+
+
 def untranslated(setup: Setup) -> Flow:
     """The flow has run, and a group of it has no place on the target."""
     topic = setup.topic("untranslated")
@@ -218,6 +229,7 @@ def by_a_group(setup: Setup) -> Flow:
         (never, "topics", "warning", ["can never be copied: mm2-offsets.elsewhere.internal (topics.exclude leaves it out)", "take them out of topics"]),
         (returned, "topics", "warning", [".back-again of src", "KAFKA-9914", "rename the topics"]),
         (circle, "config", "error", ["records would be copied in a circle", "loop.suppression=on"]),
+        (twins, "clusters", "warning", ["twin", "are one cluster, id", "one alias in all flows"]),
         (untranslated, "groups", "warning", ["not synced: of-untranslated", "not copied or not checkpointed yet", "mm2py group describe"]),
         (unruled, "rules", "warning", ["ALLOW READ of User:shop on src", "the flow writes them each 600 s", "--operation Alter --cluster"]),
         (slow, "quotas", "warning", ["a quota of 10.0 KB/s and broker (consumer_byte_rate of client-id", "raise it: kafka-configs.sh"]),

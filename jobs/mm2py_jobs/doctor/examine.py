@@ -5,7 +5,7 @@ skipped with the cause. The time of a limit stands still while a question waits 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +21,7 @@ from mm2py.errors import ConfigError, Mm2pyError
 from mm2py.flows.graph import file_cycle
 from mm2py.flows.states import enabled
 from mm2py.mirror.flow_overrides import flows_topic
+from mm2py.mirror.two_clusters import IDS_OF_IMAGES
 from mm2py.types import FlowName
 from mm2py_connectors.config import CONNECTORS
 from mm2py_jobs.doctor import cluster_checks, flow_checks
@@ -141,6 +142,19 @@ class Shared:
             opened.away = await _within(OPEN_S, cluster.connect)
         return opened
 
+    def twins(self) -> dict[str, tuple[str, str]]:
+        """Return aliases whose cluster has another one as well, with that and the cluster's id."""
+        first: dict[str, str] = {}
+        found: dict[str, tuple[str, str]] = {}
+        for _, opened, _ in self._opened:
+            cluster_id = opened.admin.cluster.cluster_id
+            if not cluster_id or cluster_id in IDS_OF_IMAGES:
+                continue
+            other = first.setdefault(cluster_id, opened.alias)
+            if other != opened.alias:
+                found[opened.alias] = other, cluster_id
+        return found
+
     async def silent(self, opened: Opened) -> bool:
         """Whether a cluster that answered before no longer does; all flows then leave it alone."""
         if not opened.away:
@@ -191,6 +205,7 @@ async def examine_file(
                 return await _examined(plan, clock, shared)
 
         known += await asyncio.gather(*map(one, plans))
+        known.append(list(_twins(plans, shared)))
     return [it for results in known for it in results]
 
 
@@ -213,6 +228,16 @@ def _circle(path: Path, examined: Sequence[FlowName]) -> list[Result]:
             text = f"records would be copied in a circle: {cycle}"
             return [_of_config(str(named[0]), Level.ERROR, text, cycle.remedy)]
     return []
+
+
+def _twins(plans: Sequence[FlowPlan], shared: Shared) -> Iterator[Result]:
+    """Name clusters that flows of the file have under two aliases; those of one flow are an error of its own."""
+    for alias, (other, cluster_id) in shared.twins().items():
+        users = [plan.name for plan in plans if alias in (plan.name.source, plan.name.target)]
+        if users and other not in (users[0].source, users[0].target):
+            text = f"{alias} and {other} are one cluster, id {cluster_id}: its topics are copied under both names, and the names do not stop circles"
+            row = Row(Level.WARNING, text, "give the cluster one alias in all flows")
+            yield Result(str(users[0]), "clusters", row)
 
 
 async def _reach(plan: FlowPlan, shared: Shared) -> None:
