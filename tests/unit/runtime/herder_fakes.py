@@ -228,6 +228,7 @@ class FakeMembership:
         self.waited_for_ours = 0
         self.ours = asyncio.Event()
         self.ours.set()
+        self.solo = False
         self._signals: asyncio.Queue[Rejoin | Lost] = asyncio.Queue()
         self._round: Round | None = None
         self.permit = Permit(group.clock)
