@@ -20,7 +20,7 @@ from mm2py.protocol.error_codes import (
 from mm2py.testing.clock import FakeClock
 from mm2py.testing.contexts import FakeTaskContext
 from mm2py.types import TopicPartition
-from mm2py_connectors.group_watch import CONSUMER_PACE, SHARE_PACE, GroupShare, GroupWatch
+from mm2py_connectors.group_watch import CONSUMER_PACE, GroupShare, GroupWatch
 from mm2py_connectors.mirror_checkpoint_task import (
     SHARES_LOOK_S,
     SHARES_RETRY_S,
@@ -254,16 +254,6 @@ def there(region: GroupRegion, group: str = "s") -> int | None:
     return None if found is None else found.offset
 
 
-async def test_a_start_offset_is_on_the_target_within_a_second(region: GroupRegion) -> None:
-    async with running(region, **SYNC) as bench:
-        assert await bench.polled(3) == []
-        assert there(region) == 1_050
-        region.shares_at_source.put("s", t_0=60)
-        assert await bench.polled(2) == []
-        assert there(region) == 1_060
-        assert region.at_target.commits == [], "it is no consumer group"
-
-
 async def test_a_start_offset_never_goes_back(region: GroupRegion) -> None:
     region.shares_at_target.put("s", {"A.t_0": 1_070})
     async with running(region, **SYNC) as bench:
@@ -343,21 +333,6 @@ async def test_without_an_exact_map_the_offset_syncs_decide(region: GroupRegion)
     async with running(region, **SYNC) as bench:
         await bench.idle(3)
         assert there(region) == 8
-
-
-async def test_the_number_of_share_groups_asked_per_second_is_bounded(region: GroupRegion) -> None:
-    for number in range(1_000):
-        region.shares_at_source.put(f"g{number}", t_0=1)
-    async with running(region, **SYNC) as bench:
-        await bench.idle(20)
-        assert max(map(len, region.shares_at_source.asked)) <= sum(SHARE_PACE)
-        assert len(region.shares_at_target.offsets) == 1_001
-        region.shares_at_source.put("g7", t_0=2)
-        await bench.idle(25)  # all have had their turn
-        assert there(region, "g7") == 1_002
-        region.shares_at_source.put("g7", t_0=3)
-        await bench.idle(2)
-        assert there(region, "g7") == 1_003, "it changed lately"
 
 
 # -- where there are none, or none are wanted -------------------------------------------------------

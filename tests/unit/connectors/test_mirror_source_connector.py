@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from mm2py.client.connect.admin import ConfigOp
 from mm2py.errors import ConfigError, ConnectionFailedError, FatalError, UnsupportedVersionError
 from mm2py.mirror.producer_ids import PRODUCERS_TOPIC
 from mm2py.protocol import error_codes as codes
@@ -282,15 +281,6 @@ async def test_without_refresh_nothing_is_looked_for() -> None:
         assert bench.region.source.listings == listings
 
 
-async def test_a_deleted_copy_is_created_again() -> None:
-    bench = Bench(Region({"t": 1}))
-    async with running(bench):
-        del bench.region.target.topics["A.t"]
-        await bench.context.clock.advance(40)
-        assert "A.t" in bench.region.target.topics
-        assert bench.context.reconfigurations == 0
-
-
 async def test_a_copy_that_the_target_refuses_waits_alone_and_is_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -451,17 +441,6 @@ async def test_tasks_of_a_flow_share_its_rate(
     assert [config["flow.max.bytes.per.second"] for config in configs] == shares
 
 
-async def test_configs_are_synced_at_the_start_and_every_period() -> None:
-    bench = Bench(Region({"t": 1}), {"sync.topic.configs.interval.seconds": "60"})
-    bench.region.source.configs["t"] = (ConfigEntry("retention.ms", "5"),)
-    async with running(bench):
-        assert bench.region.target.altered == [{"A.t": [ConfigOp("retention.ms", "SET", "5")]}]
-        await bench.context.clock.advance(59)
-        assert len(bench.region.target.altered) == 1
-        await bench.context.clock.advance(2)
-        assert len(bench.region.target.altered) == 2
-
-
 async def test_a_failing_job_is_said_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(Region({"t": 1}))
     caplog.set_level("INFO")
@@ -527,6 +506,16 @@ async def test_a_flow_that_keeps_names_creates_the_topic_of_ids() -> None:
 async def test_a_topic_that_may_be_seen_needs_no_right_to_create_it() -> None:
     bench = await ran(refusing({"t": 1, PRODUCERS_TOPIC: 1}), IDENTITY)
     assert bench.connector.task_configs(1)[0]["loop.suppression"] == "on"
+
+
+async def test_a_flow_whose_source_is_its_target_is_refused_before_anything_is_created() -> None:
+    bench = Bench(Region({"t1": 1}))
+    bench.region.cluster_id = "kLmN-1"
+    with pytest.raises(ConfigError, match="A at a:1 and B at b:1 are one cluster, kLmN-1") as error:
+        await bench.connector.start(bench.context)
+    assert error.value.remedy
+    assert bench.region.source.created == bench.region.target.created == []
+    assert bench.region.all_closed
 
 
 async def test_a_task_reads_all_ids_before_its_first_batch_and_fails_where_it_may_not() -> None:

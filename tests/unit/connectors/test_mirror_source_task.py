@@ -431,17 +431,6 @@ async def test_lags_stay_true_while_no_poll_comes() -> None:
         assert bench.reader.ends_asked == 0
 
 
-async def test_deliveries_become_offset_syncs_and_commit_writes_the_last_offset() -> None:
-    bench = Bench({"offset.lag.max": "100"})
-    async with running(bench):
-        bench.task.delivered(delivery(T0, Run(0, 50, 1000)))
-        await bench.task.commit()
-        assert bench.syncs() == [(0, 1000), (49, 1049)]
-        ((tp, _), _) = bench.region.writers[0].records
-        assert tp == TopicPartition("mm2-offset-syncs.B.internal", 0)
-    assert bench.region.writers[0].closed == 1
-
-
 async def test_offset_syncs_on_the_target_go_there_under_the_sources_name() -> None:
     bench = Bench({"offset-syncs.topic.location": "target"})
     async with running(bench):

@@ -8,7 +8,7 @@ import pytest
 from mm2py.api.task import BatchSourceTask, SourceTask
 from mm2py.clock import Clock
 from mm2py.config.definitions import check_config, options_of, parse_config
-from mm2py.errors import ConfigError
+from mm2py.errors import ConfigError, ConnectionFailedError
 from mm2py.protocol.error_codes import server_error
 from mm2py.protocol.topics import NewTopic
 from mm2py.testing.clock import FakeClock
@@ -206,3 +206,16 @@ async def test_one_record_comes_after_each_interval_with_javas_bytes() -> None:
     await clock.advance(0.9)
     assert not third.done()
     third.cancel()
+
+
+async def test_an_unreachable_target_is_tried_again_by_the_runtime() -> None:
+    region = Region({})
+    region.refuse_connect = 1
+    connector = MirrorHeartbeatConnector(HEARTBEAT, admins=region.open_admin)
+
+    with pytest.raises(ConnectionFailedError):
+        await connector.start(FakeConnectorContext())
+    assert region.all_closed
+    await connector.start(FakeConnectorContext())
+    assert len(connector.task_configs(1)) == 1
+    await connector.stop()

@@ -234,6 +234,25 @@ async def test_topics_in_use_are_forgotten_with_their_connector(cluster: Cluster
     await until(lambda: forgotten == ["c"])
 
 
+async def test_a_leader_that_cannot_write_tries_again(cluster: Cluster) -> None:
+    file = {"c": CONFIG | {"name": "c"}}
+    node = cluster.node(effective=file)
+    put = node.config.put_connector
+    errors = [RetriableError("topic away")] * 2
+
+    async def flaky(name: str, config: Mapping[str, str | None], target: None = None) -> None:
+        if errors:
+            raise errors.pop()
+        await put(name, config, target)
+
+    node.config.put_connector = flaky  # type: ignore[method-assign,assignment]  # fails twice
+    node.start()
+    await until(lambda: node.membership.is_leader)
+    for _ in range(3):
+        await cluster.clock.advance(1)
+    await node.runs("c-0", "c-1")
+
+
 async def test_a_task_that_its_host_cannot_start_fails_and_is_tried_again(cluster: Cluster) -> None:
     node = await _running(cluster)
     start_task = node.host.start_task

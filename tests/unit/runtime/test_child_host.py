@@ -188,10 +188,6 @@ async def world() -> AsyncGenerator[World]:
     await world.end()
 
 
-def counted(meter: FlowMeter, records: range) -> bool:
-    return meter.snapshot().records in records
-
-
 async def test_a_task_runs_in_a_child_and_its_states_come_back() -> None:
     world = World()
     await world.started(0)
@@ -358,22 +354,6 @@ async def test_a_child_that_was_frozen_counts_what_a_grant_is_worth_now(world: W
     await world.clock.advance(7.0)
     world.permit.grant(world.clock.monotonic() + 6)
     await until(lambda: stage.permit.valid)
-
-
-async def test_rates_of_what_children_copy_are_known_to_the_worker_that_deals(world: World) -> None:
-    await world.started(0)
-    child = world.children[0]
-    rounds = child.stages[0].tasks[0].rounds
-    for number in range(4):
-        rounds.append([outgoing("orders", number, 1, size=1_000)])
-        await until(lambda: not rounds)
-        await child.clock.advance(1.0)
-        seen = range(number + 1, 5)
-        await until(partial(counted, world.meter, seen))
-        await world.clock.advance(1.0)
-    sent = world.meter.snapshot().size_bytes
-    (rate,) = world.meter.rates().values()
-    assert rate == pytest.approx(sent / 4, rel=0.5)
 
 
 async def test_what_children_count_arrives_with_the_last_words_of_a_task(world: World) -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from mm2py.errors import FatalError
+from mm2py.protocol.groups import GroupProtocol
 from mm2py.runtime.errors import (
     CONFLICTING_OPERATION,
     AlreadyExistsError,
@@ -22,7 +23,7 @@ from mm2py.runtime.herder.api import OffsetEntry
 from mm2py.runtime.herder.herder import Herder
 from mm2py.testing.waiting import until
 from mm2py.types import State, TargetState, TaskId
-from tests.kit.fakes.group_coordinator import MemoryGroup
+from tests.kit.fakes.group_coordinator import MemoryCoordinator, MemoryGroup
 from tests.unit.runtime.herder_fakes import CONFIG, Cluster, Node, Stage, TestConnector
 
 C0, C1 = TaskId("c", 0), TaskId("c", 1)
@@ -211,6 +212,60 @@ def _hang(forever: asyncio.Event) -> Callable[..., Awaitable[object]]:
     return rejoin
 
 
+async def test_patch_sets_and_removes_keys_of_the_raw_config(cluster: Cluster) -> None:
+    node = await _running(cluster, secret="${file:/s:p}", old="1")  # noqa: S106 - a placeholder
+    info = await node.herder.patch_config("c", {"old": None, "new": "2", "absent": None}, actor="t")
+    assert info.config == CONFIG | {"name": "c", "secret": "${file:/s:p}", "new": "2"}
+    assert (await node.herder.patch_config("c", {}, actor="t")).config == info.config
+
+
+async def test_a_restart_of_what_failed_shows_its_trace_until_it_runs(cluster: Cluster) -> None:
+    node = await cluster.with_tasks(task_auto_restart=False)
+    node.host.say(C1, State.FAILED, FatalError("disk full"))
+    await until(lambda: node.state(C1) == "FAILED")
+    made = len(TestConnector.made)
+    answer = await node.herder.restart("c", only_failed=True, include_tasks=True)
+    assert answer.tasks[1].state is State.RESTARTING
+    assert answer.tasks[1].trace == "FatalError: disk full"
+    assert answer.tasks[0].state is State.RUNNING
+    await until(lambda: node.state(C1) == "RUNNING")
+    assert len(TestConnector.made) == made
+    again = await node.herder.restart("c", only_failed=True, include_tasks=True)
+    assert {t.state for t in again.tasks.values()} == {State.RUNNING}, "nothing failed: no-op"
+
+
+async def test_offsets_of_a_stopped_connector_can_be_read_altered_and_reset(
+    cluster: Cluster,
+) -> None:
+    node = await _running(cluster)
+    await node.herder.stop_connector("c", actor="t")
+    await until(lambda: node.state("c") == "STOPPED" and not node.host.running)
+    assert await node.herder.alter_offsets("c", OFFSETS) == "altered"
+    assert node.editor.altered == [OFFSETS]
+    assert await node.herder.reset_offsets("c") == "reset"
+    assert await node.herder.offsets("c") == OFFSETS
+
+
+async def test_log_levels_reach_every_node(cluster: Cluster) -> None:
+    first, second = cluster.node("n1").start(), cluster.node("n2").start()
+    await until(lambda: len(cluster.group.members) == 2)
+    await second.herder.set_logger_level("mm2py.client", "DEBUG")
+    await until(lambda: first.loggers.levels == second.loggers.levels != {})
+
+
+async def test_unknown_states_are_refused_in_connects_words(cluster: Cluster) -> None:
+    node = await cluster.leader()
+    with pytest.raises(NotFoundError, match=r"^No status found for connector x$"):
+        node.herder.status("x")
+    with pytest.raises(NotFoundError, match=r"^No status found for task x-0$"):
+        node.herder.task_status(TaskId("x", 0))
+    assert node.herder.info_now("x") is None
+    assert node.herder.topics("x") == ()
+    await node.config.put_connector("c", {"connector.class": "Gone", "name": "c"}, None)
+    await until(lambda: node.state("c") == "FAILED")
+    assert node.herder.status("c").type == "unknown"
+
+
 async def test_topic_tracking_can_be_switched_off(cluster: Cluster) -> None:
     node = await cluster.leader(topic_tracking_enable=False)
     with pytest.raises(ForbiddenError, match=r"^Topic tracking is disabled.$"):
@@ -261,6 +316,22 @@ async def stage() -> AsyncGenerator[Stage]:
     async with MemoryGroup(cluster.clock).running() as group:
         yield Stage(group, cluster)
         await cluster.stop()
+
+
+async def test_a_member_that_is_not_ours_makes_the_flow_stop_and_wait_and_its_leaving_start_it(
+    stage: Stage,
+) -> None:
+    node = stage.node("n1")
+    await stage.until(lambda: stage.everything_runs_once("n1"), within_s=5)
+    java = MemoryCoordinator(stage.group, "java")
+    offers = [GroupProtocol("sessioned", b"")]
+    member_id = (await java.join("", offers, 6_000, 60_000)).member_id
+    joining = asyncio.create_task(java.join(member_id, offers, 60_000, 60_000))
+    await stage.until(lambda: not node.host.running, within_s=10)
+    await stage.until(lambda: node.meter.state == "WAITING", within_s=1)
+    joining.cancel()
+    await java.leave(member_id, 1)
+    await stage.until(lambda: stage.everything_runs_once("n1"), within_s=15)
 
 
 async def test_with_the_eager_protocol_all_work_stops_before_each_round(stage: Stage) -> None:

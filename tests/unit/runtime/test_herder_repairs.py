@@ -333,6 +333,18 @@ async def test_the_queue_knows_for_how_long_its_oldest_request_waits() -> None:
     assert (stage.queue.waits_s, stage.ran) == (0, [])
 
 
+async def test_a_new_request_and_a_wake_up_end_the_wait() -> None:
+    stage = Stage()
+    for wake in (stage.queue.wake, lambda: stage.queue.post(stage.fail)):
+        await stage.queue.run_due()
+        waiting = asyncio.create_task(stage.queue.wait())
+        await stage.clock.settle()
+        assert not waiting.done()
+        wake()
+        await waiting
+    stage.queue.close(HerderError("Worker is shutting down"))
+
+
 async def test_a_closed_queue_refuses_what_waits_and_what_comes() -> None:
     stage = Stage()
     waiting = asyncio.create_task(stage.queue.submit(lambda: stage.note("a")))

@@ -123,6 +123,16 @@ async def test_the_connectors_refusal_is_a_400_and_nothing_is_written(bench: Ben
     assert await bench.value(KEY) == b'{"offset":41}'
 
 
+@pytest.mark.parametrize(("member", "kind"), [({"a": 1}, "MAP"), ([1], "ARRAY")])
+async def test_only_primitive_values_are_stored(bench: Bench, member: object, kind: str) -> None:
+    partition = cast("dict[str, str]", {"f": member})
+    with pytest.raises(HerderError) as refused:
+        await bench.editor.alter("c", CONFIG, [OffsetEntry(partition, {"offset": 1})])
+    assert refused.value.message == (
+        f"Offsets may only contain primitive types as values, but field f contains {kind}"
+    )
+
+
 async def test_a_store_that_is_away_is_said_as_it_is() -> None:
     editor = OffsetEditor(Broken(), find)
     with pytest.raises(HerderError, match=r"Failed to read offsets for connector c: .* away"):

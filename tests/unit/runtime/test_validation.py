@@ -86,6 +86,15 @@ async def test_a_config_without_a_class_is_refused_without_showing_its_values() 
     )
 
 
+def test_an_unknown_class_is_refused_with_what_there_is() -> None:
+    with pytest.raises(BadRequestError) as caught:
+        _infos({"connector.class": "com.other.MirrorSourceConnector"})
+    assert caught.value.message == (
+        "Failed to find any class that implements Connector and which name matches"
+        f" com.other.MirrorSourceConnector, available connectors are: {HEARTBEAT}, {SOURCE}"
+    )
+
+
 def test_placeholders_are_resolved_and_secrets_hidden_everywhere() -> None:
     infos = _infos({"tasks.max": "${x:y}", "sasl.jaas.config": "${x:y}"}, secrets=("canary",))
     assert infos.error_count == 2

@@ -451,6 +451,16 @@ async def test_incarnations_are_kept_across_restarts_and_are_no_events() -> None
     assert len(bench.log.records) == 3
 
 
+async def test_recreations_that_end_alike_are_two_if_the_position_moved_on(bench: Bench) -> None:
+    for number in range(2):
+        assert bench.store.report(an_event(30, 29, kind=EventKind.RECREATED))
+        assert bench.store.report(an_event(30, 29, kind=EventKind.RECREATED)), "found again"
+        bench.store.note_incarnation(ORDERS, bytes([number] * 16))
+        assert bench.store.report(an_event(5, 9))
+        assert await bench.store.flush(5)
+    assert len(bench.log.ranges()) == 4
+
+
 async def test_what_another_worker_has_noted_meanwhile_is_known() -> None:
     same_topic = Log()
     async with running() as bench, running(same_topic) as other:
