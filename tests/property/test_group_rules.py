@@ -290,19 +290,6 @@ def test_whoever_goes_on_knows_that_nobody_else_was_given_its_work(
             return
 
 
-def test_a_member_that_was_expired_alone_goes_on_also_where_its_round_is_forgotten() -> None:
-    group = ClassicGroup()
-    assigned = group.generation
-    group.remove(ME)
-    for _ in range(2):
-        assert why_not_empty(group.state, len(group.members)) == ""
-        group.join(AGAIN)
-        group.complete()
-        assert group.answered is not None
-        assert why_not_the_same(assigned, group.answered) == ""
-        group.move()
-
-
 def test_counted_from_a_round_without_assignment_another_worker_would_go_unnoticed() -> None:
     group = ClassicGroup()
     assigned = group.generation

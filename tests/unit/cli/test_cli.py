@@ -1,15 +1,22 @@
-"""``mm2py``: exit codes and one-line errors."""
+"""``mm2py``: exit codes, progress, and how commands reach the API: credentials, addresses, one line for what goes wrong."""
 
+import json
 import os
 import pty
+import re
+import socket
+import ssl
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 import typer
+from typer.models import CommandInfo
 from typer.testing import CliRunner
 
 from examples.demo.__main__ import demo as demo_command
@@ -18,6 +25,8 @@ from mm2py.testing.clock import FakeClock
 from mm2py_cli.app import app
 from mm2py_cli.output import Output, Printer
 from mm2py_cli.progress import LINES_S, progress
+from mm2py_jobs.aliases import COMMANDS
+from tests.unit.cli.cli_api import FLOW, PATH, TOPIC, FakeApi, Turns, refusal
 
 GOOD = """\
 clusters = A, B
@@ -166,3 +175,224 @@ def test_where_standard_error_is_no_terminal_a_line_comes_each_ten_seconds(
         f"failover A->B: DRAIN, {missing} offsets not copied" for missing in (20, 10)
     ]
     assert shown.out == ""
+
+
+# -- how commands reach the API
+
+
+CANARY = "canary-5ecret"
+
+
+def listing(answer: object) -> FakeApi:
+    return FakeApi({("GET", "/flows"): answer})
+
+
+def failure(cause: BaseException) -> httpx.ConnectError:
+    error = httpx.ConnectError(str(cause))
+    error.__cause__ = cause
+    return error
+
+
+def tls_failure(reason: str) -> ssl.SSLError:
+    error = ssl.SSLError(1, f"[SSL: {reason}]")
+    error.reason = reason
+    return error
+
+
+def unverified() -> ssl.SSLCertVerificationError:
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_message = "self-signed certificate"
+    return error
+
+
+def test_an_option_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = listing([FLOW])
+    monkeypatch.setenv("MM2PY_FILE", "missing.properties")
+    assert api.run("flow", "list", "--url", "http://localhost:8083").code == 0
+    monkeypatch.setenv("MM2PY_URL", "http://localhost:8083")
+    both = api.run("flow", "list")
+    assert (both.code, "both given" in both.err) == (2, True)
+    by_file = api.run("flow", "list", "--file", "missing.properties")
+    assert "missing.properties" in by_file.err
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (failure(ConnectionRefusedError(111, "refused")), "nothing listens at http://localhost"),
+        (failure(socket.gaierror(-2, "unknown")), "no address is known"),
+        (failure(tls_failure("WRONG_VERSION_NUMBER")), "does not speak TLS on this port; use http"),
+        (failure(tls_failure("TLSV13_ALERT_CERTIFICATE_REQUIRED")), "use --cert and --key"),
+        (failure(unverified()), "is not trusted: self-signed certificate; give who"),
+        (httpx.RemoteProtocolError("Server disconnected"), "use https:// if that port speaks TLS"),
+        (httpx.ReadError("reset"), "use https:// if that port speaks TLS"),
+        (httpx.ConnectTimeout("late"), "cannot be reached in time"),
+        (httpx.ReadTimeout("late"), "did not answer in time; try again"),
+        (refusal(401, "User cannot access the resource."), "wants to know who you are (401)"),
+        (refusal(403, "User bob may only read"), "not allowed (403): User bob may only read"),
+        (refusal(404, "No flow A->X"), "not found (404): No flow A->X"),
+        (refusal(404, "HTTP 404 Not Found"), "is --url the address of a worker"),
+        (refusal(409, "a rebalance is under way"), "not now (409): a rebalance is under way"),
+        (refusal(400, "topics is wrong"), "refused (400): topics is wrong"),
+        (refusal(500, "a defect"), "the worker failed (500): a defect; read its log"),
+        (refusal(503, "starting"), "not ready (503): starting"),
+        (httpx.Response(502, text="<html>"), "502 Bad Gateway without saying why"),
+        (httpx.Response(200, text="<html>", headers={"content-type": "text/html"}), "(text/html)"),
+        (httpx.Response(200, json={"flows": []}), "is not a list of objects"),
+        (httpx.Response(200, json=[1]), "is not a list of objects"),
+        (
+            httpx.Response(302, headers={"location": f"https://u:{CANARY}@login/x?t={CANARY}"}),
+            "sends us to https://login/x",
+        ),
+    ],
+)
+def test_each_failure_is_one_line_and_ends_with_1(answer: object, said: str) -> None:
+    ended = listing(answer).run("flow", "list")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith("mm2py: ")
+    assert ended.err.count("\n") == 1
+    assert said in ended.err
+    assert CANARY not in ended.err
+
+
+def test_a_change_without_an_answer_says_that_it_may_have_been_made() -> None:
+    found = FakeApi({("POST", f"{PATH}/pause"): httpx.ReadTimeout("late")})
+    ended = found.run("flow", "pause", "A/B")
+    assert "may have been made; look with mm2py flow history" in ended.err
+
+
+def test_basic_credentials_come_from_a_file_or_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text(f"{CANARY}\n")
+    expected = "Basic " + b64encode(f"ann:{CANARY}".encode()).decode()
+    found = listing([FLOW])
+    assert found.run("flow", "list", "--user", "ann", "--password-file", str(file)).code == 0
+    env = {"MM2PY_USER": "ann", "MM2PY_PASSWORD": CANARY}
+    assert found.run("flow", "list", env=env).code == 0
+    assert [it.headers["authorization"] for it in found.requests] == [expected, expected]
+
+
+def test_a_bearer_token_comes_from_a_file_or_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(CANARY)
+    found = listing([FLOW])
+    assert found.run("flow", "list", "--token-file", str(file)).code == 0
+    assert found.run("flow", "list", env={"MM2PY_TOKEN": CANARY}).code == 0
+    assert {it.headers["authorization"] for it in found.requests} == {f"Bearer {CANARY}"}
+
+
+def test_refused_credentials_are_named_but_never_shown() -> None:
+    env = {"MM2PY_USER": "ann", "MM2PY_PASSWORD": CANARY}
+    ended = listing(refusal(401, "no")).run("flow", "list", env=env)
+    assert "refuses these credentials (401)" in ended.err
+    assert CANARY not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "code", "said"),
+    [
+        (["--user", "ann"], {}, 2, "no password for user ann"),
+        (["--user", "ann"], {"MM2PY_TOKEN": CANARY}, 2, "both given"),
+        (["--token-file", "/no/such"], {}, 1, "/no/such cannot be read: No such file"),
+        ([], {"MM2PY_TOKEN": f"{CANARY}\nX: y"}, 1, "MM2PY_TOKEN holds no secret of one line"),
+        ([], {"MM2PY_TOKEN": f"{CANARY} x"}, 1, "characters that no token has"),
+        (["--url", f"http://ann:{CANARY}@w:1"], {}, 2, "--url holds a user or password"),
+        (["--url", "ftp://w"], {}, 2, "is not an address of a worker"),
+        (["--url", "http://"], {}, 2, "is not an address of a worker"),
+        (["--url", "http://w:x"], {}, 2, "is not an address of a worker"),
+        (["--url", "http://w/?q=1"], {}, 2, "is not an address of a worker"),
+        (["--ca-file", "ca.pem"], {}, 1, "use https://"),
+        (["--url", "https://w", "--ca-file", "/no/such"], {}, 1, "--ca-file /no/such cannot"),
+        (["--url", "https://w", "--key", "k.pem"], {}, 1, "--key was given without --cert"),
+        (["--timeout", "0"], {}, 2, "--timeout"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused_before_anything_is_sent(
+    words: list[str], env: dict[str, str], code: int, said: str
+) -> None:
+    found = listing([FLOW])
+    ended = found.run("flow", "list", *words, env={"NO_COLOR": "1", **env})
+    assert (ended.code, found.requests) == (code, [])
+    assert said in ended.err
+    assert CANARY not in ended.err
+
+
+def test_a_ca_file_that_is_no_pem_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_text("nothing")
+    ended = listing([]).run("flow", "list", "--url", "https://w", "--ca-file", str(file))
+    assert ended.code == 1
+    assert f"--ca-file {file} cannot be used: " in ended.err
+
+
+def test_the_address_may_have_a_path_and_comes_from_the_environment_too() -> None:
+    found = FakeApi({("GET", "/mm2/flows"): [FLOW]})
+    assert found.run("flow", "list", env={"MM2PY_URL": "http://proxy/mm2/"}).code == 0
+
+
+def test_help_works_offline_and_loads_no_http_library() -> None:
+    code = (
+        "import sys\n"
+        "from mm2py_cli.app import app\n"
+        "for words in ([], ['flow'], ['flow', 'set'], ['lag'], ['topics']):\n"
+        "    try:\n"
+        "        app([*words, '--help'])\n"
+        "    except SystemExit as end:\n"
+        "        assert end.code == 0\n"
+        "heavy = {'httpx', 'fastapi', 'uvicorn', 'starlette', 'yaml', 'ssl', 'asyncio'}\n"
+        "sys.stderr.write(repr(sorted(heavy & set(sys.modules))))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90)
+    assert (ended.returncode, ended.stderr) == (0, "[]")
+    assert "mm2py flow set A/B topics='orders.*,payments' --dry-run" in ended.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_are_printed_and_complete_verbs(shell: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "mm2py_cli", "completion", shell],
+        capture_output=True,
+        text=True,
+        timeout=90,
+    )
+    assert ended.returncode == 0
+    assert "_MM2PY_COMPLETE=complete_" + shell in ended.stdout
+
+
+def test_bash_asks_for_completions_and_gets_verbs() -> None:
+    env = {**os.environ, "_MM2PY_COMPLETE": "complete_bash"}
+    env |= {"COMP_WORDS": "mm2py flow re", "COMP_CWORD": "2"}
+    program = [sys.executable, "-c", "from mm2py_cli.app import app; app(prog_name='mm2py')"]
+    ended = subprocess.run(program, env=env, capture_output=True, text=True, timeout=90)
+    assert set(ended.stdout.split()) == {"resume", "restart"}
+
+
+def test_watch_prints_json_lines_and_ends_with_ctrl_c() -> None:
+    first, second = [TOPIC | {"topic": "a"}], [TOPIC | {"topic": "b"}]
+    turns = Turns([first, refusal(503, "starting"), second, KeyboardInterrupt()])
+    found = FakeApi({("GET", "/flows"): [FLOW], ("GET", "/lag"): turns})
+    ended = found.run("lag", "--watch", "--every", "0.2", "-o", "json")
+    assert [json.loads(line) for line in ended.out.splitlines()] == [first, second]
+    assert (ended.code, "not ready (503)" in ended.err) == (0, True)
+
+
+def test_every_command_is_in_the_document_and_every_command_there_exists() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "cli.md").read_text()
+    documented = set(
+        re.findall(r"^\| `mm2py ((?:[a-z0-9-]+ ?){1,2}?)(?= [A-Z\[]|`)", page, re.MULTILINE)
+    )
+    # What has an older name is in one table by kind, and that table is held by tests/unit/jobs/test_progress.py.
+    older = {it.split()[0] for it in COMMANDS}
+    commands = {it.name or _name_of(it) for it in app.registered_commands} - older
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        if group.name in older:
+            continue
+        nested = group.typer_instance.registered_commands
+        commands |= {f"{group.name} {it.name or _name_of(it)}" for it in nested}
+    assert documented == commands
+
+
+def _name_of(command: CommandInfo) -> str:
+    assert command.callback is not None
+    return command.callback.__name__

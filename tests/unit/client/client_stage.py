@@ -1,14 +1,19 @@
 """What tests of the client share: clusters on fake brokers, batches to send, and ids of mirrors."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from math import inf
 
 from mm2py.client.connect.cluster import Cluster
+from mm2py.client.permit import Permit
 from mm2py.client.send.owner import Announce, MirrorIds
+from mm2py.client.send.sender import Sender
+from mm2py.client.send.tail import CopiedSoFar
 from mm2py.clock import SYSTEM_CLOCK, Clock
-from mm2py.config.clients import ConnectionSettings
+from mm2py.config.clients import ConnectionSettings, ProducerSettings
 from mm2py.protocol.batch_stage import sign
-from mm2py.protocol.record_batch import RecordBatch
+from mm2py.protocol.record_batch import HEADER_BYTES, RecordBatch
 from mm2py.protocol.records import NewRecord, decode_batches, encode_batch
 from mm2py.types import TopicPartition
 from tests.kit.fakes.broker import FakeBroker
@@ -88,3 +93,101 @@ class Ids(MirrorIds):
         if self.error is not None:
             raise self.error
         return producer_id == MIRROR
+
+
+PRODUCE = 0
+SOURCE = TopicPartition("t", 0)
+
+
+class SendRig:
+    """A Sender to one fake broker, and what it reported."""
+
+    def __init__(
+        self,
+        broker: FakeBroker,
+        cluster: Cluster,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        mirror_ids: MirrorIds | None = None,
+        copied: CopiedSoFar | None = None,
+        **settings: int | str,
+    ) -> None:
+        self.broker, self.cluster = broker, cluster
+        self.delivered: list[tuple[TopicPartition, int, int]] = []
+        self.arrived: dict[TopicPartition, list[int]] = {}
+        """Source offsets of what was delivered, by target."""
+        self.failed: list[tuple[TopicPartition, Exception]] = []
+        self.stalled: list[tuple[TopicPartition, bool]] = []
+        self.causes: list[str] = []
+        self.doubts: list[tuple[TopicPartition, int, int]] = []
+        self.delivery_errors: list[Exception] = []
+        self.settled = asyncio.Event()
+        self.permit = Permit(SYSTEM_CLOCK, until_s=inf)
+        self.sender = Sender(
+            cluster,
+            # Each test changes one or two fields.
+            ProducerSettings(connection=cluster.settings, **settings),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+            clock=clock,
+            on_delivered=self._on_delivered,
+            on_failed=self._on_failed,
+            on_stalled=self._stall,
+            on_doubt=lambda source, first, last, _: self.doubts.append((source, first, last)),
+            mirror_ids=mirror_ids,
+            permit=self.permit,
+            copied=copied,
+        )
+        self._next: dict[TopicPartition, int] = {}
+
+    def _on_delivered(
+        self, _source: TopicPartition, target: TopicPartition, batch: RecordBatch, offset: int
+    ) -> None:
+        if self.delivery_errors:
+            raise self.delivery_errors.pop()
+        self.delivered.append((target, batch.base_offset, offset))
+        for first, count in batch.runs:
+            self.arrived.setdefault(target, []).extend(range(first, first + count))
+
+    def _stall(self, target: TopicPartition, error: Exception | None) -> None:
+        self.stalled.append((target, error is not None))
+        self.causes += [] if error is None else [str(error)]
+
+    def _on_failed(self, _source: TopicPartition, target: TopicPartition, error: Exception) -> None:
+        self.failed.append((target, error))
+        self.settled.set()
+
+    def enqueue(
+        self, target: TopicPartition, count: int = 1, *, stamp: int = 0, size: int = 10
+    ) -> None:
+        first = self._next.get(target, 0)
+        self._next[target] = first + count
+        values = [b"%d" % (first + i) + b"x" * size for i in range(count)]
+        self.sender.enqueue(SOURCE, target, [to_send(values, first, stamp=stamp)])
+
+    def enqueue_unjoinable(self, target: TopicPartition) -> None:
+        """Queue two records with the inner offset deltas 0 and 0, which brokers store as they are."""
+        first = self._next.get(target, 0)
+        self._next[target] = first + 2
+        batch = to_send([b"%d" % (first + i) for i in range(2)], first)
+        second = HEADER_BYTES + (batch.data[HEADER_BYTES] >> 1) + 1
+        assert batch.data[second + 3] == 2
+        batch.data[second + 3] = 0
+        self.sender.enqueue(SOURCE, target, [batch])
+
+    def go_back(self, target: TopicPartition, number: int) -> None:
+        """Queue from this record on again."""
+        self._next[target] = number
+
+    def stored(self, target: TopicPartition) -> list[int]:
+        """Return the numbers of the records in the target's log, in order."""
+        return numbers_in(self.broker, target)
+
+    async def flushed(self) -> None:
+        assert await self.sender.flush(10)
+
+    @asynccontextmanager
+    async def backlog(self) -> AsyncGenerator[None]:
+        """Let what is queued meanwhile wait for the answer to the first request."""
+        hold = self.broker.hold(PRODUCE)
+        yield
+        await hold.arrived.wait()
+        hold.release()

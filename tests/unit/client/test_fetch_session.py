@@ -148,33 +148,6 @@ def test_a_broker_without_a_free_slot_gets_full_requests() -> None:
 # ---- through a broker ----
 
 
-@pytest.mark.parametrize("version", [4, 7, 12, 13, 17])
-async def test_batches_arrive_in_order_under_every_kind_of_session(version: int) -> None:
-    async with fetching(versions={FETCH: (4, version)}) as rig:
-        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
-        for number in range(4):
-            rig.fill(FIRST, range(number, number + 1))
-            rig.fill(SECOND, range(number, number + 1))
-            await rig.until(lambda: rig.fetcher.position(FIRST) == number + 1)  # noqa: B023 - awaited here
-        await rig.until(lambda: rig.fetcher.position(SECOND) == 4)
-        assert rig.read == {FIRST: [0, 1, 2, 3], SECOND: [0, 1, 2, 3]}
-        assert {asked for key, asked in rig.broker.requests if key == FETCH} == {version}
-
-
-async def test_a_broker_that_forgot_the_session_gets_a_full_fetch_and_nothing_is_lost_or_doubled() -> (
-    None
-):
-    async with fetching() as rig:
-        await rig.fetcher.assign({FIRST: 0, SECOND: 0})
-        for number in range(3):
-            rig.fill(FIRST, range(number, number + 1))
-            await rig.until(lambda: rig.fetcher.position(FIRST) == number + 1)  # noqa: B023 - awaited here
-            rig.broker.cluster.sessions.clear()
-        assert rig.read[FIRST] == [0, 1, 2]
-        assert sum(1 for epoch, _, _ in rig.broker.cluster.fetches if epoch == 0) >= 2
-        assert rig.stalled == []
-
-
 TP = TopicPartition("orders", 0)
 
 
@@ -473,18 +446,6 @@ async def test_a_byte_rate_holds_for_all_connections_together() -> None:
         assert BACKLOG * PAD / (clock.time() - began) < 2 * 2_000_000
 
 
-async def test_holes_of_compaction_are_passed_over_and_nothing_else_is() -> None:
-    async with distant() as rig:
-        backlog(rig, FIRST, 0, BACKLOG)
-        log = rig.broker.partition(FIRST)
-        kept = [batch for batch in log.batches if batch.base_offset // 100 % 4 in (0, 3)]
-        log.batches[:] = kept
-        await rig.fetcher.assign({FIRST: 0})
-        await rig.until(lambda: rig.fetcher.position(FIRST) == BACKLOG)
-        assert rig.read[FIRST] == [n for n in range(BACKLOG) if n // 100 % 4 in (0, 3)]
-        assert (rig.gaps, rig.failed) == ([], [])
-
-
 @asynccontextmanager
 async def in_the_middle(versions: dict[int, tuple[int, int]] | None = None) -> AsyncGenerator[Rig]:
     """A rig that has read an eighth of what there is of FIRST."""
@@ -493,14 +454,6 @@ async def in_the_middle(versions: dict[int, tuple[int, int]] | None = None) -> A
         await rig.fetcher.assign({FIRST: 0})
         await rig.until(partial(passed, rig, BACKLOG // 4))
         yield rig
-
-
-async def test_connections_that_die_in_the_middle_lose_and_double_nothing() -> None:
-    async with in_the_middle() as rig:
-        for reached in (500, 2_000, 4_000):
-            await rig.until(partial(passed, rig, reached))
-            await rig.broker.disconnect()
-        await read_whole(rig, 2 * BACKLOG)
 
 
 @pytest.mark.parametrize(

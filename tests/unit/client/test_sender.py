@@ -10,17 +10,13 @@ from typing import cast
 import pytest
 
 from mm2py.client.connect.admin import Admin
-from mm2py.client.connect.cluster import Cluster
-from mm2py.client.permit import Permit
 from mm2py.client.send import node
 from mm2py.client.send.lane import MergePlan, SenderLane
-from mm2py.client.send.owner import Announce, LaneOwner
+from mm2py.client.send.owner import LaneOwner
 from mm2py.client.send.recovery import batches_of_producer
 from mm2py.client.send.resume import LaneResume
-from mm2py.client.send.sender import Sender
 from mm2py.client.send.tail import LaneTail
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.clients import ProducerSettings
 from mm2py.errors import PartitionError, RetriableError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.batch_stage import sign
@@ -35,111 +31,30 @@ from mm2py.types import LATEST, TopicPartition
 from tests.kit.fakes.batches import CountedLease, sealed
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.fakes.broker_state import FakeCluster
-from tests.unit.client.client_stage import Ids, connected_to, numbers_in, signed, to_send
+from tests.unit.client.client_stage import (
+    PRODUCE,
+    SOURCE,
+    Ids,
+    SendRig,
+    connected_to,
+    signed,
+    to_send,
+)
 
-PRODUCE, LIST_OFFSETS, METADATA, EPOCH_ENDS = 0, 2, 3, 23
+LIST_OFFSETS, METADATA, EPOCH_ENDS = 2, 3, 23
 KIP_951 = {PRODUCE: (3, 10)}
-SOURCE = TopicPartition("t", 0)
 FIRST, SECOND = TopicPartition("copy", 0), TopicPartition("copy", 1)
 LONG_AGO_MS = 1_000_000
-
-
-class Rig:
-    """A Sender to one fake broker, and what it reported."""
-
-    def __init__(
-        self,
-        broker: FakeBroker,
-        cluster: Cluster,
-        compression_type: str = "",
-        max_request_size: int = 0,
-        announce: Announce | None = None,
-    ) -> None:
-        self.broker = broker
-        self.delivered: list[tuple[TopicPartition, int, int]] = []
-        self.failed: list[tuple[TopicPartition, Exception]] = []
-        self.stalled: list[tuple[TopicPartition, bool]] = []
-        self.causes: list[str] = []
-        self.doubts: list[tuple[TopicPartition, int, int]] = []
-        self.delivery_errors: list[Exception] = []
-        self.settled = asyncio.Event()
-        self.permit = Permit(SYSTEM_CLOCK, until_s=inf)
-        self.sender = Sender(
-            cluster,
-            ProducerSettings(
-                connection=cluster.settings,
-                compression_type=compression_type,
-                max_request_size=max_request_size,
-            ),
-            clock=SYSTEM_CLOCK,
-            on_delivered=self._on_delivered,
-            on_failed=self._on_failed,
-            on_stalled=self._stall,
-            on_doubt=lambda source, first, last, _: self.doubts.append((source, first, last)),
-            mirror_ids=None if announce is None else Ids(announce),
-            permit=self.permit,
-        )
-        self._next: dict[TopicPartition, int] = {}
-
-    def _on_delivered(
-        self, _source: TopicPartition, target: TopicPartition, batch: RecordBatch, offset: int
-    ) -> None:
-        if self.delivery_errors:
-            raise self.delivery_errors.pop()
-        self.delivered.append((target, batch.base_offset, offset))
-
-    def _stall(self, target: TopicPartition, error: Exception | None) -> None:
-        self.stalled.append((target, error is not None))
-        self.causes += [] if error is None else [str(error)]
-
-    def _on_failed(self, _source: TopicPartition, target: TopicPartition, error: Exception) -> None:
-        self.failed.append((target, error))
-        self.settled.set()
-
-    def enqueue(
-        self, target: TopicPartition, count: int = 1, *, stamp: int = 0, size: int = 10
-    ) -> None:
-        first = self._next.get(target, 0)
-        self._next[target] = first + count
-        values = [b"%d" % (first + i) + b"x" * size for i in range(count)]
-        self.sender.enqueue(SOURCE, target, [to_send(values, first, stamp=stamp)])
-
-    def enqueue_unjoinable(self, target: TopicPartition) -> None:
-        """Queue two records with the inner offset deltas 0 and 0, which brokers store as they are."""
-        first = self._next.get(target, 0)
-        self._next[target] = first + 2
-        batch = to_send([b"%d" % (first + i) for i in range(2)], first)
-        second = HEADER_BYTES + (batch.data[HEADER_BYTES] >> 1) + 1
-        assert batch.data[second + 3] == 2
-        batch.data[second + 3] = 0
-        self.sender.enqueue(SOURCE, target, [batch])
-
-    def go_back(self, target: TopicPartition, number: int) -> None:
-        """Queue from this record on again."""
-        self._next[target] = number
-
-    def stored(self, target: TopicPartition) -> list[int]:
-        """Return the numbers of the records in the target's log, in order."""
-        return numbers_in(self.broker, target)
-
-    async def flushed(self) -> None:
-        assert await self.sender.flush(10)
-
-    @asynccontextmanager
-    async def backlog(self) -> AsyncGenerator[None]:
-        """Let what is queued meanwhile wait for the answer to the first request."""
-        hold = self.broker.hold(PRODUCE)
-        yield
-        await hold.arrived.wait()
-        hold.release()
 
 
 @asynccontextmanager
 async def sending(
     broker: FakeBroker, *others: FakeBroker, compression_type: str = "", max_request_size: int = 0
-) -> AsyncGenerator[Rig]:
+) -> AsyncGenerator[SendRig]:
     async with connected_to(broker, *others) as cluster:
-        rig = Rig(broker, cluster, compression_type, max_request_size)
+        rig = SendRig(
+            broker, cluster, compression_type=compression_type, max_request_size=max_request_size
+        )
         await rig.sender.start()
         try:
             yield rig
@@ -149,12 +64,12 @@ async def sending(
 
 @pytest.fixture
 @asynccontextmanager
-async def rig() -> AsyncGenerator[Rig]:
+async def rig() -> AsyncGenerator[SendRig]:
     async with FakeBroker(topics={"copy": 2}) as broker, sending(broker) as rig:
         yield rig
 
 
-async def test_a_silent_broker_delays_the_first_records_of_no_other(rig: Rig) -> None:
+async def test_a_silent_broker_delays_the_first_records_of_no_other(rig: SendRig) -> None:
     async with FakeBroker(node_id=2, cluster=rig.broker.cluster) as silent:
         rig.broker.cluster.move_leader(FIRST, 2)
         hold = silent.hold(LIST_OFFSETS)
@@ -169,7 +84,7 @@ async def test_a_silent_broker_delays_the_first_records_of_no_other(rig: Rig) ->
 
 
 async def test_a_batch_that_was_stored_although_the_answer_was_an_error_is_not_doubled(
-    rig: Rig,
+    rig: SendRig,
 ) -> None:
     rig.enqueue(FIRST)
     await rig.flushed()
@@ -181,7 +96,7 @@ async def test_a_batch_that_was_stored_although_the_answer_was_an_error_is_not_d
     assert [offset for _, _, offset in rig.delivered] == list(range(9))
 
 
-async def answer_lost_and_forgotten(rig: Rig) -> None:
+async def answer_lost_and_forgotten(rig: SendRig) -> None:
     """The second of two old batches is stored, its answer is lost, and the broker forgets their producer."""
     rig.enqueue(FIRST, stamp=LONG_AGO_MS)
     await rig.flushed()
@@ -194,7 +109,7 @@ async def answer_lost_and_forgotten(rig: Rig) -> None:
 
 
 async def test_rule_6_old_records_that_the_broker_forgot_are_looked_up_before_they_are_resent(
-    rig: Rig,
+    rig: SendRig,
 ) -> None:
     await answer_lost_and_forgotten(rig)
     await rig.flushed()
@@ -202,7 +117,9 @@ async def test_rule_6_old_records_that_the_broker_forgot_are_looked_up_before_th
     assert rig.delivered[-1] == (FIRST, 1, 1)
 
 
-async def test_a_sequence_that_the_broker_does_not_expect_is_cured_by_a_new_epoch(rig: Rig) -> None:
+async def test_a_sequence_that_the_broker_does_not_expect_is_cured_by_a_new_epoch(
+    rig: SendRig,
+) -> None:
     rig.enqueue(FIRST)
     await rig.flushed()
     rig.broker.fail_next(PRODUCE, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
@@ -212,7 +129,7 @@ async def test_a_sequence_that_the_broker_does_not_expect_is_cured_by_a_new_epoc
     assert rig.stored(FIRST) == list(range(5))
 
 
-async def test_one_record_above_the_limit_fails_its_partition_alone(rig: Rig) -> None:
+async def test_one_record_above_the_limit_fails_its_partition_alone(rig: SendRig) -> None:
     rig.broker.partition(FIRST).max_message_bytes = 1_000
     rig.enqueue(FIRST, 1)
     rig.enqueue(FIRST, 1, size=2_000)
@@ -229,7 +146,7 @@ async def test_one_record_above_the_limit_fails_its_partition_alone(rig: Rig) ->
     assert rig.stored(SECOND) == [0, 1, 2]
 
 
-async def test_records_before_a_too_large_one_of_the_same_batch_still_arrive(rig: Rig) -> None:
+async def test_records_before_a_too_large_one_of_the_same_batch_still_arrive(rig: SendRig) -> None:
     rig.broker.partition(FIRST).max_message_bytes = 1_000
     batch = to_send([b"0", b"1", b"2" + b"x" * 2_000, b"3"])
     rig.sender.enqueue(SOURCE, FIRST, [batch])
@@ -240,7 +157,9 @@ async def test_records_before_a_too_large_one_of_the_same_batch_still_arrive(rig
     assert error.offset == 2
 
 
-async def test_a_definite_refusal_fails_the_partition_with_what_the_broker_said(rig: Rig) -> None:
+async def test_a_definite_refusal_fails_the_partition_with_what_the_broker_said(
+    rig: SendRig,
+) -> None:
     rig.broker.fail_next(PRODUCE, codes.INVALID_RECORD, times=2)
     rig.enqueue(FIRST)
     await rig.settled.wait()
@@ -250,7 +169,7 @@ async def test_a_definite_refusal_fails_the_partition_with_what_the_broker_said(
     assert rig.stored(FIRST) == []
 
 
-async def test_a_batch_that_the_target_cannot_read_is_packed_anew_once(rig: Rig) -> None:
+async def test_a_batch_that_the_target_cannot_read_is_packed_anew_once(rig: SendRig) -> None:
     rig.broker.fail_next(PRODUCE, codes.UNKNOWN_SERVER_ERROR)
     rig.enqueue(FIRST, 3)
     rig.enqueue(FIRST, 2)
@@ -260,7 +179,7 @@ async def test_a_batch_that_the_target_cannot_read_is_packed_anew_once(rig: Rig)
 
 
 async def test_small_batches_of_a_backlog_are_joined_and_keep_their_order_and_offsets(
-    rig: Rig,
+    rig: SendRig,
 ) -> None:
     async with rig.backlog():
         for _ in range(500):
@@ -272,7 +191,7 @@ async def test_small_batches_of_a_backlog_are_joined_and_keep_their_order_and_of
     assert offsets == sorted(offsets)
 
 
-async def test_a_refused_permission_stalls_the_partition_until_it_is_given(rig: Rig) -> None:
+async def test_a_refused_permission_stalls_the_partition_until_it_is_given(rig: SendRig) -> None:
     rig.broker.fail_next(PRODUCE, codes.TOPIC_AUTHORIZATION_FAILED, times=6)
     rig.enqueue(FIRST)
     await rig.flushed()
@@ -285,7 +204,7 @@ async def test_a_refused_permission_stalls_the_partition_until_it_is_given(rig: 
 
 
 async def test_what_is_refused_for_certain_is_given_back_and_sent_anew_when_it_is_offered_again(
-    rig: Rig,
+    rig: SendRig,
 ) -> None:
     rig.enqueue(FIRST)
     await rig.flushed()
@@ -303,7 +222,7 @@ async def test_what_is_refused_for_certain_is_given_back_and_sent_anew_when_it_i
     assert not rig.failed
 
 
-async def test_what_may_be_in_the_log_is_not_given_back(rig: Rig) -> None:
+async def test_what_may_be_in_the_log_is_not_given_back(rig: SendRig) -> None:
     rig.broker.fail_next(PRODUCE, codes.REQUEST_TIMED_OUT, times=6, apply=True)
     rig.enqueue(FIRST)
     await eventually(lambda: rig.broker.count(PRODUCE) > 3)
@@ -318,7 +237,7 @@ async def test_what_may_be_in_the_log_is_not_given_back(rig: Rig) -> None:
 
 
 async def test_what_was_under_way_when_the_permit_ended_is_stored_once_after_the_next_grant(
-    rig: Rig,
+    rig: SendRig,
 ) -> None:
     rig.enqueue(SECOND)
     await rig.flushed()
@@ -340,7 +259,7 @@ async def test_what_was_under_way_when_the_permit_ended_is_stored_once_after_the
     assert rig.sender.buffered_bytes == 0
 
 
-async def test_what_was_queued_in_an_abandoned_term_never_leaves(rig: Rig) -> None:
+async def test_what_was_queued_in_an_abandoned_term_never_leaves(rig: SendRig) -> None:
     rig.enqueue(FIRST)
     await rig.flushed()
     rig.permit.revoke()
@@ -354,7 +273,7 @@ async def test_what_was_queued_in_an_abandoned_term_never_leaves(rig: Rig) -> No
 
 
 async def test_rule_7_where_the_target_may_not_be_read_records_are_resent_and_named(
-    rig: Rig,
+    rig: SendRig,
 ) -> None:
     rig.enqueue(FIRST, 2)
     await rig.flushed()
@@ -392,7 +311,9 @@ async def test_partitions_of_a_dead_broker_go_on_at_their_new_leader() -> None:
         assert rig.stored(SECOND) == [0, 1]
 
 
-async def test_a_flush_without_a_permit_does_not_wait_for_a_target_that_is_away(rig: Rig) -> None:
+async def test_a_flush_without_a_permit_does_not_wait_for_a_target_that_is_away(
+    rig: SendRig,
+) -> None:
     rig.enqueue(FIRST)
     await rig.flushed()
     hold = rig.broker.hold(PRODUCE)
@@ -404,7 +325,9 @@ async def test_a_flush_without_a_permit_does_not_wait_for_a_target_that_is_away(
         assert not await rig.sender.flush(10)
 
 
-async def test_at_the_end_nobody_waits_for_partitions_of_which_nothing_was_sent(rig: Rig) -> None:
+async def test_at_the_end_nobody_waits_for_partitions_of_which_nothing_was_sent(
+    rig: SendRig,
+) -> None:
     rig.enqueue(FIRST)
     await rig.flushed()
     rig.enqueue(FIRST)
@@ -416,7 +339,7 @@ async def test_at_the_end_nobody_waits_for_partitions_of_which_nothing_was_sent(
 
 
 async def test_a_defect_in_the_handling_of_one_delivery_fails_its_partition_alone(
-    rig: Rig,
+    rig: SendRig,
 ) -> None:
     rig.delivery_errors.append(MemoryError("no room for one more report"))
     async with rig.backlog():
@@ -433,7 +356,7 @@ async def test_a_defect_in_the_handling_of_one_delivery_fails_its_partition_alon
 
 
 async def test_an_answer_for_a_partition_that_was_not_sent_ends_the_connection_and_nothing_is_lost(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: SendRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def misnamed(_version: int, _body: memoryview) -> list[tuple[tuple[str, int], int]]:
         monkeypatch.setattr(node, "acknowledgements", acknowledgements)
@@ -449,7 +372,7 @@ async def test_an_answer_for_a_partition_that_was_not_sent_ends_the_connection_a
 
 
 async def test_a_batch_that_cannot_be_joined_goes_alone_and_all_partitions_of_its_request_go_on(
-    rig: Rig,
+    rig: SendRig,
 ) -> None:
     async with rig.backlog():
         for number in range(40):
@@ -546,7 +469,7 @@ async def test_the_leader_that_a_broker_names_is_used_without_asking_for_metadat
 
 
 async def test_rule_6_a_look_up_begins_at_the_log_start_where_retention_has_passed_our_last_record(
-    rig: Rig,
+    rig: SendRig,
 ) -> None:
     await answer_lost_and_forgotten(rig)
     rig.broker.partition(FIRST).delete_before(2)
@@ -558,7 +481,7 @@ async def test_rule_6_a_look_up_begins_at_the_log_start_where_retention_has_pass
 
 @pytest.mark.parametrize("batches", [8, 64])
 async def test_rule_6_where_the_target_lost_records_only_what_may_be_ours_is_read(
-    rig: Rig, batches: int
+    rig: SendRig, batches: int
 ) -> None:
     for number in range(batches):
         data = encode_batch([NewRecord(None, bytes(100_000), (), 1)])
@@ -602,7 +525,7 @@ async def test_1_an_id_is_announced_before_its_first_batch_whatever_fails_meanwh
         published.append(producer_id)
 
     async with FakeBroker(topics={"copy": 2}) as broker, connected_to(broker) as cluster:
-        rig = Rig(broker, cluster, announce=announce)
+        rig = SendRig(broker, cluster, mirror_ids=Ids(announce))
         with pytest.raises(RetriableError):
             await rig.sender.start()
         assert broker.log(FIRST) == []

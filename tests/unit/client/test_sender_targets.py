@@ -12,10 +12,9 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.send import node, sender
 from mm2py.client.send.lane import MergePlan, SenderLane, Sent
 from mm2py.client.send.limits import TargetLimits
-from mm2py.client.send.sender import FOREIGN_LOOK_S, Sender
+from mm2py.client.send.sender import FOREIGN_LOOK_S
 from mm2py.client.send.tail import Identical, KeptProducer, LogEnd
 from mm2py.clock import SYSTEM_CLOCK
-from mm2py.config.clients import ProducerSettings
 from mm2py.errors import ConnectionFailedError, TargetMovedError, UnsupportedVersionError
 from mm2py.protocol import error_codes as codes
 from mm2py.protocol.batch_stage import sign
@@ -25,16 +24,15 @@ from mm2py.protocol.configs import (
     ConfigResourceType,
     DescribedConfigs,
 )
-from mm2py.protocol.record_batch import RecordBatch
 from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.testing.waiting import eventually
 from mm2py.types import TopicPartition
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.fakes.late_clock import LateClock
 from tests.kit.lines.delay_proxy import DelayProxy
-from tests.unit.client.client_stage import MIRROR, Ids, connected_to, numbers_in, to_send
+from tests.unit.client.client_stage import MIRROR, Ids, SendRig, connected_to
 
-SOURCE, TARGET = TopicPartition("orders", 0), TopicPartition("orders", 0)
+TARGET = TopicPartition("orders", 0)
 APPLICATION = MIRROR + 1
 NAMED = "another program writes"
 
@@ -59,28 +57,13 @@ class Copied:
         """Nothing is kept."""
 
 
-class Rig:
+class Rig(SendRig):
     """A Sender whose target others write to."""
 
     def __init__(self, broker: FakeBroker, cluster: Cluster, end: int, ids: Ids | None) -> None:
-        self.broker, self.clock = broker, LateClock()
-        self.delivered = self.enqueued = 0
+        self.clock = LateClock()
+        super().__init__(broker, cluster, clock=self.clock, mirror_ids=ids, copied=Copied(end))
         self._sequences: dict[int, int] = {}
-        self.failed: list[Exception] = []
-        self.sender = Sender(
-            cluster,
-            ProducerSettings(connection=cluster.settings),
-            clock=self.clock,
-            on_delivered=self._on_delivered,
-            on_failed=lambda _source, _target, error: self.failed.append(error),
-            mirror_ids=ids,
-            copied=Copied(end),
-        )
-
-    def _on_delivered(
-        self, _source: TopicPartition, _target: TopicPartition, batch: RecordBatch, _offset: int
-    ) -> None:
-        self.delivered += batch.count
 
     def other(self, producer_id: int, value: bytes = b"theirs") -> None:
         """Let another producer write."""
@@ -92,9 +75,8 @@ class Rig:
 
     async def copy(self) -> None:
         """Copy one record."""
-        self.sender.enqueue(SOURCE, TARGET, [to_send([b"ours"], self.enqueued)])
-        self.enqueued += 1
-        assert await self.sender.flush(10)
+        self.enqueue(TARGET)
+        await self.flushed()
 
 
 @asynccontextmanager
@@ -119,7 +101,8 @@ async def test_a_target_that_lost_what_it_acknowledged_is_named_and_its_log_is_n
         made.broker.fail_next(0, codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
         reads = made.broker.count(1)
         await made.copy()
-        error = made.failed.pop()
+        ((_, error),) = made.failed
+        made.failed.clear()
         assert isinstance(
             error, TargetMovedError
         )  # the task starts again, and reports what is lost
@@ -174,7 +157,7 @@ async def test_what_others_wrote_behind_the_map_is_named_once_unless_it_is_a_mir
     with caplog.at_level(logging.INFO):
         async with rig(ids, written_before=writer) as it:
             await asyncio.gather(*(it.copy() for _ in range(3)))
-            assert it.delivered == 3
+            assert len(it.arrived[TARGET]) == 3
     assert caplog.text.count(NAMED) == named
     assert ids.asked == [writer]
 
@@ -255,45 +238,20 @@ async def test_a_refusal_asks_again_although_the_limit_is_known() -> None:
 # -- partitions that lag on a distant target are dealt over several connections; each keeps its order
 
 
-FAR_SOURCE = TopicPartition("t", 0)
 TARGETS = [TopicPartition("copy", number) for number in range(6)]
 BATCHES = 120
 RECORDS = 10
 PAD = 1_000
 
 
-class DistantRig:
+class DistantRig(SendRig):
     """A Sender with a long way to one fake broker."""
 
-    def __init__(self, broker: FakeBroker, cluster: Cluster, connections: int) -> None:
-        self.broker, self.cluster = broker, cluster
-        self.delivered: dict[TopicPartition, list[int]] = {target: [] for target in TARGETS}
-        self.failed: list[Exception] = []
-        self.stalled: list[Exception] = []
-        self.sender = Sender(
-            cluster,
-            ProducerSettings(connection=cluster.settings, produce_connections_max=connections),
-            clock=SYSTEM_CLOCK,
-            on_delivered=self._on_delivered,
-            on_failed=lambda _source, _target, error: self.failed.append(error),
-            on_stalled=lambda _target, error: self.stalled.append(error) if error else None,
-        )
-
-    def _on_delivered(
-        self, _source: TopicPartition, target: TopicPartition, batch: RecordBatch, _offset: int
-    ) -> None:
-        for first, count in batch.runs:
-            self.delivered[target] += range(first, first + count)
-
-    def enqueue_all(self, turn: int = 0) -> None:
+    def enqueue_all(self) -> None:
         """Queue the records of one more turn for each target."""
         for target in TARGETS:
-            self._enqueue(target, turn * BATCHES * RECORDS)
-
-    def _enqueue(self, target: TopicPartition, first: int) -> None:
-        for start in range(first, first + BATCHES * RECORDS, RECORDS):
-            values = [(b"%d" % n).ljust(PAD) for n in range(start, start + RECORDS)]
-            self.sender.enqueue(FAR_SOURCE, target, [to_send(values, start)])
+            for _ in range(BATCHES):
+                self.enqueue(target, RECORDS, size=PAD)
 
     @property
     def connections(self) -> int:
@@ -302,9 +260,8 @@ class DistantRig:
         return sum(1 for _, purpose in open_now if purpose.startswith("produce"))
 
     def is_complete(self, rounds: int = 1) -> bool:
-        all_of_it = list(range(rounds * BATCHES * RECORDS))
-        logs = [numbers_in(self.broker, target) for target in TARGETS]
-        return all(it == all_of_it for it in (*logs, *self.delivered.values()))
+        whole = list(range(rounds * BATCHES * RECORDS))
+        return all(self.stored(it) == self.arrived[it] == whole for it in TARGETS)
 
 
 @asynccontextmanager
@@ -319,7 +276,7 @@ async def distant(
             port = line.front(broker.port)
             broker.cluster.brokers[broker.node_id] = ("127.0.0.1", port)
             async with connected_to(port, default_api_timeout_ms=60_000) as cluster:
-                rig = DistantRig(broker, cluster, connections)
+                rig = DistantRig(broker, cluster, produce_connections_max=connections)
                 await rig.sender.start()
                 try:
                     yield rig
@@ -331,7 +288,7 @@ async def test_partitions_that_lag_are_dealt_over_several_connections_each_in_or
     async with distant() as rig:
         rig.enqueue_all()
         await eventually(lambda: rig.connections == 5)
-        rig.enqueue_all(1)
+        rig.enqueue_all()
         assert await rig.sender.flush(20)
         assert rig.is_complete(2)
         assert (rig.failed, rig.stalled) == ([], [])
@@ -350,8 +307,8 @@ async def test_nearby_or_where_the_user_says_so_one_connection_is_enough(
 
 async def test_connections_that_die_in_the_middle_lose_and_double_nothing() -> None:
     async with distant() as rig:
-        for number in range(3):
-            rig.enqueue_all(number)
+        for _ in range(3):
+            rig.enqueue_all()
             await eventually(lambda: rig.connections >= 3)
             await rig.broker.disconnect()
         assert await rig.sender.flush(20)
@@ -364,7 +321,7 @@ async def test_a_broker_that_accepts_few_connections_is_sent_everything_over_tho
         rig.broker.most_connections = rig.broker.connections + 2
         rig.enqueue_all()
         await eventually(lambda: rig.broker.connections == rig.broker.most_connections)
-        rig.enqueue_all(1)
+        rig.enqueue_all()
         assert await rig.sender.flush(20)
         assert rig.is_complete(2)
         assert (rig.failed, rig.stalled) == ([], [])
@@ -382,8 +339,8 @@ async def test_while_a_broker_is_asked_whether_it_is_distant_no_compressed_batch
 
     monkeypatch.setattr(SenderLane, "take", noted)
     async with distant() as rig:
-        for number in range(20):
-            rig.enqueue_all(number)
+        for _ in range(20):
+            rig.enqueue_all()
         assert await rig.sender.flush(20)
         assert rig.is_complete(20)
     assert {node.ASKED, node.DISTANT} <= set(plans)

@@ -224,24 +224,18 @@ def test_a_refused_checkpoint_connector_only_warns_because_the_others_run(say: S
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (
-            "offsets.identical=require\nB.exactly.once.source.support=enabled",
-            "ERROR: offsets.identical: 'require' is not possible",
-        ),
-        (
-            "A->B.exactly.once.support=required\nA.consumer.isolation.level=read_committed",
-            "ERROR: A->B.exactly.once.support: 'required' is not possible",
-        ),
+        ("offsets.identical=require\nB.exactly.once.source.support=enabled",
+         "ERROR: offsets.identical: 'require' is not possible"),
+        ("A->B.exactly.once.support=required\nA.consumer.isolation.level=read_committed",
+         "ERROR: A->B.exactly.once.support: 'required' is not possible"),
         (
             "A.exactly.once.source.support=enabled",
             "WARNING: A.exactly.once.source.support: has no effect: flows read A, none that is enabled writes it",
         ),
-        (
-            "B.exactly.once.source.support=enabled\nA.consumer.isolation.level=read_uncommitted",
-            "WARNING: B.exactly.once.source.support: records of aborted transactions of A are copied",
-        ),
+        ("B.exactly.once.source.support=enabled\nA.consumer.isolation.level=read_uncommitted",
+         "WARNING: B.exactly.once.source.support: records of aborted transactions of A are copied"),
     ],
-)
+)  # fmt: skip
 def test_what_exactly_once_does_not_allow_is_named(say: Say, lines: str, said: str) -> None:
     (found,) = say.all(f"A->B.enabled=true\n{lines}")
     assert f"{found.severity.name}: {found.key}: {found.message}".startswith(said)

@@ -1,10 +1,13 @@
-"""Properties of the REST listeners, and their header rules."""
+"""REST's properties and header rules; configs sent over REST: the allow list, config providers, and what they refuse."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from mm2py.config.header_rules import HeaderRule, allowed_methods, allowed_origins, header_rules
+from mm2py.config.providers import Providers
+from mm2py.config.remote_allow_list import refusal_text, remote_problems
 from mm2py.config.rest_settings import (
     BASIC_AUTH_EXTENSION,
     RestSettings,
@@ -282,3 +285,325 @@ def test_methods_are_sent_as_given_or_as_jetty_does() -> None:
     assert allowed_methods("") == "POST,HEAD,GET"
     with pytest.raises(ConfigError, match="is no method"):
         allowed_methods("G\r\nET")
+
+
+# -- configs sent over REST
+
+
+CANARY = "canary-word"
+PLAIN = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    f'username="u" password="{CANARY}";'
+)
+OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+FILE = {
+    "source.cluster.alias": "A",
+    "source.cluster.bootstrap.servers": "a:9092",
+    "source.cluster.sasl.jaas.config": "${env:JAAS}",
+    "source.cluster.ssl.truststore.location": "/etc/a.jks",
+    "topics": ".*",
+}
+
+
+def refused(
+    config: Mapping[str, str | None],
+    *,
+    dedicated: bool = False,
+    file: Mapping[str, str] | None = None,
+    providers: tuple[str, ...] = (),
+) -> list[str]:
+    problems = remote_problems(
+        config, dedicated=dedicated, file_texts=file or {}, providers=providers
+    )
+    assert all(p.message and p.remedy and p.value is None for p in problems)
+    assert CANARY not in (refusal_text(problems) or "")
+    return [p.name for p in problems]
+
+
+NATIVE_CODE = """plugin.library.paths ssl.engine.location ssl.engine.id ssl.engine.factory.class
+ssl.providers ssl.provider security.providers interceptor.classes interceptors debug
+sasl.kerberos.kinit.cmd sasl.login.class sasl.login.callback.handler.class
+sasl.client.callback.handler.class sasl.oauthbearer.jwt.retriever.class"""
+FILES_AND_URLS = """sasl.oauthbearer.token.endpoint.url sasl.oauthbearer.jwks.endpoint.url
+sasl.oauthbearer.jwks.endpoint.url.more sasl.oauthbearer.assertion.file
+sasl.oauthbearer.assertion.private.key.file ssl.truststore.location ssl.keystore.location
+ssl.ca.location"""
+PREFIXES = """source.cluster. target.cluster. source.consumer. target.producer. producer.override.
+admin.override. consumer. any.other."""
+
+
+@pytest.mark.parametrize("dedicated", [False, True])
+@pytest.mark.parametrize("name", [*NATIVE_CODE.split(), *FILES_AND_URLS.split()])
+def test_code_files_and_addresses_are_refused_under_any_prefix(name: str, dedicated: bool) -> None:
+    for prefix in ("", *PREFIXES.split()):
+        for key in (prefix + name, (prefix + name).upper()):
+            assert refused({key: CANARY}, dedicated=dedicated) == [key]
+
+
+CLASSES = """replication.policy.class topic.filter.class group.filter.class
+config.property.filter.class target.topic.filter.class"""
+
+
+@pytest.mark.parametrize("dedicated", [False, True])
+@pytest.mark.parametrize("name", CLASSES.split())
+def test_no_request_names_a_class_to_import_but_built_in_ones(name: str, dedicated: bool) -> None:
+    for value in ("sys:exit", "antigravity", "com.example.Own", "mm2py.errors:ConfigError", ""):
+        assert refused({name: value}, dedicated=dedicated) == [name]
+        assert refused({name: value}, dedicated=dedicated, file={name: value}) == []
+    for value in (
+        "DefaultTopicFilter",
+        "org.apache.kafka.connect.mirror.IdentityReplicationPolicy",
+        " mm2py.mirror.filters:DefaultGroupFilter",
+    ):
+        assert refused({name: value}, dedicated=dedicated) == []
+
+
+def test_what_the_file_says_itself_may_come_back() -> None:
+    assert refused(FILE, dedicated=True, file=FILE) == []
+    assert refused(FILE, file=FILE) == []
+    changed = {**FILE, "source.cluster.ssl.truststore.location": "/proc/self/environ"}
+    assert refused(changed, file=FILE) == ["source.cluster.ssl.truststore.location"]
+
+
+OF_CLUSTERS = """source.cluster.bootstrap.servers target.cluster.bootstrap.servers
+source.cluster.alias source.cluster.anything source.consumer.bootstrap.servers
+consumer.bootstrap.servers producer.override.bootstrap.servers target.admin.security.protocol
+source.consumer.sasl.mechanism target.producer.ssl.truststore.certificates
+source.cluster.sasl.jaas.config admin.sasl.jaas.config"""
+
+
+@pytest.mark.parametrize("key", OF_CLUSTERS.split())
+def test_in_the_dedicated_mode_a_request_leads_no_flow_to_another_cluster(key: str) -> None:
+    assert refused({key: CANARY}, dedicated=True, file=FILE) == [key]
+    assert refused({key: None}, dedicated=True, file={key: "text"}) == [key]
+
+
+@pytest.mark.parametrize("dedicated", [False, True])
+def test_an_ordinary_change_of_a_flow_is_accepted(dedicated: bool) -> None:
+    config = {
+        "name": "MirrorSourceConnector",
+        "connector.class": "org.apache.kafka.connect.mirror.MirrorSourceConnector",
+        "topics": "orders.*, pay ments",
+        "tasks.max": "4",
+        "offset-syncs.topic.location": "target",
+        "consumer.poll.timeout.ms": "1000",
+        "source.consumer.isolation.level": "read_committed",
+        "producer.override.max.request.size": "2097152",
+        "replication.policy.separator": "$",
+        "topics.exclude": None,
+    }
+    assert refused(config, dedicated=dedicated) == []
+
+
+def test_an_ordinary_worker_takes_clusters_with_known_properties() -> None:
+    config = {
+        "source.cluster.alias": "A",
+        "source.cluster.bootstrap.servers": "a:9092, [2001:db8::1]:9092",
+        "source.cluster.security.protocol": "SASL_SSL",
+        "source.cluster.sasl.mechanism": "PLAIN",
+        "source.cluster.sasl.jaas.config": PLAIN,
+        "source.cluster.ssl.truststore.type": "PEM",
+        "source.cluster.ssl.truststore.certificates": "-----BEGIN CERTIFICATE-----\nAA==\n",
+        "consumer.group": "a plug-in's own",
+    }
+    assert refused(config) == []
+    for key in ("source.cluster.builtin.features", "producer.override.queue.buffering.max.ms"):
+        assert refused({key: "1"}) == [key]
+
+
+@pytest.mark.parametrize(
+    "jaas",
+    [
+        'com.sun.security.auth.module.JndiLoginModule required user.provider.url="ldap://x";',
+        'com.sun.security.auth.module.LdapLoginModule required userProvider="ldap://x";',
+        f'{PLAIN} com.sun.security.auth.module.JndiLoginModule required a="b";',
+        f'{OAUTH} clientId="c" ssl.truststore.location="/etc/shadow";',
+        f'{OAUTH} sasl.oauthbearer.token.endpoint.url="http://x";',
+        'com.sun.security.auth.module.Krb5LoginModule required keyTab="/etc/krb5.keytab";',
+        "",
+        "${x:JAAS} com.evil.Module required;",
+    ],
+)
+def test_login_modules_beyond_the_known_and_their_files_are_refused(jaas: str) -> None:
+    for key in ("source.cluster.sasl.jaas.config", "producer.override.sasl.jaas.config"):
+        assert set(refused({key: jaas}, providers=("x",))) == {key}
+    assert refused({"admin.override.sasl.jaas.config": "${x:JAAS}"}, providers=("x",)) == []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "${env:AWS_SECRET_ACCESS_KEY}",
+        "${file:/etc/passwd:root}",
+        "${dir:/run/secrets:token}",
+        "a,${env:X},b",
+        "${}${env:X}",
+        "${a${env:X}",
+        "${vault:x}",
+        "${:x}",
+    ],
+)
+@pytest.mark.parametrize("key", ["topics", "name", "value.converter", "errors.log.enable"])
+def test_no_config_provider_is_asked_for_a_stranger(key: str, value: str) -> None:
+    assert refused({key: value}) == [key]
+    assert refused({key: value}, file={key: value}) == []
+    assert refused({key: value}, file={"other": value}) == [key]
+
+
+def test_only_the_allowed_providers_may_be_used() -> None:
+    assert refused({"topics": "${env:X}"}, providers=("env",)) == []
+    assert refused({"topics": "${env:X}${file:/a:b}"}, providers=("env",)) == ["topics"]
+    # Not a reference: no provider in it.
+    assert refused({"topics": "${topic}"}) == []
+
+
+@pytest.mark.parametrize(
+    "key", ["config.providers", "config.providers.env.class", "config.providers.f.param.x"]
+)
+def test_a_request_declares_no_config_providers(key: str) -> None:
+    assert refused({key: "env"}, providers=("env",)) == [key]
+
+
+@pytest.mark.parametrize(
+    "key", ["", "a b", "a=b", "a:b", "a\nb", "a\u0000", "a\u2028b", "a\u00a0b", "a\u202eb"]
+)
+def test_a_key_cannot_smuggle_a_second_property(key: str) -> None:
+    problems = remote_problems({key: "x"}, dedicated=False, file_texts={}, providers=())
+    assert [p.name for p in problems] == [key]
+    text = refusal_text(problems)
+    assert text is not None
+    assert text.isprintable()
+
+
+def test_values_hold_no_control_characters_but_those_of_texts() -> None:
+    assert refused({"topics": "a\u0000b"}) == ["topics"]
+    assert refused({"topics": "a\u001b[2J"}) == ["topics"]
+    assert refused({"a.pem": "line\r\n\tline"}) == []
+
+
+SERVICES = """169.254.169.254:80 [fe80::1]:9092 [::ffff:169.254.169.254]:80 [fd00:ec2::254]:80
+100.100.100.200:80 PLAINTEXT://169.254.169.254:80 169.254.169.254.:80 0xa9fea9fe:80 2852039166:80
+0251.0376.0251.0376:80 metadata.google.internal:80 METADATA:80 instance-data.ec2.internal:80
+169-254-169-254.nip.io:80 app.169.254.169.254.nip.io:80 a9fea9fe.nip.io:80"""
+BROKERS = """kafka-169.example:9092 metadatabase.example:9092 broker-1.metadata-team.example:9092
+localhost:9092"""
+
+
+@pytest.mark.parametrize("server", SERVICES.split())
+def test_a_clouds_own_services_are_no_brokers_by_address_or_by_name(server: str) -> None:
+    key = "source.cluster.bootstrap.servers"
+    assert refused({key: f"broker:9092,{server}"}) == [key]
+
+
+@pytest.mark.parametrize("server", BROKERS.split())
+def test_names_like_those_of_services_may_be_brokers(server: str) -> None:
+    assert refused({"source.cluster.bootstrap.servers": f"a:9092,{server}"}) == []
+
+
+def test_the_answer_names_keys_and_remedies_and_no_value() -> None:
+    problems = remote_problems(
+        {"debug": CANARY, "topics": f"${{env:{CANARY}}}"},
+        dedicated=True,
+        file_texts={},
+        providers=(),
+    )
+    text = refusal_text(problems)
+    assert text is not None
+    assert text.startswith("Configuration may not be set over REST: debug would log")
+    assert "topics uses a config provider: write the value" in text
+    assert CANARY not in text
+    assert refusal_text([]) is None
+
+
+# ---- providers
+
+PACKAGE = "org.apache.kafka.common.config.provider."
+
+
+def providers(environ: dict[str, str] | None = None, **parameters: str) -> Providers:
+    props = {
+        "config.providers": "file, env,dir",
+        "config.providers.file.class": PACKAGE + "FileConfigProvider",
+        "config.providers.env.class": PACKAGE + "EnvVarConfigProvider",
+        "config.providers.dir.class": PACKAGE + "DirectoryConfigProvider",
+    }
+    for name, value in parameters.items():
+        provider, _, parameter = name.partition("_")
+        props[f"config.providers.{provider}.param.{parameter.replace('_', '.')}"] = value
+    return Providers.of(props, environ or {})
+
+
+def test_a_value_may_have_several_placeholders(tmp_path: Path) -> None:
+    secrets = tmp_path / "s.properties"
+    secrets.write_text("user = me\npassword: p=1\n")
+    (tmp_path / "host").write_text("h:1")
+    found = providers({"PORT": "9"}).resolve_text(
+        f"${{file:{secrets}:user}}/${{file:{secrets}:password}}@${{dir:{tmp_path}:host}}/${{env:PORT}}"
+    )
+    assert found == "me/p=1@h:1/9"
+
+
+def test_what_was_put_in_is_remembered_as_secret() -> None:
+    some = providers({"A": "hunter2", "B": ""})
+    some.resolve({"x": "${env:A}", "y": "${env:B}", "z": "plain"})
+    assert some.secrets == {"hunter2"}
+
+
+@pytest.mark.parametrize("text", ["${env:NONE}", "${vault:a:b}", "${X}", "${env}", "$X", "{env:X}"])
+def test_what_cannot_be_resolved_stays_as_it_is(text: str) -> None:
+    assert providers().resolve_text(text) == text
+
+
+def test_a_placeholder_is_replaced_once_and_not_again() -> None:
+    assert providers({"A": "${env:B}", "B": "x"}).resolve_text("${env:A}") == "${env:B}"
+
+
+def test_without_declaration_nothing_is_replaced() -> None:
+    assert Providers.of({}, {"A": "x"}).resolve_text("${env:A}") == "${env:A}"
+
+
+def test_the_environment_has_no_paths_and_an_allow_list() -> None:
+    some = providers({"KAFKA_A": "1", "OTHER": "2"}, env_allowlist_pattern="KAFKA_.*")
+    assert some.resolve_text("${env:KAFKA_A} ${env:OTHER}") == "1 ${env:OTHER}"
+    with pytest.raises(ConfigError, match="no paths"):
+        some.resolve_text("${env:p:KAFKA_A}")
+    with pytest.raises(ConfigError, match=r"allowlist\.pattern=\(: pattern"):
+        providers(env_allowlist_pattern="(")
+
+
+def test_allowed_paths_cannot_be_left_by_dots_or_links(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    for folder in (inside, outside):
+        folder.mkdir()
+        (folder / "s").write_text("k=v")
+    (inside / "link").symlink_to(outside / "s")
+    some = providers(file_allowed_paths=str(inside), dir_allowed_paths=str(inside))
+    assert some.resolve_text(f"${{file:{inside}/s:k}}") == "v"
+    for text in (
+        f"${{file:{outside}/s:k}}",
+        f"${{file:{inside}/../out/s:k}}",
+        f"${{file:{inside}/link:k}}",
+        f"${{dir:{outside}:s}}",
+        f"${{dir:{inside}:../out/s}}",
+    ):
+        with pytest.raises(ConfigError, match="outside"):
+            some.resolve_text(text)
+
+
+def test_a_missing_secrets_file_is_an_error_and_a_missing_key_is_not(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not exist"):
+        providers().resolve_text(f"${{file:{tmp_path}/no:k}}")
+    (tmp_path / "s").write_text("a=1")
+    text = f"${{file:{tmp_path}/s:k}}"
+    assert providers().resolve_text(text) == text
+    assert providers().why_unresolved(text) == f"{text} is not found"
+    assert providers().resolve_text(f"${{dir:{tmp_path}:no}}").startswith("${dir:")
+
+
+def test_a_class_that_is_not_built_in_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"config\.providers\.x\.class=a\.B: not a config provider"
+    ):
+        Providers.of({"config.providers": "x", "config.providers.x.class": "a.B"}, {})
+    with pytest.raises(ConfigError, match=r"config\.providers\.x\.class is missing"):
+        Providers.of({"config.providers": "x"}, {})

@@ -114,22 +114,14 @@ def test_holes_between_copies_are_found_from_a_place_on(
         # It took over from another program at 10: what that had copied is no place to begin at, nor is what lies below.
         ([Segment(10, 0, 10), Segment(10, 5, 10)], [(10, 10), (10, 15)]),
         # Another program copied 5 to 8 meanwhile.
-        (
-            [Segment(0, 5, 0), Segment(5, 3, 5, Mark.UNKNOWN), Segment(8, 2, 8)],
-            [(0, 5), (5, 10)],
-        ),
+        ([Segment(0, 5, 0), Segment(5, 3, 5, Mark.UNKNOWN), Segment(8, 2, 8)], [(0, 5), (5, 10)]),
         # Its position was set, and another program wrote more records than that.
-        (
-            [Segment(0, 5, 0), Segment(5, 3, 5, Mark.UNKNOWN), Segment(8, 2, 9)],
-            [(0, 5), (9, 11)],
-        ),
-        (
-            [Segment(0, 5, 0), Segment(5, 3, 5, Mark.SOURCE_LOST), Segment(8, 2, 9)],
-            [(0, 5), (9, 11)],
-        ),
+        ([Segment(0, 5, 0), Segment(5, 3, 5, Mark.UNKNOWN), Segment(8, 2, 9)], [(0, 5), (9, 11)]),
+        ([Segment(0, 5, 0), Segment(5, 3, 5, Mark.SOURCE_LOST), Segment(8, 2, 9)],
+         [(0, 5), (9, 11)]),
         ([Segment(5, 3, 5, Mark.UNKNOWN)], []),
     ],
-)
+)  # fmt: skip
 def test_what_another_program_copied_between_is_no_record_of_the_target(
     segments: list[Segment], spans: list[tuple[int, int]]
 ) -> None:

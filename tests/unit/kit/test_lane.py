@@ -38,7 +38,7 @@ def test_hangs(): threading.Event().wait()
 STANDS: Final = """
 import asyncio, pytest
 from tests.kit import lane
-lane.AGAIN_S = 1.0
+lane.AGAIN_S = 5.0
 @pytest.mark.timeout(1)
 def test_stands():
     async def run():

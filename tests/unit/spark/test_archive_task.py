@@ -1,5 +1,7 @@
 """What a lane of a restore reads; the names are the contract of tasks and the invariants of ``mm2py_jobs.archive.archive_task``."""
 
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
@@ -12,6 +14,7 @@ from pyarrow import parquet
 from mm2py.api.context import PartitionState
 from mm2py.api.task import BatchSourceTask, Delivery, Run
 from mm2py.client.pacing import ByteRate
+from mm2py.errors import ConfigError
 from mm2py.mirror.source_offsets import mirror_source_partition, source_offset
 from mm2py.protocol.records import NewRecord, encode_batch
 from mm2py.testing.contexts import FakeTaskContext
@@ -28,6 +31,7 @@ from mm2py_jobs.archive.archive_store import ArchiveStore
 from mm2py_jobs.archive.archive_task import ArchiveTask
 from mm2py_jobs.copy.archive_order import ArchivedTopic, TaskArchive
 from mm2py_jobs.log.log_batches import log_batch
+from mm2py_jobs.spark.session import require_spark
 
 ONE, TWO = TopicPartition("one", 0), TopicPartition("two", 0)
 BUDGET = 1 << 20
@@ -190,3 +194,48 @@ async def test_a_rate_limits_what_is_handed_out(archive: TaskArchive) -> None:
     assert context.covered
     assert context.clock.monotonic() - begun >= 7
     await task.stop()
+
+
+# -- what people do with jobs on a machine without Spark
+
+
+_CODE = """
+import sys
+for name in ("pyspark", "pyarrow", "pandas"):
+    sys.modules[name] = None
+"""
+
+
+def _without_spark(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", _CODE + code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_status_and_cancel_of_jobs_load_neither_pyspark_nor_pyarrow() -> None:
+    done = _without_spark(
+        "import mm2py_jobs.copy.backfill_runs\nimport mm2py_jobs.copy.stream_runs\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", ["stream", "archive"])
+def test_a_command_that_needs_spark_names_the_extra(tmp_path: Path, command: str) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text("clusters = A, B\nA.bootstrap.servers = a:1\nB.bootstrap.servers = b:1\n")
+    given = [command, str(file), "--flow", "A->B"]
+    if command == "archive":
+        given += ["--to", str(tmp_path)]
+    done = _without_spark("from mm2py_cli.entry import mm2py\nmm2py()\n", *given)
+    assert done.returncode == 1
+    assert "mm2py[spark]" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("module", ["pyspark", "pyarrow", "pandas"])
+def test_a_module_that_is_missing_is_named_with_the_extra(
+    monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match=f"no module named {module}") as refused:
+        require_spark()
+    assert "mm2py[spark]" in str(refused.value.remedy)

@@ -88,27 +88,6 @@ async def test_a_new_backfill_runs_to_its_end_and_leaves_nothing_reserved() -> N
     assert shown["state"] == "DONE"
 
 
-async def test_a_copy_is_made_again_by_the_next_run_if_its_records_could_not_be_deleted() -> None:
-    stage = Stage()
-    stage.flow.positions, stage.flow.ends = {ONE: 10}, {COPY_OF_ONE: 12}
-    stage.flow.refuses_deletion = FatalError("POLICY_VIOLATION")
-    again = replace(part(ONE), again=CopyAgain(topic="A.t", compared_to=10, deletes=True))
-    with pytest.raises(FatalError, match="POLICY_VIOLATION"):
-        await stage.begin(again)
-    assert stage.lanes == []
-    assert set(stage.store.kept_out()) == {ONE}
-    assert stage.store.leases[ONE].again == CopyAgain(
-        topic="A.t", compared_to=10, deletes=True, below=12
-    )
-    stage.flow.refuses_deletion = None
-    stage.flow.ends[COPY_OF_ONE] = 15
-    job = await stage.begin()
-    assert job.state is JobState.DONE
-    assert stage.lanes == [[ONE]]
-    assert (stage.flow.set, stage.flow.deleted) == ({ONE: 0}, {COPY_OF_ONE: 12})
-    assert stage.store.leases[ONE].again is None
-
-
 async def test_a_copy_that_may_not_be_deleted_stays_as_it_is_and_is_given_back() -> None:
     stage = Stage()
     stage.flow.positions, stage.flow.ends = {ONE: 10}, {COPY_OF_ONE: 12}
@@ -117,17 +96,6 @@ async def test_a_copy_that_may_not_be_deleted_stays_as_it_is_and_is_given_back()
     with pytest.raises(BackfillRefusedError, match=r"A\.t-0"):
         await stage.begin(again)
     assert (stage.lanes, stage.flow.set, stage.store.kept_out()) == ([], {}, {})
-
-
-async def test_a_copy_that_went_on_since_it_was_compared_is_given_back_to_the_flow() -> None:
-    stage = Stage()
-    stage.flow.positions, stage.flow.ends = {ONE: 10}, {COPY_OF_ONE: 8}
-    again = replace(part(ONE, 6), again=CopyAgain(topic="A.t", compared_to=6))
-    job = await stage.begin(again, part(TWO))
-    assert job.state is JobState.DONE
-    assert stage.lanes == [[TWO]]
-    assert stage.flow.set == {TWO: 0}
-    assert "ends at 8 now" in stage.store.leases[ONE].cause
 
 
 async def test_lanes_start_only_after_every_member_has_confirmed_the_reservation() -> None:

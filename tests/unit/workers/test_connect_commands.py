@@ -118,15 +118,6 @@ def test_a_missing_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "/no/such/file does not exist" in line
 
 
-def test_an_ordinary_worker_has_javas_group_and_our_flush_interval(
-    write: Callable[..., Path],
-) -> None:
-    worker = load_worker_file(write(FILE), standalone=False).worker
-    assert (worker.session_timeout_ms, worker.heartbeat_interval_ms) == (10_000, 3_000)
-    assert worker.scheduled_rebalance_max_delay_ms == 300_000
-    assert worker.offset_flush_interval_ms == 1_000
-
-
 def test_insecure_lets_other_machines_in(write: Callable[..., Path]) -> None:
     file = write(FILE + "listeners = http://0.0.0.0:8083\n")
     rest = load_worker_file(file, standalone=False, insecure=True).rest

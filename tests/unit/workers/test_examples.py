@@ -7,7 +7,7 @@ import subprocess
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Final, cast
+from typing import Any
 
 import pytest
 import yaml
@@ -34,47 +34,16 @@ UNIT = EXAMPLES / "systemd" / "mm2py.service"
 KUBERNETES = EXAMPLES / "kubernetes"
 SECRETS = "/etc/mm2py/secrets"
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
-class At:
-    """A node of a YAML document; ``a / "b" / 0`` goes down, and fails where nothing is."""
-
-    def __init__(self, value: object) -> None:
-        self.value: Final = value
-
-    def __truediv__(self, key: str | int) -> "At":
-        if isinstance(key, int):
-            return At(cast("list[object]", self.value)[key])
-        return At(cast("Mapping[str, object]", self.value)[key])
-
-    def __iter__(self) -> Iterator["At"]:
-        return map(At, cast("list[object]", self.value))
-
-    def __eq__(self, other: object) -> bool:
-        return self.value == (other.value if isinstance(other, At) else other)
-
-    __hash__ = None  # type: ignore[assignment]  # trees are mutable
-
-    def __repr__(self) -> str:
-        return repr(self.value)
-
-    @property
-    def text(self) -> str:
-        return str(self.value)
-
-    @property
-    def labels(self) -> set[tuple[str, str]]:
-        return set(cast("Mapping[str, str]", self.value).items())
+def document(name: str) -> Any:
+    return yaml.safe_load((KUBERNETES / name).read_text("utf-8"))
 
 
-def document(name: str) -> At:
-    return At(yaml.safe_load((KUBERNETES / name).read_text("utf-8")))
-
-
-def worker() -> tuple[At, At]:
-    pod = document("deployment.yaml") / "spec" / "template" / "spec"
-    return pod, pod / "containers" / 0
+def worker() -> tuple[Any, Any]:
+    pod = document("deployment.yaml")["spec"]["template"]["spec"]
+    return pod, pod["containers"][0]
 
 
 def options_of(words: list[str]) -> WorkerOptions:
@@ -87,35 +56,34 @@ def options_of(words: list[str]) -> WorkerOptions:
 
 def test_the_base_has_each_of_its_files() -> None:
     base = document("kustomization.yaml")
-    named = [it.text for it in base / "resources"]
-    named += [it.text for it in base / "configMapGenerator" / 0 / "files"]
+    named = base["resources"] + base["configMapGenerator"][0]["files"]
     assert {*named, "kustomization.yaml"} == {it.name for it in KUBERNETES.iterdir()}
 
 
 def test_service_and_disruption_budget_select_the_pods_of_the_deployment() -> None:
-    deployment = document("deployment.yaml") / "spec"
-    labels = (deployment / "template" / "metadata" / "labels").labels
+    deployment = document("deployment.yaml")["spec"]
+    labels = deployment["template"]["metadata"]["labels"].items()
     for selector in (
-        deployment / "selector" / "matchLabels",
-        document("service.yaml") / "spec" / "selector",
-        document("pod-disruption-budget.yaml") / "spec" / "selector" / "matchLabels",
-        deployment / "template" / "spec" / "topologySpreadConstraints" / 0 / "labelSelector" / "matchLabels",
+        deployment["selector"]["matchLabels"],
+        document("service.yaml")["spec"]["selector"],
+        document("pod-disruption-budget.yaml")["spec"]["selector"]["matchLabels"],
+        deployment["template"]["spec"]["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"],
     ):  # fmt: skip
-        assert selector.labels
-        assert selector.labels <= labels
+        assert selector
+        assert selector.items() <= labels
 
 
 def test_probes_ask_paths_of_the_worker_and_only_readiness_depends_on_clusters() -> None:
     _, container = worker()
-    ports = {(it / "name").text: (it / "containerPort").value for it in container / "ports"}
+    ports = {it["name"]: it["containerPort"] for it in container["ports"]}
     asked = {}
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        get = container / probe / "httpGet"
-        assert (get / "port").text in ports
-        asked[probe] = (get / "path").text
+        get = container[probe]["httpGet"]
+        assert get["port"] in ports
+        asked[probe] = get["path"]
     assert asked == {"startupProbe": LIVE, "livenessProbe": LIVE, "readinessProbe": READY}
-    service = document("service.yaml") / "spec" / "ports" / 0
-    assert (service / "targetPort").text in ports
+    service = document("service.yaml")["spec"]["ports"][0]
+    assert service["targetPort"] in ports
     text = (KUBERNETES / "mm2.properties").read_text("utf-8")
     assert f"listeners = http://0.0.0.0:{ports['http']}\n" in text
     assert f"internal.listener = http://:{ports['internal']}\n" in text
@@ -123,21 +91,21 @@ def test_probes_ask_paths_of_the_worker_and_only_readiness_depends_on_clusters()
 
 def test_the_worker_reads_the_file_that_is_mounted_and_secrets_are_files() -> None:
     pod, container = worker()
-    mounts = {(it / "name").text: (it / "mountPath").text for it in container / "volumeMounts"}
-    volumes = {(it / "name").text: it for it in pod / "volumes"}
+    mounts = {it["name"]: it["mountPath"] for it in container["volumeMounts"]}
+    volumes = {it["name"]: it for it in pod["volumes"]}
     assert mounts.keys() == volumes.keys()
-    options = options_of([it.text for it in container / "args"])
+    options = options_of(container["args"])
     assert options.file == f"{mounts['config']}/mm2.properties"
     assert options.log_format == "json"
-    generated = document("kustomization.yaml") / "configMapGenerator" / 0 / "name"
-    assert volumes["config"] / "configMap" / "name" == generated
+    generated = document("kustomization.yaml")["configMapGenerator"][0]["name"]
+    assert volumes["config"]["configMap"]["name"] == generated
     assert mounts["secrets"] == SECRETS
-    assert "env" not in cast("Mapping[str, object]", container.value)
+    assert "env" not in container
 
 
 def test_a_pod_may_end_in_order() -> None:
     pod, _ = worker()
-    assert cast("int", (pod / "terminationGracePeriodSeconds").value) > DRAIN_TIMEOUT_S + 5
+    assert pod["terminationGracePeriodSeconds"] > DRAIN_TIMEOUT_S + 5
 
 
 def test_the_properties_file_is_without_findings(tmp_path: Path) -> None:
@@ -158,19 +126,19 @@ def test_the_properties_file_is_without_findings(tmp_path: Path) -> None:
 def test_kustomize_builds_the_base() -> None:
     done = subprocess.run(
         ["kubectl", "kustomize", str(KUBERNETES)],
-        capture_output=True, text=True, timeout=50, check=False,
+        capture_output=True, text=True, timeout=90, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    built = [At(it) for it in yaml.safe_load_all(done.stdout)]
-    kinds = sorted((it / "kind").text for it in built)
+    built = list(yaml.safe_load_all(done.stdout))
+    kinds = sorted(it["kind"] for it in built)
     assert kinds == ["ConfigMap", "Deployment", "PodDisruptionBudget", "Service"]
-    (config,) = (it for it in built if it / "kind" == "ConfigMap")
-    (deployment,) = (it for it in built if it / "kind" == "Deployment")
-    pod = deployment / "spec" / "template" / "spec"
-    name = (config / "metadata" / "name").text
+    (config,) = (it for it in built if it["kind"] == "ConfigMap")
+    (deployment,) = (it for it in built if it["kind"] == "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    name = config["metadata"]["name"]
     assert name.startswith("mm2py-config-")
-    assert pod / "volumes" / 0 / "configMap" / "name" == name
-    assert pod / "containers" / 0 / "image" == "registry.example/mm2py:0.1.0"
+    assert pod["volumes"][0]["configMap"]["name"] == name
+    assert pod["containers"][0]["image"] == "registry.example/mm2py:0.1.0"
 
 
 @pytest.mark.skipif(
@@ -216,7 +184,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
         file.write_text(text)
         done = subprocess.run(
             ["systemd-analyze", "verify", "--man=no", str(file)],
-            capture_output=True, text=True, timeout=50, check=False,
+            capture_output=True, text=True, timeout=90, check=False,
         )  # fmt: skip
         return "\n".join(line for line in done.stderr.splitlines() if UNIT.name in line)
 
@@ -258,25 +226,13 @@ def test_the_demos_file_has_two_flows_and_no_findings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("copy", "kills", "doubled"),
+    ("copy", "kills", "said"),
     [
         ("abcdef", 0, 0),
         ("abcdef", 1, 0),
         ("abcbcdef", 1, 2),
         ("abcdefdef", 1, 3),
         ("abbcdeef", 2, 2),
-    ],
-)
-def test_a_copy_may_repeat_a_tail_once_per_killed_worker(
-    copy: str, kills: int, doubled: int
-) -> None:
-    counts = _compared("abcdef", copy, kills)
-    assert (counts.records, counts.doubled) == (6, doubled)
-
-
-@pytest.mark.parametrize(
-    ("copy", "kills", "words"),
-    [
         ("abcbcdef", 0, "offset 3: key differs"),
         ("abbcdeef", 1, "offset 5: key differs"),
         ("abcbcef", 1, "offset 3: key differs"),
@@ -284,11 +240,15 @@ def test_a_copy_may_repeat_a_tail_once_per_killed_worker(
         ("abcdefx", 0, "goes on behind the end of A"),
     ],
 )
-def test_what_is_lost_changed_or_doubled_too_often_is_a_difference(
-    copy: str, kills: int, words: str
+def test_a_copy_may_repeat_a_tail_once_per_killed_worker_and_anything_else_is_a_difference(
+    copy: str, kills: int, said: int | str
 ) -> None:
-    with pytest.raises(Difference, match=words):
-        _compared("abcdef", copy, kills)
+    if isinstance(said, str):
+        with pytest.raises(Difference, match=said):
+            _compared("abcdef", copy, kills)
+    else:
+        counts = _compared("abcdef", copy, kills)
+        assert (counts.records, counts.doubled) == (6, said)
 
 
 def _compared(source: str, copy: str, kills: int) -> Counts:
@@ -559,7 +519,7 @@ def test_every_alert_has_a_scene() -> None:
 
 def promtool(*words: str) -> str:
     done = subprocess.run(
-        ["promtool", *words], capture_output=True, text=True, timeout=50, check=False, cwd=FOLDER
+        ["promtool", *words], capture_output=True, text=True, timeout=90, check=False, cwd=FOLDER
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -1,9 +1,13 @@
-"""A worker's REST: where other workers reach it, what the gate judges, and what it logs."""
+"""A worker's REST: where workers and commands reach it, what the gate judges, and what it logs."""
 
 import asyncio
 import base64
+import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import os
+import stat
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -12,6 +16,7 @@ import pytest
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.config.rest_settings import RestSettings
+from mm2py.errors import UsageError
 from mm2py.observability.logging import SecretMask
 from mm2py.rest.forwarding import http_client
 from mm2py.runtime.plugins.plugins import Plugins
@@ -19,7 +24,9 @@ from mm2py_workers.flow_parts import NodeParts
 from mm2py_workers.rest_node import RestNode
 from mm2py_workers.rest_wiring import open_rest
 from mm2py_workers.served import Served
+from mm2py_workers.worker_place import STATE_DIR, NoWorkerError, WorkerPlace, find_worker
 from tests.certificates import PASSWORD, Authority
+from tests.unit.cli.cli_api import FLOW, FakeApi
 from tests.unit.rest.rest_fakes import FakeCatalog, FakeHerder, FakeLoggers, FakeValidator, state
 
 # -- where other workers reach a process -----------------------------------------------------------
@@ -175,3 +182,124 @@ def test_an_operators_password_opens_every_path_and_a_wrong_one_none(tmp_path: P
             assert (await client.get(f"{url}connectors", headers=headers)).status_code == status
 
     served({"rest.basic.auth.file": str(tmp_path / "users")}, use)
+
+
+# -- commands find the worker of their file; where that is not known they refuse to guess
+
+
+URL = "http://127.0.0.1:43211/"
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> dict[str, str]:
+    return {STATE_DIR: str(tmp_path / "state"), "MM2PY_URL": ""}
+
+
+@contextmanager
+def running(file: Path, places: dict[str, str], *urls: str) -> Generator[WorkerPlace]:
+    place = WorkerPlace(str(file), places)
+    place.begin()
+    place.open(urls or (URL,))
+    try:
+        yield place
+    finally:
+        place.close()
+
+
+def is_known(places: dict[str, str]) -> bool:
+    try:
+        find_worker(None, places)
+    except NoWorkerError:
+        return False
+    return True
+
+
+def test_a_command_asks_the_worker_of_its_file_wherever_it_listens(
+    tmp_path: Path, places: dict[str, str]
+) -> None:
+    file = tmp_path / "mm2.properties"
+    with running(file, places):
+        assert find_worker(file, places) == find_worker(None, places) == URL
+        api = FakeApi({("GET", "/flows"): [FLOW]})
+        assert api.run("flow", "list", "--file", str(file), env=places).code == 0
+        assert str(api.requests[0].url) == f"{URL}flows"
+    assert not is_known(places)
+    assert list((tmp_path / "state").iterdir()) == []
+
+
+def test_without_a_worker_no_other_one_is_asked(tmp_path: Path, places: dict[str, str]) -> None:
+    api = FakeApi({("GET", "/flows"): [FLOW]})
+    for words in (("flow", "list"), ("flow", "pause", "A/B"), ("lag",)):
+        ended = api.run(*words, env=places)
+        said = "no worker of this user" in ended.err and "--url" in ended.err
+        assert (ended.code, said) == (2, True), ended.err
+    assert api.requests == []
+    place = WorkerPlace(str(tmp_path / "mm2.properties"), places)
+    place.begin()
+    ended = api.run("flow", "list", env=places)
+    assert (ended.code, "has not opened REST yet; try again" in ended.err) == (2, True)
+    place.open([URL])
+    assert find_worker(None, places) == URL
+    place.close()
+
+
+def test_workers_of_two_files_are_told_apart_and_none_is_guessed(
+    tmp_path: Path, places: dict[str, str]
+) -> None:
+    one, two = tmp_path / "one.properties", tmp_path / "two.properties"
+    with running(one, places):
+        path = next((tmp_path / "state").iterdir())
+        path.rename(path.with_name("other.json"))  # of another process
+        with running(two, places, "http://127.0.0.1:9/"):
+            assert find_worker(two, places) == "http://127.0.0.1:9/"
+            ended = FakeApi().run("flow", "list", env=places)
+            said = "one.properties at" in ended.err and "--file" in ended.err
+            assert (ended.code, said) == (2, True), ended.err
+
+
+def test_a_file_without_a_worker_is_named(tmp_path: Path, places: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match=r"no worker of .*mm2\.properties of this user"):
+        find_worker(tmp_path / "mm2.properties", places)
+    ended = FakeApi().run("flow", "list", "--url", "http://a:1", "--file", "x", env=places)
+    assert (ended.code, "both given" in ended.err) == (2, True)
+
+
+def test_what_a_killed_worker_left_is_ignored(tmp_path: Path, places: dict[str, str]) -> None:
+    file = tmp_path / "mm2.properties"
+    (tmp_path / "state").mkdir(mode=0o700)
+    left = {"file": str(file), "pid": os.getpid(), "url": URL}
+    (tmp_path / "state" / "left.json").write_text(json.dumps(left))
+    assert not is_known(places)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"file": 1}', "{"])
+def test_an_entry_that_cannot_be_read_is_ignored(
+    tmp_path: Path, places: dict[str, str], text: str
+) -> None:
+    with running(tmp_path / "mm2.properties", places):
+        next((tmp_path / "state").iterdir()).write_text(text)
+        assert not is_known(places)
+
+
+def test_a_directory_that_others_may_write_is_not_trusted(
+    tmp_path: Path, places: dict[str, str]
+) -> None:
+    with running(tmp_path / "mm2.properties", places):
+        (tmp_path / "state").chmod(0o777)
+        assert not is_known(places)
+    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o777
+
+
+@pytest.mark.parametrize(
+    ("urls", "wanted"),
+    [
+        (["https://10.0.0.5:8443/", "http://127.0.0.1:8083/"], "http://127.0.0.1:8083/"),
+        (["http://0.0.0.0:8083/"], "http://localhost:8083/"),
+        (["https://10.0.0.5:8443/"], "https://10.0.0.5:8443/"),
+    ],
+)
+def test_the_nearest_address_is_the_one_for_commands(
+    tmp_path: Path, places: dict[str, str], urls: list[str], wanted: str
+) -> None:
+    with running(tmp_path / "mm2.properties", places, *urls):
+        assert find_worker(None, places) == wanted
