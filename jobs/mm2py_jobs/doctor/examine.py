@@ -195,7 +195,8 @@ async def examine_file(
         else:
             text = "a consumer group copies it (copy.connector=sink): not examined"
             known.append([_of_config(flow, Level.SKIPPED, text)])
-    known.append(_circle(path, [plan.name for plan in plans]))
+    # Many patterns take half a second, which a worker's loop does not have.
+    known.append(await asyncio.to_thread(_circle, path, [plan.name for plan in plans]))
     async with AsyncExitStack() as stack:
         shared, at_once = Shared(clock, stack, pace), asyncio.Semaphore(AT_ONCE)
         await asyncio.gather(*(_reach(plan, shared) for plan in plans))
