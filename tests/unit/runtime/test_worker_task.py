@@ -175,24 +175,6 @@ async def test_the_last_positions_are_tried_until_the_deadline_and_what_is_behin
     assert len(bench.clock.sleeps) < 100
 
 
-async def test_start_is_retried_while_the_target_is_away(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    bench = Bench(FakeTask([outgoing("orders", 0)]))
-    bench.sender.start_errors = [ConnectionFailedError("no broker")] * 4
-    bench.task.start_errors = [ConnectionFailedError("no source")] * 2
-    await bench.run()
-    assert bench.sender.started == 1
-    assert bench.position("orders") == b'{"offset":0}'
-    waiting = [r for r in caplog.records if r.getMessage().startswith("waiting for")]
-    assert len(waiting) == 2, "one line per outage below 10 s"
-
-
-async def test_poll_is_retried_after_a_retriable_error() -> None:
-    bench = Bench(FakeTask(ConnectionFailedError("gone"), [outgoing("orders", 0)]))
-    await bench.run()
-    assert bench.position("orders") == b'{"offset":0}'
-
-
 class EndlessTask(FakeTask):
     """Reads a batch of each partition that is not held, in turn and within the budget, at least one."""
 
@@ -324,6 +306,24 @@ async def test_a_partition_whose_target_takes_nothing_is_held_at_once_until_it_d
     bench.sender.on_stalled(target, None)
     await until(lambda: task.read["orders"] > read + 10)
     await bench.running.stop(1.0)
+
+
+async def test_start_is_retried_while_the_target_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    bench = Bench(FakeTask([outgoing("orders", 0)]))
+    bench.sender.start_errors = [ConnectionFailedError("no broker")] * 4
+    bench.task.start_errors = [ConnectionFailedError("no source")] * 2
+    await bench.run()
+    assert bench.sender.started == 1
+    assert bench.position("orders") == b'{"offset":0}'
+    waiting = [r for r in caplog.records if r.getMessage().startswith("waiting for")]
+    assert len(waiting) == 2, "one line per outage below 10 s"
+
+
+async def test_poll_is_retried_after_a_retriable_error() -> None:
+    bench = Bench(FakeTask(ConnectionFailedError("gone"), [outgoing("orders", 0)]))
+    await bench.run()
+    assert bench.position("orders") == b'{"offset":0}'
 
 
 async def test_records_that_the_target_lost_are_in_the_ledger_with_their_source_range() -> None:
