@@ -281,6 +281,20 @@ async def test_without_refresh_nothing_is_looked_for() -> None:
         assert bench.region.source.listings == listings
 
 
+async def test_copies_of_internal_topics_and_checkpoints_of_another_separator_are_named() -> None:
+    region = Region({"t1": 1})
+    region.target.topics |= {"A_mm2-configs.B.internal": 1, "A_mm2py-flows.B.internal": 1}
+    region.target.topics |= {"A.checkpoints.internal": 1, "A_checkpoints_internal": 1}
+    region.target.topics |= {"A_t1": 1, "C_mm2-configs.B.internal": 1}
+    bench = Bench(region, {"replication.policy.separator": "_"})
+    async with running(bench):
+        copies, former = bench.connector.notes().values()
+        assert copies.startswith("A_mm2-configs.B.internal, A_mm2py-flows.B.internal: ")
+        assert "passwords" in copies
+        assert copies.endswith("delete them on B")
+        assert former.startswith("A.checkpoints.internal beside A_checkpoints_internal: ")
+
+
 async def test_a_copy_that_the_target_refuses_waits_alone_and_is_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
