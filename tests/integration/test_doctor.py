@@ -450,7 +450,7 @@ def test_a_broker_of_an_earlier_release_than_the_others(
     setup: Setup, region_three: Region, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flow = setup.flow(setup.topic("mixed", on=region_three, replicas=3), source=region_three)
-    negotiate = BrokerConnection._negotiate
+    negotiate = BrokerConnection._negotiate  # pyright: ignore[reportPrivateUsage] - what a broker tells
     port = region_three.bootstrap_servers.split(",")[2].rpartition(":")[2]
 
     async def older(self: BrokerConnection) -> None:

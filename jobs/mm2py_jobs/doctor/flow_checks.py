@@ -194,7 +194,7 @@ async def _expired(
             ages[tp.topic] = max(now_ms - at_ms, ages.get(tp.topic, 0))
     for held, ages in expired.items():
         text = f"keeps records for {duration_text(held)}, its source has some of {duration_text(max(ages.values()))}: these are deleted as they arrive"  # fmt: skip
-        kept = max(ours[it]["retention.ms"] for it in ages)
+        kept = max((int(ours[it]["retention.ms"]) for it in ages), key=lambda it: (it < 0, it))
         yield [flow.names.copy_of(it) for it in ages], text, f"retention.ms={kept}"
 
 
