@@ -456,6 +456,14 @@ async def in_the_middle(versions: dict[int, tuple[int, int]] | None = None) -> A
         yield rig
 
 
+async def test_connections_that_die_in_the_middle_lose_and_double_nothing() -> None:
+    async with in_the_middle() as rig:
+        for reached in (500, 2_000, 4_000):
+            await rig.until(partial(passed, rig, reached))
+            await rig.broker.disconnect()
+        await read_whole(rig, 2 * BACKLOG)
+
+
 @pytest.mark.parametrize(
     ("outcome", "times"),
     [("disconnect", 1), (NOT_LEADER_OR_FOLLOWER, 3), (OFFSET_OUT_OF_RANGE, 3)],

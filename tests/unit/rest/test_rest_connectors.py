@@ -389,3 +389,17 @@ def test_probes_need_no_password_and_everything_else_does(tmp_path: Path) -> Non
 def test_an_ordinary_worker_has_them_too_and_the_internal_listener_not() -> None:
     assert ask(public_app(parts_of()), "GET", "/readyz").json == {"status": "ready"}
     assert ask(internal_app(parts_of()), "GET", "/livez").status == 403
+
+
+def test_plugins_are_connectors_unless_all_are_asked_for_and_may_have_no_version() -> None:
+    connector = {"class": SOURCE, "type": "source", "version": "4.3.1"}
+    converter = {"class": "org.x.SomeConverter", "type": "converter"}
+    assert request(FakeHerder(), "GET", "/connector-plugins").json == [connector]
+    every = request(FakeHerder(), "GET", "/connector-plugins?connectorsOnly=false")
+    assert every.json == [connector, converter]
+
+
+def test_a_number_that_json_does_not_have_is_refused() -> None:
+    content, herder = b'{"name":"c","config":{"k":NaN}}', FakeHerder()
+    reply = request(herder, "POST", "/connectors", content=content, headers=JSON)
+    assert (reply.status, herder.calls) == (400, [])

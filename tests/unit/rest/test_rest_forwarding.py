@@ -415,6 +415,13 @@ def test_a_reserved_alias_is_said_once_at_the_start(caplog: pytest.LogCaptureFix
     ]
 
 
+def test_passwords_of_a_class_that_is_not_known_are_hidden_by_their_names() -> None:
+    one = herder()
+    one.configs["n"] = {"connector.class": "x.Y", "db.password": "p4ss", "name": "n"}
+    shown = ask(app_of(one), "GET", "/A/B/connectors/n/config").json
+    assert shown == {"connector.class": "x.Y", "db.password": "[hidden]", "name": "n"}
+
+
 def test_secrets_are_hidden_in_every_config() -> None:
     app = app_of(herder())
     assert ask(app, "GET", f"/A/B/connectors/{NAME}/config").json == SHOWN
