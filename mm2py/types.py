@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, NamedTuple, NewType, TypeGuard
 
 ClusterAlias = NewType("ClusterAlias", str)
@@ -33,6 +34,12 @@ def is_topic_name(name: object) -> TypeGuard[str]:
     return (
         isinstance(name, str) and name not in {".", ".."} and TOPIC_NAME.fullmatch(name) is not None
     )
+
+
+@lru_cache(maxsize=20_000)
+def names_a_topic(name: str) -> bool:
+    """``is_topic_name`` of what is asked for each partition each time that a flow is looked at."""
+    return is_topic_name(name)
 
 
 def start_at_time(timestamp_ms: int) -> int:

@@ -509,6 +509,10 @@ class MirrorSourceTask(BatchSourceTask):
             return
         self._stalled[partition] = str(error)
         self._stalls.stalled(partition, error)
+        if partition in self._lag_known:
+            # What was its lag says nothing of now; the next answer about its end does.
+            self._lag_known.discard(partition)
+            self._context.report_lag(partition, -1, self._newest_ms.get(partition, -1))
         self._context.partition_state(partition, PartitionState.HELD, self._shown(error))
 
     def _shown(self, error: Exception) -> Exception:

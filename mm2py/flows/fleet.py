@@ -88,6 +88,7 @@ class FlowFleet:
         self.nodes: dict[FlowName, FlowNode] = {}
         """The same, with what ``/flows`` needs; always the same object."""
         self._since: dict[FlowName, Since] = {}
+        self._shown: dict[FlowName, Since] = {}
         self._samples: dict[FlowName, deque[FlowSample]] = {}
         self._spare_until: dict[FlowName, float] = {}
         self._unfinished: set[FlowName] = set()
@@ -114,8 +115,16 @@ class FlowFleet:
     def guard(self, flow: FlowName) -> CircleGuard:
         return CircleGuard(flow, lambda: self.nodes, self.elsewhere)
 
-    def since(self, flow: FlowName) -> Since | None:
-        return self._since.get(flow)
+    def since(self, flow: FlowName, state: str) -> Since:
+        work, seen = self._since.get(flow), self._shown.get(flow)
+        same = work if work is not None and work.state == state else None
+        if seen is None or (seen.state == state and same is not None and same.at_ms > seen.at_ms):
+            seen = same
+        if seen is None or seen.state != state:
+            # What only partitions tell is known when it is looked at.
+            seen = Since(state, self._clock.now_ms())
+        self._shown[flow] = seen
+        return seen
 
     def samples(self, flow: FlowName) -> Sequence[FlowSample]:
         return (*self._samples.get(flow, ()),)
@@ -246,6 +255,7 @@ class FlowFleet:
         self.nodes.pop(flow, None)
         self.herders.pop(flow, None)
         self._since.pop(flow, None)
+        self._shown.pop(flow, None)
         self._samples.pop(flow, None)
         self._unfinished.discard(flow)
         await self.maker.remove(flow, STOP_S)

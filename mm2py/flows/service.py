@@ -90,8 +90,8 @@ class Fleet(Protocol):
         """Return the connectors' configs of the file."""
         ...
 
-    def since(self, flow: FlowName, /) -> Since | None:
-        """Return the state of a flow's work and since when it is there."""
+    def since(self, flow: FlowName, state: str, /) -> Since:
+        """Return since when a flow is shown in this state, as far as this node has seen."""
         ...
 
     def samples(self, flow: FlowName, /) -> Sequence[FlowSample]:
@@ -293,9 +293,7 @@ class FlowService:
         if backfill is not None and backfill.kind is JobKind.BACKFILL:
             note = f"backfill {backfill.id} is {backfill.state.value}, it has its partitions whatever the state of the flow"
             view = view.model_copy(update={"notes": (*view.notes, note)})
-        since = self._parts.fleet.since(flow)
-        if since is None or since.state != view.state:
-            return view
+        since = self._parts.fleet.since(flow, view.state)
         return view.model_copy(update={"since_ms": since.at_ms})
 
     def _config_view(

@@ -5,7 +5,6 @@ Flow: herder's states + ``NodeSnapshot`` of every member -> views. Plain data, n
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import islice
 from typing import Final
 
@@ -33,7 +32,7 @@ from mm2py.mirror.flow_overrides import (
 from mm2py.observability.logging import HIDDEN, SecretMask
 from mm2py.observability.metrics import FlowSample, NodeSnapshot, PartitionSnapshot
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
-from mm2py.types import TOPIC_NAME, FlowName, State, TaskId, TopicPartition
+from mm2py.types import FlowName, State, TaskId, TopicPartition, names_a_topic
 
 MOST_ERRORS: Final = 100
 """Errors shown of a flow at most; the partitions have all of them."""
@@ -282,13 +281,7 @@ def _worst_state(states: Sequence[str]) -> str:
 
 def is_of_topic(part: PartitionSnapshot) -> bool:
     """Whether it is a topic's: heartbeats and third parties' sources count under a name that no topic can have."""
-    return _names_a_topic(part.source.topic)
-
-
-@lru_cache(maxsize=20_000)
-def _names_a_topic(name: str) -> bool:
-    """Of each partition each time that a flow is looked at: a fifth of it without a memory."""
-    return TOPIC_NAME.fullmatch(name) is not None
+    return names_a_topic(part.source.topic)
 
 
 def _known(number: int) -> int | None:

@@ -18,7 +18,7 @@ from mm2py.clock import Clock
 from mm2py.errors import ProtocolError
 from mm2py.observability.ages import Ages, AgeWindow
 from mm2py.observability.checkpoint_ages import CheckpointMeter
-from mm2py.types import FlowName, TopicPartition
+from mm2py.types import FlowName, TopicPartition, names_a_topic
 
 UNKNOWN = -1
 """A lag, timestamp or rate that is not reported yet."""
@@ -29,6 +29,9 @@ RATE_MARK_MS: Final = 5_000
 
 SHORTEST_RATE_MS: Final = 1_000
 """A rate over less is no rate."""
+
+RESTARTS_MS: Final = 60_000
+"""A partition that comes back within this time is as old as it was: its task was started again."""
 
 MOST_GONE: Final = 1_000
 """Topics without a partition on this node whose counts are kept, for when one comes back; later they begin at 0, as after a restart."""
@@ -163,9 +166,9 @@ class PartitionMeter:
         self.forecast = said.forecast
         self.age.take(said.age)
         self.latency.take(said.latency)
-        if said.lag_records > 0 or said.lag_ms > 0:
+        if said.age_ms is not None:
             # Its lag in time is the age of the moment that the other process knows.
-            self.caught_up_ms = max(self.caught_up_ms, now_ms - said.lag_ms)
+            self.caught_up_ms = max(self.caught_up_ms, now_ms - said.age_ms)
         self.report_lag(said.lag_records, said.newest_ms, now_ms)
 
     def _mark(self, now_ms: int) -> None:
@@ -439,6 +442,8 @@ class FlowMeter:
         self._gone_bytes = 0
         self._gone = _Gone[str]()
         self._gone_copies = _Gone[TopicPartition]()
+        self._dropped: dict[TopicPartition, tuple[int, PartitionMeter]] = {}
+        """Meters of partitions that no task has for less than ``RESTARTS_MS``, with when that began; the oldest first."""
         self._events: dict[str, int] = {}
         self._records_lost = 0
         self._records_may_be_doubled = 0
@@ -496,12 +501,22 @@ class FlowMeter:
         meter = self._partitions.get(source)
         if meter is None:
             meter = self._partitions[source] = PartitionMeter(source)
+            at_ms, before = self._dropped.pop(source, (0, None))
+            if before is not None and self._clock.now_ms() - at_ms <= RESTARTS_MS:
+                meter.newest_ms, meter.caught_up_ms = before.newest_ms, before.caught_up_ms
         return meter
 
     def forget(self, source: TopicPartition) -> None:
         """Drop a partition that no task owns any more; the flow's sums keep what it copied."""
         meter = self._partitions.pop(source, None)
         if meter is not None:
+            now_ms = self._clock.now_ms()
+            while self._dropped:
+                oldest, (at_ms, _) = next(iter(self._dropped.items()))
+                if now_ms - at_ms <= RESTARTS_MS:
+                    break
+                del self._dropped[oldest]
+            self._dropped[source] = now_ms, meter
             self._gone_records += meter.records
             self._gone_bytes += meter.bytes
             self._gone.add(source.topic, meter, self._topics)
@@ -588,11 +603,17 @@ class FlowMeter:
         """Return its sums, for the course of the last hour."""
         now_ms = self._clock.now_ms()
         meters = self._partitions.values()
-        is_known = all(meter.lag_records >= 0 for meter in meters) and bool(meters)
+        # Heartbeats and third parties' sources have no lag; what failed has one once it is measured.
+        working = [
+            it
+            for it in meters
+            if names_a_topic(it.source.topic) and (it.lag_records >= 0 or it.state != "FAILED")
+        ]
+        is_known = bool(working) and all(meter.lag_records >= 0 for meter in working)
         return FlowSample(
             at_ms=now_ms,
-            lag_records=sum(meter.lag_records for meter in meters) if is_known else None,
-            lag_ms=max(meter.lag_ms(now_ms) for meter in meters) if is_known else None,
+            lag_records=sum(meter.lag_records for meter in working) if is_known else None,
+            lag_ms=max(meter.lag_ms(now_ms) for meter in working) if is_known else None,
             records=self._gone_records + sum(meter.records for meter in meters),
             size_bytes=self._gone_bytes + sum(meter.bytes for meter in meters),
         )

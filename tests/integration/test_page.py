@@ -47,6 +47,7 @@ from tests.integration.setups import Setup
 from tests.integration.traffic import Load, commit
 from tests.kit.browser import Browser
 from tests.unit.rest.flow_fakes import AB, BA, NAME, Rig, partition
+from tests.unit.rest.job_fakes import PLAN
 from tests.unit.rest.rest_fakes import flow
 
 pytestmark = MARKS
@@ -205,8 +206,8 @@ async def test_a_flow_of_which_all_topics_are_paused_is_not_green(
         await rig.stores[AB].hold(TopicPartition("t", -1), paused=True, actor="ann")
         copying = partition("u", 0, 0)
         rig.herders[AB].show(partitions=(partition("t", 0, 0, state="PAUSED"), copying))
-        await browser.until_text("copies, without 1 paused topic or partition")
-        assert await browser.evaluate(f"Boolean({GOOD})")
+        await browser.until_text("copies, without what is paused: t")
+        await browser.until_text("Nothing is wrong, but topics are paused: A->B.")
         beats = partition("heartbeats", 0, 0)
         rig.herders[AB].show(partitions=(partition("t", 0, 0, state="PAUSED"), beats))
         await browser.until_text("all its topics are paused: it copies nothing")
@@ -215,6 +216,28 @@ async def test_a_flow_of_which_all_topics_are_paused_is_not_green(
             await browser.until_text(seen)
             await browser.until_text("mm2py flow resume A/B --all-topics")
             assert not await browser.evaluate(GOOD), place
+
+
+async def test_the_overview_names_a_flow_that_copies_nothing_and_a_cluster_that_is_away_once(
+    browser: Browser, rig: Rig
+) -> None:
+    away = "no broker of cluster A (a:1) can be reached"
+    async with served(public_app(rig.parts)) as url:
+        await browser.open(f"{url}ui/")
+        rig.herders[AB].show(partitions=(partition("t", 0, 9, state="PAUSED"),))
+        await rig.stores[AB].hold(TopicPartition("t", -1), paused=True, actor="ann")
+        await browser.until_text("1 of 2 flows copies nothing: A->B.")
+        assert not await browser.evaluate("document.querySelector('.verdict .good')")
+        held = tuple(
+            partition("t", n, -1, state="HELD", cause=f"{away}: cause {n}") for n in range(5)
+        )
+        rig.herders[AB].show(partitions=held)
+        await browser.until_text("3 more causes: the flow's page has them")
+        text = await browser.text()
+        assert (text.count(away), "paused: t" in text, "since" in text) == (2, True, True)
+        await browser.open(f"{url}ui/#/flows/A-%3EB")
+        await browser.until_text(f"{away}: cause 4")
+        assert_quiet(browser, url)
 
 
 async def test_the_last_numbers_stay_grey_with_their_age_while_the_worker_does_not_answer(
@@ -271,10 +294,14 @@ async def test_whether_a_failover_is_ready_what_it_would_lose_and_how_far_one_is
         await browser.until_text("Ready: a failover now would lose nothing")
         await browser.evaluate("document.querySelector('#drill ~ p button').click()")
         await browser.until_text("Ready; clients would wait about 2.3 s")
-        jobs.failovers.planned = PLANNED
-        await browser.open("about:blank")
-        await browser.open(f"{own}ui/#/flows/A-%3EB/failover")
-        await browser.until_text("Not ready: 3 reasons")
+        for planned, seen in (
+            (replace(PLAN, source_reachable=False), "Would lose\nnot known"),
+            (PLANNED, "Not ready: 3 reasons"),
+        ):
+            jobs.failovers.planned = planned
+            await browser.open("about:blank")
+            await browser.open(f"{own}ui/#/flows/A-%3EB/failover")
+            await browser.until_text(seen)
         text = await browser.text()
         for seen in (
             "58 offsets would not be copied", "orders: topic A.orders is missing on B", "Not fenced: the source has no authorizer",

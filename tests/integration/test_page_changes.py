@@ -180,7 +180,8 @@ async def test_a_flow_is_paused_changed_and_rolled_back_from_the_page_alone(
 async def start(browser: Browser, kind: str, button: str = "") -> None:
     """Start a failover or failback, or continue one, from its part of the page."""
     await press(browser, button or f"Start {kind}")
-    await confirm(browser, f"Start {kind}", "Writers of")
+    said = (f"Continue the {kind}", "It goes on at") if button else (f"Start {kind}", "Writers of")
+    await confirm(browser, *said)
     await browser.until(f"{OPEN}?.innerText.includes('Begun')")
     await press(browser, "Close", "dialog[open]")
 

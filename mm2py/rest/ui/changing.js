@@ -24,7 +24,7 @@ const SAID = {
 
 function said(error, confirmed) {
   if (SAID[error.status]) return SAID[error.status];
-  if (!confirmed) return "There is no plan.";
+  if (!confirmed) return "The worker gave no answer. Nothing was changed.";
   return "Whether the change was made is not known: the history of the flow tells.";
 }
 

@@ -1,6 +1,6 @@
 // "Can we fail over now, and what would we lose?": the plan of a failover, its rehearsal, and one that is under way step by step.
 import { Action } from "./changing.js";
-import { acceptLoss, cancelFailover, startFailover } from "./orders.js";
+import { acceptLoss, cancelFailover, continueFailover, startFailover } from "./orders.js";
 import { underWay } from "./pace.js";
 import { Command, Fact, Mark, Waiting, When } from "./parts.js";
 import { ask, pathOf } from "./polling.js";
@@ -23,7 +23,7 @@ export const STEPS = {
 const sum = (rows, key) => rows.reduce((total, it) => (total === null || it[key] === null ? null : total + it[key]), 0);
 
 /** Whether a failover would be accepted and lose nothing: kind of a mark, a sentence, and each reason against it. */
-export function readiness(view, copying) {
+export function readiness(view, copying, drill = null) {
   const { plan, refused } = view;
   const gaps = plan.topics.flatMap((it) => it.gaps.map((text) => `${it.topic}: ${text}`));
   const skipping = plan.groups.filter((it) => it.skips > 0);
@@ -32,6 +32,8 @@ export function readiness(view, copying) {
   if (reasons.length) return { kind: "bad", text: `Not ready: ${counted(reasons.length, "reason")}`, reasons };
   if (skipping.length) return { kind: "warn", text: `Would be accepted; ${counted(skipping.length, "group")} would skip records`, reasons };
   if (plan.would_lose > 0) return { kind: "warn", text: `Would be accepted, and waits for open transactions with ${counted(plan.would_lose, "offset")}`, reasons };
+  // The rehearsal asks more than the plan.
+  if (drill && !drill.ready) return { kind: "warn", text: `The plan is ready, the rehearsal was not: ${counted(drill.reasons.length, "reason")} below`, reasons };
   return { kind: copying ? "good" : "plain", text: "Ready: a failover now would lose nothing", reasons };
 }
 
@@ -42,14 +44,19 @@ export function Failover({ flow, polls, copying }) {
   if (running.length) return running.map((it) => html`<${Progress} flow=${flow} failover=${it} plan=${plan?.data?.plan} />`);
   // A plan of before the last step says nothing of now.
   const isOld = records.some((it) => it.at_ms > (plan?.data?.plan.at_ms ?? 0));
-  return html`${plan?.data && !isOld ? html`<${Plan} flow=${flow} poll=${plan} copying=${copying && !plan.stale} />` : html`<${Waiting} poll=${plan} what="plan" />`}
-    <${Rehearsal} flow=${flow} />
+  return html`<${Rehearsed} key=${flow.flow} flow=${flow} polls=${polls} copying=${copying && !plan?.stale} isOld=${isOld} />
     ${records.map((it) => html`<${Progress} flow=${flow} failover=${it} />`)}`;
 }
 
-function Plan({ flow, poll, copying }) {
+/** How far behind the flow was when its source last answered, where it does not now. */
+function LastSeen({ samples }) {
+  const last = (samples?.data || []).findLast((it) => it.lag_records !== null);
+  return last ? html`<${Fact} name="Behind when last seen">${counted(last.lag_records, "record")}, <${When} ms=${last.at_ms} /><//>` : null;
+}
+
+function Plan({ flow, poll, copying, drill, samples }) {
   const { plan } = poll.data;
-  const { kind, text, reasons } = readiness(poll.data, copying);
+  const { kind, text, reasons } = readiness(poll.data, copying, drill);
   const ages = plan.topics.map((it) => it.lag_ms);
   // What only the source knows; what is wrong with the flow itself is above, once for each cause.
   const asked = (value) => (plan.source_reachable ? value : null);
@@ -65,7 +72,8 @@ function Plan({ flow, poll, copying }) {
       ${plan.unfinished ? html`<li class="finding warn"><p>${plan.unfinished}</p></li>` : null}
     </ul>
     <dl class="facts">
-      <${Fact} name="Would lose" title="source offsets that are not copied and that nothing is copying">${plan.source_reachable ? "" : "at least "}${counted(plan.would_lose, "offset")}<//>
+      <${Fact} name="Would lose" title="source offsets that are not copied and that nothing is copying">${plan.source_reachable ? counted(plan.would_lose, "offset") : plan.would_lose > 0 ? `at least ${counted(plan.would_lose, "offset")}` : UNKNOWN}<//>
+      ${plan.source_reachable ? null : html`<${LastSeen} samples=${samples} />`}
       <${Fact} name="Behind (records)" title="a failover waits until these are copied">${count(sum(plan.topics, "lag_records"))}<//>
       <${Fact} name="Behind (time)">${duration(oldest)}<//>
       <${Fact} name="Groups that read again">${counted(asked(plan.groups.filter((it) => it.reads_again > 0).length), "group")}<//>
@@ -128,7 +136,7 @@ function Progress({ flow, failover, plan }) {
     ${failover.cause ? html`<p class="cause">Its last driver ended: ${failover.cause}. It is continued below, or by <${Command} text=${`mm2py ${failover.kind} FILE --flow '${flow.flow}' --execute`} /></p>` : null}
     <ol class="steps">${names.map((name, index) => html`<li><${Mark} kind=${mark(index)[0]} word=${mark(index)[1]} /> <strong>${name}</strong> ${STEPS[name](ends)} <${Took} time=${times.get(name)} /></li>`)}</ol>
     <p class="buttons">${underWay(failover) && !failover.switched_ms ? html`<${Action} order=${cancelFailover(flow, failover.kind)} />` : null}
-      ${underWay(failover) && !failover.drivenHere ? html`<span class="muted">This worker does not drive it${failover.cause ? "" : "; a command or another worker may: this one would take its place"}.</span> <${Action} order=${startFailover(flow, failover.kind)}>Continue it<//>` : null}
+      ${underWay(failover) && !failover.drivenHere ? html`<span class="muted">This worker does not drive it${failover.cause ? "" : "; a command or another worker may: this one would take its place"}.</span> <${Action} order=${continueFailover(flow, failover)}>Continue it<//>` : null}
       ${waits && !failover.switched_ms ? html`<${Action} order=${acceptLoss(flow, left)} />` : null}
       ${failover.kind === "failover" && failover.step === "DONE" ? html`<${Action} order=${startFailover(flow, "failback")} />` : null}</p>
     <p>Not copied: ${failover.missing < 0 ? UNKNOWN : counted(failover.missing, "offset")}. ${failover.fence_note ? `Not fenced: ${failover.fence_note}. ` : ""}
@@ -140,8 +148,8 @@ function Progress({ flow, failover, plan }) {
 /** When a step began and how long it took; a record of an older build has no times. */
 const Took = ({ time }) => (time ? html`<span class="muted">from <${When} ms=${time.began_ms} />${time.ended_ms ? `, ${duration(time.ended_ms - time.began_ms)}` : ""}</span>` : null);
 
-/** Asks the questions of each step and shows how long they took; changes nothing. */
-class Rehearsal extends Component {
+/** The plan, and the rehearsal: it asks the questions of each step and shows how long they took; changes nothing. */
+class Rehearsed extends Component {
   constructor(props) {
     super(props);
     this.state = { running: false, drill: null, error: "" };
@@ -155,8 +163,10 @@ class Rehearsal extends Component {
     };
   }
 
-  render(_, { running, drill, error }) {
-    return html`<section aria-labelledby="drill"><h2 id="drill">Rehearsal</h2>
+  render({ flow, polls: { plan, samples }, copying, isOld }, { running, drill, error }) {
+    const known = plan?.data && !isOld;
+    return html`${known ? html`<${Plan} flow=${flow} poll=${plan} copying=${copying} drill=${drill} samples=${samples} />` : html`<${Waiting} poll=${plan} what="plan" />`}
+    <section aria-labelledby="drill"><h2 id="drill">Rehearsal</h2>
       <p>Each step's questions are asked and timed. Nothing is changed. <button type="button" class="action asks" disabled=${running} onClick=${this.run}>${running ? "Rehearsing ..." : "Rehearse now"}</button></p>
       <div role="status">${error ? html`<p class="cause">No rehearsal: ${error}</p>` : null}
       ${drill ? html`<p class="verdict"><${Mark} kind=${drill.ready ? "good" : "bad"} word=${drill.ready ? `Ready; clients would wait about ${duration(drill.gap_ms)}` : `Not ready: ${counted(drill.reasons.length, "reason")}`} />

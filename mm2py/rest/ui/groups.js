@@ -4,14 +4,17 @@ import { Table } from "./table.js";
 import { html } from "./view.js";
 import { count, counted, UNKNOWN } from "./words.js";
 
-// Why it has no exact place on the target in one of its partitions.
-const untranslated = (group) => group.partitions.find((it) => it.reason)?.reason || "";
+// Why it has no exact place on the target in one of its partitions; it is a little ahead of a copy that moves most of the time.
+const AHEAD = "not-yet-copied";
+const reasons = (group) => group.partitions.filter((it) => it.reason);
+const untranslated = (group) => reasons(group)[0]?.reason || "";
+const isAhead = (group) => reasons(group).every((it) => it.place === AHEAD);
 
 function judged(group, copying) {
   if (group.skips > 0) return ["bad", "would skip"];
   if (group.reads_again === null || group.skips === null) return ["unknown", "not known"];
   if (group.not_synced) return ["warn", "not synced"];
-  if (untranslated(group)) return ["warn", "not translated"];
+  if (untranslated(group)) return copying && isAhead(group) ? ["note", "ahead of the copy"] : ["warn", "not translated"];
   if (group.reads_again > 0) return ["note", "reads again"];
   return [copying ? "good" : "plain", "in place"];
 }

@@ -20,6 +20,14 @@ const STUCK_MS = 30_000;
 
 const cli = (action, flow, more = "") => `mm2py flow ${action} ${flow.source}/${flow.target}${more}`;
 
+// Of one flow on the first page: what a cluster that is away causes is one thing, whatever else it keeps from working.
+const MOST_CAUSES = 4;
+const MOST_WHILE_AWAY = 2;
+const AWAY = /does not answer|can be reached|no connection to/;
+const SCRIPT = /kafka-[a-z-]+\.sh [^;]*[^;.\s]/;
+
+const some = (names, most = 3) => names.slice(0, most).join(", ") + (names.length > most ? ` and ${count(names.length - most)} more` : "");
+
 // Where a stream copies them all partitions are held, and it says itself what is wrong.
 const idle = (f) => f.copied_topics === 0 && f.engine !== "spark";
 
@@ -44,7 +52,7 @@ const RULES = [
   (f) => f.lag_records === null && ["unknown", "runs; its lag is not known", cli("describe", f, " -o wide")],
   (f) => f.lag_records > 0 && !f.records_per_s && f.lag_ms > STUCK_MS && ["warn", `${count(f.lag_records)} records behind, and nothing is copied now`, cli("describe", f, " -o wide")],
   (f) => f.lag_ms > LATE_MS && ["warn", `${duration(f.lag_ms)} behind`, `mm2py lag --flow ${f.source}/${f.target}`],
-  (f) => f.paused.length > 0 && ["note", `copies, without ${counted(f.paused.length, "paused topic or partition", "paused topics or partitions")}`, cli("resume", f, " --all-topics")],
+  (f) => f.paused.length > 0 && ["note", `copies, without what is paused: ${some(f.paused)}`, cli("resume", f, " --all-topics")],
   (f) => f.notes.length > 0 && ["note", "copies; there is something to know", cli("describe", f)],
   (f) => f.held_partitions > 0 && ["note", `copies, without ${counted(f.held_partitions, "held partition")}`, cli("describe", f, " -o wide")],
 ];
@@ -85,18 +93,22 @@ function byCause(errors) {
   return [...found.values()].sort((one, two) => beside(one) - beside(two));
 }
 
-/** Everything that is wrong or worth knowing of all flows, the worst first. */
-export function findings(flows) {
+/** Everything that is wrong or worth knowing of all flows, the worst first; `brief`: of each the causes that come first. */
+export function findings(flows, brief = false) {
   const found = [];
   for (const flow of flows) {
     const { kind, text, command } = judge(flow);
-    const add = (how, where, said, mends) =>
-      found.push({ kind: how, flow, where, text: said, command: mends, sinceMs: flow.since_ms });
+    // `first`: what mends the cause, where its text has that command.
+    const add = (how, where, said, mends, first = "") =>
+      found.push({ kind: how, flow, where, text: said, commands: [first, mends].filter(Boolean), sinceMs: flow.since_ms });
     const causes = byCause(flow.errors);
     if (!["good", "note"].includes(kind) && !causes.length) add(kind, [], text, command);
     const how = kind === "bad" ? "bad" : "warn";
     // "flow" is no place of its own.
-    for (const cause of causes) add(how, cause.places.filter((it) => it !== "flow"), cause.message, command || cli("describe", flow));
+    const most = !brief ? causes.length : causes.some((it) => AWAY.test(it.message)) ? MOST_WHILE_AWAY : MOST_CAUSES;
+    for (const cause of causes.slice(0, most)) add(how, cause.places.filter((it) => it !== "flow"), cause.message, command || cli("describe", flow), cause.message.match(SCRIPT)?.[0]);
+    if (causes.length > most) add("note", [], `${counted(causes.length - most, "more cause")}: the flow's page has them`, "");
+    if (flow.paused.length && !["off", "note"].includes(kind)) add("note", [], `paused: ${some(flow.paused)}`, cli("resume", flow, " --all-topics"));
     for (const worker of flow.incomplete) add("warn", [], `no numbers from ${worker}`, command);
     if (flow.records_lost > 0) {
       add("warn", [], `${counted(flow.records_lost, "record")} lost: the ledger names each range and why`, "mm2py ledger FILE");
@@ -115,5 +127,10 @@ export function verdict(flows) {
   if (!flows.length) return { kind: "off", text: "No flow is defined in this worker's file." };
   if (broken) return { kind: kinds.includes("bad") ? "bad" : "warn", text: `${broken} of ${counted(flows.length, "flow")} ${broken === 1 ? "needs" : "need"} a look.` };
   if (!copying) return { kind: "off", text: "Nothing is copied: no flow is at work." };
+  const of = (test) => flows.filter((flow) => flow.state !== "DISABLED" && test(flow)).map((flow) => flow.flow);
+  const off = of((flow) => judge(flow).kind === "off");
+  if (off.length) return { kind: "off", text: `${count(off.length)} of ${counted(flows.length, "flow")} ${off.length === 1 ? "copies" : "copy"} nothing: ${some(off)}.` };
+  const partly = of((flow) => flow.paused.length > 0);
+  if (partly.length) return { kind: "note", text: `Nothing is wrong, but topics are paused: ${some(partly)}.` };
   return { kind: "good", text: `Nothing is wrong: ${count(copying)} of ${counted(flows.length, "flow")} ${copying === 1 ? "copies" : "copy"}.` };
 }

@@ -1,5 +1,5 @@
 // "Did we lose anything?": the loss ledger in words, and what a failover has put into quarantine.
-import { Command, Fact, Mark, Waiting, When } from "./parts.js";
+import { Command, Fact, flowLink, Mark, Waiting, When } from "./parts.js";
 import { html } from "./view.js";
 import { count, counted } from "./words.js";
 
@@ -43,11 +43,13 @@ function judged(ledger, copying) {
 export function Ledger({ flow, poll, failover, copying }) {
   const ledger = poll.data;
   if (!ledger) return html`<${Waiting} poll=${poll} what="ledger" />`;
-  const [kind, text] = judged(ledger, copying);
+  const missing = failover?.data?.failover?.missing ?? 0;
+  const [kind, text] = judged(ledger, copying && missing <= 0);
   const kept = (failover?.data?.failover?.tail || []).filter((it) => it.end > it.start);
   return html`<h2>Did we lose anything?</h2>
     <p class="verdict" role="status"><${Mark} kind=${poll.stale ? "unknown" : kind} word=${poll.stale ? `Last known: ${text}` : text} />
       ${poll.at ? html`<span class="muted"> as of <${When} ms=${poll.at} /></span>` : null}</p>
+    ${missing > 0 ? html`<div class="finding warn"><p>A failover left ${counted(missing, "offset")} of ${flow.source} behind, which are not in these numbers: <a href=${flowLink(flow.flow, "failover")}>Failover</a> has them.</p></div>` : null}
     ${ledger.topics.length ? html`<${Sums} topics=${ledger.topics} />` : html`<p class="muted">What cannot be copied is written here with its exact offsets before the flow goes past it.
       After a crash the last second may be on ${flow.target} twice where its log could not be read.</p>`}
     <${Quarantine} flow=${flow} rows=${kept} />

@@ -78,13 +78,18 @@ export const startFailover = (flow, kind = "failover") => ({
   text: `Writers of ${kind === "failback" ? flow.target : flow.source} are fenced as far as ACLs allow, what is left is copied, groups get their exact offsets, and clients may write to ${kind === "failback" ? flow.source : flow.target}. It is refused where something would be lost. The plan below says what to expect.`,
 });
 
+export const continueFailover = (flow, { kind, step, unplanned }) => ({
+  ...startFailover(flow, kind), title: `Continue the ${kind}`, button: `Continue the ${kind}`,
+  text: `It goes on at ${step}; what is done is not done again.${unplanned ? " What was not copied is listed and kept once the cluster that was given up answers and nobody writes to it." : ""}`,
+});
+
 /** For records that are not copied, and for a source that is gone: the number first, and what it would still be refused for. */
 export function acceptLoss(flow, { kind, would_lose: lost, source_reachable: answers }) {
   const [from, to] = kind === "failback" ? [flow.target, flow.source] : [flow.source, flow.target];
   return {
     method: "POST", path: failoverPath(flow, kind, "start"), planPath: failoverPath(flow, kind, "plan"), button: answers ? `Accept the loss and start ${kind}` : `Start ${kind} without ${from}`, did: "Begun: its steps are on this page.",
     title: `Move clients to ${to} without all records`,
-    text: `${counted(lost, "offset")} of ${from} would not be copied, as far as is known. What ${from} still has of them is kept in quarantine topics on ${to}${answers ? "" : ` when it answers again: until then ${from} is given up`}.`,
+    text: `${answers ? `${counted(lost, "offset")} of ${from} would not be copied, as far as is known.` : `How many records of ${from} are not copied is not known while it does not answer${lost > 0 ? `: at least ${counted(lost, "offset")}` : ""}.`} What ${from} still has of them is kept in quarantine topics on ${to}${answers ? "" : ` when it answers again: until then ${from} is given up`}.`,
     fields: [{ name: "accept_loss", label: "Offsets that may be lost at most", value: String(lost), hint: "a number" }],
     query: (values) => ({ accept_loss: values.accept_loss.trim(), unplanned: !answers }),
   };

@@ -19,7 +19,7 @@ function Places({ where }) {
 }
 
 export function Finding({ finding, stale }) {
-  const { kind, flow, where, text, command, sinceMs } = finding;
+  const { kind, flow, where, text, commands, sinceMs } = finding;
   return html`<li class=${`finding ${stale ? "unknown" : kind}`}>
     <div class="head">
       <${Mark} kind=${stale ? "unknown" : kind} word=${MARKS[kind].word} />
@@ -28,12 +28,12 @@ export function Finding({ finding, stale }) {
       ${kind !== "note" && sinceMs ? html`<span class="muted">since <${When} ms=${sinceMs} /></span>` : null}
     </div>
     <p>${text}</p>
-    <${Command} text=${command} />
+    ${commands.map((it) => html`<${Command} text=${it} /> `)}
   </li>`;
 }
 
 export function Wrong({ flows, stale }) {
-  const all = findings(flows);
+  const all = findings(flows, true);
   const summary = verdict(flows);
   return html`<section aria-labelledby="wrong">
     <h2 id="wrong">What is wrong</h2>

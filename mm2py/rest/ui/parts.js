@@ -29,6 +29,6 @@ export const flowLink = (flow, ...more) => `#/${pathOf("flows", flow, ...more)}`
 
 /** What a part of the page shows before its first answer, or why there is none. */
 export function Waiting({ poll, what }) {
-  if (poll?.error) return html`<${Empty}>No ${what}. ${poll.error}.<//>`;
+  if (poll?.error) return html`<${Empty}>The ${what} cannot be read now: ${poll.error}.<//>`;
   return html`<${Empty}>Reading ${what} ...<//>`;
 }

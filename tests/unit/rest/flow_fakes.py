@@ -258,8 +258,8 @@ class Rig:
     def guard(self, name: FlowName) -> CircleGuard:
         return CircleGuard(name, lambda: self.nodes, self.elsewhere)
 
-    def since(self, name: FlowName) -> Since | None:
-        return Since("RUNNING", 5)
+    def since(self, name: FlowName, state: str) -> Since:
+        return Since(state, 5)
 
     def samples(self, name: FlowName) -> Sequence[FlowSample]:
         return self.sampled.get(name, [])

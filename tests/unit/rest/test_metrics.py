@@ -354,6 +354,55 @@ def test_a_lag_that_is_not_known_any_more_has_no_sample_and_its_age_grows() -> N
     assert scrape.value("mm2py_rpo_seconds", TOPIC) == 70
 
 
+def test_a_task_that_starts_again_has_not_caught_up_and_one_that_was_long_elsewhere_is_new() -> (
+    None
+):
+    clock, source = FakeClock(), TopicPartition("t", 0)
+    meter = FlowMeter(AB, clock)
+    for absent_s, age_s in ((5, 75), (70, 0)):
+        meter.partition(source).report_lag(0, -1, clock.now_ms())
+        clock.jump(70)
+        meter.forget(source)
+        clock.jump(absent_s)
+        meter.partition(source).report_lag(9, -1, clock.now_ms())
+        assert meter.partition(source).lag_ms(clock.now_ms()) == age_s * 1000
+        meter.forget(source)
+        clock.jump(70)
+
+
+def test_an_age_that_another_process_does_not_know_is_not_known_here() -> None:
+    clock, source = FakeClock(), TopicPartition("t", 0)
+    here, there = FlowMeter(AB, clock), FlowMeter(AB, clock)
+    there.partition(source).report_lag(9, -1, clock.now_ms())
+    here.apply([there.partition(source).snapshot(clock.now_ms())])
+    clock.jump(30)
+    (shown,) = here.node_snapshot("w").partitions
+    assert (shown.lag_records, shown.age_ms) == (9, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "lag", "sample"),
+    [
+        ("u", "RUNNING", 3, (8, 0)),
+        ("u", "RUNNING", -1, (None, None)),
+        ("u", "FAILED", -1, (5, 0)),
+        ("u", "FAILED", 4, (9, 0)),
+        ('{"cluster": "A"}', "RUNNING", -1, (5, 0)),
+    ],
+)
+def test_the_course_of_a_flow_has_the_lag_of_its_topics(
+    name: str, state: str, lag: int, sample: tuple[int | None, int | None]
+) -> None:
+    clock = FakeClock()
+    meter = FlowMeter(AB, clock)
+    meter.partition(TopicPartition("t", 0)).report_lag(5, clock.now_ms(), clock.now_ms())
+    other = meter.partition(TopicPartition(name, 0))
+    other.report_lag(lag, -1, clock.now_ms())
+    other.state = state
+    found = meter.sample()
+    assert (found.lag_records, found.lag_ms) == sample
+
+
 def test_flow_connector_and_task_have_one_state_each() -> None:
     scrape = scraped(dedicated(fed(FakeClock())))
     connector = f"A->B.{NAME}"

@@ -513,9 +513,6 @@ async def test_a_flow_that_was_deleted_stops_when_its_connectors_are_gone(stage:
     assert runner.connectors() == (NAME,)
     await stage.looks(70)
     assert BA in stage.fleet.nodes
-    since = stage.fleet.since(BA)
-    assert since is not None
-    assert since.state == "RUNNING"
     # Its leader died between the two: the next one completes it.
     await node.overrides.edit("delete", "x", deleted(FILE), actor="anna")
     assert node.overrides.presence is Presence.DELETED
@@ -525,6 +522,18 @@ async def test_a_flow_that_was_deleted_stops_when_its_connectors_are_gone(stage:
     assert (AB in stage.fleet.nodes, runner.stopped.is_set()) == (True, True)
     again = await stage.fleet.open(BA)
     assert again.herder is not runner
+
+
+async def test_a_state_is_shown_since_it_began_or_was_first_looked_at(stage: Stage) -> None:
+    def age_s(state: str) -> int:
+        return (stage.clock.now_ms() - stage.fleet.since(AB, state).at_ms) // 1000
+
+    await stage.looks(20)
+    assert age_s("DISABLED") >= 20, "that of its work"
+    assert age_s("DEGRADED") == 0
+    await stage.looks(5)
+    assert age_s("DEGRADED") == 5
+    assert age_s("DISABLED") == 0, "it was something else meanwhile"
 
 
 async def test_samples_are_those_of_the_last_hour_and_end_with_their_flow(stage: Stage) -> None:
