@@ -231,14 +231,13 @@ class MirrorMakerConfig:
         Raises:
             ConfigError: one cannot be resolved.
         """
-        result = self.providers.resolve(config)
-        for key, text in result.items():
-            if not key.startswith(PROVIDER_PREFIX) and placeholders(text):
+        for key, text in config.items():
+            problem = "" if key.startswith(PROVIDER_PREFIX) else self.providers.why_unresolved(text)
+            if problem:
                 raise ConfigError(
-                    f"{key}: {self.providers.why_unresolved(text)}",
-                    remedy="declare the config provider or write the value",
+                    f"{key}: {problem}", remedy="declare the config provider or write the value"
                 )
-        return result
+        return self.providers.resolve(config)
 
     def flow_configs(self, flow: FlowName) -> FlowConfigs:
         """Return everything derived for a flow, with the origin of every value."""
@@ -345,8 +344,7 @@ class MirrorMakerConfig:
             if key.startswith(PROVIDER_PREFIX) or not placeholders(value.text):
                 continue
             try:
-                text = self.providers.resolve_text(value.text)
-                problem = self.providers.why_unresolved(text)
+                problem = self.providers.why_unresolved(value.text)
                 remedy = (
                     "declare it with config.providers and config.providers.<name>.class, or write "
                     "the value"

@@ -89,23 +89,33 @@ class Providers:
     def resolve(self, props: Mapping[str, str]) -> dict[str, str]:
         return {key: self.resolve_text(value) for key, value in props.items()}
 
-    def why_unresolved(self, text: str) -> str:
-        """Explain the first placeholder that ``resolve_text`` left in ``text``."""
-        left = placeholders(text)
-        if not left:
-            return ""
-        if left[0].provider not in self._declared:
-            return f"{left[0].text}: config provider {left[0].provider!r} is not declared"
-        return f"{left[0].text} is not found"
+    def why_unresolved(self, text: str, *, undeclared: bool = True) -> str:
+        """Explain the first placeholder of a text that has no value; what a value contains is no placeholder.
+
+        Without ``undeclared`` those of providers that are not declared are text.
+
+        Raises:
+            ConfigError: as ``resolve_text``.
+        """
+        for each in placeholders(text):
+            if each.provider in self._declared:
+                if self._value(each) is None:
+                    return f"{each.text} is not found"
+            elif undeclared:
+                return f"{each.text}: config provider {each.provider!r} is not declared"
+        return ""
 
     def _replacement(self, placeholder: Placeholder) -> str:
-        provider = self._declared.get(placeholder.provider)
-        value = None if provider is None else provider(placeholder.path, placeholder.key)
+        value = self._value(placeholder)
         if value is None:
             return placeholder.text
         if value:
             self._secrets.add(value)
         return value
+
+    def _value(self, placeholder: Placeholder) -> str | None:
+        provider = self._declared.get(placeholder.provider)
+        return None if provider is None else provider(placeholder.path, placeholder.key)
 
 
 def placeholders(text: str) -> list[Placeholder]:

@@ -18,7 +18,7 @@ from mm2py.config.derivation import PROVIDER_PREFIX
 from mm2py.config.framework import converter_problem
 from mm2py.config.override_policy import OverridePolicy, override_policy
 from mm2py.config.properties import PropertiesFile, load
-from mm2py.config.providers import Providers, placeholders
+from mm2py.config.providers import Providers
 from mm2py.config.rest_settings import RestSettings
 from mm2py.config.secret_names import secrets_in
 from mm2py.config.worker import (
@@ -85,15 +85,15 @@ class WorkerFile:
         Raises:
             ConfigError: a declared provider does not have what one names; it is no password to try.
         """
-        resolved = self.providers.resolve(texts_of(config))
-        for key, text in resolved.items():
-            for placeholder in placeholders(text):
-                if placeholder.provider in self.providers.names:
-                    raise ConfigError(
-                        f"{key}: {self.providers.why_unresolved(text)}",
-                        remedy="correct it, or put the value where the config provider looks",
-                    )
-        return resolved
+        texts = texts_of(config)
+        for key, text in texts.items():
+            problem = self.providers.why_unresolved(text, undeclared=False)
+            if problem:
+                raise ConfigError(
+                    f"{key}: {problem}",
+                    remedy="correct it, or put the value where the config provider looks",
+                )
+        return self.providers.resolve(texts)
 
     def secrets(self) -> frozenset[str]:
         """Return what must not be shown, as far as the file knows it."""
@@ -209,14 +209,15 @@ class _Findings:
                 texts[key] = raw
                 continue
             try:
-                texts[key] = text = providers.resolve_text(raw)
+                texts[key] = providers.resolve_text(raw)
+                problem = providers.why_unresolved(raw)
             except ConfigError as error:
                 self._add(key, error.message, error.remedy)
                 continue
-            if placeholders(text):
+            if problem:
                 self._add(
                     key,
-                    providers.why_unresolved(text),
+                    problem,
                     "declare it with config.providers and config.providers.<name>.class, or write"
                     " the value",
                 )

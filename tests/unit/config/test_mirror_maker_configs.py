@@ -347,6 +347,13 @@ def test_an_unresolved_variable_is_refused_with_its_line(value: str, said: str) 
     assert "mm2.properties:5: a.client.id" in message
 
 
+def test_what_the_value_of_a_variable_contains_is_text_and_in_no_message() -> None:
+    text = f"clusters=a,b\nbootstrap.servers=h:1\n{ENV}\na->b.enabled=true\na.sasl.jaas.config=${{env:PW}}"
+    config = read(text, environ={"PW": "x${env:hunter2}"})
+    assert config.findings == []
+    assert config.resolved({"p": "${env:PW}"}) == {"p": "x${env:hunter2}"}
+
+
 def test_what_no_colon_makes_a_placeholder_is_text() -> None:
     """``TimestampRouter`` as every guide writes it; Java's ``ConfigTransformer`` leaves it too."""
     text = "clusters=a,b\nbootstrap.servers=h:1\na->b.enabled=true\na->b.transforms=x\n"
