@@ -274,8 +274,11 @@ def no_state(setup: Setup, guarded: Region, flow: Flow, _topic: str) -> str:
     return name
 
 
-def no_group(setup: Setup, guarded: Region, _flow: Flow, topic: str) -> str:
-    group = f"of-{topic}"
+def no_group(setup: Setup, guarded: Region, flow: Flow, topic: str) -> str:
+    group, copy = f"of-{topic}", flow.remote(topic)
+    # A cluster's first group waits until the log of groups is created.
+    setup.create_topic(guarded, copy, 1)
+    commit(guarded, setup.unique("first"), copy, {0: 0})
     commit(setup.a, group, topic, {0: 0})
     forbid_group(guarded, group, AclOperation.READ)
     return group
@@ -303,7 +306,7 @@ def test_a_missing_right_has_the_line_that_grants_it(
     flow = setup.flow(topic, SYNCED | {"groups": f"of-{topic}"}, target=guarded)
     what = take(setup, guarded, flow, topic)
     code, rows = examined(flow)
-    assert (code == 3) == (level == "error")
+    assert (code == 3) == (level == "error"), rows
     found = said(rows, check, level)
     assert what in found
     assert f"kafka-acls.sh --bootstrap-server {guarded.bootstrap_servers} --add" in found

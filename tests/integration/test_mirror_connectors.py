@@ -57,8 +57,12 @@ async def test_a_topic_is_created_copied_byte_for_byte_and_continued(
         (task_config,) = connector.task_configs(1)
         assert task_config["task.assigned.partitions"] == f"{topic}-0,{topic}-1"
         async with admin_of(b) as admin:
-            values = await config_values(admin, f"A.{topic}")
-            assert values["retention.ms"] == "-1"
+
+            async def created() -> bool:
+                # A broker may list a topic before it has the configs.
+                return (await config_values(admin, f"A.{topic}")).get("retention.ms") == "-1"
+
+            await until(created)
         async with admin_of(a) as admin:
             values = await config_values(admin, "mm2-offset-syncs.B.internal")
             assert values["cleanup.policy"] == "compact"
