@@ -146,7 +146,8 @@ def test_the_manifests_are_of_the_schemas_of_kubernetes(tmp_path: Path) -> None:
     def validated(manifest: str) -> subprocess.CompletedProcess[str]:
         file = tmp_path / "manifest.yaml"
         file.write_text(manifest)
-        words = [Path(sys.executable).with_name("kubernetes-validate"), "--strict", file]
+        tool = Path(sys.executable).with_name("kubernetes-validate")
+        words = [str(tool), "--strict", str(file)]
         return subprocess.run(words, capture_output=True, text=True, timeout=90, check=False)
 
     for name in ("deployment.yaml", "service.yaml", "pod-disruption-budget.yaml"):
