@@ -231,13 +231,14 @@ class MirrorMakerConfig:
         Raises:
             ConfigError: one cannot be resolved.
         """
+        result: dict[str, str] = {}
         for key, text in config.items():
-            problem = "" if key.startswith(PROVIDER_PREFIX) else self.providers.why_unresolved(text)
-            if problem:
+            result[key], problem = self.providers.resolve_or_explain(text)
+            if problem and not key.startswith(PROVIDER_PREFIX):
                 raise ConfigError(
                     f"{key}: {problem}", remedy="declare the config provider or write the value"
                 )
-        return self.providers.resolve(config)
+        return result
 
     def flow_configs(self, flow: FlowName) -> FlowConfigs:
         """Return everything derived for a flow, with the origin of every value."""
@@ -344,7 +345,7 @@ class MirrorMakerConfig:
             if key.startswith(PROVIDER_PREFIX) or not placeholders(value.text):
                 continue
             try:
-                problem = self.providers.why_unresolved(value.text)
+                _, problem = self.providers.resolve_or_explain(value.text)
                 remedy = (
                     "declare it with config.providers and config.providers.<name>.class, or write "
                     "the value"

@@ -75,47 +75,42 @@ class Providers:
         Raises:
             ConfigError: a provider refuses its path or cannot read it.
         """
-        if "${" not in text:
-            return text
-        parts: list[str] = []
-        end = 0
-        for start, variable in _variables(text):
-            placeholder = _placeholder(variable)
-            if placeholder is not None:
-                parts += (text[end:start], self._replacement(placeholder))
-                end = start + len(variable)
-        return "".join((*parts, text[end:]))
+        return self.resolve_or_explain(text)[0]
 
     def resolve(self, props: Mapping[str, str]) -> dict[str, str]:
         return {key: self.resolve_text(value) for key, value in props.items()}
 
-    def why_unresolved(self, text: str, *, undeclared: bool = True) -> str:
-        """Explain the first placeholder of a text that has no value; what a value contains is no placeholder.
+    def resolve_or_explain(self, text: str, *, undeclared: bool = True) -> tuple[str, str]:
+        """Return ``resolve_text``, and why its first placeholder that stays has no value, empty where all have one.
 
-        Without ``undeclared`` those of providers that are not declared are text.
+        What a value contains is no placeholder. Without ``undeclared`` those of providers that are not declared are text.
 
         Raises:
             ConfigError: as ``resolve_text``.
         """
-        for each in placeholders(text):
-            if each.provider in self._declared:
-                if self._value(each) is None:
-                    return f"{each.text} is not found"
-            elif undeclared:
-                return f"{each.text}: config provider {each.provider!r} is not declared"
-        return ""
+        parts, end, problem = list[str](), 0, ""
+        for start, variable in _variables(text):
+            placeholder = _placeholder(variable)
+            if placeholder is None:
+                continue
+            value = self._value(placeholder)
+            if value is None and (undeclared or placeholder.provider in self._declared):
+                problem = problem or self._why_none(placeholder)
+            parts += (text[end:start], variable if value is None else value)
+            end = start + len(variable)
+        return "".join((*parts, text[end:])), problem
 
-    def _replacement(self, placeholder: Placeholder) -> str:
-        value = self._value(placeholder)
-        if value is None:
-            return placeholder.text
+    def _value(self, placeholder: Placeholder) -> str | None:
+        provider = self._declared.get(placeholder.provider)
+        value = None if provider is None else provider(placeholder.path, placeholder.key)
         if value:
             self._secrets.add(value)
         return value
 
-    def _value(self, placeholder: Placeholder) -> str | None:
-        provider = self._declared.get(placeholder.provider)
-        return None if provider is None else provider(placeholder.path, placeholder.key)
+    def _why_none(self, placeholder: Placeholder) -> str:
+        if placeholder.provider in self._declared:
+            return f"{placeholder.text} is not found"
+        return f"{placeholder.text}: config provider {placeholder.provider!r} is not declared"
 
 
 def placeholders(text: str) -> list[Placeholder]:

@@ -21,7 +21,7 @@ _WORD: Final = re.compile(
     r"(?=$|[._-])"
 )
 _MISSPELLED: Final = re.compile(
-    r"(?:^|[._-])(?:pas+(?=w|o?w?r|$|[._-])|pw(?=$|[._-])|jas+(?=$|[._-])|secr|sece)"
+    r"(?:^|[._-])(?:pas+(?=w|o?w?r|$|[._-])|pw(?=$|[._-])|jas+(?=$|[._-])|sec(?:r|ert))"
 )
 """Keys that have no effect, and a secret as their value all the same."""
 _JAAS_LINE: Final = re.compile(r"LoginModule\b|\b(?:password|clientSecret)\s*=")

@@ -85,15 +85,15 @@ class WorkerFile:
         Raises:
             ConfigError: a declared provider does not have what one names; it is no password to try.
         """
-        texts = texts_of(config)
-        for key, text in texts.items():
-            problem = self.providers.why_unresolved(text, undeclared=False)
+        resolved: dict[str, str] = {}
+        for key, text in texts_of(config).items():
+            resolved[key], problem = self.providers.resolve_or_explain(text, undeclared=False)
             if problem:
                 raise ConfigError(
                     f"{key}: {problem}",
                     remedy="correct it, or put the value where the config provider looks",
                 )
-        return self.providers.resolve(texts)
+        return resolved
 
     def secrets(self) -> frozenset[str]:
         """Return what must not be shown, as far as the file knows it."""
@@ -209,8 +209,7 @@ class _Findings:
                 texts[key] = raw
                 continue
             try:
-                texts[key] = providers.resolve_text(raw)
-                problem = providers.why_unresolved(raw)
+                texts[key], problem = providers.resolve_or_explain(raw)
             except ConfigError as error:
                 self._add(key, error.message, error.remedy)
                 continue

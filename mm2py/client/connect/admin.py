@@ -467,10 +467,7 @@ class Admin:
         """
         found = (await self.cluster.metadata(topics)).topics
         wanted = [TopicPartition(it.name, part.partition) for it in found for part in it.partitions]
-        listed = await self.list_offsets(dict.fromkeys(wanted, MAX_TIMESTAMP))
-        return {
-            tp: it.timestamp for tp, it in listed.items() if it.error is None and it.offset >= 0
-        }
+        return await self._times(wanted, MAX_TIMESTAMP)
 
     async def newest_commits(self) -> dict[TopicPartition, int]:
         """Return the largest stamp that brokers gave commits of groups, ms by their clocks; one of a clock that was wrong stays.
@@ -482,10 +479,15 @@ class Admin:
 
     async def first_times(self, topics: Mapping[str, Iterable[int]]) -> dict[TopicPartition, int]:
         """Return the time of the first record of partitions that have one with a time, ms since the epoch."""
-        wanted = {
-            TopicPartition(it, number): 0 for it, numbers in topics.items() for number in numbers
-        }
-        listed = await self.list_offsets(wanted)
+        wanted = [
+            TopicPartition(it, number) for it, numbers in topics.items() for number in numbers
+        ]
+        return await self._times(wanted, 0)
+
+    async def _times(
+        self, partitions: Iterable[TopicPartition], at: int
+    ) -> dict[TopicPartition, int]:
+        listed = await self.list_offsets(dict.fromkeys(partitions, at))
         return {
             tp: it.timestamp for tp, it in listed.items() if it.error is None and it.offset >= 0
         }

@@ -1,5 +1,5 @@
 // What is wrong with a flow, how bad that is, and what mends it. "good" is for a flow that is known to copy, or to have copied all.
-import { count, counted, duration } from "./words.js";
+import { count, counted, duration, some } from "./words.js";
 
 export const MARKS = {
   bad: { sign: "✖\uFE0E", word: "wrong" },
@@ -25,8 +25,6 @@ const MOST_CAUSES = 4;
 const MOST_WHILE_AWAY = 2;
 const AWAY = /does not answer|can be reached|no connection to/;
 const SCRIPT = /kafka-[a-z-]+\.sh [^;]*[^;.\s]/;
-
-const some = (names, most = 3) => names.slice(0, most).join(", ") + (names.length > most ? ` and ${count(names.length - most)} more` : "");
 
 // Where a stream copies them all partitions are held, and it says itself what is wrong.
 const idle = (f) => f.copied_topics === 0 && f.engine !== "spark";
@@ -127,8 +125,8 @@ export function verdict(flows) {
   if (!flows.length) return { kind: "off", text: "No flow is defined in this worker's file." };
   if (broken) return { kind: kinds.includes("bad") ? "bad" : "warn", text: `${broken} of ${counted(flows.length, "flow")} ${broken === 1 ? "needs" : "need"} a look.` };
   if (!copying) return { kind: "off", text: "Nothing is copied: no flow is at work." };
-  const of = (test) => flows.filter((flow) => flow.state !== "DISABLED" && test(flow)).map((flow) => flow.flow);
-  const off = of((flow) => judge(flow).kind === "off");
+  const of = (test) => flows.filter((flow, index) => flow.state !== "DISABLED" && test(flow, kinds[index])).map((flow) => flow.flow);
+  const off = of((_, kind) => kind === "off");
   if (off.length) return { kind: "off", text: `${count(off.length)} of ${counted(flows.length, "flow")} ${off.length === 1 ? "copies" : "copy"} nothing: ${some(off)}.` };
   const partly = of((flow) => flow.paused.length > 0);
   if (partly.length) return { kind: "note", text: `Nothing is wrong, but topics are paused: ${some(partly)}.` };

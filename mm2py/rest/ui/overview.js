@@ -5,7 +5,7 @@ import { isDrawn, FlowMap } from "./map.js";
 import { createFlow } from "./orders.js";
 import { Command, Empty, flowLink, Mark, Waiting, When } from "./parts.js";
 import { html } from "./view.js";
-import { count, duration, perSecond } from "./words.js";
+import { count, duration, perSecond, some } from "./words.js";
 
 const MOST_PLACES = 4;
 const MOST_LINES = 30;
@@ -14,8 +14,7 @@ const QUESTIONS = [["failover", "Failover"], ["ledger", "Ledger"], ["history", "
 
 function Places({ where }) {
   if (!where.length) return null;
-  const more = where.length - MOST_PLACES;
-  return html`<span class="where">${where.slice(0, MOST_PLACES).join(", ")}${more > 0 ? ` and ${count(more)} more` : ""}</span>`;
+  return html`<span class="where">${some(where, MOST_PLACES)}</span>`;
 }
 
 export function Finding({ finding, stale }) {

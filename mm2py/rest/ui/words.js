@@ -14,6 +14,9 @@ const calendar = new Intl.DateTimeFormat("en-GB", {
 
 export const count = (value) => (known(value) ? grouped.format(value) : UNKNOWN);
 
+/** The first names of a list, and how many more it has. */
+export const some = (names, most = 3) => names.slice(0, most).join(", ") + (names.length > most ? ` and ${count(names.length - most)} more` : "");
+
 export const counted = (value, noun, plural = `${noun}s`) =>
   known(value) ? `${count(value)} ${value === 1 ? noun : plural}` : UNKNOWN;
 

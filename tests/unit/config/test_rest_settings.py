@@ -596,7 +596,7 @@ def test_a_missing_secrets_file_is_an_error_and_a_missing_key_is_not(tmp_path: P
     (tmp_path / "s").write_text("a=1")
     text = f"${{file:{tmp_path}/s:k}}"
     assert providers().resolve_text(text) == text
-    assert providers().why_unresolved(text) == f"{text} is not found"
+    assert providers().resolve_or_explain(text) == (text, f"{text} is not found")
     assert providers().resolve_text(f"${{dir:{tmp_path}:no}}").startswith("${dir:")
 
 
