@@ -5,8 +5,8 @@ Flow: file -> ``mm2py.config`` -> lines on standard output, exit code as result:
 """
 
 import sys
+from collections import defaultdict
 from collections.abc import Mapping
-from itertools import combinations, permutations
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +31,7 @@ from mm2py.config.secret_names import holds_a_secret
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError, UsageError
 from mm2py.flows.graph import file_cycle, file_meetings
+from mm2py.observability.logging import some_of
 from mm2py.types import ClusterAlias, FlowName
 from mm2py_cli.config_reference import render
 from mm2py_cli.rest_access import flow_name
@@ -44,7 +45,6 @@ _CLIENTS: Final[tuple[tuple[Side, ClientKind], ...]] = (
     ("source", "admin"),
     ("target", "admin"),
 )
-_MANY_PAIRS: Final = 100
 _MASK: Final = "********"
 
 
@@ -61,7 +61,6 @@ def lint_file(path: Path | str, *, console: Console | None = None) -> int:
                     *_circles(config),
                     *_meetings(config),
                     *_nothing_to_do(config),
-                    *_heartbeats_alone(config),
                     *_rest_files(config),
                 ]
             )
@@ -137,42 +136,20 @@ def _meetings(config: MirrorMakerConfig) -> list[Finding]:
     ]
 
 
-def _heartbeats_alone(config: MirrorMakerConfig) -> list[Finding]:
-    """Warn of a file of many clusters whose pairs that nobody enabled run all the same, as in Java: their number is a square."""
-    no_pair = FlowName(config.clusters[0], config.clusters[0])
-    if not config.heartbeats_enabled(no_pair):  # what holds where no pair says otherwise
-        return []
-    enabled = [it for it in config.named_pairs if config.flow_enabled(it)]
-    without = [it for it in config.named_pairs if not config.heartbeats_enabled(it)]
-    count = len(config.clusters)
-    idle = count * (count - 1) - len(
-        {*enabled, *without, *(FlowName(it.target, it.source) for it in enabled)}
-    )
-    if idle < _MANY_PAIRS:
-        return []
-    message = (
-        f"{idle:,} pairs of clusters that no flow connects run for their heartbeats alone, each with a group and topics of its"
-        " own, as in Java"
-    )
-    remedy = "set emit.heartbeats.enabled = false, and <source>-><target>.emit.heartbeats.enabled = true where they are wanted"
-    return [Finding(Severity.WARNING, config.raw["clusters"].line, "clusters", message, remedy)]
-
-
 def _nothing_to_do(config: MirrorMakerConfig) -> list[Finding]:
     """Warn where nothing is copied, or a cluster would be copied to itself."""
     line, rows = config.raw["clusters"].line, list[tuple[str, str]]()
-    pairs = [FlowName(*pair) for pair in permutations(config.clusters, 2)]
-    if pairs and not any(map(config.flow_enabled, pairs)):
-        rows.append(("no flow is enabled: nothing is copied", f"set {pairs[0]}.enabled = true"))
-    servers = {
-        cluster: config.raw[f"{cluster}.bootstrap.servers"].text
-        for cluster in config.clusters
-        if f"{cluster}.bootstrap.servers" in config.raw
-    }
+    if config.pairs and not config.enabled_pairs:
+        first = config.pairs[0]
+        rows.append(("no flow is enabled: nothing is copied", f"set {first}.enabled = true"))
+    by_address = defaultdict[str, list[str]](list)
+    for alias in config.clusters:
+        if (value := config.raw.get(f"{alias}.bootstrap.servers")) is not None:
+            by_address[value.text].append(alias)
     rows += [
-        (f"{one} and {other} have the same bootstrap.servers", "give each cluster its own")
-        for one, other in combinations(servers, 2)
-        if servers[one] == servers[other]
+        (f"{some_of(aliases, 5)} have the same bootstrap.servers", "give each cluster its own")
+        for aliases in by_address.values()
+        if len(aliases) > 1
     ]
     return [Finding(Severity.WARNING, line, "clusters", *row) for row in rows]
 

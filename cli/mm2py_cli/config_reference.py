@@ -33,8 +33,9 @@ their own lines, backslashes doubled. `mm2py lint FILE` explains surprising line
 | `A->B.<property>` | of one flow; wins over top level |
 | `<property>` | of all flows; only connector options, `security.protocol`, `ssl.*`, `sasl.*`, and what starts with {prefixes} |
 
-A flow replicates with `A->B.enabled = true`. Every ordered pair of clusters has a worker, for its
-heartbeats, unless `emit.heartbeats.enabled = false`.
+A flow replicates with `A->B.enabled = true`. It and the direction back have a worker, for their
+heartbeats, unless `emit.heartbeats.enabled = false`. A pair of which neither direction is enabled has
+one where `A->B.emit.heartbeats.enabled = true` says so, and every pair where the file enables no flow.
 """
 
 

@@ -301,7 +301,7 @@ _SPECIAL: Final[Mapping[str, Callable[[str], str]]] = {
 def _exactly_once(config: MirrorMakerConfig) -> list[Finding]:
     """Warn of exactly-once support that reaches less than it seems to."""
     findings: list[Finding] = []
-    enabled = [it for it in config.named_pairs if config.flow_enabled(it)]
+    enabled = config.enabled_pairs
     for target in config.clusters:
         key = f"{target}.exactly.once.source.support"
         value = config.raw.get(key)

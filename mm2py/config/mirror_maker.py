@@ -7,7 +7,7 @@ Building never fails; ``load`` refuses a file that cannot be run. What a line me
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -155,9 +155,18 @@ class MirrorMakerConfig:
     @cached_property
     def named_pairs(self) -> tuple[FlowName, ...]:
         """The pairs of which the file has a property, in the order of ``pairs``."""
-        rank = {alias: number for number, alias in enumerate(self.clusters)}
-        named = (flow for flow in self.layout.flows if flow.source != flow.target)
-        return tuple(sorted(named, key=lambda it: (rank[it.source], rank[it.target])))
+        return self._ordered(flow for flow in self.layout.flows if flow.source != flow.target)
+
+    @cached_property
+    def enabled_pairs(self) -> tuple[FlowName, ...]:
+        """The pairs that replicate topics, in the order of ``pairs``."""
+        return tuple(filter(self.flow_enabled, self.named_pairs))
+
+    @cached_property
+    def _connected(self) -> frozenset[FlowName]:
+        """Both directions of each pair of clusters of which one is enabled."""
+        reverse = (FlowName(it.target, it.source) for it in self.enabled_pairs)
+        return frozenset((*self.enabled_pairs, *reverse))
 
     @cached_property
     def telling_pairs(self) -> tuple[FlowName, ...]:
@@ -180,9 +189,16 @@ class MirrorMakerConfig:
         return any(self._copies(flow) == _SINK for flow in self.telling_pairs)
 
     def heartbeats_enabled(self, flow: FlowName) -> bool:
-        """Whether heartbeats alone keep a worker for the flow; true by default, as in Java."""
-        value = self.raw.get(f"{flow}.{HEARTBEATS_SWITCH}") or self.raw.get(HEARTBEATS_SWITCH)
-        return value is None or parse_boolean_leniently(value.text, absent=True)
+        """Whether heartbeats alone keep a worker for the flow: true by default for both directions of a pair of which one is enabled.
+
+        Java starts every ordered pair; the heartbeats of clusters that no flow connects say nothing of any flow, and their number is
+        the square of that of the clusters. A pair's own switch starts it all the same, and a file that enables nothing runs as in Java.
+        """
+        own = self.raw.get(f"{flow}.{HEARTBEATS_SWITCH}")
+        value = own or self.raw.get(HEARTBEATS_SWITCH)
+        if value is not None and not parse_boolean_leniently(value.text, absent=True):
+            return False
+        return own is not None or not self.enabled_pairs or flow in self._connected
 
     def flows(self, targets: Collection[str] | None = None) -> tuple[FlowName, ...]:
         """Return the flows that get a worker, optionally only those to ``targets``.
@@ -197,11 +213,12 @@ class MirrorMakerConfig:
                     f"--clusters {target}: {self.path} has no such cluster",
                     remedy=f"its clusters are {', '.join(self.clusters)}",
                 )
-        general = self.raw.get(HEARTBEATS_SWITCH)
-        has_others = general is None or parse_boolean_leniently(general.text, absent=True)
+        candidates = self.pairs
+        if self.enabled_pairs:
+            candidates = self._ordered(self._connected.union(self.named_pairs))
         flows = tuple(
             flow
-            for flow in (self.pairs if has_others else self.named_pairs)
+            for flow in candidates
             if (not targets or flow.target in targets)
             and (self.flow_enabled(flow) or self.heartbeats_enabled(flow))
         )
@@ -212,6 +229,11 @@ class MirrorMakerConfig:
                 remedy="name at least two clusters and set <source>-><target>.enabled=true",
             )
         return flows
+
+    def _ordered(self, flows: Iterable[FlowName]) -> tuple[FlowName, ...]:
+        """Return flows in the order of ``pairs``."""
+        rank = {alias: number for number, alias in enumerate(self.clusters)}
+        return tuple(sorted(flows, key=lambda it: (rank[it.source], rank[it.target])))
 
     def cluster_props(self, alias: str) -> dict[str, str]:
         """Return the properties of one cluster, unresolved."""

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import permutations
 from typing import Final, NamedTuple, final
 
 from mm2py.clock import SYSTEM_CLOCK
@@ -219,11 +218,9 @@ def file_meetings(
 def _enabled_sources(
     config: MirrorMakerConfig, resolve: Callable[[Mapping[str, str]], Mapping[str, str]]
 ) -> Sources:
-    pairs = (FlowName(*pair) for pair in permutations(config.clusters, 2))
     return {
         pair: [resolve(it) for it in source_configs(config.connector_configs(pair))]
-        for pair in pairs
-        if config.flow_enabled(pair)
+        for pair in config.enabled_pairs
     }
 
 

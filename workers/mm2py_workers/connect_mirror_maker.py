@@ -124,7 +124,7 @@ def announce(
     text = "flow=%s is disabled, only its heartbeats run (emit.heartbeats.enabled)"
     for flow in idle[:LOGGED_FLOWS]:
         log.info(text, flow)
-    if idle[LOGGED_FLOWS:]:  # of 300 clusters 90,000
+    if idle[LOGGED_FLOWS:]:
         log.info("as do those of %d more disabled flows", len(idle) - LOGGED_FLOWS)
 
 

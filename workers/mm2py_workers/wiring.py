@@ -184,8 +184,8 @@ def build_node(
             added=watch.added,
             elsewhere={
                 name: source_configs(plans.of(name).connectors)
-                for name in config.named_pairs
-                if name not in pairs and config.flow_enabled(name)
+                for name in config.enabled_pairs
+                if name not in pairs
             },
         ),
         clock=clock,

@@ -265,6 +265,21 @@ def test_heartbeats_off_for_two_of_six_pairs_leaves_four() -> None:
 
 
 @pytest.mark.parametrize(
+    ("switches", "run"),
+    [
+        ("a->b.enabled=true", {"a->b", "b->a"}),
+        ("a->b.enabled=true a->c.emit.heartbeats.enabled=true", {"a->b", "b->a", "a->c"}),
+        ("a->b.enabled=true b->a.emit.heartbeats.enabled=false", {"a->b"}),
+        ("a->b.enabled=true b->c.enabled=false emit.heartbeats.enabled=true", {"a->b", "b->a"}),
+    ],
+)
+def test_clusters_that_no_flow_connects_run_for_their_heartbeats_where_the_pair_says_so(
+    switches: str, run: set[str]
+) -> None:
+    assert names_of(with_clusters("a,b,c", *switches.split())) == run
+
+
+@pytest.mark.parametrize(
     ("names", "flows", "left"),
     [
         ("a,b,c,d,e,f", "a->b a->c d->e", {"a->b", "a->c", "d->e"}),
