@@ -139,7 +139,7 @@ def _meetings(config: MirrorMakerConfig) -> list[Finding]:
 def _nothing_to_do(config: MirrorMakerConfig) -> list[Finding]:
     """Warn where nothing is copied, or a cluster would be copied to itself."""
     line, rows = config.raw["clusters"].line, list[tuple[str, str]]()
-    if config.pairs and not config.enabled_pairs:
+    if len(config.clusters) > 1 and not config.enabled_pairs:
         first = config.pairs[0]
         rows.append(("no flow is enabled: nothing is copied", f"set {first}.enabled = true"))
     by_address = defaultdict[str, list[str]](list)
