@@ -5,6 +5,7 @@ Flow: a builder (``describe_configs(...)``) -> ``Call`` -> bytes -> broker -> by
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from mm2py.errors import UnsendableError
 from mm2py.protocol.acls import (
@@ -359,6 +360,41 @@ def describe_producers(
         )
 
     return schema_call(request, admin_schema.DescribeProducersResponse, convert, (0, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerTime:
+    """The clock of the active controller, ms since the epoch; -1 with an error."""
+
+    error_code: int
+    now_ms: int
+
+
+_METADATA_LOG: Final = "__cluster_metadata"
+
+
+def controller_time() -> Call[ControllerTime]:
+    """Read the active controller's clock: it leads the metadata quorum, and is up to date now by its own account (DescribeQuorum, KIP-836)."""
+    kind = admin_schema.DescribeQuorumRequest.TopicData
+
+    def request() -> admin_schema.DescribeQuorumRequest:
+        parts = [kind.PartitionData(partition_index=0)]
+        return admin_schema.DescribeQuorumRequest(
+            topics=[kind(topic_name=_METADATA_LOG, partitions=parts)]
+        )
+
+    def convert(answer: admin_schema.DescribeQuorumResponse) -> ControllerTime:
+        parts = [part for topic in answer.topics for part in topic.partitions]
+        leaders = [
+            voter.last_caught_up_timestamp
+            for part in parts
+            for voter in part.current_voters
+            if voter.replica_id == part.leader_id
+        ]
+        codes = [answer.error_code, *(part.error_code for part in parts)]
+        return ControllerTime(next(filter(None, codes), 0), max(leaders, default=-1))
+
+    return schema_call(request, admin_schema.DescribeQuorumResponse, convert, (1, 1))
 
 
 def list_transactions(producer_ids: Sequence[int]) -> Call[Mapping[int, str]]:

@@ -264,6 +264,7 @@ def create_topics(
                 topic.error_message or "",
                 topic.num_partitions,
                 topic.replication_factor,
+                {it.name: it.value or "" for it in topic.configs or ()},
             )
             for topic in answer.topics
         )

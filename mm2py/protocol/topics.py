@@ -178,7 +178,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """Outcome of a ``NewTopic``; counts are -1 where the broker does not return them."""
+    """Outcome of a ``NewTopic``; counts are -1 and ``configs``, which include the brokers' defaults, empty where the broker does not return them."""
 
     name: str
     topic_id: bytes
@@ -186,3 +186,4 @@ class CreatedTopic:
     error_message: str
     num_partitions: int
     replication_factor: int
+    configs: Mapping[str, str] = field(default_factory=dict[str, str])

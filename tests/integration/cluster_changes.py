@@ -170,6 +170,11 @@ def delete_records(region: KafkaAddress, topic: str, partition: int, before: int
     _results(admin.delete_records([TopicPartition(topic, partition, before)]))
 
 
+def forbid_topic(region: KafkaAddress, topic: str, operation: AclOperation) -> None:
+    """Take one operation on one topic from all principals; the others stay."""
+    _forbid(ResourceType.TOPIC, operation, region, topic)
+
+
 def forbid_group(region: KafkaAddress, group: str, operation: AclOperation) -> None:
     """Take one operation on one group from all principals."""
     _forbid(ResourceType.GROUP, operation, region, group)

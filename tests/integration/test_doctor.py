@@ -25,6 +25,7 @@ from tests.integration.cluster_changes import (
     forbid_cluster,
     forbid_creating,
     forbid_group,
+    forbid_topic,
     forbid_writing,
     set_quota,
 )
@@ -66,6 +67,7 @@ def test_a_flow_that_will_work_has_no_warning_before_and_while_it_runs(setup: Se
     assert (code, {it["level"] for it in rows}) == (0, {"ok"}), rows
     assert {it["check"] for it in rows} == {check.name for check in CHECKS}
     assert "1 topics with 3 partitions" in said(rows, "topics", "ok")
+    assert "transaction.version=2" in said(rows, "versions", "ok")
     with running(flow.file) as mirror:
         code, rows = examined(flow)
         assert (code, {it["level"] for it in rows}) == (0, {"ok"}), rows
@@ -164,6 +166,20 @@ def unruled(setup: Setup) -> Flow:
     return flow
 
 
+def meets_another(setup: Setup) -> Flow:
+    """Kafka takes no two topics whose names differ in dots and underscores alone: their metrics would be one."""
+    topic = setup.topic("meets")
+    flow = setup.flow(topic)
+    setup.create_topic(setup.b, flow.remote(topic).replace(".", "_"))
+    return flow
+
+
+def kept_for_longer(setup: Setup) -> Flow:
+    """A copy that is to be created does not get what its source keeps records for."""
+    topic = setup.topic("longer", config={"retention.ms": "1209600000"})
+    return setup.flow(topic, {"config.properties.exclude": "retention.ms"})
+
+
 def slow(setup: Setup) -> Flow:
     """A quota bounds one of its clients."""
     flow = setup.flow(setup.topic("slow"))
@@ -225,6 +241,8 @@ def by_a_group(setup: Setup) -> Flow:
         (narrow, "drift", "warning", ["max.message.bytes of", "the flow writes it each 600 s"]),
         (strict, "limits", "error", ["deletes old records (cleanup.policy=delete), its source is compacted alone"]),
         (strict, "limits", "warning", ["its source has some of 24.0 h: these are deleted as they arrive", "message.timestamp.before.max.ms=", "has compression.type=gzip, its source producer"]),
+        (meets_another, "new copies", "error", ["cannot be created", "collides with existing topics: src_meets"]),
+        (kept_for_longer, "limits", "warning", ["(to be created): keeps records for 604800000 ms, its source for 1209600000 ms", "when it is there: kafka-configs.sh", "--add-config retention.ms=1209600000"]),
         (gone, "gone topics", "warning", ["-away; not copied any more, copies stay: src", "kafka-topics.sh --bootstrap-server", "--delete --topic src"]),
         (never, "topics", "warning", ["can never be copied: mm2-offsets.elsewhere.internal (topics.exclude leaves it out)", "take them out of topics"]),
         (returned, "topics", "warning", [".back-again of src", "KAFKA-9914", "rename the topics"]),
@@ -284,10 +302,17 @@ def no_group(setup: Setup, guarded: Region, flow: Flow, topic: str) -> str:
     return group
 
 
+def no_altering(setup: Setup, guarded: Region, flow: Flow, topic: str) -> str:
+    setup.create_topic(guarded, flow.remote(topic), 1)
+    forbid_topic(guarded, flow.remote(topic), AclOperation.ALTER_CONFIGS)
+    return flow.remote(topic)
+
+
 @pytest.mark.parametrize(
     ("take", "check", "level", "grants"),
     [
         (no_writing, "rights", "error", "Write --topic"),
+        (no_altering, "rights", "warning", "AlterConfigs --topic"),
         (no_state, "rights", "error", "Write --topic mm2-status"),
         (no_group, "group rights", "error", "Read --group"),
         (no_creating, "new copies", "error", "Create --cluster"),
@@ -311,6 +336,32 @@ def test_a_missing_right_has_the_line_that_grants_it(
     assert what in found
     assert f"kafka-acls.sh --bootstrap-server {guarded.bootstrap_servers} --add" in found
     assert f"--operation {grants}" in found
+
+
+def test_a_missing_right_to_read_the_configs_of_a_source_topic(
+    setup: Setup, guarded: Region
+) -> None:
+    topic = setup.topic("closed", on=guarded)
+    forbid_topic(guarded, topic, AclOperation.DESCRIBE_CONFIGS)
+    _, rows = examined(setup.flow(topic, source=guarded))
+    found = said(rows, "rights", "warning")
+    assert f"no DescribeConfigs on {topic}, needed for sync.topic.configs.enabled" in found
+    assert f"--operation DescribeConfigs --topic {topic}" in found
+
+
+def test_copies_are_judged_by_the_defaults_of_a_target_that_has_none_yet(
+    setup: Setup, new_region: NewRegion
+) -> None:
+    topic = setup.topic("kept")
+    write(setup.a, topic, [Sent(0, b"old", timestamp_ms=SYSTEM_CLOCK.now_ms() - 86_400_000)])
+    target = new_region("brief", properties={"log.retention.ms": "3600000"})
+    code, rows = examined(setup.flow(topic, target=target))
+    found = said(rows, "limits", "warning")
+    assert (code, found.count("(to be created): keeps records for")) == (0, 2), rows
+    assert "for 3600000 ms, its source for 604800000 ms" in found
+    assert "for 60.0 min, its source has some of 24.0 h: these are deleted as they arrive" in found
+    command = f"--bootstrap-server {setup.a.bootstrap_servers} --alter --topic {topic} --add-config retention.ms=604800000"
+    assert found.count(command) == 2
 
 
 def test_a_missing_right_to_write_rules(setup: Setup, new_region: NewRegion) -> None:
@@ -381,14 +432,19 @@ async def test_a_transaction_that_hangs(setup: Setup) -> None:
     )
 
 
-async def test_a_clock_that_is_behind_that_of_the_brokers(setup: Setup) -> None:
+@pytest.mark.parametrize(("days", "where"), [(-1, "ahead of"), (1, "behind")])
+async def test_a_clock_that_is_apart_from_those_of_the_brokers(
+    setup: Setup, days: int, where: str
+) -> None:
     topic = setup.topic("clocks")
     flow = setup.flow(topic)
     commit(setup.a, f"group-of-{topic}", topic, {0: 0})
-    results = await examine(flow_plan(flow.file, flow.name), Later(-1))
+    results = await examine(flow_plan(flow.file, flow.name), Later(days))
     rows = [it.row for it in results if it.check == "clocks" and flow.source_alias in it.row.text]
-    assert "a broker stamped a commit 86" in rows[0].text
-    assert "NTP" in rows[0].remedy
+    texts = [it.text for it in rows if "NTP" in it.remedy]
+    assert any(f"the controller's clock is 86400 s {where} this machine's" in it for it in texts)
+    # What a broker stamped long ago does not say that its clock is behind.
+    assert any("a broker stamped a commit 86" in it for it in texts) == (days < 0)
 
 
 @pytest.mark.faults

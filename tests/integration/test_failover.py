@@ -24,7 +24,7 @@ from mm2py_jobs.failover.job import FailoverJob, opened
 from mm2py_jobs.open_flow import flow_plan
 from mm2py_workers.answers import Row
 from mm2py_workers.flow_target import FlowTarget
-from tests.integration.cluster_changes import grow, topics_of
+from tests.integration.cluster_changes import grow, set_config, topics_of
 from tests.integration.failovers import (
     COMMAND_S,
     EXACTLY_ONCE,
@@ -232,6 +232,10 @@ def test_a_plan_names_lag_groups_and_writers_and_changes_nothing(stage: Stage) -
         assert refused.code == 3
         assert "not failed over" in refused.said
         assert (topics_of(a), topics_of(b)) == before
+        # Clients that move find less room than they have; the sync writes only what the source sets itself.
+        set_config(b, topic, "max.message.bytes", "5000")
+        (row,) = drivers.run("failover", "--plan", "-o", "json").document["topics"]
+        assert "the copy takes 5000 bytes in a batch, its source 1048588" in row["problems"][0]
 
 
 @pytest.mark.faults

@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from mm2py.client.connect.group_admin import GroupAdmin
+from mm2py.clock import Clock
 from mm2py.errors import Mm2pyError, ProtocolError, ServerError, UnsupportedVersionError
 from mm2py.mirror.filters import group_filter_from_config
 from mm2py.mirror.two_clusters import ClusterEnd, refuse_one_cluster
@@ -25,7 +26,7 @@ from mm2py_jobs.doctor.examined import SIDES, Examined, Level, Opened, Row, Side
 SOON_S: Final = 14 * 86_400.0
 """A certificate that ends within this time is a warning."""
 REACH_S: Final = 5.0
-AHEAD_S: Final = 5.0
+APART_S: Final = 5.0
 LATER_S: Final = 60.0
 """A record from further in the future than this is a warning."""
 MOST_GROUPS: Final = 200
@@ -74,16 +75,17 @@ async def versions(flow: Examined) -> AsyncIterator[Row]:
         opened = flow.sides[side]
         cluster = opened.admin.cluster
         spoken: dict[int, dict[int, tuple[int, int]]] = {}
-        level = 0
+        features: Mapping[str, int] = {}
         for node in cluster.broker_ids:
             with suppress(Mm2pyError):  # the check of brokers names it
                 connection = await cluster.connection(node, _PURPOSE)
                 spoken[node] = dict(connection.versions)
-                level = connection.feature_level("metadata.version")
+                features = connection.features
         newest = max((it.get(_FETCH, (0, 0))[1] for it in spoken.values()), default=0)
         behind = [node for node, it in spoken.items() if it.get(_FETCH, (0, 0))[1] < newest]
         release = next((it for version, it in _RELEASES if newest >= version), "2.4 or before")
-        text = f"{opened.alias}: brokers of Kafka {release}" + f", metadata.version={level}" * bool(level)  # fmt: skip
+        levels = [f"{name}={level}" for name, level in sorted(features.items())]
+        text = ", ".join([f"{opened.alias}: brokers of Kafka {release}", *levels])
         if behind:
             yield Row(Level.WARNING, f"{text}; {some([f'broker {it}' for it in behind])} are of an earlier one: what only newer ones do may fail at times", "finish the upgrade of these brokers")  # fmt: skip
         elif spoken:
@@ -248,16 +250,25 @@ def _concerns(entity: Mapping[str, str | None], opened: Opened, flow: Examined) 
 
 
 async def clocks(flow: Examined) -> AsyncIterator[Row]:
-    """No clock is ahead of this machine's, nor was: brokers stamp commits of groups (KIP-734 finds the newest); one that is behind shows nowhere."""
+    """The clock of the controller is this machine's, no broker stamped a commit of the future (KIP-734 finds the newest), no writer a record."""
     for side in SIDES:
         opened = flow.sides[side]
-        now_ms = flow.clock.now_ms()
+        texts: list[str] = []
+        apart_s = await _controller_apart_s(opened, flow.clock)
+        if abs(apart_s) > APART_S:
+            where = "ahead of" if apart_s > 0 else "behind"
+            texts.append(f"the controller's clock is {abs(apart_s):.0f} s {where} this machine's")
         stamps = (await opened.commits()).values()
-        ahead_s = (max(stamps, default=0) - flow.clock.now_ms()) / 1000
-        if ahead_s > AHEAD_S:
+        now_ms = flow.clock.now_ms()
+        ahead_s = (max(stamps, default=0) - now_ms) / 1000
+        if ahead_s > APART_S:
+            texts.append(
+                f"a broker stamped a commit {ahead_s:.0f} s ahead of this machine's clock: its clock is ahead, or was, or this one is behind"
+            )
+        for text in texts:
             yield Row(
                 Level.WARNING,
-                f"{opened.alias}: a broker stamped a commit {ahead_s:.0f} s ahead of this machine's clock: its clock is ahead, or was, or this one is behind",
+                f"{opened.alias}: {text}",
                 "synchronise both with NTP (chronyc tracking): ages, RPO and certificates are judged by them",
             )
         later = dict[str, float]()
@@ -273,8 +284,18 @@ async def clocks(flow: Examined) -> AsyncIterator[Row]:
                 " retention keeps them for longer, and nothing behind them is found by time",
                 "correct the clocks of their writers, or set message.timestamp.type=LogAppendTime",
             )
-        if ahead_s <= AHEAD_S and not later:
-            yield Row(Level.OK, f"{opened.alias}: nothing is of the future")
+        if not texts and not later:
+            yield Row(Level.OK, f"{opened.alias}: no clock is apart, nothing is of the future")
+
+
+async def _controller_apart_s(opened: Opened, clock: Clock) -> float:
+    """Return how far the controller's clock is ahead of ours, negative: behind; 0 where it is not known. What the answer took is no difference."""
+    asked_ms = clock.now_ms()
+    try:
+        at_ms = await opened.admin.controller_time_ms()
+    except (ServerError, UnsupportedVersionError):
+        return 0.0  # no Describe on the cluster, or brokers before 3.3
+    return (at_ms - min(max(at_ms, asked_ms), clock.now_ms())) / 1000
 
 
 async def group_rights(flow: Examined) -> AsyncIterator[Row]:

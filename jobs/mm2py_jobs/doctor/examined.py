@@ -15,10 +15,14 @@ from mm2py.client.pacing import RequestPace
 from mm2py.clock import Clock
 from mm2py.config.definitions import parse_config
 from mm2py.config.java_values import parse_boolean_leniently
+from mm2py.errors import ServerError
+from mm2py.mirror.filters import config_property_filter_from_config
 from mm2py.mirror.policies import policy_from_config
 from mm2py.observability.logging import some_of
 from mm2py.protocol.configs import ConfigEntry
-from mm2py.types import FlowName
+from mm2py.protocol.topics import NewTopic
+from mm2py.types import LONGEST_TOPIC_NAME, FlowName
+from mm2py_connectors.config_sync import new_topic_configs
 from mm2py_connectors.mirror_source_config import MirrorSourceConfig
 from mm2py_jobs.flow_sides import FlowSides
 from mm2py_workers.flow_parts import FlowPlan
@@ -139,6 +143,44 @@ class Examined:
         there = await self.topics("target")
         pairs = {topic: self.names.copy_of(topic) for topic in await self.chosen()}
         return {topic: copy for topic, copy in pairs.items() if copy in there}
+
+    async def new_copies(self) -> dict[str, str]:
+        """Return source topic to copy, of those copies that are yet to be created and can be."""
+        there = await self.topics("target")
+        pairs = {topic: self.names.copy_of(topic) for topic in await self.chosen()}
+        return {
+            topic: copy
+            for topic, copy in pairs.items()
+            if copy not in there and len(copy) <= LONGEST_TOPIC_NAME
+        }
+
+    async def new_topics(self) -> list[NewTopic]:
+        """Return what the flow would create, without configs."""
+        chosen, factor = await self.chosen(), self.config.replication_factor
+        return [
+            NewTopic(copy, len(chosen[topic].partitions), factor)
+            for topic, copy in (await self.new_copies()).items()
+        ]
+
+    async def configs_of_new_copies(self) -> dict[str, dict[str, str]]:
+        """Return what the copies that are yet to be created would have: what the source's topics set themselves over the defaults of the target.
+
+        Nothing where the defaults are not known, because topics cannot be created or the brokers are too old to tell.
+        """
+        new = await self.new_topics()
+        if not new:
+            return {}
+        try:
+            defaults = await self.sides["target"].admin.new_topic_configs(new[0])
+        except ServerError:
+            return {}  # named by the check of new copies
+        wanted = config_property_filter_from_config(self.connector)
+        pairs = await self.new_copies()
+        entries = await self.entries("source", pairs) if defaults else {}
+        return {
+            pairs[topic]: {**defaults, **new_topic_configs(of_topic, wanted)}
+            for topic, of_topic in entries.items()
+        }
 
     async def configs(self, side: Side, names: Collection[str]) -> dict[str, dict[str, str]]:
         """Return the configs of topics, with the defaults of their cluster.

@@ -1,6 +1,6 @@
 """Checks of what both clusters make of the flow: which topics, how their copies are named and limited, groups, transactions."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
 from mm2py.errors import ServerError, UnsupportedVersionError
@@ -14,10 +14,10 @@ from mm2py.mirror.filters import (
 from mm2py.observability.quantities import duration_text, size_text
 from mm2py.protocol.acls import Acl, AclOperation, AclPermission
 from mm2py.protocol.configs import ConfigSource
-from mm2py.protocol.topics import NewTopic
 from mm2py.types import LONGEST_TOPIC_NAME, TopicPartition
 from mm2py_connectors.acl_sync import remote_acls
 from mm2py_connectors.config_sync import config_operations
+from mm2py_jobs.copy_limits import Limit, is_shorter, limits_of, number_of
 from mm2py_jobs.doctor.cluster_checks import creatable
 from mm2py_jobs.doctor.examined import SHOWN, Examined, Level, Row, some
 
@@ -27,8 +27,6 @@ MOST_PARTITIONS: Final = 2_000
 """Whose producers are asked for."""
 _FULL: Final = 0.9
 """Of the free bytes: what comes while it is copied needs some, too."""
-_NO_LIMIT: Final = -1
-_ANY_TIME: Final = 2**63 - 1
 MOST_GROUPS: Final = 1_000
 """Whose places are looked up, as ``mm2py group list`` does."""
 CHECKPOINTS: Final = "MirrorCheckpointConnector"
@@ -106,12 +104,7 @@ async def gone_topics(flow: Examined) -> AsyncIterator[Row]:
 
 async def new_copies(flow: Examined) -> AsyncIterator[Row]:
     """Copies that are not there yet could be created as ``replication.factor`` asks."""
-    there = await flow.topics("target")
-    wanted = {
-        copy: NewTopic(copy, len(topic.partitions), flow.config.replication_factor)
-        for name, topic in (await flow.chosen()).items()
-        if (copy := flow.names.copy_of(name)) not in there and len(copy) <= LONGEST_TOPIC_NAME
-    }
+    wanted = {it.name: it for it in await flow.new_topics()}
     async for row in creatable(flow.sides["target"], wanted):
         is_factor = row.level is Level.ERROR and "REPLICATION" in row.text
         remedy = f"set replication.factor (now {flow.config.replication_factor}) to at most the number of brokers"
@@ -119,70 +112,54 @@ async def new_copies(flow: Examined) -> AsyncIterator[Row]:
 
 
 async def limits(flow: Examined) -> AsyncIterator[Row]:
-    """A copy takes what its source has, and keeps it as long."""
-    copies = await flow.copies()
-    ours = await flow.configs("source", [*copies])
+    """A copy takes what its source has, and keeps it as long; one that is yet to be created would."""
+    copies, new = await flow.copies(), await flow.new_copies()
+    ours = await flow.configs("source", [*copies, *new])
     theirs = await flow.configs("target", [*copies.values()])
-    found: dict[tuple[Level, str, str], list[str]] = {}
-    for topic, copy in copies.items():
-        for level, text, key in _limits(ours.get(topic, {}), theirs.get(copy, {})):
-            found.setdefault((level, text, key), []).append(copy)
-    async for named, text, key in _expired(flow, ours, theirs):
-        found[Level.WARNING, text, key] = named
-    servers = flow.sides["target"].servers
-    for (level, text, key), named in found.items():
-        yield Row(
-            level,
-            f"{some(named)}: {text}",
-            f"kafka-configs.sh --bootstrap-server {servers} --alter --topic {sorted(named)[0]} --add-config {key}"
-            if key
-            else "",
-        )
-    if copies and not found:
-        yield Row(Level.OK, f"limits of {len(copies)} copies")
+    theirs |= await flow.configs_of_new_copies()
+    wrong = False
+    for named in copies, new:
+        found: dict[Limit, list[str]] = {}
+        for topic, copy in named.items():
+            for limit in limits_of(ours.get(topic, {}), theirs.get(copy, {})):
+                found.setdefault(limit, []).append(topic)
+        found |= {limit: topics async for limit, topics in _expired(flow, named, ours, theirs)}
+        for limit, topics in found.items():
+            wrong = True
+            yield Row(
+                Level.ERROR if limit.loses else Level.WARNING,
+                f"{some([named[it] for it in topics])}{' (to be created)' if named is new else ''}: {limit.text}",
+                _widening(flow, limit, min(topics), is_new=named is new),
+            )
+    if not wrong and (copies or new):
+        yield Row(Level.OK, f"limits of {len(copies) + len(new)} copies")
 
 
-def _limits(ours: dict[str, str], theirs: dict[str, str]) -> list[tuple[Level, str, str]]:
-    rows: list[tuple[Level, str, str]] = []
-    most, accepted = _number(ours, "max.message.bytes"), _number(theirs, "max.message.bytes")
-    if most is not None and accepted is not None and accepted < most:
-        rows.append((Level.WARNING, f"takes {accepted} bytes in a batch, its source {most}: a larger record fails its partition", f"max.message.bytes={most}"))  # fmt: skip
-    for key, what in (("retention.ms", "ms"), ("retention.bytes", "bytes")):
-        kept, held = _number(ours, key), _number(theirs, key)
-        if kept is not None and held is not None and _is_shorter(held, kept):
-            rows.append((Level.WARNING, f"keeps records for {held} {what}, its source for {'ever' if kept == _NO_LIMIT else f'{kept} {what}'}: a copy of older records is deleted at once", f"{key}={kept}"))  # fmt: skip
-    policies = ours.get("cleanup.policy", ""), theirs.get("cleanup.policy", "")
-    if policies[0] and "compact" in policies[1] and "compact" not in policies[0]:
-        rows.append((Level.ERROR, f"is compacted, its source is not (cleanup.policy={policies[0]}): records of the same key are lost", f"cleanup.policy={policies[0]}"))  # fmt: skip
-    if policies[0] == "compact" and "delete" in policies[1]:
-        rows.append((Level.ERROR, f"deletes old records (cleanup.policy={policies[1]}), its source is compacted alone: the last values of keys are lost", "cleanup.policy=compact"))  # fmt: skip
-    for key in ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms", "message.timestamp.difference.max.ms"):  # fmt: skip
-        kept, held = _number(ours, key), _number(theirs, key)
-        if held is not None and held < (_ANY_TIME if kept is None else kept) and _is_checked(key, theirs):  # fmt: skip
-            rows.append((Level.WARNING, f"takes only records with times within {held} ms ({key}), its source {'any' if kept is None else f'within {kept} ms'}: others fail their partition", f"{key}={_ANY_TIME if kept is None else kept}"))  # fmt: skip
-    written = theirs.get("compression.type", "producer")
-    if written not in ("producer", ours.get("compression.type", "producer")):
-        rows.append((Level.WARNING, f"has compression.type={written}, its source {ours.get('compression.type', 'producer')}: the target's brokers compress each batch anew, and it may become too large", "compression.type=producer"))  # fmt: skip
-    return rows
-
-
-def _is_checked(key: str, theirs: dict[str, str]) -> bool:
-    """Whether a broker refuses by this limit: those of KIP-937 replace the former one, and nothing is refused where the broker stamps records."""
-    if theirs.get("message.timestamp.type") == "LogAppendTime":
-        return False
-    return "difference" not in key or "message.timestamp.before.max.ms" not in theirs
+def _widening(flow: Examined, limit: Limit, topic: str, *, is_new: bool) -> str:
+    """Return the command that widens a limit; a copy is created with what its source sets itself, where the filter lets it through."""
+    source, target = flow.sides["source"], flow.sides["target"]
+    passes = config_property_filter_from_config(flow.connector).should_replicate_config_property(limit.key)  # fmt: skip
+    of_source = is_new and passes
+    side, name = (source, topic) if of_source else (target, flow.names.copy_of(topic))
+    command = f"kafka-configs.sh --bootstrap-server {side.servers} --alter --topic {name} --add-config {limit.remedy}"
+    if of_source:
+        return f"{command} (the copy gets what its source sets itself, else the defaults of {target.alias})"
+    return f"when it is there: {command}" if is_new else command
 
 
 async def _expired(
-    flow: Examined, ours: dict[str, dict[str, str]], theirs: dict[str, dict[str, str]]
-) -> AsyncIterator[tuple[list[str], str, str]]:
-    """Return copies that keep records for less than the age of their source's oldest ones, by what they keep."""
+    flow: Examined,
+    copies: Mapping[str, str],
+    ours: Mapping[str, Mapping[str, str]],
+    theirs: Mapping[str, Mapping[str, str]],
+) -> AsyncIterator[tuple[Limit, list[str]]]:
+    """Return topics whose copies keep records for less than the age of their oldest ones, by what they keep."""
     held_ms = {
         topic: held
-        for topic, copy in (await flow.copies()).items()
-        if (held := _number(theirs.get(copy, {}), "retention.ms")) is not None
+        for topic, copy in copies.items()
+        if (held := number_of(theirs.get(copy, {}), "retention.ms")) is not None
         and "delete" in theirs[copy].get("cleanup.policy", "delete")
-        and _is_shorter(held, _number(ours.get(topic, {}), "retention.ms") or held)
+        and is_shorter(held, number_of(ours.get(topic, {}), "retention.ms") or held)
     }
     chosen, now_ms = await flow.chosen(), flow.clock.now_ms()
     asked = {topic: chosen[topic].partitions for topic in held_ms}
@@ -195,16 +172,7 @@ async def _expired(
     for held, ages in expired.items():
         text = f"keeps records for {duration_text(held)}, its source has some of {duration_text(max(ages.values()))}: these are deleted as they arrive"  # fmt: skip
         kept = max((int(ours[it]["retention.ms"]) for it in ages), key=lambda it: (it < 0, it))
-        yield [flow.names.copy_of(it) for it in ages], text, f"retention.ms={kept}"
-
-
-def _is_shorter(held: int, kept: int) -> bool:
-    return held != _NO_LIMIT and (kept == _NO_LIMIT or held < kept)
-
-
-def _number(configs: dict[str, str], key: str) -> int | None:
-    text = configs.get(key, "")
-    return int(text) if text.lstrip("-").isdigit() else None
+        yield Limit("retention.ms", text, f"retention.ms={kept}"), [*ages]
 
 
 async def drift(flow: Examined) -> AsyncIterator[Row]:

@@ -26,6 +26,7 @@ from mm2py_connectors.acl_sync import remote_acls
 from mm2py_connectors.config_sync import config_operations
 from mm2py_jobs.copy.known_maps import known_maps, lost_copies
 from mm2py_jobs.copy.survey import Known
+from mm2py_jobs.copy_limits import limits_of
 from mm2py_jobs.failover.clusters import FailoverClusters, first_stamp
 from mm2py_jobs.failover.driver import Progress, SourceAwayError
 from mm2py_jobs.failover.flows import FlowNow, RestFlows
@@ -329,12 +330,15 @@ class _Source:
             async with clusters.source() as source:
                 here = await Admin(source).describe_topic_configs(names)
         for name, entries in here.items():
-            of_copy = {it.name: it.value for it in there.get(copies[name], ())}
+            of_copy = {it.name: it.value or "" for it in there.get(copies[name], ())}
+            differ = dict[str, str]()
             for op in config_operations(entries, synced) if of_copy else ():
                 if op.op == "SET" and of_copy.get(op.name) != op.value:
-                    self._problems.note(
-                        name, f"{op.name} is {op.value}, of the copy {of_copy.get(op.name)}"
-                    )
+                    differ[op.name] = f"{op.name} is {op.value}, of the copy {of_copy.get(op.name)}"
+            for limit in limits_of({it.name: it.value or "" for it in entries}, of_copy):
+                differ.setdefault(limit.key, f"the copy {limit.text}")
+            for text in differ.values():
+                self._problems.note(name, text)
 
     async def _check_acls(self) -> None:
         clusters = self._clusters

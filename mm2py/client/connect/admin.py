@@ -185,6 +185,21 @@ class Admin:
             for topic in created
         }
 
+    async def new_topic_configs(self, topic: NewTopic) -> Mapping[str, str]:
+        """Return the configs that a topic would have, the brokers' defaults included; empty before 2.4 (KIP-525) and where that may not be known.
+
+        Raises:
+            ServerError: it could not be created.
+        """
+        call = messages.create_topics([topic], timeout_ms=30_000, validate_only=True)
+        (answer,) = await self.cluster.call_controller(
+            call, code_of=lambda answers: _retriable_code(it.error_code for it in answers)
+        )
+        error = _error(answer.error_code, answer.error_message, topic.name)
+        if error is not None:
+            raise error
+        return answer.configs
+
     async def _formats_are_old(self) -> bool:
         """Whether new topics would get a message format older than 0.11, without producer ids; possible before 3.0."""
         node_id = next(iter(self.cluster.broker_ids), -1)
@@ -476,6 +491,21 @@ class Admin:
             UnsupportedVersionError: as ``newest_times``.
         """
         return await self.newest_times([CONSUMER_OFFSETS])
+
+    async def controller_time_ms(self) -> int:
+        """Return what the clock of the active controller says, ms since the epoch.
+
+        Raises:
+            ServerError: our principal has no Describe on the cluster.
+            UnsupportedVersionError: brokers before 3.3.
+        """
+        answer = await self.cluster.call_any(
+            admin_messages.controller_time(), code_of=lambda it: _retriable_code([it.error_code])
+        )
+        error = _error(answer.error_code, "", "the metadata quorum")
+        if error is not None:
+            raise error
+        return answer.now_ms
 
     async def first_times(self, topics: Mapping[str, Iterable[int]]) -> dict[TopicPartition, int]:
         """Return the time of the first record of partitions that have one with a time, ms since the epoch."""

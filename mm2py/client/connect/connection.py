@@ -56,6 +56,7 @@ _FIRST_RELEASE: Final = {
     ("DescribeProducers", 0): "2.8",
     ("FindCoordinator", 4): "3.0",
     ("OffsetFetch", 8): "3.0",
+    ("DescribeQuorum", 1): "3.3",
     ("ListGroups", 5): "3.8",
     ("DescribeShareGroupOffsets", 0): "4.1",
     ("AlterShareGroupOffsets", 0): "4.1",
@@ -92,7 +93,8 @@ class BrokerConnection:
     ) -> None:
         self.host, self.port = address
         self.versions: Mapping[int, tuple[int, int]] = {}
-        self._features: Mapping[str, int] = {}
+        self.features: Mapping[str, int] = {}
+        """Finalized level of each feature of the cluster when the connection was opened (KIP-584)."""
         self.round_trip = round_trip
         self.certificate_expires_s: float | None = None
         """Until when the broker's certificate is valid; None without TLS."""
@@ -206,11 +208,11 @@ class BrokerConnection:
         if answer.error_code:
             raise server_error(answer.error_code, f"ApiVersions to {self.address}")
         self.versions = answer.versions
-        self._features = {feature.name: feature.max_level for feature in answer.finalized_features}
+        self.features = {feature.name: feature.max_level for feature in answer.finalized_features}
 
     def feature_level(self, name: str) -> int:
-        """Return the finalized level of a feature when the connection was opened (KIP-584), 0 for none."""
-        return self._features.get(name, 0)
+        """Return the finalized level of a feature, 0 for none."""
+        return self.features.get(name, 0)
 
     @property
     def address(self) -> str:

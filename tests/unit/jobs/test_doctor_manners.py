@@ -3,15 +3,17 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from mm2py.clock import SYSTEM_CLOCK
 from mm2py.errors import RetriableError
 from mm2py.types import ClusterAlias, FlowName
-from mm2py_jobs.doctor import examine
+from mm2py_jobs.doctor import examine, flow_checks
 from mm2py_jobs.doctor.examine import ALL_S, Shared
-from mm2py_jobs.doctor.examined import Once
+from mm2py_jobs.doctor.examined import Examined, Level, Once
 from tests.kit.fakes.broker import FakeBroker
 from tests.kit.kafka.ports import free_ports
 
@@ -58,6 +60,22 @@ async def test_a_cluster_that_falls_silent_during_a_check_is_left_alone_by_all_f
         assert await opened.silent(side)
         assert "no answer within" in side.away
         assert (await opened.side(SECOND, properties(broker.port), "target")).away == side.away
+
+
+async def test_topics_that_a_policy_of_ones_own_gives_one_name_are_refused() -> None:
+    class Flow:
+        """What the check asks."""
+
+        names = SimpleNamespace(copy_of=str.lower)
+
+        async def chosen(self) -> dict[str, object]:
+            return dict.fromkeys(("Orders", "orders", "other"))
+
+    rows = [row async for row in flow_checks.names(cast("Examined", Flow()))]
+    assert [(it.level, it.text) for it in rows] == [
+        (Level.ERROR, "Orders, orders would be copied into one topic, orders")
+    ]
+    assert "topics.exclude" in rows[0].remedy
 
 
 async def test_a_question_is_asked_once_and_again_only_where_it_failed() -> None:

@@ -28,7 +28,9 @@ from mm2py.protocol.acls import (
 )
 from mm2py.protocol.admin_messages import (
     ActiveProducer,
+    ControllerTime,
     ProducersOfPartition,
+    controller_time,
     create_acls,
     delete_acls,
     describe_acls,
@@ -209,14 +211,15 @@ def test_create_topics_sends_configs_and_reads_each_outcome(version: int) -> Non
     assert (topic.name, topic.num_partitions, topic.replication_factor) == ("t", 3, 2)
     assert [(config.name, config.value) for config in topic.configs] == [("a", "b")]
     assert (request.validate_only, request.timeout_ms) == (True, 9)
+    config = adm.CreateTopicsResponse.CreatableTopicResult.CreatableTopicConfigs
     result = adm.CreateTopicsResponse.CreatableTopicResult(
         name="t", topic_id=UUID(bytes=ID), error_code=36, error_message="exists",
-        num_partitions=3, replication_factor=2, configs=None,
+        num_partitions=3, replication_factor=2, configs=[config(name="a", value="b")],
     )  # fmt: skip
     found = answered(call, adm.CreateTopicsResponse(topics=[result]), version)
-    counts = (3, 2) if version >= 5 else (-1, -1)
+    more = (3, 2, {"a": "b"}) if version >= 5 else (-1, -1, {})
     topic_id = ID if version >= 7 else NO_TOPIC_ID
-    assert found == (CreatedTopic("t", topic_id, 36, "exists", *counts),)
+    assert found == (CreatedTopic("t", topic_id, 36, "exists", *more),)
     assert m.create_topics([NewTopic("t")]).min_version == 4
 
 
@@ -433,6 +436,30 @@ def test_producers_of_partitions_are_described() -> None:
     answer = adm.DescribeProducersResponse(topics=[kind(name="t", partitions=[part])])
     found = answered(call, answer, 0)
     assert found == (ProducersOfPartition(tp, 0, (ActiveProducer(9, 0, 1_000, -1),)),)
+
+
+def test_the_controllers_clock_is_that_of_the_quorums_leader() -> None:
+    call = controller_time()
+    (asked_for,) = asked(call, adm.DescribeQuorumRequest, 1).topics
+    assert asked_for.topic_name == "__cluster_metadata"
+    kind = adm.DescribeQuorumResponse.TopicData
+    state = kind.PartitionData.ReplicaState
+
+    def answer(code: int = 0, of_partition: int = 0) -> ControllerTime:
+        voters = [
+            state(replica_id=it, last_caught_up_timestamp=1_000 * it, last_fetch_timestamp=-1)
+            for it in (2, 1)
+        ]
+        part = kind.PartitionData(
+            partition_index=0, error_code=of_partition, leader_id=1, leader_epoch=4,
+            high_watermark=9, current_voters=[] if of_partition else voters, observers=[],
+        )  # fmt: skip
+        topics = [] if code else [kind(topic_name="__cluster_metadata", partitions=[part])]
+        return answered(call, adm.DescribeQuorumResponse(error_code=code, topics=topics), 1)
+
+    assert (answer(), answer(31), answer(0, 6)) == (
+        ControllerTime(0, 1_000), ControllerTime(31, -1), ControllerTime(6, -1),
+    )  # fmt: skip
 
 
 def test_transactional_ids_of_producers_are_listed() -> None:

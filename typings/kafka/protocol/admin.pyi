@@ -291,6 +291,41 @@ class DescribeProducersResponse(ApiMessage):
     topics: list[TopicResponse]
     def __init__(self, *, throttle_time_ms: int = ..., topics: list[TopicResponse] = ..., version: int | None = ...) -> None: ...
 
+class DescribeQuorumRequest(ApiMessage):
+    class TopicData(DataContainer):
+        class PartitionData(DataContainer):
+            partition_index: int
+            def __init__(self, *, partition_index: int = ..., version: int | None = ...) -> None: ...
+        topic_name: str
+        partitions: list[PartitionData]
+        def __init__(self, *, topic_name: str = ..., partitions: list[PartitionData] = ..., version: int | None = ...) -> None: ...
+    topics: list[TopicData]
+    def __init__(self, *, topics: list[TopicData] = ..., version: int | None = ...) -> None: ...
+
+class DescribeQuorumResponse(ApiMessage):
+    class TopicData(DataContainer):
+        class PartitionData(DataContainer):
+            class ReplicaState(DataContainer):
+                replica_id: int
+                log_end_offset: int
+                last_fetch_timestamp: int
+                last_caught_up_timestamp: int
+                def __init__(self, *, replica_id: int = ..., log_end_offset: int = ..., last_fetch_timestamp: int = ..., last_caught_up_timestamp: int = ..., version: int | None = ...) -> None: ...
+            partition_index: int
+            error_code: int
+            leader_id: int
+            leader_epoch: int
+            high_watermark: int
+            current_voters: list[ReplicaState]
+            observers: list[ReplicaState]
+            def __init__(self, *, partition_index: int = ..., error_code: int = ..., leader_id: int = ..., leader_epoch: int = ..., high_watermark: int = ..., current_voters: list[ReplicaState] = ..., observers: list[ReplicaState] = ..., version: int | None = ...) -> None: ...
+        topic_name: str
+        partitions: list[PartitionData]
+        def __init__(self, *, topic_name: str = ..., partitions: list[PartitionData] = ..., version: int | None = ...) -> None: ...
+    error_code: int
+    topics: list[TopicData]
+    def __init__(self, *, error_code: int = ..., topics: list[TopicData] = ..., version: int | None = ...) -> None: ...
+
 class ListTransactionsRequest(ApiMessage):
     state_filters: list[str]
     producer_id_filters: list[int]
