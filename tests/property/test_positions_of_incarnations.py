@@ -36,8 +36,8 @@ class Play:
         self.now = self.read_to = self.target = 0
         self.landed: dict[bytes, int] = {}
         """Of each incarnation, where its first record is on the target."""
-        self.mapped = False
-        """Whether a map has been written behind the first copy."""
+        self.has_copied = self.mapped = False
+        """Whether this task has copied anything, and whether a task that had has written its map."""
         self.under_way: deque[tuple[bytes, int, int]] = deque()
         self.maps: TaskOffsetMaps
         self.context: WorkerTaskContext
@@ -46,6 +46,7 @@ class Play:
     async def start(self) -> None:
         """Begin as a task does, where the one before it was killed; check what it finds."""
         self.under_way.clear()
+        self.has_copied = False
         self.store.errors = []
         self.maps = await restored(self.topic)
         self.context = WorkerTaskContext(
@@ -112,6 +113,7 @@ class Play:
         else:
             self.maps.of(ORDERS).add(first, some, self.target)
             self.landed.setdefault(topic_id, self.target)
+            self.has_copied = True
             self.target += some
         self.copied[topic_id] = max(self.copied[topic_id], end)
         self.committer.acknowledged(ORDERS, end - 1)
@@ -121,7 +123,7 @@ class Play:
         if self.chance.random() < 0.3:
             self.store.errors = [ConnectionFailedError("away")]
         await self.committer.commit()
-        self.mapped = self.mapped or bool(self.landed)
+        self.mapped = self.mapped or self.has_copied
 
 
 @pytest.mark.fuzz
@@ -144,3 +146,27 @@ async def test_a_start_never_leaves_out_what_was_not_copied_of_any_incarnation(
             case _:
                 await play.start()
     await play.start()
+
+
+async def test_a_map_is_followed_until_a_position_of_its_incarnation_is_stored() -> None:
+    """However often a task is killed between the two writes of a commit."""
+    play = Play(random.Random(0))
+    await play.start()
+
+    async def copied(first: int, records: int, *, stores: bool) -> None:
+        play.maps.of(ORDERS).add(first, records, play.target)
+        play.target += records
+        play.copied[IDS[play.now]] = first + records
+        play.committer.acknowledged(ORDERS, first + records - 1)
+        play.store.errors = [] if stores else [ConnectionFailedError("away")]
+        await play.committer.commit()
+
+    await copied(0, 3, stores=True)
+    play.recreate()
+    await copied(0, 2, stores=False)
+    for first in 2, 3:
+        await play.start()
+        assert play.read_to == first
+        await copied(first, 1, stores=False)
+    await play.start()
+    assert play.read_to == 4

@@ -226,6 +226,8 @@ class WorkerTaskContext:
                 EventKind.RECREATED, partition, position, max(position - 1, -1), LATER_TOPIC
             )
             resumed = self.maps.resume(partition, offset_map.covered)
+            # Still the former one's: a map that is written before the next position is stored must say so.
+            offset_map.position = position
         else:
             offset_map.identify(topic_id)
             resumed = self.maps.resume(partition, position)
