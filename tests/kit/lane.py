@@ -24,6 +24,7 @@ import pytest
 from tests.kit.hermetic import SESSION
 
 QUARTERS: Final = 4
+FAULTS: Final = "faults"
 _SALT: Final = 133
 """With it the quarters of the files of test-faults took 950 to 1,030 process-seconds each when it was chosen."""
 _SECONDS: Final = "file-seconds.json"
@@ -69,6 +70,20 @@ class Lane:
         self._said: list[str] = []
         if not self._is_worker:
             _freeze_seconds()
+
+    @pytest.hookimpl
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Import no file of another quarter, nor one that has no test of a lane's mark: each process of the run would."""
+        if not collection_path.match("test_*.py"):
+            return None
+        quarter: int | None = self._config.getoption("quarter")
+        name = collection_path.relative_to(self._config.rootpath).as_posix()
+        if quarter is not None and quarter_of(name) != quarter:
+            return True
+        mark = self._config.getoption("markexpr").partition(" ")[0]
+        if mark == FAULTS and FAULTS not in collection_path.read_text("utf-8"):
+            return True
+        return None
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:

@@ -75,13 +75,17 @@ def test_finds_none():
     assert logging.getLogger("mm2py").level == 0
     assert "left" not in [it.name for it in logging.getLogger().handlers]
 """
+PLAIN: Final = " ".join(
+    f"-p no:{it}" for it in ("schemathesis", "hypothesispytest", "randomly", "anyio")
+)
+"""Each takes longer to load than these tests."""
 NINE: Final = "".join(f"def test_{it}(): assert 0\n" for it in range(9))
 
 
 def run(folder: Path, body: str, *words: str) -> tuple[int, str]:
     """Run pytest over one file in a tree of its own."""
     (folder / "conftest.py").write_text('pytest_plugins = ["tests.kit.lane"]\n')
-    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "pytest.ini").write_text(f"[pytest]\naddopts = {PLAIN}\n")
     (folder / "test_it.py").write_text(body)
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "MM2PY_CACHE": str(folder)}
     environ = {it: value for it, value in environ.items() if not it.startswith("PYTEST_")}
