@@ -174,10 +174,10 @@ def meets_another(setup: Setup) -> Flow:
     return flow
 
 
-def kept_for_longer(setup: Setup) -> Flow:
-    """A copy that is to be created does not get what its source keeps records for."""
-    topic = setup.topic("longer", config={"retention.ms": "1209600000"})
-    return setup.flow(topic, {"config.properties.exclude": "retention.ms"})
+def narrower(setup: Setup) -> Flow:
+    """A copy that is to be created does not get how large a batch its source takes."""
+    topic = setup.topic("roomy", config={"max.message.bytes": "2000000"})
+    return setup.flow(topic, {"config.properties.exclude": "max.message.bytes"})
 
 
 def slow(setup: Setup) -> Flow:
@@ -241,8 +241,8 @@ def by_a_group(setup: Setup) -> Flow:
         (narrow, "drift", "warning", ["max.message.bytes of", "the flow writes it each 600 s"]),
         (strict, "limits", "error", ["deletes old records (cleanup.policy=delete), its source is compacted alone"]),
         (strict, "limits", "warning", ["its source has some of 24.0 h: these are deleted as they arrive", "message.timestamp.before.max.ms=", "has compression.type=gzip, its source producer"]),
-        (meets_another, "new copies", "error", ["cannot be created", "collides with existing topics: src_meets"]),
-        (kept_for_longer, "limits", "warning", ["(to be created): keeps records for 604800000 ms, its source for 1209600000 ms", "when it is there: kafka-configs.sh", "--add-config retention.ms=1209600000"]),
+        (meets_another, "new copies", "error", ["cannot be created", "collides with existing topics: src"]),
+        (narrower, "limits", "warning", ["(to be created): takes 1048588 bytes in a batch, its source 2000000", "when it is there: kafka-configs.sh", "--add-config max.message.bytes=2000000"]),
         (gone, "gone topics", "warning", ["-away; not copied any more, copies stay: src", "kafka-topics.sh --bootstrap-server", "--delete --topic src"]),
         (never, "topics", "warning", ["can never be copied: mm2-offsets.elsewhere.internal (topics.exclude leaves it out)", "take them out of topics"]),
         (returned, "topics", "warning", [".back-again of src", "KAFKA-9914", "rename the topics"]),
@@ -358,9 +358,9 @@ def test_copies_are_judged_by_the_defaults_of_a_target_that_has_none_yet(
     code, rows = examined(setup.flow(topic, target=target))
     found = said(rows, "limits", "warning")
     assert (code, found.count("(to be created): keeps records for")) == (0, 2), rows
-    assert "for 3600000 ms, its source for 604800000 ms" in found
+    assert "for 3600000 ms, its source for ever" in found
     assert "for 60.0 min, its source has some of 24.0 h: these are deleted as they arrive" in found
-    command = f"--bootstrap-server {setup.a.bootstrap_servers} --alter --topic {topic} --add-config retention.ms=604800000"
+    command = f"--bootstrap-server {setup.a.bootstrap_servers} --alter --topic {topic} --add-config retention.ms=-1"
     assert found.count(command) == 2
 
 
