@@ -41,6 +41,7 @@ from mm2py_connectors.scheduler import Scheduler
 log = logging.getLogger(__name__)
 
 TASK_CLASS: Final = "org.apache.kafka.connect.mirror.MirrorCheckpointTask"
+_OF_GROUPS: Final = ("task.assigned.groups", "task.group.tasks", "task.group.partitions")
 GROUPS_PER_TASK: Final = 1_000
 """One task has so many groups before a second one is worth its connections."""
 COUNTED_EVERY_S: Final = 600
@@ -144,6 +145,24 @@ class MirrorCheckpointConnector(Connector):
             }
             for index in range(tasks)
         ]
+
+    @staticmethod
+    def java_task_config(
+        config: Mapping[str, str], _connector: Mapping[str, str | None]
+    ) -> Mapping[str, str]:
+        """Leave out which groups a task has: ours find theirs, and Java's are dealt anew as soon as one comes or goes."""
+        return {name: text for name, text in config.items() if name not in _OF_GROUPS}
+
+    @staticmethod
+    def task_config_in_force(
+        config: Mapping[str, str],
+        connector: Mapping[str, str],
+        tasks: int,
+        _clusters: tuple[str, str],
+    ) -> Mapping[str, str]:
+        """Add how many tasks share the groups; a task asks the source for the number of its partitions."""
+        plain = MirrorCheckpointConnector.java_task_config(config, connector)
+        return {**plain, "task.group.tasks": str(tasks)}
 
     def open_task(self, config: Mapping[str, str], context: TaskContext) -> SourceTask:
         """Build one task; ``ConfigError`` when its config is wrong."""
