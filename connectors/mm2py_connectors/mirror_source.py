@@ -157,14 +157,16 @@ class MirrorSourceConnector(Connector):
         rates = context.partition_rates() if isinstance(context, PartitionRates) else None
         if self._came and rates and not self._deal.partitions <= rates.keys():
             rates = None
-        return self._dealt(self._deal.deal(max_tasks, rates))
+        hands = self._deal.deal(max_tasks, rates)
+        rate = FlowRate.parts(self._config.flow_max_bytes_per_second, len(hands))
+        return self._dealt(hands, self._suppression | rate)
 
     async def java_task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
         """Deal all partitions from the beginning, as Java's connector does when it starts."""
         deal = PartitionDeal()
         if self._context is not None:
             deal.update(self._upkeep.topics.ready())
-        return self._dealt(deal.deal(max_tasks))
+        return self._dealt(deal.deal(max_tasks), {})
 
     @staticmethod
     def java_task_config(
@@ -191,17 +193,18 @@ class MirrorSourceConnector(Connector):
         ids = dict(zip((SOURCE_CLUSTER_ID, TARGET_CLUSTER_ID), clusters, strict=True))
         return {**ids, **config, **FlowRate.parts(limit, tasks)}
 
-    def _dealt(self, hands: Sequence[Sequence[TopicPartition]]) -> Sequence[Mapping[str, str]]:
-        rate = FlowRate.parts(self._config.flow_max_bytes_per_second, len(hands))
-        props = self._props | self._suppression | rate
+    def _dealt(
+        self, hands: Sequence[Sequence[TopicPartition]], told: Mapping[str, str]
+    ) -> Sequence[Mapping[str, str]]:
         return [
-            props
-            | {
+            {
+                **self._props,
+                **told,
                 "task.class": TASK_CLASS,
                 ASSIGNED_PARTITIONS: format_partitions(partitions),
                 "task.index": str(index),
+                **self._late(partitions),
             }
-            | self._late(partitions)
             for index, partitions in enumerate(hands)
         ]
 

@@ -221,7 +221,7 @@ class AssignedWork:
             try:
                 async with asyncio.timeout(FOR_JAVA_S):
                     return await self._connectors[name].java_task_configs()
-            except (Mm2pyError, TimeoutError) as error:
+            except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the work still has to be stopped
                 log.info(
                     "what Java would deal is not known connector=%s cause=%s",
                     name,

@@ -337,7 +337,7 @@ class TaskPublication:
             snapshot = config.snapshot()
             if not self.may_hand_over or not _current(name, made_of, snapshot):
                 continue
-            plain = [self._forms.plain(self._completed(made_of, it), made_of) for it in configs]
+            plain = [self._completed(made_of, it) for it in configs]
             records, beside = zip(*map(parted, plain), strict=True) if plain else ((), ())
             told = beside if any(beside) else ()
             stored = [snapshot.task_configs.get(task) for task in snapshot.tasks(name)]

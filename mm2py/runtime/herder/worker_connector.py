@@ -61,7 +61,7 @@ class _ReportsBacklog(Protocol):
 class _DealsAsJava(Protocol):
     """A connector that knows what Java's would deal to its tasks if it started now."""
 
-    async def java_task_configs(self, max_tasks: int) -> TaskConfigs: ...
+    async def java_task_configs(self, max_tasks: int) -> TaskConfigs | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +154,13 @@ class WorkerConnector:
         connector: object = self._connector
         if self.status.state is not State.RUNNING or not isinstance(connector, _DealsAsJava):
             return None
-        return await connector.java_task_configs(
-            parse_config(FrameworkConfig, self._resolved).tasks_max
-        )
+        limit = parse_config(FrameworkConfig, self._resolved).tasks_max
+        configs = await connector.java_task_configs(limit)
+        # What only this worker adds to the connector's config is none of Java's.
+        ours = self._resolved.keys() - self._config.keys()
+        return configs and [
+            {name: text for name, text in config.items() if name not in ours} for config in configs
+        ]
 
     def request_reconfiguration(self) -> None:
         """Ask for new task configs; several requests before the next look are one."""

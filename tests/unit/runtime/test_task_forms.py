@@ -155,7 +155,7 @@ async def test_only_the_last_worker_that_may_write_leaves_javas_deal_and_its_sto
         await asyncio.Event().wait()
 
     if spoiled in ("refused", "no answer"):
-        node.config.put_tasks = put_tasks  # type: ignore[method-assign]
+        node.config.put_tasks = put_tasks  # type: ignore[method-assign, assignment]
     before = recorded(cluster)
     await cluster.stop()
     assert recorded(cluster) == before
