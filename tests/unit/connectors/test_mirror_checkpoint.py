@@ -120,7 +120,7 @@ async def test_tasks_share_the_groups_by_their_partition_of_the_offsets_topic() 
     ("groups", "tasks", "dealt"),
     [
         pytest.param(
-            "sums billing audit", 1, ["audit,billing,sums"], id="in-order-of-their-hashes"
+            "sums billing audit", 1, ["audit,sums,billing"], id="in-order-of-their-hashes"
         ),
         pytest.param("sums", 4, ["sums"], id="one-group"),
         pytest.param("sums billing audit", 2, None, id="another-number-of-tasks"),
