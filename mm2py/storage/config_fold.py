@@ -6,7 +6,7 @@ Java's ``KafkaConfigBackingStore``). Pure: it reads no topic, and its caller dec
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 from mm2py.storage.config_state import (
     EMPTY,
@@ -64,6 +64,8 @@ ConfigEvent = (
     | LoggerLevel
 )
 """What one record means for who listens."""
+
+_NOTHING: Final[Mapping[str, str]] = {}
 
 ConfigListener = Callable[[ConfigEvent], None]
 """Called on the loop with what was read after ``ConfigBackingStore.start`` returned; must neither block nor raise."""
@@ -174,7 +176,7 @@ class ConfigFold:
         complete = all(number in (deferred or ()) for number in range(tasks))
         if complete:
             if deferred is not None:
-                told = (*beside, *[{}] * tasks)
+                told = (*beside, *(_NOTHING for _ in range(tasks)))
                 self._tasks[name] = {it: {**deferred[it], **told[it]} for it in range(tasks)}
                 self._beside[name] = beside
                 self._generations[name] = self._generations.get(name, -1) + 1
