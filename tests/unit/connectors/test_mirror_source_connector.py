@@ -334,6 +334,19 @@ async def test_a_copy_that_the_target_refuses_waits_alone_and_is_said_once(
         assert bench.connector.waiting() == {}
 
 
+@pytest.mark.parametrize(
+    ("config", "copy", "separator"), [({}, "A.t1", True), (IDENTITY, "t1", False)]
+)
+async def test_only_where_the_separator_is_in_its_name_a_copy_is_to_be_cured_by_it(
+    config: dict[str, str], copy: str, separator: bool
+) -> None:
+    region = Region({"t1": 1})
+    region.target.refuse[copy] = server_error(17, f"Topic '{copy}' collides with existing topics")
+    cause = (await ran(region, config)).connector.waiting()[TopicPartition("t1", 0)]
+    assert "delete that topic" in cause
+    assert ("separator" in cause) is separator
+
+
 async def test_topics_that_only_look_internal_are_a_note_and_a_mirrors_own_are_none() -> None:
     names = (".t", "t", "__t", "mm2-offset-syncs.C.internal", "C.checkpoints.internal")
     bench = Bench(Region(dict.fromkeys(names, 1)), {"topics": ".*", "topics.exclude": "x"})
