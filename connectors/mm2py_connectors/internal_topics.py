@@ -24,9 +24,9 @@ _ASSUMED_TO_EXIST: Final = frozenset(
 
 
 COLLISION: Final = (
-    "names that differ in dots and underscores alone exclude each other: delete that topic if it is of a former"
-    " replication.policy.separator and no client reads it, or set the separator back"
+    "names that differ in dots and underscores alone exclude each other: delete that topic"
 )
+FORMER_SEPARATOR: Final = " if it is of a former replication.policy.separator and no client reads it, or set the separator back"
 
 
 def collides(error: ServerError) -> bool:
@@ -68,7 +68,7 @@ async def create_compacted_topic(
                 f" of {cluster}"
             )
         elif collides(error):
-            remedy = f"{COLLISION}, or keep dots in internal names: replication.policy.internal.topic.separator.enabled=false"
+            remedy = f"{COLLISION}{FORMER_SEPARATOR}, or keep dots in internal names: replication.policy.internal.topic.separator.enabled=false"
         raise FatalError(
             f"topic {topic} cannot be created on {cluster}: {error.message}", remedy=remedy
         ) from error

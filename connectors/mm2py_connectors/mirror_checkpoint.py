@@ -11,12 +11,13 @@ from typing import ClassVar, Final, final
 from mm2py.api.connector import Connector
 from mm2py.api.context import ConnectorContext, TaskContext
 from mm2py.api.task import SourceTask
+from mm2py.client.connect.group_admin import Committed
 from mm2py.config.class_names import KAFKA_RELEASE, MIRROR_CHECKPOINT_CONNECTOR
 from mm2py.config.client_properties import effective_client_properties
 from mm2py.config.definitions import ConfigModel, parse_config
 from mm2py.errors import FatalError
 from mm2py.mirror.filters import group_filter_from_config, topic_filter_from_config
-from mm2py.mirror.offset_checks import Positions, check_checkpoint_offsets
+from mm2py.mirror.offset_checks import Positions, check_checkpoint_offsets, hash_map_order
 from mm2py.mirror.policies import policy_from_config
 from mm2py_connectors.clients import (
     AdminFactory,
@@ -41,6 +42,7 @@ from mm2py_connectors.scheduler import Scheduler
 log = logging.getLogger(__name__)
 
 TASK_CLASS: Final = "org.apache.kafka.connect.mirror.MirrorCheckpointTask"
+_OF_GROUPS: Final = ("task.assigned.groups", "task.group.tasks", "task.group.partitions")
 GROUPS_PER_TASK: Final = 1_000
 """One task has so many groups before a second one is worth its connections."""
 COUNTED_EVERY_S: Final = 600
@@ -72,12 +74,13 @@ class MirrorCheckpointConnector(Connector):
         )
         self._admins, self._groups, self._logs, self._maps = admins, groups, logs, maps
         self._group_filter = group_filter_from_config(config)
-        topic_filter_from_config(config)  # refused here, not in each task
+        self._topic_filter = topic_filter_from_config(config)
         self._tasks_wanted = 1
         self._offsets_partitions = 0
         self._scheduler: Scheduler | None = None
         self._context: ConnectorContext | None = None
         self._sessions: list[Session] = []
+        self._source: MirrorGroups | None = None
         self._topic_ready = False
 
     @staticmethod
@@ -106,6 +109,7 @@ class MirrorCheckpointConnector(Connector):
             )
             self._sessions.append(source.session)
             await source.session.connect()
+            self._source = source.groups
             check_two_clusters(self._props, source.session, target.session)
             self._offsets_partitions = await source.groups.offsets_partitions()
             scheduler = self._scheduler = Scheduler(
@@ -144,6 +148,53 @@ class MirrorCheckpointConnector(Connector):
             }
             for index in range(tasks)
         ]
+
+    async def java_task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]] | None:
+        """Deal the groups as Java's connector does when it starts; None where it wants another number of tasks."""
+        configs = self.task_configs(max_tasks)
+        if self._source is None or not configs:
+            return None
+        listed = (await self._source.list_groups()).groups
+        chosen = [it for it in listed if self._group_filter.should_replicate_group(it)]
+        offsets = await self._source.committed(chosen)
+        groups = [
+            *hash_map_order(dict.fromkeys(it for it in chosen if self._counts(offsets.get(it))))
+        ]
+        if min(max_tasks, len(groups)) != len(configs):
+            return None
+        each, more = divmod(len(groups), len(configs))
+        ends = [each * it + min(it, more) for it in range(len(configs) + 1)]
+        return [
+            {
+                **self.java_task_config(config, {}),
+                "task.assigned.groups": ",".join(groups[begin:end]),
+            }
+            for config, begin, end in zip(configs, ends[:-1], ends[1:], strict=True)
+        ]
+
+    def _counts(self, committed: Committed | None) -> bool:
+        """Whether Java's connector counts a group: one of its topics is chosen."""
+        return isinstance(committed, Mapping) and any(
+            self._topic_filter.should_replicate_topic(it.topic) for it in committed
+        )
+
+    @staticmethod
+    def java_task_config(
+        config: Mapping[str, str], _connector: Mapping[str, str | None]
+    ) -> Mapping[str, str]:
+        """Leave out which groups a task has: ours find theirs, and Java's are dealt anew as soon as one comes or goes."""
+        return {name: text for name, text in config.items() if name not in _OF_GROUPS}
+
+    @staticmethod
+    def task_config_in_force(
+        config: Mapping[str, str],
+        connector: Mapping[str, str],
+        tasks: int,
+        _clusters: tuple[str, str],
+    ) -> Mapping[str, str]:
+        """Add how many tasks share the groups; a task asks the source for the number of its partitions."""
+        plain = MirrorCheckpointConnector.java_task_config(config, connector)
+        return {**plain, "task.group.tasks": str(tasks)}
 
     def open_task(self, config: Mapping[str, str], context: TaskContext) -> SourceTask:
         """Build one task; ``ConfigError`` when its config is wrong."""

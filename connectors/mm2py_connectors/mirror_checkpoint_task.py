@@ -95,7 +95,7 @@ class MirrorCheckpointTask(SourceTask):
         self._context, self._clock = context, context.clock
         self._checkpoints_topic = self._policy.checkpoints_topic(self._config.source_cluster_alias)
         self._checkpoints: dict[str, dict[TopicPartition, Checkpoint]] = {}
-        self._share = self._own_share()
+        self._share = self._own_share(self._config.task_group_partitions)
         self._translator: OffsetTranslator | None = None
         self._consumers: TranslatedGroups | None = None
         self._shares: TranslatedGroups | None = None
@@ -117,6 +117,8 @@ class MirrorCheckpointTask(SourceTask):
         side: Side = "source" if config.offset_syncs_topic_location == "source" else "target"
         try:
             source = await self._open_groups("source")
+            if "task.group.partitions" not in self._props:
+                self._share = self._own_share(await source.groups.offsets_partitions())
             commits = await self._open_log("source", "commits-source", CONSUMER_OFFSETS)
             written = await self._open_log("target", "checkpoints-target", self._checkpoints_topic)
             syncs = await self._open_log(side, f"offset-syncs-{side}", self._syncs_topic())
@@ -250,13 +252,13 @@ class MirrorCheckpointTask(SourceTask):
 
     # -- what is opened -----------------------------------------------------------------------
 
-    def _own_share(self) -> GroupShare:
+    def _own_share(self, partitions: int) -> GroupShare:
         config = self._config
         return GroupShare(
             self._group_filter.should_replicate_group,
             index=config.task_index or 0,
             tasks=config.task_group_tasks,
-            partitions=config.task_group_partitions,
+            partitions=partitions,
             assigned=config.task_assigned_groups,
         )
 

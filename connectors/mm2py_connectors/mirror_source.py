@@ -30,7 +30,7 @@ from mm2py.mirror.producer_ids import (
     TARGET_CLUSTER_ID,
     Suppression,
 )
-from mm2py.mirror.start_positions import StartPositions
+from mm2py.mirror.start_positions import LATE_PARTITIONS, StartPositions
 from mm2py.types import TopicPartition
 from mm2py_connectors.clients import (
     AdminFactory,
@@ -47,7 +47,6 @@ from mm2py_connectors.mirror_source_config import FlowRate, MirrorSourceConfig
 from mm2py_connectors.mirror_source_task import MirrorSourceTask
 from mm2py_connectors.partition_deal import (
     ASSIGNED_PARTITIONS,
-    LATE_PARTITIONS,
     PartitionDeal,
     format_partitions,
     parse_partitions,
@@ -58,6 +57,8 @@ log = logging.getLogger(__name__)
 
 TASK_CLASS: Final = "org.apache.kafka.connect.mirror.MirrorSourceTask"
 """Value of ``task.class`` in task configs, so that a Java worker can start them."""
+
+_RATE: Final = "flow.max.bytes.per.second"
 
 OFFSET_SYNCS_RETRY_S: Final = 30.0
 
@@ -158,15 +159,52 @@ class MirrorSourceConnector(Connector):
             rates = None
         hands = self._deal.deal(max_tasks, rates)
         rate = FlowRate.parts(self._config.flow_max_bytes_per_second, len(hands))
-        props = self._props | self._suppression | rate
+        return self._dealt(hands, self._suppression | rate)
+
+    async def java_task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
+        """Deal all partitions from the beginning, as Java's connector does when it starts."""
+        deal = PartitionDeal()
+        if self._context is not None:
+            deal.update(self._upkeep.topics.ready())
+        return self._dealt(deal.deal(max_tasks), {})
+
+    @staticmethod
+    def java_task_config(
+        config: Mapping[str, str], connector: Mapping[str, str | None]
+    ) -> Mapping[str, str]:
+        """Leave out what is found for our tasks: whose batches loop, and their part of the rate."""
+        plain = {
+            name: text
+            for name, text in config.items()
+            if name not in (SOURCE_CLUSTER_ID, TARGET_CLUSTER_ID, LOOP_SUPPRESSION, _RATE)
+        }
+        of_connector = {name: connector.get(name) for name in (LOOP_SUPPRESSION, _RATE)}
+        return plain | {name: text for name, text in of_connector.items() if text is not None}
+
+    @staticmethod
+    def task_config_in_force(
+        config: Mapping[str, str],
+        connector: Mapping[str, str],
+        tasks: int,
+        clusters: tuple[str, str],
+    ) -> Mapping[str, str]:
+        """Add the ids of source and target, and the task's part of the rate; whose batches loop the task finds by itself."""
+        limit = parse_config(FlowRate, connector).flow_max_bytes_per_second
+        ids = dict(zip((SOURCE_CLUSTER_ID, TARGET_CLUSTER_ID), clusters, strict=True))
+        return {**ids, **config, **FlowRate.parts(limit, tasks)}
+
+    def _dealt(
+        self, hands: Sequence[Sequence[TopicPartition]], told: Mapping[str, str]
+    ) -> Sequence[Mapping[str, str]]:
         return [
-            props
-            | {
+            {
+                **self._props,
+                **told,
                 "task.class": TASK_CLASS,
                 ASSIGNED_PARTITIONS: format_partitions(partitions),
                 "task.index": str(index),
+                **self._late(partitions),
             }
-            | self._late(partitions)
             for index, partitions in enumerate(hands)
         ]
 

@@ -28,7 +28,12 @@ from mm2py.errors import (
 )
 from mm2py.mirror.offset_syncs import OffsetSyncEmitter
 from mm2py.mirror.policies import policy_from_config
-from mm2py.mirror.producer_ids import PRODUCERS_TOPIC, ProducerOrigins, Suppression
+from mm2py.mirror.producer_ids import (
+    PRODUCERS_TOPIC,
+    ProducerOrigins,
+    Suppression,
+    suppression_of,
+)
 from mm2py.mirror.source_offsets import (
     committed_epoch,
     committed_topic_id,
@@ -58,7 +63,7 @@ from mm2py_connectors.clients import (
 )
 from mm2py_connectors.conflicts import ConflictWatch
 from mm2py_connectors.covered_positions import CoveredPositions
-from mm2py_connectors.loop_suppression import LoopFilter, compacted_topics
+from mm2py_connectors.loop_suppression import LoopFilter, compacted_topics, find_suppression
 from mm2py_connectors.mirror_source_config import MirrorSourceTaskConfig
 from mm2py_connectors.partition_deal import parse_ends, parse_partitions
 from mm2py_connectors.range_ends import RangeEnds
@@ -404,9 +409,9 @@ class MirrorSourceTask(BatchSourceTask):
     async def _open_loop_filter(self) -> LoopFilter | None:
         """Know all mirrors of the source before its first batch is read."""
         config = self._config
-        chosen = Suppression(config.loop_suppression)
-        if chosen not in (Suppression.ON, Suppression.ALL):
-            return None  # the connector has found out what auto means
+        chosen = await self._find_suppression()
+        if chosen is Suppression.OFF:
+            return None
         await self._close_loop_filter()  # of an earlier start that failed
         props = self._client_props("source", "consumer", "producer-ids-consumer")
         opened = self._logs(
@@ -423,6 +428,20 @@ class MirrorSourceTask(BatchSourceTask):
         )
         await self._loops.open()
         return self._loops
+
+    async def _find_suppression(self) -> Suppression:
+        """Return what is in force: what our connector found; where Java's made the config, it is found here."""
+        chosen = suppression_of(self._props)
+        if chosen is not Suppression.AUTO:
+            return chosen
+        opened = self._open_source_admin("loops-admin")
+        try:
+            await opened.session.connect()
+            factor = self._config.offset_syncs_topic_replication_factor
+            found = await find_suppression(self._props, opened.admin, replication_factor=factor)
+            return found[0]
+        finally:
+            await opened.session.close()
 
     def _open_source_admin(self, role: str = "retention-admin") -> AdminSession:
         props = self._client_props("source", "admin", role)

@@ -13,9 +13,6 @@ from mm2py.errors import ConfigError
 from mm2py.types import TopicPartition
 
 ASSIGNED_PARTITIONS: Final = "task.assigned.partitions"
-LATE_PARTITIONS: Final = "task.late.partitions"
-"""Ours: those of the assigned partitions that were found after the first start of the flow."""
-
 END_OFFSETS: Final = "task.end.offsets"
 """Ours: where the partitions of a backfill end."""
 

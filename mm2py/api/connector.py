@@ -91,6 +91,26 @@ class DescribedConnectorFactory(ConnectorFactory, Protocol):
         """
         ...
 
+    @staticmethod
+    def java_task_config(
+        config: Mapping[str, str], connector: Mapping[str, str | None]
+    ) -> Mapping[str, str]:
+        """Return a task config as Java's connector would make it of the same ``connector`` config.
+
+        With it ``task_config_in_force`` adds again, at each start of a task, what this leaves out.
+        """
+        ...
+
+    @staticmethod
+    def task_config_in_force(
+        config: Mapping[str, str],
+        connector: Mapping[str, str],
+        tasks: int,
+        clusters: tuple[str, str],
+    ) -> Mapping[str, str]:
+        """Return what a task of ``tasks`` runs with, whichever form its config has; ``clusters`` are Kafka's ids of source and target."""
+        ...
+
     takes_bytes: ClassVar[bool]
     """Of a sink: whether its tasks get bytes whatever the converters are; otherwise what those make of them."""
 

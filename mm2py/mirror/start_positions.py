@@ -15,6 +15,10 @@ from mm2py.config.java_regex import JavaPattern
 from mm2py.errors import ConfigError, UsageError
 from mm2py.types import EARLIEST, LATEST, TopicPartition, start_at_offset, start_at_time
 
+LATE_PARTITIONS: Final = "task.late.partitions"
+"""Of a task config: those of its partitions that were found after the first start of the flow. Published beside the commit of
+task configs where they are as Java's connector makes them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Boundary:

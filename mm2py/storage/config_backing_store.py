@@ -112,13 +112,19 @@ class ConfigBackingStore:
         records = ConnectorPut(name, None), TargetPut(name, None)
         await self._write(f"removal of connector {name}", *records)
 
-    async def put_tasks(self, name: str, configs: Sequence[Mapping[str, str]]) -> None:
-        """Write all task configs of a connector and, last, their commit.
+    async def put_tasks(
+        self,
+        name: str,
+        configs: Sequence[Mapping[str, str]],
+        beside: Sequence[Mapping[str, str]] = (),
+    ) -> None:
+        """Write all task configs of a connector and, last, their commit, with what tasks are told ``beside`` them.
 
         Configs that do not fit one batch go in several: without the commit they are not in force.
         """
         tasks = [TaskPut(TaskId(name, n), dict(config)) for n, config in enumerate(configs)]
-        await self._write(f"task configs of connector {name}", *tasks, Commit(name, len(tasks)))
+        commit = Commit(name, len(tasks), beside)
+        await self._write(f"task configs of connector {name}", *tasks, commit)
 
     async def put_target(self, name: str, state: TargetState) -> None:
         """Write what a connector is wanted to be."""

@@ -4,9 +4,9 @@ Flow: ``ConfigRecord`` -> ``ConfigFold.take`` -> ``ConfigEvent`` and the next ``
 Java's ``KafkaConfigBackingStore``). Pure: it reads no topic, and its caller decides whether listeners are called.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 from mm2py.storage.config_state import (
     EMPTY,
@@ -65,6 +65,8 @@ ConfigEvent = (
 )
 """What one record means for who listens."""
 
+_NOTHING: Final[Mapping[str, str]] = {}
+
 ConfigListener = Callable[[ConfigEvent], None]
 """Called on the loop with what was read after ``ConfigBackingStore.start`` returned; must neither block nor raise."""
 
@@ -88,6 +90,7 @@ class ConfigFold:
         self._deferred: dict[str, dict[int, ConnectorConfig]] = {}
         self._generations: dict[str, int] = {}
         self._applied: dict[str, ConnectorConfig] = {}
+        self._beside: dict[str, Sequence[Mapping[str, str]]] = {}
         self._fenced: dict[str, int] = {}
         self._pending_fencing: set[str] = set()
         self._inconsistent: set[str] = set()
@@ -107,8 +110,8 @@ class ConfigFold:
                 event = self._remove(name) if config is None else self._put(name, config)
             case TaskPut(TaskId(connector, number), config):
                 self._deferred.setdefault(connector, {})[number] = config
-            case Commit(name, tasks):
-                event = self._commit(name, tasks)
+            case Commit():
+                event = self._commit(record)
             case TargetPut(name, state):
                 event = self._want(name, state)
             case Fenced(name, task_count):
@@ -137,6 +140,7 @@ class ConfigFold:
                 },
                 generations=dict(self._generations),
                 applied=dict(self._applied),
+                beside=dict(self._beside),
                 task_count_records=dict(self._fenced),
                 pending_fencing=frozenset(self._pending_fencing),
                 inconsistent=frozenset(self._inconsistent),
@@ -156,11 +160,13 @@ class ConfigFold:
             self._tasks,
             self._deferred,
             self._applied,
+            self._beside,
         ):
             of_connector.pop(name, None)
         return ConnectorRemoved(name)
 
-    def _commit(self, name: str, tasks: int) -> TasksChanged | None:
+    def _commit(self, commit: Commit) -> TasksChanged | None:
+        name, tasks, beside = commit.name, commit.tasks, commit.beside
         config = self._connectors.get(name)
         if config is None:
             # Compaction has eaten the connector's config and its tombstone: what is left means nothing.
@@ -170,7 +176,9 @@ class ConfigFold:
         complete = all(number in (deferred or ()) for number in range(tasks))
         if complete:
             if deferred is not None:
-                self._tasks[name] = {number: deferred[number] for number in range(tasks)}
+                told = (*beside, *(_NOTHING for _ in range(tasks)))
+                self._tasks[name] = {it: {**deferred[it], **told[it]} for it in range(tasks)}
+                self._beside[name] = beside
                 self._generations[name] = self._generations.get(name, -1) + 1
             self._inconsistent.discard(name)
             self._applied[name] = config

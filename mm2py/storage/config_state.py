@@ -4,7 +4,7 @@ Flow: records of the topic -> an immutable ``ConfigSnapshot``, and ``ConfigEvent
 Maps hold raw texts, placeholders kept. No I/O.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -48,7 +48,8 @@ class ConfigSnapshot:
 
     ``offset`` is that of the next record, 0 while the topic is empty. ``generations`` counts the commits
     per connector from 0; ``applied`` holds the connector config in force at the last commit.
-    ``commit_offset`` is the one after the newest commit of task configs, of any connector.
+    ``commit_offset`` is the one after the newest commit of task configs, of any connector. ``beside``: what the last
+    commit told the tasks of a connector besides; it is in ``task_configs`` too.
     """
 
     offset: int = 0
@@ -63,6 +64,9 @@ class ConfigSnapshot:
     generations: Mapping[str, int] = field(default_factory=dict[str, int])
     applied: Mapping[str, ConnectorConfig] = field(default_factory=dict[str, ConnectorConfig])
     task_count_records: Mapping[str, int] = field(default_factory=dict[str, int])
+    beside: Mapping[str, Sequence[Mapping[str, str]]] = field(
+        default_factory=dict[str, Sequence[Mapping[str, str]]]
+    )
     pending_fencing: frozenset[str] = frozenset()
     inconsistent: frozenset[str] = frozenset()
 

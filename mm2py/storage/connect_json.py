@@ -49,10 +49,15 @@ class TaskPut:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """``commit-<name>``; makes the task configs before it valid."""
+    """``commit-<name>``; makes the task configs before it valid.
+
+    ``beside``, by task: what ours are told besides, as member ``beside`` of the value. Java ignores it; a task config
+    that has one property more than Java's connector would make is made again by it, and its task restarted.
+    """
 
     name: str
     tasks: int
+    beside: Sequence[Mapping[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +104,9 @@ def _config_texts(record: ConfigRecord) -> tuple[str, Mapping[str, object] | Non
             key, value = CONNECTOR + name, None if config is None else {"properties": dict(config)}
         case TaskPut(task, config):
             key, value = f"{TASK}{task}", {"properties": dict(config)}
-        case Commit(name, tasks):
-            key, value = COMMIT + name, {"tasks": tasks}
+        case Commit(name, tasks, beside):
+            told: dict[str, object] = {"beside": [*beside]} if any(beside) else {}
+            key, value = COMMIT + name, {"tasks": tasks} | told
         case TargetPut(name, None):
             key, value = TARGET + name, None
         case TargetPut(name, state):
@@ -144,7 +150,22 @@ def _task(name: str, value: bytes | None) -> TaskPut:
 
 
 def _commit(name: str, value: bytes | None) -> Commit:
-    return Commit(name, integer_member(json_object(value), "tasks", COUNT))
+    members = json_object(value)
+    return Commit(name, integer_member(members, "tasks", COUNT), _beside(members))
+
+
+def _beside(members: Mapping[str, object]) -> Sequence[Mapping[str, str]]:
+    """Read what tasks are told besides; nothing where it is not in form, so that the commit counts all the same."""
+    told = members.get("beside")
+    if not isinstance(told, list):
+        return ()
+    found: list[Mapping[str, str]] = []
+    for each in cast("list[object]", told):
+        if not isinstance(each, dict):
+            return ()
+        pairs = cast("dict[str, object]", each).items()
+        found.append({name: text for name, text in pairs if isinstance(text, str)})
+    return tuple(found)
 
 
 def _fenced(name: str, value: bytes | None) -> Fenced:

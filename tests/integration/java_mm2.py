@@ -9,7 +9,7 @@ import re
 import signal
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, final
 
@@ -201,23 +201,28 @@ class Handover:
 
     def _write_file(self) -> None:
         a, b = self.source_alias, self.target_alias
-        lines = [
-            f"clusters = {a}, {b}",
-            f"{a}.bootstrap.servers = {self.source.bootstrap_servers}",
-            f"{b}.bootstrap.servers = {self.target.bootstrap_servers}",
-            f"{a}->{b}.enabled = true",
-            f"{a}->{b}.topics = {self.topic}.*",
-            f"{a}->{b}.tasks.max = 2",
-            f"{b}->{a}.enabled = false",
-            "replication.factor = 1",
-            "offset-syncs.topic.replication.factor = 1",
-            "heartbeats.topic.replication.factor = 1",
-            "checkpoints.topic.replication.factor = 1",
-            "offset.storage.replication.factor = 1",
-            "status.storage.replication.factor = 1",
-            "config.storage.replication.factor = 1",
-        ]
-        self._file.write_text("\n".join(lines) + "\n", encoding="latin-1")
+        clusters = {a: self.source, b: self.target}
+        own = f"{a}->{b}.topics = {self.topic}.*", f"{a}->{b}.tasks.max = 2"
+        write_file(self._file, clusters, *own, f"{b}->{a}.enabled = false")
+
+
+def write_file(file: Path, clusters: Mapping[str, KafkaAddress], *own: str) -> None:
+    """Write a file that both mirrors run: one flow between two single nodes, and ``own`` lines."""
+    a, b = clusters
+    lines = [
+        f"clusters = {a}, {b}",
+        *(f"{it}.bootstrap.servers = {at.bootstrap_servers}" for it, at in clusters.items()),
+        f"{a}->{b}.enabled = true",
+        "replication.factor = 1",
+        "offset-syncs.topic.replication.factor = 1",
+        "heartbeats.topic.replication.factor = 1",
+        "checkpoints.topic.replication.factor = 1",
+        "offset.storage.replication.factor = 1",
+        "status.storage.replication.factor = 1",
+        "config.storage.replication.factor = 1",
+        *own,
+    ]
+    file.write_text("\n".join(lines) + "\n", encoding="latin-1")
 
 
 def eventually(condition: Callable[[], bool], what: str | Callable[[], str]) -> None:

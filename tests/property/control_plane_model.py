@@ -11,6 +11,8 @@ on them, its tasks on paper -> ``Play`` makes changes and faults by a seed, ends
 4. Every flow runs when the faults have ended.
 5. With exactly-once support never two producers of a partition that are not fenced, whatever became of their process.
 
+6. A task runs with what ours are told besides, whichever form its config was published in.
+
 Workers of this world cannot ask each other anything: there is no HTTP between them.
 """
 
@@ -52,7 +54,10 @@ SETTLE_S: Final = 150.0
 
 CONNECTORS: Final = ("a", "b")
 CHANGES: Final = ("put", "put", "put", "pause", "resume", "stop", "delete")
-FAULTS: Final = ("crash", "freeze", "freeze", "cut", "cut", "refuse", "join", "move", "move")
+FAULTS: Final = (
+    *("crash", "leave", "leave", "freeze", "freeze"),
+    *("cut", "cut", "refuse", "join", "move", "move"),
+)
 
 
 @dataclass
@@ -200,6 +205,8 @@ class PaperHost(ObedientHost):
         self._starts: dict[TaskId, asyncio.Task[None]] = {}
 
     async def start_task(self, spec: TaskSpec) -> None:
+        if not spec.config.get("told", "").endswith("('cluster A', 'cluster B')"):
+            self._worker.world.broken.append(f"6: {spec.id} is told nothing: {spec.config}")
         self.terms[spec.id] = self._worker.permit.term
         if not self._worker.exactly_once:
             await super().start_task(spec)
@@ -490,6 +497,10 @@ class Play:
             del world.workers[worker.name]
             if not world.workers:
                 world.join()
+        elif kind == "leave":
+            worker.herder.stop()
+            left = partial(self._left, worker)
+            worker.life.add_done_callback(left, context=copy_context())
         elif kind == "freeze":
             worker.frozen = True
             self.loop.freeze(worker.name)
@@ -502,6 +513,11 @@ class Play:
         else:
             worker.line.refuses = True
             self.loop.call_later(lasts_s, setattr, worker.line, "refuses", False)
+
+    def _left(self, worker: Worker, _life: "asyncio.Task[None]") -> None:
+        self.world.workers.pop(worker.name, None)
+        if not self.world.workers:
+            self.world.join()
 
     def _thaw(self, worker: Worker) -> None:
         if worker.name not in self.world.workers:
@@ -530,7 +546,7 @@ class Play:
             if what == "put":
                 least = 2 if world.exactly_once else 0
                 words = " ".join(self.random.sample("0123", self.random.randrange(least, 5)))
-                config = CONFIG | {"work": words, "change": str(number)}
+                config = CONFIG | {"work": words, "java": words[::-1], "change": str(number)}
                 await herder.put_config(name, config, actor="t")
                 if number > world.acknowledged.get(name, (0, ""))[0]:
                     world.acknowledged[name] = number, worker.name

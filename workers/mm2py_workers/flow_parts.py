@@ -446,6 +446,7 @@ def wire_flow(
     parts = replace(
         parts,
         flow=plan.name,
+        cluster_ids=lambda: (probe.cluster_id, cluster.cluster_id),
         clusters={
             f"target cluster {target} at {cluster.settings.addresses}": cluster.connect,
             f"source cluster {source} at {source_settings.addresses}": connect_source,
@@ -490,6 +491,8 @@ class _SourceProbe:
     def __init__(self, settings: ConnectionSettings, alias: str, clock: Clock) -> None:
         self._settings, self._alias, self._clock = settings, alias, clock
         self._cluster: Cluster | None = None
+        self.cluster_id = ""
+        """Kafka's id of the source; empty until it answered."""
 
     async def connect(self) -> ClusterEnd:
         """Return what answered; ``ConnectionFailedError`` when it does not."""
@@ -497,6 +500,7 @@ class _SourceProbe:
             self._cluster = Cluster(self._settings, alias=self._alias, clock=self._clock)
         await self._cluster.connect()
         end = ClusterEnd.of(self._cluster)
+        self.cluster_id = end.cluster_id
         await self.close()
         return end
 

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, final
 
@@ -17,6 +18,7 @@ from mm2py.client.connect.cluster import Cluster
 from mm2py.client.fetch.log_reader import LogReader
 from mm2py.clock import Clock
 from mm2py.config.catalog import Catalog
+from mm2py.config.class_names import MIRROR_SOURCE_CONNECTOR, canonical_class
 from mm2py.config.clients import ConnectionSettings, connection_settings
 from mm2py.config.definitions import parse_config
 from mm2py.config.lint_keys import property_problem
@@ -231,7 +233,8 @@ class _Plans:
         plan = self._plans.get(name)
         if plan is None:
             derived = derive_plan(self._config, name, self._plugins, by_file=name in self._by_file)
-            plan = self._plans[name] = replace(derived, resolve=self.resolve)
+            resolve = partial(self._masked, derived.resolve)
+            plan = self._plans[name] = replace(derived, resolve=resolve)
         return plan
 
     def worker_of(self, connector: Mapping[str, str]) -> Mapping[str, str] | None:
@@ -242,7 +245,12 @@ class _Plans:
 
     def resolve(self, raw: ConnectorConfig) -> dict[str, str]:
         """Replace the placeholders of what runs; its secrets are hidden from then on."""
-        resolved = _resolved(self._config, raw)
+        return self._masked(partial(_resolved, self._config), raw)
+
+    def _masked(
+        self, resolve: Callable[[ConnectorConfig], dict[str, str]], raw: ConnectorConfig
+    ) -> dict[str, str]:
+        resolved = resolve(raw)
         self._mask.add(self._config.secrets | secrets_in(resolved))
         return resolved
 
@@ -281,15 +289,25 @@ def derive_plan(
         # What is not installed is not started.
         if connector in plugins.names
     }
-    if SOURCE in connectors and _runs_both_ways(config, name):
-        # What is between these two flows and an endless circle is not left to what a cluster allows.
-        connectors[SOURCE].setdefault(LOOP_SUPPRESSION, Suppression.ON)
+    # What is between two flows and an endless circle is not left to what a cluster allows. It is no part of the config
+    # that is published: a Java worker would write that again without it, and start every task anew.
+    both_ways = SOURCE in connectors and _runs_both_ways(config, name)
+
+    def resolve(raw: ConnectorConfig) -> dict[str, str]:
+        resolved = _resolved(config, raw)
+        copies = canonical_class(resolved.get("connector.class", "")) == MIRROR_SOURCE_CONNECTOR
+        return (
+            {LOOP_SUPPRESSION: Suppression.ON.value, **resolved}
+            if both_ways and copies
+            else resolved
+        )
+
     return FlowPlan(
         name=name,
         props=props,
         worker=worker,
         connectors=connectors,
-        resolve=lambda raw: _resolved(config, raw),
+        resolve=resolve,
         by_file=by_file,
     )
 

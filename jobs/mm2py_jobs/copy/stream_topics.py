@@ -9,14 +9,11 @@ from typing import Final, final
 
 from mm2py.clock import Clock
 from mm2py.errors import FatalError
+from mm2py.mirror.start_positions import LATE_PARTITIONS
 from mm2py.types import TopicPartition
 from mm2py_cli.output import say
 from mm2py_connectors.mirror_source import MirrorSourceConnector
-from mm2py_connectors.partition_deal import (
-    ASSIGNED_PARTITIONS,
-    LATE_PARTITIONS,
-    parse_partitions,
-)
+from mm2py_connectors.partition_deal import ASSIGNED_PARTITIONS, parse_partitions
 from mm2py_jobs.copy.backfill_flow import BackfillSession
 from mm2py_jobs.copy.stream import StreamPartitions
 from mm2py_workers.signals import StopSignal

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mm2py.config.java_regex import JavaPattern
-from mm2py.config.properties import load
+from mm2py.config.properties import PropertiesFile, load
 from mm2py.config.providers import Providers, placeholders
 from mm2py.errors import ConfigError
 
@@ -120,7 +120,7 @@ def consumer_file(path: str) -> ClientFile:
         raise ConfigError(
             f"{path}: group.id is missing", remedy="name the consumer group of the mirror"
         )
-    warnings: list[str] = []
+    warnings = [*properties.warnings]
     if values.get("enable.auto.commit", "false").strip().lower() == "true":
         warnings.append(
             f"{path}: enable.auto.commit=true commits records that were not sent yet: a failure loses them; "
@@ -141,7 +141,8 @@ def producer_file(path: str) -> ClientFile:
     properties = _read(path)
     values = dict(properties.values)
     is_sync = values.pop("producer.type", "async").strip().lower() == "sync"
-    warnings = [
+    warnings = [*properties.warnings]
+    warnings += [
         f"{path}: {name}={values[name]}, not {default}: a failure may lose or reorder records"
         for name, default in _PRODUCER_DEFAULTS.items()
         if name in values and not _is_same(name, values[name], default)
@@ -160,23 +161,13 @@ def _is_same(name: str, given: str, default: str) -> bool:
 
 def _read(path: str) -> ClientFile:
     file = load(path)
-    given = file.values
+    given, warnings = _without_address_of_zookeeper(path, file)
     providers = Providers.of(given, os.environ)
     values: dict[str, str] = {}
     written: dict[str, str] = {}
     remarks: list[str] = []
-    zookeeper = [name for name in given if _ZOOKEEPER.fullmatch(name)]
-    has_brokers = bool(given.get("bootstrap.servers", "").strip())
-    for name in _ZOOKEEPER_ADDRESS:
-        # Beside addresses of brokers Java's consumer ignores it as any name that it does not know.
-        if name in zookeeper and not has_brokers:
-            line = next(entry.line for entry in file.entries if entry.key == name)
-            raise ConfigError(
-                f"{path}:{line}: {name} names ZooKeeper, which clients of Kafka do not use any more",
-                remedy="remove it and put bootstrap.servers=HOST:9092,... there, with the addresses of brokers",
-            )
     for name, text in providers.resolve(given).items():
-        if name in zookeeper or name.lower() in _WITHOUT_EFFECT:
+        if _ZOOKEEPER.fullmatch(name) or name.lower() in _WITHOUT_EFFECT:
             remarks.append(f"{path}: {name} has no effect any more")
             continue
         if name in _OWN:
@@ -197,7 +188,28 @@ def _read(path: str) -> ClientFile:
             f"{path}: bootstrap.servers is missing",
             remedy="add the addresses of brokers, HOST:9092,...",
         )
-    return ClientFile(values, tuple(remarks), secrets=providers.secrets, written=written)
+    return ClientFile(
+        values, tuple(remarks), tuple(warnings), secrets=providers.secrets, written=written
+    )
+
+
+def _without_address_of_zookeeper(
+    path: str, file: PropertiesFile
+) -> tuple[dict[str, str], list[str]]:
+    """Return the properties and warnings: beside addresses of brokers Java's consumer ignores it as any name that it does not know."""
+    given = dict(file.values)
+    warnings: list[str] = []
+    for name in _ZOOKEEPER_ADDRESS:
+        if given.pop(name, None) is None:
+            continue
+        if not given.get("bootstrap.servers", "").strip():
+            line = next(entry.line for entry in file.entries if entry.key == name)
+            raise ConfigError(
+                f"{path}:{line}: {name} names ZooKeeper, which clients of Kafka do not use any more",
+                remedy="remove it and put bootstrap.servers=HOST:9092,... there, with the addresses of brokers",
+            )
+        warnings.append(f"{path}: {name} is ignored, bootstrap.servers counts: remove it")
+    return given, warnings
 
 
 def _shown(value: str, text: str) -> str:

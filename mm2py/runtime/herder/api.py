@@ -167,7 +167,8 @@ class HerderParts:
     """The real objects of one herder, built by the composition root.
 
     ``clusters`` maps a description (``target cluster B at b1:9092``) to what connects it; ``prepare``
-    creates and checks the internal topics; ``cluster_id`` is asked after both; ``resolve`` replaces
+    creates and checks the internal topics; ``cluster_id`` is asked after both, ``cluster_ids`` (of source and
+    target; None where connectors may read any cluster) too; ``resolve`` replaces
     placeholders; ``close`` closes what was opened; ``fence_producers`` fences transactional ids on the target,
     ``topic_limits`` asks it for ``max.message.bytes``. ``overrides``, ``backfills`` and
     ``take_back`` (ends a stream whose driver is gone, for a cause) are None on an ordinary worker, whose ``guard`` gets all connectors before and after a change and refuses it by
@@ -177,6 +178,7 @@ class HerderParts:
     node: HerderNode
     flow: FlowName | None
     cluster_id: Callable[[], str]
+    cluster_ids: Callable[[], tuple[str, str]] | None = None
     clusters: Mapping[str, Callable[[], Awaitable[None]]]
     prepare: Callable[[], Awaitable[None]]
     config: ConfigBackingStore

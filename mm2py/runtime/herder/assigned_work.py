@@ -19,10 +19,11 @@ from mm2py.clock import Clock
 from mm2py.config.definitions import parse_config
 from mm2py.config.framework import FrameworkConfig
 from mm2py.errors import ConfigError, Mm2pyError, PartitionError
-from mm2py.observability.logging import log_scope
+from mm2py.observability.logging import cause_text, log_scope
 from mm2py.observability.metrics import Finding
 from mm2py.runtime.herder.api import HerderParts
-from mm2py.runtime.herder.worker_connector import ConnectorFacts, WorkerConnector
+from mm2py.runtime.herder.task_forms import TaskForms
+from mm2py.runtime.herder.worker_connector import ConnectorFacts, TaskConfigs, WorkerConnector
 from mm2py.runtime.tasks.lifecycle import Status, trace_of
 from mm2py.runtime.tasks.task_host import TaskSpec
 from mm2py.runtime.tasks.task_transactions import StartGuard
@@ -40,6 +41,9 @@ STEADY_S: Final = 300.0
 PROVEN_S: Final = 60.0
 """A task that failed more than once is shown as a problem until it has run this long."""
 
+FOR_JAVA_S: Final = 2.0
+"""What a connector may take at the end of its group to find what Java's would deal."""
+
 LONGEST_WAIT_S: Final = 30.0
 """How long tasks wait for configs that are made of a changed connector config."""
 
@@ -56,6 +60,8 @@ class _Task:
 
     config: ConnectorConfig
     connector: ConnectorConfig
+    count: int = 1
+    """Tasks of the connector."""
     generation: int = -1
     """Of the connector's task configs, as this worker counts commits."""
     framework: FrameworkConfig = field(default_factory=FrameworkConfig)
@@ -104,6 +110,7 @@ class AssignedWork:
         self._exactly_once = parts.settings.exactly_once
         self._permit = parts.membership.permit
         self._term = self._permit.term
+        self._forms = TaskForms(parts.node.plugins, parts.cluster_ids)
         self._host = parts.hosts(self._task_changed, guard)
 
     @property
@@ -193,11 +200,42 @@ class AssignedWork:
             and (
                 self._exactly_once
                 or task not in current
-                or snapshot.task_configs.get(task) != entry.config
+                or not self._is_as_started(task, entry, snapshot)
                 or _in_force(task.connector, snapshot) != entry.connector
             )
         )
         return Work(tasks=frozenset(stale))
+
+    def _is_as_started(self, task: TaskId, entry: _Task, snapshot: ConfigSnapshot) -> bool:
+        config = snapshot.task_configs.get(task)
+        if config == entry.config:
+            return True
+        return len(snapshot.tasks(task.connector)) == entry.count and self._forms.same(
+            config, entry.config, entry.connector
+        )
+
+    async def for_java(self) -> Mapping[str, tuple[ConnectorConfig, TaskConfigs]]:
+        """Return what Java's connectors would deal now, with the configs of those that run here; without what takes too long."""
+
+        async def ask(name: str) -> TaskConfigs | None:
+            try:
+                async with asyncio.timeout(FOR_JAVA_S):
+                    return await self._connectors[name].java_task_configs()
+            except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the work still has to be stopped
+                log.info(
+                    "what Java would deal is not known connector=%s cause=%s",
+                    name,
+                    cause_text(error),
+                )
+                return None
+
+        names = sorted(self._connectors)
+        dealt = await asyncio.gather(*map(ask, names))
+        return {
+            name: (self._configs[name], configs)
+            for name, configs in zip(names, dealt, strict=True)
+            if configs is not None
+        }
 
     def outdated(self, connectors: Iterable[str], snapshot: ConfigSnapshot) -> list[str]:
         """Return which of these connectors run here with a config that was written again since."""
@@ -451,6 +489,7 @@ class AssignedWork:
         entry = self._tasks[task] = _Task(
             config,
             _in_force(task.connector, snapshot),
+            count=len(snapshot.tasks(task.connector)),
             generation=snapshot.generations.get(task.connector, -1),
         )
         await self._launch(task, entry)
@@ -463,7 +502,9 @@ class AssignedWork:
             spec = TaskSpec(
                 id=task,
                 connector_config=connector,
-                config=self._parts.resolve(entry.config),
+                config=self._forms.in_force(
+                    self._parts.resolve(entry.config), connector, entry.count
+                ),
                 paused=task.connector in self._paused,
                 generation=self._parts.membership.generation,
                 version=self._version(connector) or "",

@@ -15,10 +15,12 @@ from typing import Final, final
 from mm2py.clock import Clock, wait_or_stop
 from mm2py.config.providers import placeholders
 from mm2py.errors import ConfigError, FatalServerError, Mm2pyError, RetriableError
+from mm2py.observability.logging import cause_text
 from mm2py.runtime.group.membership import Round
 from mm2py.runtime.group.request_signing import new_session_key, rotation_due
 from mm2py.runtime.herder.api import HerderParts
 from mm2py.runtime.herder.queue import HerderQueue
+from mm2py.runtime.herder.task_forms import TaskForms, parted
 from mm2py.storage.config_state import ConfigSnapshot, ConnectorConfig, SessionKey
 from mm2py.storage.status_records import StoredStatus
 from mm2py.types import State, TargetState, TaskId
@@ -240,6 +242,10 @@ def _unfinished_stops(snapshot: ConfigSnapshot) -> Sequence[str]:
 
 
 LEADER_WAIT_S: Final = 10.0
+HAND_OVER_S: Final = 5.0
+"""What the last write of a group's last worker may take: an unreachable target must not delay a stop."""
+
+TaskConfigs = Sequence[Mapping[str, str]]
 
 
 @final
@@ -256,6 +262,7 @@ class TaskPublication:
         self._parts = parts
         self._queue = queue
         self._clock = clock
+        self._forms = TaskForms(parts.node.plugins, parts.cluster_ids)
         self._leader_changed = asyncio.Event()
         self._published: dict[str, tuple[ConnectorConfig, Sequence[Mapping[str, str]]]] = {}
         """Per connector: its raw config, and the task configs that are in force since."""
@@ -271,7 +278,7 @@ class TaskPublication:
     def overwritten(self, name: str, snapshot: ConfigSnapshot) -> bool:
         """Return whether other task configs are in force than those published here last."""
         made_of, configs = self._published.get(name, ({}, ()))
-        return _current(name, made_of, snapshot) and _differs(name, configs, snapshot)
+        return _current(name, made_of, snapshot) and self._differs(name, configs, snapshot)
 
     async def publish(
         self, name: str, made_of: ConnectorConfig, configs: Sequence[Mapping[str, str]]
@@ -288,7 +295,7 @@ class TaskPublication:
         if not _current(name, made_of, snapshot):
             return
         completed = [self._completed(made_of, config) for config in configs]
-        if _differs(name, completed, snapshot):
+        if self._differs(name, completed, snapshot):
             await self._queue.submit(partial(self._store, name, made_of, completed))
         self._published[name] = made_of, completed
 
@@ -297,7 +304,7 @@ class TaskPublication:
     ) -> None:
         """Write task configs; runs in the queue, in order with everything else that the leader writes."""
         parts, snapshot = self._parts, self._parts.config.snapshot()
-        if not _current(name, made_of, snapshot) or not _differs(name, configs, snapshot):
+        if not _current(name, made_of, snapshot) or not self._differs(name, configs, snapshot):
             return
         if not (parts.membership.permit.valid and parts.membership.is_leader):
             raise RetriableError(
@@ -309,6 +316,43 @@ class TaskPublication:
         with self._queue.stage(what):
             await parts.config.put_tasks(name, configs)
 
+    @property
+    def may_hand_over(self) -> bool:
+        """Whether this worker is the last of its group, and may write its config topic."""
+        membership, privileged = self._parts.membership, self._parts.config.privileged
+        return (
+            membership.permit.valid
+            and membership.is_leader
+            and len(membership.member_urls()) == 1
+            and (privileged is None or privileged.claimed)
+        )
+
+    async def hand_over(self, dealt: Mapping[str, tuple[ConnectorConfig, TaskConfigs]]) -> None:
+        """Leave the task configs that Java's connectors would make at their start, when no task runs in this group any more.
+
+        A worker that joins meanwhile waits for a round, and reads this commit before it is assigned anything.
+        """
+        config = self._parts.config
+        for name, (made_of, configs) in dealt.items():
+            snapshot = config.snapshot()
+            if not self.may_hand_over or not _current(name, made_of, snapshot):
+                continue
+            plain = [self._completed(made_of, it) for it in configs]
+            records, beside = zip(*map(parted, plain), strict=True) if plain else ((), ())
+            told = beside if any(beside) else ()
+            stored = [snapshot.task_configs.get(task) for task in snapshot.tasks(name)]
+            if stored == plain and tuple(snapshot.beside.get(name, ())) == told:
+                continue
+            try:
+                async with asyncio.timeout(HAND_OVER_S):
+                    await config.put_tasks(name, records, told)
+            except (Mm2pyError, TimeoutError) as error:
+                log.info(
+                    "task configs stay as they are, a Java worker would start its tasks twice connector=%s cause=%s",
+                    name,
+                    cause_text(error),
+                )
+
     async def _until_led(self) -> None:
         """Wait for a round that makes this worker the leader, or fail later: a rebalance in progress is no error."""
         until_s = self._clock.monotonic() + LEADER_WAIT_S
@@ -318,6 +362,20 @@ class TaskPublication:
         ):
             self._leader_changed.clear()
             await wait_or_stop(self._clock, left_s, self._leader_changed)
+
+    def _differs(self, name: str, configs: TaskConfigs, snapshot: ConfigSnapshot) -> bool:
+        """Whether tasks, or the connector config that they were made of, differ from the committed ones."""
+        stored = [snapshot.task_configs.get(task) for task in snapshot.tasks(name)]
+        if name in snapshot.inconsistent or len(stored) != len(configs):
+            return True
+        if name not in snapshot.generations:  # nothing was ever committed
+            return bool(configs)
+        # Converters and other keys of the framework reach tasks by the connector config alone.
+        raw = snapshot.connectors.get(name, {})
+        return snapshot.applied.get(name) != raw or not all(
+            self._forms.same(before, config, raw)
+            for before, config in zip(stored, configs, strict=True)
+        )
 
     def _completed(self, raw: ConnectorConfig, config: Mapping[str, str]) -> dict[str, str]:
         """Add Java's task class, and put placeholders back where resolved secrets would be stored."""
@@ -343,14 +401,3 @@ class TaskPublication:
 def _current(name: str, made_of: ConnectorConfig, snapshot: ConfigSnapshot) -> bool:
     stored = snapshot.connectors.get(name)
     return stored == made_of and snapshot.target(name) is TargetState.STARTED
-
-
-def _differs(name: str, configs: Sequence[Mapping[str, str]], snapshot: ConfigSnapshot) -> bool:
-    """Whether tasks, or the connector config that they were made of, differ from the committed ones."""
-    stored = [snapshot.task_configs.get(task) for task in snapshot.tasks(name)]
-    if name in snapshot.inconsistent or stored != [dict(config) for config in configs]:
-        return True
-    if name not in snapshot.generations:  # nothing was ever committed
-        return bool(configs)
-    # Converters and other keys of the framework reach tasks by the connector config alone.
-    return snapshot.applied.get(name) != snapshot.connectors.get(name)

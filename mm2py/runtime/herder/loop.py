@@ -229,9 +229,14 @@ class HerderLoop:
         """Stop everything that runs here, at the end of the herder's life."""
         while self._watches:
             self._watches.pop()()
+        ends = self._stop.is_set() and self._publication.may_hand_over
+        dealt = await self._work.for_java() if ends else None
         self._drop_signal()
         self._resign()
         await self._stop_work(self._work.running)
+        if dealt is not None:
+            with self._queue.stage("leaving task configs as Java would make them"):
+                await self._publication.hand_over(dealt)
 
     def note_state(self) -> None:
         """Show the state of the work here as the flow's."""

@@ -57,6 +57,13 @@ class _ReportsBacklog(Protocol):
     def backlog(self) -> Mapping[TopicPartition, WaitingPartition]: ...
 
 
+@runtime_checkable
+class _DealsAsJava(Protocol):
+    """A connector that knows what Java's would deal to its tasks if it started now."""
+
+    async def java_task_configs(self, max_tasks: int) -> TaskConfigs | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectorFacts:
     """What a connector may ask about its flow: bytes per second by source partition, task configs in force, partitions kept out."""
@@ -141,6 +148,19 @@ class WorkerConnector:
         """Return the partitions that no task has, because their copy does not exist, and what waits in them."""
         connector: object = self._connector
         return connector.backlog() if isinstance(connector, _ReportsBacklog) else {}
+
+    async def java_task_configs(self) -> TaskConfigs | None:
+        """Return what Java's connector would make if it started now; None where that is not known, or it does not run."""
+        connector: object = self._connector
+        if self.status.state is not State.RUNNING or not isinstance(connector, _DealsAsJava):
+            return None
+        limit = parse_config(FrameworkConfig, self._resolved).tasks_max
+        configs = await connector.java_task_configs(limit)
+        # What only this worker adds to the connector's config is none of Java's.
+        ours = self._resolved.keys() - self._config.keys()
+        return configs and [
+            {name: text for name, text in config.items() if name not in ours} for config in configs
+        ]
 
     def request_reconfiguration(self) -> None:
         """Ask for new task configs; several requests before the next look are one."""

@@ -116,6 +116,34 @@ async def test_tasks_share_the_groups_by_their_partition_of_the_offsets_topic() 
     assert region.all_closed
 
 
+@pytest.mark.parametrize(
+    ("groups", "tasks", "dealt"),
+    [
+        pytest.param(
+            "sums billing audit", 1, ["audit,sums,billing"], id="in-order-of-their-hashes"
+        ),
+        pytest.param("sums", 4, ["sums"], id="one-group"),
+        pytest.param("sums billing audit", 2, None, id="another-number-of-tasks"),
+        pytest.param("", 1, None, id="no-group"),
+    ],
+)
+async def test_groups_are_dealt_as_java_would_where_the_number_of_tasks_is_the_same(
+    groups: str, tasks: int, dealt: list[str] | None
+) -> None:
+    region = GroupRegion()
+    for group in groups.split():
+        region.at_source.put(group, t_0=5)
+    region.at_source.put("reads-what-is-excluded", __own_0=5)
+    connector = connector_of(region)
+    await connector.start(FakeConnectorContext())
+    configs = await connector.java_task_configs(tasks)
+    await connector.stop()
+    assert (configs is None) == (dealt is None)
+    assert [it["task.assigned.groups"] for it in configs or ()] == (dealt or [])
+    for config in configs or ():
+        assert set(config) - set(CONFIG) == {"task.class", "task.index", "task.assigned.groups"}
+
+
 @pytest.mark.parametrize("tasks", [1, 3, 10, 50])
 def test_each_group_has_exactly_one_task(tasks: int) -> None:
     shares = [

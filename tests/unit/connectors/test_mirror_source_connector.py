@@ -24,6 +24,7 @@ from tests.unit.connectors.mirror_fakes import MirrorTaskContext, Region, flow_c
 CONFIG = flow_config("MirrorSourceConnector", topics="t.*", replication_factor="1") | {
     "offset-syncs.topic.replication.factor": "1"
 }
+IDENTITY = {"replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"}
 SYNCS = NewTopic("mm2-offset-syncs.B.internal", 1, 1, {"cleanup.policy": "compact"})
 
 
@@ -147,6 +148,20 @@ async def test_topics_that_keep_appearing_are_collected(every_s: float) -> None:
         bench.region.source.topics["tz"] = 1
         await clock.advance(3)
         assert bench.context.reconfigurations == restarts + 1
+
+
+async def test_what_java_would_deal_is_known_though_partitions_kept_their_tasks() -> None:
+    region = Region({"t1": 2})
+    bench, java = Bench(region), await ran(Region({"t1": 2, "t5": 2}))
+    async with running(bench):
+        await bench.context.clock.advance(SETTLES_S)
+        region.source.topics["t5"] = 2
+        await bench.context.clock.advance(5)
+        assert bench.dealt(2) == ["t1-0,t5-0", "t1-1,t5-1"]
+        wanted = java.dealt(2)
+        assert wanted == ["t5-0,t1-0", "t5-1,t1-1"]
+        dealt = await bench.connector.java_task_configs(2)
+        assert [it["task.assigned.partitions"] for it in dealt] == wanted
 
 
 async def test_where_copies_begin_at_the_end_a_partition_found_later_begins_at_its_start() -> None:
@@ -317,6 +332,19 @@ async def test_a_copy_that_the_target_refuses_waits_alone_and_is_said_once(
             "a flow's first minute: as Java lists them"
         )
         assert bench.connector.waiting() == {}
+
+
+@pytest.mark.parametrize(
+    ("config", "copy", "separator"), [({}, "A.t1", True), (IDENTITY, "t1", False)]
+)
+async def test_only_where_the_separator_is_in_its_name_a_copy_is_to_be_cured_by_it(
+    config: dict[str, str], copy: str, separator: bool
+) -> None:
+    region = Region({"t1": 1})
+    region.target.refuse[copy] = server_error(17, f"Topic '{copy}' collides with existing topics")
+    cause = (await ran(region, config)).connector.waiting()[TopicPartition("t1", 0)]
+    assert "delete that topic" in cause
+    assert ("separator" in cause) is separator
 
 
 async def test_topics_that_only_look_internal_are_a_note_and_a_mirrors_own_are_none() -> None:
@@ -496,7 +524,6 @@ def test_a_wrong_config_is_refused_before_anything_is_opened() -> None:
 
 # -- loop suppression -----------------------------------------------------------------------------
 
-IDENTITY = {"replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy"}
 PRODUCERS = NewTopic(PRODUCERS_TOPIC, 1, 1, {"cleanup.policy": "compact"})
 
 
@@ -532,13 +559,13 @@ async def test_a_flow_whose_source_is_its_target_is_refused_before_anything_is_c
     assert bench.region.all_closed
 
 
-async def test_a_task_reads_all_ids_before_its_first_batch_and_fails_where_it_may_not() -> None:
+@pytest.mark.parametrize("found", [{"loop.suppression": "on"}, IDENTITY], ids=["told", "by-itself"])
+async def test_a_task_reads_all_ids_before_its_first_batch_and_fails_where_it_may_not(
+    found: dict[str, str],
+) -> None:
+    """What our connector has found is in the config; of Java's form the task finds it by itself."""
     region = GroupRegion()
-    config = CONFIG | {
-        "task.index": "0",
-        "task.assigned.partitions": "t-0",
-        "loop.suppression": "on",
-    }
+    config = CONFIG | {"task.index": "0", "task.assigned.partitions": "t-0"} | found
 
     def task() -> MirrorSourceTask:
         return MirrorSourceTask(

@@ -195,6 +195,7 @@ async def test_heartbeats_keep_their_prefix_under_the_identity_policy() -> None:
     bench = Bench(
         {
             "replication.policy.class": "IdentityReplicationPolicy",
+            "loop.suppression": "off",
             "task.assigned.partitions": "t-0,heartbeats-0",
         }
     )

@@ -12,12 +12,14 @@ from math import inf
 from typing import ClassVar, cast
 
 from mm2py.api.connector import ConnectorFactory
+from mm2py.api.context import ConnectorContext, PublishedTasks
 from mm2py.client.group.member import GroupMember
 from mm2py.client.permit import Permit
 from mm2py.config.connect_definitions import ConfigInfos, ConfigKey, ConfigValue
 from mm2py.config.limits import limit_problem
 from mm2py.config.worker import WorkerConfig
 from mm2py.errors import ConfigError, FatalError, RetriableError
+from mm2py.mirror.start_positions import LATE_PARTITIONS
 from mm2py.observability.logging import SecretMask
 from mm2py.observability.metrics import FlowMeter
 from mm2py.runtime.errors import BadRequestError, NotFoundError
@@ -45,7 +47,10 @@ CONFIG = {"connector.class": "TestConnector", "tasks.max": "4"}
 
 
 class TestConnector(FakeConnector):
-    """A connector that makes one task per word of its property ``work``."""
+    """A connector that makes one task per word of its property ``work``; with ``java``, as Java's would in the order of that.
+
+    It keeps what is published where it is the same words, and tells its tasks something besides.
+    """
 
     __test__ = False
     java_class = "org.example.TestConnector"
@@ -55,11 +60,39 @@ class TestConnector(FakeConnector):
     def __init__(self, config: Mapping[str, str]) -> None:
         if config.get("broken"):
             raise ConfigError("broken=yes: must be no", remedy="remove it")
-        super().__init__([{"p": word} for word in config.get("work", "0 1").split()])
+        told = {"told": "yes"} if "java" in config else {}
+        super().__init__([{"p": word} | told for word in config.get("work", "0 1").split()])
         self.config = config
         if config.get("late"):
             self.start_errors = [FatalError(config["late"])]
         TestConnector.made.append(self)
+
+    async def start(self, context: ConnectorContext) -> None:
+        await super().start(context)
+        if "java" in self.config and isinstance(context, PublishedTasks):
+            published = [{**config, "told": "yes"} for config in context.published_tasks()]
+            if sorted(it["p"] for it in published) == sorted(it["p"] for it in self.configs):
+                self.configs = published
+
+    async def java_task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
+        await asyncio.sleep(0)
+        words = self.config["java"].split() if "java" in self.config else ()
+        return [{"p": word, LATE_PARTITIONS: "t-0"} for word in words] or self.configs
+
+    @staticmethod
+    def java_task_config(
+        config: Mapping[str, str], _connector: Mapping[str, str | None]
+    ) -> Mapping[str, str]:
+        return {name: text for name, text in config.items() if name != "told"}
+
+    @staticmethod
+    def task_config_in_force(
+        config: Mapping[str, str],
+        connector: Mapping[str, str],
+        tasks: int,
+        clusters: tuple[str, str],
+    ) -> Mapping[str, str]:
+        return {**config, "told": f"{tasks} {clusters}"} if "java" in connector else config
 
 
 def a_plugin() -> Plugins:
@@ -539,6 +572,7 @@ class Node:
             ),
             flow=FLOW,
             cluster_id=lambda: "cluster",
+            cluster_ids=lambda: ("cluster A", "cluster B"),
             clusters={
                 "target cluster B at b1:9092": lambda: self._step("target"),
                 "source cluster A at a1:9092": lambda: self._step("source"),

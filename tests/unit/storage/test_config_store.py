@@ -239,6 +239,21 @@ def test_missing_task_configs_leave_the_connector_inconsistent_until_a_full_set_
     assert repaired.task_configs[TaskId("c", 1)] == {"v": "2"}
 
 
+def test_what_tasks_are_told_besides_is_in_the_commit_and_counts_as_theirs() -> None:
+    commit = Commit("c", 2, ({}, {"late": "t-0"}))
+    key, value = encode_config_record(commit)
+    assert (key, value) == (b"commit-c", b'{"tasks":2,"beside":[{},{"late":"t-0"}]}')
+    assert decode_config_record(key, value) == commit
+    snapshot, _ = fold(PUT, task(0), task(1), commit)
+    assert snapshot.task_configs[TaskId("c", 1)] == {"v": "1", "late": "t-0"}
+    assert snapshot.beside["c"] == commit.beside
+    by_java, _ = fold(PUT, task(0), task(1), commit, task(0), task(1), Commit("c", 2))
+    assert by_java.task_configs[TaskId("c", 1)] == {"v": "1"}
+    for unknown in (b'{"tasks":2,"beside":7}', b'{"tasks":2,"beside":[7]}', b'{"tasks":2}'):
+        assert decode_config_record(key, unknown) == Commit("c", 2)
+    assert encode_config_record(Commit("c", 2, ({}, {})))[1] == b'{"tasks":2}', "as Java's"
+
+
 def test_a_commit_of_no_tasks_clears_them_and_is_a_generation_only_behind_tasks() -> None:
     snapshot, events = fold(PUT, Commit("c", 0))
     assert (snapshot.tasks("c"), snapshot.generations) == ((), {})

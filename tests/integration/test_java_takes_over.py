@@ -1,0 +1,172 @@
+"""The real Java MirrorMaker 2 takes over from mm2py on one file, and mm2py from it: one start a task, each record once.
+
+Flow: mm2py copies, and again, with topics that appear while it runs -> it stops in order, a backlog is written -> Java -> more
+records -> mm2py. The starts of tasks are counted in the logs of the two that took over.
+"""
+
+import re
+from pathlib import Path
+from secrets import token_hex
+from typing import Final
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from bench.java_mm2 import QUICK_START_FLAGS, start_java
+from bench.mirror_process import MirrorProcess
+from bench.mm2py_worker import start_mm2py
+from bench.topics import Topics
+from tests.integration.java_mm2 import (
+    DEADLINE_S,
+    JAVA_STOPPED,
+    PARTITIONS,
+    eventually,
+    read_all,
+    read_values,
+    write_file,
+)
+from tests.integration.traffic import producer
+from tests.kit.kafka.region import KafkaAddress
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.integration,
+    pytest.mark.java,
+    pytest.mark.timeout(500),
+]
+
+IDENTITY: Final = (
+    "replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy"
+)
+FILES: Final = {
+    "prefixes": ("{flow}.emit.checkpoints.interval.seconds = 1",),
+    "same-names-both-ways": (IDENTITY, "{back}.enabled = true", "{back}.topics = none-{unique}"),
+    "exactly-once-and-a-rate": (
+        "exactly.once.source.support = enabled",
+        "{flow}.flow.max.bytes.per.second = 4000000",
+        "{flow}.auto.offset.reset = latest",
+    ),
+}
+
+
+class TakeOver:
+    """One flow of one file, with the records that were written to each of its topics."""
+
+    def __init__(self, regions: tuple[KafkaAddress, KafkaAddress], folder: Path, kind: str) -> None:
+        self.unique = token_hex(3)
+        self.source, self.target = regions
+        self.folder, self.own_names = folder, IDENTITY in FILES[kind]
+        self.a, self.b = f"a{self.unique}", f"b{self.unique}"
+        self.written: dict[str, list[int]] = {}
+        self.logs = 0
+        flow, back = f"{self.a}->{self.b}", f"{self.b}->{self.a}"
+        lines = [it.format(flow=flow, back=back, unique=self.unique) for it in FILES[kind]]
+        self.file = folder / "mm2.properties"
+        write_file(
+            self.file,
+            {self.a: self.source, self.b: self.target},
+            f"{flow}.topics = .*-{self.unique}",
+            f"{flow}.tasks.max = 2",
+            *([] if "{back}.enabled = true" in FILES[kind] else [f"{back}.enabled = false"]),
+            *lines,
+        )
+
+    def create(self, *names: str) -> None:
+        for name in names:
+            topic = f"{name}-{self.unique}"
+            Topics(self.source.bootstrap_servers).create(topic, PARTITIONS)
+            self.written[topic] = [0] * PARTITIONS
+
+    def produce(self, per_partition: int) -> None:
+        client = producer(self.source)
+        for topic, counts in self.written.items():
+            for partition, count in enumerate(counts):
+                for number in range(count, count + per_partition):
+                    client.produce(topic, b"%d" % number, b"key", partition)
+                counts[partition] += per_partition
+        assert client.flush(DEADLINE_S) == 0
+
+    def commit(self, *groups: str) -> None:
+        topic = next(iter(self.written))
+        for group in groups:
+            settings = {"bootstrap.servers": self.source.bootstrap_servers, "group.id": group}
+            consumer = Consumer(settings)
+            consumer.commit(offsets=[TopicPartition(topic, 0, 5)], asynchronous=False)
+            consumer.close()
+
+    def copied(self, topic: str) -> list[list[bytes]]:
+        remote = topic if self.own_names else f"{self.a}.{topic}"
+        return list(read_values(self.target, remote).values())
+
+    def wait_until_copied(self) -> None:
+        """Wait for the last record of each partition: what was copied twice lies before it."""
+
+        def last() -> bool:
+            return all(
+                copied[partition][-1:] == [b"%d" % (count - 1)]
+                for topic, counts in self.written.items()
+                for copied in [self.copied(topic)]
+                for partition, count in enumerate(counts)
+            )
+
+        eventually(last, "the last record of each partition")
+
+    def assert_each_once(self) -> None:
+        for topic, counts in self.written.items():
+            assert self.copied(topic) == [[b"%d" % it for it in range(n)] for n in counts], topic
+
+    def beats(self) -> int:
+        own = self.a.encode()
+        return sum(own in (it.key() or b"") for it in read_all(self.target, "heartbeats", 1))
+
+    def log(self, who: str) -> Path:
+        self.logs += 1
+        return self.folder / f"{who}-{self.logs}.log"
+
+    def ours(self) -> MirrorProcess:
+        return start_mm2py(self.file, self.log("mm2py"))
+
+    def java(self) -> MirrorProcess:
+        return start_java(self.file, self.log("java"), jvm_flags=QUICK_START_FLAGS)
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_take_over_starts_each_task_once_and_doubles_no_record(
+    region_a: KafkaAddress, region_b: KafkaAddress, tmp_path: Path, kind: str
+) -> None:
+    flow = TakeOver((region_a, region_b), tmp_path, kind)
+    flow.create("orders", "clicks")
+    if kind == "prefixes":
+        flow.commit("billing-" + flow.unique)
+    for names in ((), ("in", "za", "jp", "eu")):
+        with flow.ours() as ours:
+            eventually(lambda: "source task started" in ours.log(), "tasks run")
+            flow.produce(100)
+            flow.wait_until_copied()
+            flow.create(*names)
+            flow.produce(100)
+            flow.wait_until_copied()
+            assert ours.stop() == 0
+    flow.produce(2_000)  # the backlog
+    with flow.java() as java:
+        flow.wait_until_copied()
+        # Its connectors have computed their task configs long before its sixth heartbeat.
+        eventually(lambda: "Started MirrorSourceConnector" in java.log(), "Java's connector runs")
+        beats = flow.beats()
+        eventually(lambda: flow.beats() > beats + 5, "six heartbeats of Java's")
+        flow.produce(100)
+        flow.wait_until_copied()
+        flow.assert_each_once()
+        assert java.stop() == JAVA_STOPPED
+        own = rf"-{flow.a}->{flow.b}-.* Creating task Mirror(\w+)Connector-(\d)"
+        starts = re.findall(own, java.log())
+    assert starts.count(("Source", "0")) == starts.count(("Source", "1")) == 1, starts
+    assert len(starts) == len(set(starts)), starts
+    flow.produce(500)
+    with flow.ours() as ours:
+        flow.wait_until_copied()
+        flow.assert_each_once()
+        assert ours.stop() == 0
+        own = rf"{flow.a}->{flow.b}.*MirrorSourceConnector\|(task-\d)\] source task started"
+        starts = re.findall(own, ours.log())
+    assert sorted(starts) == ["task-0", "task-1"]

@@ -1,0 +1,161 @@
+"""The two forms of a task config; the names are the invariants of ``mm2py.runtime.herder.task_forms``."""
+
+import asyncio
+
+import pytest
+
+from mm2py.config.class_names import (
+    MIRROR_CHECKPOINT_CONNECTOR,
+    MIRROR_HEARTBEAT_CONNECTOR,
+    MIRROR_SOURCE_CONNECTOR,
+)
+from mm2py.errors import RequestTimedOutError
+from mm2py.mirror.start_positions import LATE_PARTITIONS
+from mm2py.runtime.herder.task_forms import TaskForms
+from mm2py.runtime.plugins.plugins import Plugins
+from mm2py.storage.config_state import ConnectorConfig
+from mm2py.testing.waiting import until
+from mm2py.types import TaskId
+from tests.unit.runtime.herder_fakes import Cluster, Node
+
+FORMS = TaskForms(Plugins(), lambda: ("id-of-a", "id-of-b"))
+CLASS = "connector.class"
+IDS = {"task.source.cluster.id": "id-of-a", "task.target.cluster.id": "id-of-b"}
+SOURCE = {CLASS: MIRROR_SOURCE_CONNECTOR, "topics": "t"}
+LIMITED = SOURCE | {"flow.max.bytes.per.second": "900"}
+CHOSEN = SOURCE | {"loop.suppression": "all"}
+GROUPS = {CLASS: MIRROR_CHECKPOINT_CONNECTOR}
+BEATS = {CLASS: MIRROR_HEARTBEAT_CONNECTOR}
+HAND = {"task.assigned.partitions": "t-0,t-2"}
+LATE = {LATE_PARTITIONS: "t-2"}
+TASK = {"task.class": "org.example.TestTask"}
+PART = {"flow.max.bytes.per.second": "300"}
+
+
+@pytest.mark.parametrize(
+    ("connector", "java", "told"),
+    [
+        pytest.param(SOURCE, HAND, HAND | IDS | {"loop.suppression": "on"}, id="loops"),
+        pytest.param(CHOSEN, HAND | {"loop.suppression": "all"}, HAND | CHOSEN | IDS, id="chosen"),
+        pytest.param(LIMITED, LIMITED | HAND, HAND | PART, id="rate"),
+        pytest.param(SOURCE, HAND | LATE, HAND | LATE | IDS, id="late"),
+        pytest.param(
+            GROUPS,
+            {"task.assigned.groups": "a,b"},
+            {"task.group.tasks": "3", "task.group.partitions": "9"},
+            id="groups",
+        ),
+        pytest.param(BEATS, {}, {}, id="beats"),
+    ],
+)
+def test_two_forms_of_one_task_are_one_task(
+    connector: dict[str, str], java: dict[str, str], told: dict[str, str]
+) -> None:
+    one, other = connector | java, connector | told
+    assert FORMS.same(one, other, connector)
+    assert FORMS.same(other, one, connector)
+    assert not FORMS.same(one, other | {"topics": "other"}, connector)
+    assert not FORMS.same(None, other, connector)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"task.assigned.partitions": "t-0"},
+        {"loop.suppression": "off"},
+        {"task.target.cluster.id": "another"},
+        LATE,
+    ],
+    ids=lambda it: next(iter(it)),
+)
+def test_what_differs_in_more_than_its_form_is_another_task(changed: dict[str, str]) -> None:
+    told = SOURCE | HAND | IDS | {"loop.suppression": "on"}
+    assert not FORMS.same(told, told | changed, SOURCE)
+
+
+def test_what_a_task_runs_with_does_not_depend_on_the_form_in_which_it_is_published() -> None:
+    for config in (LIMITED | HAND, LIMITED | HAND | IDS | PART):
+        assert FORMS.in_force(config, LIMITED, 3) == LIMITED | HAND | IDS | PART
+    for config in (GROUPS | {"task.assigned.groups": "a"}, GROUPS | {"task.group.tasks": "1"}):
+        assert FORMS.in_force(config, GROUPS, 2) == GROUPS | {"task.group.tasks": "2"}
+    unknown: ConnectorConfig = {CLASS: "org.example.Unknown"}
+    assert FORMS.plain(LIMITED | PART, unknown) == LIMITED | PART
+    any_cluster = TaskForms(Plugins(), None)
+    assert any_cluster.in_force(LIMITED | HAND, LIMITED, 3) == LIMITED | HAND
+
+
+# ---- the end of a group
+
+
+async def started(cluster: Cluster) -> Node:
+    node = cluster.node().start()
+    await node.put(work="0 1", java="1 0")
+    await node.runs("c-0", "c-1")
+    return node
+
+
+def published(node: Node) -> list[dict[str, str | None]]:
+    return [dict(it) for it in node.config.snapshot().task_configs.values()]
+
+
+def recorded(cluster: Cluster) -> bytes:
+    """Return the last record of task 0, as a Java worker reads it."""
+    return [r.value for r in cluster.configs.records if r.key == b"task-c-0"][-1] or b""
+
+
+async def test_the_last_worker_leaves_javas_deal_and_the_next_one_keeps_it(
+    cluster: Cluster,
+) -> None:
+    first = await started(cluster)
+    assert published(first) == [{"p": it, "told": "yes"} | TASK for it in "01"]
+    assert first.host.running[TaskId("c", 0)].config["told"] == "2 ('cluster A', 'cluster B')"
+    await first.stop()
+    assert recorded(cluster) == b'{"properties":{"p":"1","task.class":"org.example.TestTask"}}'
+    cluster.nodes.clear()
+    second = cluster.node("n2").start()
+    await second.runs("c-0", "c-1")
+    await cluster.clock.settle()
+    starts = [event for event in second.host.events if not event.startswith("keep")]
+    assert sorted(starts) == ["start c-0 1", "start c-1 0"], "each once, with Java's deal"
+    assert {it[LATE_PARTITIONS] for it in published(second)} == {"t-0"}
+    written = len(cluster.configs.records)
+    await second.stop()
+    assert len(cluster.configs.records) == written, "what is there already is not written again"
+
+
+@pytest.mark.parametrize("spoiled", ["another worker", "permit", "refused", "no answer", "changed"])
+async def test_only_the_last_worker_that_may_write_leaves_javas_deal_and_its_stop_never_waits(
+    cluster: Cluster, spoiled: str
+) -> None:
+    node = await started(cluster)
+    stop_task = node.host.stop_task
+
+    async def spoil(task: TaskId, timeout_s: float) -> None:
+        await stop_task(task, timeout_s)
+        if spoiled == "permit":
+            node.permit.abandon()
+        elif spoiled == "changed":
+            await node.put(work="0 1", java="1 0", other="x")
+
+    node.host.stop_task = spoil  # type: ignore[method-assign]
+    if spoiled == "another worker":
+        other = cluster.node("n2").start()
+        await until(lambda: len(cluster.group.members) == 2)
+        await cluster.settled("c-0", "c-1")
+        cluster.nodes.pop("n2")
+        await node.stop()
+        await other.runs("c-0", "c-1")
+        assert "told" in str(recorded(cluster))
+        await other.stop()
+        return
+
+    async def put_tasks(*_: object) -> None:
+        if spoiled == "refused":
+            raise RequestTimedOutError("not confirmed")
+        await asyncio.Event().wait()
+
+    if spoiled in ("refused", "no answer"):
+        node.config.put_tasks = put_tasks  # type: ignore[method-assign, assignment]
+    before = recorded(cluster)
+    await cluster.stop()
+    assert recorded(cluster) == before
