@@ -26,6 +26,9 @@ _ASSUMED_TO_EXIST: Final = frozenset(
 COLLISION: Final = (
     "names that differ in dots and underscores alone exclude each other: delete that topic"
 )
+OTHER_TOPIC: Final = (
+    f"{COLLISION} there if no client needs it, or exclude this one (topics.exclude)"
+)
 FORMER_SEPARATOR: Final = " if it is of a former replication.policy.separator and no client reads it, or set the separator back"
 
 

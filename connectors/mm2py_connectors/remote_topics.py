@@ -26,7 +26,7 @@ from mm2py.types import TopicPartition
 from mm2py_connectors.change_log import ChangeLog
 from mm2py_connectors.clients import MirrorAdmin
 from mm2py_connectors.config_sync import new_topic_configs
-from mm2py_connectors.internal_topics import COLLISION, FORMER_SEPARATOR, collides
+from mm2py_connectors.internal_topics import COLLISION, FORMER_SEPARATOR, OTHER_TOPIC, collides
 
 log = logging.getLogger(__name__)
 
@@ -396,7 +396,7 @@ class RemoteTopics:
             if self._flow.policy.detects_cycles:
                 return COLLISION + FORMER_SEPARATOR
             # A copy that keeps the name has no separator in it.
-            return f"{COLLISION} there if no client needs it, or exclude this one (topics.exclude)"
+            return OTHER_TOPIC
         if code == codes.INVALID_REPLICATION_FACTOR:
             return (
                 f"set replication.factor (now {self._flow.replication_factor}) to at most the number of"

@@ -21,6 +21,7 @@ from mm2py.protocol.error_codes import (
 )
 from mm2py.protocol.groups import GroupMember
 from mm2py.protocol.topics import BrokerNode, NewTopic
+from mm2py_connectors.internal_topics import OTHER_TOPIC, collides
 from mm2py_jobs.doctor.examined import SIDES, Examined, Level, Opened, Row, Side, some
 
 SOON_S: Final = 14 * 86_400.0
@@ -374,7 +375,8 @@ async def creatable(opened: Opened, topics: dict[str, NewTopic]) -> AsyncIterato
     for name, error in answers.items():
         if error is not None and error.code != TOPIC_ALREADY_EXISTS:
             text = error.message.replace(name, "...")
-            causes.setdefault((error.code, text, error.remedy), []).append(name)
+            remedy = OTHER_TOPIC if collides(error) else error.remedy
+            causes.setdefault((error.code, text, remedy), []).append(name)
     for (code, text, remedy), names in causes.items():
         if code in (TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED):
             yield _missing_create(opened, names)
