@@ -245,9 +245,9 @@ class FlowService:
 
     def history(self, flow: FlowName) -> list[HistoryView]:
         """Return who changed what, newest first."""
-        return [
-            history_view(entry, self._parts.mask) for entry in self._node(flow).overrides.history()
-        ]
+        secret, mask = self._parts.names_a_secret, self._parts.mask
+        entries = self._node(flow).overrides.history()
+        return [history_view(flow, it, secret, mask) for it in entries]
 
     def config(self, flow: FlowName, revision: int | None = None) -> list[ConfigView]:
         """Return every property in force, or that was after a revision, and where it comes from.

@@ -10,6 +10,7 @@ from typing import Final
 
 from mm2py.api.context import PartitionState
 from mm2py.api.policies import HEARTBEATS
+from mm2py.errors import ProtocolError, command_in, is_away
 from mm2py.flows.states import DEGRADED, ConnectorWork, FlowWork, enabled, engine, state_name
 from mm2py.flows.view_models import (
     ChangeView,
@@ -133,12 +134,18 @@ def flow_view(
         conflicts=sum(partition.conflicts for partition in partitions),
         records_lost=sum(node.records_lost for node in nodes),
         errors=tuple(
-            ErrorView(where=where, message=mask.apply(text))
-            for where, text in islice(wrongs, MOST_ERRORS)
+            error_view(where, mask.apply(text)) for where, text in islice(wrongs, MOST_ERRORS)
         ),
         notes=tuple(work.notes(nodes)),
         connectors=tuple(_connector(connector) for connector in work.connectors),
         incomplete=members.incomplete,
+    )
+
+
+def error_view(where: str, message: str) -> ErrorView:
+    """Return a problem, with what displays need to know of its cause."""
+    return ErrorView(
+        where=where, message=message, away=is_away(message), command=command_in(message)
     )
 
 
@@ -316,7 +323,9 @@ def _largest_lag(partitions: Sequence[PartitionSnapshot]) -> int | None:
 # -- changes ----------------------------------------------------------------------------------------
 
 
-def history_view(entry: HistoryEntry, mask: SecretMask) -> HistoryView:
+def history_view(
+    flow: FlowName, entry: HistoryEntry, names_a_secret: Callable[[str], bool], mask: SecretMask
+) -> HistoryView:
     """Return one line of the history."""
     return HistoryView(
         revision=entry.revision.number,
@@ -324,37 +333,34 @@ def history_view(entry: HistoryEntry, mask: SecretMask) -> HistoryView:
         by=entry.revision.by,
         action=entry.action,
         target=entry.target,
-        changes=tuple(
-            ChangeView(
-                key=change.key,
-                before=None if change.before is None else mask.apply(change.before),
-                after=None if change.after is None else mask.apply(change.after),
-            )
-            for change in entry.changes
-        ),
+        changes=tuple(change_view(flow, it, names_a_secret, mask) for it in entry.changes),
     )
 
 
 def change_view(
     flow: FlowName, change: Change, names_a_secret: Callable[[str], bool], mask: SecretMask
 ) -> ChangeView:
-    """Return one thing that a request changes, under the name that people know it by."""
-    kind, _, rest = change.key.partition(":")
-    texts = change.before, change.after
-    if kind == "override":
-        connector, key = parse_override_key(change.key)
-        name = f"{connector}.{key}"
-        texts = (
-            shown_value(key, change.before, names_a_secret, mask),
-            shown_value(key, change.after, names_a_secret, mask),
-        )
-    elif kind == "state":
-        name = rest
-    elif kind == "hold":
-        name = held_name(parse_hold_key(rest))
-    else:
-        name = rest or str(flow)
-    return ChangeView(key=name, before=texts[0], after=texts[1])
+    """Return one thing that a request changes or changed, under the name that people know it by."""
+    name, key = _named(flow, change.key)
+    before, after = (
+        it if key is None else shown_value(key, it, names_a_secret, mask)
+        for it in (change.before, change.after)
+    )
+    return ChangeView(key=name, before=before, after=after)
+
+
+def _named(flow: FlowName, key: str) -> tuple[str, str | None]:
+    """Return what a key of the topic is called, and the property that it is about."""
+    kind, _, rest = key.partition(":")
+    try:
+        if kind == "override":
+            connector, name = parse_override_key(key)
+            return f"{connector}.{name}", name
+        if kind == "hold":
+            return held_name(parse_hold_key(rest)), None
+    except ProtocolError:
+        return key, None  # another program wrote it
+    return rest or str(flow), None
 
 
 def shown_value(

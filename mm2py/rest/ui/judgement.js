@@ -23,8 +23,6 @@ const cli = (action, flow, more = "") => `mm2py flow ${action} ${flow.source}/${
 // Of one flow on the first page: what a cluster that is away causes is one thing, whatever else it keeps from working.
 const MOST_CAUSES = 4;
 const MOST_WHILE_AWAY = 2;
-const AWAY = /does not answer|can be reached|no connection to/;
-const SCRIPT = /kafka-[a-z-]+\.sh [^;]*[^;.\s]/;
 
 // Where a stream copies them all partitions are held, and it says itself what is wrong.
 const idle = (f) => f.copied_topics === 0 && f.engine !== "spark";
@@ -81,9 +79,9 @@ export function judgeState(it, copying) {
 // Equal causes are one line with the places that have it.
 function byCause(errors) {
   const found = new Map();
-  for (const { where, message } of errors) {
+  for (const { where, message, away, command } of errors) {
     const cause = message.replaceAll(where, "…");
-    if (!found.has(cause)) found.set(cause, { message, places: [] });
+    if (!found.has(cause)) found.set(cause, { message, away, command, places: [] });
     found.get(cause).places.push(where);
   }
   // What keeps a partition from being copied comes before what a connector misses beside it ("connector: what").
@@ -103,8 +101,8 @@ export function findings(flows, brief = false) {
     if (!["good", "note"].includes(kind) && !causes.length) add(kind, [], text, command);
     const how = kind === "bad" ? "bad" : "warn";
     // "flow" is no place of its own.
-    const most = !brief ? causes.length : causes.some((it) => AWAY.test(it.message)) ? MOST_WHILE_AWAY : MOST_CAUSES;
-    for (const cause of causes.slice(0, most)) add(how, cause.places.filter((it) => it !== "flow"), cause.message, command || cli("describe", flow), cause.message.match(SCRIPT)?.[0]);
+    const most = !brief ? causes.length : causes.some((it) => it.away) ? MOST_WHILE_AWAY : MOST_CAUSES;
+    for (const cause of causes.slice(0, most)) add(how, cause.places.filter((it) => it !== "flow"), cause.message, command || cli("describe", flow), cause.command);
     if (causes.length > most) add("note", [], `${counted(causes.length - most, "more cause")}: the flow's page has them`, "");
     if (flow.paused.length && !["off", "note"].includes(kind)) add("note", [], `paused: ${some(flow.paused)}`, cli("resume", flow, " --all-topics"));
     for (const worker of flow.incomplete) add("warn", [], `no numbers from ${worker}`, command);

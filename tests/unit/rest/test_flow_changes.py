@@ -211,8 +211,11 @@ def test_a_flow_goes_back_to_any_revision_in_one_new_one(rig: Rig) -> None:
     assert rig.stores[AB].held() == {TopicPartition("one", -1)}
     assert rig.ask("POST", "/flows/A->B/rollback?revision=0").status == 200
     assert rig.stores[AB].overrides(NAME) == {}
-    (newest, *_) = rig.ask("GET", "/flows/A->B/history").json
+    (newest, *former) = rig.ask("GET", "/flows/A->B/history").json
     assert (newest["action"], newest["target"]) == ("rollback", "revision 0")
+    # In the words of the plan, not in the keys of the topic.
+    keys = [it["key"] for line in (newest, *former) for it in line["changes"]]
+    assert set(keys) == {f"{NAME}.topics", f"{NAME}.tasks.max", "one"}
 
 
 def test_the_config_of_a_revision_can_be_seen_before_going_back(rig: Rig) -> None:

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY
+from mm2py.errors import NO_ANSWER, NO_CONNECTION, UNREACHABLE
 from mm2py.observability.metrics import (
     UNKNOWN,
     FlowSample,
@@ -188,13 +189,26 @@ def test_what_failed_is_said_in_words_without_secrets(rig: Rig) -> None:
     failed = WorkState(State.FAILED, "worker:8083", trace, None)
     running = state(NAME).connector
     herder.states[NAME] = ConnectorState(NAME, running, {0: failed}, "source")
-    broken = partition("t", 1, -1, state="FAILED", cause="too large; raise max.message.bytes")
-    herder.snapshot = snapshot("worker:8083", AB, broken)
+    grant = "kafka-acls.sh --bootstrap-server b:9092 --add --operation Write --topic A.t"
+    causes = [
+        "too large; raise max.message.bytes",
+        f"user mm may not Write topic A.t of cluster B; {grant}; or leave it out.",
+        f"no broker of cluster B (b:9092) {UNREACHABLE}: {NO_CONNECTION} b:9092: refused; check it",
+        f"a broker of the source A {NO_ANSWER}: closed; see kafka-transactions.sh find-hanging",
+    ]
+    broken = [partition("t", 1 + n, -1, state="FAILED", cause=it) for n, it in enumerate(causes)]
+    herder.snapshot = snapshot("worker:8083", AB, *broken)
     found = rig.ask("GET", "/flows/A->B").json
     assert found["state"] == "FAILED"
     assert found["errors"] == [
-        {"where": f"{NAME}-0", "message": "[hidden] was refused; grant it"},
-        {"where": "t-1", "message": "too large; raise max.message.bytes"},
+        {"where": where, "message": message, "away": away, "command": command}
+        for where, message, away, command in (
+            (f"{NAME}-0", "[hidden] was refused; grant it", False, ""),
+            ("t-1", causes[0], False, ""),
+            ("t-2", causes[1], False, grant),
+            ("t-3", causes[2], True, ""),
+            ("t-4", causes[3], True, ""),
+        )
     ]
     herder.states[NAME] = state(NAME)
     assert rig.ask("GET", "/flows/A->B").json["state"] == "DEGRADED"
