@@ -31,7 +31,7 @@ from mm2py.mirror.flow_overrides import (
     parse_override_key,
 )
 from mm2py.observability.logging import HIDDEN, SecretMask
-from mm2py.observability.metrics import FlowSample, NodeSnapshot, PartitionSnapshot
+from mm2py.observability.metrics import FlowSample, Lag, NodeSnapshot, PartitionSnapshot, lag_of
 from mm2py.storage.flow_overrides_store import FlowOverridesStore
 from mm2py.types import FlowName, State, TaskId, TopicPartition, names_a_topic
 
@@ -110,6 +110,7 @@ def flow_view(
     if members.silent and state == State.RUNNING.value:
         state = DEGRADED
     workers = {it.worker_id for _, it in work.works() if it is not None}
+    lag = _lag(partitions)
     return FlowView(
         flow=str(flow),
         source=flow.source,
@@ -126,8 +127,8 @@ def flow_view(
         failed_partitions=sum(1 for partition in partitions if partition.state == State.FAILED),
         held_partitions=sum(1 for it in partitions if it.state == PartitionState.HELD),
         paused=tuple(sorted(held_name(it) for it in overrides.held())),
-        lag_records=_sum_of_lags(partitions),
-        lag_ms=_largest_lag(partitions),
+        lag_records=lag.records,
+        lag_ms=lag.ms,
         records_per_s=_rate(partition.records_per_s for partition in partitions),
         bytes_per_s=_rate(partition.bytes_per_s for partition in partitions),
         records_looped=sum(partition.looped for partition in partitions),
@@ -263,6 +264,7 @@ def _topic_view(
 ) -> TopicView:
     states = [str(it.state) for it in parts]
     named = next((it.target.topic for it in parts if it.target is not None), None)
+    lag = _lag(parts)
     return TopicView(
         flow=flow,
         topic=topic,
@@ -272,8 +274,8 @@ def _topic_view(
         held_partitions=states.count(_HELD),
         paused_partitions=states.count(_PAUSED),
         state=_worst_state(states),
-        lag_records=_sum_of_lags(parts),
-        lag_ms=_largest_lag(parts),
+        lag_records=lag.records,
+        lag_ms=lag.ms,
         records_per_s=_rate([it.records_per_s for it in parts]),
         bytes_per_s=_rate([it.bytes_per_s for it in parts]),
     )
@@ -299,25 +301,13 @@ def _known_rate(rate: float) -> float | None:
     return round(rate, 1) if rate >= 0 else None
 
 
-def _sum_of_lags(partitions: Sequence[PartitionSnapshot]) -> int | None:
-    """Return what is known of the lag, None where a partition that works is left out of it."""
-    measured = [it.lag_records for it in partitions if it.lag_records >= 0]
-    if len(measured) < len(partitions) and any(
-        it.lag_records < 0 and it.state != _FAILED for it in partitions
-    ):
-        return None
-    return sum(measured) if measured else None
+def _lag(partitions: Iterable[PartitionSnapshot]) -> Lag:
+    return lag_of((it.lag_records, it.age_ms, it.state) for it in partitions)
 
 
 def _rate(rates: Iterable[float]) -> float | None:
     measured = [rate for rate in rates if rate >= 0]
     return round(sum(measured), 1) if measured else None
-
-
-def _largest_lag(partitions: Sequence[PartitionSnapshot]) -> int | None:
-    working = [it.age_ms for it in partitions if it.lag_records >= 0 or it.state != State.FAILED]
-    known = [age_ms for age_ms in working if age_ms is not None]
-    return max(known) if known and len(known) == len(working) else None
 
 
 # -- changes ----------------------------------------------------------------------------------------
