@@ -555,8 +555,43 @@ def test_a_property_that_is_no_text_is_refused_with_its_name(rig: Rig, value: ob
     for key in ("config", "connectors"):
         given = {"topics": value} if key == "config" else {NAME: {"topics": value}}
         reply = rig.ask("PATCH", "/flows/A->B", body={key: given})
-        refused = "topics: Input should be a valid string" in reply.message
+        refused = "topics: must be a text; given is " in reply.message
         assert (reply.status, refused) == (422, True)
+    assert untouched(rig)
+
+
+CANARY = "canary-of-nobody"
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body", "said"),
+    [
+        ("GET", "/lag?top=x", None, "query.top: must be a whole number; given is 'x'"),
+        ("GET", "/lag?top=0", None, "query.top: must be at least 1; given is '0'"),
+        ("GET", "/lag?top=1000000", None, "query.top: must be at most 100000; given is '1000000'"),
+        ("POST", "/flows/A->B/pause?dry_run=maybe", None, "query.dry_run: must be true or false; given is 'maybe'"),
+        ("POST", "/flows/A->B/rollback", None, "query.revision: is needed"),
+        ("GET", "/flows/A->B/translate?topic=t&partition=0&offset=0&direction=x", None,
+         "query.direction: must be one of 'to-target', 'to-source'; given is 'x'"),
+        ("POST", "/flows", {"source": "", "target": "B"}, "body.source: must not be empty; given is a text"),
+        ("POST", "/flows", {"source": 5, "target": "B"}, "body.source: must be a text; given is 5"),
+        ("POST", "/flows", {"source": "A"}, "body.target: is needed"),
+        ("POST", "/flows", {"source": "A", "target": "C", CANARY[:5]: CANARY}, "body.canar: is not known here; see /openapi.json"),
+        ("PATCH", "/flows/A->B", {"config": {"a.password": [CANARY]}}, "body.config.a.password: must be a text; given is a list"),
+        ("PATCH", "/flows/A->B", {"config": {"a.password": 1234567}}, "body.config.a.password: must be a text; given is a number"),
+        ("PATCH", "/flows/A->B", {"config": {"": "x"}}, "body.config.: must not be empty; given is a text"),
+        ("PATCH", "/flows/A->B", {"config": CANARY}, "body.config: must be a JSON object; given is a text"),
+        ("PATCH", "/flows/A->B", [CANARY], "body: must be a JSON object; given is a list"),
+        ("POST", "/jobs/backfill", {"flow": "A->B", "rate_limit": "5"}, "body.rate_limit: must be a whole number; given is a text"),
+        ("POST", "/jobs/backfill", {"flow": "A->B", "rate_limit": -1}, "body.rate_limit: must be at least 0; given is -1"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_said_in_our_words_with_what_is_right_and_no_secret(
+    rig: Rig, method: str, target: str, body: object, said: str
+) -> None:
+    reply = rig.ask(method, target, body=body)
+    assert (reply.status, reply.message) == (422, said)
+    assert CANARY not in reply.message
     assert untouched(rig)
 
 
