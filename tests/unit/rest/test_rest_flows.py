@@ -9,6 +9,7 @@ import pytest
 
 from mm2py.config.class_names import IDENTITY_REPLICATION_POLICY
 from mm2py.errors import NO_ANSWER, NO_CONNECTION, UNREACHABLE
+from mm2py.flows.service import NO_TARGET
 from mm2py.observability.metrics import (
     UNKNOWN,
     FlowSample,
@@ -183,6 +184,15 @@ def test_the_lag_of_all_flows_is_sorted_and_cut(rig: Rig) -> None:
     assert len(rig.ask("GET", "/lag?top=1").json) == 1
 
 
+def test_the_clusters_of_the_file_say_between_which_a_flow_may_run_here(rig: Rig) -> None:
+    rig.absent(flow("C", "B"))
+    assert rig.ask("GET", "/clusters").json == [
+        {"alias": "A", "targets": ["B"], "sources": ["B"], "note": ""},
+        {"alias": "B", "targets": ["A"], "sources": ["A", "C"], "note": ""},
+        {"alias": "C", "targets": ["B"], "sources": [], "note": NO_TARGET},
+    ]
+
+
 def test_what_failed_is_said_in_words_without_secrets(rig: Rig) -> None:
     herder = rig.herders[AB]
     trace = "FatalError: canary-value was refused; grant it\nCaused by: x"
@@ -255,6 +265,7 @@ def test_a_change_is_kept_beside_the_file_and_stands_in_the_history(rig: Rig) ->
             {"key": f"{NAME}.topics", "before": ".*", "after": "orders.*"},
         ],
         "still_paused": [],
+        "topics": None,
     }
     assert rig.herders[AB].configs[NAME]["tasks.max"] == "4"
     (line,) = rig.ask("GET", "/flows/A->B/history").json
