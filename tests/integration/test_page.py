@@ -154,7 +154,7 @@ async def test_nothing_is_green_while_nothing_is_copied_and_the_cause_and_remedy
             text = await browser.text()
             assert cause in text
             assert remedy in text
-            assert (f"0 of 1 ready; A->B {ready}." in text) is bool(ready)
+            assert (f"0 of 1 ready; A->B {ready}: " in text) is bool(ready)
             assert await browser.evaluate(
                 "document.querySelector('td a[href=\"#/flows/A-%3EB/failover\"]').innerText"
             ) in (f"✖\ufe0e {ready}", f"? {ready}", "‖ none")
@@ -241,6 +241,7 @@ async def test_the_overview_names_a_flow_that_copies_nothing_and_a_cluster_that_
         await browser.until_text("3 more causes: the flow's page has them")
         text = await browser.text()
         assert (text.count(away), "paused: t" in text, "since" in text) == (2, True, True)
+        await in_all_looks(browser, "first")
         await browser.open(f"{url}ui/#/flows/A-%3EB")
         await browser.until_text(f"{away}: cause 4")
         assert_quiet(browser, url)
@@ -511,6 +512,7 @@ async def test_a_link_that_leads_nowhere_says_so_above_what_there_is(
             await browser.open(f"{url}ui/#/{place}")
             await browser.until_text(said)
             await browser.until(f'document.querySelector("{there}")')
+        await in_all_looks(browser, "nowhere")
         await browser.open(f"{url}ui/#/")
         await browser.until("!document.body.innerText.includes('no-such')")
         # It begins to exist.

@@ -33,6 +33,7 @@ from tests.integration.page_stage import (
     done,
     enter,
     gated,
+    in_all_looks,
     press,
     served,
 )
@@ -111,6 +112,7 @@ async def test_a_plan_is_shown_before_anything_is_done_and_texts_stay_texts(
         )
         await browser.until(f"{offered}.join() === 'A,B'")
         assert "clusters in that file" in await browser.evaluate(f"{OPEN}.innerText")
+        await in_all_looks(browser, "add-flow")
         for name, value in (("source", "A"), ("target", "nowhere")):
             await enter(browser, name, value)
         await press(browser, "Show what it would change", "dialog[open]")
@@ -163,6 +165,7 @@ async def test_a_backfill_is_planned_and_started_from_the_page(browser: Browser,
         planned = "1 partition in 1 lane: 4 offsets, 900 B, about 2.5 s."
         await browser.until(f"{OPEN}?.innerText.includes({planned!r})")
         assert rig.commands.runs == []
+        await in_all_looks(browser, "backfill")
         await confirm(browser, "Start", "t-0: 3 to 6")
         await browser.until(f"{OPEN}?.innerText.includes('Begun')")
         (order,) = rig.commands.runs
@@ -183,6 +186,7 @@ async def test_a_stopped_flow_leads_to_its_failback_and_says_what_copying_again_
         first = "document.querySelector('.buttons > :first-child')"
         assert await browser.evaluate(f"{first}.getAttribute('href')") == "#/flows/A-%3EB/failover"
         assert "Resume" not in await browser.text()
+        await in_all_looks(browser, "stopped")
         await press(browser, "Copy A to B again")
         await browser.until(f"{OPEN}?.innerText.includes('start a failback instead')")
 

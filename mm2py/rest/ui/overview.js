@@ -50,7 +50,7 @@ function CanMove({ flows, stale }) {
   if (!found.length) return null;
   const kind = stale ? "unknown" : not.length ? not[0].now[0] : found.some(({ now }) => now[0] === "warn") ? "warn" : "good";
   const word = `${count(found.length - not.length)} of ${count(found.length)} ready`;
-  return html`<p>Can we fail over now? <${Mark} kind=${kind} word=${stale ? `Last known: ${word}` : word} />${not.length ? html`; ${not.slice(0, MOST_PLACES).map(({ flow, now }, index) => html`${index ? ", " : ""}<a href=${flowLink(flow.flow, "failover")}>${flow.flow}</a> ${now[1]}`)}${not.length > MOST_PLACES ? ` and ${count(not.length - MOST_PLACES)} more` : ""}` : null}.</p>`;
+  return html`<p>Can we fail over now? <${Mark} kind=${kind} word=${stale ? `Last known: ${word}` : word} />${not.length ? html`; ${not.slice(0, MOST_PLACES).map(({ flow, now }, index) => html`${index ? "; " : ""}<a href=${flowLink(flow.flow, "failover")}>${flow.flow}</a> ${now[1]}: ${now[2]}`)}${not.length > MOST_PLACES ? ` and ${count(not.length - MOST_PLACES)} more` : ""}` : null}.</p>`;
 }
 
 function Row({ flow, stale }) {
@@ -72,7 +72,7 @@ function Row({ flow, stale }) {
 function List({ flows, stale }) {
   const groups = bySource(flows);
   const named = groups.size > 1 && flows.length > groups.size;
-  return html`<section aria-labelledby="list"><h2 id="list">Flows</h2><div class="scroll" tabindex="0"><table>
+  return html`<section aria-labelledby="list"><h2 id="list">Flows</h2><div class="scroll" tabindex="0"><table class="flows">
     <thead><tr><th scope="col">Flow</th><th scope="col">State</th><th scope="col" title="can clients be moved now, as far as the flow's own numbers tell; its plan asks both clusters">Failover now</th><th scope="col" class="number wide">Lag (records)</th>
       <th scope="col" class="number" title="recovery point: how old the oldest record is that is not copied">RPO (time)</th>
       <th scope="col" class="number wide">Rate</th><th scope="col" class="number wide">Topics</th><th scope="col" class="number wide">Partitions</th><th scope="col" class="wide">Look at</th></tr></thead>

@@ -250,11 +250,11 @@ def test_a_dry_run_names_the_topics_that_begin_and_end_to_be_copied(
     planned = rig.ask("PATCH", "/flows/A->B?dry_run=true", body=body)
     assert (planned.status, planned.json["topics"]) == (200, None)
     rig.listed = [f"orders-{n}" for n in range(150)]
-    body = {"config": {"topics": "orders-.*", "tasks.max": "2"}}
-    found = rig.ask("PATCH", "/flows/A->B?dry_run=true", body=body).json["topics"]
+    wider = {"config": {"topics": "orders-.*", "tasks.max": "2"}}
+    found = rig.ask("PATCH", "/flows/A->B?dry_run=true", body=wider).json["topics"]
     assert (found["starts"], len(found["starting"]), found["stops"]) == (150, 100, 0)
     other = {"config": {"tasks.max": "2"}}
-    for query, asked in (("?dry_run=true", other), ("", body)):
+    for query, asked in (("?dry_run=true", other), ("", wider)):
         assert rig.ask("PATCH", f"/flows/A->B{query}", body=asked).json["topics"] is None
 
 
